@@ -1,0 +1,1 @@
+"""Pure functions: a bundle in, tables or records out."""

@@ -1,0 +1,229 @@
+"""What a report says, as plain data: analyzers fill these records, dashboards draw them.
+
+All times are microseconds, all shares are fractions of 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "Books",
+    "ComponentRow",
+    "Conversions",
+    "Coverage",
+    "Finding",
+    "Gpu",
+    "KernelRow",
+    "LayerRow",
+    "ModuleRow",
+    "RankRow",
+    "Report",
+    "Run",
+    "Spread",
+    "Steps",
+]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, 99th percentile and mean of one quantity over steps, in microseconds."""
+
+    median: float
+    p99: float
+    mean: float
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that was recorded; the processor's name and None for a CPU engine."""
+
+    name: str
+    compute_capability: str | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was recorded, and with what."""
+
+    source: str
+    model: str
+    command: str
+    vllm: str
+    torch: str
+    backend: str
+    recorded_at: str
+    execution: str
+    """How the model ran, such as "eager" or "torch.compile, CUDA graphs"."""
+    state: str
+    """complete, interrupted or salvaged."""
+    units: str
+    """What one row of the kernels table is on this engine: "kernel" or "op"."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Engine iterations of the analyzed window."""
+
+    count: int
+    prefill: int
+    decode: int
+    mixed: int
+    tokens: int
+    """Tokens that the requests received."""
+    scheduled_tokens: int
+    """Tokens that the steps computed: prompts, generated tokens and drafts."""
+    prompt_tokens: int
+    decode_us: Spread | None
+    prefill_us: Spread | None
+    mixed_us: Spread | None
+    tpot_us: Spread | None
+    """Decode step time over tokens accepted per sequence."""
+    host_gap_us: Spread | None
+    """Time inside a decode step in which nothing ran (any step, where no step decodes)."""
+
+
+@dataclass(frozen=True)
+class Books:
+    """How the steps' time splits; kernels - overlap + gap + residual = steps.
+
+    `phase` is prefill, decode, mixed or all.
+    """
+
+    phase: str
+    steps: int
+    step_us: float
+    kernels_us: float
+    overlap_us: float
+    gap_us: float
+    residual_us: float
+    engine_us: float | None
+    """The same iterations by the engine's own clock; None where it was not recorded."""
+
+    @property
+    def residual_percent(self) -> float:
+        """Residual over step time, in per cent."""
+        return 100 * self.residual_us / self.step_us if self.step_us else 0.0
+
+    @property
+    def union_us(self) -> float:
+        """Time in which at least one kernel ran."""
+        return self.kernels_us - self.overlap_us
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares of the summed kernel time that could be placed."""
+
+    layer: float
+    component: float
+    engine: float
+    unplaced_us: float
+    """Kernel time with neither a layer nor a named component."""
+
+
+@dataclass(frozen=True)
+class ComponentRow:
+    """Time of one component over all steps, and by phase."""
+
+    name: str
+    us: float
+    share: float
+    kernels: int
+    prefill_us: float
+    decode_us: float
+    mixed_us: float
+    decode_us_per_step: float
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """Time of one component in one decoder layer; layer None is outside the layers."""
+
+    layer: int | None
+    component: str
+    us: float
+    kernels: int
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """All calls of one kernel that work for one component."""
+
+    name: str
+    calls: int
+    us: float
+    share: float
+    component: str
+    engine: str
+    precision: str | None
+    evidence: str
+    conversion: str | None
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """Modules of the live model that are alike."""
+
+    component: str
+    type: str
+    quant_method: str
+    kernel: str
+    weight_dtype: str
+    shape: str
+    count: int
+    bytes: int
+    """Bytes of all of them."""
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank of a parallel run."""
+
+    rank: int
+    steps: int
+    step_us: float
+    kernels_us: float
+    gap_us: float
+
+
+@dataclass(frozen=True)
+class Conversions:
+    """Kernels whose work is only changing a format."""
+
+    us: float
+    share: float
+    items: tuple[KernelRow, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something worth changing, with what it would bring where that is known."""
+
+    id: str
+    ms_per_token: float | None
+    text: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that one report says."""
+
+    run: Run
+    gpu: Gpu
+    steps: Steps
+    books: tuple[Books, ...]
+    """One for all steps first, then one a phase that occurs."""
+    wall_us: float
+    """First step's start to last step's end."""
+    coverage: Coverage
+    components: tuple[ComponentRow, ...]
+    layers: tuple[LayerRow, ...]
+    kernels: tuple[KernelRow, ...]
+    conversions: Conversions
+    modules: tuple[ModuleRow, ...]
+    ranks: tuple[RankRow, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    """What the recording lost and what the reader must know before believing a figure."""

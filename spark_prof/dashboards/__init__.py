@@ -1,0 +1,1 @@
+"""Draws reports: every format a file, every figure in charts.py."""

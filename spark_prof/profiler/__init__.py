@@ -1,0 +1,1 @@
+"""Makes a bundle from a live vLLM run."""

@@ -1,0 +1,1 @@
+"""Ways to learn which kernels ran, one a file."""

@@ -1,0 +1,1 @@
+"""The data: table schemas, bundles and the readers of foreign trace formats."""

@@ -1,0 +1,172 @@
+"""The tables of a bundle: every column with its type, unit and meaning.
+
+Times are int64 nanoseconds since the Unix epoch on the clock of the recorded host.
+A table is one Parquet file per rank, ``<table>-rank<rank>.parquet``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import pyarrow as pa
+
+__all__ = ["TABLES", "Column", "Table", "empty_table"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, Arrow type and meaning with unit."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the bundle, its columns in file order."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema that every file of this table has."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+
+NAMES = pa.dictionary(pa.int32(), pa.string())
+
+KERNELS = Table(
+    "kernels",
+    "one row per GPU kernel, copy or memset; on a CPU engine one row per operator",
+    (
+        Column("name", NAMES, "kernel name as the driver gives it, or operator name"),
+        Column("kind", NAMES, "kernel, memcpy, memset or op"),
+        Column("start_ns", pa.int64(), "start on the device"),
+        Column("end_ns", pa.int64(), "end on the device"),
+        Column("busy_ns", pa.int64(), "time that this row accounts for: its duration; for an "
+               "operator, its duration without the operators that it called"),
+        Column("device", pa.int32(), "GPU number, -1 for the CPU"),
+        Column("stream", pa.int64(), "CUDA stream, or the thread that ran an operator"),
+        Column("correlation", pa.int64(), "joins `host.correlation` of the same rank; -1 for none"),
+        Column("graph_node", pa.int64(), "CUDA graph node id; 0 outside graphs or where unknown"),
+        Column("step", pa.int32(), "`steps.step` that launched it, -1 for none"),
+        Column("module", pa.int32(), "`modules.module` open at its launch, -1 for none"),
+        Column("layer", pa.int32(), "decoder layer open at its launch, -1 for none"),
+        Column("grid", NAMES, "launch grid as `x,y,z`; empty for operators and copies"),
+        Column("block", NAMES, "threads per block as `x,y,z`; empty for operators and copies"),
+        Column("registers", pa.int32(), "registers per thread, 0 where unknown"),
+        Column("shared_bytes", pa.int32(), "shared memory per block in bytes, 0 where unknown"),
+        Column("bytes", pa.int64(), "bytes of a copy or memset, 0 where unknown"),
+    ),
+)
+
+STEPS = Table(
+    "steps",
+    "one row per recorded engine iteration, as the rank's worker ran it",
+    (
+        Column("step", pa.int32(), "running number since the recording began to watch"),
+        Column("key", pa.int64(), "fingerprint of the scheduled batch, joins `engine.key`"),
+        Column("phase", NAMES, "prefill, decode or mixed"),
+        Column("start_ns", pa.int64(), "the worker begins to execute the batch"),
+        Column("end_ns", pa.int64(), "the worker has handed back the sampled tokens"),
+        Column("prefill_requests", pa.int32(), "requests still reading their prompt"),
+        Column("prefill_tokens", pa.int32(), "prompt tokens of the batch"),
+        Column("decode_requests", pa.int32(), "requests that generate"),
+        Column("decode_tokens", pa.int32(), "their scheduled tokens, drafts included"),
+        Column("context_tokens", pa.int64(), "tokens already in the KV cache, all requests"),
+        Column("piece", pa.int32(), "flushed piece that holds the step's kernels"),
+    ),
+)
+
+ENGINE = Table(
+    "engine",
+    "one row per iteration as the scheduler's process saw it",
+    (
+        Column("key", pa.int64(), "fingerprint of the scheduled batch"),
+        Column("schedule_ns", pa.int64(), "the scheduler begins to choose the batch"),
+        Column("update_ns", pa.int64(), "the scheduler has taken in the batch's tokens; "
+               "0 if it never did"),
+        Column("scheduled_tokens", pa.int32(), "tokens in the batch"),
+        Column("output_tokens", pa.int32(), "tokens accepted by all requests"),
+        Column("output_requests", pa.int32(), "requests that got at least one token"),
+        Column("unfinished", pa.int32(), "requests left after the update, running or waiting"),
+    ),
+)
+
+RANGES = Table(
+    "ranges",
+    "one row per call of an instrumented module",
+    (
+        Column("module", pa.int32(), "joins `modules.module`"),
+        Column("start_ns", pa.int64(), "entered"),
+        Column("end_ns", pa.int64(), "left"),
+        Column("thread", pa.int64(), "operating-system thread id"),
+        Column("step", pa.int32(), "`steps.step`, -1 outside the recorded steps"),
+    ),
+)
+
+MODULES = Table(
+    "modules",
+    "one row per instrumented module or function",
+    (
+        Column("module", pa.int32(), "number used by `ranges` and `kernels`"),
+        Column("path", pa.string(), "path in the model, such as model.layers.0.self_attn.o_proj"),
+        Column("type", pa.string(), "class name"),
+        Column("layer", pa.int32(), "decoder layer, -1 for none or where calls share the module"),
+        Column("component", NAMES, "component that its kernels count to, empty for containers"),
+    ),
+)
+
+LAYERS = Table(
+    "layers",
+    "one row per module with weights or a kernel choice, read from the live model",
+    (
+        Column("path", pa.string(), "path in the model"),
+        Column("type", pa.string(), "class name"),
+        Column("layer", pa.int32(), "decoder layer, -1 for none"),
+        Column("component", NAMES, "component, empty for containers"),
+        Column("quant_method", pa.string(), "class of the quantization method"),
+        Column("kernel", pa.string(), "class of the kernel, expert or attention implementation "
+               "that was really chosen"),
+        Column("weight_dtype", pa.string(), "storage type of the largest weight"),
+        Column("shape", pa.string(), "shape of the largest weight as stored, such as 128x256"),
+        Column("bytes", pa.int64(), "bytes of all its own parameters, scales included"),
+        Column("parameters", pa.string(), "name:dtype:shape of each own tensor"),
+    ),
+)
+
+HOST = Table(
+    "host",
+    "one row per CUDA API call that launched work",
+    (
+        Column("name", NAMES, "API function"),
+        Column("start_ns", pa.int64(), "call begins"),
+        Column("end_ns", pa.int64(), "call returns"),
+        Column("thread", pa.int64(), "operating-system thread id"),
+        Column("correlation", pa.int64(), "joins `kernels.correlation` of the same rank"),
+    ),
+)
+
+LOG = Table(
+    "log",
+    "what the recording itself had to say",
+    (
+        Column("time_ns", pa.int64(), "when"),
+        Column("process", pa.string(), "which process"),
+        Column("message", pa.string(), "one line"),
+    ),
+)
+
+TABLES: Mapping[str, Table] = MappingProxyType(
+    {t.name: t for t in (KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, LOG)}
+)
+
+
+def empty_table(name: str) -> pa.Table:
+    """A table of that name with no rows."""
+    return TABLES[name].schema.empty_table()

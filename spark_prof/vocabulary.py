@@ -1,0 +1,62 @@
+"""The words that every table and report uses; docs/vocabulary.md explains each of them.
+
+This module imports nothing, because it also runs inside vLLM's worker processes.
+"""
+
+__all__ = [
+    "COMPONENTS",
+    "COMPONENTS_WITHOUT_LAYER",
+    "CONVERSIONS",
+    "ENGINES",
+    "EVIDENCE",
+    "PHASES",
+    "PRECISIONS",
+]
+
+COMPONENTS = (
+    "embedding",
+    "norm",
+    "qkv",
+    "rope",
+    "kv_write",
+    "attention",
+    "o_proj",
+    "router",
+    "experts",
+    "shared_experts",
+    "mlp",
+    "ssm",
+    "lm_head",
+    "sampler",
+    "collective",
+    "memcpy",
+    "other",
+)
+"""What a kernel works for, in the order in which a decoder runs them."""
+
+COMPONENTS_WITHOUT_LAYER = frozenset({"embedding", "lm_head", "sampler", "memcpy"})
+"""Components that belong to no decoder layer by their nature."""
+
+ENGINES = ("tensor-core", "cuda-core", "copy", "unknown")
+"""Which part of the GPU did the arithmetic."""
+
+PRECISIONS = ("bf16", "fp16", "tf32", "fp32", "fp8", "fp4", "int8")
+"""What the arithmetic ran in."""
+
+CONVERSIONS = (
+    "quantize",
+    "dequantize",
+    "cast",
+    "transpose",
+    "pad",
+    "swizzle",
+    "permute",
+    "repack",
+)
+"""Kinds of work that only change a format."""
+
+EVIDENCE = ("counter", "sass", "name", "unknown")
+"""On what an engine label stands, best first."""
+
+PHASES = ("prefill", "decode", "mixed")
+"""What one engine iteration works on."""
