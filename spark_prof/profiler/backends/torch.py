@@ -1,0 +1,49 @@
+"""The torch backend: PyTorch's own profiler (Kineto) inside the worker.
+
+On a GPU it watches CUDA activity only, because layers come from spark-prof's own ranges; on a CPU
+engine it watches operators.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from spark_prof.traces.pieces import kineto_name
+
+__all__ = ["TorchBackend"]
+
+
+class TorchBackend:
+    """Runs torch.profiler.profile and saves each piece as a Kineto trace."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch.profiler import ProfilerActivity
+
+        gpu = torch.cuda.is_available()
+        self._activities = [ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU]
+        self._profile: Any = None
+        if gpu:
+            # The first start loads CUPTI, which takes seconds: not inside the window.
+            self.start()
+            self._profile.stop()
+
+    def start(self) -> None:
+        """Begins to watch."""
+        from torch.profiler import profile
+
+        self._profile = profile(activities=self._activities)
+        self._profile.start()
+
+    def stop(self, folder: Path, process: str, piece: int) -> None:
+        """Stops to watch and writes the Kineto trace of the piece."""
+        profiled, self._profile = self._profile, None
+        if profiled is None:
+            return
+        profiled.stop()
+        name = kineto_name(process, piece)
+        temporary = folder / f".{os.getpid()}.{name}"
+        profiled.export_chrome_trace(str(temporary))
+        os.replace(temporary, folder / name)

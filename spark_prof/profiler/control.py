@@ -1,0 +1,189 @@
+"""How a process that runs vLLM is told to record, to stop, and how it says how far it is.
+
+A daemon thread looks twice a second for two files: a request in this user's registry folder
+(`spark-prof record --attach`) and a stop file in the bundle that is being recorded. Files work
+across containers and need no port.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spark_prof.profiler.engine import EngineRecording
+from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.process import Process
+from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.worker import WorkerRecording
+from spark_prof.traces.pieces import pieces_folder
+
+__all__ = ["STOP_FILE", "Control", "registry_folder", "request_name"]
+
+STOP_FILE = "stop"
+"""Name of the file in the pieces folder that ends a recording."""
+
+_PERIOD_SECONDS = 0.5
+_SIGNAL = signal.SIGUSR2
+
+logger = logging.getLogger("spark_prof")
+
+
+def registry_folder() -> Path:
+    """Where this user's vLLM processes say that they can be recorded; for this user alone.
+
+    Raises:
+        PermissionError: the folder belongs to somebody else or is open to others.
+    """
+    folder = Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
+        raise PermissionError(f"{folder} is not this user's private folder")
+    return folder
+
+
+def request_name(pid: int) -> str:
+    """The file by which the process with that number is asked to record."""
+    return f"{pid}.request.json"
+
+
+@dataclass
+class Control:
+    """The workers and schedulers of this process, and what they record at the moment."""
+
+    workers: list[Any] = field(default_factory=list)
+    schedulers: list[Any] = field(default_factory=list)
+    recordings: list[WorkerRecording] = field(default_factory=list)
+    engines: list[EngineRecording] = field(default_factory=list)
+    _pid: int = 0
+    _fence: Fence = field(default_factory=Fence)
+
+    def add_worker(self, worker: Any, settings: Settings | None) -> None:
+        """Takes in a worker that was just constructed, and records it if that is wanted."""
+        self._after_fork()
+        self.workers.append(worker)
+        if settings is not None:
+            self._record_worker(worker, settings)
+        self._watch()
+
+    def add_scheduler(self, scheduler: Any, settings: Settings | None) -> None:
+        """Takes in a scheduler that was just constructed, and records it if that is wanted."""
+        self._after_fork()
+        self.schedulers.append(scheduler)
+        if settings is not None:
+            self._record_scheduler(scheduler, settings)
+        self._watch()
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            for items in (self.workers, self.schedulers, self.recordings, self.engines):
+                items.clear()
+
+    def _record_worker(self, worker: Any, settings: Settings) -> None:
+        rank = _global_rank(worker)
+        recording = WorkerRecording(worker, settings, Process(settings, f"rank{rank}", rank))
+        recording.install()
+        self.recordings.append(recording)
+        _at_exit(recording.finish)
+
+    def _record_scheduler(self, scheduler: Any, settings: Settings) -> None:
+        parallel = scheduler.vllm_config.parallel_config
+        index = int(getattr(parallel, "data_parallel_rank", 0) or 0)
+        recording = EngineRecording(scheduler, settings, Process(settings, f"engine{index}", index))
+        recording.install()
+        self.engines.append(recording)
+        _at_exit(recording.finish)
+
+    def _watch(self) -> None:
+        """Starts the thread that looks for requests; once a process."""
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
+        if threading.current_thread() is threading.main_thread():
+            # Lets an idle worker flush in the thread that started its profiler.
+            if signal.getsignal(_SIGNAL) in (signal.SIG_DFL, None):
+                signal.signal(_SIGNAL, self._on_signal)
+        threading.Thread(target=self._loop, name="spark-prof", daemon=True).start()
+
+    def _loop(self) -> None:
+        registry = self._fence.call("registry", self._register)
+        while True:
+            time.sleep(_PERIOD_SECONDS)
+            for recording in list(self.recordings):
+                self._fence.call("progress", self._tend_worker, recording)
+            for engine in list(self.engines):
+                self._fence.call("engine", self._tend_engine, engine)
+            if registry is not None:
+                self._fence.call("request", self._take_request, registry)
+
+    def _register(self) -> Path:
+        folder = registry_folder()
+        value = {
+            "pid": os.getpid(),
+            "workers": len(self.workers),
+            "schedulers": len(self.schedulers),
+        }
+        name = folder / f"{os.getpid()}.json"
+        name.write_text(json.dumps(value), encoding="utf-8")
+        _at_exit(lambda: name.unlink(missing_ok=True))
+        return folder
+
+    def _tend_worker(self, recording: WorkerRecording) -> None:
+        if recording.window.closed:
+            self.recordings.remove(recording)
+            return
+        recording.process.progress(recording.window)
+        if (recording.process.folder / STOP_FILE).exists():
+            recording.request_stop()
+            if recording.idle:
+                signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+
+    def _tend_engine(self, engine: EngineRecording) -> None:
+        if (engine.process.folder / STOP_FILE).exists():
+            engine.finish()
+            self.engines.remove(engine)
+        elif not engine.process.folder.exists():
+            self.engines.remove(engine)
+
+    def _on_signal(self, *_: object) -> None:
+        """Ends the recordings that wait for a step, in the main thread and between two steps."""
+        for recording in list(self.recordings):
+            if recording.idle:
+                self._fence.call("stop", recording.finish)
+
+    def _take_request(self, registry: Path) -> None:
+        path = registry / request_name(os.getpid())
+        if not path.exists():
+            return
+        text = path.read_text(encoding="utf-8")
+        path.unlink()
+        settings = Settings.from_json(text)
+        pieces_folder(settings.folder).mkdir(parents=True, exist_ok=True)
+        for worker in self.workers:
+            self._record_worker(worker, settings)
+        for scheduler in self.schedulers:
+            self._record_scheduler(scheduler, settings)
+
+
+def _global_rank(worker: Any) -> int:
+    parallel = worker.vllm_config.parallel_config
+    replica = int(getattr(parallel, "data_parallel_rank", 0) or 0)
+    return replica * int(parallel.world_size) + int(worker.rank)
+
+
+def _at_exit(function: Callable[[], None]) -> None:
+    """Calls the function when the process ends, in a multiprocessing child too."""
+    import atexit
+    from multiprocessing import util
+
+    atexit.register(function)
+    util.Finalize(None, function, exitpriority=100)

@@ -1,0 +1,99 @@
+"""Records when the scheduler begins each iteration and what its requests got out of it."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from spark_prof.profiler.batch import read_batch
+from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.process import Process
+from spark_prof.profiler.settings import Settings
+from spark_prof.traces.pieces import ENGINE_DTYPE, array_name
+
+__all__ = ["EngineRecording"]
+
+_ROWS_PER_PIECE = 512
+_OPEN_AT_MOST = 64
+
+
+class EngineRecording:
+    """One recording of one vLLM scheduler, which lives in the engine core's process."""
+
+    def __init__(self, scheduler: Any, settings: Settings, process: Process) -> None:
+        self._scheduler = scheduler
+        self._process = process
+        self._fence = Fence(process.log, settings.faults)
+        self._open: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
+        self._rows: list[tuple[int, ...]] = []
+        self._piece = 0
+        self._finished = False
+
+    @property
+    def process(self) -> Process:
+        """Where this recording's pieces go."""
+        return self._process
+
+    def install(self) -> None:
+        """Wraps the scheduler's two methods on the object."""
+        self._fence.call("facts", self._process.write_facts, {})
+        schedule = self._scheduler.schedule
+        update = self._scheduler.update_from_output
+
+        def wrapped_schedule(*arguments: Any, **named: Any) -> Any:
+            begin = time.time_ns()
+            output = schedule(*arguments, **named)
+            self._fence.call("schedule", self._scheduled, output, begin)
+            return output
+
+        def wrapped_update(output: Any, *arguments: Any, **named: Any) -> Any:
+            result = update(output, *arguments, **named)
+            self._fence.call("update", self._updated, output, result)
+            return result
+
+        self._scheduler.schedule = wrapped_schedule
+        self._scheduler.update_from_output = wrapped_update
+
+    def flush(self) -> None:
+        """Writes the finished iterations as one piece; callable from any thread."""
+        rows, self._rows = self._rows, []
+        if rows:
+            piece = np.array(rows, dtype=ENGINE_DTYPE)
+            self._process.write(array_name(self._process.name, "engine", self._piece), piece)
+            self._piece += 1
+
+    def finish(self) -> None:
+        """Ends the recording and takes the wraps off the scheduler."""
+        if not self._finished:
+            self._finished = True
+            for name in ("schedule", "update_from_output"):
+                self._scheduler.__dict__.pop(name, None)
+        self._fence.call("flush", self.flush)
+
+    def _scheduled(self, output: Any, begin: int) -> None:
+        tokens = output.total_num_scheduled_tokens
+        if tokens:
+            self._open[id(output)] = (read_batch(output).key, begin, tokens)
+            if len(self._open) > _OPEN_AT_MOST:
+                self._open.popitem(last=False)
+
+    def _updated(self, output: Any, result: Any) -> None:
+        scheduled = self._open.pop(id(output), None)
+        if scheduled is None:
+            return
+        key, begin, tokens = scheduled
+        counts = [
+            len(item.new_token_ids)
+            for outputs in (result or {}).values()
+            for item in outputs.outputs
+            if item.new_token_ids
+        ]
+        unfinished = self._scheduler.get_num_unfinished_requests()
+        self._rows.append(
+            (key, begin, time.time_ns(), tokens, sum(counts), len(counts), unfinished)
+        )
+        if len(self._rows) >= _ROWS_PER_PIECE:
+            self.flush()

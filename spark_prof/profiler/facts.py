@@ -1,0 +1,127 @@
+"""What a recorded run was: versions, engine configuration, environment, GPU and clocks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["engine_facts", "visible_environment"]
+
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+_PREFIXES = (
+    "VLLM_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "OMP_", "MKL_",
+    "HF_HUB_OFFLINE", "NVIDIA_", "MAX_JOBS", "LD_PRELOAD",
+)  # fmt: skip
+_CONFIGS = (
+    "model_config", "cache_config", "parallel_config", "scheduler_config", "compilation_config",
+    "speculative_config", "observability_config", "kernel_config", "attention_config",
+)  # fmt: skip
+_LONGEST = 2000
+
+
+def engine_facts(worker: Any) -> dict[str, Any]:
+    """Reads the facts from a vLLM worker whose model is loaded."""
+    import torch
+    import vllm
+
+    config = worker.vllm_config
+    model_config = config.model_config
+    hf_config = getattr(model_config, "hf_config", None)
+    parallel = config.parallel_config
+    return {
+        "vllm": vllm.__version__,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "model": str(model_config.model),
+        "model_config": json.loads(hf_config.to_json_string(use_diff=False)) if hf_config else {},
+        "engine_config": {name: _plain(getattr(config, name, None)) for name in _CONFIGS},
+        "quantization": str(getattr(model_config, "quantization", None) or ""),
+        "dtype": str(getattr(model_config, "dtype", "")).removeprefix("torch."),
+        "execution": _execution(config.compilation_config),
+        "model_runner": "V2" if getattr(worker, "use_v2_model_runner", False) else "V1",
+        "async_scheduling": bool(getattr(config.scheduler_config, "async_scheduling", False)),
+        "parallel": {
+            "tensor": parallel.tensor_parallel_size,
+            "pipeline": parallel.pipeline_parallel_size,
+            "data": parallel.data_parallel_size,
+        },
+        "environment": visible_environment(os.environ),
+        "gpu": _gpu(),
+    }
+
+
+def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that vLLM and its libraries read, without anything that could be a secret."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET)
+    }
+
+
+def _execution(compilation: Any) -> str:
+    mode = getattr(compilation, "mode", None)
+    graphs = getattr(compilation, "cudagraph_mode", None)
+    mode_name = getattr(mode, "name", str(mode))
+    graph_name = getattr(graphs, "name", str(graphs))
+    parts = ["eager" if mode_name == "NONE" else f"torch.compile ({mode_name})"]
+    if graph_name not in ("NONE", "None"):
+        parts.append(f"CUDA graphs ({graph_name})")
+    return ", ".join(parts)
+
+
+def _plain(config: Any) -> dict[str, str]:
+    """A configuration object's fields as short strings."""
+    fields = getattr(config, "__dataclass_fields__", {})
+    return {
+        name: str(getattr(config, name, None))[:_LONGEST]
+        for name in fields
+        if not any(word in name.upper() for word in _SECRET)
+    }
+
+
+def _gpu() -> dict[str, Any]:
+    """The GPU of this worker with its clocks; the processor's name where there is no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"name": _processor(), "compute_capability": None}
+    index = torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(index)
+    gpu: dict[str, Any] = {
+        "name": properties.name,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
+        "multiprocessors": properties.multi_processor_count,
+        "l2_bytes": getattr(properties, "L2_cache_size", 0),
+    }
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
+        gpu["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+        gpu["clocks_mhz"] = {
+            "sm": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+            "memory": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+            "sm_max": pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
+        }
+        gpu["temperature_c"] = pynvml.nvmlDeviceGetTemperature(handle, 0)
+    except Exception as error:  # absent package, driver without NVML, GB10's missing counters
+        gpu["clocks_missing"] = str(error)
+    return gpu
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    import platform
+
+    return platform.processor() or platform.machine()

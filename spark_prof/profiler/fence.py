@@ -1,0 +1,82 @@
+"""Keeps spark-prof's faults away from the engine.
+
+Every call from vLLM into spark-prof goes through a `Fence`. A fault is logged once, the hook is
+off from then on, and the engine sees nothing but a hook that does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["Fence"]
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+logger = logging.getLogger("spark_prof")
+
+
+class Fence:
+    """Runs the hooks of one recording so that none of them can raise into the engine.
+
+    Args:
+        report: told once about every hook that failed, with one line.
+        faults: names of hooks that shall fail when first called, for the tests.
+    """
+
+    def __init__(
+        self, report: Callable[[str], None] | None = None, faults: tuple[str, ...] = ()
+    ) -> None:
+        self._report = report
+        self._faults = faults
+        self._failed: set[str] = set()
+
+    @property
+    def failed(self) -> frozenset[str]:
+        """The hooks that are off because they failed."""
+        return frozenset(self._failed)
+
+    def call(
+        self,
+        hook: str,
+        function: Callable[_Arguments, _Result],
+        *arguments: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> _Result | None:
+        """Calls the function; None when it fails now or the hook failed before."""
+        if hook in self._failed:
+            return None
+        try:
+            if hook in self._faults:
+                raise RuntimeError("a fault that the settings asked for")
+            return function(*arguments, **named)
+        except Exception as error:
+            self.disable(hook, error)
+            return None
+
+    def disable(self, hook: str, error: BaseException) -> None:
+        """Switches the hook off and says so once."""
+        if hook in self._failed:
+            return
+        self._failed.add(hook)
+        message = f"hook {hook} failed and is off: {type(error).__name__}: {error}"
+        logger.warning("spark-prof: %s; the engine goes on", message)
+        if self._report is not None:
+            try:
+                self._report(message)
+            except Exception as report_error:
+                logger.debug("could not report a fault: %s", report_error)
+
+    def wanted_fault(self, hook: str) -> bool:
+        """Whether the settings ask this hook to fail; for hooks too hot for `call`."""
+        return hook in self._faults
+
+    def wrap(self, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A version of the function that never raises and returns None where it would have."""
+
+        def fenced(*arguments: Any, **named: Any) -> Any:
+            return self.call(hook, function, *arguments, **named)
+
+        return fenced

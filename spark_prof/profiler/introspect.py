@@ -1,0 +1,91 @@
+"""Reads from the live model what each layer really is: weights, formats and the chosen kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from spark_prof.analyzers.components import component_of, layer_of
+
+__all__ = ["describe_layers"]
+
+_KERNEL_PATHS = (
+    "quant_method.kernel",
+    "scheme.kernel",
+    "quant_method.fp8_linear",
+    "quant_method.moe_kernel.fused_experts",
+    "quant_method.moe_kernel.impl.fused_experts",
+    "quant_method.moe_mk.fused_experts",
+    "quant_method.fused_experts",
+    "quant_method.mxfp4_backend",
+    "quant_method.nvfp4_backend",
+    "impl",
+    "_forward_method",
+)
+"""Where vLLM's layers keep the implementation that was chosen, the most telling first."""
+
+
+def describe_layers(model: Any) -> list[dict[str, Any]]:
+    """One row of the `layers` table for each module with tensors of its own or a kernel choice.
+
+    Args:
+        model: a torch.nn.Module whose weights are loaded.
+    """
+    return [row for path, module in model.named_modules() if (row := _describe(path, module))]
+
+
+def _describe(path: str, module: Any) -> dict[str, Any] | None:
+    tensors = list(_own_tensors(module))
+    method = getattr(module, "quant_method", None)
+    scheme = getattr(module, "scheme", None)
+    kernel = _kernel_of(module)
+    if not tensors and method is None and not kernel:
+        return None
+    largest = max(tensors, key=lambda item: item[1].numel(), default=None)
+    return {
+        "path": path,
+        "type": type(module).__name__,
+        "layer": layer_of(path),
+        "component": component_of(path, type(module).__name__),
+        "quant_method": " ".join(type(item).__name__ for item in (method, scheme) if item),
+        "kernel": kernel,
+        "weight_dtype": _dtype(largest[1]) if largest else "",
+        "shape": "x".join(map(str, largest[1].shape)) if largest else "",
+        "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in tensors),
+        "parameters": " ".join(
+            f"{name}:{_dtype(tensor)}:{'x'.join(map(str, tensor.shape))}"
+            for name, tensor in tensors
+        ),
+    }
+
+
+def _own_tensors(module: Any) -> Iterator[tuple[str, Any]]:
+    yield from module.named_parameters(recurse=False)
+    for name, buffer in module.named_buffers(recurse=False):
+        if name != "cos_sin_cache":
+            yield name, buffer
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _kernel_of(module: Any) -> str:
+    names = []
+    for path in _KERNEL_PATHS:
+        item = module
+        for part in path.split("."):
+            item = getattr(item, part, None)
+            if item is None:
+                break
+        else:
+            names.append(_name(item))
+    return " ".join(dict.fromkeys(name for name in names if name))
+
+
+def _name(item: Any) -> str:
+    if hasattr(item, "__func__"):
+        return str(item.__func__.__name__)
+    if hasattr(item, "name") and hasattr(item, "value"):
+        return f"{type(item).__name__}.{item.name}"
+    return "" if callable(item) and hasattr(item, "__code__") else type(item).__name__

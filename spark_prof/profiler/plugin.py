@@ -1,0 +1,80 @@
+"""The entry point that vLLM loads in every process (group ``vllm.general_plugins``).
+
+It wraps two constructors, so that the workers and schedulers of this process are known. Nothing
+else is touched until a recording is wanted, by the environment or by `spark-prof record --attach`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from spark_prof.profiler.control import Control
+from spark_prof.profiler.settings import ENVIRONMENT, Settings
+from spark_prof.profiler.vllm_names import NEWEST, OLDEST, SCHEDULER, WORKER, is_supported
+from spark_prof.traces.pieces import append_log, pieces_folder, write_json
+
+__all__ = ["REFUSED_FILE", "install"]
+
+REFUSED_FILE = "refused.json"
+"""Written into the pieces folder when this vLLM cannot be recorded, with the reason."""
+
+logger = logging.getLogger("spark_prof")
+
+_MARK = "_spark_prof_wrapped"
+
+
+def install() -> None:
+    """Makes this process recordable. Called by vLLM, possibly more than once; never raises."""
+    if os.environ.get(ENVIRONMENT, "") == "off":
+        return
+    settings = None
+    try:
+        settings = Settings.from_environment()
+        import vllm
+
+        if not is_supported(vllm.__version__):
+            supported = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
+            _refuse(settings, f"vLLM {vllm.__version__} is not supported; {supported} are")
+            return
+        control = Control()
+        _wrap_constructor(WORKER, lambda worker: control.add_worker(worker, settings))
+        _wrap_constructor(SCHEDULER, lambda scheduler: control.add_scheduler(scheduler, settings))
+    except Exception as error:
+        logger.warning("spark-prof is off in this process: %s: %s", type(error).__name__, error)
+        _refuse(settings, f"{type(error).__name__}: {error}")
+
+
+def _wrap_constructor(where: tuple[str, str], created: Callable[[Any], None]) -> None:
+    module_name, class_name = where
+    owner = getattr(importlib.import_module(module_name), class_name)
+    original = owner.__init__
+    if hasattr(original, _MARK):
+        return
+
+    def constructor(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        try:
+            created(self)
+        except Exception as error:
+            logger.warning("spark-prof does not record %s: %s", class_name, error)
+
+    setattr(constructor, _MARK, True)
+    owner.__init__ = constructor
+
+
+def _refuse(settings: Settings | None, reason: str) -> None:
+    """Tells a waiting `spark-prof record` why nothing will come."""
+    if settings is None:
+        return
+    try:
+        folder = pieces_folder(settings.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder, REFUSED_FILE, {"reason": reason})
+        append_log(folder, f"pid{os.getpid()}", time.time_ns(), reason)
+    except OSError as error:
+        logger.warning("spark-prof cannot write %s: %s", settings.bundle, error)

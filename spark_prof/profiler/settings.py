@@ -1,0 +1,67 @@
+"""What a recording shall do, as it travels from the command line to vLLM's processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+__all__ = ["DEFAULT_STEPS", "ENVIRONMENT", "Settings"]
+
+ENVIRONMENT = "SPARK_PROF"
+"""The environment variable: settings as JSON to record, ``off`` to keep out of the process."""
+
+DEFAULT_STEPS = 500
+"""Steps recorded when nobody says how many."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One recording.
+
+    Attributes:
+        bundle: the bundle's folder, as the recorded process sees it.
+        steps: steps to record; 0 for all of them.
+        warmup_steps: steps to let pass first.
+        decode_only: record only steps in which every request generates.
+        backend: which backend watches the kernels: torch, or none for steps and ranges only.
+        steps_per_piece: recorded steps after which a piece is flushed.
+        faults: hooks that shall fail when first called; how the tests prove the fences.
+    """
+
+    bundle: str
+    steps: int = DEFAULT_STEPS
+    warmup_steps: int = 0
+    decode_only: bool = False
+    backend: str = "torch"
+    steps_per_piece: int = 32
+    faults: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The bundle's folder."""
+        return Path(self.bundle)
+
+    def to_json(self) -> str:
+        """The settings as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Reads what `to_json` wrote; ValueError when it is anything else."""
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise ValueError("settings are not a JSON object")
+        known = {field.name for field in fields(cls)}
+        value = {name: item for name, item in value.items() if name in known}
+        if not isinstance(value.get("bundle"), str):
+            raise ValueError("settings name no bundle")
+        return cls(**(value | {"faults": tuple(value.get("faults", ()))}))
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings | None:
+        """The recording that the environment asks for, None when it asks for none."""
+        text = (os.environ if environment is None else environment).get(ENVIRONMENT, "")
+        return cls.from_json(text) if text.startswith("{") else None

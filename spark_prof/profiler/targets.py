@@ -1,0 +1,85 @@
+"""Chooses what to mark in a live vLLM model.
+
+Eager models: every module that has a component, and the decoder layers. Compiled models: only
+what still runs as Python, which is the model's outside, the bodies of vLLM's opaque attention and
+mixture-of-experts ops, and the modules that those bodies call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from spark_prof.analyzers.components import component_of, layer_of
+from spark_prof.profiler.ranges import Target
+from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENTRY
+
+__all__ = ["MarkedModule", "choose_targets"]
+
+
+@dataclass(frozen=True)
+class MarkedModule:
+    """A target and what its calls count to, one row of the `modules` table."""
+
+    target: Target
+    path: str
+    type: str
+    layer: int
+    component: str
+
+
+def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
+    """The targets of a model, a torch.nn.Module, and of the runner's sampler."""
+    shared = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+    compiled = [path for path, module in model.named_modules() if _is_compiled(module)]
+    marked: list[MarkedModule] = []
+    entered: set[int] = set()
+    for path, module in model.named_modules():
+        inside = any(not root or path == root or path.startswith(root + ".") for root in compiled)
+        type_name = type(module).__name__
+        in_opaque_op = ".experts." in path or _is_runner_gate(model, path, module)
+        if (not inside or in_opaque_op) and _is_marked(path, type_name, module):
+            layer = -1 if shared[id(module)] > 1 and not in_opaque_op else layer_of(path)
+            target = Target(module, "forward", path or "model", may_be_traced=inside)
+            component = component_of(path, type_name)
+            marked.append(MarkedModule(target, target.path, type_name, layer, component))
+        for call in CALLS:
+            holder = getattr(module, call.holder, None) if call.holder else module
+            method = getattr(holder, call.method, None)
+            if holder is None or not callable(method) or (id(holder), call.method) in entered:
+                continue
+            if call.holder == "" and not hasattr(module, "routed_experts"):
+                continue
+            entered.add((id(holder), call.method))
+            name = ".".join(part for part in (path, call.holder, call.method) if part)
+            component = component_of(name, type(holder).__name__)
+            target = Target(holder, call.method, name)
+            holder_type = type(holder).__name__
+            marked.append(MarkedModule(target, name, holder_type, layer_of(path), component))
+    if sampler is not None and callable(getattr(type(sampler), "forward", None)):
+        target = Target(sampler, "forward", "sampler")
+        marked.append(MarkedModule(target, "sampler", type(sampler).__name__, -1, "sampler"))
+    return marked
+
+
+def _is_compiled(module: Any) -> bool:
+    names = {base.__name__ for base in type(module).__mro__}
+    return COMPILED_CLASS in names and not getattr(module, "do_not_compile", True)
+
+
+def _is_marked(path: str, type_name: str, module: Any) -> bool:
+    if "forward" not in dir(type(module)) or type_name in ("ModuleList", "ModuleDict"):
+        return False
+    is_layer = layer_of(path) >= 0 and path.rsplit(".", 1)[-1].isdigit()
+    return is_layer or not path or bool(component_of(path, type_name))
+
+
+def _is_runner_gate(model: Any, path: str, module: Any) -> bool:
+    """Whether the MoE runner next to this module calls it as its gate, inside the opaque op."""
+    parent_path = path.rpartition(".")[0]
+    try:
+        experts = getattr(model.get_submodule(parent_path), "experts", None)
+    except AttributeError:
+        return False
+    return hasattr(experts, MOE_RUNNER_ENTRY) and getattr(experts, "gate", None) is module

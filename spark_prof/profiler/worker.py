@@ -1,0 +1,252 @@
+"""Records the steps of one vLLM worker.
+
+A `WorkerRecording` wraps three methods on the worker *object*. When its window has closed it takes
+every wrap and mark away again, so that a server that goes on runs as if nothing had been there.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from spark_prof.profiler.backends.base import Backend
+from spark_prof.profiler.batch import Batch, read_batch
+from spark_prof.profiler.facts import engine_facts
+from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.introspect import describe_layers
+from spark_prof.profiler.process import Process
+from spark_prof.profiler.ranges import CallMarker, Target
+from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.targets import MarkedModule, choose_targets
+from spark_prof.profiler.window import Window
+from spark_prof.traces.pieces import EVENT_DTYPE, STEP_DTYPE, array_name
+
+__all__ = ["PHASE_MODULES", "WorkerRecording"]
+
+PHASE_MODULES = (
+    ("step.prepare", "attention"),
+    ("step.finish", "lm_head"),
+    ("step.sample", "sampler"),
+)
+"""What runs outside the model, as modules 0 to 2 of every recording, with its component.
+
+Preparation builds positions, block tables, sequence lengths and slots, which attention consumes;
+what follows the model inside execute_model gathers the rows for the logits.
+"""
+
+_PREPARE, _SAMPLE = 1, 3
+
+_VITAL = frozenset({"begin_step", "end_step", "flush"})
+"""Hooks without which a recording would only grow: when one fails, the recording ends."""
+
+
+class WorkerRecording:
+    """One recording in one worker.
+
+    Args:
+        worker: the vLLM worker, constructed but perhaps not yet loaded.
+        settings: what to record.
+        process: writes the pieces of this process.
+    """
+
+    def __init__(self, worker: Any, settings: Settings, process: Process) -> None:
+        self._worker = worker
+        self._settings = settings
+        self._process = process
+        self._fence = Fence(process.log, settings.faults)
+        self._marker = CallMarker(self._fence)
+        self._window = Window(settings.steps, settings.warmup_steps, settings.decode_only)
+        self._backend: Backend | None = None
+        self._prepared = self._watching = self._loading = self._stop = False
+        self._open: tuple[Batch, int] | None = None
+        self._steps: list[tuple[int, ...]] = []
+        self._number = self._piece = 0
+        self._wrapped: list[str] = []
+
+    @property
+    def window(self) -> Window:
+        """The window, for progress."""
+        return self._window
+
+    @property
+    def process(self) -> Process:
+        """Where this recording's pieces go."""
+        return self._process
+
+    @property
+    def idle(self) -> bool:
+        """Whether no recorded step is running."""
+        return self._open is None
+
+    def install(self) -> None:
+        """Wraps the worker's methods; everything else waits for the first step."""
+        self._wrap("compile_or_warm_up_model", self._around_loading)
+        self._wrap("execute_model", self._around_execute)
+        self._wrap("sample_tokens", self._around_sample)
+        self._wrap("shutdown", self._around_shutdown)
+
+    def request_stop(self) -> None:
+        """Asks to end after the running step; callable from any thread."""
+        self._stop = True
+
+    def finish(self) -> None:
+        """Ends the recording: flushes the last piece and takes everything off the worker."""
+        if not self._window.closed:
+            self._window.closed = True
+        if self._open is None:
+            self._fence.call("flush", self._flush)
+            self._remove()
+        self._fence.call("progress", self._process.progress, self._window, finished=True)
+
+    def _wrap(self, name: str, around: Any) -> None:
+        original = getattr(self._worker, name, None)
+        if original is None:
+            return
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            return around(original, *arguments, **named)
+
+        self._worker.__dict__[name] = wrapped
+        self._wrapped.append(name)
+
+    def _remove(self) -> None:
+        self._fence.call("remove", self._marker.remove)
+        for name in self._wrapped:
+            self._worker.__dict__.pop(name, None)
+        self._wrapped.clear()
+
+    def _around_loading(self, original: Any, *arguments: Any, **named: Any) -> Any:
+        # Model runner V2 warms up through execute_model: those are not the user's steps.
+        self._loading = True
+        try:
+            return original(*arguments, **named)
+        finally:
+            self._loading = False
+
+    def _around_execute(self, original: Any, output: Any, *arguments: Any, **named: Any) -> Any:
+        self._fence.call("begin_step", self._begin_step, output)
+        if self._fence.failed & _VITAL and not self._window.closed:
+            self._open = None
+            self.finish()
+        try:
+            result = original(output, *arguments, **named)
+        except BaseException:
+            self._open = None
+            raise
+        if result is not None:
+            self._fence.call("end_step", self._end_step)
+        else:
+            self._fence.call("between", self._event, -_PREPARE)
+        return result
+
+    def _around_sample(self, original: Any, *arguments: Any, **named: Any) -> Any:
+        self._fence.call("begin_sample", self._event, _SAMPLE)
+        try:
+            return original(*arguments, **named)
+        finally:
+            self._fence.call("end_step", self._end_step)
+
+    def _around_shutdown(self, original: Any, *arguments: Any, **named: Any) -> Any:
+        self._open = None
+        self.finish()
+        return original(*arguments, **named)
+
+    def _begin_step(self, output: Any) -> None:
+        self._open = None
+        if self._loading or not output.total_num_scheduled_tokens:
+            return
+        if self._stop or self._window.closed:
+            self.finish()
+            return
+        batch = read_batch(output)
+        if not self._prepared:
+            self._prepared = True
+            self._prepare()
+        wanted = self._window.wants(batch)
+        if len(self._steps) >= self._settings.steps_per_piece or not wanted:
+            self._fence.call("flush", self._flush)
+        if not wanted:
+            return
+        if not self._watching:
+            self._watch()
+        now = time.time_ns()
+        self._open = (batch, now)
+        self._event(_PREPARE, now)
+
+    def _event(self, code: int, now: int | None = None) -> None:
+        if self._open is not None:
+            self._marker.add(code, time.time_ns() if now is None else now)
+
+    def _end_step(self) -> None:
+        if self._open is None:
+            return
+        (batch, start), self._open = self._open, None
+        end = time.time_ns()
+        self._marker.close(end)
+        self._steps.append(
+            (
+                self._number, batch.key, batch.phase, start, end,
+                batch.prefill_requests, batch.prefill_tokens,
+                batch.decode_requests, batch.decode_tokens,
+                batch.context_tokens, self._process.thread,
+            )
+        )  # fmt: skip
+        self._number += 1
+        self._window.count()
+        if self._window.closed or self._stop:
+            self.finish()
+
+    def _prepare(self) -> None:
+        """Reads the model and marks it, in the thread of the steps, before the first of them."""
+        runner = self._worker.model_runner
+        model = runner.get_model() if hasattr(runner, "get_model") else runner.model
+        marked = self._fence.call(
+            "targets", choose_targets, model, getattr(runner, "sampler", None)
+        )
+        marked = marked or []
+        phases = [Target(None, "", name) for name, _ in PHASE_MODULES]
+        rows = [
+            MarkedModule(target, target.path, "", -1, component)
+            for target, (_, component) in zip(phases, PHASE_MODULES, strict=True)
+        ]
+        layers = self._fence.call("introspect", describe_layers, model) or []
+        facts = self._fence.call("facts", engine_facts, self._worker) or {}
+        self._process.write_facts(facts, rows + marked, layers)
+        self._fence.call("mark", self._marker.mark, [m.target for m in marked], len(rows))
+        if self._settings.backend == "torch":
+            self._backend = self._fence.call("backend", _torch_backend)
+        self._process.use_current_thread()
+
+    def _watch(self) -> None:
+        self._watching = True
+        if self._backend is not None:
+            self._fence.call("backend", self._backend.start)
+        self._marker.start()
+
+    def _flush(self) -> None:
+        """Writes the steps since the last flush, with their ranges and kernels, as one piece."""
+        self._marker.stop()
+        watching, self._watching = self._watching, False
+        if watching and self._backend is not None:
+            self._fence.call(
+                "backend", self._backend.stop,
+                self._process.folder, self._process.name, self._piece,
+            )  # fmt: skip
+        if not self._steps:
+            return
+        events = np.asarray(self._marker.take(), dtype=np.int64)
+        rows = np.empty(len(events) // 2, EVENT_DTYPE)
+        rows["time_ns"], rows["code"] = events[0 : 2 * len(rows) : 2], events[1::2]
+        self._process.write(array_name(self._process.name, "events", self._piece), rows)
+        steps = np.array(self._steps, dtype=STEP_DTYPE)
+        self._process.write(array_name(self._process.name, "steps", self._piece), steps)
+        self._steps.clear()
+        self._piece += 1
+
+
+def _torch_backend() -> Backend:
+    from spark_prof.profiler.backends.torch import TorchBackend
+
+    return TorchBackend()

@@ -1,0 +1,109 @@
+"""The small flushed files that a recorded process writes, before they become a bundle.
+
+They lie in ``BUNDLE/pieces``. A process writes each of them whole (to a temporary name, then
+renamed), so that a killed process loses at most the piece in its memory. This module runs inside
+vLLM's workers too and therefore needs only the standard library and NumPy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "ENGINE_DTYPE",
+    "EVENT_DTYPE",
+    "STEP_DTYPE",
+    "append_log",
+    "array_name",
+    "facts_name",
+    "kineto_name",
+    "pieces_folder",
+    "progress_name",
+    "write_array",
+    "write_json",
+]
+
+STEP_DTYPE = np.dtype(
+    [
+        ("step", "<i4"),
+        ("key", "<i8"),
+        ("phase", "<i1"),
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("prefill_requests", "<i4"),
+        ("prefill_tokens", "<i4"),
+        ("decode_requests", "<i4"),
+        ("decode_tokens", "<i4"),
+        ("context_tokens", "<i8"),
+        ("thread", "<i8"),
+    ]
+)
+"""One recorded step; `phase` counts through vocabulary.PHASES."""
+
+EVENT_DTYPE = np.dtype([("time_ns", "<i8"), ("code", "<i8")])
+"""Entering module m is code m + 1, leaving it -(m + 1), leaving everything 0."""
+
+ENGINE_DTYPE = np.dtype(
+    [
+        ("key", "<i8"),
+        ("schedule_ns", "<i8"),
+        ("update_ns", "<i8"),
+        ("scheduled_tokens", "<i4"),
+        ("output_tokens", "<i4"),
+        ("output_requests", "<i4"),
+        ("unfinished", "<i4"),
+    ]
+)
+"""One iteration as the scheduler saw it; the columns of the `engine` table."""
+
+
+def pieces_folder(bundle: Path) -> Path:
+    """Where the pieces of that bundle lie while it is recorded."""
+    return bundle / "pieces"
+
+
+def facts_name(process: str) -> str:
+    """The JSON file in which a process, such as ``rank0`` or ``engine0``, says what it is."""
+    return f"{process}.facts.json"
+
+
+def progress_name(process: str) -> str:
+    """The JSON file in which a process says how far it is."""
+    return f"{process}.progress.json"
+
+
+def array_name(process: str, kind: str, piece: int) -> str:
+    """The NumPy file of one piece; `kind` is steps, events or engine."""
+    return f"{process}.{piece:05d}.{kind}.npy"
+
+
+def kineto_name(process: str, piece: int) -> str:
+    """The Kineto trace of one piece."""
+    return f"{process}.{piece:05d}.kineto.json"
+
+
+def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any]) -> None:
+    """Writes one array so that it is there whole or not at all."""
+    temporary = folder / f".{name}.{os.getpid()}"
+    with open(temporary, "wb") as file:
+        np.save(file, rows, allow_pickle=False)
+    os.replace(temporary, folder / name)
+
+
+def write_json(folder: Path, name: str, value: object) -> None:
+    """Writes one JSON file so that it is there whole or not at all."""
+    temporary = folder / f".{name}.{os.getpid()}"
+    temporary.write_text(json.dumps(value), encoding="utf-8")
+    os.replace(temporary, folder / name)
+
+
+def append_log(folder: Path, process: str, time_ns: int, message: str) -> None:
+    """Appends one line to the process's log."""
+    line = json.dumps({"time_ns": time_ns, "process": process, "message": message})
+    with open(folder / f"{process}.log.jsonl", "a", encoding="utf-8") as file:
+        file.write(line + "\n")
