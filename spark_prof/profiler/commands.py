@@ -14,6 +14,8 @@ from spark_prof.errors import CommandError
 
 __all__ = [
     "Command",
+    "Option",
+    "Program",
     "find_program",
     "find_run",
     "recognise",
@@ -255,7 +257,8 @@ def find_run(argv: Sequence[str], program: Program) -> int:
     word = _word(argv, at)
     if word != "run":
         why = ENGINE_REFUSED.get(word, f"starts no vLLM; record '{program.name} run … IMAGE …'")
-        raise CommandError(f"'{f'{program.name} {word}'.rstrip()}' {why}")
+        shown = f"{program.name} {word}".rstrip()
+        raise CommandError(f"{shown!r} {why}")
     return at + 1
 
 

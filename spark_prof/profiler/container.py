@@ -77,7 +77,7 @@ class Run:
 def container_command(
     argv: Sequence[str], *, staging: Path, bundle: Path, environment: Mapping[str, str]
 ) -> list[str]:
-    """Returns the command line with spark-prof's mounts and environment in front of IMAGE.
+    """Returns a container command line with spark-prof's mounts and environment before IMAGE.
 
     A value in environment that is the bundle folder's absolute path, or a path in it, becomes the
     path inside the container. A name that the user sets as well with -e is changed where it
@@ -174,7 +174,7 @@ def _parse(argv: Sequence[str]) -> Run:
                 f"{program.name} run: {option.name} ends the command while the container goes on,"
                 " and the recording with it; leave it out"
             )
-    image = end + (argv[end : end + 1] == ["--"])
+    image = end + (list(argv[end : end + 1]) == ["--"])
     if image >= len(argv):
         raise CommandError(f"{program.name} run: no IMAGE; give one after the options")
     return Run(program, tuple(options), end, image)

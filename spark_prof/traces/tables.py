@@ -48,8 +48,8 @@ KERNELS = Table(
         Column("kind", NAMES, "kernel, memcpy, memset or op"),
         Column("start_ns", pa.int64(), "start on the device"),
         Column("end_ns", pa.int64(), "end on the device"),
-        Column("busy_ns", pa.int64(), "time that this row accounts for: its duration; for an "
-               "operator, its duration without the operators that it called"),
+        Column("part", pa.int32(), "0 for a kernel and for an operator's first stretch; an "
+               "operator that calls others has one row per stretch of its own work"),
         Column("device", pa.int32(), "GPU number, -1 for the CPU"),
         Column("stream", pa.int64(), "CUDA stream, or the thread that ran an operator"),
         Column("correlation", pa.int64(), "joins `host.correlation` of the same rank; -1 for none"),

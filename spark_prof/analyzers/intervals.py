@@ -1,0 +1,56 @@
+"""Sums and unions of time intervals, in integer nanoseconds."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["covered_in", "union_by_group"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+def union_by_group(start: Int64s, end: Int64s, group: Int64s, groups: int) -> Int64s:
+    """Length of the union of the intervals of each group.
+
+    Args:
+        start: starts in ns.
+        end: ends in ns.
+        group: group of each interval, 0 to groups - 1.
+        groups: number of groups.
+    """
+    if not len(start):
+        return np.zeros(groups, np.int64)
+    order = np.lexsort((start, group))
+    start, end, group = start[order], end[order], group[order]
+    origin = start.min()
+    # A stride longer than everything keeps the running maximum of one group out of the next.
+    offset = group * (int(end.max() - origin) + 1)
+    reached = np.maximum.accumulate(end - origin + offset) - offset + origin
+    before = np.append(start[0], reached[:-1])
+    first = np.append(True, group[1:] != group[:-1])
+    before = np.where(first, start, before)
+    added = np.maximum(0, end - np.maximum(start, before))
+    return np.bincount(group, weights=added, minlength=groups).astype(np.int64)
+
+
+def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int64s:
+    """How much of each window [begin, finish] is covered by any interval."""
+    if not len(start):
+        return np.zeros(len(begin), np.int64)
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    reached = np.maximum.accumulate(end)
+    opens = np.append(True, start[1:] > reached[:-1])
+    merged_start = start[opens]
+    merged_end = np.append(reached[np.flatnonzero(opens)[1:] - 1], reached[-1])
+    lengths = np.append(0, np.cumsum(merged_end - merged_start))
+
+    def covered_before(moment: Int64s) -> Int64s:
+        index = np.searchsorted(merged_start, moment, side="right")
+        inside = np.minimum(moment, merged_end[np.maximum(index - 1, 0)])
+        partial = inside - merged_start[np.maximum(index - 1, 0)]
+        done: Int64s = np.where(index > 0, lengths[np.maximum(index - 1, 0)] + partial, 0)
+        return done
+
+    return covered_before(finish) - covered_before(begin)

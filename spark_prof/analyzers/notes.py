@@ -1,0 +1,52 @@
+"""What a reader must know before believing a report: one rule a sentence."""
+
+from __future__ import annotations
+
+from spark_prof.analyzers.model import Books, Coverage, Steps
+from spark_prof.profiler.settings import DEFAULT_STEPS
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["notes_of"]
+
+_ENOUGH_LAYERS = 0.95
+_GOOD_BOOKS_PERCENT = 1.0
+_FEW_DECODE_STEPS = 16
+
+
+def notes_of(
+    bundle: Bundle, rank: int, steps: Steps, coverage: Coverage, books: tuple[Books, ...]
+) -> tuple[str, ...]:
+    """The notes of a report, what was lost first."""
+    facts = bundle.facts(rank)
+    settings = bundle.meta.settings
+    execution = str(facts.get("execution", ""))
+    notes = [f"lost: {line}" for line in bundle.meta.lost]
+    if bundle.meta.state == "interrupted":
+        notes.append("The recording was ended early; it holds the steps up to then.")
+    if bundle.meta.state == "salvaged":
+        notes.append("The recorded process died; this is what it had written by then.")
+    if coverage.layer < _ENOUGH_LAYERS and "CUDA graphs" in execution:
+        notes.append(
+            "Kernels inside CUDA graphs have no layer with the torch backend; record with "
+            "--enforce-eager to see layers (its gaps are larger, its kernels nearly the same)."
+        )
+    if "torch.compile" in execution:
+        notes.append(
+            "In the compiled model, what lies between attention and experts was placed by its "
+            "order in a decoder layer, not by a range."
+        )
+    if steps.count == settings.get("steps") == DEFAULT_STEPS:
+        notes.append(f"The window closed after the default of {DEFAULT_STEPS} steps; see --steps.")
+    if 0 < steps.decode < _FEW_DECODE_STEPS:
+        notes.append(f"Only {steps.decode} decode steps: their median and p99 say little.")
+    if abs(books[0].residual_percent) > _GOOD_BOOKS_PERCENT:
+        notes.append(
+            f"The books are off by {books[0].residual_percent:.1f} % of the step time: kernels "
+            "ran outside the step that launched them."
+        )
+    if books[0].engine_us is None:
+        notes.append(
+            "The scheduler's own record is missing for some steps: their token counts assume one "
+            "token per decoding request."
+        )
+    return tuple(notes)

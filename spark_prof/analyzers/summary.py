@@ -1,0 +1,180 @@
+"""Puts a whole report together from a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows
+from spark_prof.analyzers.ledger import books, spread, step_books
+from spark_prof.analyzers.model import (
+    Conversions,
+    Coverage,
+    Gpu,
+    KernelRow,
+    ModuleRow,
+    RankRow,
+    Report,
+    Run,
+    Steps,
+)
+from spark_prof.analyzers.notes import notes_of
+from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.windows import step_windows
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["summarize"]
+
+
+def summarize(bundle: Bundle, rank: int | None = None) -> Report:
+    """The report of one rank of a bundle.
+
+    Args:
+        bundle: an opened bundle.
+        rank: the rank, the lowest one if None.
+
+    Raises:
+        CommandError: the bundle has no such rank.
+    """
+    if rank is None:
+        rank = bundle.ranks[0] if bundle.ranks else 0
+    if rank not in bundle.ranks:
+        ranks = ", ".join(map(str, bundle.ranks)) or "none"
+        raise CommandError(f"{bundle.path} has no rank {rank}; it has {ranks}")
+    placed = place_kernels(bundle, rank)
+    steps = step_books(step_windows(bundle, rank, placed), placed)
+    kernels = placed[placed["step"].isin(steps.index)]
+    kernels = kernels.assign(us=(kernels["end_ns"] - kernels["start_ns"]) / 1e3)
+    decode_steps = int((steps["phase"] == "decode").sum())
+    by_kernel = kernel_rows(kernels)
+    components = component_rows(kernels, steps["phase"], decode_steps)
+    summary = _steps(steps)
+    coverage = _coverage(kernels, by_kernel)
+    all_books = books(steps)
+    return Report(
+        run=_run(bundle, rank, kernels),
+        gpu=_gpu(bundle.facts(rank)),
+        steps=summary,
+        books=all_books,
+        wall_us=float(steps["finish_ns"].max() - steps["begin_ns"].min()) / 1e3,
+        coverage=coverage,
+        components=components,
+        layers=layer_rows(kernels),
+        kernels=by_kernel,
+        conversions=_conversions(by_kernel),
+        modules=_modules(bundle, rank),
+        ranks=tuple(_rank(bundle, r, steps if r == rank else None) for r in bundle.ranks),
+        findings=(),
+        notes=notes_of(bundle, rank, summary, coverage, all_books),
+    )
+
+
+def _steps(steps: pd.DataFrame) -> Steps:
+    phase = steps["phase"].astype(str)
+    decode = steps[phase == "decode"]
+    counts = phase.value_counts()
+    # Without the scheduler's record every decoding request is taken to get one token.
+    tokens = steps["output_tokens"].fillna(steps["decode_requests"])
+    requests = steps["output_requests"].fillna(steps["decode_requests"])
+    per_sequence = (tokens / requests.replace(0, np.nan)).reindex(decode.index)
+    return Steps(
+        count=len(steps),
+        prefill=int(counts.get("prefill", 0)),
+        decode=int(counts.get("decode", 0)),
+        mixed=int(counts.get("mixed", 0)),
+        tokens=int(tokens.sum()),
+        scheduled_tokens=int(steps["prefill_tokens"].sum() + steps["decode_tokens"].sum()),
+        prompt_tokens=int(steps["prefill_tokens"].sum()),
+        decode_us=spread(decode["step_us"]),
+        prefill_us=spread(steps.loc[phase == "prefill", "step_us"]),
+        mixed_us=spread(steps.loc[phase == "mixed", "step_us"]),
+        tpot_us=spread(decode["step_us"] / per_sequence),
+        host_gap_us=spread((decode if len(decode) else steps)["gap_us"]),
+    )
+
+
+def _coverage(kernels: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
+    total = float(kernels["us"].sum()) or 1.0
+    named = float(kernels.loc[kernels["component"] != "other", "us"].sum())
+    placed = float(kernels.loc[kernels["placed"], "us"].sum())
+    nowhere = ~kernels["placed"] & (kernels["component"] == "other")
+    return Coverage(
+        layer=placed / total,
+        component=named / total,
+        engine=sum(row.us for row in rows if row.engine != "unknown") / total,
+        unplaced_us=float(kernels.loc[nowhere, "us"].sum()),
+    )
+
+
+def _conversions(rows: tuple[KernelRow, ...]) -> Conversions:
+    items = tuple(row for row in rows if row.conversion)
+    return Conversions(sum(r.us for r in items), sum(r.share for r in items), items)
+
+
+def _run(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Run:
+    facts = bundle.facts(rank)
+    on_cpu = bool(len(kernels)) and bool((kernels["kind"] == "op").all())
+    return Run(
+        source=str(bundle.path),
+        model=_model_name(facts),
+        command=" ".join(bundle.meta.command),
+        vllm=str(facts.get("vllm", "unknown")),
+        torch=str(facts.get("torch", "unknown")),
+        backend=bundle.meta.backend,
+        recorded_at=bundle.meta.created,
+        execution=_execution(facts),
+        state=bundle.meta.state,
+        units="op" if on_cpu else "kernel",
+    )
+
+
+def _model_name(facts: Mapping[str, Any]) -> str:
+    architectures = facts.get("model_config", {}).get("architectures") or ["unknown"]
+    path = str(facts.get("model", "unknown")).rstrip("/").rsplit("/", 1)[-1]
+    quantization = facts.get("quantization")
+    detail = ", ".join([str(architectures[0]), *([str(quantization)] if quantization else [])])
+    return f"{path} ({detail})"
+
+
+def _execution(facts: Mapping[str, Any]) -> str:
+    parts = [str(facts.get("execution", "unknown"))]
+    if runner := facts.get("model_runner"):
+        parts.append(f"model runner {runner}")
+    if facts.get("async_scheduling"):
+        parts.append("asynchronous scheduling")
+    return ", ".join(parts)
+
+
+def _gpu(facts: Mapping[str, Any]) -> Gpu:
+    gpu = facts.get("gpu", {})
+    capability = gpu.get("compute_capability")
+    return Gpu(str(gpu.get("name", "unknown")), str(capability) if capability else None)
+
+
+def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
+    layers = bundle.frame("layers", rank)
+    if layers.empty:
+        return ()
+    keys = ["component", "type", "quant_method", "kernel", "weight_dtype", "shape"]
+    groups = layers.groupby(keys, observed=True, sort=False)["bytes"].agg(["size", "sum"])
+    rows = [
+        ModuleRow(*map(str, key), count=int(size), bytes=int(total))
+        for key, (size, total) in zip(groups.index, groups.to_numpy(), strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.bytes))
+
+
+def _rank(bundle: Bundle, rank: int, steps: pd.DataFrame | None) -> RankRow:
+    if steps is None:
+        kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
+        steps = step_books(step_windows(bundle, rank, kernels), kernels)
+    sums = steps[["step_us", "kernels_us", "gap_us"]].sum()
+    return RankRow(
+        rank, len(steps), float(sums["step_us"]), float(sums["kernels_us"]), float(sums["gap_us"])
+    )
+
+

@@ -1,0 +1,78 @@
+"""Where each step begins and ends on the device's time line.
+
+A step begins when its scheduler begins to choose the batch, but not before the device has finished
+the step before it: with asynchronous scheduling the host runs ahead. It ends where the next one
+begins, or with the scheduler's update when nothing was left to do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["step_windows"]
+
+_PAUSE_NS = 50_000_000
+"""Without the scheduler's record, steps further apart than this had the engine idle between."""
+
+
+def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFrame:
+    """One row per recorded step of a rank, in order.
+
+    Args:
+        bundle: the bundle.
+        rank: the rank.
+        kernels: the rank's kernels, at least `step` and `end_ns`.
+
+    Returns:
+        The `steps` table indexed by step, with `begin_ns` and `finish_ns` of the step's window,
+        `engine_ns` (the iteration's length by the engine's own clock, NaN where unknown),
+        `output_tokens` and `output_requests` (NaN where unknown).
+    """
+    steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
+    steps = steps.join(_engine_rows(bundle, steps))
+    last_end = kernels.groupby("step")["end_ns"].max().reindex(steps.index)
+    scheduled = steps["schedule_ns"].fillna(steps["start_ns"]).astype(np.int64)
+    updated = steps["update_ns"].fillna(steps["end_ns"]).astype(np.int64)
+
+    piece = steps["piece"].to_numpy()
+    same_piece = np.append(False, piece[1:] == piece[:-1])
+    had_work = (steps["unfinished"] > 0).to_numpy()
+    apart = steps["start_ns"].to_numpy()[1:] - steps["end_ns"].to_numpy()[:-1]
+    known = steps["unfinished"].notna().to_numpy()
+    busy = np.where(known[:-1], had_work[:-1], apart < _PAUSE_NS)
+    follows = same_piece & np.append(False, busy.astype(bool))
+
+    # The first step of a piece waits for the flush of the one before: that is not its time.
+    alone = np.where(same_piece, scheduled, steps["start_ns"])
+    device_done = last_end.fillna(0).to_numpy(np.int64)
+    before = np.append(0, device_done[:-1])
+    begin = np.where(follows, np.maximum(scheduled, before), alone)
+    finish = np.maximum(updated.to_numpy(), device_done)
+    finish[:-1] = np.where(follows[1:], begin[1:], finish[:-1])
+
+    updates = updated.to_numpy()
+    period = np.where(follows, updates - np.append(0, updates[:-1]), updates - alone)
+    engine = np.where(steps["update_ns"].notna(), period.astype(np.float64), np.nan)
+    return steps.assign(begin_ns=begin, finish_ns=finish, engine_ns=engine)
+
+
+def _engine_rows(bundle: Bundle, steps: pd.DataFrame) -> pd.DataFrame:
+    """The scheduler's record of each step, indexed by step."""
+    columns = ["schedule_ns", "update_ns", "output_tokens", "output_requests", "unfinished"]
+    records = [bundle.frame("engine", r).assign(replica=r) for r in _replicas(bundle)]
+    if not records:
+        return pd.DataFrame(index=steps.index, columns=columns, dtype=np.float64)
+    engine = pd.concat(records)
+    pairs = steps[["step", "key", "start_ns"]].reset_index(drop=True).merge(engine, on="key")
+    pairs = pairs[pairs["schedule_ns"] <= pairs["start_ns"]]
+    # The same batch can come back after a preemption: take the latest before the step.
+    pairs = pairs.sort_values("schedule_ns").drop_duplicates("step", keep="last")
+    return pairs.set_index("step")[columns].reindex(steps.index)
+
+
+def _replicas(bundle: Bundle) -> list[int]:
+    names = [name for name in bundle.meta.tables if name.startswith("engine-rank")]
+    return [int(n.removeprefix("engine-rank").removesuffix(".parquet")) for n in names]

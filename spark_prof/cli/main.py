@@ -1,0 +1,70 @@
+"""The command `spark-prof`: its subcommands, and errors as one line on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from spark_prof.cli import record, report
+from spark_prof.errors import CommandError, SparkProfError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="spark-prof",
+    help="Says where each token's time goes in a vLLM run on an NVIDIA GPU.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+record.add_to(app)
+report.add_to(app)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"spark-prof {installed('spark-prof')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    try:
+        result = app(standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except CommandError as error:
+        print(f"spark-prof: {error}", file=sys.stderr)
+        return error.exit_code
+    except SparkProfError as error:
+        print(f"spark-prof: {error}", file=sys.stderr)
+        return 2
+    except typer.Exit as ended:
+        return int(ended.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        print("spark-prof: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        # Typer's own usage errors know how to show themselves; anything else is our fault.
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        message = getattr(error, "format_message", lambda: str(error))()
+        print(f"spark-prof: {message}; see spark-prof --help", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""`spark-prof report`: where the time of a recording went."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spark_prof.errors import CommandError
+
+__all__ = ["Format", "add_to", "report"]
+
+
+class Format(str, Enum):
+    """How a report is drawn."""
+
+    TEXT = "text"
+    MARKDOWN = "md"
+    HTML = "html"
+    JSON = "json"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    app.command()(report)
+
+
+def report(
+    source: Annotated[Path, typer.Argument(help="A bundle, the folder that record wrote.")],
+    format: Annotated[  # noqa: A002 - the option's name is the contract's
+        Format | None,
+        typer.Option(help="How to draw it; by default text, or what OUT's ending says."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="The rank to report; by default the lowest.")
+    ] = None,
+) -> None:
+    """Show where the time of a recording went: steps, components, layers, kernels, books."""
+    chosen = format or _format_of(out)
+    if out is not None and not out.parent.is_dir():
+        raise CommandError(f"{out.parent} does not exist; create it or choose another --out")
+    from spark_prof.analyzers.summary import summarize
+    from spark_prof.dashboards.render import RENDERERS
+    from spark_prof.traces.assemble import open_bundle
+
+    summary = summarize(open_bundle(source), rank)
+    if chosen is Format.TEXT and out is None and sys.stdout.isatty():
+        from spark_prof.dashboards import text
+
+        typer.echo(text.render(summary, width=_width(), color="NO_COLOR" not in os.environ))
+        return
+    drawn = RENDERERS[chosen.value](summary)
+    if out is None:
+        typer.echo(drawn)
+    else:
+        write_whole(out, drawn)
+        print(f"spark-prof: wrote {out}", file=sys.stderr)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all.
+
+    Raises:
+        CommandError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _format_of(out: Path | None) -> Format:
+    if out is None:
+        return Format.TEXT
+    endings = {".md": Format.MARKDOWN, ".html": Format.HTML, ".htm": Format.HTML,
+               ".json": Format.JSON}  # fmt: skip
+    return endings.get(out.suffix.lower(), Format.TEXT)
+
+
+def _width() -> int:
+    from shutil import get_terminal_size
+
+    return get_terminal_size((120, 40)).columns

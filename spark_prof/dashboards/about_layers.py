@@ -1,0 +1,144 @@
+"""The section that sets the decoder's layers against each other.
+
+A deep model's layers are mostly alike, so layers that run the same components in about the same
+time share one row; the row furthest from the median layer is marked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.formats import MISSING, clean, count, difference, shorten, spans
+from spark_prof.dashboards.section import Column, Section
+from spark_prof.vocabulary import COMPONENTS
+
+__all__ = ["LayerGroup", "by_layer", "in_decoder_order", "layers"]
+
+_MOST_ROWS = 12
+_ALIKE = 0.05
+"""Layers whose times differ by less share a row; a row further from the median is marked."""
+_WIDEST_LABEL = 28
+_REST = "rest"
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers that share a row, and the mean time of one of them by component."""
+
+    layers: tuple[int, ...]
+    us: dict[str, float]
+
+    @property
+    def total_us(self) -> float:
+        """Mean time of one layer."""
+        return sum(self.us.values())
+
+
+def by_layer(report: Report) -> dict[int | None, dict[str, float]]:
+    """Sums microseconds by layer and component; layer None is outside the layers."""
+    table: dict[int | None, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in report.layers:
+        table[row.layer][row.component] += row.us
+    return {layer: dict(parts) for layer, parts in table.items()}
+
+
+def in_decoder_order(names: Iterable[str]) -> list[str]:
+    """Sorts components as a decoder runs them; words that are not components come last."""
+    known = {name: index for index, name in enumerate(COMPONENTS)}
+    return sorted(set(names), key=lambda name: (known.get(name, len(known)), name))
+
+
+def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:
+    if len(table) <= _MOST_ROWS:
+        return [LayerGroup((layer,), parts) for layer, parts in sorted(table.items())]
+    kinds: dict[frozenset[str], list[int]] = defaultdict(list)
+    for layer, parts in table.items():
+        kinds[frozenset(parts)].append(layer)
+    found: list[LayerGroup] = []
+    for names, members in kinds.items():
+        totals = {layer: sum(table[layer].values()) for layer in members}
+        runs: list[list[int]] = []
+        for layer in sorted(members, key=lambda layer: (totals[layer], layer)):
+            if runs and totals[layer] <= totals[runs[-1][0]] * (1 + _ALIKE):
+                runs[-1].append(layer)
+            else:
+                runs.append([layer])
+        found += [
+            LayerGroup(
+                tuple(sorted(run)),
+                {name: fmean(table[layer][name] for layer in run) for name in names},
+            )
+            for run in runs
+        ]
+    return sorted(found, key=lambda group: group.layers)
+
+
+def _marks(groups: list[LayerGroup], middle: float) -> list[str]:
+    """Writes how far each row is from the median layer, and marks the two that matter."""
+    if len(groups) < 2 or not middle:
+        return [MISSING] * len(groups)
+    offsets = [abs(group.total_us / middle - 1) for group in groups]
+    nearest, furthest = offsets.index(min(offsets)), offsets.index(max(offsets))
+    marks = [difference(group.total_us, middle) for group in groups]
+    marks[nearest] = "median"
+    if offsets[furthest] > _ALIKE:
+        marks[furthest] = f"{marks[furthest]} (odd)"
+    return marks
+
+
+def layers(report: Report, component_columns: int | None = None) -> Section:
+    """Sets layers against components.
+
+    Only the `component_columns` most expensive components get a column, the others share one.
+    """
+    table = by_layer(report)
+    inside = {layer: parts for layer, parts in table.items() if layer is not None}
+    groups = _groups(inside)
+    sums: dict[str, float] = defaultdict(float)
+    for parts in inside.values():
+        for name, us in parts.items():
+            sums[name] += us
+    ranked = sorted(sums, key=lambda name: -sums[name])
+    # One component alone is shown under its own name.
+    few = component_columns if component_columns and len(ranked) > component_columns + 1 else None
+    names, others = in_decoder_order(ranked[:few]), ranked[few:] if few else []
+    largest = max((group.total_us for group in groups), default=0.0)
+    unit, divisor, digits = ("ms", 1e3, 2) if largest >= 1e4 else ("us", 1.0, 1)
+
+    def cells(parts: dict[str, float]) -> tuple[str, ...]:
+        figures = [parts.get(name, 0.0) for name in names]
+        if others:
+            figures.append(sum(parts.get(name, 0.0) for name in others))
+        figures.append(sum(parts.values()))
+        return tuple(f"{us / divisor:,.{digits}f}" if us else MISSING for us in figures)
+
+    marks = _marks(groups, median(sum(parts.values()) for parts in inside.values() or [{}]))
+    rows = [
+        (
+            shorten(spans(group.layers), _WIDEST_LABEL),
+            count(len(group.layers)) if len(group.layers) > 1 else "",
+            *cells(group.us),
+            mark,
+        )
+        for group, mark in zip(groups, marks, strict=True)
+    ]
+    titles = [clean(name) for name in names] + ([_REST] if others else []) + ["Total"]
+    columns = (
+        Column("Layer"),
+        Column("Layers", "number", optional=True),
+        *(Column(name, "number") for name in titles),
+        Column("To the median"),
+    )
+    intro = [f"Time of one layer in {unit}, over all {count(report.steps.count)} steps."]
+    if len(groups) < len(inside):
+        intro.append(
+            f"Layers with the same components and at most {100 * _ALIKE:.0f} % apart share a row: "
+            "the figures are the mean of one."
+        )
+    if outside := sum(table.get(None, {}).values()):
+        intro.append(f"Outside the layers: {outside / divisor:,.{digits}f} {unit}.")
+    return Section("layers", "Layers", columns, tuple(rows), tuple(intro))

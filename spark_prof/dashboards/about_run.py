@@ -1,0 +1,98 @@
+"""Sections about the run itself: what was recorded, what is worth changing, what is missing."""
+
+from __future__ import annotations
+
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, shorten
+from spark_prof.dashboards.section import Column, Section
+
+__all__ = ["findings", "headline", "notes", "on_cpu", "recording", "title"]
+
+_LONGEST_FIELD = 400
+_LONGEST_PROSE = 1000
+
+
+def on_cpu(report: Report) -> bool:
+    """Says whether the rows are a CPU engine's operators and not a GPU's kernels."""
+    return report.run.units == "op"
+
+
+def title(report: Report) -> str:
+    """Names the report after its model."""
+    return f"spark-prof: {shorten(clean(report.run.model) or 'unnamed model', 120)}"
+
+
+def headline(report: Report) -> tuple[tuple[str, str], ...]:
+    """Picks the few figures that a reader wants first; those that don't exist are left out."""
+    steps = report.steps
+    found: dict[str, str] = {}
+    if steps.tpot_us and steps.tpot_us.median > 0:
+        found["per output token"] = microseconds(steps.tpot_us.median)
+        found["tokens/s a sequence"] = f"{1e6 / steps.tpot_us.median:,.1f}"
+    if steps.decode_us and steps.decode_us.median > 0:
+        found["a decode step"] = microseconds(steps.decode_us.median)
+        if steps.host_gap_us:
+            idle = steps.host_gap_us.mean / steps.decode_us.mean
+            found["of a decode step idle"] = share(idle)
+    if report.conversions.us:
+        found["of the time for format conversions"] = share(report.conversions.share)
+    return tuple(found.items())
+
+
+def recording(report: Report) -> Section:
+    """Says what was recorded, on what and with what."""
+    run, gpu = report.run, report.gpu
+    capability = f" (compute capability {gpu.compute_capability})" if gpu.compute_capability else ""
+    versions = ((name, version) for name, version in (("vLLM", run.vllm), ("torch", run.torch)))
+    fields = (
+        ("Model", run.model),
+        ("CPU" if on_cpu(report) else "GPU", f"{gpu.name}{capability}"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions if version)),
+        ("Execution", run.execution),
+        ("Command", run.command),
+        ("Source", run.source),
+        ("Recorded", ", ".join(part for part in (run.recorded_at, run.backend) if part)),
+        ("State", "" if run.state == "complete" else run.state),
+    )
+    rows = ((name, shorten(clean(value), _LONGEST_FIELD)) for name, value in fields)
+    intro = (
+        (
+            "This engine ran on a CPU: the rows below are CPU operators, not GPU kernels, "
+            "and say nothing about how fast a GPU would be.",
+        )
+        if on_cpu(report)
+        else ()
+    )
+    return Section(
+        "recording",
+        "What was recorded",
+        (Column(""), Column("", "prose")),
+        tuple(row for row in rows if row[1]),
+        intro,
+    )
+
+
+def findings(report: Report) -> Section:
+    """Lists what is worth changing, with what it would bring."""
+    rows = tuple(
+        (
+            MISSING if found.ms_per_token is None else microseconds(1000 * found.ms_per_token),
+            shorten(clean(found.text), _LONGEST_PROSE),
+            shorten(clean(found.fix), _LONGEST_PROSE),
+            clean(found.id),
+        )
+        for found in report.findings
+    )
+    columns = (
+        Column("Per token", "number"),
+        Column("Finding", "prose"),
+        Column("What to do", "prose"),
+        Column("Id", optional=True),
+    )
+    return Section("findings", f"Findings ({count(len(rows))})", columns, rows)
+
+
+def notes(report: Report) -> Section:
+    """Lists what the recording lost and what to know before believing a figure."""
+    rows = tuple((shorten(clean(note), _LONGEST_PROSE),) for note in report.notes if note.strip())
+    return Section("notes", "Before believing these figures", (Column("", "prose"),), rows)

@@ -1,0 +1,166 @@
+"""Sections about time: the steps, the components they spend it on, the books and the gaps."""
+
+from __future__ import annotations
+
+from spark_prof.analyzers.model import Books, ComponentRow, Report, Spread
+from spark_prof.dashboards.about_run import on_cpu
+from spark_prof.dashboards.formats import (
+    MISSING,
+    clean,
+    count,
+    counted,
+    difference,
+    microseconds,
+    nothing_as_missing,
+    share,
+)
+from spark_prof.dashboards.section import Column, Section
+
+__all__ = ["books", "components", "host_gap", "ranks", "steps"]
+
+_SPREAD = tuple(Column(name, "number") for name in ("Median", "99th percentile", "Mean"))
+
+
+def _spread(spread: Spread | None) -> tuple[str, str, str]:
+    if spread is None:
+        return MISSING, MISSING, MISSING
+    return microseconds(spread.median), microseconds(spread.p99), microseconds(spread.mean)
+
+
+def steps(report: Report) -> Section:
+    """Says what an output token costs and which steps there were."""
+    found = report.steps
+    candidates = (
+        ("Output token", found.tokens if found.tpot_us else 0, found.tpot_us),
+        ("Decode step", found.decode, found.decode_us),
+        ("Prefill step", found.prefill, found.prefill_us),
+        ("Mixed step", found.mixed, found.mixed_us),
+    )
+    rows = tuple(
+        (name, count(number), *_spread(spread)) for name, number, spread in candidates if number
+    )
+    intro = (
+        f"{counted(found.count, 'step')} in {microseconds(report.wall_us)} computed "
+        f"{counted(found.scheduled_tokens, 'token')}, "
+        f"{count(found.prompt_tokens)} of them of prompts; "
+        f"the requests received {count(found.tokens)}.",
+    )
+    columns = (Column(""), Column("Count", "number"), *_SPREAD)
+    return Section("steps", "Time per output token", columns, rows, intro)
+
+
+def components(report: Report) -> Section:
+    """Says what the time goes to, in a decode step and over the window."""
+    decode_us = sum(row.decode_us for row in report.components)
+    by_decode = decode_us > 0
+
+    def part(row: ComponentRow) -> float:
+        return row.decode_us / decode_us if by_decode else row.share
+
+    ordered = sorted(report.components, key=lambda row: (-part(row), -row.us))
+    rows = tuple(
+        (
+            clean(row.name),
+            nothing_as_missing(row.decode_us_per_step),
+            share(part(row)) if by_decode and part(row) else MISSING,
+            part(row),
+            nothing_as_missing(row.us),
+            share(row.share),
+            nothing_as_missing(row.prefill_us),
+            nothing_as_missing(row.mixed_us),
+            count(row.kernels),
+        )
+        for row in ordered
+    )
+    columns = (
+        Column("Component"),
+        Column("A decode step", "number"),
+        Column("Share", "number"),
+        Column("", "bar"),
+        Column("All steps", "number"),
+        Column("Share", "number"),
+        Column("Prefill", "number", optional=True),
+        Column("Mixed", "number", optional=True),
+        Column("Operators" if on_cpu(report) else "Kernels", "number", optional=True),
+    )
+    return Section("components", "What the time goes to", columns, rows)
+
+
+def books(report: Report) -> Section:
+    """Shows that the parts of a step add up to it, and what the engine's own clock says."""
+    # Where all steps are of one phase, both say the same.
+    shown = report.books[1:] if len(report.books) == 2 else report.books
+    rows = tuple(_books_row(entry) for entry in shown if entry.steps)
+    unit = "Operators" if on_cpu(report) else "Kernels"
+    columns = (
+        Column("Steps"),
+        Column("Count", "number", optional=True),
+        Column(unit, "number"),
+        Column("- Overlap", "number"),
+        Column("+ Gaps", "number"),
+        Column("+ Residual", "number", optional=True),
+        Column("= Step", "number"),
+        Column("Residual", "number"),
+        Column("Engine", "number"),
+        Column("Off by", "number", optional=True),
+    )
+    intro: tuple[str, ...] = ()
+    if report.books:
+        whole = report.books[0]
+        intro = (
+            f"Over the window: {microseconds(whole.kernels_us)} of {unit.lower()}, "
+            f"{microseconds(whole.union_us)} with what overlaps counted once, "
+            f"in {microseconds(report.wall_us)} from the first step's start to the last one's end.",
+            "Each row is the mean of one step, with the engine's own clock beside it."
+            if whole.engine_us is not None
+            else "Each row is the mean of one step.",
+        )
+    return Section("books", "Do the books balance?", columns, rows, intro)
+
+
+def _books_row(entry: Books) -> tuple[str, ...]:
+    engine_us = None if entry.engine_us is None else entry.engine_us / entry.steps
+    parts = (entry.kernels_us, entry.overlap_us, entry.gap_us, entry.residual_us, entry.step_us)
+    return (
+        "any" if entry.phase == "all" else clean(entry.phase),
+        count(entry.steps),
+        *(microseconds(part / entry.steps) for part in parts),
+        f"{entry.residual_percent:.2f} %",
+        microseconds(engine_us),
+        difference(engine_us, entry.step_us / entry.steps),
+    )
+
+
+def host_gap(report: Report) -> Section:
+    """Says how long nothing runs inside a step, because the host is late."""
+    found = report.steps
+    whole = found.decode_us if found.decode else None
+    columns = (Column(""), *_SPREAD, Column("Of the mean step", "number"))
+    rows: tuple[tuple[str, ...], ...] = ()
+    if found.host_gap_us:
+        part = found.host_gap_us.mean / whole.mean if whole and whole.mean else None
+        step = "A decode step" if found.decode else "Any step"
+        rows = ((step, *_spread(found.host_gap_us), share(part)),)
+    # A CPU engine has no device that could wait: its gaps are the engine's own Python.
+    cpu = on_cpu(report)
+    heading = "Between the operators" if cpu else "Waiting for the host"
+    reason = "no operator ran." if cpu else "nothing ran: the GPU waits for the host."
+    intro = (f"Time inside a step in which {reason}",)
+    return Section("host_gap", heading, columns, rows, intro)
+
+
+def ranks(report: Report) -> Section:
+    """Compares the ranks of a parallel run."""
+    rows = tuple(
+        (
+            str(row.rank),
+            count(row.steps),
+            microseconds(row.step_us),
+            microseconds(row.kernels_us),
+            microseconds(row.gap_us),
+        )
+        for row in report.ranks
+    )
+    titles = ("Steps", "In steps", "Kernels", "Gaps")
+    columns = (Column("Rank"), *(Column(name, "number") for name in titles))
+    return Section("ranks", "Ranks", columns, rows if len(rows) > 1 else ())

@@ -1,0 +1,179 @@
+"""Every figure, once: each function turns a report into one plotly figure.
+
+A component has the same colour everywhere. The palette is made of Okabe and Ito's and Paul Tol's
+colours, which stay apart for colour-blind readers; related components share a hue, and since
+nobody tells 17 colours apart, bars also carry their names. Backgrounds are transparent and text is
+mid-grey, so that a figure can stand on a light or a dark page. Plotly reads some HTML in labels:
+every string from the report goes through `label`.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from spark_prof.analyzers.model import Books, Report
+from spark_prof.dashboards.about_layers import by_layer, in_decoder_order
+from spark_prof.dashboards.formats import clean, microseconds, shorten
+
+__all__ = ["COLORS", "books_waterfall", "component_bars", "label", "layer_heatmap"]
+
+COLORS = {
+    "embedding": "#DDCC77",
+    "norm": "#F0E442",
+    "qkv": "#56B4E9",
+    "rope": "#88CCEE",
+    "kv_write": "#44AA99",
+    "attention": "#0072B2",
+    "o_proj": "#6699CC",
+    "router": "#E69F00",
+    "experts": "#D55E00",
+    "shared_experts": "#CC6677",
+    "mlp": "#009E73",
+    "ssm": "#117733",
+    "lm_head": "#882255",
+    "sampler": "#CC79A7",
+    "collective": "#999933",
+    "memcpy": "#AA4499",
+    "other": "#999999",
+}
+"""The colour of each component."""
+
+_TEXT = "#7d838c"
+_LINES = "rgba(128, 132, 140, 0.25)"
+_NEUTRAL = "#8a9099"
+_SMALL = 0.005
+"""Components with a smaller share of a step are drawn together in the waterfall."""
+
+
+def label(text: str, width: int = 40) -> str:
+    """Makes a foreign string safe to show in a figure, where plotly would read tags and links."""
+    return html.escape(shorten(clean(text), width), quote=False)
+
+
+def component_bars(report: Report) -> go.Figure:
+    """Draws each component's time: in the mean decode step, or over all steps without one."""
+    by_decode = any(row.decode_us_per_step > 0 for row in report.components)
+    figures = {
+        row.name: row.decode_us_per_step if by_decode else row.us for row in report.components
+    }
+    names = sorted((name for name, us in figures.items() if us > 0), key=lambda name: figures[name])
+    return _bars(
+        "Mean decode step" if by_decode else "All steps",
+        [(label(name), figures[name], COLORS.get(name, _NEUTRAL)) for name in names],
+        [0.0] * len(names),
+    )
+
+
+def layer_heatmap(report: Report) -> go.Figure:
+    """Draws time by layer and component; what lies outside the layers is left out."""
+    table = {layer: parts for layer, parts in by_layer(report).items() if layer is not None}
+    rows = sorted(table)
+    names = in_decoder_order(name for parts in table.values() for name in parts)
+    # A dash would be a figure; None leaves the cell of a component that a layer lacks empty.
+    times = [[table[layer].get(name) for name in names] for layer in rows]
+    figure = go.Figure(
+        go.Heatmap(
+            x=[label(name) for name in names],
+            y=[str(layer) for layer in rows],
+            z=times,
+            text=[[microseconds(us) for us in row] for row in times],
+            hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
+            colorscale="Cividis",
+            colorbar={"title": {"text": "us"}, "thickness": 12, "outlinewidth": 0},
+            xgap=1,
+            ygap=1,
+            zmin=0,
+        )
+    )
+    _style(figure, "Time by layer and component", height=150 + min(max(18 * len(rows), 80), 900))
+    figure.update_xaxes(side="bottom", tickangle=-35)
+    figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
+    return figure
+
+
+def books_waterfall(report: Report) -> go.Figure:
+    """Stacks what a mean decode step (any step, without one) is made of, up to its time."""
+    phases = {entry.phase: entry for entry in report.books if entry.steps}
+    chosen = phases.get("decode") or phases.get("all")
+    if chosen is None:
+        return _bars("No step", [], [])
+    parts = _step_parts(report, chosen)
+    bases, running = [], 0.0
+    for _, us, _ in parts:
+        bases.append(running)
+        running += us
+    step = ("step", chosen.step_us / chosen.steps, _NEUTRAL)
+    # Plotly draws the first bar at the bottom; the step is read from the top down.
+    return _bars(
+        "Mean decode step" if chosen.phase == "decode" else "Mean step",
+        [*parts, step][::-1],
+        [*bases, 0.0][::-1],
+    )
+
+
+def _step_parts(report: Report, books: Books) -> list[tuple[str, float, str]]:
+    decode = books.phase == "decode"
+    times = {
+        row.name: row.decode_us_per_step if decode else row.us / books.steps
+        for row in report.components
+    }
+    kernels_us = books.kernels_us / books.steps
+    small = [name for name, us in times.items() if us <= _SMALL * kernels_us]
+    # One alone may as well stand under its own name.
+    shown = {name: us for name, us in times.items() if us and (name not in small or len(small) < 2)}
+    parts = [
+        (label(name), shown[name], COLORS.get(name, _NEUTRAL)) for name in in_decoder_order(shown)
+    ]
+    rest = (
+        ("smaller components", kernels_us - sum(shown.values())),
+        ("- overlap", -books.overlap_us / books.steps),
+        ("+ gaps", books.gap_us / books.steps),
+        ("+ residual", books.residual_us / books.steps),
+    )
+    visible = _SMALL / 100 * books.step_us / books.steps
+    return parts + [(name, us, _NEUTRAL) for name, us in rest if abs(us) > visible]
+
+
+def _bars(title: str, bars: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> go.Figure:
+    texts = [microseconds(us) for _, us, _ in bars]
+    figure = go.Figure(
+        go.Bar(
+            orientation="h",
+            y=[name for name, _, _ in bars],
+            x=[us for _, us, _ in bars],
+            base=list(bases),
+            marker={"color": [color for _, _, color in bars], "line": {"width": 0}},
+            text=texts,
+            textposition="outside",
+            textfont={"color": _TEXT},
+            cliponaxis=False,
+            hovertemplate="%{y}: %{text}<extra></extra>",
+        )
+    )
+    _style(figure, title, height=90 + 26 * max(len(bars), 2))
+    furthest = max((base + us for (_, us, _), base in zip(bars, bases, strict=True)), default=1.0)
+    figure.update_xaxes(range=[0, furthest], ticksuffix=" us", nticks=5, tickangle=0)
+    # The figures beside the longest bars stand in the margin, which stays as wide on a phone.
+    figure.update_layout(margin={"r": 76})
+    figure.update_yaxes(type="category", showgrid=False)
+    return figure
+
+
+def _style(figure: go.Figure, title: str, height: int) -> None:
+    figure.update_layout(
+        title={"text": title, "font": {"size": 14}, "x": 0, "xref": "container", "pad": {"l": 4}},
+        height=height,
+        margin={"l": 8, "r": 8, "t": 40, "b": 8},
+        font={"family": "system-ui, sans-serif", "size": 12, "color": _TEXT},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        showlegend=False,
+        bargap=0.3,
+        dragmode=False,
+    )
+    figure.update_xaxes(automargin=True, gridcolor=_LINES, zeroline=False, fixedrange=True)
+    figure.update_yaxes(ticklabelstandoff=4)
+    figure.update_yaxes(automargin=True, gridcolor=_LINES, zeroline=False, fixedrange=True)

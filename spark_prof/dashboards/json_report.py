@@ -1,0 +1,85 @@
+"""Writes a report as the JSON that other people's scripts read: keys may be added, none goes.
+
+Times are microseconds and shares are fractions of 1. A figure that does not exist is null, never
+NaN, and the names are those of the trace, unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from numbers import Integral, Real
+from typing import Any
+
+from spark_prof.analyzers.model import Books, Report, Spread
+
+__all__ = ["SCHEMA", "render"]
+
+SCHEMA = 1
+"""Raised when a key changes its meaning or goes; new keys do not raise it."""
+
+_NO_SPREAD = {"median": None, "p99": None, "mean": None}
+
+
+def render(report: Report) -> str:
+    """Writes the report as JSON, the same text for the same report."""
+    document = {
+        "schema": SCHEMA,
+        "run": asdict(report.run),
+        "gpu": asdict(report.gpu),
+        "steps": _steps(report),
+        "time": _time(report),
+        "books": [
+            asdict(entry) | {"union_us": entry.union_us, "residual_percent": entry.residual_percent}
+            for entry in report.books
+        ],
+        "coverage": asdict(report.coverage),
+        "components": [asdict(row) for row in report.components],
+        "layers": [asdict(row) for row in report.layers],
+        "kernels": [asdict(row) for row in report.kernels],
+        "conversions": asdict(report.conversions),
+        "modules": [asdict(row) for row in report.modules],
+        "ranks": [asdict(row) for row in report.ranks],
+        "findings": [asdict(found) for found in report.findings],
+        "notes": list(report.notes),
+    }
+    # ASCII only: half of a surrogate pair in a kernel's name could not be written as UTF-8.
+    return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def _steps(report: Report) -> dict[str, Any]:
+    return asdict(report.steps) | {"decode_us": _spread(report.steps.decode_us)}
+
+
+def _spread(spread: Spread | None) -> dict[str, Any]:
+    return asdict(spread) if spread else dict(_NO_SPREAD)
+
+
+def _time(report: Report) -> dict[str, float | None]:
+    whole: Books | None = report.books[0] if report.books else None
+    return {
+        "sum_us": whole.kernels_us if whole else sum(row.us for row in report.components),
+        "union_us": whole.union_us if whole else None,
+        "wall_us": report.wall_us,
+        "gap_us": whole.gap_us if whole else None,
+        "overlap_us": whole.overlap_us if whole else None,
+        "step_us": whole.step_us if whole else None,
+        "residual_us": whole.residual_us if whole else None,
+        "residual_percent": whole.residual_percent if whole else None,
+        "engine_us": whole.engine_us if whole else None,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """Replaces what JSON can't say by null, and sheds the noise of binary fractions."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    # By their abstract kind, because a table's figures may still be numpy's.
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return round(float(value), 6) if math.isfinite(value) else None
+    return value

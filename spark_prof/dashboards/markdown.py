@@ -1,0 +1,79 @@
+"""Draws a report as GitHub Markdown: one table a section, every name escaped.
+
+Nothing that a trace contains can end a table's cell, open HTML, mention a person or make a link.
+"""
+
+from __future__ import annotations
+
+import re
+
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.formats import shorten
+from spark_prof.dashboards.outline import outline
+from spark_prof.dashboards.section import Cell, Column, Section, without_bars
+
+__all__ = ["escape", "render"]
+
+_LONGEST_NAME = 200
+_SPECIAL = re.compile(r"[\\`*{}\[\]#~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_LIST_MARK = re.compile(r"^(\d*)([-+=.)])(?=\s|$)")
+# A backslash before these would not do in a table, in HTML or against GitHub's autolinks.
+_ENTITIES = {character: f"&#{ord(character)};" for character in "|@"} | {
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+    "://": "&#58;//",
+    "www.": "www&#46;",
+}
+_ENTITY = re.compile("|".join(map(re.escape, _ENTITIES)))
+
+
+def render(report: Report) -> str:
+    """Draws the report as GitHub Markdown."""
+    document = outline(report)
+    lines = [f"# {escape(document.title)}", ""]
+    if document.headline:
+        figures = (f"**{escape(value)}** {escape(name)}" for name, value in document.headline)
+        lines += ["; ".join(figures), ""]
+    for section in document.sections:
+        lines += [f"## {escape(section.title)}", ""]
+        if section.intro:
+            lines += [_line(" ".join(section.intro)), ""]
+        lines += [*_body(section), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def escape(text: str) -> str:
+    """Makes a clean string show as itself wherever Markdown stands, a table's cell included."""
+    escaped = _ENTITY.sub(lambda found: _ENTITIES[found[0]], text)
+    # Escaping in this order leaves the entities alone: "#" is special only outside of them.
+    parts = re.split(r"(&#?\w+;)", escaped)
+    parts[::2] = [_SPECIAL.sub(lambda found: f"\\{found[0]}", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _line(text: str) -> str:
+    """Escapes a string that starts a line, where a dash or a number would start a list."""
+    return _LIST_MARK.sub(r"\1\\\2", escape(text))
+
+
+def _code(name: str) -> str:
+    """Writes a name as code where it can be; code can't contain a pipe or a backtick safely."""
+    name = shorten(name, _LONGEST_NAME)
+    if not name or any(character in name for character in "|`\\"):
+        return escape(name)
+    return f"`{name}`"
+
+
+def _cell(cell: Cell, column: Column) -> str:
+    return _code(str(cell)) if column.kind == "name" else escape(str(cell))
+
+
+def _body(section: Section) -> list[str]:
+    if len(section.columns) == 1:
+        return [f"- {_line(str(row[0]))}" for row in section.rows]
+    section = without_bars(section)
+    header = [escape(column.title) for column in section.columns]
+    rule = ["---:" if column.kind == "number" else "---" for column in section.columns]
+    rows = [list(map(_cell, row, section.columns)) for row in section.rows]
+    return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]

@@ -1,0 +1,48 @@
+"""The order in which a report is read: from what was recorded to what to do about it."""
+
+from __future__ import annotations
+
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards import about_kernels, about_layers, about_run, about_time
+from spark_prof.dashboards.formats import MISSING
+from spark_prof.dashboards.section import Document, Section
+
+__all__ = ["outline"]
+
+
+def outline(report: Report, *, layer_columns: int | None = None) -> Document:
+    """Turns a report into the document that every renderer draws.
+
+    `layer_columns` is how many components get a column of their own in the table of the layers;
+    None gives one to each. Sections without rows and columns without figures are left out.
+    """
+    sections = (
+        about_run.recording(report),
+        about_time.steps(report),
+        about_time.components(report),
+        about_layers.layers(report, layer_columns),
+        about_time.books(report),
+        about_time.host_gap(report),
+        about_time.ranks(report),
+        about_kernels.coverage(report),
+        about_kernels.kernels(report),
+        about_kernels.conversions(report),
+        about_kernels.modules(report),
+        about_run.findings(report),
+        about_run.notes(report),
+    )
+    return Document(
+        about_run.title(report),
+        about_run.headline(report),
+        tuple(_without_empty_columns(section) for section in sections if section.rows),
+    )
+
+
+def _without_empty_columns(section: Section) -> Section:
+    return section.only(
+        [
+            index
+            for index in range(len(section.columns))
+            if any(row[index] not in ("", MISSING, 0.0) for row in section.rows)
+        ]
+    )

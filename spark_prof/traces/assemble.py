@@ -1,0 +1,198 @@
+"""Makes a bundle out of the pieces that the recorded processes flushed.
+
+Memory stays bounded: a piece is read, joined with its ranges and written as one row group before
+the next one is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, table_file
+from spark_prof.traces.join import join_piece
+from spark_prof.traces.pieces import array_name, kineto_name, pieces_folder
+from spark_prof.traces.tables import TABLES
+
+__all__ = ["assemble", "open_bundle"]
+
+RECORDING_FILE = "recording.json"
+"""In the pieces folder: the command and settings of the recording that writes there."""
+
+
+class _Writers:
+    """The table files that are being written, one Parquet writer each."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._open: dict[str, pq.ParquetWriter] = {}
+        self.rows: dict[str, int] = {}
+
+    def add(self, table: str, rank: int, frame: pd.DataFrame) -> None:
+        """Appends a frame with the table's columns as one row group."""
+        name = table_file(table, rank)
+        schema = TABLES[table].schema
+        if name not in self._open:
+            writer = pq.ParquetWriter(self._folder / name, schema, compression="zstd")
+            self._open[name] = self._stack.enter_context(writer)
+            self.rows[name] = 0
+        if frame.empty:
+            return
+        columns = [pa.array(frame[f.name], type=f.type, from_pandas=True) for f in schema]
+        self._open[name].write_table(pa.Table.from_arrays(columns, schema=schema))
+        self.rows[name] += len(frame)
+
+
+def assemble(
+    folder: Path, *, state: str, progress: Callable[[int, int], None] | None = None
+) -> Bundle:
+    """Turns the pieces in the folder into a bundle and removes them.
+
+    Args:
+        folder: the bundle's folder, which holds a folder of pieces.
+        state: complete, interrupted or salvaged; see `Meta`.
+        progress: told after each piece how many of how many are done.
+
+    Raises:
+        CommandError: no step was recorded, or the folder cannot be written.
+    """
+    pieces = pieces_folder(folder)
+    facts = {f["process"]: f for f in _json_files(pieces, "*.facts.json")}
+    counts = {name: len(list(pieces.glob(f"{name}.*.steps.npy"))) for name in facts}
+    if not sum(counts.values()):
+        raise CommandError(f"no step was recorded in {folder}; see the engine's output above")
+    done = 0
+    lost: list[str] = []
+    try:
+        with ExitStack() as stack:
+            writers = _Writers(folder, stack)
+            for name, fact in sorted(facts.items()):
+                rank = int(fact["rank"])
+                if name.startswith("engine"):
+                    _add_engine(writers, pieces, name, rank)
+                    continue
+                _add_model(writers, fact, rank)
+                for piece in range(counts[name]):
+                    lost += _add_piece(writers, pieces, fact, piece)
+                    done += 1
+                    if progress is not None:
+                        progress(done, sum(counts.values()))
+            log = pd.DataFrame(_log_lines(pieces), columns=["time_ns", "process", "message"])
+            writers.add("log", 0, log)
+            lost += [f"{row.process}: {row.message}" for row in log.itertuples()]
+        recording = next(_json_files(pieces, RECORDING_FILE), {})
+        meta = Meta(
+            schema=SCHEMA,
+            spark_prof=_version(),
+            state=state,
+            command=tuple(recording.get("command", ())),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            backend=str(recording.get("settings", {}).get("backend", "torch")),
+            settings=recording.get("settings", {}),
+            facts={name: _without_rows(fact) for name, fact in facts.items()},
+            lost=tuple(dict.fromkeys(lost)),
+            tables=writers.rows,
+        )
+        meta.write(folder)
+    except OSError as error:
+        for path in folder.glob("*.parquet"):
+            path.unlink(missing_ok=True)
+        raise CommandError(
+            f"cannot write the bundle {folder}: {error.strerror or error}; the recorded pieces "
+            f"are kept, free some space and run: spark-prof report {folder}"
+        ) from error
+    bundle = Bundle(folder)
+    shutil.rmtree(pieces, ignore_errors=True)
+    return bundle
+
+
+def open_bundle(folder: Path) -> Bundle:
+    """Opens a bundle; one whose recording died is first made from its pieces.
+
+    Raises:
+        CommandError: the folder is no bundle, is damaged, or is still being recorded.
+    """
+    pieces = pieces_folder(folder)
+    if (folder / META_FILE).exists() or not pieces.is_dir():
+        return Bundle(folder)
+    running = [p for p in _json_files(pieces, "*.progress.json") if _runs(p)]
+    if running:
+        raise CommandError(f"{folder} is still being recorded; wait for the recording to end")
+    return assemble(folder, state="salvaged")
+
+
+def _runs(progress: dict[str, Any]) -> bool:
+    pid = progress.get("pid")
+    return not progress.get("finished") and isinstance(pid, int) and Path(f"/proc/{pid}").exists()
+
+
+def _add_engine(writers: _Writers, pieces: Path, name: str, rank: int) -> None:
+    arrays = [_load(path) for path in sorted(pieces.glob(f"{name}.*.engine.npy"))]
+    if arrays:
+        writers.add("engine", rank, pd.DataFrame(np.concatenate(arrays)))
+
+
+def _add_model(writers: _Writers, fact: dict[str, Any], rank: int) -> None:
+    modules = pd.DataFrame(fact["modules"], columns=["path", "type", "layer", "component"])
+    writers.add("modules", rank, modules.rename_axis("module").reset_index())
+    writers.add("layers", rank, pd.DataFrame(fact["layers"], columns=TABLES["layers"].schema.names))
+
+
+def _add_piece(writers: _Writers, pieces: Path, fact: dict[str, Any], piece: int) -> list[str]:
+    """Joins and writes one piece; returns what it lacks."""
+    name, rank = fact["process"], int(fact["rank"])
+    steps = _load(pieces / array_name(name, "steps", piece))
+    events = _load(pieces / array_name(name, "events", piece))
+    joined = join_piece(steps, events, fact["modules"], pieces / kineto_name(name, piece), piece)
+    writers.add("steps", rank, joined.steps)
+    writers.add("ranges", rank, joined.ranges)
+    writers.add("kernels", rank, joined.kernels)
+    writers.add("host", rank, joined.host)
+    return [f"{name}, piece {piece}: {text}" for text in joined.lost]
+
+
+def _load(path: Path) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
+    return array
+
+
+def _json_files(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
+    for path in sorted(folder.glob(pattern)):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            yield value
+
+
+def _log_lines(pieces: Path) -> list[dict[str, Any]]:
+    lines = []
+    for path in sorted(pieces.glob("*.log.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:  # the line that a killed process was writing
+                continue
+    return lines
+
+
+def _without_rows(fact: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fact.items() if key not in ("modules", "layers")}
+
+
+def _version() -> str:
+    try:
+        return version("spark-prof")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,163 @@
+"""A bundle: one recording as a folder of Parquet tables and a meta.json, opened and checked here.
+
+`meta.json` is written last. It lists every table with its rows, and a bundle whose files do not
+agree with it is refused. Nothing in a bundle is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.tables import TABLES, empty_table
+
+__all__ = ["META_FILE", "SCHEMA", "Bundle", "Meta", "table_file"]
+
+SCHEMA = 1
+META_FILE = "meta.json"
+_META_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a bundle says about itself.
+
+    Attributes:
+        state: complete; interrupted, when somebody ended the recording early; or salvaged, when
+            the recorded process died and this is what it had written.
+        command: the recorded command line.
+        created: when the recording ended, ISO 8601 in UTC.
+        backend: what watched the kernels.
+        settings: what was asked for.
+        facts: for each recorded process its versions, model, configuration, GPU and clocks.
+        lost: what is missing, one line each.
+        tables: rows of each table file.
+    """
+
+    schema: int
+    spark_prof: str
+    state: str
+    command: tuple[str, ...]
+    created: str
+    backend: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
+    tables: dict[str, int] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Writes meta.json, whole or not at all."""
+        temporary = folder / f".{META_FILE}.{os.getpid()}"
+        temporary.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        os.replace(temporary, folder / META_FILE)
+
+    @classmethod
+    def read(cls, folder: Path) -> Meta:
+        """Reads meta.json.
+
+        Raises:
+            CommandError: it is missing, damaged or from a newer spark-prof.
+        """
+        path = folder / META_FILE
+        try:
+            if path.stat().st_size > _META_LIMIT:
+                raise CommandError(f"{path} is larger than any bundle's; this is no bundle")
+            value = json.loads(path.read_text(encoding="utf-8"))
+            known = {item.name: value[item.name] for item in fields(cls) if item.name in value}
+            meta = cls(**(known | {"command": tuple(value["command"]), "lost": tuple(value["lost"])}))
+            if not isinstance(meta.tables, dict) or not isinstance(meta.facts, dict):
+                raise TypeError("tables and facts must be objects")
+        except FileNotFoundError as error:
+            raise CommandError(f"{folder} holds no {META_FILE}, so it is no bundle") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CommandError(f"{path} is damaged ({error}); record again") from error
+        if meta.schema != SCHEMA:
+            raise CommandError(
+                f"{folder} has bundle schema {meta.schema}, this spark-prof reads {SCHEMA}; "
+                "update spark-prof"
+            )
+        return meta
+
+
+def table_file(table: str, rank: int) -> str:
+    """The file that holds a table of a rank."""
+    return f"{table}-rank{rank}.parquet"
+
+
+class Bundle:
+    """An opened bundle; tables are read when they are asked for.
+
+    Args:
+        path: the bundle's folder.
+
+    Raises:
+        CommandError: the folder is no bundle, or part of it is missing or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            raise CommandError(f"{path} does not exist; give the folder of a bundle")
+        self.path = path
+        self.meta = Meta.read(path)
+        for name, rows in self.meta.tables.items():
+            self._check(name, rows)
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The recorded ranks."""
+        found = {
+            int(name.removeprefix("steps-rank").removesuffix(".parquet"))
+            for name in self.meta.tables
+            if name.startswith("steps-rank")
+        }
+        return tuple(sorted(found))
+
+    def facts(self, rank: int) -> dict[str, Any]:
+        """What the rank's worker said about itself, empty where it said nothing."""
+        return self.meta.facts.get(f"rank{rank}", {})
+
+    def arrow(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """One table of a rank; empty where the bundle has none."""
+        name = table_file(table, rank)
+        schema = TABLES[table].schema
+        names = list(columns) if columns is not None else schema.names
+        if name not in self.meta.tables:
+            return empty_table(table).select(names)
+        strings = [f.name for f in schema if pa.types.is_dictionary(f.type)]
+        try:
+            return pq.read_table(
+                self.path / name, columns=names, read_dictionary=strings, partitioning=None
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise CommandError(f"{self.path / name} is damaged ({error}); record again") from error
+
+    def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """One table of a rank as a DataFrame; names become categories."""
+        frame: pd.DataFrame = self.arrow(table, rank, columns).unify_dictionaries().to_pandas()
+        return frame
+
+    def _check(self, name: str, rows: int) -> None:
+        """Refuses a table file that is not what meta.json promises."""
+        path = self.path / name
+        table, _, rank = name.removesuffix(".parquet").rpartition("-rank")
+        if table not in TABLES or not rank.isdigit() or name != table_file(table, int(rank)):
+            raise CommandError(f"{self.path / META_FILE} names {name!r}, which is no table")
+        try:
+            metadata = pq.read_metadata(path)
+        except FileNotFoundError as error:
+            raise CommandError(f"{self.path} is incomplete: {name} is missing") from error
+        except (OSError, pa.ArrowException) as error:
+            raise CommandError(f"{path} is truncated or damaged; record again") from error
+        found = metadata.schema.to_arrow_schema().names
+        if metadata.num_rows != rows or found != TABLES[table].schema.names:
+            raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")

@@ -1,0 +1,120 @@
+"""Joins one recorded piece: its kernels with the steps, modules and layers that launched them.
+
+A kernel belongs to what was open when it was *launched*, on the thread that ran the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.readers.kineto import KinetoTrace, read_kineto
+from spark_prof.traces.tables import TABLES
+from spark_prof.traces.timeline import MODEL_PATH, Call, Timeline, replay
+from spark_prof.vocabulary import PHASES
+
+__all__ = ["JoinedPiece", "join_piece"]
+
+Rows = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class JoinedPiece:
+    """The rows that one piece adds to the tables of its rank, and what it lacks."""
+
+    steps: pd.DataFrame
+    ranges: pd.DataFrame
+    kernels: pd.DataFrame
+    host: pd.DataFrame
+    lost: tuple[str, ...] = field(default=())
+
+
+def join_piece(
+    steps: Rows, events: Rows, modules: Sequence[dict[str, Any]], trace: Path, piece: int
+) -> JoinedPiece:
+    """Joins the arrays of one piece with its Kineto trace.
+
+    Args:
+        steps: rows of pieces.STEP_DTYPE.
+        events: rows of pieces.EVENT_DTYPE.
+        modules: rows of the `modules` table.
+        trace: the Kineto trace; where it is missing or damaged the piece has no kernels.
+        piece: the piece's number.
+    """
+    paths = [module["path"] for module in modules]
+    model = paths.index(MODEL_PATH) if MODEL_PATH in paths else None
+    timeline, calls = replay(events, [module["layer"] for module in modules], model)
+    thread = int(steps["thread"][0]) if len(steps) else -1
+    lost: list[str] = []
+    kernels, host = _no_rows("kernels"), _no_rows("host")
+    if trace.exists():
+        try:
+            kineto = read_kineto(trace)
+        except CommandError as error:
+            lost.append(str(error))
+        else:
+            kernels, host = _kernels(kineto, steps, timeline, thread), kineto.launches
+    else:
+        lost.append(f"{len(steps)} steps have no kernels, the backend wrote none")
+    return JoinedPiece(
+        _step_rows(steps, piece), _range_rows(calls, steps, thread), kernels, host, tuple(lost)
+    )
+
+
+def _no_rows(table: str) -> pd.DataFrame:
+    return pd.DataFrame(columns=TABLES[table].schema.names)
+
+
+def _step_rows(steps: Rows, piece: int) -> pd.DataFrame:
+    frame = pd.DataFrame(steps).drop(columns="thread")
+    frame["phase"] = [PHASES[index] for index in steps["phase"]]
+    frame["piece"] = piece
+    return frame
+
+
+def _step_of(times: npt.NDArray[np.int64], steps: Rows) -> npt.NDArray[np.int64]:
+    """The step that was running at each time, -1 for none."""
+    if not len(steps):
+        return np.full(len(times), -1, np.int64)
+    index = np.searchsorted(steps["start_ns"], times, side="right") - 1
+    inside = (index >= 0) & (times <= steps["end_ns"][np.maximum(index, 0)])
+    return np.where(inside, steps["step"][np.maximum(index, 0)], -1).astype(np.int64)
+
+
+def _range_rows(calls: Sequence[Call], steps: Rows, thread: int) -> pd.DataFrame:
+    frame = pd.DataFrame(
+        [(c.module, c.start_ns, c.end_ns) for c in calls],
+        columns=["module", "start_ns", "end_ns"],
+        dtype=np.int64,
+    ).sort_values("start_ns", kind="stable")
+    return frame.assign(thread=thread, step=_step_of(frame["start_ns"].to_numpy(np.int64), steps))
+
+
+def _kernels(trace: KinetoTrace, steps: Rows, timeline: Timeline, thread: int) -> pd.DataFrame:
+    operators = trace.operators.assign(
+        kind="op", device=-1, correlation=-1, graph_node=0, grid="", block="",
+        registers=0, shared_bytes=0, bytes=0,
+    )  # fmt: skip
+    operators = operators[operators["thread"] == thread].rename(columns={"thread": "stream"})
+    launched = operators["start_ns"].to_numpy(np.int64)
+    gpu = trace.gpu.assign(part=0)
+    launches = trace.launches.drop_duplicates("correlation").set_index("correlation")
+    if len(launches) and not (launches["thread"] == thread).any():
+        # Without CPU activity Kineto knows threads by another number than the system's.
+        launches = launches.assign(thread=thread)
+    launches = launches[launches["thread"] == thread]
+    gpu_launched = (
+        launches["start_ns"].reindex(gpu["correlation"]).fillna(-1).to_numpy(np.int64)
+    )
+    rows = pd.concat([operators, gpu], ignore_index=True) if len(operators) else gpu
+    times = np.concatenate([launched, gpu_launched])
+    module, layer = timeline.at(times)
+    rows = rows.assign(step=_step_of(times, steps), module=module, layer=layer)
+    return rows.sort_values("start_ns", kind="stable")

@@ -1,0 +1,301 @@
+"""Reports built by hand, whose figures agree with each other as an analyzer's would.
+
+`SAMPLES` holds one of every kind that a renderer must cope with, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from spark_prof.analyzers.model import (
+    Books,
+    ComponentRow,
+    Conversions,
+    Coverage,
+    Finding,
+    Gpu,
+    KernelRow,
+    LayerRow,
+    ModuleRow,
+    RankRow,
+    Report,
+    Run,
+    Spread,
+    Steps,
+)
+
+__all__ = ["HOSTILE_NAME", "SAMPLES"]
+
+_DECODE, _PREFILL, _MIXED = 48, 2, 1
+_STEPS = _DECODE + _PREFILL + _MIXED
+
+# Microseconds in one layer and decode step; layer 1 is the slow one.
+_IN_LAYER = {
+    "norm": 4.0,
+    "qkv": 22.0,
+    "rope": 3.0,
+    "kv_write": 2.0,
+    "attention": 18.0,
+    "o_proj": 15.0,
+    "router": 6.0,
+    "experts": 90.0,
+}
+_LAYERS = {0: 1.0, 1: 1.4, 2: 1.01}
+# The same outside the layers.
+_OUTSIDE = {"embedding": 3.0, "lm_head": 160.0, "sampler": 25.0, "other": 8.0}
+# A prefill step and a mixed step in decode steps.
+_PREFILL_WEIGHT, _MIXED_WEIGHT = 12, 3
+_WEIGHT = _DECODE + _PREFILL * _PREFILL_WEIGHT + _MIXED * _MIXED_WEIGHT
+
+
+def _component(name: str, once: float, total: float, places: int) -> ComponentRow:
+    return ComponentRow(
+        name=name,
+        us=once * _WEIGHT,
+        share=once / total,
+        kernels=_STEPS * places,
+        prefill_us=once * _PREFILL * _PREFILL_WEIGHT,
+        decode_us=once * _DECODE,
+        mixed_us=once * _MIXED * _MIXED_WEIGHT,
+        decode_us_per_step=once,
+    )
+
+
+def _books(phase: str, steps: int, kernels_us: float) -> Books:
+    overlap, gap, residual = 0.02 * kernels_us, 0.11 * kernels_us, 0.0005 * kernels_us
+    step_us = kernels_us - overlap + gap + residual
+    return Books(phase, steps, step_us, kernels_us, overlap, gap, residual, 1.012 * step_us)
+
+
+def _kernel(name: str, component: str, us: float, total_us: float, **known: str) -> KernelRow:
+    return KernelRow(
+        name=name,
+        calls=_STEPS * 3,
+        us=us,
+        share=us / total_us,
+        component=component,
+        engine=known.get("engine", "cuda-core"),
+        precision=known.get("precision"),
+        evidence=known.get("evidence", "name"),
+        conversion=known.get("conversion"),
+    )
+
+
+def _mixture_of_experts() -> Report:
+    factor = sum(_LAYERS.values())
+    once = {name: us * factor for name, us in _IN_LAYER.items()} | _OUTSIDE
+    total = sum(once.values())
+    total_us = total * _WEIGHT
+    components = tuple(
+        _component(name, us, total, 3 if name in _IN_LAYER else 1) for name, us in once.items()
+    )
+    layers = tuple(
+        LayerRow(layer, name, us * weight * _WEIGHT, _STEPS)
+        for layer, weight in _LAYERS.items()
+        for name, us in _IN_LAYER.items()
+    ) + tuple(LayerRow(None, name, us * _WEIGHT, _STEPS) for name, us in _OUTSIDE.items())
+    tensor = {"engine": "tensor-core", "evidence": "sass"}
+    quantize = _kernel(
+        "void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>(int, int, __nv_bfloat16 const*, float)",
+        "experts",
+        30 * _WEIGHT,
+        total_us,
+        conversion="quantize",
+    )
+    kernels = (
+        _kernel(
+            "void marlin_moe_wna16::Marlin<__nv_bfloat16, 1125899906909960l, 256, 1, 8, 8, false, "
+            "4, 2, false>(int4 const*, int4 const*, int4*, int4*, int4 const*, int)",
+            "experts",
+            once["experts"] * _WEIGHT - quantize.us,
+            total_us,
+            precision="bf16",
+            **tensor,
+        ),
+        _kernel(
+            "nvjet_tst_64x8_64x16_4x1_v_bz_TNT", "lm_head", 160 * _WEIGHT, total_us,
+            precision="bf16", **tensor,
+        ),
+        _kernel("kernel_unified_attention_2d", "attention", 18 * factor * _WEIGHT, total_us,
+                precision="bf16", **tensor),
+        quantize,
+        _kernel("void at::native::elementwise_kernel<128, 4>", "other", 8 * _WEIGHT, total_us,
+                engine="unknown", evidence="unknown"),
+    )  # fmt: skip
+    step = _books("decode", _DECODE, total * _DECODE).step_us / _DECODE
+    books = (
+        _books("all", _STEPS, total_us),
+        _books("prefill", _PREFILL, total * _PREFILL * _PREFILL_WEIGHT),
+        _books("decode", _DECODE, total * _DECODE),
+        _books("mixed", _MIXED, total * _MIXED * _MIXED_WEIGHT),
+    )
+    return Report(
+        run=Run(
+            source="moe.bundle",
+            model="openai/gpt-oss-20b",
+            command="vllm bench latency --model openai/gpt-oss-20b --batch-size 1",
+            vllm="0.26.0",
+            torch="2.11.0+cu130",
+            backend="cupti",
+            recorded_at="2026-03-04 10:20:30",
+            execution="torch.compile, CUDA graphs",
+            state="complete",
+            units="kernel",
+        ),
+        gpu=Gpu("NVIDIA GB10", "12.1"),
+        steps=Steps(
+            count=_STEPS,
+            prefill=_PREFILL,
+            decode=_DECODE,
+            mixed=_MIXED,
+            tokens=98,
+            scheduled_tokens=1122,
+            prompt_tokens=1024,
+            decode_us=Spread(step, 1.3 * step, 1.02 * step),
+            prefill_us=Spread(12 * step, 12.5 * step, 12.1 * step),
+            mixed_us=Spread(3 * step, 3 * step, 3 * step),
+            tpot_us=Spread(step, 1.4 * step, 1.03 * step),
+            host_gap_us=Spread(0.1 * step, 0.18 * step, 0.11 * step),
+        ),
+        books=books,
+        wall_us=1.06 * books[0].step_us,
+        coverage=Coverage(1.0, 1 - 8 / total, 0.987, 8.0 * _WEIGHT),
+        components=components,
+        layers=layers,
+        kernels=kernels,
+        conversions=Conversions(quantize.us, quantize.share, (quantize,)),
+        modules=(
+            ModuleRow("experts", "FusedMoE", "Mxfp4MoEMethod", "MarlinExperts", "uint8",
+                      "32x5760x1440", 3, 796_262_400),
+            ModuleRow("lm_head", "ParallelLMHead", "UnquantizedEmbeddingMethod", "F.linear",
+                      "bfloat16", "201088x2880", 1, 1_158_266_880),
+        ),
+        ranks=(),
+        findings=(
+            Finding("weight-only-experts", 0.21,
+                    "MXFP4 experts run on Marlin, which computes in bf16: the FP4 tensor cores of "
+                    "this GPU idle.",
+                    "Set VLLM_MXFP4_USE_MARLIN=0 and check that the engine starts."),
+            Finding("lm-head-bf16", None, "lm_head reads 1.08 GiB of bf16 weights in every step.",
+                    "Try a checkpoint whose lm_head is quantized."),
+        ),
+        notes=("12 kernel records were lost while the buffers were full.",),
+    )  # fmt: skip
+
+
+def _deep(report: Report) -> Report:
+    """Gives the model 36 layers, of which every second attends to a window and one is slow."""
+    rows = [row for row in report.layers if row.layer == 0]
+    outside = tuple(row for row in report.layers if row.layer is None)
+
+    def weight(layer: int, component: str) -> float:
+        if layer == 17:
+            return 1.6
+        return 3.0 if component == "attention" and layer % 2 else 1 + 0.001 * layer
+
+    layers = tuple(
+        replace(row, layer=layer, us=row.us * weight(layer, row.component))
+        for layer in range(36)
+        for row in rows
+    )
+    ranks = (RankRow(0, 51, 62e3, 58e3, 5e3), RankRow(1, 51, 61e3, 57e3, 6e3))
+    run = replace(report.run, model="openai/gpt-oss-120b")
+    return replace(report, run=run, layers=layers + outside, ranks=ranks)
+
+
+def _almost_empty() -> Report:
+    """A trace that somebody stopped in its first prefill step, on a GPU that it doesn't name."""
+    kernels_us = 420.0
+    return Report(
+        run=Run("stopped.json.gz", "Qwen/Qwen3-0.6B", "", "", "", "kineto", "", "", "interrupted",
+                "kernel"),
+        gpu=Gpu("unknown GPU", None),
+        steps=Steps(1, 1, 0, 0, 0, 16, 16, None, None, None, None, None),
+        books=(Books("all", 1, 500.0, kernels_us, 0.0, 80.0, 0.0, None),
+               Books("prefill", 1, 500.0, kernels_us, 0.0, 80.0, 0.0, None)),
+        wall_us=500.0,
+        coverage=Coverage(0.0, 0.0, 0.0, kernels_us),
+        components=(ComponentRow("other", kernels_us, 1.0, 7, kernels_us, 0.0, 0.0, 0.0),),
+        layers=(),
+        kernels=(KernelRow("k", 7, kernels_us, 1.0, "other", "unknown", None, "unknown", None),),
+        conversions=Conversions(0.0, 0.0, ()),
+        modules=(),
+        ranks=(),
+        findings=(),
+        notes=("The recording has no layer ranges.",),
+    )  # fmt: skip
+
+
+def _nothing() -> Report:
+    """A recording in which no step was found at all, with figures that don't exist."""
+    nan = float("nan")
+    return replace(
+        _almost_empty(),
+        steps=Steps(0, 0, 0, 0, 0, 0, 0, Spread(nan, nan, nan), None, None, None, None),
+        books=(),
+        wall_us=0.0,
+        coverage=Coverage(nan, nan, nan, 0.0),
+        components=(),
+        kernels=(),
+        notes=(),
+    )
+
+
+def _cpu(report: Report) -> Report:
+    """The same model on vLLM's CPU engine, where the rows are operators."""
+    kernels = tuple(
+        replace(row, name=f"aten::op_{index}", engine="unknown", precision=None, evidence="unknown")
+        for index, row in enumerate(report.kernels)
+    )
+    return replace(
+        report,
+        run=replace(report.run, units="op", backend="torch", execution="eager"),
+        gpu=Gpu("AMD EPYC 9654 96-Core Processor", None),
+        kernels=kernels,
+        conversions=Conversions(0.0, 0.0, ()),
+        modules=(),
+        findings=(),
+    )
+
+
+HOSTILE_NAME = (
+    "<script>alert(1)</script></title></style>|`a`\n# b\r\x1b[31mred\x1b]0;owned\x07\x9b2J"
+    "\u202eevil\ud800 [link](javascript:alert(1)) <img src=x onerror=alert(1)> ${x} \\| @you"
+)
+
+
+def _hostile(report: Report) -> Report:
+    """The same figures under names that try to break out of every format."""
+    bad, endless = HOSTILE_NAME, HOSTILE_NAME + "x" * 5000
+    spoiled = tuple(
+        replace(row, name=endless, component=bad, engine=bad, precision=bad, evidence=bad,
+                conversion=bad)
+        for row in report.kernels
+    )  # fmt: skip
+    return replace(
+        report,
+        run=replace(report.run, source=endless, model=bad, command=endless, vllm=bad, torch=bad,
+                    backend=bad, recorded_at=bad, execution=bad, state=bad),
+        gpu=Gpu(bad, bad),
+        books=(replace(report.books[0], phase=bad), *report.books),
+        components=(replace(report.components[0], name=bad), *report.components[1:]),
+        layers=(replace(report.layers[0], component=bad), *report.layers[1:]),
+        kernels=spoiled,
+        conversions=replace(report.conversions, items=spoiled),
+        modules=(ModuleRow(bad, endless, bad, endless, bad, bad, 1, 1),),
+        findings=(Finding(bad, 1.0, endless, bad),),
+        notes=(endless, bad),
+    )  # fmt: skip
+
+
+_FULL = _mixture_of_experts()
+
+SAMPLES: Mapping[str, Report] = {
+    "mixture_of_experts": _FULL,
+    "deep": _deep(_FULL),
+    "cpu": _cpu(_FULL),
+    "almost_empty": _almost_empty(),
+    "nothing": _nothing(),
+    "hostile": _hostile(_FULL),
+}

@@ -1,0 +1,76 @@
+"""How numbers and names are written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from spark_prof.dashboards import formats
+
+from .sample import HOSTILE_NAME
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (None, "-"),
+        (math.nan, "-"),
+        (0.0, "0 us"),
+        (0.37, "0.37 us"),
+        (9.996, "10.0 us"),
+        (812.44, "812.4 us"),
+        (999.96, "1.00 ms"),
+        (12_350.0, "12.35 ms"),
+        (999_996.0, "1.00 s"),
+        (-14.8, "-14.8 us"),
+    ],
+)
+def test_microseconds(value: float | None, written: str) -> None:
+    assert formats.microseconds(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(None, "-"), (0.1234, "12.3 %"), (0.0001, "<0.1 %"), (0.0, "0.0 %"), (1.0, "100.0 %")],
+)
+def test_share(value: float | None, written: str) -> None:
+    assert formats.share(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(512, "512 B"), (1536, "1.50 KiB"), (1_158_266_880, "1.08 GiB")]
+)
+def test_size(value: int, written: str) -> None:
+    assert formats.size(value) == written
+
+
+@pytest.mark.parametrize(
+    ("numbers", "written"),
+    [
+        ([], ""),
+        ([5], "5"),
+        ([0, 1], "0-1"),
+        ([0, 2], "0, 2"),
+        (range(24), "0-23"),
+        (range(0, 36, 2), "0-34 by 2"),
+        ([3, 0, 1, 2, 7], "0-3, 7"),
+        ([1, 3, 5, 9, 10, 11], "1-5 by 2, 9-11"),
+    ],
+)
+def test_spans(numbers: list[int], written: str) -> None:
+    assert formats.spans(numbers) == written
+
+
+def test_shorten_keeps_both_ends() -> None:
+    assert formats.shorten("marlin_moe_bf16", 11) == "marl...bf16"
+    assert formats.shorten("marlin", 6) == "marlin"
+    assert [len(formats.shorten("x" * 50, width)) for width in range(3, 50)] == list(range(3, 50))
+
+
+def test_clean_leaves_one_printable_line() -> None:
+    cleaned = formats.clean(HOSTILE_NAME)
+    assert cleaned.isprintable()
+    assert "[31m" not in cleaned
+    assert "owned" not in cleaned
+    assert formats.clean("größe 模型") == "größe 模型"

@@ -1,0 +1,47 @@
+"""The report in a terminal: complete snapshots, and what no snapshot shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rich.cells import cell_len
+
+from spark_prof.dashboards.text import render
+
+from .sample import SAMPLES
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_snapshot(sample: str, snapshot: Callable[[str, str], None]) -> None:
+    snapshot(f"{sample}.txt", render(SAMPLES[sample]))
+
+
+def test_snapshot_on_a_narrow_terminal(snapshot: Callable[[str, str], None]) -> None:
+    snapshot("deep_80.txt", render(SAMPLES["deep"], width=80))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_no_line_is_wider_than_the_terminal(sample: str, width: int) -> None:
+    lines = render(SAMPLES[sample], width=width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("sample", sorted(set(SAMPLES) - {"hostile"}))
+def test_no_figure_is_cut_off(sample: str, width: int) -> None:
+    assert "…" not in render(SAMPLES[sample], width=width)
+
+
+def test_has_colour_only_when_asked() -> None:
+    report = SAMPLES["mixture_of_experts"]
+    assert "\x1b[" not in render(report)
+    assert "\x1b[" in render(report, color=True)
+
+
+def test_a_name_brings_no_escape_sequence_into_a_coloured_report() -> None:
+    rendered = render(SAMPLES["hostile"], color=True)
+    assert "\x1b[31mred" not in rendered
+    assert "\x1b]" not in rendered
+    assert "\x9b" not in rendered

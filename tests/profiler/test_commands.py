@@ -1,0 +1,175 @@
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.profiler.commands import find_program, recognise, with_plugin_allowed
+
+PROGRAMS = (
+    "vllm python python3 python3.12 docker podman nerdctl docker-compose uv torchrun ray mpirun"
+    " bash sh make env nice numactl taskset time timeout sudo nohup stdbuf ls nvidia-smi nsys"
+)
+
+
+@pytest.fixture(autouse=True)
+def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with two scripts, and a PATH with nothing but the programs above."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    contents = dict.fromkeys(PROGRAMS.split(), b"\x7fELF")
+    contents |= {"lm_eval": b"#!/venv/bin/python3\nimport lm_eval\n", "serve": b"#!/bin/sh\nvllm\n"}
+    for name, content in contents.items():
+        (programs / name).write_bytes(content)
+        (programs / name).chmod(0o755)
+    for name in ("offline.py", "run.sh"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "start.sh").write_text("vllm serve m\n")
+    (tmp_path / "start.sh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("vllm serve openai/gpt-oss-20b --port 8000", "vllm-serve"),
+        ("vllm serve", "vllm-serve"),
+        ("bin/vllm serve m", "vllm-serve"),
+        ("vllm bench latency --model m --input-len 128", "vllm-bench"),
+        ("vllm bench throughput --model m", "vllm-bench"),
+        ("vllm bench startup --model m", "vllm-bench"),
+        ("vllm run-batch -i in.jsonl -o out.jsonl --model m", "vllm-bench"),
+        ("python offline.py --model m", "python"),
+        ("python3 -m vllm.entrypoints.openai.api_server --model m --version", "python"),
+        ("python3.12 -X faulthandler -W ignore offline.py", "python"),
+        ("python -c 'import vllm'", "python"),
+        ("python -u -", "python"),
+        ("uv run offline.py", "python"),
+        ("uv run --with vllm -p 3.12 vllm serve m", "vllm-serve"),
+        ("uv --project app run -m vllm.entrypoints.openai.api_server", "python"),
+        ("uv run -- python not_here.py", "python"),
+        ("torchrun --nproc-per-node 2 offline.py", "python"),
+        ("ray start --head", "python"),
+        ("mpirun -np 2 python offline.py", "python"),
+        ("lm_eval --model vllm", "python"),
+        ("serve", "script"),
+        ("bash run.sh", "script"),
+        ("bash -euo pipefail run.sh", "script"),
+        ("bash -lc 'vllm serve m'", "script"),
+        ("./start.sh", "script"),
+        ("make serve", "script"),
+        ("docker run --gpus all vllm/vllm-openai:latest --model m", "container"),
+        ("docker --context default run image", "container"),
+        ("docker container run image", "container"),
+        ("sudo docker run image", "container"),
+        ("sudo -u me -g docker docker run image", "container"),
+        ("podman --log-level debug run image", "container"),
+        ("nerdctl -n k8s.io run image", "container"),
+        ("env HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES=0 vllm serve m", "vllm-serve"),
+        ("env -u DEBUG vllm serve m", "vllm-serve"),
+        ("env PATH=/venv/bin vllm serve m", "vllm-serve"),
+        ("env -C /srv python not_here.py", "python"),
+        ("nice -n 10 vllm serve m", "vllm-serve"),
+        ("nice -10 vllm serve m", "vllm-serve"),
+        ("numactl --cpunodebind=0 -m 0 vllm serve m", "vllm-serve"),
+        ("taskset -c 0-7 vllm serve m", "vllm-serve"),
+        ("taskset 0xff vllm serve m", "vllm-serve"),
+        ("time -v vllm bench latency --model m", "vllm-bench"),
+        ("timeout -s INT -k 5 60 vllm serve m", "vllm-serve"),
+        ("nohup stdbuf -oL -e 0 vllm serve m", "vllm-serve"),
+        ("sudo -E nice vllm serve m", "vllm-serve"),
+        ("sudo -Eu vllm vllm serve m", "vllm-serve"),
+    ],
+)
+def test_kind(line: str, kind: str) -> None:
+    command = recognise(shlex.split(line))
+    assert command.kind == kind
+    assert command.argv == tuple(shlex.split(line))
+    assert recognise(command.argv) == command
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "no command to record; put it after --"),
+        ("''", "no command to record"),
+        ("vlmm serve m", "'vlmm' is not found on PATH"),
+        ("'vllm serve m'", "leave out the quotes"),
+        ("A=1 vllm serve m", "'A=1' is an assignment, not a program; write 'env'"),
+        ("nice -n 5", "no program after 'nice'"),
+        ("env A=1", "no program after 'env'"),
+        ("python not_here.py", "'not_here.py' does not exist"),
+        ("bash not_here.sh", "'not_here.sh' does not exist"),
+        ("./offline.py", "write 'python ./offline.py'"),
+        ("python --version", "does not start vLLM"),
+        ("vllm", "'vllm' starts no engine"),
+        ("vllm --version", "'vllm --version' starts no engine"),
+        ("vllm chat", "'vllm chat' starts no engine"),
+        ("vllm complete --quick hi", "'vllm complete' starts no engine"),
+        ("vllm collect-env", "'vllm collect-env' starts no engine"),
+        ("vllm bench", "'vllm bench' starts no engine"),
+        ("vllm serve --help=all", "only prints its help"),
+        ("vllm bench serve --model m", "runs no model itself; record the server"),
+        ("vllm bench sweep serve", "one configuration at a time"),
+        ("ls -l", "'ls' does not start vLLM"),
+        ("nvidia-smi", "'nvidia-smi' does not start vLLM"),
+        ("uv pip install vllm", "'uv' starts vLLM only as 'uv run"),
+        ("nsys profile vllm serve m", "'nsys' profiles too"),
+        ("docker exec -it box vllm serve m", "'docker exec' enters a container"),
+        ("docker compose up", "'docker compose' takes"),
+        ("docker-compose up", "'docker-compose' takes"),
+        ("docker start box", "'docker start' starts a container"),
+        ("podman ps", "'podman ps' starts no vLLM"),
+        ("docker", "'docker' starts no vLLM"),
+        ("docker -H ssh://spark run image", "'ssh://spark' is another machine"),
+        ("sudo vllm serve m", "'sudo' drops the environment"),
+        ("sudo --preserve-env=HOME vllm serve m", "'sudo' drops the environment"),
+        ("env -i A=1 vllm serve m", "'env -i' drops the environment"),
+        ("env - vllm serve m", "'env -i' drops the environment"),
+    ],
+)
+def test_refusal(line: str, says: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        recognise(shlex.split(line))
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("line", ["vllm bench serve", "docker exec box vllm", "docker compose up"])
+def test_refusal_says_how_to_attach(line: str) -> None:
+    with pytest.raises(CommandError, match="spark-prof record --attach URL"):
+        recognise(line.split())
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        ({}, {}),
+        ({"A": "1"}, {"A": "1"}),
+        ({"VLLM_PLUGINS": "a,b"}, {"VLLM_PLUGINS": "a,b,spark_prof"}),
+        ({"VLLM_PLUGINS": ""}, {"VLLM_PLUGINS": "spark_prof"}),
+        ({"VLLM_PLUGINS": "spark_prof,a"}, {"VLLM_PLUGINS": "spark_prof,a"}),
+    ],
+)
+def test_with_plugin_allowed(allowed: dict[str, str], expected: dict[str, str]) -> None:
+    assert with_plugin_allowed(allowed) == expected
+
+
+def test_an_allow_list_in_front_of_the_program_is_extended() -> None:
+    line = "env VLLM_PLUGINS=a A=b=c vllm serve VLLM_PLUGINS=a"
+    expected = "env VLLM_PLUGINS=a,spark_prof A=b=c vllm serve VLLM_PLUGINS=a"
+    assert recognise(line.split()).argv == tuple(expected.split())
+
+
+def test_find_program_reads_past_every_wrapper() -> None:
+    line = "sudo -E env A=1 nice -n 5 numactl -N 0 taskset -c 0 timeout 60 nohup vllm serve"
+    assert line.split()[find_program(line.split()).index] == "vllm"
+
+
+def test_the_program_is_looked_up_on_this_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.devnull)
+    with pytest.raises(CommandError, match="not found on PATH"):
+        recognise(["vllm", "serve", "m"])

@@ -1,0 +1,234 @@
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spark_prof.profiler
+from spark_prof.errors import CommandError
+from spark_prof.profiler import container
+from spark_prof.profiler.container import container_command, image_of, stage_package
+
+STAGING, BUNDLE = Path("/tmp/staging"), Path("/home/me/run.bundle")
+MOUNTS = "-v /tmp/staging:/opt/spark-prof:ro -v /home/me/run.bundle:/spark-prof-bundle"
+PATH_ONLY = "-e PYTHONPATH=/opt/spark-prof"
+ADDED = f"{MOUNTS} {PATH_ONLY}"
+
+
+@pytest.fixture(autouse=True)
+def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("docker", "podman", "nerdctl", "sudo", "env"):
+        (tmp_path / name).write_bytes(b"\x7fELF")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+
+
+def rewritten(line: str, **environment: str) -> list[str]:
+    return container_command(
+        shlex.split(line), staging=STAGING, bundle=BUNDLE, environment=environment
+    )
+
+
+# The part before + are the options, the part after it IMAGE and its command.
+LINES = [
+    "docker run --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864 -it --rm"
+    " + nvcr.io/nvidia/vllm:26.01-py3 vllm serve openai/gpt-oss-120b --port 8000 -e x",
+    "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/root/.cache/huggingface"
+    ' --env "HF_TOKEN=x" -p 8000:8000 --ipc=host + vllm/vllm-openai:latest --model Qwen/Qwen3-0.6B',
+    "docker run --privileged --gpus=all -it --rm --network host --ipc=host"
+    " -v ~/.cache/huggingface:/root/.cache/huggingface --name vllm_node"
+    " --device /dev/infiniband --cap-add=IPC_LOCK + vllm-node"
+    " bash -c -i 'vllm serve m --tensor-parallel-size 2'",
+    "podman run --device nvidia.com/gpu=all --security-opt=label=disable --userns keep-id --rm"
+    " --shm-size 16g -p8000:8000 + docker.io/vllm/vllm-openai:v0.26.0 --model m",
+    "nerdctl -n k8s.io run --gpus all --rm + image@sha256:0123 --model m",
+    "sudo docker run --rm --gpus all + image vllm serve m",
+    "env DOCKER_CONFIG=/etc/docker docker --context default container run -ti + image",
+    "docker run -itu 1000:1000 -w/work --read-only --tmpfs /tmp + image python offline.py",
+    "docker run --entrypoint '' -d=false --sig-proxy=false --init --pull always + image vllm",
+    "docker run --shm-size=16g --env-file .env -h node1 -m 100g -eA=1 -e B + image",
+    "docker run --new-option=1 --mount type=bind,source=/a,target=/b,readonly + image",
+    "docker run --detach=false -v cache:/root/.cache -v /anonymous + image",
+    "docker run --rm + -- image --model m",
+    "docker run + image",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_everything_goes_right_before_the_image(line: str) -> None:
+    options, image = line.split(" + ")
+    assert rewritten(f"{options} {image}") == shlex.split(f"{options} {ADDED} {image}")
+    assert image_of(shlex.split(f"{options} {image}")) == image.removeprefix("-- ").split()[0]
+
+
+@pytest.mark.parametrize("environment", ["-e", "--env", "-ite"])
+@pytest.mark.parametrize(
+    ("given", "changed", "added"),
+    [
+        ("A=1", "A=1", PATH_ONLY),
+        ("PYTHONPATH=/a:/b", "PYTHONPATH=/opt/spark-prof:/a:/b", ""),
+        ("PYTHONPATH=", "PYTHONPATH=/opt/spark-prof", ""),
+        ("PYTHONPATH", "PYTHONPATH=/opt/spark-prof", ""),
+        ("VLLM_PLUGINS=a,b", "VLLM_PLUGINS=a,b,spark_prof", PATH_ONLY),
+        ("VLLM_PLUGINS=", "VLLM_PLUGINS=spark_prof", PATH_ONLY),
+        ("VLLM_PLUGINS=spark_prof", "VLLM_PLUGINS=spark_prof", PATH_ONLY),
+        ("VLLM_PLUGINS", "VLLM_PLUGINS", PATH_ONLY),
+    ],
+)
+def test_what_the_user_sets(environment: str, given: str, changed: str, added: str) -> None:
+    assert rewritten(f"docker run {environment} {given} image") == shlex.split(
+        f"docker run {environment} {changed} {MOUNTS} {added} image"
+    )
+
+
+@pytest.mark.parametrize("attached", ["-e", "-e=", "--env=", "-ite"])
+def test_an_attached_value_is_changed_where_it_stands(attached: str) -> None:
+    assert rewritten(f"docker run {attached}PYTHONPATH=/a image") == shlex.split(
+        f"docker run {attached}PYTHONPATH=/opt/spark-prof:/a {MOUNTS} image"
+    )
+
+
+def test_the_last_of_several_values_counts() -> None:
+    assert rewritten("docker run -e PYTHONPATH=/a -e PYTHONPATH=/b image") == shlex.split(
+        "docker run -e PYTHONPATH=/opt/spark-prof:/b -e PYTHONPATH=/opt/spark-prof:/b"
+        f" {MOUNTS} image"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prefix", "merged"),
+    [
+        ("", "/opt/spark-prof:/host"),
+        ("sudo ", "/opt/spark-prof"),
+        ("sudo -E ", "/opt/spark-prof:/host"),
+    ],
+)
+def test_a_bare_name_takes_the_engines_own_value(
+    prefix: str, merged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/host")
+    assert rewritten(f"{prefix}docker run -e PYTHONPATH image") == shlex.split(
+        f"{prefix}docker run -e PYTHONPATH={merged} {MOUNTS} image"
+    )
+
+
+def test_a_bare_name_takes_the_value_that_env_sets() -> None:
+    assert rewritten("env VLLM_PLUGINS=a docker run -e VLLM_PLUGINS image") == shlex.split(
+        f"env VLLM_PLUGINS=a docker run -e VLLM_PLUGINS=a,spark_prof {ADDED} image"
+    )
+
+
+def test_environment_of_the_recording() -> None:
+    line = rewritten(
+        "docker run -e SPARK_PROF_STEPS=9 image",
+        SPARK_PROF_BUNDLE="/home/me/run.bundle",
+        SPARK_PROF_LOG="/home/me/run.bundle/log",
+        SPARK_PROF_STEPS="20",
+        OTHER="/home/me/run.bundle.old",
+        PYTHONPATH="/image",
+        VLLM_PLUGINS="a",
+    )
+    assert line == shlex.split(
+        f"docker run -e SPARK_PROF_STEPS=20 {MOUNTS} -e PYTHONPATH=/opt/spark-prof:/image"
+        " -e SPARK_PROF_BUNDLE=/spark-prof-bundle -e SPARK_PROF_LOG=/spark-prof-bundle/log"
+        " -e OTHER=/home/me/run.bundle.old -e VLLM_PLUGINS=a,spark_prof image"
+    )
+
+
+def test_relative_folders_are_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = container_command(
+        ("docker", "run", "image"),
+        staging=Path("staging"),
+        bundle=Path("out"),
+        environment={"BUNDLE": f"{tmp_path}/out", "NAME": "out"},
+    )
+    assert line == shlex.split(
+        f"docker run -v {tmp_path}/staging:/opt/spark-prof:ro -v {tmp_path}/out:/spark-prof-bundle"
+        f" {PATH_ONLY} -e BUNDLE=/spark-prof-bundle -e NAME=out image"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("docker run", "docker run: no IMAGE"),
+        ("docker run --rm --name", "docker run: no IMAGE"),
+        ("docker run --gpus image", "docker run: no IMAGE"),
+        ("docker run -d image", "-d ends the command while the container goes on"),
+        ("docker run -itd image", "-d ends the command"),
+        ("podman run --detach image", "podman run: --detach ends the command"),
+        ("docker run --detach=true image", "--detach ends the command"),
+        ("docker run --new-option 1 image", "write --new-option=VALUE, or --new-option=true"),
+        ("docker run -z image", "-z is not known to spark-prof; write --NAME=VALUE"),
+        ("docker run -v /a:/opt/spark-prof image", "/opt/spark-prof is where spark-prof mounts"),
+        ("docker run -v /a:/opt/spark-prof/:ro image", "mount yours elsewhere"),
+        ("docker run -v/spark-prof-bundle image", "/spark-prof-bundle is where"),
+        ("docker run --tmpfs /opt/spark-prof:size=1m image", "mount yours elsewhere"),
+        ("docker run --mount type=tmpfs,dst=/opt/spark-prof image", "mount yours elsewhere"),
+        ("docker exec box vllm", "'docker exec' enters a container"),
+    ],
+)
+def test_refusal(line: str, says: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        rewritten(line)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert raised.value.exit_code == 2
+
+
+def test_a_folder_that_a_mount_cannot_name() -> None:
+    with pytest.raises(CommandError, match="has a colon"):
+        container_command(
+            ["docker", "run", "image"], staging=STAGING, bundle=Path("/a:b"), environment={}
+        )
+
+
+def test_options_are_listed_once() -> None:
+    names = (container.VALUED + container.SWITCHES).split()
+    assert len(names) == len(set(names))
+
+
+def test_staged_package_is_found_by_a_plain_python(tmp_path: Path) -> None:
+    folder = tmp_path / "staging"
+    folder.mkdir(mode=0o700)
+    previous = os.umask(0o077)
+    try:
+        stage_package(folder)
+    finally:
+        os.umask(previous)
+
+    program = (
+        "import importlib.metadata, spark_prof.errors\n"
+        "print(spark_prof.errors.__file__)\n"
+        "for entry in importlib.metadata.entry_points(group='vllm.general_plugins'):\n"
+        "    if entry.name == 'spark_prof': print(entry.value, entry.dist.name)\n"
+        "print([e.name for e in importlib.metadata.distribution('spark-prof').entry_points])\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-B", "-c", program],
+        env={"PYTHONPATH": str(folder)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.splitlines() == [
+        str(folder / "spark_prof" / "errors.py"),
+        "spark_prof.profiler.plugin:install spark-prof",
+        "['spark_prof']",
+    ]
+
+    source = Path(spark_prof.profiler.__path__[0]).parent
+    staged = folder / "spark_prof"
+    copies = {path.relative_to(staged) for path in staged.rglob("*") if path.is_file()}
+    assert copies == {path.relative_to(source) for path in source.rglob("*.py")}
+    assert all((staged / path).read_bytes() == (source / path).read_bytes() for path in copies)
+    modes = {path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}
+    assert modes == {0o755, 0o644}
