@@ -65,32 +65,27 @@ class Control:
     recordings: list[WorkerRecording] = field(default_factory=list)
     engines: list[EngineRecording] = field(default_factory=list)
     _pid: int = 0
+    _signals: bool = False
     _fence: Fence = field(default_factory=Fence)
 
     def add_worker(self, worker: Any, settings: Settings | None) -> None:
         """Takes in a worker that was just constructed, and records it if that is wanted."""
-        self._after_fork()
+        self._watch()
         self.workers.append(worker)
         if settings is not None:
             self._record_worker(worker, settings)
-        self._watch()
 
     def add_scheduler(self, scheduler: Any, settings: Settings | None) -> None:
         """Takes in a scheduler that was just constructed, and records it if that is wanted."""
-        self._after_fork()
+        self._watch()
         self.schedulers.append(scheduler)
         if settings is not None:
             self._record_scheduler(scheduler, settings)
-        self._watch()
-
-    def _after_fork(self) -> None:
-        if self._pid != os.getpid():
-            for items in (self.workers, self.schedulers, self.recordings, self.engines):
-                items.clear()
 
     def _record_worker(self, worker: Any, settings: Settings) -> None:
         rank = _global_rank(worker)
         recording = WorkerRecording(worker, settings, Process(settings, f"rank{rank}", rank))
+        recording.flush_when_idle = self._signals
         recording.install()
         self.recordings.append(recording)
         _at_exit(recording.finish)
@@ -104,14 +99,18 @@ class Control:
         _at_exit(recording.finish)
 
     def _watch(self) -> None:
-        """Starts the thread that looks for requests; once a process."""
+        """Starts the thread that looks for requests; once a process, again after a fork."""
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
+        for items in (self.workers, self.schedulers, self.recordings, self.engines):
+            items.clear()
+        self._signals = False
         if threading.current_thread() is threading.main_thread():
             # Lets an idle worker flush in the thread that started its profiler.
-            if signal.getsignal(_SIGNAL) in (signal.SIG_DFL, None):
+            if signal.getsignal(_SIGNAL) in (signal.SIG_DFL, self._on_signal):
                 signal.signal(_SIGNAL, self._on_signal)
+                self._signals = True
         threading.Thread(target=self._loop, name="spark-prof", daemon=True).start()
 
     def _loop(self) -> None:
@@ -138,14 +137,15 @@ class Control:
         return folder
 
     def _tend_worker(self, recording: WorkerRecording) -> None:
-        if recording.window.closed:
+        if recording.window.closed and not recording.wants_flush:
             self.recordings.remove(recording)
             return
         recording.process.progress(recording.window)
-        if (recording.process.folder / STOP_FILE).exists():
+        stop = (recording.process.folder / STOP_FILE).exists()
+        if stop:
             recording.request_stop()
-            if recording.idle:
-                signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+        if (stop or recording.wants_flush) and recording.idle and self._signals:
+            signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
 
     def _tend_engine(self, engine: EngineRecording) -> None:
         if (engine.process.folder / STOP_FILE).exists():

@@ -67,11 +67,13 @@ class EngineRecording:
 
     def finish(self) -> None:
         """Ends the recording and takes the wraps off the scheduler."""
-        if not self._finished:
-            self._finished = True
-            for name in ("schedule", "update_from_output"):
-                self._scheduler.__dict__.pop(name, None)
+        if self._finished:
+            return
+        self._finished = True
+        for name in ("schedule", "update_from_output"):
+            self._scheduler.__dict__.pop(name, None)
         self._fence.call("flush", self.flush)
+        self._fence.call("progress", self._process.finished)
 
     def _scheduled(self, output: Any, begin: int) -> None:
         tokens = output.total_num_scheduled_tokens

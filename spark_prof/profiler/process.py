@@ -81,6 +81,10 @@ class Process:
         value = counts | {"state": window.state.name, "finished": finished, "pid": os.getpid()}
         write_json(self.folder, progress_name(self.name), value)
 
+    def finished(self) -> None:
+        """Writes that this process has nothing more to add."""
+        write_json(self.folder, progress_name(self.name), {"finished": True, "pid": os.getpid()})
+
     def log(self, message: str) -> None:
         """Adds one line to the bundle's log."""
         append_log(self.folder, self.name, time.time_ns(), message)

@@ -49,6 +49,9 @@ class WorkerRecording:
         worker: the vLLM worker, constructed but perhaps not yet loaded.
         settings: what to record.
         process: writes the pieces of this process.
+
+    Attributes:
+        flush_when_idle: leave the last flush to whoever watches `wants_flush`.
     """
 
     def __init__(self, worker: Any, settings: Settings, process: Process) -> None:
@@ -60,6 +63,8 @@ class WorkerRecording:
         self._window = Window(settings.steps, settings.warmup_steps, settings.decode_only)
         self._backend: Backend | None = None
         self._prepared = self._watching = self._loading = self._stop = False
+        self._entered = False
+        self.flush_when_idle = False
         self._open: tuple[Batch, int] | None = None
         self._steps: list[tuple[int, ...]] = []
         self._number = self._piece = 0
@@ -77,8 +82,13 @@ class WorkerRecording:
 
     @property
     def idle(self) -> bool:
-        """Whether no recorded step is running."""
-        return self._open is None
+        """Whether none of this recording's code is running and no recorded step is."""
+        return self._open is None and not self._entered
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether the recording has ended but its last piece is still in memory."""
+        return self._window.closed and bool(self._wrapped)
 
     def install(self) -> None:
         """Wraps the worker's methods; everything else waits for the first step."""
@@ -93,11 +103,11 @@ class WorkerRecording:
 
     def finish(self) -> None:
         """Ends the recording: flushes the last piece and takes everything off the worker."""
-        if not self._window.closed:
-            self._window.closed = True
-        if self._open is None:
-            self._fence.call("flush", self._flush)
-            self._remove()
+        self._window.closed = True
+        if self._open is not None or not self._wrapped:
+            return
+        self._fence.call("flush", self._flush)
+        self._remove()
         self._fence.call("progress", self._process.progress, self._window, finished=True)
 
     def _wrap(self, name: str, around: Any) -> None:
@@ -126,7 +136,9 @@ class WorkerRecording:
             self._loading = False
 
     def _around_execute(self, original: Any, output: Any, *arguments: Any, **named: Any) -> Any:
+        self._entered = True
         self._fence.call("begin_step", self._begin_step, output)
+        self._entered = False
         if self._fence.failed & _VITAL and not self._window.closed:
             self._open = None
             self.finish()
@@ -195,7 +207,10 @@ class WorkerRecording:
         )  # fmt: skip
         self._number += 1
         self._window.count()
-        if self._window.closed or self._stop:
+        if self._stop:
+            self._window.closed = True
+        # Flushing takes long enough to be felt by a request: if it can, it waits for a pause.
+        if self._window.closed and not self.flush_when_idle:
             self.finish()
 
     def _prepare(self) -> None:

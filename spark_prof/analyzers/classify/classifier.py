@@ -40,7 +40,7 @@ _COMPILED = tuple((rule, re.compile(rule.pattern), re.compile(rule.arguments)) f
 # kernels name theirs (vllm::ScalarType::id: exponent, mantissa, sign, ... packed in one integer).
 _TYPE = re.compile(
     r"(?P<fp8>(?<![uU])e[45]m[32]|Float8|fp8|\b2814749767172868[lL]?\b)"
-    r"|(?P<fp4>e2m1|float4|fp4)"
+    r"|(?P<fp4>e2m1|fp4)"
     r"|(?P<bf16>bf16|bfloat16|BFloat16|\b1125899906909960[lL]?\b)"
     r"|(?P<tf32>tf32|tfloat32)"
     r"|(?P<fp16>fp16|(?<![A-Za-z0-9])f16|f16f16|__half\b|\bhalf\b|half_t\b|::Half\b"

@@ -14,10 +14,18 @@ NAME_LIMIT = 4096
 """Characters of a name that are looked at; the rest is dropped."""
 
 _COPY = re.compile(r"\[?((?:CUDA )?[Mm]em(?:cpy|set)(?: [\w-]+)*)")
-# ncu loses the first bracket of <unnamed>, so its remains are removed as well.
-_ANONYMOUS = ("(anonymous namespace)::", "<unnamed>::", "{anonymous}::", "unnamed>::")
+# ncu drops the first bracket of <unnamed>: "void unnamed>::f<...>", and so "f<unnamed>::T, ...>"
+# opens the arguments of f.
+_ANONYMOUS = re.compile(
+    r"\(anonymous namespace\)::|\{anonymous\}::|(?<!\w)<unnamed>::|\bunnamed>::"
+)
 _OPENING = {")": "(", "]": "[", "}": "{"}
-_MANGLED_STEP = re.compile(r"(?P<literal>L[a-z]n?\d+E)|(?P<length>\d{1,4})|(?P<other>.)", re.DOTALL)
+# Numbers that are no length stand in literals (Li128E) and in references back (S1F_).
+_MANGLED_STEP = re.compile(
+    r"(?P<number>L[a-z]n?\d{1,20}E|[ST][0-9A-Z]{0,4}_|E\d{1,20}E)"
+    r"|(?P<length>\d{1,4})|(?P<other>.)",
+    re.DOTALL,
+)
 
 
 def base_name(name: str) -> str:
@@ -37,8 +45,7 @@ def split_name(name: str) -> tuple[str, str]:
     if name.startswith("_Z"):
         base, arguments = _split_mangled(name)
     else:
-        for anonymous in _ANONYMOUS:
-            name = name.replace(anonymous, "")
+        name = _ANONYMOUS.sub("", name)
         base, arguments = _split_demangled(name)
     return base or name, arguments
 

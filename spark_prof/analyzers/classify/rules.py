@@ -44,6 +44,10 @@ _CUDA = "cuda-core"
 _COPY = "copy"
 _UNKNOWN = "unknown"
 
+# CUTLASS wrappers: what they wrap is their first template argument.
+_DEVICE_KERNEL = r"^(?:cutlass::)?device_kernel$"
+_CUTLASS2_KERNEL = r"^(?:cutlass\w*::)?Kernel2?$"
+
 _COPIES = (
     Rule(
         "memcpy",
@@ -59,7 +63,7 @@ _CPU_OPERATORS = (
     Rule(
         "cpu-matmul",
         r"^aten::(?:mm|addmm|linear|matmul|bmm|baddbmm|addbmm|mv|addmv|_addmm_activation"
-        r"|_scaled_mm|_int_mm|_weight_int\w*_mm|mkldnn_linear|_mkl_linear)$",
+        r"|_scaled_mm|_int_mm|_weight_int\w*_mm\w*|mkldnn_linear|_mkl_linear)$",
         "aten::mm",
         _UNKNOWN,
         gemm=True,
@@ -91,8 +95,8 @@ _CPU_OPERATORS = (
     ),
     Rule(
         "cpu-kv-write",
-        r"^(?:_C\w*|vllm)::(?:cpu_attn_reshape_and_cache|reshape_and_cache\w*"
-        r"|concat_and_cache_mla\w*|unified_(?:mla_)?kv_cache_update|compute_slot_mapping\w*)$",
+        r"^_C\w*::(?:cpu_attn_reshape_and_cache|reshape_and_cache\w*|concat_and_cache_mla\w*"
+        r"|compute_slot_mapping\w*)$|^vllm::unified_(?:mla_)?kv_cache_update$",
         "_C::cpu_attn_reshape_and_cache",
         _UNKNOWN,
         component="kv_write",
@@ -108,9 +112,9 @@ _CPU_OPERATORS = (
     ),
     Rule(
         "cpu-ssm",
-        r"^(?:_C\w*|vllm)::(?:mamba_\w+|selective_(?:scan|state_update)\w*|causal_conv1d_\w+"
-        r"|chunk_gated_delta_rule\w*|fused_sigmoid_gating_delta_rule\w*|fused_gdn_gating\w*"
-        r"|(?:qwen_|cpu_)?gdn_attention_core\w*)$",
+        r"^_C\w*::(?:mamba_\w+|selective_(?:scan|state_update)\w*|causal_conv1d_\w+"
+        r"|chunk_gated_delta_rule\w*|fused_sigmoid_gating_delta_rule\w*|fused_gdn_gating\w*)$"
+        r"|^vllm::(?:mamba_mixer2?|(?:qwen_|cpu_)?gdn_attention_core)$",
         "_C::causal_conv1d_update_cpu_vec",
         _UNKNOWN,
         component="ssm",
@@ -124,7 +128,7 @@ _CPU_OPERATORS = (
     ),
     Rule(
         "cpu-rope",
-        r"^(?:_C\w*|vllm)::\w*rotary_embedding\w*$",
+        r"^_C\w*::\w*rotary_embedding$|^vllm::(?:flashinfer_)?rotary_embedding$",
         "_C::rotary_embedding",
         _UNKNOWN,
         component="rope",
@@ -223,7 +227,7 @@ _ATTENTION = (
     ),
     Rule(
         "flash3-combine",
-        r"^(?:cutlass::)?device_kernel$",
+        _DEVICE_KERNEL,
         "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<16>,"
         " cute::C<64> >, 5, 256, 1> >(int)",
         _CUDA,
@@ -232,22 +236,22 @@ _ATTENTION = (
     ),
     Rule(
         "flash3",
-        r"^(?:cutlass::)?device_kernel$",
+        _DEVICE_KERNEL,
         "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<"
         "flash::CollectiveMainloopFwdSm90<2, 64, cutlass::bfloat16_t, float> > > >(int)",
         _TENSOR,
         component="attention",
-        arguments=r"FlashAttn(?:Fwd|Bwd)Sm\d",
+        arguments=r"FlashAttnFwdSm\d",
         precision_from_arguments=True,
     ),
     Rule(
         "cutlass-fmha",
-        r"^(?:cutlass::)?device_kernel$",
+        _DEVICE_KERNEL,
         "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaFwdKernelTma"
         "Warpspecialized<cute::tuple<int> > >(int)",
         _TENSOR,
         component="attention",
-        arguments=r"Sm100Fmha|Sm100Mla",
+        arguments=r"Sm100(?:FmhaFwd|FmhaMla|Mla)Kernel\w*Warp[sS]pecialized",
     ),
     Rule(
         "flash-metadata",
@@ -257,8 +261,24 @@ _ATTENTION = (
         component="attention",
     ),
     Rule(
+        "flashmla-combine",
+        r"(?:^|::)(?:flash_fwd_mla_combine|get_mla_metadata)_kernel",
+        "void get_mla_metadata_kernel(Mla_metadata_params)",
+        _CUDA,
+        component="attention",
+    ),
+    Rule(
+        "flashmla",
+        r"(?:^|::)flash_fwd_\w*mla_kernel",
+        "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, cutlass::bfloat16_t>"
+        " >(Flash_fwd_mla_params)",
+        _TENSOR,
+        component="attention",
+        precision_from_arguments=True,
+    ),
+    Rule(
         "flash2",
-        r"(?:^|::)flash_(?:fwd|bwd)_\w*kernel",
+        r"(?:^|::)flash_fwd_\w*kernel",
         "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64,"
         " cutlass::bfloat16_t>, (bool)0>(flash::Flash_fwd_params)",
         _TENSOR,
@@ -275,7 +295,7 @@ _ATTENTION = (
     ),
     Rule(
         "flash4",
-        r"^kernel_cutlass_kernel_\w*(?:FlashAttention(?:Forward|Backward)|AttnForwardSm\d"
+        r"^kernel_cutlass_kernel_\w*(?:FlashAttentionForward|AttnForwardSm\d"
         r"|FusedMultiHeadAttention)",
         "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100"
         "_object_at__tensor",
@@ -382,22 +402,6 @@ _ATTENTION = (
         "void vllm::paged_attention_v1_kernel<__nv_bfloat16, 128, 16, 128>(__nv_bfloat16*)",
         _CUDA,
         component="attention",
-    ),
-    Rule(
-        "flashmla-combine",
-        r"(?:^|::)(?:flash_fwd_mla_combine|get_mla_metadata)_kernel",
-        "void get_mla_metadata_kernel(Mla_metadata_params)",
-        _CUDA,
-        component="attention",
-    ),
-    Rule(
-        "flashmla",
-        r"(?:^|::)flash_fwd_\w*mla_kernel",
-        "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, cutlass::bfloat16_t>"
-        " >(Flash_fwd_mla_params)",
-        _TENSOR,
-        component="attention",
-        precision_from_arguments=True,
     ),
     Rule(
         "sparse-attention-topk",
@@ -564,8 +568,7 @@ _EXPERTS = (
 _CONVERSIONS = (
     Rule(
         "activation-and-quantize",
-        r"(?:silu|gelu|relu|swiglu|act)\w*_(?:mul|and_mul|squared)\w*(?:quant|cvt)"
-        r"|silu_mul_cvt|^_silu_mul_\w*quant",
+        r"(?:^|::)_?(?:silu|gelu|relu|swiglu|act)\w*_(?:mul|squared)\w*(?:quant|cvt)",
         "void vllm::silu_mul_cvt_fp16_to_fp4<__nv_bfloat16, false>(int, int)",
         _CUDA,
     ),
@@ -579,16 +582,15 @@ _CONVERSIONS = (
     ),
     Rule(
         "quantize-fp4",
-        r"(?:^|::)(?:mxfp4_)?cvt_fp16_to_fp4|nvfp4_quant|mxfp4_quant|(?:^|_)fp4_quant"
-        r"|NVFP4Quant|MXFP4Quant|Nvfp4Quant|Mxfp4Quant",
+        r"(?:^|::)(?:mxfp4_)?cvt_fp16_to_fp4|(?:^|::)_?(?:nv|mx)fp4_quant(?!_dequant)",
         "void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>(int, int, __nv_bfloat16 const*)",
         _CUDA,
         conversion="quantize",
     ),
     Rule(
         "quantize-block",
-        r"quantize_with_block_size|quantize_mxfp8|mxfp8_(?:experts_)?quant"
-        r"|MXFP8Quant|Mxfp8Quant|^_downcast_to_mxfp",
+        r"(?:^|::)quantize_with_block_size|(?:^|::)_?(?:quantize_mxfp8|mxfp8_(?:experts_)?quant)"
+        r"|^_downcast_to_mxfp|^kernel_cutlass_kernel_flashinferquantization\w*Quantize",
         "void tensorrt_llm::kernels::quantize_with_block_size<(tensorrt_llm::"
         "BlockScaleQuantizationType)2, __nv_bfloat16, 32, true>(flashinfer::QuantizationSFLayout)",
         _CUDA,
@@ -596,9 +598,10 @@ _CONVERSIONS = (
     ),
     Rule(
         "quantize-fp8-int8",
-        r"scaled_fp8_quant|segmented_max_reduction|per_token_(?:group_)?quant"
-        r"|(?:dynamic|static)_scaled_int8\w*_quant|per_token_cast_to_fp8|per_block_cast_to_fp8"
-        r"|^_quantize_pad_fp8|scale_1x128_kernel|dynamicPerTokenScaledQuant",
+        r"(?:^|::)(?:dynamic_per_token_)?scaled_fp8_quant|(?:^|::)segmented_max_reduction"
+        r"|(?:^|::)_?per_token_(?:group_)?quant|(?:^|::)(?:dynamic|static)_scaled_int8\w*_quant"
+        r"|per_(?:token|block)_cast_to_fp8|^_quantize_pad_fp8|scale_1x128_kernel"
+        r"|dynamicPerTokenScaledQuant",
         "void vllm::scaled_fp8_quant_kernel_strided<c10::BFloat16, c10::Float8_e4m3fn>(int)",
         _CUDA,
         conversion="quantize",
@@ -654,7 +657,7 @@ _CONVERSIONS = (
         "at::TensorIteratorBase&)::{lambda(float)#1}, std::array<char*, 2ul> >(int)",
         _CUDA,
         conversion="cast",
-        arguments=r"(?:bfloat16|float16|float8\w*)_copy_kernel_cuda",
+        arguments=r"b?float16_copy_kernel_cuda",
     ),
     Rule(
         "torch-cast-unrolled",
@@ -742,7 +745,7 @@ _GEMM = (
     ),
     Rule(
         "split-k-reduce",
-        r"splitK_?[rR]educe|split_?k_reduce|splitKreduce",
+        r"split_?[kK]_?[rR]educe",
         "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float>(int)",
         _CUDA,
     ),
@@ -840,16 +843,16 @@ _GEMM = (
     ),
     Rule(
         "cutlass2-convolution",
-        r"^(?:cutlass\w*::)?Kernel2?$",
+        _CUTLASS2_KERNEL,
         "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16_128x128"
         "_32x3_nhwc_align8>(T1::Params)",
         _TENSOR,
-        arguments=r"tensorop_\w*(?:fprop|dgrad|wgrad)",
+        arguments=r"tensorop_\w*(?:fprop|dgrad|wgrad)|ImplicitGemmConvolution.*MmaTensorOp",
         precision_from_arguments=True,
     ),
     Rule(
         "cutlass2-simt",
-        r"^(?:cutlass\w*::)?Kernel2?$",
+        _CUTLASS2_KERNEL,
         "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(T1::Params)",
         _CUDA,
         "fp32",
@@ -858,7 +861,7 @@ _GEMM = (
     ),
     Rule(
         "cutlass2",
-        r"^(?:cutlass\w*::)?Kernel2?$",
+        _CUTLASS2_KERNEL,
         "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn"
         "_align8>(T1::Params)",
         _TENSOR,
@@ -877,7 +880,7 @@ _GEMM = (
     ),
     Rule(
         "cutlass3-mixed-input",
-        r"^(?:cutlass::)?device_kernel$",
+        _DEVICE_KERNEL,
         "void cutlass::device_kernel<machete::MacheteKernelTemplate<cutlass::bfloat16_t, cutlass::"
         "vllm_uint4b8_t> >(int)",
         _TENSOR,
@@ -886,7 +889,7 @@ _GEMM = (
     ),
     Rule(
         "cutlass3-grouped",
-        r"^(?:cutlass::)?device_kernel$",
+        _DEVICE_KERNEL,
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::"
         "GroupProblemShape<cute::tuple<int, int, int> >, cutlass::gemm::collective::CollectiveMma<"
         "cutlass::gemm::MainloopSm120ArrayTmaWarpSpecializedBlockScaled<2>, cute::tuple<cutlass::"
@@ -899,7 +902,7 @@ _GEMM = (
     ),
     Rule(
         "cutlass3",
-        r"^(?:cutlass::)?device_kernel$",
+        _DEVICE_KERNEL,
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int,"
         " int, int>, cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm120Tma"
         "WarpSpecializedBlockScaled<2>, cute::tuple<cutlass::float_e2m1_t, cutlass::float_ue4m3_t>"
@@ -911,15 +914,25 @@ _GEMM = (
     ),
     Rule(
         "cutlass3-named",
-        r"^(?:cutlass::)?device_kernel$|^cutlass3x_sm\d+_tensorop",
+        _DEVICE_KERNEL,
         "void cutlass::device_kernel<cutlass3x_sm100_tensorop_s128x256x16gemm_bf16_bf16_f32>(int)",
         _TENSOR,
         gemm=True,
-        arguments=r"cutlass3x_sm\d+_tensorop|^$",
+        arguments=r"cutlass3x_sm\d+_(?:bs|sp)?tensorop",
+    ),
+    Rule(
+        "cutlass3-trtllm-fp4",
+        _DEVICE_KERNEL,
+        "void cutlass::device_kernel<flashinfer::gemm::DeviceGemmFp4GemmSm120_bfloat16_128_128_128"
+        "_1_1_1_1SM<flashinfer::gemm::_1SM>::GemmKernel>(int)",
+        _TENSOR,
+        "fp4",
+        gemm=True,
+        arguments=r"DeviceGemmFp4GemmSm\d",
     ),
     Rule(
         "cutlass3-other",
-        r"^(?:cutlass::)?device_kernel$",
+        _DEVICE_KERNEL,
         "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<GemmUniversal"
         "<int> > >(int)",
         _UNKNOWN,
@@ -1002,14 +1015,6 @@ _GEMM = (
         gemm=True,
     ),
     Rule(
-        "cute-dsl-norm",
-        r"^kernel_cutlass_kernel_\w*RMSNorm",
-        "kernel_cutlass_kernel_flashinfernormkernelsfused_add_rmsnormFusedAddRMSNormKernel"
-        "_object_at__tensorptrbf16gmem",
-        _CUDA,
-        component="norm",
-    ),
-    Rule(
         "cute-dsl-gemm",
         r"^kernel_cutlass_kernel_\w*BlockScaled\w*Gemm",
         "kernel_cutlass_kernel_flashinfergemmkernelsgrouped_gemm_masked_blackwellSm100BlockScaled"
@@ -1037,10 +1042,24 @@ _GEMM = (
 
 _LAYER_PARTS = (
     Rule(
+        "cute-dsl-norm",
+        r"^kernel_cutlass_kernel_\w*RMSNorm",
+        "kernel_cutlass_kernel_flashinfernormkernelsfused_add_rmsnormFusedAddRMSNormKernel"
+        "_object_at__tensorptrbf16gmem",
+        _CUDA,
+        component="norm",
+    ),
+    Rule(
         "qk-norm-rope",
-        r"fusedQKNormRope|fused_qk_\w*norm_\w*rope",
+        r"fusedQKNormRope|fused_qk_(?:rms)?norm_rope",
         "void tensorrt_llm::kernels::fusedQKNormRopeKernel<128, true>(int)",
         _CUDA,
+    ),
+    Rule(
+        "inductor-dot",
+        r"^triton_(?:red|per)_fused\w*_(?:b|add)?mm_",
+        "triton_red_fused_mm_0",
+        _UNKNOWN,
     ),
     Rule(
         "inductor-embedding-norm",
@@ -1054,12 +1073,6 @@ _LAYER_PARTS = (
         "triton_red_fused_fused_add_rms_norm_1",
         _CUDA,
         component="norm",
-    ),
-    Rule(
-        "inductor-dot",
-        r"^triton_(?:poi|red|per)_fused\w*_(?:b|add)?mm_",
-        "triton_red_fused_mm_0",
-        _UNKNOWN,
     ),
     Rule("inductor", r"^triton_(?:poi|red|per|for)_fused", "triton_poi_fused_2", _CUDA),
     Rule(
@@ -1138,7 +1151,8 @@ _SAMPLER = (
 _GENERIC = (
     Rule(
         "torch-elementwise",
-        r"(?:^|::)(?:vectorized_|unrolled_|index_|legacy_|distribution_)?elementwise_kernel(?:_\w+)?$"
+        r"(?:^|::)(?:vectorized_|unrolled_|index_|legacy_|distribution_)?elementwise_kernel"
+        r"(?:_\w+)?$"
         r"|distribution_elementwise_grid_stride_kernel$",
         "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
         "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}> >(int)",

@@ -1,0 +1,61 @@
+"""Says where each token's time goes in a vLLM run on an NVIDIA GPU.
+
+    bundle = spark_prof.load("my-run")
+    report = spark_prof.report(bundle)
+    report.components[0].name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_prof.analyzers.model import Report
+    from spark_prof.traces.bundle import Bundle
+
+__all__ = ["load", "record", "report"]
+
+
+def load(path: str | Path) -> Bundle:
+    """Opens a bundle.
+
+    Raises:
+        CommandError: the folder is no bundle, or part of it is missing or damaged.
+    """
+    from spark_prof.traces.assemble import open_bundle
+
+    return open_bundle(Path(path))
+
+
+def record(command: Sequence[str], out: str | Path, steps: int = 0) -> Bundle:
+    """Runs a command that starts vLLM and records it.
+
+    Args:
+        command: the command line, such as ["vllm", "bench", "latency", "--model", "..."].
+        out: the bundle's folder, which must not exist or be empty.
+        steps: steps to record, 0 for all of them.
+
+    Raises:
+        CommandError: the command does not start vLLM, or nothing was recorded.
+    """
+    from spark_prof.profiler.record import record as record_command
+    from spark_prof.profiler.settings import Settings
+
+    settings = Settings(bundle=str(Path(out).absolute()), steps=steps)
+    return record_command(command, settings, lambda _: None)[0]
+
+
+def report(source: Bundle | str | Path, rank: int | None = None) -> Report:
+    """The report of one rank of a bundle, as data.
+
+    Args:
+        source: an opened bundle or its folder.
+        rank: the rank, the lowest one if None.
+    """
+    from spark_prof.analyzers.summary import summarize
+    from spark_prof.traces.bundle import Bundle
+
+    bundle = source if isinstance(source, Bundle) else load(source)
+    return summarize(bundle, rank)

@@ -1,0 +1,130 @@
+"""Records a vLLM server that is already running, for a window.
+
+The server needs nothing but spark-prof installed where it runs: the dormant plugin waits for a
+request file. Server and recorder are the same user on the same host (or in the same container).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from spark_prof.errors import CommandError
+from spark_prof.profiler.control import registry_folder, request_name
+from spark_prof.profiler.record import make_bundle, prepare_bundle, remove_empty
+from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.watch import Watcher
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.pieces import pieces_folder
+
+__all__ = ["attach", "recordable_processes"]
+
+_FLUSH_SECONDS = 30.0
+
+
+def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
+    """Records a running server.
+
+    Args:
+        url: where the server listens, such as http://127.0.0.1:8000.
+        settings: what to record.
+        say: shows one line of progress.
+
+    Raises:
+        CommandError: nothing listens there, it cannot be recorded, or it ran no step.
+    """
+    processes = recordable_processes(_port_of(url))
+    folder = settings.folder
+    prepare_bundle(folder, ["--attach", url], settings)
+    watcher = Watcher(pieces_folder(folder), settings.steps, say)
+    state = "complete"
+    try:
+        registry = registry_folder()
+        for process in processes:
+            _request(registry, process.pid, settings)
+        say(f"asked {len(processes)} processes to record; send the server requests")
+        try:
+            while not watcher.done():
+                watcher.check()
+                if not any(process.is_running() for process in processes):
+                    state = "interrupted"
+                    break
+                watcher.show()
+                watcher.wait(watcher.done, 0.5)
+        except KeyboardInterrupt:
+            state = "interrupted"
+            say("ending the recording and keeping what there is")
+        watcher.stop()
+        watcher.wait(watcher.done, _FLUSH_SECONDS if watcher.recorded() else 2.0)
+        watcher.wait_for_engine()
+        return make_bundle(folder, watcher, say, state)
+    finally:
+        remove_empty(folder)
+
+
+def recordable_processes(port: int) -> list[psutil.Process]:
+    """The vLLM processes below whatever listens on that port that spark-prof can record.
+
+    Raises:
+        CommandError: there are none.
+    """
+    server = _listener(port)
+    if server is None:
+        raise CommandError(f"nothing that this user may look at listens on port {port}")
+    family = [server, *server.children(recursive=True)]
+    registry = registry_folder()
+    found = [process for process in family if _is_registered(registry, process)]
+    if not found:
+        raise CommandError(
+            f"the server on port {port} (process {server.pid}) cannot be recorded: install "
+            "spark-prof in its environment and start it again (for a container, run this inside it)"
+        )
+    return found
+
+
+def _is_registered(registry: Path, process: psutil.Process) -> bool:
+    """Whether the process said so itself; an old file of an earlier process does not count."""
+    path = registry / f"{process.pid}.json"
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        started: float = process.create_time()
+        return value.get("pid") == process.pid and path.stat().st_mtime >= started - 1
+    except (OSError, ValueError, psutil.Error):
+        return False
+
+
+def _listener(port: int) -> psutil.Process | None:
+    for process in psutil.process_iter():
+        try:
+            connections = process.net_connections(kind="tcp")
+        except psutil.Error:
+            continue
+        for connection in connections:
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                return process
+    return None
+
+
+def _port_of(url: str) -> int:
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise CommandError(f"{url} is no address of a server: {error}") from error
+    if parts.hostname not in ("127.0.0.1", "localhost", "::1", "0.0.0.0"):
+        raise CommandError(
+            f"{parts.hostname or url} is not this host; run spark-prof record --attach where the "
+            "server runs"
+        )
+    return port or 8000
+
+
+def _request(registry: Path, pid: int, settings: Settings) -> None:
+    temporary = registry / f".{pid}.request.{os.getpid()}"
+    temporary.write_text(settings.to_json(), encoding="utf-8")
+    os.replace(temporary, registry / request_name(pid))

@@ -1,0 +1,225 @@
+"""Starts a command that runs vLLM, records it, and leaves a bundle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from spark_prof.errors import CommandError
+from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
+from spark_prof.profiler.container import container_command, stage_package
+from spark_prof.profiler.settings import ENVIRONMENT, Settings
+from spark_prof.profiler.watch import Watcher
+from spark_prof.traces.assemble import RECORDING_FILE, assemble
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.pieces import pieces_folder, write_json
+
+__all__ = ["make_bundle", "prepare_bundle", "record"]
+
+_SMALLEST_DISK = 128 << 20
+_FLUSH_SECONDS = 30.0
+_END_SECONDS = 60.0
+
+Say = Callable[[str], None]
+
+
+def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> None:
+    """Makes the folder that the recorded processes write into.
+
+    Raises:
+        CommandError: it exists and holds something, cannot be written, or the disk is full.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CommandError(f"{folder} exists already; choose another --out or remove it")
+    try:
+        pieces_folder(folder).mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        value = {"command": list(command), "settings": asdict(settings)}
+        write_json(pieces_folder(folder), RECORDING_FILE, value)
+    except OSError as error:
+        remove_empty(folder)
+        raise CommandError(f"cannot write to {folder}: {error.strerror or error}") from error
+    if free < _SMALLEST_DISK:
+        remove_empty(folder)
+        raise CommandError(f"only {free >> 20} MiB are free for {folder}; a recording needs more")
+
+
+def remove_empty(folder: Path) -> None:
+    """Removes a bundle folder in which nothing was recorded."""
+    if any(pieces_folder(folder).glob("*.steps.npy")):
+        return
+    shutil.rmtree(pieces_folder(folder), ignore_errors=True)
+    try:
+        folder.rmdir()
+    except OSError:
+        return
+
+
+def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
+    """Assembles the bundle, with progress where it takes long.
+
+    Raises:
+        CommandError: nothing was recorded, or it cannot be written.
+    """
+
+    def progress(done: int, total: int) -> None:
+        if total > 4 and (done == total or done % max(1, total // 4) == 0):
+            say(f"writing piece {done} of {total}")
+
+    say("writing the bundle")
+    try:
+        return assemble(folder, state=state, progress=progress)
+    except CommandError:
+        watcher.check()
+        raise
+
+
+def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, int]:
+    """Runs the command and records it.
+
+    Args:
+        argv: the command line that starts vLLM.
+        settings: what to record; `bundle` is the folder to make.
+        say: shows one line of progress.
+
+    Returns:
+        The bundle and the command's exit code.
+
+    Raises:
+        CommandError: the command is not one that starts vLLM, or nothing was recorded.
+    """
+    command = recognise(argv)
+    folder = settings.folder
+    prepare_bundle(folder, argv, settings)
+    watcher = Watcher(pieces_folder(folder), settings.steps, say)
+    try:
+        with tempfile.TemporaryDirectory(prefix="spark-prof-") as staging:
+            return _run(command, settings, watcher, Path(staging), say)
+    finally:
+        remove_empty(folder)
+
+
+def _run(
+    command: Command, settings: Settings, watcher: Watcher, staging: Path, say: Say
+) -> tuple[Bundle, int]:
+    stage_package(staging)
+    bundle: Bundle | None = None
+    interrupted = False
+    with _terminated_as_interrupt(), _started(command, settings, staging) as child:
+        try:
+            while child.poll() is None and not watcher.done():
+                watcher.check()
+                watcher.show()
+                watcher.wait(lambda: child.poll() is not None, 0.2)
+            if child.poll() is None:
+                watcher.stop()
+                watcher.wait_for_engine()
+                bundle = make_bundle(settings.folder, watcher, say, "complete")
+                say(f"{bundle.path} is ready; the command goes on, Ctrl-C ends it")
+                child.wait()
+        except KeyboardInterrupt:
+            interrupted = True
+            if bundle is None:
+                say("ending the recording and keeping what there is")
+                watcher.stop()
+                watcher.wait(
+                    lambda: child.poll() is not None or (watcher.done() and bool(watcher.ranks())),
+                    _FLUSH_SECONDS if watcher.recorded() else 1.0,
+                )
+                watcher.wait_for_engine()
+    code = child.returncode
+    if bundle is None:
+        if not any(watcher.pieces.glob("*.steps.npy")):
+            watcher.check()
+            raise CommandError(_why_nothing(watcher, code, interrupted))
+        state = "interrupted" if interrupted or code else "complete"
+        bundle = make_bundle(settings.folder, watcher, say, state)
+    return bundle, 0 if interrupted else code
+
+
+@contextmanager
+def _started(command: Command, settings: Settings, staging: Path) -> Iterator[Any]:
+    """Runs the command; whatever happens, it has ended afterwards."""
+    argv, environment = _launch(command, settings, staging, os.environ)
+    try:
+        child = subprocess.Popen(argv, env=environment)
+    except OSError as error:
+        raise CommandError(f"cannot start {argv[0]}: {error.strerror or error}") from error
+    try:
+        yield child
+    finally:
+        _end(child)
+
+
+def _launch(
+    command: Command, settings: Settings, staging: Path, environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The command line and environment that record."""
+    if command.kind == "container":
+        os.chmod(settings.folder, 0o777)
+        os.chmod(pieces_folder(settings.folder), 0o777)
+        inside = {ENVIRONMENT: settings.to_json()}
+        argv = container_command(
+            command.argv, staging=staging, bundle=settings.folder, environment=inside
+        )
+        return argv, dict(environment)
+    paths = [str(staging), *filter(None, [environment.get("PYTHONPATH")])]
+    added = {ENVIRONMENT: settings.to_json(), "PYTHONPATH": os.pathsep.join(paths)}
+    return list(command.argv), with_plugin_allowed(dict(environment) | added)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Ends the command: first as Ctrl-C would, then harder."""
+    for sent, seconds in ((signal.SIGINT, _END_SECONDS), (signal.SIGTERM, 10.0)):
+        if child.poll() is not None:
+            return
+        child.send_signal(sent)
+        try:
+            child.wait(seconds)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            continue
+    if child.poll() is None:
+        child.kill()
+        child.wait()
+
+
+@contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """Treats SIGTERM like Ctrl-C for as long as the command runs."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _why_nothing(watcher: Watcher, code: int, interrupted: bool) -> str:
+    if interrupted:
+        return "ended before any step was recorded; nothing was written"
+    if watcher.ranks() or any(watcher.pieces.glob("*.facts.json")):
+        passed = max((int(rank.get("passed", 0)) for rank in watcher.ranks()), default=0)
+        if passed:
+            return (
+                f"the command ended after {passed} steps, none of which was wanted; "
+                "ask for fewer --warmup-steps, or leave out --decode-only"
+            )
+        return f"the engine ran no step (exit code {code}); send it a request while it is recorded"
+    if code:
+        return f"the command ended with exit code {code} before vLLM had started; see its output"
+    return (
+        "the command ended and never ran vLLM's engine with spark-prof's plugin; "
+        "does it start vLLM, and is SPARK_PROF or VLLM_PLUGINS changed on the way?"
+    )
