@@ -54,24 +54,31 @@ def _split_demangled(name: str) -> tuple[str, str]:
     base: list[str] = []
     start, end = -1, len(name)
     open_brackets: list[str] = []
+    count = dict.fromkeys("<([{", 0)
     for position, character in enumerate(name):
         if character == "<":
             if not open_brackets and start < 0:
                 start = position + 1
             open_brackets.append(character)
+            count[character] += 1
         elif character == ">":
             # Inside parentheses it compares, after a minus it is an arrow: neither closes.
             if open_brackets[-1:] == ["<"] and name[position - 1] != "-":
-                open_brackets.pop()
+                count[open_brackets.pop()] -= 1
                 if not open_brackets:
                     end = position
         elif character in "([{":
             if base and not open_brackets:
                 break
             open_brackets.append(character)
+            count[character] += 1
         elif character in _OPENING:
-            while open_brackets and open_brackets.pop() != _OPENING[character]:
-                pass
+            # A closing bracket whose opening one was lost is ignored.
+            while count[_OPENING[character]]:
+                closed = open_brackets.pop()
+                count[closed] -= 1
+                if closed == _OPENING[character]:
+                    break
         elif not open_brackets:
             if character == " ":  # what came before was the return type
                 base.clear()

@@ -1152,10 +1152,9 @@ _GENERIC = (
     Rule(
         "torch-elementwise",
         r"(?:^|::)(?:vectorized_|unrolled_|index_|legacy_|distribution_)?elementwise_kernel"
-        r"(?:_\w+)?$"
-        r"|distribution_elementwise_grid_stride_kernel$",
-        "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
-        "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}> >(int)",
+        r"(?:_\w+)?$|distribution_elementwise_grid_stride_kernel$",
+        "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+        "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}> >(int)",
         _CUDA,
     ),
     Rule(

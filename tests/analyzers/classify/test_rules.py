@@ -254,7 +254,7 @@ def test_b200_tensor_core_share_and_components() -> None:
 
 
 @needs_traces
-def test_components_agree_with_the_modules_of_the_eager_trace() -> None:
+def test_eager_trace_shows_the_components_that_names_can_tell() -> None:
     times = kernel_times(TRACES / "kineto" / EAGER)
     found = {classify(name).component for name in times}
     assert {"experts", "router", "attention", "kv_write", "rope", "norm", "sampler"} <= found

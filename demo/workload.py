@@ -1,0 +1,77 @@
+"""Runs a few batches through vLLM's offline engine and prints, as JSON, what came back.
+
+The printed times are the engine's own: from each batch's first scheduling to its last token.
+
+usage: python -m demo.workload MODEL_FOLDER [--batch 2] [--prompt 32] [--tokens 32] [--rounds 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+
+def main() -> None:
+    """Runs the workload that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--prompt", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--compile", action="store_true", help="not eager: vLLM's default")
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--memory", type=float, default=0.4, help="share of the memory to use")
+    parser.add_argument("--show-tokens", action="store_true", help="print the generated tokens")
+    options = parser.parse_args()
+
+    from vllm import LLM, SamplingParams
+
+    engine: dict[str, Any] = {}
+    if options.compile:
+        sizes = sorted({1, 2, 4, options.batch})
+        engine["compilation_config"] = {"cudagraph_capture_sizes": sizes}
+    llm = LLM(
+        model=options.model,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        max_model_len=1024,
+        max_num_seqs=max(4, options.batch),
+        gpu_memory_utilization=options.memory,
+        enforce_eager=not options.compile,
+        tensor_parallel_size=options.tensor_parallel,
+        enable_prefix_caching=False,
+        disable_log_stats=False,
+        **engine,
+    )
+    sampling = SamplingParams(
+        max_tokens=options.tokens, ignore_eos=True, detokenize=False, temperature=0.0
+    )
+    rounds = []
+    for number in range(options.rounds):
+        prompts = [
+            {"prompt_token_ids": [3 + (7 * i + j + number) % 500 for j in range(options.prompt)]}
+            for i in range(options.batch)
+        ]
+        begin = time.perf_counter()
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        wall = time.perf_counter() - begin
+        metrics = [output.metrics for output in outputs if output.metrics is not None]
+        first = min((m.scheduled_ts for m in metrics), default=0.0)
+        last = max((m.last_token_ts for m in metrics), default=0.0)
+        tokens = [list(output.outputs[0].token_ids) for output in outputs]
+        rounds.append(
+            {
+                "wall_s": wall,
+                "engine_s": last - first,
+                "tokens": sum(map(len, tokens)),
+                "output": tokens if options.show_tokens else None,
+            }
+        )
+    print("WORKLOAD " + json.dumps({"rounds": rounds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
