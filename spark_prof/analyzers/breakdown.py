@@ -27,16 +27,17 @@ def component_rows(
     phase = phase_of.reindex(kernels["step"]).to_numpy()
     sums = kernels.groupby(["component", phase], observed=True)["us"].sum()
     counts = _calls(kernels).groupby(kernels["component"], observed=True).sum()
-    totals = kernels.groupby("component", observed=True)["us"].sum().sort_values(ascending=False)
+    totals = kernels.groupby("component", observed=True)["us"].sum()
+    totals = totals.sort_values(ascending=False, kind="stable")
     total = totals.sum() or 1.0
     rows = []
-    for name, us in totals.items():
+    for name, us in zip(totals.index.astype(str), totals.tolist(), strict=True):
         by_phase = {p: float(sums.get((name, p), 0.0)) for p in PHASES}
         rows.append(
             ComponentRow(
-                name=str(name),
-                us=float(us),
-                share=float(us / total),
+                name=name,
+                us=us,
+                share=us / total,
                 kernels=int(counts[name]),
                 prefill_us=by_phase["prefill"],
                 decode_us=by_phase["decode"],
@@ -67,12 +68,13 @@ def layer_rows(kernels: pd.DataFrame) -> tuple[LayerRow, ...]:
 def kernel_rows(kernels: pd.DataFrame) -> tuple[KernelRow, ...]:
     """One row per kernel name and component, the most expensive first."""
     keys = [kernels["name"], kernels["component"]]
-    sums = kernels.groupby(keys, observed=True)["us"].sum().sort_values(ascending=False)
+    sums = kernels.groupby(keys, observed=True)["us"].sum()
+    sums = sums.sort_values(ascending=False, kind="stable")
     counts = _calls(kernels).groupby(keys, observed=True).sum()
     total = float(sums.sum()) or 1.0
     return tuple(
-        _kernel_row(name, component, int(counts[name, component]), float(us), total)
-        for (name, component), us in sums.items()
+        _kernel_row(name, component, int(counts[name, component]), us, total)
+        for (name, component), us in zip(sums.index.tolist(), sums.tolist(), strict=True)
     )
 
 

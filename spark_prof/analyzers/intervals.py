@@ -23,12 +23,13 @@ def union_by_group(start: Int64s, end: Int64s, group: Int64s, groups: int) -> In
         return np.zeros(groups, np.int64)
     order = np.lexsort((start, group))
     start, end, group = start[order], end[order], group[order]
-    origin = start.min()
-    # A stride longer than everything keeps the running maximum of one group out of the next.
-    offset = group * (int(end.max() - origin) + 1)
+    first = np.append(True, group[1:] != group[:-1])
+    # Counted from its group's first start, a time stays small however long the recording is.
+    origin = np.repeat(start[first], np.diff(np.append(np.flatnonzero(first), len(start))))
+    # A stride longer than any group keeps the running maximum of one group out of the next.
+    offset = group * (int((end - origin).max()) + 1)
     reached = np.maximum.accumulate(end - origin + offset) - offset + origin
     before = np.append(start[0], reached[:-1])
-    first = np.append(True, group[1:] != group[:-1])
     before = np.where(first, start, before)
     added = np.maximum(0, end - np.maximum(start, before))
     return np.bincount(group, weights=added, minlength=groups).astype(np.int64)

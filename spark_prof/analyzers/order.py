@@ -75,27 +75,27 @@ def _segment(
     products: Mapping[str, int],
 ) -> tuple[list[str], list[int]]:
     """Component and layer of each row between two anchors, given as (kind, layer)."""
+    if before is None and after is None:
+        return [""] * len(gemm), [-1] * len(gemm)
     count = int(gemm.sum())
-    done = np.cumsum(gemm) - gemm  # products finished before each row
+    done: list[int] = (np.cumsum(gemm) - gemm).tolist()  # products finished before each row
     names: list[str] = []
     layers: list[int] = []
     qkv = min(products.get("qkv", 1), count) if after and after[0] == 1 else 0
     if before and after and before == after:
         return [""] * len(gemm), [before[1]] * len(gemm)
-    head = products.get("o_proj", 1) if before and before[0] == 1 else 0
+    head = min(products.get("o_proj", 1), count) if before and before[0] == 1 else 0
     own = before[1] if before else -1
     following = after[1] if after else -1
-    for is_product, finished in zip(gemm.tolist(), done.tolist(), strict=True):
-        if is_product and finished < head:
+    for is_product, finished in zip(gemm.tolist(), done, strict=True):
+        if finished < head:  # its products, and what converts their input
             name, layer = "o_proj", own
         elif after and after[0] == 1 and finished >= count - qkv:
             name, layer = ("qkv" if is_product else "rope" if finished >= count else "norm"), \
                 following
         elif after and after[0] == 2:
             name, layer = ("router" if is_product or finished > head else "norm"), following
-        elif is_product:
-            name, layer = "mlp", own
-        elif head and head < finished < count - qkv:
+        elif is_product or (head and head < finished < count - qkv):
             name, layer = "mlp", own
         else:
             name, layer = "norm", own if finished <= head else following

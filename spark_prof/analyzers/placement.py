@@ -8,6 +8,7 @@ name alone; else the component `other`.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import classify, is_gemm
@@ -52,8 +53,7 @@ def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
     copies |= rows["kind"].isin(["memcpy", "memset"]).to_numpy()
 
     module = rows["module"].to_numpy(np.int64)
-    lookup = np.append(modules["component"].astype(object).to_numpy(), "")
-    by_module = lookup[module] if len(modules) else np.full(len(rows), "", object)
+    by_module = modules["component"].astype(object).reindex(module, fill_value="").to_numpy(object)
     component = by_module.copy()
     for whole, exact in _MORE_EXACT.items():
         better = (by_module == whole) & np.isin(by_name, exact)
@@ -64,9 +64,12 @@ def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
     layer = rows["layer"].to_numpy(np.int64)
     root = modules.index[modules["path"] == MODEL_PATH]
     compiled = not str(bundle.facts(rank).get("execution", "eager")).startswith("eager")
-    in_model = (module == (int(root[0]) if len(root) else -2)) & compiled
+    in_model = (module == (int(root[0]) if len(root) else -2)) | _replayed(bundle, rank, rows)
+    in_model &= compiled
     if in_model.any():
-        known = np.where(in_model, "", np.where(component == "", None, component))
+        known = component.copy()
+        known[component == ""] = None
+        known[in_model] = ""
         placed, placed_layer = place_by_order(
             pd.DataFrame({"step": rows["step"], "component": known, "layer": layer}),
             gemm,
@@ -87,6 +90,14 @@ def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
         layer=layer,
         placed=(layer >= 0) | (natural & (component != "other")),
     )
+
+
+def _replayed(bundle: Bundle, rank: int, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """The kernels of a step's CUDA graphs, which no module launched."""
+    host = bundle.frame("host", rank, ["name", "correlation"])
+    graphs = host.loc[host["name"].astype(str).str.contains("GraphLaunch"), "correlation"]
+    inside = rows["correlation"].isin(graphs) & (rows["correlation"] >= 0) & (rows["step"] >= 0)
+    return inside.to_numpy(bool)
 
 
 def _products(bundle: Bundle, rank: int) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from spark_prof.analyzers.notes import notes_of
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.errors import CommandError
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.bundle import Bundle, table_file
 
 __all__ = ["summarize"]
 
@@ -45,6 +46,8 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
     if rank not in bundle.ranks:
         ranks = ", ".join(map(str, bundle.ranks)) or "none"
         raise CommandError(f"{bundle.path} has no rank {rank}; it has {ranks}")
+    if not bundle.meta.tables[table_file("steps", rank)]:
+        raise CommandError(f"{bundle.path} has no step of rank {rank}; record again")
     placed = place_kernels(bundle, rank)
     steps = step_books(step_windows(bundle, rank, placed), placed)
     kernels = placed[placed["step"].isin(steps.index)]
@@ -121,7 +124,7 @@ def _run(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Run:
     return Run(
         source=str(bundle.path),
         model=_model_name(facts),
-        command=" ".join(bundle.meta.command),
+        command=shlex.join(bundle.meta.command),
         vllm=str(facts.get("vllm", "unknown")),
         torch=str(facts.get("torch", "unknown")),
         backend=bundle.meta.backend,
@@ -133,10 +136,12 @@ def _run(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Run:
 
 
 def _model_name(facts: Mapping[str, Any]) -> str:
-    architectures = facts.get("model_config", {}).get("architectures") or ["unknown"]
+    architectures = _object(facts, "model_config").get("architectures")
+    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
     path = str(facts.get("model", "unknown")).rstrip("/").rsplit("/", 1)[-1]
     quantization = facts.get("quantization")
-    detail = ", ".join([str(architectures[0]), *([str(quantization)] if quantization else [])])
+    known = [str(item) for item in (architecture, quantization) if item]
+    detail = ", ".join(known) or "unknown"
     return f"{path} ({detail})"
 
 
@@ -150,9 +155,14 @@ def _execution(facts: Mapping[str, Any]) -> str:
 
 
 def _gpu(facts: Mapping[str, Any]) -> Gpu:
-    gpu = facts.get("gpu", {})
+    gpu = _object(facts, "gpu")
     capability = gpu.get("compute_capability")
     return Gpu(str(gpu.get("name", "unknown")), str(capability) if capability else None)
+
+
+def _object(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = facts.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
@@ -162,13 +172,17 @@ def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
     keys = ["component", "type", "quant_method", "kernel", "weight_dtype", "shape"]
     groups = layers.groupby(keys, observed=True, sort=False)["bytes"].agg(["size", "sum"])
     rows = [
-        ModuleRow(*map(str, key), count=int(size), bytes=int(total))
-        for key, (size, total) in zip(groups.index, groups.to_numpy(), strict=True)
+        ModuleRow(component, kind, method, kernel, dtype, shape, int(size), int(total))
+        for (component, kind, method, kernel, dtype, shape), (size, total) in zip(
+            groups.index.tolist(), groups.to_numpy().tolist(), strict=True
+        )
     ]
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
 def _rank(bundle: Bundle, rank: int, steps: pd.DataFrame | None) -> RankRow:
+    if not bundle.meta.tables[table_file("steps", rank)]:
+        return RankRow(rank, 0, 0.0, 0.0, 0.0)
     if steps is None:
         kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
         steps = step_books(step_windows(bundle, rank, kernels), kernels)
@@ -176,5 +190,3 @@ def _rank(bundle: Bundle, rank: int, steps: pd.DataFrame | None) -> RankRow:
     return RankRow(
         rank, len(steps), float(sums["step_us"]), float(sums["kernels_us"]), float(sums["gap_us"])
     )
-
-

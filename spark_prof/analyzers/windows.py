@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.tables import empty_table
 
 __all__ = ["step_windows"]
 
@@ -33,13 +34,14 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
     """
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
     steps = steps.join(_engine_rows(bundle, steps))
-    last_end = kernels.groupby("step")["end_ns"].max().reindex(steps.index)
-    scheduled = steps["schedule_ns"].fillna(steps["start_ns"]).astype(np.int64)
-    updated = steps["update_ns"].fillna(steps["end_ns"]).astype(np.int64)
+    # A fill value keeps integers: as floats, nanoseconds since 1970 would lose their last digits.
+    last_end = kernels.groupby("step")["end_ns"].max().reindex(steps.index, fill_value=0)
+    scheduled = steps["schedule_ns"].fillna(steps["start_ns"]).to_numpy(np.int64)
+    updated = steps["update_ns"].fillna(steps["end_ns"]).to_numpy(np.int64)
 
     piece = steps["piece"].to_numpy()
     same_piece = np.append(False, piece[1:] == piece[:-1])
-    had_work = (steps["unfinished"] > 0).to_numpy()
+    had_work = steps["unfinished"].fillna(0).to_numpy() > 0
     apart = steps["start_ns"].to_numpy()[1:] - steps["end_ns"].to_numpy()[:-1]
     known = steps["unfinished"].notna().to_numpy()
     busy = np.where(known[:-1], had_work[:-1], apart < _PAUSE_NS)
@@ -47,30 +49,33 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
 
     # The first step of a piece waits for the flush of the one before: that is not its time.
     alone = np.where(same_piece, scheduled, steps["start_ns"])
-    device_done = last_end.fillna(0).to_numpy(np.int64)
+    # A step without kernels ends on the device when the one before it does.
+    device_done = np.maximum.accumulate(last_end.to_numpy(np.int64))
     before = np.append(0, device_done[:-1])
     begin = np.where(follows, np.maximum(scheduled, before), alone)
-    finish = np.maximum(updated.to_numpy(), device_done)
+    begin = np.maximum.accumulate(begin)
+    finish = np.maximum.reduce([updated, device_done, begin])
     finish[:-1] = np.where(follows[1:], begin[1:], finish[:-1])
 
-    updates = updated.to_numpy()
-    period = np.where(follows, updates - np.append(0, updates[:-1]), updates - alone)
+    period = np.where(follows, updated - np.append(0, updated[:-1]), updated - alone)
     engine = np.where(steps["update_ns"].notna(), period.astype(np.float64), np.nan)
     return steps.assign(begin_ns=begin, finish_ns=finish, engine_ns=engine)
 
 
 def _engine_rows(bundle: Bundle, steps: pd.DataFrame) -> pd.DataFrame:
     """The scheduler's record of each step, indexed by step."""
-    columns = ["schedule_ns", "update_ns", "output_tokens", "output_requests", "unfinished"]
+    times = ["schedule_ns", "update_ns"]
+    counts = ["output_tokens", "output_requests", "unfinished"]
     records = [bundle.frame("engine", r).assign(replica=r) for r in _replicas(bundle)]
-    if not records:
-        return pd.DataFrame(index=steps.index, columns=columns, dtype=np.float64)
-    engine = pd.concat(records)
+    engine = pd.concat([empty_table("engine").to_pandas(), *records])
+    engine = engine[engine["update_ns"] > 0]
     pairs = steps[["step", "key", "start_ns"]].reset_index(drop=True).merge(engine, on="key")
     pairs = pairs[pairs["schedule_ns"] <= pairs["start_ns"]]
     # The same batch can come back after a preemption: take the latest before the step.
     pairs = pairs.sort_values("schedule_ns").drop_duplicates("step", keep="last")
-    return pairs.set_index("step")[columns].reindex(steps.index)
+    # Nullable integers keep every digit of the times beside rows that have none.
+    types = dict.fromkeys(times, "Int64") | dict.fromkeys(counts, "float64")
+    return pairs.set_index("step")[times + counts].astype(types).reindex(steps.index)
 
 
 def _replicas(bundle: Bundle) -> list[int]:

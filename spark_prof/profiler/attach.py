@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.pieces import pieces_folder
 
-__all__ = ["attach", "recordable_processes"]
+__all__ = ["attach", "recordable_among", "recordable_processes", "request_recording"]
 
 _FLUSH_SECONDS = 30.0
 
@@ -39,32 +39,45 @@ def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
         CommandError: nothing listens there, it cannot be recorded, or it ran no step.
     """
     processes = recordable_processes(_port_of(url))
-    folder = settings.folder
-    prepare_bundle(folder, ["--attach", url], settings)
-    watcher = Watcher(pieces_folder(folder), settings.steps, say)
+    prepare_bundle(settings.folder, ["--attach", url], settings)
+    try:
+        request_recording(processes, settings)
+        say(f"asked {len(processes)} processes to record; send the server requests")
+        return _follow(processes, settings, say)
+    finally:
+        remove_empty(settings.folder)
+
+
+def request_recording(processes: Sequence[psutil.Process], settings: Settings) -> None:
+    """Asks processes that `recordable_among` found to record; they begin within a second."""
+    registry = registry_folder()
+    for process in processes:
+        temporary = registry / f".{process.pid}.request.{os.getpid()}"
+        temporary.write_text(settings.to_json(), encoding="utf-8")
+        os.replace(temporary, registry / request_name(process.pid))
+
+
+def _follow(
+    processes: Sequence[psutil.Process], settings: Settings, say: Callable[[str], None]
+) -> Bundle:
+    """Waits for the window and makes the bundle; Ctrl-C ends the window."""
+    watcher = Watcher(pieces_folder(settings.folder), settings.steps, say)
     state = "complete"
     try:
-        registry = registry_folder()
-        for process in processes:
-            _request(registry, process.pid, settings)
-        say(f"asked {len(processes)} processes to record; send the server requests")
-        try:
-            while not watcher.done():
-                watcher.check()
-                if not any(process.is_running() for process in processes):
-                    state = "interrupted"
-                    break
-                watcher.show()
-                watcher.wait(watcher.done, 0.5)
-        except KeyboardInterrupt:
-            state = "interrupted"
-            say("ending the recording and keeping what there is")
-        watcher.stop()
-        watcher.wait(watcher.done, _FLUSH_SECONDS if watcher.recorded() else 2.0)
-        watcher.wait_for_engine()
-        return make_bundle(folder, watcher, say, state)
-    finally:
-        remove_empty(folder)
+        while not watcher.done():
+            watcher.check()
+            if not any(process.is_running() for process in processes):
+                state = "interrupted"
+                break
+            watcher.show()
+            watcher.wait(watcher.done, 0.5)
+    except KeyboardInterrupt:
+        state = "interrupted"
+        say("ending the recording and keeping what there is")
+    watcher.stop()
+    watcher.wait(watcher.done, _FLUSH_SECONDS if watcher.recorded() else 2.0)
+    watcher.wait_for_engine()
+    return make_bundle(settings.folder, watcher, say, state)
 
 
 def recordable_processes(port: int) -> list[psutil.Process]:
@@ -76,15 +89,20 @@ def recordable_processes(port: int) -> list[psutil.Process]:
     server = _listener(port)
     if server is None:
         raise CommandError(f"nothing that this user may look at listens on port {port}")
-    family = [server, *server.children(recursive=True)]
-    registry = registry_folder()
-    found = [process for process in family if _is_registered(registry, process)]
+    found = recordable_among(server)
     if not found:
         raise CommandError(
             f"the server on port {port} (process {server.pid}) cannot be recorded: install "
             "spark-prof in its environment and start it again (for a container, run this inside it)"
         )
     return found
+
+
+def recordable_among(parent: psutil.Process) -> list[psutil.Process]:
+    """The process and those below it that have said that they run vLLM and can be recorded."""
+    registry = registry_folder()
+    family = [parent, *parent.children(recursive=True)]
+    return [process for process in family if _is_registered(registry, process)]
 
 
 def _is_registered(registry: Path, process: psutil.Process) -> bool:
@@ -123,8 +141,3 @@ def _port_of(url: str) -> int:
         )
     return port or 8000
 
-
-def _request(registry: Path, pid: int, settings: Settings) -> None:
-    temporary = registry / f".{pid}.request.{os.getpid()}"
-    temporary.write_text(settings.to_json(), encoding="utf-8")
-    os.replace(temporary, registry / request_name(pid))

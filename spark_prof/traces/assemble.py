@@ -17,13 +17,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, table_file
 from spark_prof.traces.join import join_piece
-from spark_prof.traces.pieces import array_name, kineto_name, pieces_folder
+from spark_prof.traces.pieces import (
+    ENGINE_DTYPE,
+    EVENT_DTYPE,
+    STEP_DTYPE,
+    array_name,
+    kineto_name,
+    pieces_folder,
+)
 from spark_prof.traces.tables import TABLES
 
 __all__ = ["assemble", "open_bundle"]
@@ -71,8 +79,9 @@ def assemble(
     """
     pieces = pieces_folder(folder)
     facts = {f["process"]: f for f in _json_files(pieces, "*.facts.json")}
-    counts = {name: len(list(pieces.glob(f"{name}.*.steps.npy"))) for name in facts}
-    if not sum(counts.values()):
+    found = {name: _piece_numbers(pieces, name) for name in facts}
+    total = sum(map(len, found.values()))
+    if not total:
         raise CommandError(f"no step was recorded in {folder}; see the engine's output above")
     done = 0
     lost: list[str] = []
@@ -82,15 +91,15 @@ def assemble(
             for name, fact in sorted(facts.items()):
                 rank = int(fact["rank"])
                 if name.startswith("engine"):
-                    _add_engine(writers, pieces, name, rank)
+                    lost += _add_engine(writers, pieces, name, rank)
                     continue
                 _add_model(writers, fact, rank)
-                for piece in range(counts[name]):
+                for piece in found[name]:
                     lost += _add_piece(writers, pieces, fact, piece)
                     done += 1
                     if progress is not None:
-                        progress(done, sum(counts.values()))
-            log = pd.DataFrame(_log_lines(pieces), columns=["time_ns", "process", "message"])
+                        progress(done, total)
+            log = pd.DataFrame(_log_lines(pieces), columns=TABLES["log"].schema.names)
             writers.add("log", 0, log)
             lost += [f"{row.process}: {row.message}" for row in log.itertuples()]
         recording = next(_json_files(pieces, RECORDING_FILE), {})
@@ -126,23 +135,44 @@ def open_bundle(folder: Path) -> Bundle:
         CommandError: the folder is no bundle, is damaged, or is still being recorded.
     """
     pieces = pieces_folder(folder)
-    if (folder / META_FILE).exists() or not pieces.is_dir():
+    try:
+        whole = (folder / META_FILE).exists() or not pieces.is_dir()
+    except OSError as error:
+        raise CommandError(f"cannot look into {folder}: {error.strerror or error}") from error
+    if whole:
         return Bundle(folder)
-    running = [p for p in _json_files(pieces, "*.progress.json") if _runs(p)]
-    if running:
+    # The recorder says so as well: a container's process numbers mean nothing out here.
+    if any(_runs(path) for path in (*pieces.glob("*.progress.json"), pieces / RECORDING_FILE)):
         raise CommandError(f"{folder} is still being recorded; wait for the recording to end")
     return assemble(folder, state="salvaged")
 
 
-def _runs(progress: dict[str, Any]) -> bool:
-    pid = progress.get("pid")
-    return not progress.get("finished") and isinstance(pid, int) and Path(f"/proc/{pid}").exists()
+def _runs(path: Path) -> bool:
+    """Whether the process that wrote the file is still at work, and no later one of its number."""
+    value = next(_json_files(path.parent, path.name), {})
+    pid = value.get("pid")
+    if value.get("finished") or not isinstance(pid, int):
+        return False
+    try:
+        return float(psutil.Process(pid).create_time()) <= path.stat().st_mtime + 1
+    except (OSError, ValueError, OverflowError, psutil.Error):
+        return False
 
 
-def _add_engine(writers: _Writers, pieces: Path, name: str, rank: int) -> None:
-    arrays = [_load(path) for path in sorted(pieces.glob(f"{name}.*.engine.npy"))]
-    if arrays:
-        writers.add("engine", rank, pd.DataFrame(np.concatenate(arrays)))
+def _piece_numbers(pieces: Path, name: str) -> list[int]:
+    numbers = (path.name.split(".")[1] for path in pieces.glob(f"{name}.*.steps.npy"))
+    return sorted(int(number) for number in numbers if number.isdecimal())
+
+
+def _add_engine(writers: _Writers, pieces: Path, name: str, rank: int) -> list[str]:
+    """Writes the scheduler's rows; returns what they lack."""
+    lost = []
+    for path in sorted(pieces.glob(f"{name}.*.engine.npy")):
+        try:
+            writers.add("engine", rank, pd.DataFrame(_load(path, ENGINE_DTYPE)))
+        except CommandError as error:
+            lost.append(f"{name}: {error}")
+    return lost
 
 
 def _add_model(writers: _Writers, fact: dict[str, Any], rank: int) -> None:
@@ -154,8 +184,11 @@ def _add_model(writers: _Writers, fact: dict[str, Any], rank: int) -> None:
 def _add_piece(writers: _Writers, pieces: Path, fact: dict[str, Any], piece: int) -> list[str]:
     """Joins and writes one piece; returns what it lacks."""
     name, rank = fact["process"], int(fact["rank"])
-    steps = _load(pieces / array_name(name, "steps", piece))
-    events = _load(pieces / array_name(name, "events", piece))
+    try:
+        steps = _load(pieces / array_name(name, "steps", piece), STEP_DTYPE)
+        events = _load(pieces / array_name(name, "events", piece), EVENT_DTYPE)
+    except CommandError as error:
+        return [f"{name}, piece {piece}: {error}"]
     joined = join_piece(steps, events, fact["modules"], pieces / kineto_name(name, piece), piece)
     writers.add("steps", rank, joined.steps)
     writers.add("ranges", rank, joined.ranges)
@@ -164,14 +197,22 @@ def _add_piece(writers: _Writers, pieces: Path, fact: dict[str, Any], piece: int
     return [f"{name}, piece {piece}: {text}" for text in joined.lost]
 
 
-def _load(path: Path) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
+def _load(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    try:
+        array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise CommandError(f"{path.name} is missing or damaged") from error
+    if array.dtype != kind:
+        raise CommandError(f"{path.name} was written by another spark-prof")
     return array
 
 
 def _json_files(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob(pattern)):
-        value = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # a copy that was cut off
+            continue
         if isinstance(value, dict):
             yield value
 
@@ -179,11 +220,13 @@ def _json_files(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
 def _log_lines(pieces: Path) -> list[dict[str, Any]]:
     lines = []
     for path in sorted(pieces.glob("*.log.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
-                lines.append(json.loads(line))
+                value = json.loads(line)
             except ValueError:  # the line that a killed process was writing
                 continue
+            if isinstance(value, dict) and value.keys() >= set(TABLES["log"].schema.names):
+                lines.append(value)
     return lines
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -26,6 +28,12 @@ __all__ = ["META_FILE", "SCHEMA", "Bundle", "Meta", "table_file"]
 SCHEMA = 1
 META_FILE = "meta.json"
 _META_LIMIT = 64 << 20
+_JSON_TYPES: Mapping[str, type] = MappingProxyType(
+    dict.fromkeys(("spark_prof", "state", "created", "backend"), str)
+    | dict.fromkeys(("command", "lost"), list)
+    | dict.fromkeys(("settings", "facts", "tables"), dict)
+)
+_TABLE_FILE = re.compile(r"([a-z_]+)-rank(0|[1-9][0-9]{0,8})\.parquet")
 
 
 @dataclass(frozen=True)
@@ -73,20 +81,32 @@ class Meta:
             if path.stat().st_size > _META_LIMIT:
                 raise CommandError(f"{path} is larger than any bundle's; this is no bundle")
             value = json.loads(path.read_text(encoding="utf-8"))
-            known = {item.name: value[item.name] for item in fields(cls) if item.name in value}
-            meta = cls(**(known | {"command": tuple(value["command"]), "lost": tuple(value["lost"])}))
-            if not isinstance(meta.tables, dict) or not isinstance(meta.facts, dict):
-                raise TypeError("tables and facts must be objects")
+            if value["schema"] != SCHEMA:
+                raise CommandError(
+                    f"{folder} has bundle schema {value['schema']!r:.20}, this spark-prof reads "
+                    f"{SCHEMA}; update spark-prof"
+                )
+            return cls._from_json(value)
         except FileNotFoundError as error:
             raise CommandError(f"{folder} holds no {META_FILE}, so it is no bundle") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except KeyError as error:
+            raise CommandError(f"{path} is damaged (it has no {error}); record again") from error
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise CommandError(f"{path} is damaged ({error}); record again") from error
-        if meta.schema != SCHEMA:
-            raise CommandError(
-                f"{folder} has bundle schema {meta.schema}, this spark-prof reads {SCHEMA}; "
-                "update spark-prof"
-            )
-        return meta
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Meta:
+        """Checks the type of every field; KeyError or TypeError where one is missing or wrong."""
+        for name, kind in _JSON_TYPES.items():
+            if not isinstance(value[name], kind):
+                raise TypeError(f"{name} is a {type(value[name]).__name__}")
+        for name in ("command", "lost"):
+            if not all(isinstance(item, str) for item in value[name]):
+                raise TypeError(f"{name} holds something that is no text")
+        if not all(isinstance(facts, dict) for facts in value["facts"].values()):
+            raise TypeError("facts holds something that is no object")
+        known = {item.name: value[item.name] for item in fields(cls)}
+        return cls(**(known | {"command": tuple(value["command"]), "lost": tuple(value["lost"])}))
 
 
 def table_file(table: str, rank: int) -> str:
@@ -106,7 +126,8 @@ class Bundle:
 
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
-            raise CommandError(f"{path} does not exist; give the folder of a bundle")
+            fact = "is no folder" if path.exists() else "does not exist"
+            raise CommandError(f"{path} {fact}; give the folder of a bundle")
         self.path = path
         self.meta = Meta.read(path)
         for name, rows in self.meta.tables.items():
@@ -135,11 +156,14 @@ class Bundle:
             return empty_table(table).select(names)
         strings = [f.name for f in schema if pa.types.is_dictionary(f.type)]
         try:
-            return pq.read_table(
+            found = pq.read_table(
                 self.path / name, columns=names, read_dictionary=strings, partitioning=None
             )
         except (OSError, pa.ArrowException) as error:
-            raise CommandError(f"{self.path / name} is damaged ({error}); record again") from error
+            raise CommandError(f"{self.path / name} is damaged; record again") from error
+        if any(column.null_count for column in found.columns):
+            raise CommandError(f"{self.path / name} lacks values; record again")
+        return found
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
@@ -149,15 +173,15 @@ class Bundle:
     def _check(self, name: str, rows: int) -> None:
         """Refuses a table file that is not what meta.json promises."""
         path = self.path / name
-        table, _, rank = name.removesuffix(".parquet").rpartition("-rank")
-        if table not in TABLES or not rank.isdigit() or name != table_file(table, int(rank)):
-            raise CommandError(f"{self.path / META_FILE} names {name!r}, which is no table")
+        match = _TABLE_FILE.fullmatch(name)
+        if not match or match[1] not in TABLES:
+            raise CommandError(f"{self.path / META_FILE} names {name!r:.80}, which is no table")
         try:
             metadata = pq.read_metadata(path)
         except FileNotFoundError as error:
             raise CommandError(f"{self.path} is incomplete: {name} is missing") from error
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{path} is truncated or damaged; record again") from error
-        found = metadata.schema.to_arrow_schema().names
-        if metadata.num_rows != rows or found != TABLES[table].schema.names:
+        found = metadata.schema.to_arrow_schema()
+        if metadata.num_rows != rows or not found.equals(TABLES[match[1]].schema):
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")

@@ -109,12 +109,14 @@ def _kernels(trace: KinetoTrace, steps: Rows, timeline: Timeline, thread: int) -
     if len(launches) and not (launches["thread"] == thread).any():
         # Without CPU activity Kineto knows threads by another number than the system's.
         launches = launches.assign(thread=thread)
-    launches = launches[launches["thread"] == thread]
-    gpu_launched = (
-        launches["start_ns"].reindex(gpu["correlation"]).fillna(-1).to_numpy(np.int64)
-    )
+    launches = launches[(launches["thread"] == thread) & (launches.index >= 0)]
+    # A fill value keeps integers: as floats, nanoseconds since 1970 would lose their last digits.
+    gpu_launched = launches["start_ns"].reindex(gpu["correlation"], fill_value=-1)
     rows = pd.concat([operators, gpu], ignore_index=True) if len(operators) else gpu
-    times = np.concatenate([launched, gpu_launched])
-    module, layer = timeline.at(times)
+    times = np.concatenate([launched, gpu_launched.to_numpy(np.int64)])
+    # What replays a CUDA graph says nothing about what the graph's kernels work for.
+    graphs = launches.index[launches["name"].str.contains("GraphLaunch", regex=False)]
+    replayed = np.append(np.zeros(len(launched), bool), gpu["correlation"].isin(graphs))
+    module, layer = (np.where(replayed, -1, found) for found in timeline.at(times))
     rows = rows.assign(step=_step_of(times, steps), module=module, layer=layer)
     return rows.sort_values("start_ns", kind="stable")

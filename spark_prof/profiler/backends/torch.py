@@ -7,6 +7,7 @@ engine it watches operators.
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ class TorchBackend:
         import torch
         from torch.profiler import ProfilerActivity
 
+        # Torch warns that a new cycle clears the events: each piece is meant to be one.
+        warnings.filterwarnings("ignore", message=".*Profiler clears events.*")
         gpu = torch.cuda.is_available()
         self._activities = [ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU]
         self._profile: Any = None

@@ -22,6 +22,8 @@ __all__ = ["KinetoTrace", "read_kineto"]
 _GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 _API = frozenset({"cuda_runtime", "cuda_driver"})
 _LAUNCHES = ("launch", "memcpy", "memset")
+_LATEST_NS = 1 << 62
+"""Times further from the epoch than this many nanoseconds are damage."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +49,23 @@ def read_kineto(path: Path) -> KinetoTrace:
         document = orjson.loads(path.read_bytes())
         events = document["traceEvents"]
         base = int(document.get("baseTimeNanoseconds", 0))
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        if not isinstance(events, list) or abs(base) > _LATEST_NS:
+            raise ValueError("its events or its base time are none")
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CommandError(f"{path} is not a whole Kineto trace ({error})") from error
-    complete = [e for e in events if e.get("ph") == "X"]
-    gpu = [e for e in complete if e.get("cat") in _GPU]
+    complete = [e for e in events if _is_complete(e)]
+    gpu = [e for e in complete if e["cat"] in _GPU]
     started = {_argument(e, "correlation", -1) for e in gpu}
     launches = [
         e
         for e in complete
-        if e.get("cat") in _API
+        if e["cat"] in _API
         and (
             _argument(e, "correlation", -2) in started
             or any(word in e["name"].lower() for word in _LAUNCHES)
         )
     ]
-    operators = [e for e in complete if e.get("cat") == "cpu_op"]
+    operators = [e for e in complete if e["cat"] == "cpu_op"]
     return KinetoTrace(
         gpu=_gpu_frame(gpu, base),
         launches=_launch_frame(launches, base),
@@ -69,21 +73,46 @@ def read_kineto(path: Path) -> KinetoTrace:
     )
 
 
+def _is_complete(event: Any) -> bool:
+    """Whether the event has a name, a category, a start and an end."""
+    return (
+        isinstance(event, dict)
+        and event.get("ph") == "X"
+        and isinstance(event.get("cat"), str)
+        and isinstance(event.get("name"), str)
+        and isinstance(ts := event.get("ts"), (int, float))
+        and isinstance(duration := event.get("dur", 0), (int, float))
+        and abs(ts) < _LATEST_NS / 1000
+        and 0 <= duration < _LATEST_NS / 1000
+    )
+
+
 def _times(events: list[dict[str, Any]], base: int) -> tuple[Any, Any]:
     """Start and end of each event in ns."""
-    start = np.array([e["ts"] for e in events], np.float64)
-    duration = np.array([e.get("dur", 0) for e in events], np.float64)
-    start_ns = base + np.rint(start * 1000).astype(np.int64)
-    return start_ns, start_ns + np.rint(duration * 1000).astype(np.int64)
+    start_ns = base + _nanoseconds([e["ts"] for e in events])
+    return start_ns, start_ns + _nanoseconds([e.get("dur", 0) for e in events])
 
 
-def _argument(event: dict[str, Any], name: str, default: int) -> int:
-    value = event.get("args", {}).get(name, default)
-    return value if isinstance(value, int) else default
+def _nanoseconds(microseconds: list[float]) -> Any:
+    """Exact as long as a float tells one nanosecond from the next, which is 285 years."""
+    fraction, whole = np.modf(np.array(microseconds, np.float64))
+    return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64)
+
+
+def _argument(event: dict[str, Any], name: str, default: int, bits: int = 64) -> int:
+    """A number among the event's arguments; the default where it is none that has these bits."""
+    arguments = event.get("args")
+    value = arguments.get(name) if isinstance(arguments, dict) else None
+    return _whole(value, default, bits)
+
+
+def _whole(value: object, default: int, bits: int = 64) -> int:
+    return value if isinstance(value, int) and -1 <= value >> (bits - 1) <= 0 else default
 
 
 def _triple(event: dict[str, Any], name: str) -> str:
-    value = event.get("args", {}).get(name)
+    arguments = event.get("args")
+    value = arguments.get(name) if isinstance(arguments, dict) else None
     return ",".join(map(str, value[:3])) if isinstance(value, list) else ""
 
 
@@ -91,18 +120,18 @@ def _gpu_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
     start, end = _times(events, base)
     return pd.DataFrame(
         {
-            "name": [str(e["name"]) for e in events],
+            "name": [e["name"] for e in events],
             "kind": [_GPU[e["cat"]] for e in events],
             "start_ns": start,
             "end_ns": end,
-            "device": [_argument(e, "device", 0) for e in events],
+            "device": [_argument(e, "device", 0, 32) for e in events],
             "stream": [_argument(e, "stream", 0) for e in events],
             "correlation": [_argument(e, "correlation", -1) for e in events],
             "graph_node": [_argument(e, "graph node id", 0) for e in events],
             "grid": [_triple(e, "grid") for e in events],
             "block": [_triple(e, "block") for e in events],
-            "registers": [_argument(e, "registers per thread", 0) for e in events],
-            "shared_bytes": [_argument(e, "shared memory", 0) for e in events],
+            "registers": [_argument(e, "registers per thread", 0, 32) for e in events],
+            "shared_bytes": [_argument(e, "shared memory", 0, 32) for e in events],
             "bytes": [_argument(e, "bytes", 0) for e in events],
         }
     )
@@ -112,7 +141,7 @@ def _launch_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
     start, end = _times(events, base)
     return pd.DataFrame(
         {
-            "name": [str(e["name"]) for e in events],
+            "name": [e["name"] for e in events],
             "start_ns": start,
             "end_ns": end,
             "thread": _threads(events),
@@ -122,7 +151,7 @@ def _launch_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
 
 
 def _threads(events: list[dict[str, Any]]) -> list[int]:
-    return [tid if isinstance(tid := e.get("tid"), int) else -1 for e in events]
+    return [_whole(e.get("tid"), -1) for e in events]
 
 
 def _operator_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
@@ -136,7 +165,7 @@ def _operator_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
         rows.extend(_stretches(order.tolist(), start.tolist(), end.tolist()))
     index, part, begin, finish = (np.array(c, np.int64) for c in zip(*rows, strict=True)) if rows \
         else (np.empty(0, np.int64),) * 4
-    names = np.array([str(e["name"]) for e in events], dtype=object)
+    names = np.array([e["name"] for e in events], dtype=object)
     return pd.DataFrame(
         {
             "name": names[index] if len(index) else [],
@@ -176,7 +205,6 @@ def _stretches(
     for event in order:
         run_until(start[event])
         now = max(now, start[event])
-        bound = stack[-1][1] if stack else end[event]
-        stack.append([event, min(end[event], bound), 0])
+        stack.append([event, end[event], 0])
     run_until(max(end[event] for event in order) if order else 0)
     return rows
