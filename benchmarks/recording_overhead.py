@@ -91,6 +91,8 @@ class Recording:
         self.folder = Path(tempfile.mkdtemp(prefix="overhead-"))
         pieces_folder(self.folder).mkdir()
         processes = recordable_among(psutil.Process())
+        if not processes:
+            raise SystemExit("no process of this engine can be recorded")
         settings = Settings(str(self.folder), steps=0, backend=backend, steps_per_piece=1000)
         request_recording(processes, settings)
         self.watcher = Watcher(pieces_folder(self.folder), 0, lambda _: None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.model import Books, Coverage, Steps
-from spark_prof.profiler.settings import DEFAULT_STEPS
 from spark_prof.traces.bundle import Bundle
 
 __all__ = ["notes_of"]
@@ -35,8 +34,8 @@ def notes_of(
             "In the compiled model, what lies between attention and experts was placed by its "
             "order in a decoder layer, not by a range."
         )
-    if steps.count == settings.get("steps") == DEFAULT_STEPS:
-        notes.append(f"The window closed after the default of {DEFAULT_STEPS} steps; see --steps.")
+    if 0 < steps.count == settings.get("steps"):
+        notes.append(f"The window closed after {steps.count} steps; see --steps.")
     if 0 < steps.decode < _FEW_DECODE_STEPS:
         notes.append(f"Only {steps.decode} decode steps: their median and p99 say little.")
     if abs(books[0].residual_percent) > _GOOD_BOOKS_PERCENT:

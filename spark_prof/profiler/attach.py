@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.control import registry_folder, request_name
+from spark_prof.profiler.control import registry_folder, request_name, start_of
 from spark_prof.profiler.record import make_bundle, prepare_bundle, remove_empty
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
@@ -110,9 +110,8 @@ def _is_registered(registry: Path, process: psutil.Process) -> bool:
     path = registry / f"{process.pid}.json"
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        started: float = process.create_time()
-        return value.get("pid") == process.pid and path.stat().st_mtime >= started - 1
-    except (OSError, ValueError, psutil.Error):
+        return value.get("start") == start_of(process.pid)
+    except (OSError, ValueError, AttributeError):
         return False
 
 

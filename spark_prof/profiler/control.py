@@ -26,7 +26,7 @@ from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.pieces import pieces_folder
 
-__all__ = ["STOP_FILE", "Control", "registry_folder", "request_name"]
+__all__ = ["STOP_FILE", "Control", "registry_folder", "request_name", "start_of"]
 
 STOP_FILE = "stop"
 """Name of the file in the pieces folder that ends a recording."""
@@ -54,6 +54,12 @@ def registry_folder() -> Path:
 def request_name(pid: int) -> str:
     """The file by which the process with that number is asked to record."""
     return f"{pid}.request.json"
+
+
+def start_of(pid: int) -> str:
+    """When the process started, in clock ticks since boot; tells a reused number apart."""
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    return text.rpartition(")")[2].split()[19]  # starttime in proc(5)
 
 
 @dataclass
@@ -128,6 +134,7 @@ class Control:
         folder = registry_folder()
         value = {
             "pid": os.getpid(),
+            "start": start_of(os.getpid()),
             "workers": len(self.workers),
             "schedulers": len(self.schedulers),
         }

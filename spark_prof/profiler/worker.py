@@ -63,7 +63,7 @@ class WorkerRecording:
         self._window = Window(settings.steps, settings.warmup_steps, settings.decode_only)
         self._backend: Backend | None = None
         self._prepared = self._watching = self._loading = self._stop = False
-        self._entered = False
+        self._entered = self._finishing = False
         self.flush_when_idle = False
         self._open: tuple[Batch, int] | None = None
         self._steps: list[tuple[int, ...]] = []
@@ -104,8 +104,9 @@ class WorkerRecording:
     def finish(self) -> None:
         """Ends the recording: flushes the last piece and takes everything off the worker."""
         self._window.closed = True
-        if self._open is not None or not self._wrapped:
+        if self._open is not None or not self._wrapped or self._finishing:
             return
+        self._finishing = True  # a flush takes longer than the next reminder to flush
         self._fence.call("flush", self._flush)
         self._remove()
         self._fence.call("progress", self._process.progress, self._window, finished=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -118,7 +118,8 @@ def assemble(
         meta.write(folder)
     except OSError as error:
         for path in folder.glob("*.parquet"):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         raise CommandError(
             f"cannot write the bundle {folder}: {error.strerror or error}; the recorded pieces "
             f"are kept, free some space and run: spark-prof report {folder}"

@@ -115,7 +115,7 @@ def _kernels(trace: KinetoTrace, steps: Rows, timeline: Timeline, thread: int) -
     rows = pd.concat([operators, gpu], ignore_index=True) if len(operators) else gpu
     times = np.concatenate([launched, gpu_launched.to_numpy(np.int64)])
     # What replays a CUDA graph says nothing about what the graph's kernels work for.
-    graphs = launches.index[launches["name"].str.contains("GraphLaunch", regex=False)]
+    graphs = launches.index[launches["name"].astype(str).str.contains("GraphLaunch")]
     replayed = np.append(np.zeros(len(launched), bool), gpu["correlation"].isin(graphs))
     module, layer = (np.where(replayed, -1, found) for found in timeline.at(times))
     rows = rows.assign(step=_step_of(times, steps), module=module, layer=layer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.support import ORIGIN, THREAD, event, kernel, kineto, operator
 
 
 @pytest.fixture
-def read(tmp_path: Path):  # type: ignore[no-untyped-def]
+def read(tmp_path: Path) -> Callable[[str | bytes], KinetoTrace]:
     def reader(text: str | bytes) -> KinetoTrace:
         path = tmp_path / "trace.json"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())

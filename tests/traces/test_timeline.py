@@ -22,7 +22,7 @@ def leave(module: int) -> int:
     return -(module + 1)
 
 
-def replayed(*codes: int):  # type: ignore[no-untyped-def]
+def replayed(*codes: int) -> tuple[list[int], list[int], list[Call]]:
     """The log of these codes at 10, 20, 30, ... and a look into each gap after them."""
     times = [10 * (index + 1) for index in range(len(codes))]
     log = np.array(list(zip(times, codes, strict=True)), EVENT_DTYPE)

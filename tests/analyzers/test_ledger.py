@@ -1,0 +1,89 @@
+"""The books balance: kernels - overlap + gap + residual = step, in every step."""
+
+from __future__ import annotations
+
+import random
+
+import pandas as pd
+import pytest
+
+from spark_prof.analyzers.ledger import books, spread, step_books
+from spark_prof.analyzers.model import Spread
+from tests.support import ORIGIN
+
+
+def windows(*spans: tuple[int, int], phases: str = "", engine: float = 0.0) -> pd.DataFrame:
+    """Steps with these windows; the phases by their first letter, decode if left out."""
+    words = {"p": "prefill", "d": "decode", "m": "mixed"}
+    frame = pd.DataFrame(spans, columns=["begin_ns", "finish_ns"]).astype("int64") + ORIGIN
+    phase = [words[letter] for letter in phases or "d" * len(spans)]
+    return frame.assign(phase=phase, engine_ns=engine)
+
+
+def kernels(*rows: tuple[int, int, int]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["step", "start_ns", "end_ns"]).astype("int64")
+    return frame.assign(start_ns=frame["start_ns"] + ORIGIN, end_ns=frame["end_ns"] + ORIGIN)
+
+
+def entries(found: pd.DataFrame) -> list[tuple[float, ...]]:
+    """kernels, overlap, gap and residual of each step, in ns."""
+    columns = ["kernels_us", "overlap_us", "gap_us", "residual_us"]
+    return [tuple(row) for row in (found[columns] * 1000).round(6).to_numpy().tolist()]
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        pytest.param([], (0, 0, 100, 0), id="nothing ran"),
+        pytest.param([(0, 0, 100)], (100, 0, 0, 0), id="one kernel all the time"),
+        pytest.param([(0, 10, 40), (0, 60, 90)], (60, 0, 40, 0), id="gaps around two"),
+        pytest.param([(0, 10, 60), (0, 40, 90)], (100, 20, 20, 0), id="two streams overlap"),
+        pytest.param([(0, 10, 90), (0, 20, 30)], (90, 10, 20, 0), id="one inside another"),
+        pytest.param([(-1, 10, 40)], (0, 0, 70, 30), id="of no step inside the window"),
+        pytest.param([(0, 80, 130)], (50, 0, 80, -30), id="its own outside the window"),
+        pytest.param([(0, 10, 40), (1, 20, 60)], (30, 0, 50, 20), id="of another step"),
+        pytest.param([(7, 10, 40)], (0, 0, 70, 30), id="of a step that is not there"),
+    ],
+)
+def test_the_books_of_one_step(
+    rows: list[tuple[int, int, int]], wanted: tuple[float, ...]
+) -> None:
+    assert entries(step_books(windows((0, 100), (100, 200)), kernels(*rows)))[0] == wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_books_balance(seed: int) -> None:
+    chosen = random.Random(seed)
+    cuts = sorted(chosen.sample(range(2000), 12))
+    spans = list(zip(cuts[:-1], cuts[1:], strict=True))
+    rows = []
+    for _ in range(chosen.randrange(80)):
+        start = chosen.randrange(-50, 2050)
+        rows.append((chosen.randrange(-1, 12), start, start + chosen.randrange(120)))
+    found = step_books(windows(*spans), kernels(*rows))
+    total = found["kernels_us"] - found["overlap_us"] + found["gap_us"] + found["residual_us"]
+    assert (total * 1000).round(6).tolist() == [finish - begin for begin, finish in spans]
+    assert (found[["kernels_us", "overlap_us", "gap_us"]] >= 0).all(axis=None)
+
+
+def test_books_for_all_steps_and_for_each_phase_that_occurs() -> None:
+    steps = step_books(
+        windows((0, 1000), (1000, 1500), (1500, 3500), phases="pdd", engine=800.0),
+        kernels((0, 0, 400), (1, 1000, 1500), (2, 1500, 1600)),
+    )
+    found = books(steps)
+    assert [(b.phase, b.steps, b.step_us, b.kernels_us, b.gap_us) for b in found] == [
+        ("all", 3, 3.5, 1.0, 2.5), ("prefill", 1, 1.0, 0.4, 0.6), ("decode", 2, 2.5, 0.6, 1.9),
+    ]  # fmt: skip
+    assert found[0].engine_us == pytest.approx(2.4)
+
+
+def test_an_engine_time_that_one_step_lacks_is_unknown() -> None:
+    steps = step_books(windows((0, 10), (10, 20)), kernels())
+    assert books(steps.assign(engine_us=[1.0, float("nan")]))[0].engine_us is None
+
+
+def test_spread() -> None:
+    assert spread(pd.Series([1.0, 3.0, float("nan"), 2.0])) == Spread(2.0, pytest.approx(2.98), 2.0)
+    assert spread(pd.Series([float("nan")])) is None
+    assert spread(pd.Series([], dtype=float)) is None

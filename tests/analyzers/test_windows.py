@@ -1,0 +1,146 @@
+"""Where steps begin and end, for engines written by hand. Times are in ns after ORIGIN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_prof.analyzers.windows import step_windows
+from tests.support import ORIGIN, Piece, Recorded, engine, step
+
+Rows = Sequence[Mapping[str, int]]
+MS = 1_000_000
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> Callable[..., pd.DataFrame]:
+    def make(
+        *pieces: Rows, engines: Mapping[int, Rows] | None = None, device: Mapping[int, int]
+    ) -> pd.DataFrame:
+        ranks = {0: [Piece(steps) for steps in pieces]}
+        bundle = Recorded(ranks, engines or {}).assemble(tmp_path / "b")
+        kernels = pd.DataFrame(
+            {"step": list(device), "end_ns": np.array([*device.values()], np.int64) + ORIGIN}
+        )
+        return step_windows(bundle, 0, kernels)
+
+    return make
+
+
+def spans(found: pd.DataFrame) -> list[tuple[int, int]]:
+    begin, finish = found["begin_ns"] - ORIGIN, found["finish_ns"] - ORIGIN
+    return list(zip(begin.tolist(), finish.tolist(), strict=True))
+
+
+def test_a_synchronous_engine(windows: Any) -> None:
+    found = windows(
+        [step(0, 10, 80), step(1, 110, 180), step(2, 210, 280)],
+        engines={0: [engine(0, 0, 90), engine(1, 100, 190), engine(2, 200, 290)]},
+        device={0: 70, 1: 170, 2: 270},
+    )
+    # What passes between two schedulings is the earlier step's time.
+    assert spans(found) == [(10, 100), (100, 200), (200, 290)]
+    assert found["engine_ns"].tolist() == [80.0, 100.0, 100.0]
+
+
+def test_an_asynchronous_engine_whose_device_runs_behind(windows: Any) -> None:
+    # Each batch is scheduled while the device still works on the one before.
+    found = windows(
+        [step(0, 10, 20), step(1, 30, 40), step(2, 110, 120)],
+        engines={0: [engine(0, 0, 105), engine(1, 22, 205), engine(2, 106, 305)]},
+        device={0: 100, 1: 200, 2: 300},
+    )
+    assert spans(found) == [(10, 100), (100, 200), (200, 305)]
+    assert found["engine_ns"].tolist() == [95.0, 100.0, 100.0]
+
+
+def test_an_idle_pause_belongs_to_no_step(windows: Any) -> None:
+    found = windows(
+        [step(0, 10, 80), step(1, 1010, 1080)],
+        engines={0: [engine(0, 0, 90, unfinished=0), engine(1, 1000, 1090)]},
+        device={0: 70, 1: 1070},
+    )
+    assert spans(found) == [(10, 90), (1000, 1090)]
+    assert found["engine_ns"].tolist() == [80.0, 90.0]
+
+
+def test_the_flush_between_two_pieces_belongs_to_no_step(windows: Any) -> None:
+    found = windows(
+        [step(0, 10, 80)],
+        [step(1, 510, 580), step(2, 610, 680)],
+        engines={0: [engine(0, 0, 90), engine(1, 100, 590), engine(2, 600, 690)]},
+        device={0: 70, 1: 570, 2: 670},
+    )
+    assert spans(found) == [(10, 90), (510, 600), (600, 690)]
+    assert found["engine_ns"].tolist() == [80.0, 80.0, 100.0]
+
+
+@pytest.mark.parametrize(
+    ("apart", "idle"), [(MS, False), (49 * MS, False), (50 * MS, True), (900 * MS, True)]
+)
+def test_without_a_scheduler_a_long_pause_is_idle(windows: Any, apart: int, idle: bool) -> None:
+    second = 80 + apart
+    found = windows([step(0, 10, 80), step(1, second, second + 70)], device={0: 70, 1: second + 60})
+    assert spans(found) == [(10, 80 if idle else second), (second, second + 70)]
+    assert found["engine_ns"].isna().all()
+    assert found["output_tokens"].isna().all()
+
+
+def test_a_step_that_the_scheduler_never_saw_keeps_the_others_exact(windows: Any) -> None:
+    found = windows(
+        [step(0, 10, 80), step(1, 110, 180), step(2, 213, 280)],
+        engines={0: [engine(0, 0, 90), engine(2, 203, 291)]},
+        device={0: 70, 2: 270},
+    )
+    assert spans(found) == [(10, 110), (110, 203), (203, 291)]
+    assert found["engine_ns"].isna().tolist() == [False, True, False]
+
+
+def test_an_update_that_never_came_counts_as_unknown(windows: Any) -> None:
+    found = windows(
+        [step(0, 10, 80)], engines={0: [engine(0, 0, -ORIGIN, unfinished=0)]}, device={0: 70}
+    )
+    assert spans(found) == [(10, 80)]
+    assert found["engine_ns"].isna().all()
+
+
+def test_a_batch_that_comes_back_has_the_latest_record_before_it(windows: Any) -> None:
+    # After a preemption the same request is at the same position again.
+    same = [engine(0, 0, 90), engine(0, 300, 390), engine(0, 900, 990)]
+    found = windows(
+        [step(0, 10, 80), step(1, 310, 380, key=100)], engines={0: same}, device={0: 70, 1: 370}
+    )
+    assert spans(found) == [(10, 300), (300, 390)]
+
+
+def test_every_replica_has_its_own_scheduler(windows: Any) -> None:
+    found = windows(
+        [step(0, 10, 80), step(1, 110, 180)],
+        engines={0: [engine(0, 0, 90, output_tokens=3)], 1: [engine(1, 100, 190, output_tokens=5)]},
+        device={0: 70, 1: 170},
+    )
+    assert found["output_tokens"].tolist() == [3, 5]
+
+
+def test_a_kernel_that_ends_after_the_update_ends_its_step(windows: Any) -> None:
+    found = windows([step(0, 10, 80)], engines={0: [engine(0, 0, 90)]}, device={0: 120})
+    assert spans(found) == [(10, 120)]
+
+
+def test_no_window_runs_backwards(windows: Any) -> None:
+    # The second step launched nothing, and the device is still at work on the first.
+    found = windows(
+        [step(0, 10, 20), step(1, 30, 40), step(2, 50, 60)],
+        engines={0: [engine(0, 0, 105), engine(1, 22, 106), engine(2, 45, 107)]},
+        device={0: 100, 2: 150},
+    )
+    assert spans(found) == [(10, 100), (100, 100), (100, 150)]
+
+
+def test_a_step_without_any_kernel(windows: Any) -> None:
+    assert spans(windows([step(0, 10, 80)], device={})) == [(10, 80)]

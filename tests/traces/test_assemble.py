@@ -1,0 +1,191 @@
+"""A bundle made from pieces: whole, killed, damaged, and still being written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.assemble import RECORDING_FILE, assemble, open_bundle
+from spark_prof.traces.pieces import append_log, pieces_folder, progress_name, write_json
+from tests.support import Piece, Recorded, eager_decode, engine, step
+
+
+def recording(**more: object) -> Recorded:
+    """Two ranks, two pieces each, and a scheduler."""
+    ranks = {rank: [eager_decode(), eager_decode(2, 5000)] for rank in (0, 1)}
+    return Recorded(ranks, {0: [engine(0, -10, 950), engine(1, 900, 1950)]}, **more)  # type: ignore[arg-type]
+
+
+def test_two_ranks_two_pieces_and_a_scheduler(tmp_path: Path) -> None:
+    bundle = recording().assemble(tmp_path / "b")
+    assert bundle.ranks == (0, 1)
+    assert bundle.meta.lost == ()
+    for rank in bundle.ranks:
+        assert bundle.frame("steps", rank)["step"].tolist() == [0, 1, 2, 3]
+        assert bundle.frame("steps", rank)["piece"].tolist() == [0, 0, 1, 1]
+        assert bundle.frame("kernels", rank)["step"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert len(bundle.frame("host", rank)) == 8
+        assert len(bundle.frame("ranges", rank)) == 12
+        assert bundle.frame("modules", rank)["module"].tolist() == list(range(8))
+    assert bundle.frame("engine", 0)["key"].tolist() == [100, 101]
+
+
+def test_the_bundle_says_how_it_was_made(tmp_path: Path) -> None:
+    made = recording(settings={"steps": 4, "backend": "torch"}, facts={"vllm": "0.32.0"})
+    meta = made.assemble(tmp_path / "b", "interrupted").meta
+    assert meta.state == "interrupted"
+    assert meta.command == ("vllm", "serve", "tiny")
+    assert meta.settings["steps"] == 4
+    assert meta.facts["rank1"]["vllm"] == "0.32.0"
+    assert "modules" not in meta.facts["rank1"]
+
+
+def test_the_pieces_go_once_the_bundle_is_there(tmp_path: Path) -> None:
+    recording().assemble(tmp_path / "b")
+    assert not pieces_folder(tmp_path / "b").exists()
+
+
+def test_progress_is_told_after_each_piece(tmp_path: Path) -> None:
+    recording().write(tmp_path / "b")
+    told: list[tuple[int, int]] = []
+    assemble(tmp_path / "b", state="complete", progress=lambda *done: told.append(done))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_a_rank_without_kernels_is_told(tmp_path: Path) -> None:
+    bundle = Recorded({0: [eager_decode(), Piece([step(2, 5000, 6000)])]}).assemble(tmp_path / "b")
+    assert bundle.meta.lost == ("rank0, piece 1: 1 steps have no kernels, the backend wrote none",)
+    assert len(bundle.frame("steps", 0)) == 3
+
+
+def test_what_a_process_logged_is_lost_and_in_the_log(tmp_path: Path) -> None:
+    folder = recording().write(tmp_path / "b")
+    append_log(folder, "rank1", 5, "hook facts failed")
+    with open(folder / "rank1.log.jsonl", "ab") as file:
+        file.write(b'12\n{"time_ns": 1}\n{"time_ns": 6, "proc\xc3')  # killed while it wrote
+    bundle = assemble(tmp_path / "b", state="complete")
+    assert bundle.meta.lost == ("rank1: hook facts failed",)
+    assert bundle.frame("log", 0)["message"].tolist() == ["hook facts failed"]
+
+
+def test_half_written_files_of_a_killed_worker_do_not_count(tmp_path: Path) -> None:
+    folder = recording().write(tmp_path / "b")
+    for name in (".rank0.00002.steps.npy.77", ".77.rank0.00002.kineto.json", ".rank0.facts.json.7"):
+        (folder / name).write_bytes(b"\x93NUM")
+    assert len(assemble(tmp_path / "b", state="salvaged").frame("steps", 0)) == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["rank0.00001.steps.npy", "rank0.00001.events.npy", "engine0.00000.engine.npy"]
+)
+@pytest.mark.parametrize("left", [b"", b"\x93NUMPY", b"garbage", None], ids=repr)
+def test_a_damaged_array_costs_its_piece_only(
+    tmp_path: Path, name: str, left: bytes | None
+) -> None:
+    folder = recording().write(tmp_path / "b")
+    (folder / name).unlink()
+    if left is not None:
+        (folder / name).write_bytes(left)
+    bundle = assemble(tmp_path / "b", state="salvaged")
+    assert bundle.ranks == (0, 1)
+    assert len(bundle.frame("steps", 0)) == (4 if "engine" in name else 2)
+    gone_without_trace = left is None and "events" not in name
+    assert len(bundle.meta.lost) == (0 if gone_without_trace else 1)
+
+
+def test_a_lost_first_piece_does_not_hide_the_second(tmp_path: Path) -> None:
+    folder = recording().write(tmp_path / "b")
+    (folder / "rank0.00000.steps.npy").unlink()
+    bundle = assemble(tmp_path / "b", state="salvaged")
+    assert bundle.frame("steps", 0)["step"].tolist() == [2, 3]
+
+
+def test_damaged_facts_cost_their_process_only(tmp_path: Path) -> None:
+    folder = recording().write(tmp_path / "b")
+    (folder / "rank1.facts.json").write_text('{"process": "ra')
+    assert assemble(tmp_path / "b", state="salvaged").ranks == (0,)
+
+
+def test_nothing_recorded(tmp_path: Path) -> None:
+    Recorded({0: []}, {0: []}).write(tmp_path / "b")
+    with pytest.raises(CommandError, match="no step was recorded"):
+        assemble(tmp_path / "b", state="complete")
+
+
+def test_a_recording_that_died_is_salvaged_when_it_is_opened(tmp_path: Path) -> None:
+    folder = recording().write(tmp_path / "b")
+    write_json(folder, progress_name("rank0"), {"pid": _ended_process(), "finished": False})
+    bundle = open_bundle(tmp_path / "b")
+    assert bundle.meta.state == "salvaged"
+    assert open_bundle(tmp_path / "b").meta == bundle.meta
+
+
+@pytest.mark.parametrize("name", [progress_name("rank0"), RECORDING_FILE])
+def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, name: str) -> None:
+    folder = recording().write(tmp_path / "b")
+    write_json(folder, name, {"pid": os.getpid(), "finished": False})
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(CommandError, match="still being recorded"):
+        open_bundle(tmp_path / "b")
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"pid": os.getpid(), "finished": True}, {"pid": "x"}, {"pid": -1}, {"pid": 2**80}, {}, [3]],
+    ids=str,
+)
+def test_a_process_that_has_finished_or_has_no_number_is_not_waited_for(
+    tmp_path: Path, value: object
+) -> None:
+    folder = recording().write(tmp_path / "b")
+    write_json(folder, progress_name("rank0"), value)
+    assert open_bundle(tmp_path / "b").meta.state == "salvaged"
+
+
+def test_a_later_process_of_the_same_number_is_not_waited_for(tmp_path: Path) -> None:
+    folder = recording().write(tmp_path / "b")
+    write_json(folder, progress_name("rank0"), {"pid": os.getpid(), "finished": False})
+    os.utime(folder / progress_name("rank0"), (1_000_000, 1_000_000))  # long before this process
+    assert open_bundle(tmp_path / "b").meta.state == "salvaged"
+
+
+@pytest.mark.parametrize("name", ["no-such", "x" * 300, "a/b/c"])
+def test_no_such_bundle(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        open_bundle(tmp_path / name)
+    assert caught.value.exit_code == 2
+
+
+def test_a_bundle_that_cannot_be_written_keeps_its_pieces(tmp_path: Path) -> None:
+    folder = recording().write(tmp_path / "b")
+    (tmp_path / "b" / "steps-rank1.parquet").mkdir()  # in the way
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(CommandError, match="pieces are kept"):
+        assemble(tmp_path / "b", state="complete")
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert not (tmp_path / "b" / "steps-rank0.parquet").exists()
+    (tmp_path / "b" / "steps-rank1.parquet").rmdir()
+    assert open_bundle(tmp_path / "b").ranks == (0, 1)
+
+
+def test_numbers_too_large_for_a_column_do_not_break_the_bundle(tmp_path: Path) -> None:
+    piece = eager_decode()
+    trace = json.loads(piece.trace or "")
+    for event in trace["traceEvents"]:
+        event["args"] |= {"stream": 2**70, "bytes": 2**70, "shared memory": 2**40}
+    piece.trace = json.dumps(trace)
+    kernels = Recorded({0: [piece]}).assemble(tmp_path / "b").frame("kernels", 0)
+    assert kernels[["stream", "bytes", "shared_bytes"]].to_numpy().max() == 0
+
+
+def _ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid

@@ -1,0 +1,179 @@
+"""Bundles from anywhere: a damaged or hostile one is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import META_FILE, Bundle, table_file
+from spark_prof.traces.tables import TABLES
+from tests.support import Recorded, eager_decode
+
+STEPS = table_file("steps", 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Recorded({0: [eager_decode()]}, facts={"vllm": "0.32.0"}).assemble(tmp_path / "b")
+    return tmp_path / "b"
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(CommandError) as caught:
+        Bundle(folder)
+    assert caught.value.exit_code == 2
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+def change(folder: Path, **fields: Any) -> None:
+    path = folder / META_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_a_whole_bundle_opens(folder: Path) -> None:
+    bundle = Bundle(folder)
+    assert bundle.ranks == (0,)
+    assert bundle.facts(0)["vllm"] == "0.32.0"
+    assert bundle.facts(7) == {}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_has_its_columns(folder: Path, table: str) -> None:
+    bundle = Bundle(folder)
+    for rank in (0, 3):
+        assert bundle.arrow(table, rank).schema.names == TABLES[table].schema.names
+        assert list(bundle.frame(table, rank)) == TABLES[table].schema.names
+    assert len(bundle.frame(table, 3)) == 0
+
+
+def test_columns_come_as_asked_and_names_are_categories(folder: Path) -> None:
+    frame = Bundle(folder).frame("kernels", 0, ["end_ns", "name"])
+    assert list(frame) == ["end_ns", "name"]
+    assert frame["name"].dtype == "category"
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda path: path.unlink(), "missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-20]), "truncated or damaged"),
+        (lambda path: path.write_bytes(b""), "truncated or damaged"),
+        (lambda path: path.write_bytes(b"PAR1" * 100), "truncated or damaged"),
+        (lambda path: (path.unlink(), path.mkdir()), "truncated or damaged"),
+        (lambda path: pq.write_table(pq.read_table(path)[:1], path), "does not hold"),
+        (lambda path: pq.write_table(pq.read_table(path).drop(["key"]), path), "does not hold"),
+        (
+            lambda path: pq.write_table(_with_texts(pq.read_table(path), "start_ns"), path),
+            "does not hold",
+        ),
+    ],
+    ids=["missing", "cut", "empty", "no footer", "folder", "rows", "columns", "types"],
+)
+def test_a_table_that_is_not_what_was_promised(
+    folder: Path, damage: Callable[[Path], object], says: str
+) -> None:
+    damage(folder / STEPS)
+    message = refused(folder)
+    assert says in message
+    assert STEPS in message
+
+
+def test_a_table_whose_inside_is_damaged(folder: Path) -> None:
+    path = folder / STEPS
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 3] = b"\xff" * (len(content) // 3 - 4)
+    path.write_bytes(content)
+    with pytest.raises(CommandError, match="damaged") as caught:
+        Bundle(folder).frame("steps", 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_with_holes(folder: Path) -> None:
+    table = pq.read_table(folder / STEPS)
+    holes = pa.array([None, 1], pa.int64())
+    pq.write_table(table.set_column(1, table.schema.field("key"), holes), folder / STEPS)
+    with pytest.raises(CommandError, match="lacks values"):
+        Bundle(folder).frame("steps", 0)
+
+
+def _with_texts(table: pa.Table, name: str) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, name, table[name].cast(pa.string()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../steps-rank0.parquet", "/etc/passwd", "steps-rank0.parquet/../../x", "a\nb", "",
+        "steps-rank00.parquet", "steps-rank-1.parquet", "steps-rank².parquet", "nothing",
+        "steps-rank٣.parquet", "nosuch-rank0.parquet", "steps-rank" + "9" * 5000 + ".parquet",
+    ],
+    ids=lambda name: repr(name[:30]),
+)  # fmt: skip
+def test_files_that_are_no_tables_are_not_looked_at(folder: Path, name: str) -> None:
+    change(folder, tables={name: 1})
+    assert "which is no table" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", "3", '"x"', "[" * 200_000, '{"schema": 1}', "\x00", "\ud800",
+    ],
+    ids=lambda text: repr(text[:20]),
+)  # fmt: skip
+def test_a_damaged_meta(folder: Path, text: str) -> None:
+    (folder / META_FILE).write_bytes(text.encode("utf-8", "surrogatepass"))
+    assert "damaged" in refused(folder)
+
+
+@pytest.mark.parametrize("field", ["spark_prof", "state", "created", "backend", "command", "lost",
+                                   "settings", "facts", "tables"])  # fmt: skip
+@pytest.mark.parametrize("value", [None, 7, [3], {"a": 3}], ids=repr)
+def test_a_field_of_a_wrong_kind(folder: Path, field: str, value: object) -> None:
+    if field == "settings" and isinstance(value, dict):
+        pytest.skip("settings may hold anything")
+    change(folder, **{field: value})
+    message = refused(folder)
+    assert "damaged" in message or "no table" in message
+
+
+@pytest.mark.parametrize("field", ["schema", "command", "lost", "tables", "facts", "state"])
+def test_a_field_that_is_missing(folder: Path, field: str) -> None:
+    path = folder / META_FILE
+    value = json.loads(path.read_text())
+    del value[field]
+    path.write_text(json.dumps(value))
+    assert field in refused(folder)
+
+
+@pytest.mark.parametrize("schema", [0, 2, "1", None, [1], "x" * 10_000], ids=lambda s: repr(s)[:9])
+def test_another_schema_says_so_whatever_else_it_holds(folder: Path, schema: object) -> None:
+    (folder / META_FILE).write_text(json.dumps({"schema": schema, "command": 3}))
+    assert "update spark-prof" in refused(folder)
+
+
+def test_a_huge_meta_is_not_read(folder: Path) -> None:
+    with open(folder / META_FILE, "r+b") as file:
+        file.truncate(1 << 30)
+    assert "larger than any bundle's" in refused(folder)
+
+
+def test_no_meta(folder: Path) -> None:
+    (folder / META_FILE).unlink()
+    assert "no bundle" in refused(folder)
+
+
+@pytest.mark.parametrize(("name", "says"), [(STEPS, "is no folder"), ("x", "does not exist")])
+def test_what_is_no_folder(folder: Path, name: str, says: str) -> None:
+    assert says in refused(folder / name)

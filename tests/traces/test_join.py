@@ -1,0 +1,173 @@
+"""A kernel belongs to what was open when it was launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_prof.traces.join import JoinedPiece, join_piece
+from spark_prof.traces.pieces import EVENT_DTYPE, STEP_DTYPE
+from tests.support import (
+    ATTENTION,
+    LAYER,
+    MODEL,
+    MODULES,
+    ORIGIN,
+    PREPARE,
+    QKV,
+    THREAD,
+    call,
+    event,
+    kernel,
+    kineto,
+    operator,
+    rows,
+    step,
+)
+
+EVENTS = [
+    *call(PREPARE, 0, 900), *call(MODEL, 100, 800), *call(LAYER, 200, 700),
+    *call(QKV, 300, 400), *call(ATTENTION, 500, 600),
+]  # fmt: skip
+
+
+@pytest.fixture
+def join(tmp_path: Path) -> Callable[..., JoinedPiece]:
+    def joiner(
+        trace: str | None,
+        steps: Sequence[dict[str, int]] = (step(3, 0, 1000), step(4, 2000, 3000)),
+        events: Sequence[tuple[int, int]] = EVENTS,
+    ) -> JoinedPiece:
+        path = tmp_path / "trace.json"
+        if trace is not None:
+            path.write_text(trace)
+        log = np.array(sorted(events, key=lambda pair: pair[0]), EVENT_DTYPE)
+        return join_piece(rows(STEP_DTYPE, *steps), log, MODULES, path, 6)
+
+    return joiner
+
+
+def placed(kernels: pd.DataFrame) -> list[tuple[Any, ...]]:
+    return list(kernels[["name", "step", "module", "layer"]].itertuples(index=False, name=None))
+
+
+@pytest.mark.parametrize(
+    ("launched", "where"),
+    [
+        (0, (3, PREPARE, -1)),
+        (150, (3, MODEL, -1)),
+        (250, (3, LAYER, 0)),
+        (350, (3, QKV, 0)),
+        (599, (3, ATTENTION, 0)),
+        (650, (3, LAYER, 0)),
+        (950, (3, -1, -1)),
+        (1000, (3, -1, -1)),
+        (1500, (-1, -1, -1)),
+        (2500, (4, -1, -1)),
+        (3001, (-1, -1, -1)),
+    ],
+)
+def test_the_launch_decides_and_not_the_run(
+    join: Any, launched: int, where: tuple[int, int, int]
+) -> None:
+    trace = kineto(kernel("k", 2600, 2700, 1, launched))
+    assert placed(join(trace).kernels) == [("k", *where)]
+
+
+def test_times_are_exact_beside_a_kernel_without_a_launch(join: Any) -> None:
+    # One nanosecond earlier another module was open.
+    trace = kineto(
+        kernel("k", 600, 700, 1, 300),
+        kernel("q", 700, 800, 2, 299),
+        event("kernel", "orphan", 800, 900, 7, correlation=5),
+    )
+    assert placed(join(trace).kernels) == [
+        ("k", 3, QKV, 0), ("q", 3, LAYER, 0), ("orphan", -1, -1, -1),
+    ]  # fmt: skip
+
+
+def test_a_kernel_and_a_call_without_correlation_are_no_pair(join: Any) -> None:
+    trace = kineto(
+        event("cuda_runtime", "cudaLaunchKernel", 350, 351),
+        event("kernel", "k", 600, 700, 7),
+        kernel("q", 700, 800, 2, 350),
+    )
+    assert placed(join(trace).kernels) == [("k", -1, -1, -1), ("q", 3, QKV, 0)]
+
+
+@pytest.mark.parametrize("api", ["cudaGraphLaunch", "cuGraphLaunch", "cudaGraphLaunch_v10000"])
+def test_a_graph_kernel_has_its_step_and_not_the_module_that_replays_it(
+    join: Any, api: str
+) -> None:
+    trace = kineto(kernel("k", 600, 700, 1, 350, api=api), kernel("q", 700, 800, 2, 350))
+    assert placed(join(trace).kernels) == [("k", 3, -1, -1), ("q", 3, QKV, 0)]
+
+
+def test_operators_belong_to_where_they_ran(join: Any) -> None:
+    kernels = join(kineto(operator("linear", 310, 390), operator("mm", 320, 380))).kernels
+    assert placed(kernels) == [(name, 3, QKV, 0) for name in ("linear", "mm", "linear")]
+    assert kernels["part"].tolist() == [0, 0, 1]
+    assert set(kernels["device"]) == {-1}
+    assert set(kernels["stream"]) == {THREAD}
+
+
+def test_operators_and_kernels_of_one_piece_keep_their_places(join: Any) -> None:
+    trace = kineto(operator("linear", 310, 390), kernel("k", 320, 900, 1, 550))
+    assert placed(join(trace).kernels) == [("linear", 3, QKV, 0), ("k", 3, ATTENTION, 0)]
+
+
+def test_other_threads_are_not_the_steps(join: Any) -> None:
+    trace = kineto(
+        operator("mine", 310, 320),
+        operator("theirs", 330, 340, tid=1),
+        kernel("k", 600, 700, 1, 350, tid=1),
+        kernel("q", 700, 800, 2, 350),
+    )
+    assert placed(join(trace).kernels) == [
+        ("mine", 3, QKV, 0), ("k", -1, -1, -1), ("q", 3, QKV, 0),
+    ]  # fmt: skip
+
+
+def test_threads_that_kineto_numbers_in_its_own_way_are_the_steps(join: Any) -> None:
+    trace = kineto(kernel("k", 600, 700, 1, 350, tid=1), kernel("q", 700, 800, 2, 550, tid=1))
+    assert placed(join(trace).kernels) == [("k", 3, QKV, 0), ("q", 3, ATTENTION, 0)]
+
+
+def test_calls_become_ranges_of_their_step(join: Any) -> None:
+    ranges = join(kineto()).ranges
+    found = ranges.assign(start_ns=ranges["start_ns"] - ORIGIN, end_ns=ranges["end_ns"] - ORIGIN)
+    assert found[["module", "start_ns", "end_ns", "step"]].to_numpy().tolist() == [
+        [PREPARE, 0, 800, 3], [MODEL, 100, 800, 3], [LAYER, 200, 700, 3], [QKV, 300, 400, 3],
+        [ATTENTION, 500, 600, 3], [1, 800, 900, 3],
+    ]  # fmt: skip
+
+
+def test_steps_get_their_piece_and_the_word_for_their_phase(join: Any) -> None:
+    steps = join(kineto(), [step(0, 0, 10, "prefill"), step(1, 20, 30, "mixed")]).steps
+    assert steps["phase"].tolist() == ["prefill", "mixed"]
+    assert steps["piece"].tolist() == [6, 6]
+
+
+@pytest.mark.parametrize(
+    ("trace", "says"), [(None, "2 steps have no kernels"), ('{"traceEvents": [', "Kineto")]
+)
+def test_without_a_trace_the_steps_stay_and_the_loss_is_told(
+    join: Any, trace: str | None, says: str
+) -> None:
+    joined = join(trace)
+    assert joined.kernels.empty
+    assert len(joined.steps) == 2
+    assert len(joined.lost) == 1
+    assert says in joined.lost[0]
+
+
+def test_a_piece_of_nothing(join: Any) -> None:
+    joined = join(kineto(), [], [])
+    assert joined.kernels.empty
+    assert joined.steps.empty
+    assert joined.ranges.empty
