@@ -98,7 +98,7 @@ class Books:
     gap_us: float
     residual_us: float
     engine_us: float | None
-    """The same iterations by the engine's own clock; None where it was not recorded."""
+    """All iterations by the engine's own clock; None for a phase, or where it was not recorded."""
 
     @property
     def residual_percent(self) -> float:

@@ -91,8 +91,10 @@ def _segment(
         if finished < head:  # its products, and what converts their input
             name, layer = "o_proj", own
         elif after and after[0] == 1 and finished >= count - qkv:
-            name, layer = ("qkv" if is_product else "rope" if finished >= count else "norm"), \
-                following
+            name, layer = (
+                ("qkv" if is_product else "rope" if finished >= count else "norm"),
+                following,
+            )
         elif after and after[0] == 2:
             name, layer = ("router" if is_product or finished > head else "norm"), following
         elif is_product or (head and head < finished < count - qkv):

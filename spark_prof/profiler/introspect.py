@@ -24,6 +24,11 @@ _KERNEL_PATHS = (
 )
 """Where vLLM's layers keep the implementation that was chosen, the most telling first."""
 
+_WRAPPER_PACKAGES = ("vllm", "triton_kernels")
+_SMALLEST_WRAPPED = 1024
+_MOST_OBJECTS = 200
+_DEEPEST = 5
+
 
 def describe_layers(model: Any) -> list[dict[str, Any]]:
     """One row of the `layers` table for each module with tensors of its own or a kernel choice.
@@ -60,10 +65,37 @@ def _describe(path: str, module: Any) -> dict[str, Any] | None:
 
 
 def _own_tensors(module: Any) -> Iterator[tuple[str, Any]]:
-    yield from module.named_parameters(recurse=False)
-    for name, buffer in module.named_buffers(recurse=False):
-        if name != "cos_sin_cache":
-            yield name, buffer
+    found = dict(module.named_parameters(recurse=False))
+    found |= {n: b for n, b in module.named_buffers(recurse=False) if n != "cos_sin_cache"}
+    yield from found.items()
+    seen = {tensor.data_ptr() for tensor in found.values()}
+    for name, tensor in _wrapped_tensors(module):
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            yield name, tensor
+
+
+def _wrapped_tensors(module: Any) -> Iterator[tuple[str, Any]]:
+    """Tensors that a kernel library keeps in objects of its own, and not as parameters.
+
+    The Triton MXFP4 experts hold their swizzled weights and scales so.
+    """
+    import torch
+
+    queue = [(name, item, 1) for name, item in vars(module).items() if not name.startswith("_")]
+    visited: set[int] = set()
+    while queue and len(visited) < _MOST_OBJECTS:
+        name, item, depth = queue.pop(0)
+        if isinstance(item, torch.Tensor):
+            if depth > 1 and item.numel() >= _SMALLEST_WRAPPED:
+                yield name, item
+            continue
+        foreign = type(item).__module__.partition(".")[0] not in _WRAPPER_PACKAGES
+        if foreign or isinstance(item, torch.nn.Module) or id(item) in visited or depth > _DEEPEST:
+            continue
+        visited.add(id(item))
+        inside = getattr(item, "__dict__", {})
+        queue += [(f"{name}.{key}", value, depth + 1) for key, value in inside.items()]
 
 
 def _dtype(tensor: Any) -> str:

@@ -39,6 +39,9 @@ __all__ = ["assemble", "open_bundle"]
 RECORDING_FILE = "recording.json"
 """In the pieces folder: the command and settings of the recording that writes there."""
 
+_CLOCK_SECONDS = 3600
+"""By how much a process may seem to have started late, because the clock was set."""
+
 
 class _Writers:
     """The table files that are being written, one Parquet writer each."""
@@ -155,7 +158,7 @@ def _runs(path: Path) -> bool:
     if value.get("finished") or not isinstance(pid, int):
         return False
     try:
-        return float(psutil.Process(pid).create_time()) <= path.stat().st_mtime + 1
+        return float(psutil.Process(pid).create_time()) <= path.stat().st_mtime + _CLOCK_SECONDS
     except (OSError, ValueError, OverflowError, psutil.Error):
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pandas as pd
 import pytest
@@ -45,9 +46,7 @@ def entries(found: pd.DataFrame) -> list[tuple[float, ...]]:
         pytest.param([(7, 10, 40)], (0, 0, 70, 30), id="of a step that is not there"),
     ],
 )
-def test_the_books_of_one_step(
-    rows: list[tuple[int, int, int]], wanted: tuple[float, ...]
-) -> None:
+def test_the_books_of_one_step(rows: list[tuple[int, int, int]], wanted: tuple[float, ...]) -> None:
     assert entries(step_books(windows((0, 100), (100, 200)), kernels(*rows)))[0] == wanted
 
 
@@ -55,7 +54,7 @@ def test_the_books_of_one_step(
 def test_the_books_balance(seed: int) -> None:
     chosen = random.Random(seed)
     cuts = sorted(chosen.sample(range(2000), 12))
-    spans = list(zip(cuts[:-1], cuts[1:], strict=True))
+    spans = list(pairwise(cuts))
     rows = []
     for _ in range(chosen.randrange(80)):
         start = chosen.randrange(-50, 2050)

@@ -68,7 +68,7 @@ def test_segments(rows: str, wanted: str) -> None:
 
 def test_a_qkv_of_several_products() -> None:
     rows = "E0 e G e G e K1"
-    assert place(rows, PRODUCTS | {"qkv": 2}) == "norm1 qkv1 norm1 qkv1 rope1".split()
+    assert place(rows, PRODUCTS | {"qkv": 2}) == ["norm1", "qkv1", "norm1", "qkv1", "rope1"]
 
 
 def test_an_o_proj_of_two_products() -> None:

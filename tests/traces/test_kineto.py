@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_stretches_never_overlap_and_sum_to_the_union(read: Any, seed: int) -> N
         intervals.append((start, start + chosen.randrange(40)))
     trace = read(kineto(*(operator(f"op{i}", *times) for i, times in enumerate(intervals))))
     found = stretches(trace)
-    for (*_, end), (_, _, start, _) in zip(found, found[1:], strict=False):
+    for (*_, end), (_, _, start, _) in pairwise(found):
         assert end <= start
     assert sum(end - start for *_, start, end in found) == _union(intervals)
     assert sorted(name for name, part, *_ in found if part == 0) == sorted(

@@ -163,8 +163,11 @@ def _operator_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
         mine = np.flatnonzero(threads == thread)
         order = mine[np.lexsort((-end[mine], start[mine]))]
         rows.extend(_stretches(order.tolist(), start.tolist(), end.tolist()))
-    index, part, begin, finish = (np.array(c, np.int64) for c in zip(*rows, strict=True)) if rows \
+    index, part, begin, finish = (
+        (np.array(c, np.int64) for c in zip(*rows, strict=True))
+        if rows
         else (np.empty(0, np.int64),) * 4
+    )
     names = np.array([e["name"] for e in events], dtype=object)
     return pd.DataFrame(
         {

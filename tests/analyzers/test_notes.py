@@ -1,0 +1,89 @@
+"""What a reader is told, and that he is told nothing without a reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.analyzers.model import Books, Coverage, Steps
+from spark_prof.analyzers.notes import notes_of
+from spark_prof.traces.bundle import Bundle
+from tests.support import Recorded, eager_decode
+
+STEPS = Steps(40, 0, 40, 0, 40, 40, 0, None, None, None, None, None)
+COVERAGE = Coverage(1.0, 1.0, 1.0, 0.0)
+BOOKS = Books("all", 40, 1000.0, 900.0, 0.0, 100.0, 0.0, 1000.0)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
+
+
+def _with(bundle: Bundle, execution: str = "eager", **changes: Any) -> Bundle:
+    bundle.meta = replace(bundle.meta, facts={"rank0": {"execution": execution}}, **changes)
+    return bundle
+
+
+def test_a_good_recording_needs_no_note(bundle: Bundle) -> None:
+    assert notes_of(_with(bundle), 0, STEPS, COVERAGE, (BOOKS,)) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps", "coverage", "books", "says"),
+    [
+        ({"lost": ("rank1: gone",)}, {}, {}, {}, "lost: rank1: gone"),
+        ({"state": "interrupted"}, {}, {}, {}, "ended early"),
+        ({"state": "salvaged"}, {}, {}, {}, "died"),
+        ({"settings": {"steps": 40}}, {}, {}, {}, "after 40 steps"),
+        ({}, {"decode": 15}, {}, {}, "Only 15 decode steps"),
+        ({}, {}, {}, {"residual_us": 11.0}, "off by 1.1 %"),
+        ({}, {}, {}, {"residual_us": -20.0}, "off by -2.0 %"),
+        ({}, {}, {}, {"engine_us": None}, "scheduler's own record"),
+        ({"execution": "torch.compile (VLLM_COMPILE)"}, {}, {}, {}, "placed by its order"),
+        ({"execution": "eager, CUDA graphs (FULL)"}, {}, {"layer": 0.9}, {}, "--enforce-eager"),
+    ],
+)
+def test_each_note_has_its_reason(
+    bundle: Bundle, changes: dict[str, Any], steps: dict[str, Any], coverage: dict[str, Any],
+    books: dict[str, Any], says: str,
+) -> None:  # fmt: skip
+    notes = notes_of(
+        _with(bundle, **changes), 0, replace(STEPS, **steps), replace(COVERAGE, **coverage),
+        (replace(BOOKS, **books),),
+    )  # fmt: skip
+    assert len(notes) == 1
+    assert says in " ".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps", "coverage", "books"),
+    [
+        ({"settings": {"steps": 0}}, {}, {}, {}),
+        ({"settings": {"steps": 41}}, {}, {}, {}),
+        ({}, {"decode": 0}, {}, {}),
+        ({}, {}, {}, {"residual_us": 10.0}),
+        ({}, {}, {"layer": 0.5}, {}),
+        ({"execution": "eager, CUDA graphs (FULL)"}, {}, {"layer": 0.96}, {}),
+        ({"settings": {"steps": 0}}, {"count": 0}, {}, {}),
+    ],
+)
+def test_no_note_without_a_reason(
+    bundle: Bundle, changes: dict[str, Any], steps: dict[str, Any], coverage: dict[str, Any],
+    books: dict[str, Any],
+) -> None:  # fmt: skip
+    notes = notes_of(
+        _with(bundle, **changes), 0, replace(STEPS, **steps), replace(COVERAGE, **coverage),
+        (replace(BOOKS, **books),),
+    )  # fmt: skip
+    assert notes == ()
+
+
+def test_what_was_lost_comes_first(bundle: Bundle) -> None:
+    changed = _with(bundle, lost=("a", "b"), state="salvaged")
+    notes = notes_of(changed, 0, STEPS, COVERAGE, (BOOKS,))
+    assert notes[:2] == ("lost: a", "lost: b")
+    assert len(notes) == 3

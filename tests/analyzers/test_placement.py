@@ -1,0 +1,149 @@
+"""Which component and layer a kernel gets: its module, its exact name, the order, its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.analyzers.placement import place_kernels
+from tests.support import (
+    ATTENTION,
+    EXPERTS,
+    LAYER,
+    MODEL,
+    MODULES,
+    PREPARE,
+    SAMPLE,
+    Piece,
+    Recorded,
+    call,
+    event,
+    kernel,
+    kineto,
+    layer_row,
+    step,
+)
+
+GEMM = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn"
+KV_WRITE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>"
+ROUTER = "void vllm::topk_softmax<1>"
+NORM = "rms_norm_kernel"
+COLLECTIVE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+COPY = "Memcpy HtoD (Pinned -> Device)"
+COMPILED = {"execution": "torch.compile (VLLM_COMPILE), CUDA graphs (FULL_AND_PIECEWISE)"}
+PRODUCTS = [
+    layer_row("model.layers.0.qkv", 0, "qkv"),
+    layer_row("model.layers.0.o_proj", 0, "o_proj"),
+]
+
+Place = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    def placer(
+        rows: Sequence[Any],
+        calls: Sequence[tuple[int, int]] = (),
+        facts: dict[str, str] | None = None,
+        modules: Sequence[Any] = MODULES,
+    ) -> list[tuple[Any, ...]]:
+        piece = Piece([step(0, 0, 10_000)], calls, kineto(*rows))
+        recorded = Recorded({0: [piece]}, facts=facts or {}, layers=PRODUCTS, modules=modules)
+        placed = place_kernels(recorded.assemble(tmp_path / "b"), 0)
+        return list(placed[["component", "layer", "placed"]].itertuples(index=False, name=None))
+
+    return placer
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "component", "layer", "placed"),
+    [
+        (ATTENTION, "nothing_known", "attention", 0, True),
+        (ATTENTION, GEMM, "attention", 0, True),
+        (ATTENTION, KV_WRITE, "kv_write", 0, True),
+        (ATTENTION, ROUTER, "attention", 0, True),
+        (EXPERTS, ROUTER, "router", 0, True),
+        (EXPERTS, NORM, "experts", 0, True),
+        (EXPERTS, COLLECTIVE, "collective", 0, True),
+        (LAYER, NORM, "norm", 0, True),
+        (LAYER, "nothing_known", "other", 0, True),
+        (SAMPLE, "nothing_known", "sampler", -1, True),
+        (SAMPLE, COPY, "sampler", -1, True),
+        (PREPARE, "nothing_known", "attention", -1, True),
+        (PREPARE, COPY, "memcpy", -1, True),
+        (MODEL, NORM, "norm", -1, False),
+        (MODEL, "nothing_known", "other", -1, False),
+        (None, "nothing_known", "other", -1, False),
+        (None, NORM, "norm", -1, False),
+        (None, COPY, "memcpy", -1, True),
+        (99, "nothing_known", "other", -1, False),
+    ],
+)
+def test_a_kernel_of_an_eager_model(
+    place: Place, module: int | None, name: str, component: str, layer: int, placed: bool
+) -> None:
+    calls = [] if module is None else call(module, 100, 200)
+    category = "gpu_memcpy" if name == COPY else "kernel"
+    launch = event("cuda_runtime", "cudaLaunchKernel", 150, 151, correlation=1)
+    rows = [launch, event(category, name, 300, 400, 7, correlation=1)]
+    assert place(rows, calls) == [(component, layer, placed)]
+
+
+LAYER_CALLS = [
+    *call(MODEL, 0, 5000), *call(ATTENTION, 1000, 1100), *call(EXPERTS, 2000, 2100),
+]  # fmt: skip
+
+
+def _compiled_layer(api: str = "cudaLaunchKernel") -> list[Any]:
+    """norm qkv | attention | o_proj norm router | experts | final norm, in launch order."""
+    inside = [(NORM, 100), (GEMM, 200), ("attn", 1050), (GEMM, 1200), ("fused", 1300),
+              (GEMM, 1400), ("moe", 2050), ("fused", 3000)]  # fmt: skip
+    anchors = ("attn", "moe")
+    return [
+        kernel(name, at, at + 50, at, at, api="cudaLaunchKernel" if name in anchors else api)
+        for name, at in inside
+    ]
+
+
+PLACED_LAYER = [
+    ("norm", 0), ("qkv", 0), ("attention", 0), ("o_proj", 0), ("norm", 0), ("router", 0),
+    ("experts", 0), ("norm", 0),
+]  # fmt: skip
+
+
+def test_a_compiled_model_is_placed_by_its_order(place: Place) -> None:
+    found = place(_compiled_layer(), LAYER_CALLS, COMPILED)
+    assert [row[:2] for row in found] == PLACED_LAYER
+
+
+def test_graphs_between_the_anchors_of_a_compiled_model_are_placed_by_their_order(
+    place: Place,
+) -> None:
+    found = place(_compiled_layer("cudaGraphLaunch"), LAYER_CALLS, COMPILED)
+    assert [row[:2] for row in found] == PLACED_LAYER
+
+
+def test_one_graph_for_the_whole_model_leaves_only_the_names(place: Place) -> None:
+    rows = [
+        event("cuda_runtime", "cudaGraphLaunch", 1050, 1060, correlation=1),
+        *(event("kernel", name, 2000 + at, 2050 + at, 7, correlation=1)
+          for at, name in enumerate((NORM, GEMM, KV_WRITE))),
+    ]  # fmt: skip
+    found = place(rows, LAYER_CALLS, COMPILED)
+    assert found == [("norm", -1, False), ("other", -1, False), ("kv_write", -1, False)]
+
+
+def test_an_eager_model_is_never_placed_by_its_order(place: Place) -> None:
+    found = place(_compiled_layer(), LAYER_CALLS, {"execution": "eager"})
+    assert [row[0] for row in found if row[0] in ("qkv", "o_proj")] == []
+
+
+def test_no_kernels(place: Place) -> None:
+    assert place([]) == []
+
+
+def test_no_modules(place: Place) -> None:
+    assert place([kernel(NORM, 100, 200, 1, 50)], modules=()) == [("norm", -1, False)]

@@ -1,0 +1,151 @@
+"""A whole report of a small bundle, figure by figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.analyzers.model import Books, Coverage, Gpu, LayerRow, RankRow, Spread
+from spark_prof.analyzers.summary import summarize
+from spark_prof.dashboards.render import RENDERERS
+from spark_prof.errors import CommandError
+from tests.support import Piece, Recorded, eager_decode, engine, kineto, layer_row, operator, step
+
+FACTS: Mapping[str, Any] = {
+    "vllm": "0.32.0", "torch": "2.13.0", "model": "/models/tiny/", "quantization": "mxfp4",
+    "model_config": {"architectures": ["TinyForCausalLM"]}, "execution": "eager",
+    "model_runner": "V1", "async_scheduling": True,
+    "gpu": {"name": "NVIDIA GB10", "compute_capability": "12.1"},
+}  # fmt: skip
+LAYERS = [
+    layer_row("model.layers.0.qkv", 0, "qkv"), layer_row("model.layers.1.qkv", 1, "qkv"),
+    layer_row("model.layers.0.o", 0, "o_proj", bytes=900),
+]  # fmt: skip
+
+
+def recorded(**more: Any) -> Recorded:
+    """Two decode steps of 1000 ns on each of two ranks, the second slower by nothing."""
+    engines = {0: [engine(0, -50, 950), engine(1, 960, 1950, output_tokens=2)]}
+    ranks = {0: [eager_decode()], 1: [eager_decode()]}
+    return Recorded(ranks, engines, FACTS, LAYERS, **more)
+
+
+def test_every_figure_of_a_small_bundle(tmp_path: Path) -> None:
+    report = summarize(recorded().assemble(tmp_path / "b"))
+    # Step 0 is [0, 960] and step 1 is [960, 1950] ns, each with 200 ns qkv and 400 ns attention.
+    assert report.steps.count == report.steps.decode == 2
+    assert (report.steps.prefill, report.steps.mixed) == (0, 0)
+    assert (report.steps.tokens, report.steps.scheduled_tokens, report.steps.prompt_tokens) == (
+        3, 2, 0,
+    )  # fmt: skip
+    assert report.steps.decode_us == Spread(
+        pytest.approx(0.975), pytest.approx(0.9897), pytest.approx(0.975)
+    )
+    assert report.steps.tpot_us is not None
+    assert report.steps.tpot_us.median == pytest.approx((0.96 + 0.99 / 2) / 2)
+    assert report.steps.prefill_us is None
+    assert report.wall_us == pytest.approx(1.95 + 0.05 - 0.05)
+    assert report.books[0] == Books(
+        "all", 2, pytest.approx(1.95), pytest.approx(1.2), pytest.approx(0.0),
+        pytest.approx(0.75), pytest.approx(0.0), pytest.approx(0.95 + 1.0),
+    )  # fmt: skip
+    assert [(c.name, c.us, c.kernels) for c in report.components] == [
+        ("attention", pytest.approx(0.8), 2), ("qkv", pytest.approx(0.4), 2),
+    ]  # fmt: skip
+    assert report.layers == (
+        LayerRow(0, "qkv", pytest.approx(0.4), 2), LayerRow(0, "attention", pytest.approx(0.8), 2),
+    )  # fmt: skip
+    assert [(k.name, k.calls) for k in report.kernels] == [("flash_fwd", 2), ("gemm_qkv", 2)]
+    assert report.coverage == Coverage(1.0, 1.0, 0.0, 0.0)
+    assert report.ranks == tuple(
+        RankRow(rank, 2, pytest.approx(1.95), pytest.approx(1.2), pytest.approx(0.75))
+        for rank in (0, 1)
+    )
+    assert [(m.component, m.count, m.bytes) for m in report.modules] == [
+        ("o_proj", 1, 900), ("qkv", 2, 200),
+    ]  # fmt: skip
+
+
+def test_what_was_recorded(tmp_path: Path) -> None:
+    report = summarize(recorded().assemble(tmp_path / "b"))
+    assert report.run.model == "tiny (TinyForCausalLM, mxfp4)"
+    assert report.run.command == "vllm serve tiny"
+    assert report.run.execution == "eager, model runner V1, asynchronous scheduling"
+    assert report.run.units == "kernel"
+    assert report.gpu == Gpu("NVIDIA GB10", "12.1")
+
+
+def test_a_cpu_engine_has_operators(tmp_path: Path) -> None:
+    piece = Piece([step(0, 0, 1000)], trace=kineto(operator("linear", 100, 500),
+                                                   operator("mm", 200, 400)))  # fmt: skip
+    report = summarize(Recorded({0: [piece]}).assemble(tmp_path / "b"))
+    assert report.run.units == "op"
+    assert [(k.name, k.calls, k.us) for k in report.kernels] == [
+        ("linear", 1, pytest.approx(0.2)), ("mm", 1, pytest.approx(0.2)),
+    ]  # fmt: skip
+    assert report.books[0].overlap_us == 0
+
+
+def test_kernels_of_no_recorded_step_are_in_the_books_only(tmp_path: Path) -> None:
+    piece = eager_decode()
+    trace = json.loads(piece.trace or "")
+    for event in trace["traceEvents"][:2]:  # the first kernel and its launch
+        event["ts"] = 2.0
+    piece.trace = json.dumps(trace)
+    report = summarize(Recorded({0: [piece]}).assemble(tmp_path / "b"))
+    assert {kernel.name: kernel.calls for kernel in report.kernels} == {
+        "flash_fwd": 2, "gemm_qkv": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("rank", [-1, 2, 10**30])
+def test_a_rank_that_does_not_exist(tmp_path: Path, rank: int) -> None:
+    with pytest.raises(CommandError, match="it has 0, 1"):
+        summarize(recorded().assemble(tmp_path / "b"), rank)
+
+
+def test_steps_without_kernels_make_a_report(tmp_path: Path) -> None:
+    bundle = Recorded({0: [Piece([step(0, 0, 1000)])]}).assemble(tmp_path / "b")
+    report = summarize(bundle)
+    assert report.books[0].gap_us == pytest.approx(1.0)
+    assert report.kernels == ()
+    assert report.coverage.layer == 0.0
+    for render in RENDERERS.values():
+        assert render(report)
+
+
+def test_a_rank_whose_pieces_were_all_empty(tmp_path: Path) -> None:
+    bundle = Recorded({0: [Piece([])], 1: [eager_decode()]}).assemble(tmp_path / "b")
+    with pytest.raises(CommandError, match="no step of rank 0"):
+        summarize(bundle)
+    assert summarize(bundle, 1).ranks[0] == RankRow(0, 0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {}, {"gpu": None}, {"gpu": "H100"}, {"model_config": None}, {"model_config": []},
+        {"model_config": {"architectures": None}}, {"model_config": {"architectures": "Tiny"}},
+        {"model_config": {"architectures": [None]}}, {"model": None}, {"execution": 3},
+        {"quantization": {"a": 1}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_facts_of_any_kind_make_a_report(tmp_path: Path, facts: dict[str, Any]) -> None:
+    bundle = Recorded({0: [eager_decode()]}, facts=facts).assemble(tmp_path / "b")
+    assert summarize(bundle).steps.count == 2
+
+
+def test_a_command_is_shown_so_that_it_can_be_typed_again(tmp_path: Path) -> None:
+    made = recorded()
+    folder = made.write(tmp_path / "b")
+    command = ["vllm", "serve", "m", "--config", '{"a": 1}']
+    (folder / "recording.json").write_text(json.dumps({"command": command}))
+    from spark_prof.traces.assemble import assemble
+
+    report = summarize(assemble(tmp_path / "b", state="complete"))
+    assert report.run.command == "vllm serve m --config '{\"a\": 1}'"

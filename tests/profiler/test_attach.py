@@ -1,0 +1,131 @@
+"""Asking a running server to record: what is refused, and what a request is."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.profiler.attach import (
+    attach,
+    recordable_among,
+    recordable_processes,
+    request_recording,
+)
+from spark_prof.profiler.control import registry_folder, request_name, start_of
+from spark_prof.profiler.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    """A port on which this process listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def free() -> int:
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def refused(url: str, bundle: Path) -> str:
+    with pytest.raises(CommandError) as caught:
+        attach(url, Settings(str(bundle)), lambda _: None)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    assert not bundle.exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://10.1.2.3:8000", "not this host"),
+        ("http://example.com", "not this host"),
+        ("example.com:8000", "not this host"),
+        ("http://", "not this host"),
+        ("8000", "not this host"),
+        ("http://localhost:99999", "no address"),
+        ("http://localhost:x", "no address"),
+        ("http://localhost:-1", "no address"),
+        pytest.param(
+            "http://[::1", "no address",
+            marks=pytest.mark.xfail(strict=True, reason="attach.py: urlsplit before the try"),
+        ),
+    ],
+)  # fmt: skip
+def test_an_address_that_is_none_of_this_host(tmp_path: Path, url: str, says: str) -> None:
+    assert says in refused(url, tmp_path / "b")
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:{}", "localhost:{}", "http://[::1]:{}/v1"])
+def test_nobody_listens(tmp_path: Path, free: int, address: str) -> None:
+    assert f"listens on port {free}" in refused(address.format(free), tmp_path / "b")
+
+
+def test_a_server_without_the_plugin(tmp_path: Path, listening: int) -> None:
+    message = refused(f"http://127.0.0.1:{listening}", tmp_path / "b")
+    assert f"process {os.getpid()}" in message
+    assert "install spark-prof in its environment" in message
+
+
+def _register(**value: object) -> None:
+    (registry_folder() / f"{os.getpid()}.json").write_text(json.dumps(value))
+
+
+def test_a_server_with_the_plugin_is_found(listening: int) -> None:
+    _register(pid=os.getpid(), start=start_of(os.getpid()))
+    assert [process.pid for process in recordable_processes(listening)] == [os.getpid()]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"start": "1"}'])
+def test_a_file_of_an_earlier_process_does_not_count(text: str) -> None:
+    (registry_folder() / f"{os.getpid()}.json").write_text(text)
+    assert recordable_among(psutil.Process()) == []
+
+
+def test_a_request_is_the_settings(tmp_path: Path) -> None:
+    settings = Settings(str(tmp_path / "b"), steps=3)
+    request_recording([psutil.Process()], settings)
+    text = (registry_folder() / request_name(os.getpid())).read_text()
+    assert Settings.from_json(text) == settings
+    assert [path.name for path in registry_folder().iterdir()] == [request_name(os.getpid())]
+
+
+def test_the_registry_is_private() -> None:
+    assert registry_folder().stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("kind", ["open", "link"])
+def test_somebody_else_s_registry_is_not_used(tmp_path: Path, kind: str) -> None:
+    folder = Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}"
+    if kind == "open":
+        folder.mkdir()
+        folder.chmod(0o777)
+    else:
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionError):
+        registry_folder()
+
+
+@pytest.mark.xfail(strict=True, reason="attach.py: PermissionError of registry_folder() escapes")
+def test_somebody_else_s_registry_is_one_line(tmp_path: Path, listening: int) -> None:
+    (Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}").mkdir(mode=0o755)
+    refused(f"http://127.0.0.1:{listening}", tmp_path / "b")

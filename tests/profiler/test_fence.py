@@ -1,0 +1,76 @@
+"""Nothing that fails inside a fence is seen outside of it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_prof.profiler.fence import Fence
+
+
+def _fail(*_: object) -> None:
+    raise KeyError("gone")
+
+
+def test_a_hook_that_works_returns_its_result() -> None:
+    fence = Fence()
+    assert fence.call("hook", lambda a, b: a + b, 1, b=2) == 3
+    assert fence.failed == frozenset()
+
+
+def test_a_hook_that_fails_is_off_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    said: list[str] = []
+    fence = Fence(said.append)
+    for _ in range(3):
+        assert fence.call("hook", _fail) is None
+    assert fence.call("hook", lambda: 1) is None
+    assert fence.call("other", lambda: 1) == 1
+    assert fence.failed == {"hook"}
+    assert said == ["hook hook failed and is off: KeyError: 'gone'"]
+    assert len(caplog.records) == 1
+    assert "the engine goes on" in caplog.text
+
+
+def test_a_hook_that_fails_is_not_called_again() -> None:
+    calls: list[int] = []
+
+    def hook() -> None:
+        calls.append(1)
+        raise ValueError
+
+    fence = Fence()
+    fence.call("hook", hook)
+    fence.call("hook", hook)
+    assert calls == [1]
+
+
+def test_a_report_that_fails_stays_inside(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "spark_prof")
+    assert Fence(_fail).call("hook", _fail) is None
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, SystemExit])
+def test_the_end_of_the_process_is_no_fault(ended: type[BaseException]) -> None:
+    def hook() -> None:
+        raise ended
+
+    fence = Fence()
+    with pytest.raises(ended):
+        fence.call("hook", hook)
+    assert fence.failed == frozenset()
+
+
+def test_a_fault_that_was_asked_for() -> None:
+    fence = Fence(faults=("hook",))
+    assert fence.wanted_fault("hook")
+    assert not fence.wanted_fault("other")
+    assert fence.call("hook", lambda: 1) is None
+    assert fence.call("other", lambda: 1) == 1
+    assert fence.failed == {"hook"}
+
+
+def test_a_wrapped_function_never_raises() -> None:
+    fence = Fence()
+    assert fence.wrap("good", lambda a, b=0: (a, b))(1, b=2) == (1, 2)
+    assert fence.wrap("bad", _fail)(1) is None

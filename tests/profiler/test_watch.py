@@ -1,0 +1,135 @@
+"""A recording seen from outside, through the files of its processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.profiler.control import STOP_FILE
+from spark_prof.profiler.plugin import REFUSED_FILE
+from spark_prof.profiler.watch import Watcher
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def watcher(tmp_path: Path, said: list[str]) -> Watcher:
+    return Watcher(tmp_path, 100, said.append)
+
+
+def rank(
+    folder: Path, number: int, state: str = "RECORDING", recorded: int = 0, **more: Any
+) -> None:
+    value = {"state": state, "recorded": recorded, "finished": False} | more
+    (folder / f"rank{number}.progress.json").write_text(json.dumps(value))
+
+
+def facts(folder: Path, number: int, **parallel: int) -> None:
+    (folder / f"rank{number}.facts.json").write_text(json.dumps({"parallel": parallel}))
+
+
+def test_nothing_has_happened_yet(watcher: Watcher) -> None:
+    assert (watcher.ranks(), watcher.recorded(), watcher.refused()) == ([], 0, None)
+    assert not watcher.done()
+    watcher.check()
+
+
+@pytest.mark.parametrize(
+    ("parallel", "finished", "done"),
+    [
+        ({}, [True], True),
+        ({}, [False], False),
+        ({"tensor": 1, "pipeline": 1, "data": 1}, [True], True),
+        ({"tensor": 2, "pipeline": 1, "data": 1}, [True], False),
+        ({"tensor": 2, "pipeline": 1, "data": 1}, [True, False], False),
+        ({"tensor": 2, "pipeline": 1, "data": 1}, [True, True], True),
+        ({"tensor": 2, "pipeline": 2, "data": 1}, [True, True], False),
+    ],
+)
+def test_done_when_every_rank_has_finished(
+    watcher: Watcher, parallel: dict[str, int], finished: list[bool], done: bool
+) -> None:
+    for number, ended in enumerate(finished):
+        rank(watcher.pieces, number, finished=ended)
+        facts(watcher.pieces, number, **parallel)
+    assert watcher.done() is done
+
+
+def test_the_slowest_rank_counts(watcher: Watcher) -> None:
+    rank(watcher.pieces, 0, recorded=7)
+    rank(watcher.pieces, 1, recorded=3)
+    assert watcher.recorded() == 3
+
+
+def test_damaged_files_say_nothing(watcher: Watcher) -> None:
+    for name in ("rank0.progress.json", "rank0.facts.json", REFUSED_FILE):
+        (watcher.pieces / name).write_text("[")
+    assert not watcher.done()
+    watcher.check()
+
+
+def test_progress_is_said_when_it_changes(watcher: Watcher, said: list[str]) -> None:
+    watcher.show()
+    watcher.show()
+    rank(watcher.pieces, 0, "WAITING")
+    watcher.show()
+    rank(watcher.pieces, 0, recorded=5)
+    watcher.show()
+    watcher.show()
+    assert said == ["starting the engine", "waiting for the first step", "recording step 5 of 100"]
+
+
+def test_without_a_limit_no_total_is_said(tmp_path: Path, said: list[str]) -> None:
+    rank(tmp_path, 0, recorded=5)
+    Watcher(tmp_path, 0, said.append).show()
+    assert said == ["recording step 5"]
+
+
+@pytest.mark.xfail(strict=True, reason="watch.py: states are compared by their names' letters")
+@pytest.mark.parametrize(
+    ("states", "line"),
+    [
+        (("CLOSED", "RECORDING"), "recording step 5 of 100"),
+        (("RECORDING", "WARMING"), "letting warm-up steps pass"),
+    ],
+)
+def test_the_state_of_the_slowest_rank_is_said(
+    watcher: Watcher, said: list[str], states: tuple[str, ...], line: str
+) -> None:
+    for number, state in enumerate(states):
+        rank(watcher.pieces, number, state, 5)
+    watcher.show()
+    assert said == [line]
+
+
+def test_a_refusal_ends_the_wait(watcher: Watcher) -> None:
+    (watcher.pieces / REFUSED_FILE).write_text('{"reason": "vLLM 0.1 is not supported"}')
+    with pytest.raises(CommandError, match=r"cannot record: vLLM 0\.1 is not supported"):
+        watcher.check()
+
+
+def test_stop_leaves_the_file_that_stops(watcher: Watcher) -> None:
+    watcher.stop()
+    watcher.stop()
+    assert (watcher.pieces / STOP_FILE).exists()
+
+
+def test_waiting_ends_with_the_condition_or_with_the_time(watcher: Watcher) -> None:
+    answers = iter([False, True])
+    assert watcher.wait(lambda: next(answers), 60)
+    assert not watcher.wait(lambda: False, 0)
+
+
+def test_waiting_for_the_scheduler_ends_when_it_has_finished(watcher: Watcher) -> None:
+    watcher.wait_for_engine()
+    facts(watcher.pieces, 0)
+    (watcher.pieces / "engine0.facts.json").write_text("{}")
+    (watcher.pieces / "engine0.progress.json").write_text('{"finished": true}')
+    watcher.wait_for_engine()

@@ -1,0 +1,247 @@
+"""One recording in a worker made by hand: what it writes, and that the worker never notices."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_prof.profiler.process import Process
+from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.worker import PHASE_MODULES, WorkerRecording
+from spark_prof.traces.pieces import pieces_folder
+
+from .fakes import Worker, batch, decode, prefill, run
+
+HOOKS = ["begin_step", "end_step", "between", "begin_sample", "flush", "targets", "introspect",
+         "facts", "mark", "remove", "progress", "ranges"]  # fmt: skip
+BATCHES = [prefill(), *map(decode, range(5, 12))]
+
+Record = Callable[..., WorkerRecording]
+
+
+@pytest.fixture(autouse=True)
+def _without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    def recorder(worker: Any, **settings: Any) -> WorkerRecording:
+        usual = {"backend": "none", "steps": 0, "steps_per_piece": 3}
+        wanted = Settings(str(tmp_path / "b"), **(usual | settings))
+        recording = WorkerRecording(worker, wanted, Process(wanted, "rank0", 0))
+        recording.install()
+        return recording
+
+    return recorder
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> Path:
+    return pieces_folder(tmp_path / "b")
+
+
+def steps(pieces: Path) -> list[list[int]]:
+    """The numbers of the steps in each piece."""
+    found = sorted(pieces.glob("rank0.*.steps.npy"))
+    return [np.load(path)["step"].tolist() for path in found]
+
+
+def log(pieces: Path) -> list[str]:
+    path = pieces / "rank0.log.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line)["message"] for line in lines]
+
+
+@pytest.mark.parametrize("two_parts", [False, True])
+def test_every_step_is_recorded_in_pieces(record: Record, pieces: Path, two_parts: bool) -> None:
+    worker = Worker(two_parts=two_parts)
+    recording = record(worker)
+    plain = Worker(two_parts=two_parts)
+    assert [run(worker, b) for b in BATCHES] == [run(plain, b) for b in BATCHES]
+    recording.finish()
+    assert steps(pieces) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    rows = np.load(pieces / "rank0.00000.steps.npy")
+    assert rows["phase"].tolist() == [0, 1, 1]
+    assert (rows["end_ns"] >= rows["start_ns"]).all()
+    assert log(pieces) == []
+
+
+def test_the_model_is_described_and_its_calls_are_logged(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    recording = record(worker)
+    run(worker, decode(5))
+    recording.finish()
+    facts = json.loads((pieces / "rank0.facts.json").read_text())
+    paths = [module["path"] for module in facts["modules"]]
+    assert paths[:3] == [path for path, _ in PHASE_MODULES]
+    assert facts["vllm"] == "0.32.0"
+    codes = np.load(pieces / "rank0.00000.events.npy")["code"].tolist()
+    qkv = paths.index("model.layers.1.self_attn.qkv_proj") + 1
+    assert codes.count(qkv) == codes.count(-qkv) == 1
+    assert codes[0] == 1
+    assert codes[-1] == 0
+
+
+def test_the_window_closes_and_takes_everything_away(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    before, modules = dict(vars(worker)), list(worker.model_runner.model.named_modules())
+    recording = record(worker, steps=2)
+    for output in BATCHES:
+        run(worker, output)
+    assert steps(pieces) == [[0, 1]]
+    assert recording.window.closed
+    assert set(vars(worker)) == set(before)
+    assert all("forward" not in vars(module) for _, module in modules)
+    assert json.loads((pieces / "rank0.progress.json").read_text())["finished"]
+
+
+def test_a_closed_window_may_leave_its_flush_to_an_idle_moment(
+    record: Record, pieces: Path
+) -> None:
+    worker = Worker()
+    recording = record(worker, steps=2)
+    recording.flush_when_idle = True
+    run(worker, prefill())
+    run(worker, decode(5))
+    assert (steps(pieces), recording.wants_flush, recording.idle) == ([], True, True)
+    recording.finish()
+    assert (steps(pieces), recording.wants_flush) == ([[0, 1]], False)
+
+
+def test_a_stop_ends_after_the_running_step(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    recording = record(worker)
+    run(worker, prefill())
+    worker.execute_model(decode(5))
+    recording.request_stop()
+    recording.finish()
+    assert steps(pieces) == []
+    worker.sample_tokens(None)
+    assert steps(pieces) == [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"), [({"warmup_steps": 6}, [[0, 1]]), ({"decode_only": True}, 7)]
+)
+def test_only_wanted_steps(
+    record: Record, pieces: Path, settings: dict[str, Any], wanted: Any
+) -> None:
+    worker = Worker()
+    recording = record(worker, **settings)
+    for output in BATCHES:
+        run(worker, output)
+    recording.finish()
+    found = steps(pieces)
+    assert (sum(map(len, found)) if isinstance(wanted, int) else found) == wanted
+
+
+def test_loading_and_empty_batches_are_no_steps(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    recording = record(worker)
+    assert worker.compile_or_warm_up_model() == "warm"
+    run(worker, batch({}))
+    recording.finish()
+    assert steps(pieces) == []
+    assert recording.window.passed == 0
+
+
+def test_shutdown_writes_what_there_is(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    record(worker)
+    run(worker, prefill())
+    worker.shutdown()
+    assert worker.ended
+    assert steps(pieces) == [[0]]
+
+
+@pytest.mark.parametrize("part", ["execute_model", "sample_tokens"])
+def test_an_exception_of_the_worker_passes(record: Record, pieces: Path, part: str) -> None:
+    worker = Worker()
+
+    def fail(*_: object) -> None:
+        raise MemoryError("out of memory")
+
+    setattr(worker, part, fail)
+    recording = record(worker)
+    with pytest.raises(MemoryError, match="out of memory"):
+        run(worker, prefill())
+    assert recording.idle
+    recording.finish()
+    assert log(pieces) == []
+
+
+@pytest.mark.parametrize("two_parts", [False, True])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_failing_hook_changes_no_answer_and_is_logged_once(
+    record: Record, pieces: Path, caplog: pytest.LogCaptureFixture, hook: str, two_parts: bool
+) -> None:
+    caplog.set_level(logging.WARNING, "spark_prof")
+    worker, plain = Worker(two_parts=two_parts), Worker(two_parts=two_parts)
+    recording = record(worker, faults=(hook,))
+    assert [run(worker, b) for b in BATCHES] == [run(plain, b) for b in BATCHES]
+    worker.shutdown()
+    assert worker.ended
+    assert recording.idle
+    called = two_parts or hook not in ("between", "begin_sample")
+    assert len(log(pieces)) == len(caplog.records) == int(called)
+    if called:
+        assert f"hook {hook} failed" in log(pieces)[0]
+
+
+@pytest.mark.parametrize("hook", ["begin_step", "end_step", "flush"])
+def test_without_a_vital_hook_the_recording_ends(record: Record, hook: str) -> None:
+    worker = Worker()
+    recording = record(worker, faults=(hook,))
+    for output in BATCHES:
+        run(worker, output)
+    assert recording.window.closed
+    assert "execute_model" not in vars(worker)
+
+
+def test_without_torch_and_vllm_only_descriptions_are_missing(
+    record: Record, pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    worker = Worker()
+    recording = record(worker)
+    run(worker, prefill())
+    recording.finish()
+    assert steps(pieces) == [[0]]
+    assert sorted({line.split()[1] for line in log(pieces)} - {"introspect"}) == ["facts"]
+
+
+def test_a_folder_that_vanished_is_no_matter_of_the_engine(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    record(worker)
+    pieces.rmdir()
+    assert [run(worker, b) for b in BATCHES] == [run(Worker(), b) for b in BATCHES]
+    worker.shutdown()
+
+
+@pytest.mark.xfail(strict=True, reason="worker.py: the wrapper takes the batch by place only")
+def test_a_batch_given_by_its_name(record: Record) -> None:
+    worker = Worker()
+    record(worker)
+    assert worker.execute_model(scheduler_output=prefill()) is None
+
+
+@pytest.mark.xfail(strict=True, reason="worker.py: _remove() pops the wraps of the other recording")
+def test_a_second_recording_outlives_the_first(record: Record, tmp_path: Path) -> None:
+    worker = Worker()
+    record(worker, steps=1)
+    settings = Settings(str(tmp_path / "second"), steps=3, backend="none")
+    second = WorkerRecording(worker, settings, Process(settings, "rank0", 0))
+    second.install()
+    for output in BATCHES:
+        run(worker, output)
+    assert second.window.recorded == 3
