@@ -1,8 +1,8 @@
 """Says where each token's time goes in a vLLM run on an NVIDIA GPU.
 
-    bundle = spark_prof.load("my-run")
-    report = spark_prof.report(bundle)
-    report.components[0].name
+bundle = spark_prof.load("my-run")
+report = spark_prof.report(bundle)
+report.components[0].name
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="spark-prof",
     help="Says where each token's time goes in a vLLM run on an NVIDIA GPU.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,16 +52,15 @@ def main() -> int:
     except (typer.Abort, KeyboardInterrupt):
         print("spark-prof: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
     except Exception as error:
         # Typer's own usage errors know how to show themselves; anything else is our fault.
         show = getattr(error, "show", None)
         if show is None:
             raise
-        message = getattr(error, "format_message", lambda: str(error))()
-        print(f"spark-prof: {message}; see spark-prof --help", file=sys.stderr)
+        message = getattr(error, "format_message", None)
+        print(
+            f"spark-prof: {message() if message else error}; see spark-prof --help", file=sys.stderr
+        )
         return 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 __all__ = ["Backend", "add_to", "record"]
 
 
-class Backend(str, Enum):
+class Backend(StrEnum):
     """What watches the kernels."""
 
     AUTO = "auto"

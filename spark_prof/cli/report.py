@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import Enum
+from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from spark_prof.errors import CommandError
 __all__ = ["Format", "add_to", "report"]
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """How a report is drawn."""
 
     TEXT = "text"
@@ -44,8 +45,8 @@ def report(
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels, books."""
     chosen = format or _format_of(out)
-    if out is not None and not out.parent.is_dir():
-        raise CommandError(f"{out.parent} does not exist; create it or choose another --out")
+    if out is not None:
+        check_folder(out.parent)
     from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import RENDERERS
     from spark_prof.traces.assemble import open_bundle
@@ -54,14 +55,33 @@ def report(
     if chosen is Format.TEXT and out is None and sys.stdout.isatty():
         from spark_prof.dashboards import text
 
-        typer.echo(text.render(summary, width=_width(), color="NO_COLOR" not in os.environ))
+        show(text.render(summary, width=_width(), color="NO_COLOR" not in os.environ))
         return
     drawn = RENDERERS[chosen.value](summary)
     if out is None:
-        typer.echo(drawn)
+        show(drawn)
     else:
         write_whole(out, drawn)
         print(f"spark-prof: wrote {out}", file=sys.stderr)
+
+
+def show(text: str) -> None:
+    """Prints to the terminal or pipe; a reader that goes away, such as head, is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Nothing may be left to flush when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that is not there, before any work is done."""
+    try:
+        there = folder.is_dir()
+    except OSError:
+        there = False
+    if not there:
+        raise CommandError(f"{folder} does not exist; create it or choose another --out")
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -75,7 +95,8 @@ def write_whole(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
 
 

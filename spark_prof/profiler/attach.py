@@ -100,7 +100,10 @@ def recordable_processes(port: int) -> list[psutil.Process]:
 
 def recordable_among(parent: psutil.Process) -> list[psutil.Process]:
     """The process and those below it that have said that they run vLLM and can be recorded."""
-    registry = registry_folder()
+    try:
+        registry = registry_folder()
+    except OSError as error:
+        raise CommandError(f"cannot look for vLLM processes: {error}") from error
     family = [parent, *parent.children(recursive=True)]
     return [process for process in family if _is_registered(registry, process)]
 
@@ -110,7 +113,7 @@ def _is_registered(registry: Path, process: psutil.Process) -> bool:
     path = registry / f"{process.pid}.json"
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        return value.get("start") == start_of(process.pid)
+        return bool(value.get("start") == start_of(process.pid))
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -128,8 +131,8 @@ def _listener(port: int) -> psutil.Process | None:
 
 
 def _port_of(url: str) -> int:
-    parts = urlsplit(url if "//" in url else f"//{url}")
     try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
         port = parts.port
     except ValueError as error:
         raise CommandError(f"{url} is no address of a server: {error}") from error
@@ -139,4 +142,3 @@ def _port_of(url: str) -> int:
             "server runs"
         )
     return port or 8000
-

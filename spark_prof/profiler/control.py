@@ -94,7 +94,7 @@ class Control:
         recording.flush_when_idle = self._signals
         recording.install()
         self.recordings.append(recording)
-        _at_exit(recording.finish)
+        _at_exit(recording.abandon)
 
     def _record_scheduler(self, scheduler: Any, settings: Settings) -> None:
         parallel = scheduler.vllm_config.parallel_config
@@ -112,11 +112,11 @@ class Control:
         for items in (self.workers, self.schedulers, self.recordings, self.engines):
             items.clear()
         self._signals = False
-        if threading.current_thread() is threading.main_thread():
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(_SIGNAL) in (signal.SIG_DFL, self._on_signal):
             # Lets an idle worker flush in the thread that started its profiler.
-            if signal.getsignal(_SIGNAL) in (signal.SIG_DFL, self._on_signal):
-                signal.signal(_SIGNAL, self._on_signal)
-                self._signals = True
+            signal.signal(_SIGNAL, self._on_signal)
+            self._signals = True
         threading.Thread(target=self._loop, name="spark-prof", daemon=True).start()
 
     def _loop(self) -> None:
@@ -124,9 +124,9 @@ class Control:
         while True:
             time.sleep(_PERIOD_SECONDS)
             for recording in list(self.recordings):
-                self._fence.call("progress", self._tend_worker, recording)
+                recording.fence.call("progress", self._tend_worker, recording)
             for engine in list(self.engines):
-                self._fence.call("engine", self._tend_engine, engine)
+                engine.fence.call("progress", self._tend_engine, engine)
             if registry is not None:
                 self._fence.call("request", self._take_request, registry)
 

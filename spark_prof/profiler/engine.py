@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from spark_prof.profiler.batch import read_batch
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
+from spark_prof.profiler.ranges import replace_attribute
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.pieces import ENGINE_DTYPE, array_name
 
@@ -31,6 +33,12 @@ class EngineRecording:
         self._rows: list[tuple[int, ...]] = []
         self._piece = 0
         self._finished = False
+        self._undo: list[Callable[[], None]] = []
+
+    @property
+    def fence(self) -> Fence:
+        """What keeps this recording's faults away from the engine."""
+        return self._fence
 
     @property
     def process(self) -> Process:
@@ -49,13 +57,16 @@ class EngineRecording:
             self._fence.call("schedule", self._scheduled, output, begin)
             return output
 
-        def wrapped_update(output: Any, *arguments: Any, **named: Any) -> Any:
-            result = update(output, *arguments, **named)
+        def wrapped_update(*arguments: Any, **named: Any) -> Any:
+            result = update(*arguments, **named)
+            output = arguments[0] if arguments else named.get("scheduler_output")
             self._fence.call("update", self._updated, output, result)
             return result
 
-        self._scheduler.schedule = wrapped_schedule
-        self._scheduler.update_from_output = wrapped_update
+        self._undo = [
+            replace_attribute(self._scheduler, "schedule", wrapped_schedule),
+            replace_attribute(self._scheduler, "update_from_output", wrapped_update),
+        ]
 
     def flush(self) -> None:
         """Writes the finished iterations as one piece; callable from any thread."""
@@ -70,8 +81,8 @@ class EngineRecording:
         if self._finished:
             return
         self._finished = True
-        for name in ("schedule", "update_from_output"):
-            self._scheduler.__dict__.pop(name, None)
+        for undo in self._undo:
+            undo()
         self._fence.call("flush", self.flush)
         self._fence.call("progress", self._process.finished)
 

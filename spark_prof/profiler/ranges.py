@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from spark_prof.profiler.fence import Fence
 
-__all__ = ["CallMarker", "Target"]
+__all__ = ["CallMarker", "Target", "replace_attribute"]
 
 _FAULT = "ranges"
 
@@ -89,20 +89,8 @@ class CallMarker:
             self._undo.pop()()
 
     def _mark(self, number: int, target: Target) -> None:
-        owner, attribute = target.owner, target.attribute
-        before = vars(owner).get(attribute)
-        replacement = self._marked(number, target, getattr(owner, attribute))
-        object.__setattr__(owner, attribute, replacement)
-
-        def undo() -> None:
-            if vars(owner).get(attribute) is not replacement:
-                return
-            if before is None:
-                object.__delattr__(owner, attribute)
-            else:
-                object.__setattr__(owner, attribute, before)
-
-        self._undo.append(undo)
+        marked = self._marked(number, target, getattr(target.owner, target.attribute))
+        self._undo.append(replace_attribute(target.owner, target.attribute, marked))
 
     def _marked(
         self, number: int, target: Target, original: Callable[..., Any]
@@ -155,6 +143,26 @@ class CallMarker:
     def _fail(self, error: Exception) -> None:
         self._recording = False
         self._fence.disable(_FAULT, error)
+
+
+def replace_attribute(owner: Any, attribute: str, replacement: Any) -> Callable[[], None]:
+    """Puts the replacement on the object itself; the result takes it away again.
+
+    Where somebody else has put another one on top since, that one stays.
+    """
+    before = vars(owner).get(attribute)
+    # object's own method: torch.nn.Module would look at the value first.
+    object.__setattr__(owner, attribute, replacement)
+
+    def undo() -> None:
+        if vars(owner).get(attribute) is not replacement:
+            return
+        if before is None:
+            object.__delattr__(owner, attribute)
+        else:
+            object.__setattr__(owner, attribute, before)
+
+    return undo
 
 
 def _nothing() -> None:

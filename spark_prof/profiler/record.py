@@ -7,16 +7,16 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
-from spark_prof.profiler.container import container_command, stage_package
+from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.assemble import RECORDING_FILE, assemble
@@ -38,12 +38,12 @@ def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> 
     Raises:
         CommandError: it exists and holds something, cannot be written, or the disk is full.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CommandError(f"{folder} exists already; choose another --out or remove it")
     try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CommandError(f"{folder} exists already; choose another --out or remove it")
         pieces_folder(folder).mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
-        value = {"command": list(command), "settings": asdict(settings)}
+        value = {"command": list(command), "settings": asdict(settings), "pid": os.getpid()}
         write_json(pieces_folder(folder), RECORDING_FILE, value)
     except OSError as error:
         remove_empty(folder)
@@ -55,13 +55,18 @@ def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> 
 
 def remove_empty(folder: Path) -> None:
     """Removes a bundle folder in which nothing was recorded."""
-    if any(pieces_folder(folder).glob("*.steps.npy")):
-        return
-    shutil.rmtree(pieces_folder(folder), ignore_errors=True)
     try:
+        if has_steps(pieces_folder(folder)):
+            return
+        shutil.rmtree(pieces_folder(folder), ignore_errors=True)
         folder.rmdir()
     except OSError:
         return
+
+
+def has_steps(pieces: Path) -> bool:
+    """Whether any recorded step has been written."""
+    return any(pieces.glob("*.steps.npy"))
 
 
 def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
@@ -120,12 +125,14 @@ def _run(
                 watcher.check()
                 watcher.show()
                 watcher.wait(lambda: child.poll() is not None, 0.2)
-            if child.poll() is None:
+            if child.poll() is None and has_steps(watcher.pieces):
                 watcher.stop()
                 watcher.wait_for_engine()
-                bundle = make_bundle(settings.folder, watcher, say, "complete")
-                say(f"{bundle.path} is ready; the command goes on, Ctrl-C ends it")
-                child.wait()
+                # Ranks that end before the window is full were shut down: so is the command.
+                if watcher.full() or not watcher.wait(lambda: child.poll() is not None, 10.0):
+                    bundle = make_bundle(settings.folder, watcher, say, "complete")
+                    say(f"{bundle.path} is ready; the command goes on, Ctrl-C ends it")
+            child.wait()
         except KeyboardInterrupt:
             interrupted = True
             if bundle is None:
@@ -138,7 +145,7 @@ def _run(
                 watcher.wait_for_engine()
     code = child.returncode
     if bundle is None:
-        if not any(watcher.pieces.glob("*.steps.npy")):
+        if not has_steps(watcher.pieces):
             watcher.check()
             raise CommandError(_why_nothing(watcher, code, interrupted))
         state = "interrupted" if interrupted or code else "complete"
@@ -167,7 +174,7 @@ def _launch(
     if command.kind == "container":
         os.chmod(settings.folder, 0o777)
         os.chmod(pieces_folder(settings.folder), 0o777)
-        inside = {ENVIRONMENT: settings.to_json()}
+        inside = {ENVIRONMENT: replace(settings, bundle=BUNDLE_TARGET).to_json()}
         argv = container_command(
             command.argv, staging=staging, bundle=settings.folder, environment=inside
         )
@@ -199,6 +206,9 @@ def _terminated_as_interrupt() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield

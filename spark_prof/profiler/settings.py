@@ -58,7 +58,7 @@ class Settings:
         value = {name: item for name, item in value.items() if name in known}
         if not isinstance(value.get("bundle"), str):
             raise ValueError("settings name no bundle")
-        return cls(**(value | {"faults": tuple(value.get("faults", ()))}))
+        return cls(**(value | {"faults": tuple(value.get("faults") or ())}))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings | None:

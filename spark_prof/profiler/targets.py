@@ -34,7 +34,7 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
     shared = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     compiled = [path for path, module in model.named_modules() if _is_compiled(module)]
     marked: list[MarkedModule] = []
-    entered: set[int] = set()
+    entered: set[tuple[int, str]] = set()
     for path, module in model.named_modules():
         inside = any(not root or path == root or path.startswith(root + ".") for root in compiled)
         type_name = type(module).__name__

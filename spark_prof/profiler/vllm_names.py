@@ -64,4 +64,4 @@ CALLS = (
 def is_supported(version: str) -> bool:
     """Whether that vLLM version, such as "0.26.0" or "0.30.1rc1+cpu", is one of `VERSIONS`."""
     match = re.match(r"(\d+)\.(\d+)", version)
-    return bool(match) and OLDEST <= (int(match[1]), int(match[2])) <= NEWEST
+    return match is not None and OLDEST <= (int(match[1]), int(match[2])) <= NEWEST

@@ -51,6 +51,10 @@ class Watcher:
         """Steps that the slowest rank has recorded."""
         return min((int(rank.get("recorded", 0)) for rank in self.ranks()), default=0)
 
+    def full(self) -> bool:
+        """Whether every rank has recorded all the steps that were asked for."""
+        return 0 < self.steps <= self.recorded()
+
     def done(self) -> bool:
         """Whether every rank of the run has written its last piece."""
         ranks = self.ranks()
@@ -65,14 +69,20 @@ class Watcher:
         if not ranks:
             line = "starting the engine"
         else:
-            state = State[min(rank.get("state", "WAITING") for rank in ranks)]
+            order = list(State.__members__)
+            states = [rank.get("state", "") for rank in ranks]
+            state = State[
+                min((s for s in states if s in order), key=order.index, default="WAITING")
+            ]
             line = state.value
             if state is State.RECORDING:
                 line += f" step {self.recorded()}" + (f" of {self.steps}" if self.steps else "")
         now = time.monotonic()
         fresh = line.split(" step ")[0] != self._said.split(" step ")[0]
-        if fresh or (line != self._said and now - self._said_at > _REPEAT_SECONDS / 5) or (
-            now - self._said_at > _REPEAT_SECONDS
+        if (
+            fresh
+            or (line != self._said and now - self._said_at > _REPEAT_SECONDS / 5)
+            or (now - self._said_at > _REPEAT_SECONDS)
         ):
             self.say(line)
             self._said, self._said_at = line, now

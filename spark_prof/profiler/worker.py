@@ -7,6 +7,7 @@ every wrap and mark away again, so that a server that goes on runs as if nothing
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from spark_prof.profiler.facts import engine_facts
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.introspect import describe_layers
 from spark_prof.profiler.process import Process
-from spark_prof.profiler.ranges import CallMarker, Target
+from spark_prof.profiler.ranges import CallMarker, Target, replace_attribute
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import MarkedModule, choose_targets
 from spark_prof.profiler.window import Window
@@ -68,12 +69,17 @@ class WorkerRecording:
         self._open: tuple[Batch, int] | None = None
         self._steps: list[tuple[int, ...]] = []
         self._number = self._piece = 0
-        self._wrapped: list[str] = []
+        self._undo: list[Callable[[], None]] = []
 
     @property
     def window(self) -> Window:
         """The window, for progress."""
         return self._window
+
+    @property
+    def fence(self) -> Fence:
+        """What keeps this recording's faults away from the engine."""
+        return self._fence
 
     @property
     def process(self) -> Process:
@@ -88,7 +94,7 @@ class WorkerRecording:
     @property
     def wants_flush(self) -> bool:
         """Whether the recording has ended but its last piece is still in memory."""
-        return self._window.closed and bool(self._wrapped)
+        return self._window.closed and bool(self._undo)
 
     def install(self) -> None:
         """Wraps the worker's methods; everything else waits for the first step."""
@@ -101,10 +107,15 @@ class WorkerRecording:
         """Asks to end after the running step; callable from any thread."""
         self._stop = True
 
+    def abandon(self) -> None:
+        """Ends the recording when the process ends, even inside a step; that step is lost."""
+        self._open = None
+        self.finish()
+
     def finish(self) -> None:
         """Ends the recording: flushes the last piece and takes everything off the worker."""
         self._window.closed = True
-        if self._open is not None or not self._wrapped or self._finishing:
+        if self._open is not None or not self._undo or self._finishing:
             return
         self._finishing = True  # a flush takes longer than the next reminder to flush
         self._fence.call("flush", self._flush)
@@ -119,14 +130,12 @@ class WorkerRecording:
         def wrapped(*arguments: Any, **named: Any) -> Any:
             return around(original, *arguments, **named)
 
-        self._worker.__dict__[name] = wrapped
-        self._wrapped.append(name)
+        self._undo.append(replace_attribute(self._worker, name, wrapped))
 
     def _remove(self) -> None:
         self._fence.call("remove", self._marker.remove)
-        for name in self._wrapped:
-            self._worker.__dict__.pop(name, None)
-        self._wrapped.clear()
+        while self._undo:
+            self._undo.pop()()
 
     def _around_loading(self, original: Any, *arguments: Any, **named: Any) -> Any:
         # Model runner V2 warms up through execute_model: those are not the user's steps.
@@ -136,15 +145,16 @@ class WorkerRecording:
         finally:
             self._loading = False
 
-    def _around_execute(self, original: Any, output: Any, *arguments: Any, **named: Any) -> Any:
+    def _around_execute(self, original: Any, *arguments: Any, **named: Any) -> Any:
         self._entered = True
+        output = arguments[0] if arguments else named.get("scheduler_output")
         self._fence.call("begin_step", self._begin_step, output)
         self._entered = False
         if self._fence.failed & _VITAL and not self._window.closed:
             self._open = None
             self.finish()
         try:
-            result = original(output, *arguments, **named)
+            result = original(*arguments, **named)
         except BaseException:
             self._open = None
             raise
@@ -162,8 +172,7 @@ class WorkerRecording:
             self._fence.call("end_step", self._end_step)
 
     def _around_shutdown(self, original: Any, *arguments: Any, **named: Any) -> Any:
-        self._open = None
-        self.finish()
+        self.abandon()
         return original(*arguments, **named)
 
     def _begin_step(self, output: Any) -> None:

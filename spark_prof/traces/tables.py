@@ -48,8 +48,12 @@ KERNELS = Table(
         Column("kind", NAMES, "kernel, memcpy, memset or op"),
         Column("start_ns", pa.int64(), "start on the device"),
         Column("end_ns", pa.int64(), "end on the device"),
-        Column("part", pa.int32(), "0 for a kernel and for an operator's first stretch; an "
-               "operator that calls others has one row per stretch of its own work"),
+        Column(
+            "part",
+            pa.int32(),
+            "0 for a kernel and for an operator's first stretch; an "
+            "operator that calls others has one row per stretch of its own work",
+        ),
         Column("device", pa.int32(), "GPU number, -1 for the CPU"),
         Column("stream", pa.int64(), "CUDA stream, or the thread that ran an operator"),
         Column("correlation", pa.int64(), "joins `host.correlation` of the same rank; -1 for none"),
@@ -89,8 +93,11 @@ ENGINE = Table(
     (
         Column("key", pa.int64(), "fingerprint of the scheduled batch"),
         Column("schedule_ns", pa.int64(), "the scheduler begins to choose the batch"),
-        Column("update_ns", pa.int64(), "the scheduler has taken in the batch's tokens; "
-               "0 if it never did"),
+        Column(
+            "update_ns",
+            pa.int64(),
+            "the scheduler has taken in the batch's tokens; 0 if it never did",
+        ),
         Column("scheduled_tokens", pa.int32(), "tokens in the batch"),
         Column("output_tokens", pa.int32(), "tokens accepted by all requests"),
         Column("output_requests", pa.int32(), "requests that got at least one token"),
@@ -131,8 +138,11 @@ LAYERS = Table(
         Column("layer", pa.int32(), "decoder layer, -1 for none"),
         Column("component", NAMES, "component, empty for containers"),
         Column("quant_method", pa.string(), "class of the quantization method"),
-        Column("kernel", pa.string(), "class of the kernel, expert or attention implementation "
-               "that was really chosen"),
+        Column(
+            "kernel",
+            pa.string(),
+            "class of the kernel, expert or attention implementation that was really chosen",
+        ),
         Column("weight_dtype", pa.string(), "storage type of the largest weight"),
         Column("shape", pa.string(), "shape of the largest weight as stored, such as 128x256"),
         Column("bytes", pa.int64(), "bytes of all its own parameters, scales included"),

@@ -64,10 +64,7 @@ def refused(url: str, bundle: Path) -> str:
         ("http://localhost:99999", "no address"),
         ("http://localhost:x", "no address"),
         ("http://localhost:-1", "no address"),
-        pytest.param(
-            "http://[::1", "no address",
-            marks=pytest.mark.xfail(strict=True, reason="attach.py: urlsplit before the try"),
-        ),
+        ("http://[::1", "no address"),
     ],
 )  # fmt: skip
 def test_an_address_that_is_none_of_this_host(tmp_path: Path, url: str, says: str) -> None:
@@ -125,7 +122,6 @@ def test_somebody_else_s_registry_is_not_used(tmp_path: Path, kind: str) -> None
         registry_folder()
 
 
-@pytest.mark.xfail(strict=True, reason="attach.py: PermissionError of registry_folder() escapes")
 def test_somebody_else_s_registry_is_one_line(tmp_path: Path, listening: int) -> None:
     (Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}").mkdir(mode=0o755)
     refused(f"http://127.0.0.1:{listening}", tmp_path / "b")

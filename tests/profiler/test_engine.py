@@ -134,7 +134,6 @@ def test_finishing_takes_the_wraps_off_and_happens_once(record: Any, tmp_path: P
     assert progress["finished"]
 
 
-@pytest.mark.xfail(strict=True, reason="engine.py: the wrapper takes the batch by place only")
 def test_an_output_given_by_its_name(record: Any) -> None:
     scheduler = Scheduler()
     record(scheduler)

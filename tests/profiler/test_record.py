@@ -101,7 +101,6 @@ def test_a_command_that_records_nothing(settings: Settings, program: str, says: 
     assert not settings.folder.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="record.py: a closed recording of no step is assembled")
 def test_steps_none_of_which_was_wanted(script: Script, settings: Settings) -> None:
     wanted = Settings(settings.bundle, warmup_steps=50, backend="none")
     with pytest.raises(CommandError, match="after 5 steps, none of which was wanted"):
@@ -164,20 +163,17 @@ def test_a_folder_below_a_file_cannot_be_made(tmp_path: Path) -> None:
         prepare_bundle(tmp_path / "file" / "b", ["vllm"], Settings("b"))
 
 
-@pytest.mark.xfail(strict=True, reason="record.py:41: folder.exists() stands outside of the try")
 def test_a_name_that_no_folder_can_have(tmp_path: Path) -> None:
     with pytest.raises(CommandError):
         prepare_bundle(tmp_path / ("x" * 300), ["vllm"], Settings("b"))
 
 
-@pytest.mark.xfail(strict=True, reason="record.py: recording.json has no pid of the recorder")
 def test_a_recording_in_progress_names_its_recorder(tmp_path: Path) -> None:
     prepare_bundle(tmp_path / "b", ["vllm"], Settings("b"))
     value = json.loads((pieces_folder(tmp_path / "b") / "recording.json").read_text())
     assert value["pid"] == os.getpid()
 
 
-@pytest.mark.xfail(strict=True, reason="record.py:170: the container gets the host's bundle folder")
 def test_a_container_writes_into_the_folder_that_is_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

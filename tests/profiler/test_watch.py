@@ -92,7 +92,6 @@ def test_without_a_limit_no_total_is_said(tmp_path: Path, said: list[str]) -> No
     assert said == ["recording step 5"]
 
 
-@pytest.mark.xfail(strict=True, reason="watch.py: states are compared by their names' letters")
 @pytest.mark.parametrize(
     ("states", "line"),
     [

@@ -228,14 +228,12 @@ def test_a_folder_that_vanished_is_no_matter_of_the_engine(record: Record, piece
     worker.shutdown()
 
 
-@pytest.mark.xfail(strict=True, reason="worker.py: the wrapper takes the batch by place only")
 def test_a_batch_given_by_its_name(record: Record) -> None:
     worker = Worker()
     record(worker)
     assert worker.execute_model(scheduler_output=prefill()) is None
 
 
-@pytest.mark.xfail(strict=True, reason="worker.py: _remove() pops the wraps of the other recording")
 def test_a_second_recording_outlives_the_first(record: Record, tmp_path: Path) -> None:
     worker = Worker()
     record(worker, steps=1)

@@ -30,8 +30,10 @@ class TorchBackend:
         self._profile: Any = None
         if gpu:
             # The first start loads CUPTI, which takes seconds: not inside the window.
-            self.start()
-            self._profile.stop()
+            from torch.profiler import profile
+
+            with profile(activities=self._activities):
+                pass
 
     def start(self) -> None:
         """Begins to watch."""
