@@ -28,8 +28,9 @@ def place_by_order(
     """Component and layer of the rows that have none, as far as the order tells.
 
     Args:
-        rows: kernels of one rank in launch order with `step`, `component` ("" for the rows to be
-            placed, None for rows that are to be left alone) and `layer`.
+        rows: kernels of one rank in launch order with `step`, `part`, `component` ("" for the
+            rows to be placed, None for rows that are to be left alone) and `layer`. Experts that
+            only their name told count to the layer of the attention before them.
         is_gemm: which rows are matrix products.
         products: how many products a decoder layer has in qkv, o_proj and router; from the
             `layers` table.
@@ -40,12 +41,12 @@ def place_by_order(
     component = rows["component"].to_numpy(object)
     layer = rows["layer"].to_numpy(np.int64)
     step = rows["step"].to_numpy(np.int64)
-    placed, placed_layer = np.full(len(rows), "", object), layer.copy()
-    kind = np.select(
-        [np.isin(component, _ATTENTION) & (layer >= 0), (component == "experts") & (layer >= 0)],
-        [1, 2],
-        0,
-    )
+    begins = rows["part"].to_numpy(np.int64) == 0
+    placed = np.full(len(rows), "", object)
+    is_attention = np.isin(component, _ATTENTION) & (layer >= 0)
+    layer = _experts_after_attention(layer, component == "experts", is_attention, step)
+    placed_layer = layer.copy()
+    kind = np.select([is_attention, (component == "experts") & (layer >= 0)], [1, 2], 0)
     anchors = np.flatnonzero(kind > 0)
     loose = component == ""
     if not len(anchors) or not loose.any():
@@ -60,6 +61,7 @@ def place_by_order(
         after = anchors[index] if index < len(anchors) and step[anchors[index]] == number else None
         names, layers = _segment(
             is_gemm[part],
+            begins[part],
             None if before is None else (int(kind[before]), int(layer[before])),
             None if after is None else (int(kind[after]), int(layer[after])),
             products,
@@ -68,8 +70,22 @@ def place_by_order(
     return placed, placed_layer
 
 
+def _experts_after_attention(
+    layer: npt.NDArray[np.int64],
+    is_experts: npt.NDArray[np.bool_],
+    is_attention: npt.NDArray[np.bool_],
+    step: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """The layers, with those of experts that have none taken from the attention before them."""
+    index = np.where(is_attention, np.arange(len(layer)), -1)
+    latest = np.maximum.accumulate(index)
+    known = is_experts & (layer < 0) & (latest >= 0) & (step[np.maximum(latest, 0)] == step)
+    return np.where(known, layer[np.maximum(latest, 0)], layer)
+
+
 def _segment(
     gemm: npt.NDArray[np.bool_],
+    begins: npt.NDArray[np.bool_],
     before: tuple[int, int] | None,
     after: tuple[int, int] | None,
     products: Mapping[str, int],
@@ -77,8 +93,9 @@ def _segment(
     """Component and layer of each row between two anchors, given as (kind, layer)."""
     if before is None and after is None:
         return [""] * len(gemm), [-1] * len(gemm)
-    count = int(gemm.sum())
-    done: list[int] = (np.cumsum(gemm) - gemm).tolist()  # products finished before each row
+    # An operator's later stretches belong to the same product as its first one.
+    count = int((gemm & begins).sum())
+    done: list[int] = (np.cumsum(gemm & begins) - gemm).tolist()  # finished before each row
     names: list[str] = []
     layers: list[int] = []
     qkv = min(products.get("qkv", 1), count) if after and after[0] == 1 else 0

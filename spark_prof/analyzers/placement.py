@@ -69,14 +69,17 @@ def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
     if in_model.any():
         known = component.copy()
         known[component == ""] = None
-        known[in_model] = ""
+        known[in_model] = np.where(by_name[in_model] == "experts", "experts", "")
         placed, placed_layer = place_by_order(
-            pd.DataFrame({"step": rows["step"], "component": known, "layer": layer}),
+            pd.DataFrame(
+                {"step": rows["step"], "part": rows["part"], "component": known, "layer": layer}
+            ),
             gemm,
             _products(bundle, rank),
         )
         by_order = in_model & (placed != "")
-        component[by_order], layer[by_order] = placed[by_order], placed_layer[by_order]
+        component[by_order] = placed[by_order]
+        layer[in_model] = placed_layer[in_model]
         named = by_order & (by_name != "") & (by_name != "memcpy")
         component[named] = by_name[named]
     nameless = component == ""

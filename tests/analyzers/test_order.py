@@ -15,7 +15,7 @@ PRODUCTS = {"qkv": 1, "o_proj": 1, "router": 1}
 
 def place(text: str, products: Mapping[str, int] = PRODUCTS) -> list[str]:
     """Places a line of rows: `A3` attention of layer 3, `K3` KV write, `E3` experts, `G` a product
-    and `e` another kernel to be placed, `x` one to leave alone, `|` the next step."""
+    (`g` its later stretch) and `e` another kernel to be placed, `E` experts known by name only, `x` one to leave alone, `|` the next step."""
     anchors = {"A": "attention", "K": "kv_write", "E": "experts"}
     rows: list[tuple[int, str | None, int]] = []
     step = 0
@@ -23,11 +23,13 @@ def place(text: str, products: Mapping[str, int] = PRODUCTS) -> list[str]:
         if word == "|":
             step += 1
         elif word[0] in anchors:
-            rows.append((step, anchors[word[0]], int(word[1:])))
+            rows.append((step, anchors[word[0]], int(word[1:] or -1)))
         else:
             rows.append((step, None if word == "x" else "", -1))
-    gemm = np.array([word == "G" for word in text.split() if word != "|"])
+    words = [word for word in text.split() if word != "|"]
+    gemm = np.array([word in "Gg" for word in words])
     frame = pd.DataFrame(rows, columns=["step", "component", "layer"]).astype({"component": object})
+    frame["part"] = [int(word == "g") for word in words]
     component, layer = place_by_order(frame, gemm, products)
     loose = frame["component"].eq("")
     return [f"{c or '?'}{n if n >= 0 else ''}" for c, n in
@@ -49,6 +51,8 @@ def place(text: str, products: Mapping[str, int] = PRODUCTS) -> list[str]:
             "A0 e G e G e E0", "o_proj0 o_proj0 norm0 router0 router0",
             id="what converts o_proj's input is o_proj's",
         ),
+        pytest.param("A0 G g e G g E G K1", "o_proj0 o_proj0 norm0 router0 router0 qkv1",
+                     id="stretches of one product, experts without a layer"),
         pytest.param("e e G e K0", "norm0 norm0 qkv0 rope0", id="the first segment"),
         pytest.param("A7 G e G e G e", "o_proj7 norm7 mlp7 mlp7 mlp7 norm",
                      id="the last segment of a dense model: the final norm has no layer"),
