@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -24,21 +24,20 @@ def component_rows(
         phase_of: phase of each step, indexed by step.
         decode_steps: number of decode steps, for the time per step.
     """
-    phase = phase_of.reindex(kernels["step"]).to_numpy()
-    sums = kernels.groupby(["component", phase], observed=True)["us"].sum()
-    counts = _calls(kernels).groupby(kernels["component"], observed=True).sum()
-    totals = kernels.groupby("component", observed=True)["us"].sum()
-    totals = totals.sort_values(ascending=False, kind="stable")
-    total = totals.sum() or 1.0
+    phase = phase_of.reindex(kernels["step"]).array
+    sums = _sums(kernels, ["component", phase])
+    totals = sums.groupby("component", observed=True).sum()
+    totals = totals.sort_values("us", ascending=False, kind="stable")
+    total = totals["us"].sum() or 1.0
     rows = []
-    for name, us in zip(totals.index.astype(str), totals.tolist(), strict=True):
-        by_phase = {p: float(sums.get((name, p), 0.0)) for p in PHASES}
+    for name, us in zip(totals.index.astype(str), totals["us"].tolist(), strict=True):
+        by_phase = {p: float(sums["us"].get((name, p), 0.0)) for p in PHASES}
         rows.append(
             ComponentRow(
                 name=name,
                 us=us,
                 share=us / total,
-                kernels=int(counts[name]),
+                kernels=int(totals.loc[name, "calls"]),
                 prefill_us=by_phase["prefill"],
                 decode_us=by_phase["decode"],
                 mixed_us=by_phase["mixed"],
@@ -50,31 +49,23 @@ def component_rows(
 
 def layer_rows(kernels: pd.DataFrame) -> tuple[LayerRow, ...]:
     """One row per layer and component, in the model's order; layer None comes first."""
-    keys = [kernels["layer"], kernels["component"]]
-    sums = kernels.groupby(keys, observed=True)["us"].sum()
-    counts = _calls(kernels).groupby(keys, observed=True).sum()
-    order: Callable[[Any], tuple[int, int]] = lambda key: (key[0], COMPONENTS.index(key[1]))  # noqa: E731
+    sums = _sums(kernels, ["layer", "component"])
+    found = zip(sums.index.tolist(), sums["us"].tolist(), sums["calls"].tolist(), strict=True)
+    ordered = sorted(found, key=lambda row: (row[0][0], COMPONENTS.index(row[0][1])))
     return tuple(
-        LayerRow(
-            layer=int(key[0]) if key[0] >= 0 else None,
-            component=str(key[1]),
-            us=float(sums[key]),
-            kernels=int(counts[key]),
-        )
-        for key in sorted(sums.index, key=order)
+        LayerRow(int(layer) if layer >= 0 else None, str(component), us, calls)
+        for (layer, component), us, calls in ordered
     )
 
 
 def kernel_rows(kernels: pd.DataFrame) -> tuple[KernelRow, ...]:
     """One row per kernel name and component, the most expensive first."""
-    keys = [kernels["name"], kernels["component"]]
-    sums = kernels.groupby(keys, observed=True)["us"].sum()
-    sums = sums.sort_values(ascending=False, kind="stable")
-    counts = _calls(kernels).groupby(keys, observed=True).sum()
-    total = float(sums.sum()) or 1.0
+    sums = _sums(kernels, ["name", "component"])
+    sums = sums.sort_values("us", ascending=False, kind="stable")
+    total = float(sums["us"].sum()) or 1.0
+    found = zip(sums.index.tolist(), sums["us"].tolist(), sums["calls"].tolist(), strict=True)
     return tuple(
-        _kernel_row(name, component, int(counts[name, component]), us, total)
-        for (name, component), us in zip(sums.index.tolist(), sums.tolist(), strict=True)
+        _kernel_row(name, component, calls, us, total) for (name, component), us, calls in found
     )
 
 
@@ -93,6 +84,7 @@ def _kernel_row(name: str, component: str, calls: int, us: float, total: float) 
     )
 
 
-def _calls(kernels: pd.DataFrame) -> pd.Series:
-    """1 for each row that is a call of its own, 0 for a later stretch of an operator."""
-    return (kernels["part"] == 0).astype(int)
+def _sums(kernels: pd.DataFrame, keys: Sequence[Any]) -> pd.DataFrame:
+    """Time and calls of each group; a later stretch of an operator is no call of its own."""
+    rows = kernels.assign(calls=(kernels["part"] == 0).astype(int))
+    return rows.groupby(list(keys), observed=True)[["us", "calls"]].sum()

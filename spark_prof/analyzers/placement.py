@@ -19,6 +19,9 @@ from spark_prof.vocabulary import COMPONENTS, COMPONENTS_WITHOUT_LAYER
 
 __all__ = ["place_kernels"]
 
+_CODES = {name: code for code, name in enumerate(COMPONENTS)}
+"""A million components are compared as numbers; -1 is none, which as an index is the last."""
+
 _MORE_EXACT = {
     "attention": ("kv_write", "rope", "collective"),
     "experts": ("router", "collective"),
@@ -45,60 +48,70 @@ def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
     rows = bundle.frame("kernels", rank, _COLUMNS)
     modules = bundle.frame("modules", rank).set_index("module")
     # One look at each distinct name, however many kernels there are.
-    names = rows["name"].cat
-    labels = [classify(name) for name in names.categories]
-    by_name = np.array([label.component or "" for label in labels] + [""], object)[names.codes]
-    gemm = np.array([is_gemm(name) for name in names.categories] + [False], bool)[names.codes]
-    copies = np.array([n in _COPY_OPERATORS for n in names.categories] + [False], bool)[names.codes]
+    names = rows["name"].cat.categories
+    name_of = rows["name"].cat.codes.to_numpy()
+    by_name = np.array([_code(classify(name).component) for name in names] + [-1])[name_of]
+    copies = np.array([name in _COPY_OPERATORS for name in names] + [False])[name_of]
     copies |= rows["kind"].isin(["memcpy", "memset"]).to_numpy()
 
     module = rows["module"].to_numpy(np.int64)
-    by_module = modules["component"].astype(object).reindex(module, fill_value="").to_numpy(object)
-    component = by_module.copy()
-    for whole, exact in _MORE_EXACT.items():
-        better = (by_module == whole) & np.isin(by_name, exact)
-        component[better] = by_name[better]
-    outside = module <= FINISH
-    component[outside & copies] = "memcpy"
+    by_module = _by_module(modules["component"], module)
+    component = np.where(_more_exact()[by_module, by_name], by_name, by_module)
+    component[(module <= FINISH) & copies] = _CODES["memcpy"]
 
     layer = rows["layer"].to_numpy(np.int64)
-    root = modules.index[modules["path"] == MODEL_PATH]
-    compiled = not str(bundle.facts(rank).get("execution", "eager")).startswith("eager")
-    in_model = (module == (int(root[0]) if len(root) else -2)) | _replayed(bundle, rank, rows)
-    in_model &= compiled
-    if in_model.any():
-        known = component.copy()
-        known[component == ""] = None
-        known[in_model] = np.where(by_name[in_model] == "experts", "experts", "")
-        placed, placed_layer = place_by_order(
-            pd.DataFrame(
-                {"step": rows["step"], "part": rows["part"], "component": known, "layer": layer}
-            ),
-            gemm,
-            _products(bundle, rank),
+    if not str(bundle.facts(rank).get("execution", "eager")).startswith("eager"):
+        root = modules.index[modules["path"] == MODEL_PATH]
+        in_model = (module == (int(root[0]) if len(root) else -2)) | _replayed(bundle, rank, rows)
+        known = np.array([*COMPONENTS, None], object)[component]
+        known[in_model] = np.where(by_name[in_model] == _CODES["experts"], "experts", "")
+        gemm = np.array([is_gemm(name) for name in names] + [False])[name_of]
+        # As objects: pandas would turn a million strings into its own kind and back.
+        launched = rows[["step", "part"]].assign(
+            component=pd.Series(known, rows.index, object), layer=layer
         )
-        by_order = in_model & (placed != "")
-        component[by_order] = placed[by_order]
-        layer[in_model] = placed_layer[in_model]
-        named = by_order & (by_name != "") & (by_name != "memcpy")
-        component[named] = by_name[named]
-    nameless = component == ""
-    component[nameless] = by_name[nameless]
-    component[component == ""] = "other"
+        placed, placed_layer = place_by_order(launched, gemm, _products(bundle, rank))
+        ordered = pd.Index(COMPONENTS, dtype=object).get_indexer(pd.Index(placed, dtype=object))
+        by_order = in_model & (ordered >= 0)
+        named = (by_name >= 0) & (by_name != _CODES["memcpy"])
+        component = np.where(by_order, np.where(named, by_name, ordered), component)
+        layer = np.where(in_model, placed_layer, layer)
+    component = np.where(component < 0, by_name, component)
+    component = np.where(component < 0, _CODES["other"], component)
 
-    known_module = (module >= 0) & (by_module != "")
-    natural = np.isin(component, list(COMPONENTS_WITHOUT_LAYER)) | known_module
+    without_layer = np.array([name in COMPONENTS_WITHOUT_LAYER for name in COMPONENTS])
+    natural = without_layer[component] | (by_module >= 0)
     return rows.assign(
-        component=pd.Categorical(component, categories=COMPONENTS),
+        component=pd.Categorical.from_codes(component, categories=pd.Index(COMPONENTS)),
         layer=layer,
-        placed=(layer >= 0) | (natural & (component != "other")),
+        placed=(layer >= 0) | (natural & (component != _CODES["other"])),
     )
+
+
+def _code(component: str | None) -> int:
+    return _CODES.get(component or "", -1)
+
+
+def _by_module(components: pd.Series, module: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The component of each kernel's module."""
+    table = np.array([_code(name) for name in components] + [-1], np.int64)
+    found: npt.NDArray[np.int64] = table[components.index.get_indexer(pd.Index(module))]
+    return found
+
+
+def _more_exact() -> npt.NDArray[np.bool_]:
+    """Whether a kernel's name (second index) is believed before its module (first index)."""
+    table = np.zeros((len(COMPONENTS) + 1,) * 2, bool)
+    for whole, exact in _MORE_EXACT.items():
+        table[_CODES[whole], [_CODES[name] for name in exact]] = True
+    return table
 
 
 def _replayed(bundle: Bundle, rank: int, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """The kernels of a step's CUDA graphs, which no module launched."""
     host = bundle.frame("host", rank, ["name", "correlation"])
-    graphs = host.loc[host["name"].astype(str).str.contains("GraphLaunch"), "correlation"]
+    graph_launches = [name for name in host["name"].cat.categories if "GraphLaunch" in name]
+    graphs = host.loc[host["name"].isin(graph_launches), "correlation"]
     inside = rows["correlation"].isin(graphs) & (rows["correlation"] >= 0) & (rows["step"] >= 0)
     return inside.to_numpy(bool)
 

@@ -15,6 +15,7 @@ app = typer.Typer(
     name="spark-prof",
     help="Says where each token's time goes in a vLLM run on an NVIDIA GPU.",
     add_completion=False,
+    rich_markup_mode=None,  # importing rich would double the time that --help takes
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -92,8 +92,9 @@ def recordable_processes(port: int) -> list[psutil.Process]:
     found = recordable_among(server)
     if not found:
         raise CommandError(
-            f"the server on port {port} (process {server.pid}) cannot be recorded: install "
-            "spark-prof in its environment and start it again (for a container, run this inside it)"
+            f"the server on port {port} (process {server.pid}) cannot be recorded: is spark-prof "
+            "installed in its environment (for a container, in the image, and this run inside it), "
+            "is its vLLM 0.24 to 0.33, and does its VLLM_PLUGINS, if set, name spark_prof?"
         )
     return found
 
@@ -132,6 +133,7 @@ def _listener(port: int) -> psutil.Process | None:
 
 def _port_of(url: str) -> int:
     try:
+        url = f"127.0.0.1:{url.removeprefix(':')}" if url.removeprefix(":").isdigit() else url
         parts = urlsplit(url if "//" in url else f"//{url}")
         port = parts.port
     except ValueError as error:

@@ -24,7 +24,7 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.worker import WorkerRecording
-from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.pieces import pieces_folder, write_refusal
 
 __all__ = ["STOP_FILE", "Control", "registry_folder", "request_name", "start_of"]
 
@@ -124,9 +124,10 @@ class Control:
         while True:
             time.sleep(_PERIOD_SECONDS)
             for recording in list(self.recordings):
-                recording.fence.call("progress", self._tend_worker, recording)
+                recording.fence.call("progress", recording.process.progress, recording.window)
+                self._fence.call("tend", self._tend_worker, recording)
             for engine in list(self.engines):
-                engine.fence.call("progress", self._tend_engine, engine)
+                self._fence.call("tend", self._tend_engine, engine)
             if registry is not None:
                 self._fence.call("request", self._take_request, registry)
 
@@ -147,7 +148,6 @@ class Control:
         if recording.window.closed and not recording.wants_flush:
             self.recordings.remove(recording)
             return
-        recording.process.progress(recording.window)
         stop = (recording.process.folder / STOP_FILE).exists()
         if stop:
             recording.request_stop()
@@ -165,7 +165,7 @@ class Control:
         """Ends the recordings that wait for a step, in the main thread and between two steps."""
         for recording in list(self.recordings):
             if recording.idle:
-                self._fence.call("stop", recording.finish)
+                self._fence.call("signal", recording.finish)
 
     def _take_request(self, registry: Path) -> None:
         path = registry / request_name(os.getpid())
@@ -174,7 +174,12 @@ class Control:
         text = path.read_text(encoding="utf-8")
         path.unlink()
         settings = Settings.from_json(text)
-        pieces_folder(settings.folder).mkdir(parents=True, exist_ok=True)
+        pieces = pieces_folder(settings.folder)
+        pieces.mkdir(parents=True, exist_ok=True)
+        if self.recordings or self.engines:
+            # Two profilers in one thread end in a crash of the engine.
+            write_refusal(pieces, "this engine is being recorded already; wait for that to end")
+            return
         for worker in self.workers:
             self._record_worker(worker, settings)
         for scheduler in self.schedulers:

@@ -16,12 +16,9 @@ from typing import Any
 from spark_prof.profiler.control import Control
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.vllm_names import NEWEST, OLDEST, SCHEDULER, WORKER, is_supported
-from spark_prof.traces.pieces import append_log, pieces_folder, write_json
+from spark_prof.traces.pieces import append_log, pieces_folder, write_refusal
 
-__all__ = ["REFUSED_FILE", "install"]
-
-REFUSED_FILE = "refused.json"
-"""Written into the pieces folder when this vLLM cannot be recorded, with the reason."""
+__all__ = ["install"]
 
 logger = logging.getLogger("spark_prof")
 
@@ -74,7 +71,7 @@ def _refuse(settings: Settings | None, reason: str) -> None:
     try:
         folder = pieces_folder(settings.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder, REFUSED_FILE, {"reason": reason})
+        write_refusal(folder, reason)
         append_log(folder, f"pid{os.getpid()}", time.time_ns(), reason)
     except OSError as error:
         logger.warning("spark-prof cannot write %s: %s", settings.bundle, error)

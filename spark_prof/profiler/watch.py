@@ -11,8 +11,8 @@ from typing import Any
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.control import STOP_FILE
-from spark_prof.profiler.plugin import REFUSED_FILE
 from spark_prof.profiler.window import State
+from spark_prof.traces.pieces import REFUSED_FILE
 
 __all__ = ["Watcher"]
 

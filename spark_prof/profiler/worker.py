@@ -119,6 +119,9 @@ class WorkerRecording:
             return
         self._finishing = True  # a flush takes longer than the next reminder to flush
         self._fence.call("flush", self._flush)
+        if self._backend is not None:
+            # A profiler that ran on would grow, and break the next one.
+            self._fence.call("discard", self._backend.discard)
         self._remove()
         self._fence.call("progress", self._process.progress, self._window, finished=True)
 
@@ -247,7 +250,7 @@ class WorkerRecording:
     def _watch(self) -> None:
         self._watching = True
         if self._backend is not None:
-            self._fence.call("backend", self._backend.start)
+            self._fence.call("start", self._backend.start)
         self._marker.start()
 
     def _flush(self) -> None:
@@ -256,7 +259,7 @@ class WorkerRecording:
         watching, self._watching = self._watching, False
         if watching and self._backend is not None:
             self._fence.call(
-                "backend", self._backend.stop,
+                "stop", self._backend.stop,
                 self._process.folder, self._process.name, self._piece,
             )  # fmt: skip
         if not self._steps:

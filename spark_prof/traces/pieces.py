@@ -17,6 +17,7 @@ import numpy as np
 __all__ = [
     "ENGINE_DTYPE",
     "EVENT_DTYPE",
+    "REFUSED_FILE",
     "STEP_DTYPE",
     "append_log",
     "array_name",
@@ -26,7 +27,11 @@ __all__ = [
     "progress_name",
     "write_array",
     "write_json",
+    "write_refusal",
 ]
+
+REFUSED_FILE = "refused.json"
+"""Holds the reason, where a process cannot be recorded."""
 
 STEP_DTYPE = np.dtype(
     [
@@ -100,6 +105,11 @@ def write_json(folder: Path, name: str, value: object) -> None:
     temporary = folder / f".{name}.{os.getpid()}"
     temporary.write_text(json.dumps(value), encoding="utf-8")
     os.replace(temporary, folder / name)
+
+
+def write_refusal(folder: Path, reason: str) -> None:
+    """Tells whoever waits for a recording why nothing will come."""
+    write_json(folder, REFUSED_FILE, {"reason": reason})
 
 
 def append_log(folder: Path, process: str, time_ns: int, message: str) -> None:

@@ -1,6 +1,7 @@
-"""What the documentation's pages hold, as data, and the tables that are written from the code.
+"""What the documentation's pages hold, as data, and the parts of them that the code writes.
 
-After a change of the schemas write docs/bundle.md's tables anew, read the difference and commit it:
+These are the tables in docs/bundle.md and the report in README.md. After a change of the schemas or
+of the text report write them anew, read the difference and commit it:
 
     python -m tests.docs.pages
 """
@@ -10,17 +11,34 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
+import spark_prof
+from spark_prof.dashboards.render import RENDERERS
 from spark_prof.traces.tables import TABLES
 
-__all__ = ["BUNDLE_PAGE", "PAGES", "ROOT", "commands", "rows", "schema_tables", "with_tables"]
+__all__ = [
+    "BUNDLE_PAGE",
+    "CAPTURE",
+    "PAGES",
+    "README",
+    "ROOT",
+    "commands",
+    "schema_tables",
+    "tables",
+    "with_report",
+    "with_tables",
+]
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")))
+README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").glob("**/*.md")))
 BUNDLE_PAGE = ROOT / "docs" / "bundle.md"
+CAPTURE = "tests/data/h100-gpt-oss-20b-mxfp4-eager"
+"""The recording whose report README.md shows."""
 
 _BEGIN = "<!-- tables: written by python -m tests.docs.pages -->\n"
 _END = "<!-- end of tables -->\n"
@@ -38,12 +56,14 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-def rows(page: Path, heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading, without its two head lines."""
+def tables(page: Path, heading: str) -> list[list[list[str]]]:
+    """The cells of every table below a heading, without the tables' head lines."""
     text = page.read_text(encoding="utf-8")
     section = re.split(r"^#+ ", text.partition(f"# {heading}\n")[2], maxsplit=1, flags=re.M)[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    return [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+        for table in re.findall(r"(?:^\|.*\n)+", section, re.M)
+    ]
 
 
 def schema_tables() -> str:
@@ -67,6 +87,15 @@ def with_tables(page: str) -> str:
     return f"{before}{_BEGIN}\n{schema_tables()}\n{_END}{after}"
 
 
+def with_report(readme: str) -> str:
+    """The README with today's report of `CAPTURE`, without the sections after the kernels."""
+    report = spark_prof.report(ROOT / CAPTURE)
+    report = replace(report, run=replace(report.run, source=CAPTURE))
+    shown = RENDERERS["text"](report).partition("\nFormat conversions\n")[0]
+    before, command, rest = readme.partition(f"$ spark-prof report {CAPTURE}\n")
+    return f"{before}{command}{shown.rstrip()}\n```{rest.partition('```')[2]}"
+
+
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
@@ -83,3 +112,5 @@ def _unit(column: str) -> str:
 
 if __name__ == "__main__":
     BUNDLE_PAGE.write_text(with_tables(BUNDLE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    if (ROOT / CAPTURE).exists():
+        README.write_text(with_report(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -60,7 +60,7 @@ def refused(url: str, bundle: Path) -> str:
         ("http://example.com", "not this host"),
         ("example.com:8000", "not this host"),
         ("http://", "not this host"),
-        ("8000", "not this host"),
+        ("http://0.1.2.3:1", "not this host"),
         ("http://localhost:99999", "no address"),
         ("http://localhost:x", "no address"),
         ("http://localhost:-1", "no address"),
@@ -79,7 +79,7 @@ def test_nobody_listens(tmp_path: Path, free: int, address: str) -> None:
 def test_a_server_without_the_plugin(tmp_path: Path, listening: int) -> None:
     message = refused(f"http://127.0.0.1:{listening}", tmp_path / "b")
     assert f"process {os.getpid()}" in message
-    assert "install spark-prof in its environment" in message
+    assert "is spark-prof installed in its environment" in message
 
 
 def _register(**value: object) -> None:

@@ -16,3 +16,6 @@ class Backend(Protocol):
 
     def stop(self, folder: Path, process: str, piece: int) -> None:
         """Stops to watch and writes what was seen as that piece."""
+
+    def discard(self) -> None:
+        """Stops to watch if it still does, and forgets what was seen."""

@@ -42,6 +42,12 @@ class TorchBackend:
         self._profile = profile(activities=self._activities)
         self._profile.start()
 
+    def discard(self) -> None:
+        """Stops to watch if it still does, and forgets what was seen."""
+        profiled, self._profile = self._profile, None
+        if profiled is not None:
+            profiled.stop()
+
     def stop(self, folder: Path, process: str, piece: int) -> None:
         """Stops to watch and writes the Kineto trace of the piece."""
         profiled, self._profile = self._profile, None

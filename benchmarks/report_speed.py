@@ -1,0 +1,158 @@
+"""Time and memory of `spark-prof report --format json` on a bundle of one million kernels.
+
+The bundle is one decode step of a real capture, made 48 layers deep out of its second layer and
+repeated about a thousand times. With --compiled the same kernels come as torch.compile leaves
+them: only attention, KV write and experts know their layer, the rest is placed by its order. The
+floor is a fresh process that only reads the same columns with pyarrow, in the same run.
+
+usage: python benchmarks/report_speed.py [--capture BUNDLE] [--compiled] [--keep FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.traces.tables import TABLES, empty_table
+
+ROOT = Path(__file__).resolve().parent.parent
+CAPTURE = ROOT / "tests" / "data" / "h100-gpt-oss-20b-mxfp4-eager"
+KERNELS, LAYERS, STEPS_PER_PIECE, RUNS = 1_000_000, 48, 32, 3
+BAR_SECONDS, BAR_MEMORY = 3.0, 1 << 30
+ANCHORS = r"\.impl\.(?:forward|do_kv_cache_update)$|\.experts\b"
+FLOOR = """
+import sys, pyarrow.parquet as pq
+columns = "name kind start_ns end_ns part step module layer correlation".split()
+pq.read_table(sys.argv[1], columns=columns, read_dictionary=["name", "kind"])
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--capture", type=Path, default=CAPTURE)
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--keep", type=Path, help="make the bundle there and keep it")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary) / "bundle"
+        rows = make_bundle(Bundle(options.capture), folder, options.compiled)
+        kernels = str(folder / table_file("kernels", 0))
+        floor = [measure([sys.executable, "-c", FLOOR, kernels]) for _ in range(RUNS)]
+        command = [sys.executable, "-m", "spark_prof.cli.main", "report", str(folder)]
+        found = [measure([*command, "--format", "json"]) for _ in range(RUNS)]
+    seconds, busy, memory = (statistics.median(values) for values in zip(*found, strict=True))
+    least, _, least_memory = (statistics.median(values) for values in zip(*floor, strict=True))
+    print(f"{rows} kernels, {LAYERS} layers, {'compiled' if options.compiled else 'eager'}")
+    print(f"report --format json  {seconds:6.2f} s  {memory / 2**20:5.0f} MiB  "
+          f"(bar {BAR_SECONDS:.0f} s, {BAR_MEMORY / 2**20:.0f} MiB, 2 cores)")  # fmt: skip
+    print(f"its processor time    {busy:6.2f} s")
+    print(f"reading the columns   {least:6.2f} s  {least_memory / 2**20:5.0f} MiB")
+    print(f"ratio                 {seconds / least:6.1f}    {memory / least_memory:5.1f}")
+    return int(seconds > BAR_SECONDS or memory > BAR_MEMORY)
+
+
+def measure(command: list[str]) -> tuple[float, float, int]:
+    """Wall and processor time in seconds and peak memory in bytes of a fresh process."""
+    begin = time.perf_counter()
+    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    pid = os.posix_spawn(command[0], command, os.environ, file_actions=silent)
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise SystemExit(f"failed: {' '.join(command)}")
+    wall = time.perf_counter() - begin
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
+
+
+def make_bundle(capture: Bundle, folder: Path, compiled: bool) -> int:
+    """Writes the bundle and returns its number of kernels."""
+    one, modules = deep_step(capture, compiled)
+    count = -(-KERNELS // len(one))
+    steps = capture.frame("steps", 0)
+    step = steps[steps["phase"] == "decode"].iloc[len(steps) // 2]
+    engine = capture.frame("engine", 0).set_index("key").loc[[step["key"]]].iloc[[0]].reset_index()
+    # The repeated step is as long as its kernels, so that the steps follow each other.
+    length = int(one["end_ns"].max()) + 2000
+    origin = int(step["start_ns"])
+    number = np.repeat(np.arange(count), len(one))
+    kernels = pd.concat([one] * count, ignore_index=True)
+    kernels["step"] = number
+    kernels["correlation"] = np.arange(1, len(kernels) + 1)
+    kernels[["start_ns", "end_ns"]] += (origin + number * length)[:, None]
+    host = pd.DataFrame({"name": "cudaLaunchKernel", "start_ns": kernels["start_ns"] - 5000,
+                         "end_ns": kernels["start_ns"] - 4000, "thread": 1,
+                         "correlation": kernels["correlation"]})  # fmt: skip
+    index = np.arange(count)
+    begin = origin + index * length
+    steps = pd.DataFrame([step] * count).assign(
+        step=index, key=index, piece=index // STEPS_PER_PIECE, start_ns=begin,
+        end_ns=begin + length - 1000)  # fmt: skip
+    engine = pd.concat([engine] * count).assign(
+        key=index, schedule_ns=begin - 500, update_ns=begin + length - 600, unfinished=1)
+    layers = pd.concat([capture.frame("layers", 0)] * (LAYERS // 24)).assign(layer=-1)
+    folder.mkdir(parents=True)
+    frames = {"kernels": kernels, "host": host, "steps": steps, "engine": engine,
+              "modules": modules, "layers": layers}  # fmt: skip
+    tables = {}
+    for name, table in TABLES.items():
+        frame = frames.get(name, empty_table(name).to_pandas())
+        columns = [pa.array(frame[f.name], type=f.type, from_pandas=True) for f in table.schema]
+        arrow = pa.Table.from_arrays(columns, schema=table.schema)
+        per_piece = max(1, len(frame) * STEPS_PER_PIECE // count)
+        pq.write_table(arrow, folder / table_file(name, 0), compression="zstd",
+                       row_group_size=per_piece)  # fmt: skip
+        tables[table_file(name, 0)] = len(frame)
+    execution = "torch.compile, CUDA graphs" if compiled else "eager"
+    facts = {"rank0": capture.facts(0) | {"execution": execution}}
+    replace(capture.meta, tables=tables, facts=facts).write(folder)
+    return len(kernels)
+
+
+def deep_step(capture: Bundle, compiled: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The kernels of a decode step with many layers, from time 0, and the modules they name."""
+    steps = capture.frame("steps", 0)
+    decode = steps.loc[steps["phase"] == "decode", "step"]
+    kernels = capture.frame("kernels", 0)
+    step = kernels[kernels["step"] == decode.iloc[len(decode) // 2]].reset_index(drop=True)
+    modules = capture.frame("modules", 0).astype({"component": object})
+    inside = np.flatnonzero(step["layer"] == 1)
+    outside = step["layer"] < 0
+    before, after = outside & (step.index < inside[0]), outside & (step.index > inside[0])
+    own = modules[modules["layer"] == 1]
+    parts, paths = [step[before]], [modules[modules["layer"] < 0]]
+    free = int(modules["module"].max()) + 1
+    for layer in range(LAYERS):
+        renumbered = dict(zip(own["module"], range(free, free + len(own)), strict=True))
+        free += len(own)
+        copy = own.assign(layer=layer, module=list(renumbered.values()))
+        copy["path"] = own["path"].str.replace("layers.1", f"layers.{layer}", regex=False)
+        paths.append(copy)
+        rows = step.iloc[inside]
+        parts.append(rows.assign(layer=layer, module=rows["module"].map(renumbered).fillna(-1)))
+    parts.append(step[after])
+    modules = pd.concat(paths, ignore_index=True)
+    step = pd.concat(parts, ignore_index=True)
+    if compiled:
+        path = modules.set_index("module")["path"].reindex(step["module"]).fillna("")
+        loose = (step["layer"] >= 0).to_numpy() & ~path.str.contains(ANCHORS).to_numpy()
+        model = int(modules.loc[modules["path"] == "model", "module"].iloc[0])
+        step.loc[loose, ["module", "layer"]] = model, -1
+    length = (step["end_ns"] - step["start_ns"]).to_numpy()
+    start = np.cumsum(length + 1000) - length
+    return step.assign(start_ns=start, end_ns=start + length, device=0), modules
+
+
+if __name__ == "__main__":
+    sys.exit(main())

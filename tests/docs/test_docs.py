@@ -1,0 +1,160 @@
+"""The documentation: links resolve, commands are real, options and JSON keys are all there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import typer
+
+from spark_prof.analyzers.ledger import step_books
+from spark_prof.cli import main as cli
+from spark_prof.profiler import vllm_names
+from spark_prof.profiler.commands import recognise
+from spark_prof.profiler.container import container_command
+from tests.docs.pages import PAGES, ROOT, commands, tables
+
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.M | re.S)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.M)
+COMMANDS = sorted({tuple(words) for page in PAGES for words in commands(page)})
+REPORTS = [words for words in COMMANDS if words[0] == "report" and "tests/data" in words[1]]
+GROUP: Any = typer.main.get_command(cli.app)
+
+
+def prose(page: Path) -> str:
+    return CODE.sub(lambda code: re.sub(r"\S", "x", code[0]), page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = (heading.lower().replace(" ", "-") for heading in HEADING.findall(text))
+    return {re.sub(r"[^\w-]", "", heading) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_resolve(page: Path) -> None:
+    for link in LINK.findall(prose(page)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in PAGES if page.parent.name == "docs"} - {"README.md"}
+    assert pages == set(LINK.findall(index))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_command_lines_parse(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with GROUP.make_context("spark-prof", list(words)) as context:
+        name, command, rest = GROUP.resolve_command(context, list(words))
+        with command.make_context(name, rest, parent=context) as parsed:
+            recorded = parsed.params.get("command")
+    if recorded:
+        # The command need not be installed here, but it must be one that can be recorded.
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(shutil, "which", lambda word: f"/usr/bin/{word}")
+        for script in (word for word in recorded if word.endswith(".py")):
+            (tmp_path / script).touch()
+        if recognise(recorded).kind == "container":
+            container_command(recorded, staging=tmp_path, bundle=tmp_path, environment={})
+
+
+@pytest.mark.parametrize("words", REPORTS, ids=" ".join)
+def test_reports_of_the_captures_are_drawn(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if not (ROOT / words[1]).exists():
+        pytest.skip(f"{words[1]} is not there")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "data").symlink_to(ROOT / "tests" / "data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["spark-prof", *words])
+    assert cli.main() == 0
+    written = [path for path in tmp_path.iterdir() if path.is_file()]
+    assert capsys.readouterr().out or written
+
+
+@pytest.mark.parametrize("name", sorted(GROUP.commands))
+def test_every_option_is_on_its_command_s_page(name: str) -> None:
+    table = tables(ROOT / "docs" / f"{name}.md", "Options")[0]
+    parameters = [p for p in GROUP.commands[name].params if p.param_type_name == "option"]
+    options = {option for parameter in parameters for option in parameter.opts}
+    assert options == {option for row in table for option in re.findall(r"`(-[^`]+)`", row[0])}
+
+
+def test_every_json_key_is_on_the_report_s_page() -> None:
+    from spark_prof.dashboards.render import RENDERERS
+    from tests.dashboards.sample import SAMPLES
+
+    found: set[str] = set()
+    for sample in SAMPLES.values():
+        found |= set(keys(json.loads(RENDERERS["json"](sample))))
+    [table] = tables(ROOT / "docs" / "report.md", "JSON")
+    documented = {row[0].strip("`") for row in table}
+
+    def covers(whole: str, key: str) -> bool:
+        return key == whole or key.startswith((f"{whole}.", f"{whole}["))
+
+    assert {key for key in found if not any(covers(whole, key) for whole in documented)} == set()
+    assert {whole for whole in documented if not any(covers(whole, key) for key in found)} == set()
+
+
+def keys(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from keys(item, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for item in value:
+            yield from keys(item, f"{path}[]")
+    else:
+        yield path
+
+
+def test_every_internal_name_of_vllm_is_on_the_versions_page() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    names = [".".join(vllm_names.WORKER), ".".join(vllm_names.SCHEDULER)]
+    names += [vllm_names.COMPILED_CLASS, vllm_names.MOE_RUNNER_ENTRY]
+    names += [value for call in vllm_names.CALLS for value in asdict(call).values() if value]
+    names += [vllm_names.VERSIONS[0], vllm_names.VERSIONS[-1]]
+    assert [name for name in names if name not in page] == []
+
+
+def test_the_worked_example_of_the_books_is_right() -> None:
+    page = ROOT / "docs" / "steps.md"
+    windows = pd.DataFrame(
+        {"begin_ns": [0, 10**6], "finish_ns": [10**6, 2 * 10**6], "engine_ns": [0.0, 0.0]},
+        index=[1, 2],
+    )
+    launched, documented = tables(page, "A worked example")
+    kernels = pd.DataFrame(
+        [
+            (int(step.split()[1]), *(1000 * int(time) for time in times.split(" to ")))
+            for step, _, times in launched
+        ],
+        columns=["step", "start_ns", "end_ns"],
+    )
+    result = step_books(windows, kernels)
+    parts = ["kernels_us", "overlap_us", "gap_us", "residual_us", "step_us"]
+    figures = [[float(cell) for cell in row[1:]] for row in documented]
+    assert figures == [*result[parts].to_numpy().tolist(), result[parts].sum().tolist()]

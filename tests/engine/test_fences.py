@@ -1,0 +1,69 @@
+"""Profiling never harms serving: each hook fails in turn in a live engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import ROOT
+
+HOOKS = (
+    "begin_step", "between", "begin_sample", "end_step", "targets", "introspect", "facts", "mark",
+    "ranges", "backend", "start", "stop", "discard", "flush", "remove", "progress", "schedule",
+    "update",
+)  # fmt: skip
+
+
+def test_every_hook_in_the_sources_is_made_to_fail() -> None:
+    """Nobody adds a hook without adding it here."""
+    sources = (ROOT / "spark_prof" / "profiler").glob("*.py")
+    calls = re.compile(r"fence\.call\(\s*\"(\w+)\"")
+    found = {name for path in sources for name in calls.findall(path.read_text())}
+    process_wide = {"registry", "request", "signal"}  # of Control, not of one recording
+    assert found - process_wide == set(HOOKS) - {"ranges"}
+
+
+@pytest.fixture(scope="session")
+def fenced(
+    models: dict[str, Path], environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("fenced")
+    command = [sys.executable, "-m", "tests.engine.fenced_engine", str(models["tiny-moe"])]
+    done = subprocess.run(
+        [*command, str(folder), *HOOKS],
+        env=environment, capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FENCED ")]
+    assert lines, done.stdout[-3000:] + done.stderr[-30000:]
+    found: dict[str, Any] = json.loads(lines[0].removeprefix("FENCED "))
+    return found
+
+
+def test_recording_changes_no_answer(fenced: dict[str, Any]) -> None:
+    quiet = fenced["hooks"]["none"]
+    assert quiet["answers"] == [fenced["unrecorded"]] * 2
+    assert quiet["log"] == []
+    assert quiet["steps"] > 0
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_failing_hook_changes_no_answer(fenced: dict[str, Any], hook: str) -> None:
+    assert fenced["hooks"][hook]["answers"] == [fenced["unrecorded"]] * 2
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_failing_hook_is_logged_once_in_each_process(fenced: dict[str, Any], hook: str) -> None:
+    log = fenced["hooks"][hook]["log"]
+    assert log
+    assert all(line.startswith(f"hook {hook} failed and is off") for line in log)
+    assert len(log) <= 2  # the worker's and the scheduler's, where both have the hook
+
+
+def test_the_engine_answers_the_same_afterwards(fenced: dict[str, Any]) -> None:
+    assert fenced["afterwards"] == fenced["unrecorded"]

@@ -1,0 +1,141 @@
+"""A real vLLM engine on the CPU, recorded through the command line, against its own account."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.vocabulary import COMPONENTS
+from tests.engine.conftest import Recorder, Run, report_of
+
+BATCH, PROMPT, TOKENS, ROUNDS, LAYERS = 2, 40, 24, 2, 3
+
+
+def workload(model: Path, *more: str) -> list[str]:
+    sizes = f"--batch {BATCH} --prompt {PROMPT} --tokens {TOKENS} --rounds {ROUNDS}"
+    return [sys.executable, "-m", "demo.workload", str(model), *sizes.split(), *more]
+
+
+@pytest.fixture(scope="session")
+def eager(record: Recorder, models: dict[str, Path]) -> Run:
+    """vLLM's default engine, in its own process, without torch.compile."""
+    return record("eager", workload(models["tiny-moe"], "--show-tokens"))
+
+
+@pytest.fixture(scope="session")
+def compiled(record: Recorder, models: dict[str, Path]) -> Run:
+    """vLLM as it comes: torch.compile on."""
+    return record("compiled", workload(models["tiny-moe"], "--compile"))
+
+
+@pytest.fixture(scope="session")
+def dense_in_process(record: Recorder, models: dict[str, Path]) -> Run:
+    """A dense model with the engine inside the user's process."""
+    command = workload(models["tiny-dense"])
+    return record("dense", command, VLLM_ENABLE_V1_MULTIPROCESSING="0")
+
+
+@pytest.fixture(scope="session")
+def parallel(record: Recorder, models: dict[str, Path]) -> Run:
+    """Two tensor-parallel ranks, a core each."""
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("two ranks need two cores")
+    command = workload(models["tiny-moe"], "--tensor-parallel", "2")
+    return record("parallel", command, VLLM_CPU_OMP_THREADS_BIND="0|1")
+
+
+@pytest.fixture(params=["eager", "compiled", "dense_in_process", "parallel"])
+def run(request: pytest.FixtureRequest) -> Run:
+    found: Run = request.getfixturevalue(request.param)
+    return found
+
+
+def test_tokens_are_exact(run: Run) -> None:
+    steps = run.report["steps"]
+    assert steps["tokens"] == ROUNDS * BATCH * TOKENS
+    assert steps["tokens"] == sum(one["tokens"] for one in run.workload["rounds"])
+    assert steps["prompt_tokens"] == ROUNDS * BATCH * PROMPT
+    assert steps["scheduled_tokens"] == ROUNDS * BATCH * (PROMPT + TOKENS - 1)
+
+
+def test_steps_are_exact(run: Run) -> None:
+    """A batch takes as many steps as it has tokens, and one more if its prompts came apart."""
+    steps = run.report["steps"]
+    assert steps["count"] == steps["prefill"] + steps["decode"] + steps["mixed"]
+    assert ROUNDS * TOKENS <= steps["count"] <= ROUNDS * (TOKENS + BATCH - 1)
+    assert steps["count"] == ROUNDS * TOKENS + steps["mixed"]
+    assert steps["prefill"] == ROUNDS
+
+
+def test_step_times_agree_with_the_engine(run: Run) -> None:
+    engine_us = 1e6 * sum(one["engine_s"] for one in run.workload["rounds"])
+    assert run.report["time"]["step_us"] == pytest.approx(engine_us, rel=0.02)
+
+
+def test_the_books_balance(run: Run) -> None:
+    for books in run.report["books"]:
+        total = books["kernels_us"] - books["overlap_us"] + books["gap_us"] + books["residual_us"]
+        assert total == pytest.approx(books["step_us"], rel=1e-6)
+        assert abs(books["residual_us"]) <= 0.01 * books["step_us"]
+
+
+def test_every_decoder_layer_appears(run: Run) -> None:
+    layers = {row["layer"] for row in run.report["layers"]}
+    assert layers >= set(range(LAYERS))
+
+
+def test_time_is_placed(run: Run) -> None:
+    assert run.report["coverage"]["layer"] >= 0.98
+    assert run.report["coverage"]["component"] >= 0.98
+
+
+def test_the_components_of_each_layer(run: Run) -> None:
+    names = {row["name"] for row in run.report["components"]}
+    assert names <= set(COMPONENTS)
+    moe = {"router", "experts"} if "Moe" in run.report["run"]["model"] else {"mlp"}
+    wanted = {"norm", "qkv", "rope", "kv_write", "attention", "o_proj"} | moe
+    for layer in range(LAYERS):
+        found = {row["component"] for row in run.report["layers"] if row["layer"] == layer}
+        assert found >= wanted
+
+
+def test_nothing_was_lost(run: Run) -> None:
+    assert [note for note in run.report["notes"] if note.startswith("lost")] == []
+
+
+def test_the_live_model_was_read(eager: Run) -> None:
+    kinds = {row["component"]: row for row in eager.report["modules"]}
+    assert kinds["experts"]["kernel"].startswith("CPUUnquantizedExperts")
+    assert kinds["experts"]["count"] == LAYERS
+    # 8 experts of 3 matrices of 512 x 512 in two bytes each
+    assert kinds["experts"]["bytes"] == LAYERS * 8 * 3 * 512 * 512 * 2
+    assert kinds["lm_head"]["shape"] == "8192x512"
+    assert kinds["lm_head"]["weight_dtype"] == "bfloat16"
+
+
+def test_an_engine_in_its_own_process_is_not_the_command(eager: Run) -> None:
+    import spark_prof
+
+    facts: dict[str, Any] = spark_prof.load(eager.bundle).meta.facts
+    assert {"rank0", "engine0"} <= set(facts)
+    assert facts["rank0"]["vllm"].startswith("0.")
+    assert facts["rank0"]["pid"] != facts["engine0"]["pid"]
+
+
+def test_each_rank_has_its_own_tables(parallel: Run) -> None:
+    assert [row["rank"] for row in parallel.report["ranks"]] == [0, 1]
+    second = report_of(parallel.bundle, "--rank", "1")
+    assert second["steps"]["count"] == parallel.report["steps"]["count"]
+    assert second["coverage"]["component"] >= 0.98
+    assert "collective" in {row["name"] for row in second["components"]}
+
+
+def test_both_inside_one_process(dense_in_process: Run) -> None:
+    import spark_prof
+
+    facts = spark_prof.load(dense_in_process.bundle).meta.facts
+    assert facts["engine0"]["process"] == "engine0"
