@@ -20,6 +20,10 @@ def notes_of(
     settings = bundle.meta.settings
     execution = str(facts.get("execution", ""))
     notes = [f"lost: {line}" for line in bundle.meta.lost]
+    if skipped := settings.get("warmup_steps"):
+        notes.append(f"The first {skipped} steps were let pass before these (--warmup-steps).")
+    if settings.get("decode_only"):
+        notes.append("Only steps without any prefill were recorded (--decode-only).")
     if bundle.meta.state == "interrupted":
         notes.append("The recording was ended early; it holds the steps up to then.")
     if bundle.meta.state == "salvaged":

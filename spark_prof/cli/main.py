@@ -59,9 +59,8 @@ def main() -> int:
         if show is None:
             raise
         message = getattr(error, "format_message", None)
-        print(
-            f"spark-prof: {message() if message else error}; see spark-prof --help", file=sys.stderr
-        )
+        text = str(message() if message else error).rstrip(".")
+        print(f"spark-prof: {text}; see spark-prof --help", file=sys.stderr)
         return 2
 
 

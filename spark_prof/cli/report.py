@@ -25,6 +25,16 @@ class Format(StrEnum):
     JSON = "json"
 
 
+_ENDINGS = {
+    ".txt": Format.TEXT,
+    "": Format.TEXT,
+    ".md": Format.MARKDOWN,
+    ".html": Format.HTML,
+    ".htm": Format.HTML,
+    ".json": Format.JSON,
+}
+
+
 def add_to(app: typer.Typer) -> None:
     """Adds the command to the command line."""
     app.command()(report)
@@ -103,9 +113,11 @@ def write_whole(path: Path, text: str) -> None:
 def _format_of(out: Path | None) -> Format:
     if out is None:
         return Format.TEXT
-    endings = {".md": Format.MARKDOWN, ".html": Format.HTML, ".htm": Format.HTML,
-               ".json": Format.JSON}  # fmt: skip
-    return endings.get(out.suffix.lower(), Format.TEXT)
+    try:
+        return _ENDINGS[out.suffix.lower()]
+    except KeyError:
+        known = ", ".join(filter(None, _ENDINGS))
+        raise CommandError(f"{out} ends in none of {known}; say which --format it has") from None
 
 
 def _width() -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.formats import MISSING, clean, count, difference, shorten, spans
+from spark_prof.dashboards.formats import MISSING, clean, count, difference, share, shorten, spans
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.vocabulary import COMPONENTS
 
@@ -23,6 +23,7 @@ _ALIKE = 0.05
 """Layers whose times differ by less share a row; a row further from the median is marked."""
 _WIDEST_LABEL = 28
 _REST = "rest"
+_FEW_PLACED = 0.9
 
 
 @dataclass(frozen=True)
@@ -140,5 +141,10 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
             "the figures are the mean of one."
         )
     if outside := sum(table.get(None, {}).values()):
-        intro.append(f"Outside the layers: {outside / divisor:,.{digits}f} {unit}.")
+        intro.append(f"Without a layer: {outside / divisor:,.{digits}f} {unit}.")
+    if report.coverage.layer < _FEW_PLACED:
+        intro.append(
+            f"Only {share(report.coverage.layer)} of the time has a place here: kernels replayed "
+            "by CUDA graphs carry no layer, so these rows are the steps that ran without a graph."
+        )
     return Section("layers", "Layers", columns, tuple(rows), tuple(intro))

@@ -31,6 +31,8 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
         found["tokens/s a sequence"] = f"{1e6 / steps.tpot_us.median:,.1f}"
     if steps.decode_us and steps.decode_us.median > 0:
         found["a decode step"] = microseconds(steps.decode_us.median)
+        if steps.tpot_us == steps.decode_us:
+            del found["a decode step"]  # without speculation both are the same
         if steps.host_gap_us:
             idle = steps.host_gap_us.mean / steps.decode_us.mean
             found["of a decode step idle"] = share(idle)
@@ -55,14 +57,17 @@ def recording(report: Report) -> Section:
         ("State", "" if run.state == "complete" else run.state),
     )
     rows = ((name, shorten(clean(value), _LONGEST_FIELD)) for name, value in fields)
-    intro = (
-        (
+    intro: tuple[str, ...] = ()
+    if on_cpu(report):
+        intro = (
             "This engine ran on a CPU: the rows below are CPU operators, not GPU kernels, "
             "and say nothing about how fast a GPU would be.",
         )
-        if on_cpu(report)
-        else ()
-    )
+    elif run.execution.startswith("eager"):
+        intro = (
+            "Eager execution: without CUDA graphs the host's launches take part of each step. "
+            "Read the kernels' times and shares here, not the time per token.",
+        )
     return Section(
         "recording",
         "What was recorded",

@@ -18,6 +18,8 @@ from spark_prof.dashboards.section import Column, Section
 
 __all__ = ["books", "components", "host_gap", "ranks", "steps"]
 
+_MUCH_UNNAMED = 0.05
+
 _SPREAD = tuple(Column(name, "number") for name in ("Median", "99th percentile", "Mean"))
 
 
@@ -31,7 +33,7 @@ def steps(report: Report) -> Section:
     """Says what an output token costs and which steps there were."""
     found = report.steps
     candidates = (
-        ("Output token", found.tokens if found.tpot_us else 0, found.tpot_us),
+        ("Output token", found.decode if found.tpot_us else 0, found.tpot_us),
         ("Decode step", found.decode, found.decode_us),
         ("Prefill step", found.prefill, found.prefill_us),
         ("Mixed step", found.mixed, found.mixed_us),
@@ -45,7 +47,7 @@ def steps(report: Report) -> Section:
         f"{count(found.prompt_tokens)} of them of prompts; "
         f"the requests received {count(found.tokens)}.",
     )
-    columns = (Column(""), Column("Count", "number"), *_SPREAD)
+    columns = (Column(""), Column("Steps", "number"), *_SPREAD)
     return Section("steps", "Time per output token", columns, rows, intro)
 
 
@@ -83,7 +85,14 @@ def components(report: Report) -> Section:
         Column("Mixed", "number", optional=True),
         Column("Operators" if on_cpu(report) else "Kernels", "number", optional=True),
     )
-    return Section("components", "What the time goes to", columns, rows)
+    intro: tuple[str, ...] = ()
+    unnamed = 1 - report.coverage.component
+    if unnamed > _MUCH_UNNAMED:
+        intro = (
+            f"{share(unnamed)} of the time has no component (other): these kernels carry no range "
+            "and their names do not tell. See the notes at the end.",
+        )
+    return Section("components", "What the time goes to", columns, rows, intro)
 
 
 def books(report: Report) -> Section:

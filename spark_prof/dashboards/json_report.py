@@ -49,7 +49,9 @@ def render(report: Report) -> str:
 
 
 def _steps(report: Report) -> dict[str, Any]:
-    return asdict(report.steps) | {"decode_us": _spread(report.steps.decode_us)}
+    values = asdict(report.steps)
+    spreads = [name for name in values if name.endswith("_us")]
+    return values | {name: _spread(getattr(report.steps, name)) for name in spreads}
 
 
 def _spread(spread: Spread | None) -> dict[str, Any]:

@@ -137,8 +137,7 @@ REFUSED = {
     "docker-compose": COMPOSE,
     "podman-compose": COMPOSE,
     "ncu": "profiles too, and two profilers cannot trace one process; leave it out",
-    "nsys": "profiles too, and two profilers cannot trace one process; leave it out, or read its"
-    " report with 'spark-prof import REPORT -o BUNDLE'",
+    "nsys": "profiles too, and two profilers cannot trace one process; leave it out",
 }
 ENGINE_REFUSED = {
     "compose": COMPOSE,

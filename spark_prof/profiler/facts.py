@@ -7,9 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from spark_prof.profiler.redact import is_secret
+
 __all__ = ["engine_facts", "visible_environment"]
 
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _PREFIXES = (
     "VLLM_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "OMP_", "MKL_",
     "HF_HUB_OFFLINE", "NVIDIA_", "MAX_JOBS", "LD_PRELOAD",
@@ -57,7 +58,7 @@ def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET)
+        if name.startswith(_PREFIXES) and not is_secret(name) and len(value) <= _LONGEST
     }
 
 
@@ -76,9 +77,7 @@ def _plain(config: Any) -> dict[str, str]:
     """A configuration object's fields as short strings."""
     fields = getattr(config, "__dataclass_fields__", {})
     return {
-        name: str(getattr(config, name, None))[:_LONGEST]
-        for name in fields
-        if not any(word in name.upper() for word in _SECRET)
+        name: str(getattr(config, name, None))[:_LONGEST] for name in fields if not is_secret(name)
     }
 
 

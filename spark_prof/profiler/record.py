@@ -17,6 +17,7 @@ from typing import Any
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
+from spark_prof.profiler.redact import redacted
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.assemble import RECORDING_FILE, assemble
@@ -43,11 +44,12 @@ def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> 
             raise CommandError(f"{folder} exists already; choose another --out or remove it")
         pieces_folder(folder).mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
-        value = {"command": list(command), "settings": asdict(settings), "pid": os.getpid()}
+        value = {"command": redacted(command), "settings": asdict(settings), "pid": os.getpid()}
         write_json(pieces_folder(folder), RECORDING_FILE, value)
     except OSError as error:
         remove_empty(folder)
-        raise CommandError(f"cannot write to {folder}: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise CommandError(f"cannot write to {folder}: {why}; choose another --out") from error
     if free < _SMALLEST_DISK:
         remove_empty(folder)
         raise CommandError(f"only {free >> 20} MiB are free for {folder}; a recording needs more")

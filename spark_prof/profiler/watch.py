@@ -67,7 +67,7 @@ class Watcher:
         """Says where the recording stands, when that changed or ten seconds have passed."""
         ranks = self.ranks()
         if not ranks:
-            line = "starting the engine"
+            line = "waiting for the command to start vLLM"
         else:
             order = list(State.__members__)
             states = [rank.get("state", "") for rank in ranks]

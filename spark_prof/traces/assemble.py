@@ -85,7 +85,7 @@ def assemble(
     found = {name: _piece_numbers(pieces, name) for name in facts}
     total = sum(map(len, found.values()))
     if not total:
-        raise CommandError(f"no step was recorded in {folder}; see the engine's output above")
+        raise CommandError(f"no step was recorded in {folder}; record again")
     done = 0
     lost: list[str] = []
     try:
