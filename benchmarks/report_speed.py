@@ -100,7 +100,8 @@ def make_bundle(capture: Bundle, folder: Path, compiled: bool) -> int:
         step=index, key=index, piece=index // STEPS_PER_PIECE, start_ns=begin,
         end_ns=begin + length - 1000)  # fmt: skip
     engine = pd.concat([engine] * count).assign(
-        key=index, schedule_ns=begin - 500, update_ns=begin + length - 600, unfinished=1)
+        key=index, schedule_ns=begin - 500, update_ns=begin + length - 600, unfinished=1
+    )
     layers = pd.concat([capture.frame("layers", 0)] * (LAYERS // 24)).assign(layer=-1)
     folder.mkdir(parents=True)
     frames = {"kernels": kernels, "host": host, "steps": steps, "engine": engine,

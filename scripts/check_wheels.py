@@ -4,7 +4,7 @@ Looks at the core dependencies with all that they need, and at what each extra n
 installed or downloaded but metadata. Run it with an environment in which spark-prof is installed.
 
 usage: python scripts/check_wheels.py [--python 3.12] [--skip EXTRA ...]
-exit code: 0 every wheel is there, 1 one is missing
+exit code: 0 every wheel is there, 1 one is missing, 2 pip could not tell
 """
 
 from __future__ import annotations
@@ -51,8 +51,12 @@ def main(words: Sequence[str] | None = None) -> int:
         if extra not in options.skip:
             parts[extra] = sorted(names)
     wanted = [(part, requirement) for part, found in parts.items() for requirement in found]
-    with ThreadPoolExecutor(4) as pool:
-        wheels = list(pool.map(lambda item: find_wheel(item[1], options.python), wanted))
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            wheels = list(pool.map(lambda item: find_wheel(item[1], options.python), wanted))
+    except LookupError as error:
+        print(f"check_wheels: {error}", file=sys.stderr)
+        return 2
     print(f"{'for':8}  {'requirement':30}  {'version':14}  wheel")
     for (part, requirement), wheel in zip(wanted, wheels, strict=True):
         print(f"{part:8}  {requirement:30.30}  {wheel.version:14}  {wheel.file or 'MISSING'}")
@@ -92,7 +96,11 @@ def with_dependencies(requirements: Sequence[str], python: str) -> list[str]:
 
 
 def find_wheel(requirement: str, python: str) -> Wheel:
-    """The wheel that pip would take for the requirement, looked up without its dependencies."""
+    """The wheel that pip would take for the requirement, looked up without its dependencies.
+
+    Raises:
+        LookupError: pip failed for another reason than a missing wheel.
+    """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
     command += ["--no-deps", "--quiet", "--only-binary=:all:", "--disable-pip-version-check"]
     command += ["--python-version", python, "--implementation", "cp"]
@@ -107,7 +115,7 @@ def find_wheel(requirement: str, python: str) -> Wheel:
     if ended.returncode:
         if "No matching distribution" in ended.stderr:
             return Wheel("", "")
-        raise SystemExit(f"pip could not look up {requirement}; try it by hand to see why")
+        raise LookupError(f"pip could not look up {requirement}; try it by hand to see why")
     item = json.loads(ended.stdout[ended.stdout.index("{") :])["install"][0]
     file = unquote(urlsplit(item["download_info"]["url"]).path.rsplit("/", 1)[-1])
     return Wheel(item["metadata"]["version"], file)

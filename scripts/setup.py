@@ -39,7 +39,7 @@ class SetupError(Exception):
 def main(wanted: Sequence[str]) -> int:
     """Installs what is wanted and not there yet; returns the exit code."""
     try:
-        if sys.version_info < (3, 11):
+        if sys.version_info < (3, 11):  # noqa: UP036 - it is what this line is for
             version = platform.python_version()
             raise SetupError(f"spark-prof needs Python 3.11 or newer, {sys.executable} is "
                              f"{version}; try: make PYTHON=python3.12 ...")  # fmt: skip
@@ -178,7 +178,7 @@ def pip(*words: str) -> str:
 
 
 def editable(extras: Sequence[str]) -> str:
-    """This checkout with extras, as pip is told."""
+    """How pip is told to install this checkout with extras."""
     names = ",".join(extra for extra in extras if extra != "spark-prof")
     return f".[{names}]" if names else "."
 
