@@ -9,7 +9,8 @@ __all__ = ["is_secret", "redacted"]
 
 _HIDDEN = "***"
 _WORDS = re.compile(
-    r"(^|[_-])(api[_-]?key|key|token|secret|passwd|password|credentials?|auth)s?($|[_-])", re.I
+    r"(^|[_-])(api[_-]?keys?|keys?|token|secrets?|passwd|passwords?|credentials?|auth)($|[_-])",
+    re.I,
 )
 _NOT_SECRET = re.compile(r"max[_-]|[_-]tokens|tokens?[_-](per|id|budget|threshold)|tokeni", re.I)
 _ASSIGNMENT = re.compile(r"(-{0,2}[A-Za-z][\w-]*)=(.*)", re.S)

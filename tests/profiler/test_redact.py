@@ -8,16 +8,17 @@ from spark_prof.profiler.redact import is_secret, redacted
 
 
 @pytest.mark.parametrize(
-    "name", ["api-key", "HF_TOKEN", "VLLM_API_KEY", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY",
-             "password", "hf-token", "OPENAI_API_KEY"],
+    "name", ["api-key", "HF_TOKEN", "VLLM_API_KEY", "HUGGING_FACE_HUB_TOKEN",
+             "AWS_SECRET_ACCESS_KEY", "password", "hf-token", "OPENAI_API_KEY"],
 )  # fmt: skip
 def test_secret_names(name: str) -> None:
     assert is_secret(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["max-num-batched-tokens", "tokenizer", "num_tokens", "skip-tokenizer-init", "monkey",
-             "VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD", "max-tokens", "long_prefill_token_threshold"],
+    "name", ["max-num-batched-tokens", "tokenizer", "num_tokens", "skip-tokenizer-init",
+             "monkey", "VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD", "tokens",
+             "max-tokens", "long_prefill_token_threshold"],
 )  # fmt: skip
 def test_names_that_explain_the_run(name: str) -> None:
     assert not is_secret(name)
