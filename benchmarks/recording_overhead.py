@@ -100,6 +100,7 @@ class Recording:
             raise SystemExit("the engine did not begin to record")
 
     def stop(self) -> None:
+        """Ends the recording and throws its folder away."""
         (pieces_folder(self.folder) / STOP_FILE).touch()
         self.watcher.wait(self.watcher.done, 30)
         self.watcher.wait_for_engine()

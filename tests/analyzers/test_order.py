@@ -14,8 +14,12 @@ PRODUCTS = {"qkv": 1, "o_proj": 1, "router": 1}
 
 
 def place(text: str, products: Mapping[str, int] = PRODUCTS) -> list[str]:
-    """Places a line of rows: `A3` attention of layer 3, `K3` KV write, `E3` experts, `G` a product
-    (`g` its later stretch) and `e` another kernel to be placed, `E` experts known by name only, `x` one to leave alone, `|` the next step."""
+    """Places a line of rows.
+
+    `A3` is attention of layer 3, `K3` KV write, `E3` experts, `E` experts known by name only, `G` a
+    product (`g` its later stretch), `e` another kernel to be placed, `x` one to leave alone and `|`
+    the next step.
+    """
     anchors = {"A": "attention", "K": "kv_write", "E": "experts"}
     rows: list[tuple[int, str | None, int]] = []
     step = 0

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,5 @@ def report_of(bundle: Path, *options: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def record(
-    tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
-) -> Iterator[Recorder]:
-    yield Recorder(tmp_path_factory.mktemp("bundles"), environment)
+def record(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Recorder:
+    return Recorder(tmp_path_factory.mktemp("bundles"), environment)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -34,26 +36,32 @@ def main() -> None:
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
-    result: dict[str, object] = {"unrecorded": answer(), "hooks": {}}
-    for hook in ("", *hooks):
-        bundle = Path(folder) / (hook or "none")
-        pieces = pieces_folder(bundle)
-        pieces.mkdir(parents=True)
-        settings = Settings(str(bundle), steps=0, faults=(hook,) if hook else ())
-        request_recording(recordable_among(psutil.Process()), settings)
-        watcher = Watcher(pieces, 0, lambda _: None)
-        watcher.wait(lambda: any(pieces.glob("engine*.facts.json")) or hook == "facts", 20)
-        watcher.wait(lambda: bool(watcher.ranks()) or hook == "progress", 20)
-        recorded = answer()
-        again = answer()
-        (pieces / STOP_FILE).touch()
-        watcher.wait(watcher.done, 5 if hook else 20)
-        logs = "".join(path.read_text() for path in sorted(pieces.glob("*.log.jsonl")))
-        lines = [json.loads(line)["message"] for line in logs.splitlines()]
-        found = {"answers": [recorded, again], "log": lines, "steps": watcher.recorded()}
-        result["hooks"][hook or "none"] = found  # type: ignore[index]
+    result: dict[str, Any] = {"unrecorded": answer()}
+    result["hooks"] = {
+        hook or "none": recorded_with_fault(Path(folder) / (hook or "none"), hook, answer)
+        for hook in ("", *hooks)
+    }
     result["afterwards"] = answer()
     print("FENCED " + json.dumps(result), flush=True)
+
+
+def recorded_with_fault(
+    bundle: Path, hook: str, answer: Callable[[], list[list[int]]]
+) -> dict[str, Any]:
+    """Answers twice while a recording runs in which the hook fails; an empty hook fails nothing."""
+    pieces = pieces_folder(bundle)
+    pieces.mkdir(parents=True)
+    settings = Settings(str(bundle), steps=0, faults=(hook,) if hook else ())
+    request_recording(recordable_among(psutil.Process()), settings)
+    watcher = Watcher(pieces, 0, lambda _: None)
+    watcher.wait(lambda: any(pieces.glob("engine*.facts.json")) or hook == "facts", 20)
+    watcher.wait(lambda: bool(watcher.ranks()) or hook == "progress", 20)
+    answers = [answer(), answer()]
+    (pieces / STOP_FILE).touch()
+    watcher.wait(watcher.done, 5 if hook else 20)
+    logs = "".join(path.read_text() for path in sorted(pieces.glob("*.log.jsonl")))
+    lines = [json.loads(line)["message"] for line in logs.splitlines()]
+    return {"answers": answers, "log": lines, "steps": watcher.recorded()}
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ def server(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     serve = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models["tiny-moe"]),
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", str(models["tiny-moe"]),
         "--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager",
         "--max-model-len", "256", "--max-num-seqs", "4", "--gpu-memory-utilization", "0.3",
         "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny",
