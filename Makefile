@@ -13,7 +13,7 @@ demo:
 	@$(BIN)/python -m demo
 
 test:
-	@$(PYTHON) scripts/setup.py explore test vllm
+	@$(PYTHON) scripts/setup.py test vllm
 	@$(BIN)/python -m pytest
 
 lint:
@@ -24,6 +24,6 @@ lint:
 	@$(BIN)/mypy --no-error-summary scripts demo/*.py
 
 venv:
-	@$(PYTHON) scripts/setup.py explore test vllm
+	@$(PYTHON) scripts/setup.py test vllm
 
 .PHONY: help demo test lint venv

@@ -34,6 +34,7 @@ def main() -> int:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir()
     bundle = record() if find_spec("vllm") else None
+    failed = bundle is None and find_spec("vllm") is not None
     if bundle is None:
         if not find_spec("vllm"):
             reason = Path(sys.prefix, "no-vllm")
@@ -52,7 +53,7 @@ def main() -> int:
         sys.stderr.buffer.write(html.stderr)
         return 1
     say(f"the same report, with charts, is in {shown(page)}")
-    return 0
+    return 1 if failed else 0
 
 
 def record() -> Path | None:

@@ -12,12 +12,15 @@ so the products (GEMMs) between two anchors, counted, tell where one component e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 __all__ = ["place_by_order"]
+
+Int64s = npt.NDArray[np.int64]
 
 _ATTENTION = ("attention", "kv_write")
 
@@ -51,22 +54,10 @@ def place_by_order(
     loose = component == ""
     if not len(anchors) or not loose.any():
         return placed, placed_layer
-    # A segment runs from one anchor of a step to the next; the first and last are half open.
     wanted = np.flatnonzero(loose)
-    segment = np.searchsorted(anchors, wanted)
-    change = (np.diff(segment) != 0) | (np.diff(step[wanted]) != 0)
-    for part in np.split(wanted, np.flatnonzero(change) + 1):
-        index, number = int(np.searchsorted(anchors, part[0])), step[part[0]]
-        before = anchors[index - 1] if index and step[anchors[index - 1]] == number else None
-        after = anchors[index] if index < len(anchors) and step[anchors[index]] == number else None
-        names, layers = _segment(
-            is_gemm[part],
-            begins[part],
-            None if before is None else (int(kind[before]), int(layer[before])),
-            None if after is None else (int(kind[after]), int(layer[after])),
-            products,
-        )
-        placed[part], placed_layer[part] = names, layers
+    placed[wanted], placed_layer[wanted] = _between(
+        _segments(wanted, anchors, step, kind, layer, (is_gemm, begins)), is_gemm[wanted], products
+    )
     return placed, placed_layer
 
 
@@ -83,41 +74,85 @@ def _experts_after_attention(
     return np.where(known, layer[np.maximum(latest, 0)], layer)
 
 
-def _segment(
-    gemm: npt.NDArray[np.bool_],
-    begins: npt.NDArray[np.bool_],
-    before: tuple[int, int] | None,
-    after: tuple[int, int] | None,
-    products: Mapping[str, int],
-) -> tuple[list[str], list[int]]:
-    """Component and layer of each row between two anchors, given as (kind, layer)."""
-    if before is None and after is None:
-        return [""] * len(gemm), [-1] * len(gemm)
+@dataclass(frozen=True)
+class _Segments:
+    """For each row to be placed, what it lies between; arrays of one length.
+
+    A segment runs from one anchor of a step to the next; the first and last are half open. An
+    anchor is 1 for attention, 2 for experts, 0 where there is none.
+    """
+
+    before: Int64s
+    own: Int64s
+    """Layer of the anchor before, -1 without one."""
+    after: Int64s
+    following: Int64s
+    """Layer of the anchor after, -1 without one."""
+    count: Int64s
+    """Products of the segment."""
+    done: Int64s
+    """Products finished before the row."""
+
+
+def _segments(
+    wanted: Int64s,
+    anchors: Int64s,
+    step: Int64s,
+    kind: Int64s,
+    layer: Int64s,
+    products: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]],
+) -> _Segments:
+    """The segments of the rows `wanted`; `products` are the masks of products and of calls."""
+    gemm, begins = (mask[wanted] for mask in products)
+    following = np.searchsorted(anchors, wanted)
+    change = (np.diff(following) != 0) | (np.diff(step[wanted]) != 0)
+    segment = np.cumsum(np.append(0, change))
     # An operator's later stretches belong to the same product as its first one.
-    count = int((gemm & begins).sum())
-    done: list[int] = (np.cumsum(gemm & begins) - gemm).tolist()  # finished before each row
-    names: list[str] = []
-    layers: list[int] = []
-    qkv = min(products.get("qkv", 1), count) if after and after[0] == 1 else 0
-    if before and after and before == after:
-        return [""] * len(gemm), [before[1]] * len(gemm)
-    head = min(products.get("o_proj", 1), count) if before and before[0] == 1 else 0
-    own = before[1] if before else -1
-    following = after[1] if after else -1
-    for is_product, finished in zip(gemm.tolist(), done, strict=True):
-        if finished < head:  # its products, and what converts their input
-            name, layer = "o_proj", own
-        elif after and after[0] == 1 and finished >= count - qkv:
-            name, layer = (
-                ("qkv" if is_product else "rope" if finished >= count else "norm"),
-                following,
-            )
-        elif after and after[0] == 2:
-            name, layer = ("router" if is_product or finished > head else "norm"), following
-        elif is_product or (head and head < finished < count - qkv):
-            name, layer = "mlp", own
-        else:
-            name, layer = "norm", own if finished <= head else following
-        names.append(name)
-        layers.append(layer)
-    return names, layers
+    calls = np.cumsum(gemm & begins)
+    first = np.append(0, np.flatnonzero(change) + 1)
+    last = np.append(first[1:], len(wanted)) - 1
+    earlier = np.append(0, calls[last[:-1]])
+    kinds, layers = [], []
+    for index in (following - 1, following):
+        anchor = anchors[np.clip(index, 0, len(anchors) - 1)]
+        there = (index >= 0) & (index < len(anchors)) & (step[anchor] == step[wanted])
+        kinds.append(np.where(there, kind[anchor], 0))
+        layers.append(np.where(there, layer[anchor], -1))
+    return _Segments(
+        before=kinds[0],
+        own=layers[0],
+        after=kinds[1],
+        following=layers[1],
+        count=(calls[last] - earlier)[segment],
+        done=calls - earlier[segment] - gemm,
+    )
+
+
+def _between(
+    rows: _Segments, gemm: npt.NDArray[np.bool_], products: Mapping[str, int]
+) -> tuple[npt.NDArray[np.object_], Int64s]:
+    """Component and layer of each row by its place between two anchors."""
+    to_attention = rows.after == 1
+    qkv = np.where(to_attention, np.minimum(products.get("qkv", 1), rows.count), 0)
+    head = np.where(rows.before == 1, np.minimum(products.get("o_proj", 1), rows.count), 0)
+    inner = (head > 0) & (rows.done > head) & (rows.done < rows.count - qkv)
+    nowhere = (rows.before == 0) & (rows.after == 0)
+    same = (rows.before == rows.after) & (rows.own == rows.following)
+    into_attention = to_attention & (rows.done >= rows.count - qkv)
+    # The first rule that holds decides; the products of o_proj come with what converts their input.
+    rules = (
+        (nowhere | same, "", rows.own),
+        (rows.done < head, "o_proj", rows.own),
+        (into_attention & gemm, "qkv", rows.following),
+        (into_attention & (rows.done >= rows.count), "rope", rows.following),
+        (into_attention, "norm", rows.following),
+        ((rows.after == 2) & (gemm | (rows.done > head)), "router", rows.following),
+        (rows.after == 2, "norm", rows.following),
+        (gemm | inner, "mlp", rows.own),
+        (rows.done <= head, "norm", rows.own),
+        (np.ones(len(gemm), bool), "norm", rows.following),
+    )
+    conditions = [condition for condition, _, _ in rules]
+    names = np.array([name for _, name, _ in rules], object)
+    layers = np.select(conditions, [layer for _, _, layer in rules], -1)
+    return names[np.select(conditions, list(range(len(rules))))], layers

@@ -10,8 +10,8 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.control import STOP_FILE
-from spark_prof.profiler.plugin import REFUSED_FILE
 from spark_prof.profiler.watch import Watcher
+from spark_prof.traces.pieces import REFUSED_FILE
 
 
 @pytest.fixture
@@ -83,7 +83,11 @@ def test_progress_is_said_when_it_changes(watcher: Watcher, said: list[str]) -> 
     rank(watcher.pieces, 0, recorded=5)
     watcher.show()
     watcher.show()
-    assert said == ["starting the engine", "waiting for the first step", "recording step 5 of 100"]
+    assert said == [
+        "waiting for the command to start vLLM",
+        "waiting for the first step",
+        "recording step 5 of 100",
+    ]
 
 
 def test_without_a_limit_no_total_is_said(tmp_path: Path, said: list[str]) -> None:

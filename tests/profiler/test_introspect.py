@@ -1,0 +1,210 @@
+"""What is read from the live layers: formats, sizes, and the kernels that vLLM chose."""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from spark_prof.profiler.introspect import describe_layers  # noqa: E402
+
+nn = torch.nn
+
+
+def foreign(module: str) -> type:
+    """A class of that module, as introspection sees one."""
+    return type("Wrapper", (SimpleNamespace,), {"__module__": module})
+
+
+TritonTensor = foreign("triton_kernels.tensor")
+VllmObject = foreign("vllm.model_executor.layers.fused_moe.config")
+
+
+class Linear(nn.Module):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__()
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+def weight(*shape: int, dtype: Any = torch.float32) -> Any:
+    return nn.Parameter(torch.zeros(shape, dtype=dtype), requires_grad=False)
+
+
+def row(module: nn.Module) -> dict[str, Any]:
+    """The one row of a model that has that module as its second layer's qkv_proj."""
+    layer = nn.Module()
+    layer.self_attn = nn.Module()
+    layer.self_attn.qkv_proj = module
+    model = nn.Module()
+    model.layers = nn.ModuleList([nn.Module(), layer])
+    (found,) = describe_layers(model)
+    return found
+
+
+def test_a_plain_layer() -> None:
+    assert row(Linear(weight=weight(8, 4, dtype=torch.bfloat16), bias=weight(8))) == {
+        "path": "layers.1.self_attn.qkv_proj",
+        "type": "Linear",
+        "layer": 1,
+        "component": "qkv",
+        "quant_method": "",
+        "kernel": "",
+        "weight_dtype": "bfloat16",
+        "shape": "8x4",
+        "bytes": 8 * 4 * 2 + 8 * 4,
+        "parameters": "weight:bfloat16:8x4 bias:float32:8",
+    }
+
+
+def test_modules_without_tensors_and_without_a_kernel_have_no_row() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
+    assert [found["path"] for found in describe_layers(model)] == ["1", "2.0"]
+
+
+def test_the_largest_tensor_is_the_weight() -> None:
+    layer = Linear(scale=weight(4), packed=weight(16, 8, dtype=torch.uint8))
+    found = row(layer)
+    assert (found["weight_dtype"], found["shape"]) == ("uint8", "16x8")
+
+
+def test_buffers_count_and_the_rotary_table_does_not() -> None:
+    layer = Linear()
+    layer.register_buffer("scale", torch.zeros(8))
+    layer.register_buffer("cos_sin_cache", torch.zeros(4096))
+    assert (row(layer)["bytes"], row(layer)["parameters"]) == (32, "scale:float32:8")
+
+
+def test_a_row_without_tensors_tells_of_the_method() -> None:
+    found = row(Linear(quant_method=type("Fp8MoEMethod", (), {})()))
+    assert (found["quant_method"], found["bytes"], found["shape"]) == ("Fp8MoEMethod", 0, "")
+
+
+def test_method_and_scheme_are_named_both() -> None:
+    method, scheme = type("Method", (), {})(), type("W4A4Nvfp4", (), {})()
+    assert row(Linear(quant_method=method, scheme=scheme))["quant_method"] == "Method W4A4Nvfp4"
+
+
+class TestWrappedTensors:
+    """Tensors that a kernel library keeps in objects of its own."""
+
+    def test_they_count_under_the_name_of_their_attribute(self) -> None:
+        data = torch.zeros(64, 32, dtype=torch.uint8)
+        layer = Linear(w13=TritonTensor(storage=TritonTensor(data=data)))
+        found = row(layer)
+        assert found["parameters"] == "w13.storage.data:uint8:64x32"
+        assert (found["bytes"], found["weight_dtype"]) == (64 * 32, "uint8")
+
+    def test_one_that_is_a_parameter_too_counts_once(self) -> None:
+        parameter = weight(64, 32)
+        layer = Linear(weight=parameter, w=TritonTensor(data=parameter.data))
+        assert row(layer)["bytes"] == 64 * 32 * 4
+
+    def test_one_that_is_in_two_objects_counts_once(self) -> None:
+        data = torch.zeros(2048, dtype=torch.uint8)
+        shared = TritonTensor(data=data)
+        layer = Linear(a=shared, b=shared, c=TritonTensor(data=data))
+        assert row(layer)["parameters"] == "a.data:uint8:2048"
+
+    def test_vllm_s_own_objects_are_looked_into(self) -> None:
+        config = VllmObject(w1_scale=torch.zeros(1024))
+        layer = Linear(quant_method=VllmObject(config=config))
+        assert row(layer)["parameters"] == "quant_method.config.w1_scale:float32:1024"
+
+    @pytest.mark.parametrize(
+        "attributes",
+        [
+            {"other": SimpleNamespace(data=torch.zeros(2048))},
+            {"small": TritonTensor(data=torch.zeros(1023))},
+            {"_private": TritonTensor(data=torch.zeros(2048))},
+            {"kv_cache": torch.zeros(2048)},
+            {"number": 7, "text": "w", "nothing": None},
+        ],
+        ids=["of another package", "a small one", "private", "a bare tensor", "no objects"],
+    )
+    def test_what_is_no_weight(self, attributes: dict[str, Any]) -> None:
+        assert row(Linear(weight=weight(2), **attributes))["parameters"] == "weight:float32:2"
+
+    def test_other_modules_are_not_entered(self) -> None:
+        owner = Linear(weight=weight(64, 32))
+        layer = Linear(weight=weight(2), holder=TritonTensor(module=owner))
+        assert row(layer)["bytes"] == 8
+
+    def test_objects_that_hold_each_other(self) -> None:
+        first = TritonTensor(data=torch.zeros(1024, dtype=torch.uint8))
+        first.second = TritonTensor(first=first)
+        assert row(Linear(w=first))["bytes"] == 1024
+
+    @pytest.mark.parametrize(("depth", "size"), [(5, 1024), (6, 0)])
+    def test_how_deep_it_looks(self, depth: int, size: int) -> None:
+        item: Any = torch.zeros(1024, dtype=torch.uint8)
+        for _ in range(depth):
+            item = TritonTensor(inner=item)
+        assert row(Linear(bias=weight(0), w=item))["bytes"] == size
+
+    def test_endless_objects_come_to_an_end(self) -> None:
+        wide = TritonTensor(**{f"o{n}": TritonTensor(n=n) for n in range(500)})
+        wide.late = TritonTensor(data=torch.zeros(2048))
+        assert row(Linear(weight=weight(2), w=wide))["bytes"] == 8
+
+
+class Backend(Enum):
+    MARLIN = "marlin"
+
+
+class CutlassKernel:
+    def forward_cuda(self) -> None: ...
+
+
+class FlashAttentionImpl: ...
+
+
+def named(**attributes: Any) -> Any:
+    return SimpleNamespace(**attributes)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "kernel"),
+    [
+        ({"quant_method": named(kernel=CutlassKernel())}, "CutlassKernel"),
+        ({"scheme": named(kernel=CutlassKernel())}, "CutlassKernel"),
+        ({"quant_method": named(fp8_linear=CutlassKernel())}, "CutlassKernel"),
+        (
+            {"quant_method": named(moe_kernel=named(fused_experts=CutlassKernel()))},
+            "CutlassKernel",
+        ),
+        (
+            {"quant_method": named(moe_kernel=named(impl=named(fused_experts=CutlassKernel())))},
+            "CutlassKernel",
+        ),
+        ({"quant_method": named(mxfp4_backend=Backend.MARLIN)}, "Backend.MARLIN"),
+        ({"impl": FlashAttentionImpl()}, "FlashAttentionImpl"),
+        ({"_forward_method": CutlassKernel().forward_cuda}, "forward_cuda"),
+        ({"_forward_method": lambda: None}, ""),
+        ({"quant_method": named(kernel=None)}, ""),
+        (
+            {
+                "quant_method": named(nvfp4_backend=Backend.MARLIN, kernel=CutlassKernel()),
+                "impl": FlashAttentionImpl(),
+            },
+            "CutlassKernel Backend.MARLIN FlashAttentionImpl",
+        ),
+        (
+            {
+                "scheme": named(kernel=CutlassKernel()),
+                "quant_method": named(kernel=CutlassKernel()),
+            },
+            "CutlassKernel",
+        ),
+    ],
+)
+def test_the_kernel(attributes: dict[str, Any], kernel: str) -> None:
+    assert row(Linear(weight=weight(2), **attributes))["kernel"] == kernel
+
+
+def test_a_layer_with_a_kernel_alone_has_a_row() -> None:
+    assert row(Linear(impl=FlashAttentionImpl()))["kernel"] == "FlashAttentionImpl"

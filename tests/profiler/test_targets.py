@@ -1,0 +1,306 @@
+"""Which calls of a model are marked, shown on small models made of real torch modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from spark_prof.profiler.targets import MarkedModule, choose_targets  # noqa: E402
+
+nn = torch.nn
+
+
+class Leaf(nn.Module):
+    """A module that does nothing; the classes below exist for their names."""
+
+    def forward(self, value: Any) -> Any:
+        return value
+
+
+class RMSNorm(Leaf): ...
+
+
+class RotaryEmbedding(Leaf): ...
+
+
+class QKVParallelLinear(Leaf): ...
+
+
+class GateLinear(Leaf): ...
+
+
+class Dropout(Leaf): ...
+
+
+class Sampler(Leaf): ...
+
+
+class SharedMLP(Leaf): ...
+
+
+class FlashAttentionImpl:
+    """No module, as in vLLM."""
+
+    def forward(self, value: Any) -> Any:
+        return value
+
+    def do_kv_cache_update(self, value: Any) -> Any:
+        return value
+
+
+class Attention(Leaf):
+    def __init__(self) -> None:
+        super().__init__()
+        self.impl = FlashAttentionImpl()
+
+
+class SelfAttention(Leaf):
+    def __init__(self, rotary: nn.Module) -> None:
+        super().__init__()
+        self.qkv_proj = QKVParallelLinear()
+        self.rotary_emb = rotary
+        self.attn = Attention()
+
+
+class FusedTopKRouter:
+    def select_experts(self, value: Any) -> Any:
+        return value
+
+
+class RoutedExperts(Leaf):
+    def forward_modular(self, value: Any) -> Any:
+        return value
+
+    def forward_monolithic(self, value: Any) -> Any:
+        return value
+
+
+class MoERunner(Leaf):
+    def __init__(self, gate: nn.Module | None) -> None:
+        super().__init__()
+        self.gate = gate
+        self.router = FusedTopKRouter()
+        self.routed_experts = RoutedExperts()
+
+    def _forward_impl(self, value: Any) -> Any:
+        return value
+
+
+class SparseMoeBlock(Leaf):
+    """`gate_in_runner` says who calls the gate: the runner inside its opaque op, or this block."""
+
+    def __init__(self, gate_in_runner: bool) -> None:
+        super().__init__()
+        self.gate = GateLinear()
+        self.experts = MoERunner(self.gate if gate_in_runner else None)
+
+
+class DecoderLayer(Leaf):
+    def __init__(self, rotary: nn.Module, gate_in_runner: bool) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm()
+        self.self_attn = SelfAttention(rotary)
+        self.dropout = Dropout()
+        self.mlp = SparseMoeBlock(gate_in_runner)
+
+
+class Decoder(Leaf):
+    def __init__(self, gate_in_runner: bool = True) -> None:
+        super().__init__()
+        rotary = RotaryEmbedding()
+        self.embed_tokens = nn.Embedding(4, 4)
+        self.layers = nn.ModuleList(DecoderLayer(rotary, gate_in_runner) for _ in range(2))
+        self.norm = RMSNorm()
+
+
+class TorchCompileWithNoGuardsWrapper:
+    """Named as vLLM's base class of a compiled module, and known by that name only."""
+
+    do_not_compile = False
+
+
+class CompiledDecoder(Decoder, TorchCompileWithNoGuardsWrapper): ...
+
+
+class NotCompiledDecoder(CompiledDecoder):
+    do_not_compile = True
+
+
+class ForCausalLM(Leaf):
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.model = decoder
+        self.lm_head = nn.Linear(4, 4)
+        self.logits_processor = Leaf()
+
+
+class CompiledForCausalLM(ForCausalLM, TorchCompileWithNoGuardsWrapper): ...
+
+
+LAYER = "model.layers.1."
+OPAQUE = {
+    "self_attn.attn.impl.forward": "attention",
+    "self_attn.attn.impl.do_kv_cache_update": "kv_write",
+    "mlp.experts._forward_impl": "experts",
+    "mlp.experts.router.select_experts": "router",
+    "mlp.experts.routed_experts": "experts",
+    "mlp.experts.routed_experts.forward_modular": "experts",
+    "mlp.experts.routed_experts.forward_monolithic": "experts",
+}
+TRACEABLE = {
+    "self_attn": "attention",
+    "self_attn.qkv_proj": "qkv",
+    "self_attn.attn": "attention",
+    "input_layernorm": "norm",
+    "mlp": "experts",
+    "mlp.experts": "experts",
+}
+OUTSIDE = {"model", "lm_head", "logits_processor"}
+
+
+def by_path(marked: list[MarkedModule]) -> dict[str, MarkedModule]:
+    found = {m.path: m for m in marked}
+    assert len(found) == len(marked), "a path was chosen twice"
+    return found
+
+
+def in_layer(found: dict[str, MarkedModule]) -> dict[str, str]:
+    """The components of what was chosen in the second layer."""
+    return {
+        path.removeprefix(LAYER): m.component for path, m in found.items() if path.startswith(LAYER)
+    }
+
+
+def test_every_module_with_a_component_of_an_eager_model() -> None:
+    found = by_path(choose_targets(ForCausalLM(Decoder())))
+    assert in_layer(found) == OPAQUE | TRACEABLE | {"mlp.gate": "router"}
+    assert {"model.embed_tokens", "model.norm", "model.layers.0", "model.layers.1"} < set(found)
+    assert found.keys() >= OUTSIDE
+    assert not any(m.target.may_be_traced for m in found.values())
+
+
+@pytest.mark.parametrize("name", ["dropout", "mlp.experts.gate", "rotary_emb"])
+def test_modules_without_a_component_and_second_paths_are_left_out(name: str) -> None:
+    assert LAYER + name not in by_path(choose_targets(ForCausalLM(Decoder())))
+
+
+@pytest.mark.parametrize("container", ["model.layers", "model.model"])
+def test_containers_are_left_out(container: str) -> None:
+    assert container not in by_path(choose_targets(ForCausalLM(Decoder())))
+
+
+def test_each_row_names_its_callable() -> None:
+    model = ForCausalLM(Decoder())
+    found = by_path(choose_targets(model))
+    for path, m in found.items():
+        assert m.target.path == path
+        assert callable(getattr(m.target.owner, m.target.attribute))
+        assert m.type == type(m.target.owner).__name__
+    runner = model.get_submodule(LAYER + "mlp.experts")
+    entry = found[LAYER + "mlp.experts._forward_impl"].target
+    assert (entry.owner, entry.attribute) == (runner, "_forward_impl")
+    write = found[LAYER + "self_attn.attn.impl.do_kv_cache_update"].target
+    assert write.owner is model.get_submodule(LAYER + "self_attn.attn").impl
+
+
+@pytest.mark.parametrize(
+    ("path", "layer"),
+    [
+        ("model", -1),
+        ("lm_head", -1),
+        ("model.layers.0", 0),
+        ("model.layers.1.self_attn.qkv_proj", 1),
+        ("model.layers.1.self_attn.attn.impl.forward", 1),
+        ("model.layers.1.mlp.experts.router.select_experts", 1),
+        ("model.layers.1.mlp.gate", 1),
+    ],
+)
+def test_the_layer_of_a_row(path: str, layer: int) -> None:
+    assert by_path(choose_targets(ForCausalLM(Decoder())))[path].layer == layer
+
+
+def test_a_module_that_the_layers_share_is_marked_once_and_has_no_layer() -> None:
+    found = by_path(choose_targets(ForCausalLM(Decoder())))
+    rope = [m for m in found.values() if m.component == "rope"]
+    assert [(m.path, m.layer) for m in rope] == [("model.layers.0.self_attn.rotary_emb", -1)]
+
+
+def test_no_callable_is_marked_twice() -> None:
+    marked = choose_targets(ForCausalLM(Decoder()), Sampler())
+    calls = {(id(m.target.owner), m.target.attribute) for m in marked}
+    assert len(calls) == len(marked)
+
+
+def test_an_implementation_that_two_modules_share_is_marked_once() -> None:
+    decoder = Decoder()
+    decoder.layers[1].self_attn.attn.impl = decoder.layers[0].self_attn.attn.impl
+    found = by_path(choose_targets(ForCausalLM(decoder)))
+    assert [path for path in found if path.endswith("impl.forward")] == [
+        "model.layers.0.self_attn.attn.impl.forward"
+    ]
+
+
+def test_only_the_outside_and_the_opaque_ops_of_a_compiled_model() -> None:
+    found = by_path(choose_targets(ForCausalLM(CompiledDecoder())))
+    assert in_layer(found) == OPAQUE | {"mlp.gate": "router"}
+    assert {path for path in found if ".layers." not in path} == OUTSIDE
+
+
+def test_modules_that_opaque_ops_call_may_be_traced_and_bodies_may_not() -> None:
+    found = by_path(choose_targets(ForCausalLM(CompiledDecoder())))
+    traced = {path.removeprefix(LAYER) for path, m in found.items() if m.target.may_be_traced}
+    assert {path for path in traced if not path.startswith("model.")} == {
+        "mlp.experts.routed_experts",
+        "mlp.gate",
+    }
+
+
+def test_a_gate_that_the_compiled_code_calls_itself_is_left_out() -> None:
+    found = by_path(choose_targets(ForCausalLM(CompiledDecoder(gate_in_runner=False))))
+    assert in_layer(found) == OPAQUE
+
+
+def test_a_model_that_is_compiled_as_a_whole() -> None:
+    found = by_path(choose_targets(CompiledForCausalLM(Decoder()), Sampler()))
+    assert in_layer(found) == OPAQUE | {"mlp.gate": "router"}
+    assert {path for path in found if ".layers." not in path} == {"sampler"}
+
+
+def test_a_compilable_model_that_is_not_compiled_is_eager() -> None:
+    eager = by_path(choose_targets(ForCausalLM(Decoder())))
+    assert by_path(choose_targets(ForCausalLM(NotCompiledDecoder()))).keys() == eager.keys()
+
+
+def test_a_name_that_only_begins_like_the_compiled_part_is_outside() -> None:
+    model = ForCausalLM(CompiledDecoder())
+    model.model_norm = RMSNorm()
+    found = by_path(choose_targets(model))
+    assert found["model_norm"].target.may_be_traced is False
+
+
+def test_shared_experts_in_the_runner_of_a_compiled_model() -> None:
+    model = ForCausalLM(CompiledDecoder())
+    model.model.layers[1].mlp.experts._shared_experts = SharedMLP()
+    found = by_path(choose_targets(model))
+    assert found[LAYER + "mlp.experts._shared_experts"].component == "shared_experts"
+
+
+@pytest.mark.parametrize(
+    ("sampler", "chosen"), [(None, []), (Sampler(), ["Sampler"]), (object(), [])]
+)
+def test_the_sampler(sampler: Any, chosen: list[str]) -> None:
+    marked = choose_targets(ForCausalLM(Decoder()), sampler)
+    assert [m.type for m in marked if m.component == "sampler"] == chosen
+
+
+def test_an_attribute_named_as_an_opaque_body_is_no_runner() -> None:
+    class Other(Leaf):
+        def _forward_impl(self, value: Any) -> Any:
+            return value
+
+    model = ForCausalLM(Decoder())
+    model.vision = Other()
+    assert not [m for m in choose_targets(model) if m.path.startswith("vision")]
