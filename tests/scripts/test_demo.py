@@ -49,7 +49,7 @@ def test_a_failed_recording_shows_vllm_s_last_words(
             [sys.executable, "-c", script], environment, log
         ),
     )
-    assert demo.main() == 0
+    assert demo.main() == 1
     out, errors = capfd.readouterr()
     assert "spark-prof: starting" in out
     assert "vLLM says no" not in out
