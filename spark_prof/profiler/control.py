@@ -159,7 +159,10 @@ class Control:
             engine.finish()
             self.engines.remove(engine)
         elif not engine.process.folder.exists():
+            engine.abandon()
             self.engines.remove(engine)
+        else:
+            engine.flush_when_quiet()
 
     def _on_signal(self, *_: object) -> None:
         """Ends the recordings that wait for a step, in the main thread and between two steps."""
@@ -173,9 +176,14 @@ class Control:
             return
         text = path.read_text(encoding="utf-8")
         path.unlink()
-        settings = Settings.from_json(text)
-        pieces = pieces_folder(settings.folder)
-        pieces.mkdir(parents=True, exist_ok=True)
+        try:
+            settings = Settings.from_json(text)
+            pieces = pieces_folder(settings.folder)
+            pieces.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError, TypeError) as error:
+            # A request that asks for the impossible must not close the door to the next one.
+            logger.warning("spark-prof cannot take a request to record: %s", error)
+            return
         if self.recordings or self.engines:
             # Two profilers in one thread end in a crash of the engine.
             write_refusal(pieces, "this engine is being recorded already; wait for that to end")
@@ -197,5 +205,11 @@ def _at_exit(function: Callable[[], None]) -> None:
     import atexit
     from multiprocessing import util
 
-    atexit.register(function)
-    util.Finalize(None, function, exitpriority=100)
+    pid = os.getpid()
+
+    def in_this_process() -> None:
+        if os.getpid() == pid:  # not in a child that was forked since
+            function()
+
+    atexit.register(in_this_process)
+    util.Finalize(None, in_this_process, exitpriority=100)

@@ -33,6 +33,7 @@ class EngineRecording:
         self._rows: list[tuple[int, ...]] = []
         self._piece = 0
         self._finished = False
+        self._seen = 0
         self._undo: list[Callable[[], None]] = []
 
     @property
@@ -68,6 +69,15 @@ class EngineRecording:
             replace_attribute(self._scheduler, "update_from_output", wrapped_update),
         ]
 
+    def flush_when_quiet(self) -> None:
+        """Writes the finished iterations if none has come since the last call.
+
+        A process that is killed then has lost nothing but a burst that was still going on.
+        """
+        if len(self._rows) == self._seen:
+            self.flush()
+        self._seen = len(self._rows)
+
     def flush(self) -> None:
         """Writes the finished iterations as one piece; callable from any thread."""
         rows, self._rows = self._rows, []
@@ -75,6 +85,13 @@ class EngineRecording:
             piece = np.array(rows, dtype=ENGINE_DTYPE)
             self._process.write(array_name(self._process.name, "engine", self._piece), piece)
             self._piece += 1
+
+    def abandon(self) -> None:
+        """Takes the wraps off the scheduler and forgets what was not written."""
+        self._finished = True
+        self._rows.clear()
+        for undo in self._undo:
+            undo()
 
     def finish(self) -> None:
         """Ends the recording and takes the wraps off the scheduler."""

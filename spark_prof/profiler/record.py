@@ -147,6 +147,7 @@ def _run(
                 watcher.wait_for_engine()
     code = child.returncode
     if bundle is None:
+        watcher.wait(watcher.settled, _FLUSH_SECONDS)
         if not has_steps(watcher.pieces):
             watcher.check()
             raise CommandError(_why_nothing(watcher, code, interrupted))

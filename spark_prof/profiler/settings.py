@@ -36,7 +36,7 @@ class Settings:
     warmup_steps: int = 0
     decode_only: bool = False
     backend: str = "torch"
-    steps_per_piece: int = 32
+    steps_per_piece: int = 256
     faults: tuple[str, ...] = ()
 
     @property

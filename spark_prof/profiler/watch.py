@@ -12,7 +12,7 @@ from typing import Any
 from spark_prof.errors import CommandError
 from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.window import State
-from spark_prof.traces.pieces import REFUSED_FILE
+from spark_prof.traces.pieces import REFUSED_FILE, facts_name, progress_name
 
 __all__ = ["Watcher"]
 
@@ -86,6 +86,19 @@ class Watcher:
         ):
             self.say(line)
             self._said, self._said_at = line, now
+
+    def settled(self) -> bool:
+        """Whether no recorded process is left that could still write something.
+
+        vLLM's main process may end before its workers have flushed their last piece.
+        """
+        names = [path.name.split(".")[0] for path in self.pieces.glob("*.facts.json")]
+        for name in names:
+            progress = _read(self.pieces / progress_name(name))
+            pid = _read(self.pieces / facts_name(name)).get("pid")
+            if not progress.get("finished") and Path(f"/proc/{pid}").exists():
+                return False
+        return True
 
     def stop(self) -> None:
         """Asks every recorded process to write what it has."""

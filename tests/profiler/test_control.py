@@ -1,0 +1,307 @@
+"""How a process says that it can be recorded, and what it makes of requests and stop files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.profiler import control as module
+from spark_prof.profiler.control import (
+    STOP_FILE,
+    Control,
+    registry_folder,
+    request_name,
+    start_of,
+)
+from spark_prof.profiler.settings import Settings
+from spark_prof.traces.pieces import REFUSED_FILE, pieces_folder
+
+from .fakes import Worker, config, decode, prefill, run
+
+
+class Scheduler:
+    def __init__(self) -> None:
+        self.vllm_config = config()
+
+    def schedule(self) -> Any:
+        return prefill()
+
+    def update_from_output(self, scheduler_output: Any) -> None: ...
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
+    """A control with its own registry that looks often; nothing of it is left behind."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(module, "_PERIOD_SECONDS", 0.01)
+    for package in ("torch", "vllm"):  # importing them takes seconds, and only facts need them
+        monkeypatch.setitem(sys.modules, package, None)
+    handler = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    made = Control()
+    yield made
+    recordings, engines = list(made.recordings), list(made.engines)
+    made._signals = False  # its thread goes on, and must not signal anybody any more
+    for items in (made.workers, made.schedulers, made.recordings, made.engines):
+        items.clear()
+    for recording in recordings:
+        recording.abandon()
+    for engine in engines:
+        engine.finish()
+    time.sleep(0.05)
+    signal.signal(signal.SIGUSR2, handler)
+
+
+def settings(tmp_path: Path, name: str = "b", **more: Any) -> Settings:
+    return Settings(str(tmp_path / name), **({"backend": "none", "steps": 0} | more))
+
+
+def ask(wanted: Settings) -> Path:
+    """Asks this process to record, as `spark-prof record --attach` does."""
+    path = registry_folder() / request_name(os.getpid())
+    temporary = path.with_suffix(".new")
+    temporary.write_text(wanted.to_json())
+    os.replace(temporary, path)
+    return path
+
+
+def wait(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+def in_child(check: Callable[[], bool]) -> int:
+    """What the check says after a fork: 0 for true."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            code = 0 if check() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_process_registers_with_its_number_and_start(control: Control) -> None:
+    control.add_worker(Worker(), None)
+    path = registry_folder() / f"{os.getpid()}.json"
+    wait(lambda: path.exists() and path.read_text())
+    value = json.loads(path.read_text())
+    assert (value["pid"], value["start"]) == (os.getpid(), start_of(os.getpid()))
+
+
+def test_the_registry_is_for_this_user_alone(control: Control) -> None:
+    control.add_worker(Worker(), None)
+    folder = Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}"
+    wait(folder.exists)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert registry_folder() == folder
+
+
+def test_nothing_is_registered_before_there_is_a_worker_or_scheduler(control: Control) -> None:
+    time.sleep(0.05)
+    assert list(Path(tempfile.gettempdir()).iterdir()) == []
+
+
+def test_a_process_s_start_stays_and_differs_from_its_parent_s() -> None:
+    own = start_of(os.getpid())
+    assert own.isdigit()
+    assert start_of(os.getpid()) == own
+    assert int(start_of(1)) < int(own) or os.getpid() == 1
+
+
+def test_the_start_of_a_process_that_is_not() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    with pytest.raises(OSError, match=str(child)):
+        start_of(child)
+
+
+def test_without_settings_nothing_is_recorded(control: Control) -> None:
+    worker, scheduler = Worker(), Scheduler()
+    control.add_worker(worker, None)
+    control.add_scheduler(scheduler, None)
+    assert (control.workers, control.schedulers) == ([worker], [scheduler])
+    assert (control.recordings, control.engines) == ([], [])
+    assert "execute_model" not in vars(worker)
+    assert "schedule" not in vars(scheduler)
+
+
+def test_with_settings_both_are_recorded_from_the_start(control: Control, tmp_path: Path) -> None:
+    worker, scheduler = Worker(), Scheduler()
+    control.add_worker(worker, settings(tmp_path))
+    control.add_scheduler(scheduler, settings(tmp_path))
+    assert [r.process.name for r in control.recordings] == ["rank0"]
+    assert [e.process.name for e in control.engines] == ["engine0"]
+    assert "execute_model" in vars(worker)
+    assert "schedule" in vars(scheduler)
+
+
+@pytest.mark.parametrize(
+    ("replica", "world", "rank", "name"),
+    [(0, 1, 0, "rank0"), (0, 4, 3, "rank3"), (1, 2, 1, "rank3"), (None, 2, 1, "rank1")],
+)
+def test_ranks_count_through_the_replicas(
+    control: Control, tmp_path: Path, replica: int | None, world: int, rank: int, name: str
+) -> None:
+    worker = Worker()
+    worker.rank = rank
+    worker.vllm_config.parallel_config.world_size = world
+    worker.vllm_config.parallel_config.data_parallel_rank = replica
+    control.add_worker(worker, settings(tmp_path))
+    assert [r.process.name for r in control.recordings] == [name]
+
+
+def test_a_request_starts_recordings_of_everything(control: Control, tmp_path: Path) -> None:
+    worker, scheduler = Worker(), Scheduler()
+    control.add_worker(worker, None)
+    control.add_scheduler(scheduler, None)
+    path = ask(settings(tmp_path))
+    wait(lambda: control.recordings and control.engines)
+    assert not path.exists()
+    assert run(worker, prefill()) == run(Worker(), prefill())
+    assert control.recordings[0].window.recorded == 1
+    assert control.recordings[0].process.folder == pieces_folder(tmp_path / "b")
+
+
+def test_a_request_while_one_is_recorded_is_refused(control: Control, tmp_path: Path) -> None:
+    control.add_worker(Worker(), settings(tmp_path, "first"))
+    (first,) = control.recordings
+    ask(settings(tmp_path, "second"))
+    refused = pieces_folder(tmp_path / "second") / REFUSED_FILE
+    wait(refused.exists)
+    assert "recorded already" in json.loads(refused.read_text())["reason"]
+    assert control.recordings == [first]
+    assert not first.window.closed
+    assert not (pieces_folder(tmp_path / "first") / REFUSED_FILE).exists()
+
+
+def test_a_request_after_the_first_window_is_taken(control: Control, tmp_path: Path) -> None:
+    worker = Worker()
+    control.add_worker(worker, settings(tmp_path, "first", steps=1))
+    run(worker, prefill())
+    wait(lambda: not control.recordings)
+    ask(settings(tmp_path, "second"))
+    wait(lambda: control.recordings)
+    assert control.recordings[0].process.folder == pieces_folder(tmp_path / "second")
+
+
+def test_a_request_to_another_process_is_left_alone(control: Control, tmp_path: Path) -> None:
+    other = registry_folder() / request_name(os.getpid() + 1)
+    other.write_text(settings(tmp_path).to_json())
+    control.add_worker(Worker(), None)
+    wait((registry_folder() / f"{os.getpid()}.json").exists)
+    time.sleep(0.05)
+    assert other.exists()
+    assert control.recordings == []
+
+
+def test_a_stop_file_ends_an_idle_recording_in_the_main_thread(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker()
+    control.add_worker(worker, settings(tmp_path))
+    (recording,) = control.recordings
+    run(worker, prefill())
+    threads: list[threading.Thread] = []
+    write = recording.process.write
+    monkeypatch.setattr(
+        recording.process,
+        "write",
+        lambda *a: (threads.append(threading.current_thread()), write(*a)),
+    )
+    pieces = pieces_folder(tmp_path / "b")
+    (pieces / STOP_FILE).touch()
+    wait(lambda: not control.recordings)
+    assert json.loads((pieces / "rank0.progress.json").read_text())["finished"]
+    assert set(threads) == {threading.main_thread()}
+    assert "execute_model" not in vars(worker)
+
+
+def test_a_stop_file_waits_for_the_running_step(control: Control, tmp_path: Path) -> None:
+    worker = Worker()
+    control.add_worker(worker, settings(tmp_path))
+    (recording,) = control.recordings
+    worker.execute_model(prefill())
+    (pieces_folder(tmp_path / "b") / STOP_FILE).touch()
+    time.sleep(0.1)
+    assert not recording.window.closed
+    worker.sample_tokens(None)
+    wait(lambda: not control.recordings)
+    assert recording.window.recorded == 1
+
+
+@pytest.mark.parametrize("end", ["stop file", "bundle gone"])
+def test_the_end_of_a_scheduler_s_recording(control: Control, tmp_path: Path, end: str) -> None:
+    control.add_scheduler(Scheduler(), settings(tmp_path))
+    (engine,) = control.engines
+    pieces = pieces_folder(tmp_path / "b")
+    if end == "stop file":
+        (pieces / STOP_FILE).touch()
+    else:
+        pieces.rename(tmp_path / "elsewhere")
+    wait(lambda: not control.engines)
+    if end == "bundle gone":
+        (tmp_path / "elsewhere").rename(pieces)
+        engine.finish()
+    else:
+        assert json.loads((pieces / "engine0.progress.json").read_text())["finished"]
+
+
+def test_progress_is_written_while_steps_run(control: Control, tmp_path: Path) -> None:
+    worker = Worker()
+    control.add_worker(worker, settings(tmp_path))
+    run(worker, prefill())
+    run(worker, decode(5))
+    path = pieces_folder(tmp_path / "b") / "rank0.progress.json"
+    wait(lambda: path.exists() and json.loads(path.read_text())["recorded"] == 2)
+    assert json.loads(path.read_text())["finished"] is False
+
+
+def test_somebody_else_s_signal_handler_stays(control: Control) -> None:
+    def theirs(*_: object) -> None: ...
+
+    signal.signal(signal.SIGUSR2, theirs)
+    control.add_worker(Worker(), None)
+    assert signal.getsignal(signal.SIGUSR2) is theirs
+
+
+def test_after_a_fork_the_child_has_none_of_its_parent_s(control: Control, tmp_path: Path) -> None:
+    control.add_worker(Worker(), settings(tmp_path))
+    control.add_scheduler(Scheduler(), settings(tmp_path))
+
+    def check() -> bool:
+        mine = Scheduler()
+        control.add_scheduler(mine, None)
+        return (control.workers, control.schedulers, control.recordings, control.engines) == (
+            [], [mine], [], [],
+        )  # fmt: skip
+
+    assert in_child(check) == 0
+    assert len(control.workers) == len(control.recordings) == len(control.engines) == 1
+
+
+def test_after_a_fork_the_child_registers_itself(control: Control) -> None:
+    control.add_worker(Worker(), None)
+
+    def check() -> bool:
+        control.add_worker(Worker(), None)
+        path = registry_folder() / f"{os.getpid()}.json"
+        wait(lambda: path.exists() and path.read_text())
+        return bool(json.loads(path.read_text())["start"] == start_of(os.getpid()))
+
+    assert in_child(check) == 0

@@ -1,0 +1,118 @@
+"""PyTorch's profiler on the CPU: one readable trace a piece, and nothing running afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from spark_prof.errors import CommandError  # noqa: E402
+from spark_prof.profiler.backends.torch import TorchBackend  # noqa: E402
+from spark_prof.traces.pieces import kineto_name  # noqa: E402
+from spark_prof.traces.readers.kineto import read_kineto  # noqa: E402
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="watches operators on a CPU only")
+
+
+@pytest.fixture
+def backend() -> Any:
+    made = TorchBackend()
+    yield made
+    made.discard()
+
+
+def multiply() -> None:
+    torch.ones(4, 4) @ torch.ones(4, 4)
+
+
+def operators(folder: Path, piece: int) -> list[str]:
+    trace = read_kineto(folder / kineto_name("rank0", piece))
+    return [str(name) for name in trace.operators["name"]]
+
+
+def running() -> bool:
+    return bool(torch.autograd._profiler_enabled())
+
+
+def test_a_piece_holds_the_operators_that_ran(backend: TorchBackend, tmp_path: Path) -> None:
+    backend.start()
+    assert running()
+    multiply()
+    backend.stop(tmp_path, "rank0", 0)
+    assert not running()
+    assert "aten::mm" in operators(tmp_path, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.00000.kineto.json"]
+
+
+def test_each_piece_holds_only_its_own(backend: TorchBackend, tmp_path: Path) -> None:
+    backend.start()
+    multiply()
+    backend.stop(tmp_path, "rank0", 0)
+    torch.ones(4).cumsum(0)
+    backend.start()
+    torch.ones(4).sort()
+    backend.stop(tmp_path, "rank0", 1)
+    found = operators(tmp_path, 1)
+    assert "aten::sort" in found
+    assert not {"aten::mm", "aten::cumsum"} & set(found)
+
+
+def test_a_discarded_piece_leaves_nothing_and_a_second_start_works(
+    backend: TorchBackend, tmp_path: Path
+) -> None:
+    backend.start()
+    multiply()
+    backend.discard()
+    assert not running()
+    backend.stop(tmp_path, "rank0", 0)
+    assert list(tmp_path.iterdir()) == []
+    backend.start()
+    multiply()
+    backend.stop(tmp_path, "rank0", 1)
+    assert "aten::mm" in operators(tmp_path, 1)
+
+
+@pytest.mark.parametrize("action", ["discard", "stop"])
+def test_ending_what_never_began(backend: TorchBackend, tmp_path: Path, action: str) -> None:
+    if action == "discard":
+        backend.discard()
+    else:
+        backend.stop(tmp_path, "rank0", 0)
+    assert not running()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_backend_takes_over(backend: TorchBackend, tmp_path: Path) -> None:
+    backend.start()
+    backend.stop(tmp_path, "rank0", 0)
+    second = TorchBackend()
+    second.start()
+    multiply()
+    second.stop(tmp_path, "rank0", 1)
+    assert "aten::mm" in operators(tmp_path, 1)
+
+
+def test_a_folder_that_vanished_leaves_no_profiler_running(
+    backend: TorchBackend, tmp_path: Path
+) -> None:
+    backend.start()
+    multiply()
+    with pytest.raises(OSError, match="gone"):
+        backend.stop(tmp_path / "gone", "rank0", 0)
+    assert not running()
+    backend.start()
+    backend.stop(tmp_path, "rank0", 1)
+    assert (tmp_path / kineto_name("rank0", 1)).exists()
+
+
+def test_a_cut_trace_is_told_from_a_whole_one(backend: TorchBackend, tmp_path: Path) -> None:
+    backend.start()
+    multiply()
+    backend.stop(tmp_path, "rank0", 0)
+    path = tmp_path / kineto_name("rank0", 0)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CommandError, match="not a whole"):
+        read_kineto(path)
