@@ -10,6 +10,7 @@ __all__ = ["notes_of"]
 _ENOUGH_LAYERS = 0.95
 _GOOD_BOOKS_PERCENT = 1.0
 _FEW_DECODE_STEPS = 16
+_LATE = 5
 
 
 def notes_of(
@@ -42,6 +43,11 @@ def notes_of(
         notes.append(f"The window closed after {steps.count} steps; see --steps.")
     if 0 < steps.decode < _FEW_DECODE_STEPS:
         notes.append(f"Only {steps.decode} decode steps: their median and p99 say little.")
+    if steps.decode_us and steps.decode_us.p99 > _LATE * steps.decode_us.median:
+        notes.append(
+            f"Some decode steps took more than {_LATE} times the median. The first use of a kernel "
+            "compiles it: --warmup-steps leaves such steps out."
+        )
     if abs(books[0].residual_percent) > _GOOD_BOOKS_PERCENT:
         notes.append(
             f"The books are off by {books[0].residual_percent:.1f} % of the step time: kernels "
