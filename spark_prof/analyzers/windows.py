@@ -47,7 +47,7 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
     busy = np.where(known[:-1], had_work[:-1], apart < _PAUSE_NS)
     follows = same_piece & np.append(False, busy.astype(bool))
 
-    # The first step of a piece waits for the flush of the one before: that is not its time.
+    # The first step of a piece may wait for a flush, or for the recording to get ready.
     alone = np.where(same_piece, scheduled, steps["start_ns"])
     # A step without kernels ends on the device when the one before it does.
     device_done = np.maximum.accumulate(last_end.to_numpy(np.int64))

@@ -144,9 +144,21 @@ class WorkerRecording:
         # Model runner V2 warms up through execute_model: those are not the user's steps.
         self._loading = True
         try:
-            return original(*arguments, **named)
+            result = original(*arguments, **named)
         finally:
             self._loading = False
+        # Everything is loaded and captured, and no request waits yet.
+        self._fence.call("ready", self._get_ready)
+        return result
+
+    def _get_ready(self) -> None:
+        """Prepares before the first request, so that no step waits for it."""
+        if self._prepared or self._window.closed:
+            return
+        self._prepared = True
+        self._prepare()
+        if not (self._settings.warmup_steps or self._settings.decode_only):
+            self._watch()
 
     def _around_execute(self, original: Any, *arguments: Any, **named: Any) -> Any:
         self._entered = True
