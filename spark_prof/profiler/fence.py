@@ -72,11 +72,3 @@ class Fence:
     def wanted_fault(self, hook: str) -> bool:
         """Whether the settings ask this hook to fail; for hooks too hot for `call`."""
         return hook in self._faults
-
-    def wrap(self, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A version of the function that never raises and returns None where it would have."""
-
-        def fenced(*arguments: Any, **named: Any) -> Any:
-            return self.call(hook, function, *arguments, **named)
-
-        return fenced

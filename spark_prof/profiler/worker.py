@@ -97,7 +97,7 @@ class WorkerRecording:
         return self._window.closed and bool(self._undo)
 
     def install(self) -> None:
-        """Wraps the worker's methods; everything else waits for the first step."""
+        """Wraps the worker's methods; everything else waits until the model is loaded."""
         self._wrap("compile_or_warm_up_model", self._around_loading)
         self._wrap("execute_model", self._around_execute)
         self._wrap("sample_tokens", self._around_sample)
@@ -155,7 +155,6 @@ class WorkerRecording:
         """Prepares before the first request, so that no step waits for it."""
         if self._prepared or self._window.closed:
             return
-        self._prepared = True
         self._prepare()
         if not (self._settings.warmup_steps or self._settings.decode_only):
             self._watch()
@@ -199,7 +198,6 @@ class WorkerRecording:
             return
         batch = read_batch(output)
         if not self._prepared:
-            self._prepared = True
             self._prepare()
         wanted = self._window.wants(batch)
         if len(self._steps) >= self._settings.steps_per_piece or not wanted:
@@ -240,6 +238,7 @@ class WorkerRecording:
 
     def _prepare(self) -> None:
         """Reads the model and marks it, in the thread of the steps, before the first of them."""
+        self._prepared = True
         runner = self._worker.model_runner
         model = runner.get_model() if hasattr(runner, "get_model") else runner.model
         marked = self._fence.call(

@@ -68,9 +68,3 @@ def test_a_fault_that_was_asked_for() -> None:
     assert fence.call("hook", lambda: 1) is None
     assert fence.call("other", lambda: 1) == 1
     assert fence.failed == {"hook"}
-
-
-def test_a_wrapped_function_never_raises() -> None:
-    fence = Fence()
-    assert fence.wrap("good", lambda a, b=0: (a, b))(1, b=2) == (1, 2)
-    assert fence.wrap("bad", _fail)(1) is None
