@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -156,11 +157,18 @@ class Bundle:
             return empty_table(table).select(names)
         strings = [f.name for f in schema if pa.types.is_dictionary(f.type)]
         try:
+            later = TABLES[table].later_columns(pq.read_schema(self.path / name)) or []
+            there = [n for n in names if n not in {column.name for column in later}]
             found = pq.read_table(
-                self.path / name, columns=names, read_dictionary=strings, partitioning=None
+                self.path / name, columns=there, read_dictionary=strings, partitioning=None
             )
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
+        for column in later:
+            if column.name in names:
+                values = pa.array([column.default]).take(pa.array(np.zeros(len(found), np.int64)))
+                found = found.append_column(schema.field(column.name), values.cast(column.type))
+        found = found.select(names)
         if any(column.null_count for column in found.columns):
             raise CommandError(f"{self.path / name} lacks values; record again")
         return found
@@ -183,5 +191,5 @@ class Bundle:
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{path} is truncated or damaged; record again") from error
         found = metadata.schema.to_arrow_schema()
-        if metadata.num_rows != rows or not found.equals(TABLES[match[1]].schema):
+        if metadata.num_rows != rows or TABLES[match[1]].later_columns(found) is None:
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")

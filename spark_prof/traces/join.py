@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.readers.kineto import KinetoTrace, read_kineto
-from spark_prof.traces.tables import TABLES
+from spark_prof.traces.readers.kineto import read_kineto
+from spark_prof.traces.readers.trace import Trace
+from spark_prof.traces.tables import empty_frame
 from spark_prof.traces.timeline import MODEL_PATH, Call, Timeline, replay
 from spark_prof.vocabulary import PHASES
 
@@ -53,7 +54,7 @@ def join_piece(
     timeline, calls = replay(events, [module["layer"] for module in modules], model)
     thread = int(steps["thread"][0]) if len(steps) else -1
     lost: list[str] = []
-    kernels, host = _no_rows("kernels"), _no_rows("host")
+    kernels, host = empty_frame("kernels"), empty_frame("host")
     if trace.exists():
         try:
             kineto = read_kineto(trace)
@@ -68,14 +69,11 @@ def join_piece(
     )
 
 
-def _no_rows(table: str) -> pd.DataFrame:
-    return pd.DataFrame(columns=TABLES[table].schema.names)
-
-
 def _step_rows(steps: Rows, piece: int) -> pd.DataFrame:
     frame = pd.DataFrame(steps).drop(columns="thread")
     frame["phase"] = [PHASES[index] for index in steps["phase"]]
     frame["piece"] = piece
+    frame["watched"] = True
     return frame
 
 
@@ -97,10 +95,10 @@ def _range_rows(calls: Sequence[Call], steps: Rows, thread: int) -> pd.DataFrame
     return frame.assign(thread=thread, step=_step_of(frame["start_ns"].to_numpy(np.int64), steps))
 
 
-def _kernels(trace: KinetoTrace, steps: Rows, timeline: Timeline, thread: int) -> pd.DataFrame:
+def _kernels(trace: Trace, steps: Rows, timeline: Timeline, thread: int) -> pd.DataFrame:
     operators = trace.operators.assign(
         kind="op", device=-1, correlation=-1, graph_node=0, grid="", block="",
-        registers=0, shared_bytes=0, bytes=0,
+        registers=0, shared_bytes=0, bytes=0, cubin="",
     )  # fmt: skip
     operators = operators[operators["thread"] == thread].rename(columns={"thread": "stream"})
     launched = operators["start_ns"].to_numpy(np.int64)

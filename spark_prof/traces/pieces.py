@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "CAPTURE_DTYPE",
     "ENGINE_DTYPE",
     "EVENT_DTYPE",
+    "NODE_DTYPE",
     "REFUSED_FILE",
     "STEP_DTYPE",
     "append_log",
@@ -52,6 +54,22 @@ STEP_DTYPE = np.dtype(
 
 EVENT_DTYPE = np.dtype([("time_ns", "<i8"), ("code", "<i8")])
 """Entering module m is code m + 1, leaving it -(m + 1), leaving everything 0."""
+
+NODE_DTYPE = np.dtype(
+    [
+        ("created_ns", "<i8"),
+        ("node", "<i8"),
+        ("original", "<i8"),
+        ("graph", "<i4"),
+        ("thread", "<i4"),
+    ]
+)
+"""A created or cloned node of a CUDA graph; `original` is 0 for one that is no clone."""
+
+CAPTURE_DTYPE = np.dtype(
+    [("start_ns", "<i8"), ("end_ns", "<i8"), ("tokens", "<i4"), ("mode", "<i4")]
+)
+"""One capture of a CUDA graph; `mode` is vLLM's CUDAGraphMode: 1 PIECEWISE, 2 FULL, 0 unknown."""
 
 ENGINE_DTYPE = np.dtype(
     [

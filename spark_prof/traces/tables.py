@@ -10,18 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import pandas as pd
 import pyarrow as pa
 
-__all__ = ["TABLES", "Column", "Table", "empty_table"]
+__all__ = ["TABLES", "Column", "Table", "empty_frame", "empty_table"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, Arrow type and meaning with unit."""
+    """One column: its name, Arrow type and meaning with unit.
+
+    A column that came later has a `default`, which bundles written before it are read with.
+    """
 
     name: str
     type: pa.DataType
     meaning: str
+    default: str | bool | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,12 @@ class Table:
     def schema(self) -> pa.Schema:
         """The Arrow schema that every file of this table has."""
         return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    def later_columns(self, found: pa.Schema) -> list[Column] | None:
+        """The columns that a file with that schema was written before; None if it is no such."""
+        missing = [c for c in self.columns if c.name not in found.names]
+        fits = found.equals(pa.schema([f for f in self.schema if f.name in found.names]))
+        return missing if fits and all(c.default is not None for c in missing) else None
 
 
 NAMES = pa.dictionary(pa.int32(), pa.string())
@@ -66,6 +77,7 @@ KERNELS = Table(
         Column("registers", pa.int32(), "registers per thread, 0 where unknown"),
         Column("shared_bytes", pa.int32(), "shared memory per block in bytes, 0 where unknown"),
         Column("bytes", pa.int64(), "bytes of a copy or memset, 0 where unknown"),
+        Column("cubin", NAMES, "`cubins.hash` of the machine code; empty where unknown", ""),
     ),
 )
 
@@ -84,6 +96,12 @@ STEPS = Table(
         Column("decode_tokens", pa.int32(), "their scheduled tokens, drafts included"),
         Column("context_tokens", pa.int64(), "tokens already in the KV cache, all requests"),
         Column("piece", pa.int32(), "flushed piece that holds the step's kernels"),
+        Column(
+            "watched",
+            pa.bool_(),
+            "whether its kernels were recorded; the others were timed to learn what that costs",
+            True,
+        ),
     ),
 )
 
@@ -162,6 +180,67 @@ HOST = Table(
     ),
 )
 
+GRAPH_NODES = Table(
+    "graph_nodes",
+    "one row per node of a captured CUDA graph, clones included",
+    (
+        Column("node", pa.int64(), "joins `kernels.graph_node`"),
+        Column("original", pa.int64(), "the node it is a clone of, itself where it is none"),
+        Column("graph", pa.int64(), "id of the graph that holds it"),
+        Column("created_ns", pa.int64(), "when the original was created"),
+        Column("module", pa.int32(), "`modules.module` open when the original was created"),
+        Column("layer", pa.int32(), "decoder layer open then, -1 for none"),
+        Column("capture", pa.int32(), "`captures.capture` that created it, -1 for none"),
+    ),
+)
+
+CAPTURES = Table(
+    "captures",
+    "one row per capture of a CUDA graph while vLLM started",
+    (
+        Column("capture", pa.int32(), "running number"),
+        Column("start_ns", pa.int64(), "capture begins"),
+        Column("end_ns", pa.int64(), "capture ends"),
+        Column("tokens", pa.int32(), "tokens of the batch that it was captured for, 0 if unknown"),
+        Column("mode", NAMES, "FULL or PIECEWISE, empty where unknown"),
+    ),
+)
+
+CUBINS = Table(
+    "cubins",
+    "one row per piece of GPU machine code that was loaded, kept in the bundle's folder `cubins`",
+    (
+        Column("hash", pa.string(), "first 16 hexadecimal digits of its SHA-256, the file's name"),
+        Column("bytes", pa.int64(), "its size"),
+        Column("source", NAMES, "driver, or the cache it was found in: triton, flashinfer..."),
+        Column("functions", pa.string(), "names of its kernels that ran, one a line"),
+    ),
+)
+
+COUNTERS = Table(
+    "counters",
+    "one row per interval in which the GPU's hardware counters were sampled",
+    (
+        Column("start_ns", pa.int64(), "interval begins"),
+        Column("end_ns", pa.int64(), "interval ends"),
+        Column("dram_read_bytes", pa.float64(), "bytes read from DRAM; NaN where not sampled"),
+        Column("dram_write_bytes", pa.float64(), "bytes written to DRAM"),
+        Column("tensor_active", pa.float64(), "share of cycles the tensor pipe was busy, 0 to 1"),
+        Column("sm_active", pa.float64(), "share of cycles an SM had work, 0 to 1"),
+        Column("warps_active", pa.float64(), "achieved occupancy, 0 to 1"),
+    ),
+)
+
+OVERHEAD = Table(
+    "overhead",
+    "one row per stretch of time that the profiler itself took",
+    (
+        Column("name", NAMES, "what it did, such as buffer flush or instrumentation"),
+        Column("start_ns", pa.int64(), "begins"),
+        Column("end_ns", pa.int64(), "ends"),
+    ),
+)
+
 LOG = Table(
     "log",
     "what the recording itself had to say",
@@ -173,10 +252,21 @@ LOG = Table(
 )
 
 TABLES: Mapping[str, Table] = MappingProxyType(
-    {t.name: t for t in (KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, LOG)}
-)
+    {
+        t.name: t
+        for t in (
+            KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, GRAPH_NODES, CAPTURES, CUBINS,
+            COUNTERS, OVERHEAD, LOG,
+        )
+    }
+)  # fmt: skip
 
 
 def empty_table(name: str) -> pa.Table:
     """A table of that name with no rows."""
     return TABLES[name].schema.empty_table()
+
+
+def empty_frame(name: str) -> pd.DataFrame:
+    """The columns of that table as a frame with no rows."""
+    return pd.DataFrame(columns=TABLES[name].schema.names)

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.readers.kineto import KinetoTrace, read_kineto
+from spark_prof.traces.readers.kineto import read_kineto
+from spark_prof.traces.readers.trace import Trace
 from tests.support import ORIGIN, THREAD, event, kernel, kineto, operator
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[[str | bytes], KinetoTrace]:
-    def reader(text: str | bytes) -> KinetoTrace:
+def read(tmp_path: Path) -> Callable[[str | bytes], Trace]:
+    def reader(text: str | bytes) -> Trace:
         path = tmp_path / "trace.json"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return read_kineto(path)
@@ -25,7 +26,7 @@ def read(tmp_path: Path) -> Callable[[str | bytes], KinetoTrace]:
     return reader
 
 
-def stretches(trace: KinetoTrace) -> list[tuple[str, int, int, int]]:
+def stretches(trace: Trace) -> list[tuple[str, int, int, int]]:
     rows = trace.operators.assign(
         start=trace.operators["start_ns"] - ORIGIN, end=trace.operators["end_ns"] - ORIGIN
     )

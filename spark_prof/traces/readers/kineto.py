@@ -7,7 +7,6 @@ API call that launched it share `args.correlation`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,10 @@ import orjson
 import pandas as pd
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.readers.trace import Trace
+from spark_prof.traces.tables import empty_frame
 
-__all__ = ["KinetoTrace", "read_kineto"]
+__all__ = ["read_kineto"]
 
 _GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 _API = frozenset({"cuda_runtime", "cuda_driver"})
@@ -26,20 +27,7 @@ _LATEST_NS = 1 << 62
 """Times further from the epoch than this many nanoseconds are damage."""
 
 
-@dataclass(frozen=True)
-class KinetoTrace:
-    """One trace as three frames with the columns of the bundle's tables.
-
-    `gpu` are kernels, copies and memsets, `launches` the API calls that started them, `operators`
-    the stretches of CPU operators with their `thread`.
-    """
-
-    gpu: pd.DataFrame
-    launches: pd.DataFrame
-    operators: pd.DataFrame
-
-
-def read_kineto(path: Path) -> KinetoTrace:
+def read_kineto(path: Path) -> Trace:
     """Reads one trace.
 
     Raises:
@@ -66,10 +54,11 @@ def read_kineto(path: Path) -> KinetoTrace:
         )
     ]
     operators = [e for e in complete if e["cat"] == "cpu_op"]
-    return KinetoTrace(
+    return Trace(
         gpu=_gpu_frame(gpu, base),
         launches=_launch_frame(launches, base),
         operators=_operator_frame(operators, base),
+        overhead=empty_frame("overhead"),
     )
 
 
@@ -133,6 +122,7 @@ def _gpu_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
             "registers": [_argument(e, "registers per thread", 0, 32) for e in events],
             "shared_bytes": [_argument(e, "shared memory", 0, 32) for e in events],
             "bytes": [_argument(e, "bytes", 0) for e in events],
+            "cubin": "",
         }
     )
 
