@@ -16,6 +16,7 @@ import numpy as np
 
 __all__ = [
     "CAPTURE_DTYPE",
+    "COUNTER_DTYPE",
     "ENGINE_DTYPE",
     "EVENT_DTYPE",
     "NODE_DTYPE",
@@ -70,6 +71,19 @@ CAPTURE_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("end_ns", "<i8"), ("tokens", "<i4"), ("mode", "<i4")]
 )
 """One capture of a CUDA graph; `mode` is vLLM's CUDAGraphMode: 1 PIECEWISE, 2 FULL, 0 unknown."""
+
+COUNTER_DTYPE = np.dtype(
+    [
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("dram_read_bytes", "<f8"),
+        ("dram_write_bytes", "<f8"),
+        ("tensor_active", "<f8"),
+        ("sm_active", "<f8"),
+        ("warps_active", "<f8"),
+    ]
+)
+"""One sampled interval; the columns of the `counters` table."""
 
 ENGINE_DTYPE = np.dtype(
     [
