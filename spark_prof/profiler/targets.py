@@ -15,7 +15,18 @@ from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.profiler.ranges import Target
 from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENTRY
 
-__all__ = ["MarkedModule", "choose_targets"]
+__all__ = ["PHASE_MODULES", "MarkedModule", "choose_targets", "phase_modules"]
+
+PHASE_MODULES = (
+    ("step.prepare", "attention"),
+    ("step.finish", "lm_head"),
+    ("step.sample", "sampler"),
+)
+"""What runs outside the model, as modules 0 to 2 of every recording, with its component.
+
+Preparation builds positions, block tables, sequence lengths and slots, which attention consumes;
+what follows the model inside execute_model gathers the rows for the logits.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,14 @@ class MarkedModule:
     type: str
     layer: int
     component: str
+
+
+def phase_modules() -> list[MarkedModule]:
+    """The rows of what runs outside the model."""
+    return [
+        MarkedModule(Target(None, "", name), name, "", -1, component)
+        for name, component in PHASE_MODULES
+    ]
 
 
 def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:

@@ -24,18 +24,7 @@ from spark_prof.profiler.targets import MarkedModule, choose_targets
 from spark_prof.profiler.window import Window
 from spark_prof.traces.pieces import EVENT_DTYPE, STEP_DTYPE, array_name
 
-__all__ = ["PHASE_MODULES", "WorkerRecording"]
-
-PHASE_MODULES = (
-    ("step.prepare", "attention"),
-    ("step.finish", "lm_head"),
-    ("step.sample", "sampler"),
-)
-"""What runs outside the model, as modules 0 to 2 of every recording, with its component.
-
-Preparation builds positions, block tables, sequence lengths and slots, which attention consumes;
-what follows the model inside execute_model gathers the rows for the logits.
-"""
+__all__ = ["WorkerRecording"]
 
 _PREPARE, _SAMPLE = 1, 3
 
@@ -239,29 +228,22 @@ class WorkerRecording:
     def _prepare(self) -> None:
         """Reads the model and marks it, in the thread of the steps, before the first of them."""
         self._prepared = True
-        runner = self._worker.model_runner
-        model = runner.get_model() if hasattr(runner, "get_model") else runner.model
-        marked = self._fence.call(
-            "targets", choose_targets, model, getattr(runner, "sampler", None)
-        )
-        marked = marked or []
-        phases = [Target(None, "", name) for name, _ in PHASE_MODULES]
-        rows = [
-            MarkedModule(target, target.path, "", -1, component)
-            for target, (_, component) in zip(phases, PHASE_MODULES, strict=True)
-        ]
+        model, marked = self._fence.call("targets", marked_modules, self._worker) or (None, [])
         layers = self._fence.call("introspect", describe_layers, model) or []
         facts = self._fence.call("facts", engine_facts, self._worker) or {}
-        self._process.write_facts(facts, rows + marked, layers)
-        self._fence.call("mark", self._marker.mark, [m.target for m in marked], len(rows))
-        if self._settings.backend == "torch":
-            self._backend = self._fence.call("backend", _torch_backend)
+        self._process.write_facts(facts, marked, layers)
+        first = len(PHASE_MODULES)
+        self._fence.call("mark", self._marker.mark, [m.target for m in marked[first:]], first)
+        self._backend = self._fence.call("backend", self._choose_backend)
         self._process.use_current_thread()
 
     def _watch(self) -> None:
         self._watching = True
         if self._backend is not None:
-            self._fence.call("start", self._backend.start)
+            self._fence.call(
+                "start", self._backend.start,
+                self._process.folder, self._process.name, self._piece,
+            )  # fmt: skip
         self._marker.start()
 
     def _flush(self) -> None:

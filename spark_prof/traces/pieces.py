@@ -22,10 +22,14 @@ __all__ = [
     "NODE_DTYPE",
     "REFUSED_FILE",
     "STEP_DTYPE",
+    "activity_name",
     "append_log",
     "array_name",
+    "capture_name",
+    "cubins_folder",
     "facts_name",
     "kineto_name",
+    "names_name",
     "pieces_folder",
     "progress_name",
     "write_array",
@@ -117,6 +121,26 @@ def progress_name(process: str) -> str:
 def array_name(process: str, kind: str, piece: int) -> str:
     """The NumPy file of one piece; `kind` is steps, events or engine."""
     return f"{process}.{piece:05d}.{kind}.npy"
+
+
+def activity_name(process: str, piece: int) -> str:
+    """The raw CUPTI buffers of one piece."""
+    return f"{process}.{piece:05d}.activity.bin"
+
+
+def names_name(process: str, piece: int) -> str:
+    """The JSON file with what the records of that piece only point to."""
+    return f"{process}.{piece:05d}.names.json"
+
+
+def capture_name(process: str, kind: str) -> str:
+    """What was seen while CUDA graphs were captured; `kind` is capture-events, captures or nodes."""
+    return f"{process}.{kind}.npy"
+
+
+def cubins_folder(pieces: Path) -> Path:
+    """Where the recorded processes keep the machine code that they load."""
+    return pieces / "cubins"
 
 
 def kineto_name(process: str, piece: int) -> str:

@@ -15,7 +15,8 @@ import pytest
 
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
-from spark_prof.profiler.worker import PHASE_MODULES, WorkerRecording
+from spark_prof.profiler.targets import PHASE_MODULES
+from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.pieces import pieces_folder
 
 from .fakes import Worker, batch, decode, prefill, run

@@ -1,0 +1,151 @@
+"""The CUPTI backend: raw activity records, taken by capture.c and decoded after the recording.
+
+A piece is a file of raw buffers (docs/bundle.md) and a JSON file with what the records only point
+to: the names of the kernels, which die with the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from spark_prof.profiler.backends.native import Native, NativeError
+from spark_prof.traces.pieces import activity_name, names_name, write_json
+from spark_prof.traces.readers.cupti_blocks import name_pointers
+
+__all__ = ["CuptiBackend"]
+
+_KERNELS, _COPIES, _FILLS, _PEER_COPIES, _OVERHEAD = 10, 1, 2, 22, 17
+_RUNTIME, _DRIVER = 5, 4
+_KINDS = (_KERNELS, _COPIES, _FILLS, _PEER_COPIES, _OVERHEAD)
+
+_RUNTIME_CALLS = (
+    211, 214, 269, 270, 430, 431, 505, 506,  # cudaLaunchKernel, Cooperative, ExC
+    311, 312,  # cudaGraphLaunch
+    31, 41, 43, 44, 45, 51, 161, 225, 235, 482, 483, 509, 510,  # cudaMemcpy, Memset and their Async
+)  # fmt: skip
+_DRIVER_CALLS = (
+    307, 442, 477, 478, 652, 653,  # cuLaunchKernel, Cooperative, Ex
+    514, 515,  # cuGraphLaunch
+    60, 62, 64, 216, 218, 220, 277, 279, 281, 306, 418, 421, 422, 423, 428, 430, 432,
+    319, 426, 776, 777, 796, 797,  # cuMemcpy and cuMemset, Async and peer to peer
+)  # fmt: skip
+"""Numbers of cupti_runtime_cbid.h and cupti_driver_cbid.h: the calls that start work."""
+
+_BUFFER_BYTES = 4 << 20
+"""CUPTI fills one buffer per thread while another is being written: a few of them are in use."""
+
+
+class CuptiBackend:
+    """Records kernels, copies, fills, launches and CUPTI's own overhead.
+
+    Args:
+        native: capture.c on this process's libcupti.
+
+    Raises:
+        NativeError: libcupti refuses.
+    """
+
+    def __init__(self, native: Native) -> None:
+        self._native = native
+        self._file = -1
+        self._offset_ns = 0
+        self._dropped = 0
+        native.prepare(_BUFFER_BYTES)
+
+    def start(self, folder: Path, process: str, piece: int) -> None:
+        """Begins to watch; buffers go to the piece's file as they fill."""
+        path = folder / activity_name(process, piece)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._offset_ns = self._native.clock_offset_ns()
+        self._native.flush(forced=True)  # what an earlier piece left behind
+        self._native.write_to(self._file)
+        self._enable(True)
+
+    def stop(self, folder: Path, process: str, piece: int) -> None:
+        """Stops to watch; writes the last buffers and the names that the piece uses."""
+        if self._file < 0:
+            return
+        _synchronize()
+        self._enable(False)
+        self._native.flush(forced=True)
+        self._close()
+        drift = self._native.clock_offset_ns() - self._offset_ns
+        path = folder / activity_name(process, piece)
+        names = _names(name_pointers(path))
+        value = {
+            "clock_offset_ns": self._offset_ns + drift // 2,
+            "clock_drift_ns": drift,
+            "names": {str(pointer): shown for pointer, (shown, _) in names.items()},
+            "functions": {shown: function for shown, function in names.values()},
+        }
+        write_json(folder, names_name(process, piece), value)
+        statistics = self._native.statistics()
+        if statistics.failed_writes:
+            raise NativeError(f"{statistics.failed_writes} buffers could not be written")
+
+    def discard(self) -> None:
+        """Stops to watch if it still does, and forgets what was seen."""
+        if self._file >= 0:
+            self._enable(False)
+            self._native.write_to(-1)
+            self._native.flush(forced=True)
+            self._close()
+
+    def _enable(self, on: bool) -> None:
+        for kind in _KINDS:
+            self._native.activity(kind, on)
+        chosen = self._native.api(driver=False, functions=_RUNTIME_CALLS, on=on)
+        chosen &= self._native.api(driver=True, functions=_DRIVER_CALLS, on=on)
+        if not chosen:
+            for kind in (_RUNTIME, _DRIVER):
+                self._native.activity(kind, on)
+
+    def _close(self) -> None:
+        self._native.write_to(-1)
+        descriptor, self._file = self._file, -1
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def _synchronize() -> None:
+    """Waits for the GPU: only finished kernels have a record."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _names(pointers: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """The name that people read and the function's symbol, for each pointer of this process."""
+    demangle = _demangler()
+    names = {}
+    for pointer in pointers:
+        symbol = ctypes.string_at(pointer)
+        names[pointer] = (demangle(symbol), symbol.decode(errors="replace"))
+    return names
+
+
+def _demangler():  # type: ignore[no-untyped-def]
+    """What turns a C++ symbol into its name; the standard library of this process does it."""
+    try:
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+        release = ctypes.CDLL(None).free
+    except (OSError, AttributeError):
+        return lambda symbol: symbol.decode(errors="replace")
+    function.restype = ctypes.c_void_p
+    release.argtypes = [ctypes.c_void_p]
+
+    def demangle(symbol: bytes) -> str:
+        status = ctypes.c_int()
+        found = function(symbol, None, None, ctypes.byref(status))
+        if not found:
+            return symbol.decode(errors="replace")
+        try:
+            return ctypes.string_at(found).decode(errors="replace")
+        finally:
+            release(found)
+
+    return demangle

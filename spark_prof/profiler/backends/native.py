@@ -1,0 +1,185 @@
+"""Builds and loads capture.c, the part of the CUPTI backend that must not wait for Python.
+
+It is compiled on first use, for the process that records: vLLM needs a C compiler on a GPU machine
+anyway, because Triton compiles its launchers with one. The result is kept in this user's private
+folder under the name of its source's hash.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.traces.pieces import NODE_DTYPE
+
+__all__ = ["Native", "NativeError", "Statistics", "load_native"]
+
+SOURCE = Path(__file__).with_name("capture.c")
+
+_COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = ("-O2", "-std=gnu11", "-shared", "-fPIC")
+_LIBRARIES = ("-ldl", "-lpthread")
+_COMPILE_SECONDS = 60.0
+_NODES_AT_ONCE = 1 << 16
+_NAMES = ("cuptiInit", "no libcupti", "libcupti lacks a function", "libcupti cannot choose")
+
+
+class NativeError(RuntimeError):
+    """The CUPTI backend cannot work here; the text says why in one line."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the callbacks have seen so far; times in ns, counts since the process began."""
+
+    blocks: int
+    bytes: int
+    dropped: int
+    failed_writes: int
+    buffers: int
+    nodes: int
+    cubins: int
+    cubin_bytes: int
+    callback_ns: int
+
+
+class Native:
+    """capture.c, loaded on one libcupti.
+
+    Args:
+        library: the compiled capture.c.
+        libcupti: path of the libcupti that this process uses.
+
+    Raises:
+        NativeError: one of the two cannot be used.
+    """
+
+    def __init__(self, library: Path, libcupti: str) -> None:
+        try:
+            self._call = ctypes.CDLL(str(library))  # lets go of the interpreter lock
+        except OSError as error:
+            raise NativeError(f"cannot load {library}: {error}") from error
+        version = ctypes.c_uint32()
+        code = self._call.spark_prof_open(libcupti.encode(), ctypes.byref(version))
+        if code:
+            raise NativeError(f"{libcupti} cannot be used ({_reason(code)})")
+        self.version = version.value
+
+    def subscribe(self, cubins: Path) -> None:
+        """Begins to keep graph nodes, and machine code in that folder."""
+        self._check("subscribe", self._call.spark_prof_subscribe(os.fsencode(cubins)))
+
+    def prepare(self, buffer_bytes: int) -> None:
+        """Registers the buffer callbacks; before the first `activity`."""
+        code = self._call.spark_prof_prepare(ctypes.c_size_t(buffer_bytes))
+        self._check("register buffers", code)
+
+    def write_to(self, descriptor: int) -> None:
+        """Sends completed buffers to that file from now on; -1 throws them away."""
+        self._call.spark_prof_write_to(descriptor)
+
+    def activity(self, kind: int, on: bool) -> None:
+        """Turns the recording of a kind of activity on or off."""
+        self._check(f"record activity {kind}", self._call.spark_prof_activity(kind, int(on)))
+
+    def api(self, *, driver: bool, functions: Sequence[int], on: bool) -> bool:
+        """Turns the recording of API functions on or off; False where that is not possible."""
+        codes = {self._call.spark_prof_api(int(driver), id_, int(on)) for id_ in functions}
+        return codes == {0}
+
+    def flush(self, *, forced: bool) -> None:
+        """Hands over the buffers whose records are complete, or all of them."""
+        self._check("flush", self._call.spark_prof_flush(int(forced)))
+
+    def clock_offset_ns(self) -> int:
+        """What must be added to a time of CUPTI to get the system's."""
+        theirs, ours = ctypes.c_int64(), ctypes.c_int64()
+        self._call.spark_prof_clocks(ctypes.byref(theirs), ctypes.byref(ours))
+        return ours.value - theirs.value
+
+    def nodes(self, first: int = 0) -> npt.NDArray[np.void]:
+        """The graph nodes seen so far, rows of pieces.NODE_DTYPE, from number `first` on."""
+        parts = []
+        while True:
+            rows = np.empty(_NODES_AT_ONCE, NODE_DTYPE)
+            count = self._call.spark_prof_nodes(
+                ctypes.c_size_t(first), rows.ctypes.data_as(ctypes.c_void_p), len(rows)
+            )
+            parts.append(rows[:count])
+            first += count
+            if count < len(rows):
+                return np.concatenate(parts)
+
+    def statistics(self) -> Statistics:
+        """What the callbacks have seen so far."""
+        values = (ctypes.c_uint64 * len(Statistics.__dataclass_fields__))()
+        self._call.spark_prof_statistics(values)
+        return Statistics(*values)
+
+    @staticmethod
+    def _check(what: str, code: int) -> None:
+        if code:
+            raise NativeError(f"libcupti refused to {what} ({_reason(code)})")
+
+
+def load_native(folder: Path) -> Native:
+    """capture.c on the libcupti of this process, compiled into that private folder if need be.
+
+    Raises:
+        NativeError: there is no libcupti or no C compiler, or one of them failed.
+    """
+    return Native(_compiled(folder), _libcupti())
+
+
+def _reason(code: int) -> str:
+    known = {35: "no permission to profile", 39: "another profiler holds it"}
+    return _NAMES[-code] if -len(_NAMES) < code < 0 else known.get(code, f"error {code}")
+
+
+def _libcupti() -> str:
+    """The libcupti that is loaded already; else the one that the loader finds beside torch."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        path = line.partition("/")[1] + line.partition("/")[2]
+        if Path(path).name.startswith("libcupti.so"):
+            return path
+    for major in (13, 12):
+        try:
+            ctypes.CDLL(f"libcupti.so.{major}")
+        except OSError:
+            continue
+        return f"libcupti.so.{major}"
+    raise NativeError("this process has no libcupti; is its torch built for CUDA?")
+
+
+@cache
+def _compiled(folder: Path) -> Path:
+    source = SOURCE.read_bytes()
+    key = hashlib.sha256(source + platform.machine().encode()).hexdigest()[:16]
+    target = folder / f"capture-{key}.so"
+    if target.exists():
+        return target
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CC", ""), *_COMPILERS))), None)
+    if compiler is None:
+        raise NativeError("no C compiler found; install gcc or set CC")
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / "capture.so"
+        command = [compiler, *_FLAGS, "-o", str(made), str(SOURCE), *_LIBRARIES]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_COMPILE_SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+            raise NativeError(f"{compiler} cannot compile {SOURCE.name}: {said or error}") from error
+        os.replace(made, target)
+    return target

@@ -1,0 +1,155 @@
+"""Watches one worker capture its CUDA graphs, so that their kernels can be told apart later.
+
+A replayed graph says nothing about the layer of its kernels. While vLLM captures it, though, the
+model runs as Python: what is open when a node is created is what the node works for. So the
+model's calls are marked during the capture, whether or not anything is recorded later, and the
+nodes come from CUPTI (capture.c) or from nsys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spark_prof.profiler.backends.native import Native
+from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.process import Process
+from spark_prof.profiler.ranges import CallMarker, replace_attribute
+from spark_prof.profiler.targets import MarkedModule, choose_targets, phase_modules
+from spark_prof.traces.pieces import (
+    CAPTURE_DTYPE,
+    EVENT_DTYPE,
+    capture_name,
+    write_array,
+)
+
+__all__ = ["GraphWatch"]
+
+_PIECEWISE, _FULL = 1, 2
+"""vLLM's CUDAGraphMode."""
+
+
+class GraphWatch:
+    """The graph captures of one worker.
+
+    Args:
+        worker: the vLLM worker, constructed but not yet loaded.
+        native: what keeps the nodes; None where nsys does, or nothing.
+        fence: keeps faults away from the engine.
+    """
+
+    def __init__(self, worker: Any, native: Native | None, fence: Fence) -> None:
+        self._worker = worker
+        self._native = native
+        self._fence = fence
+        self._marker = CallMarker(fence)
+        self._undo: list[Callable[[], None]] = []
+        self._events = np.empty(0, EVENT_DTYPE)
+        self._captures: list[tuple[int, int, int, int]] = []
+        self._begun = self._tokens = self._inside = 0
+
+    def install(self) -> None:
+        """Wraps the worker's method that captures; it unwraps itself when that is done."""
+        original = getattr(self._worker, "compile_or_warm_up_model", None)
+        if original is None:
+            return
+
+        def watched(*arguments: Any, **named: Any) -> Any:
+            self._fence.call("watch_capture", self._start)
+            try:
+                return original(*arguments, **named)
+            finally:
+                self._fence.call("end_capture", self._stop)
+                undo()
+
+        undo = replace_attribute(self._worker, "compile_or_warm_up_model", watched)
+
+    def write(self, process: Process) -> None:
+        """Writes nodes, captures and what was open meanwhile, if any graph was captured."""
+        if not self._captures:
+            return
+        for kind, rows in (
+            ("capture-events", self._events),
+            ("captures", np.array(self._captures, CAPTURE_DTYPE)),
+        ):
+            write_array(process.folder, capture_name(process.name, kind), rows)
+        if self._native is not None:
+            nodes = self._native.nodes()
+            write_array(process.folder, capture_name(process.name, "nodes"), nodes)
+
+    def _start(self) -> None:
+        model, marked = marked_modules(self._worker)
+        first = len(phase_modules())
+        self._marker.mark([row.target for row in marked[first:]], first)
+        self._undo.append(self._marker.remove)
+        self._watch_batches(model)
+        self._watch_captures()
+        self._marker.start()
+
+    def _stop(self) -> None:
+        self._marker.stop()
+        while self._undo:
+            self._undo.pop()()
+        events = np.asarray(self._marker.take(), dtype=np.int64)
+        self._events = np.empty(len(events) // 2, EVENT_DTYPE)
+        self._events["time_ns"], self._events["code"] = events[0::2], events[1::2]
+
+    def _watch_batches(self, model: Any) -> None:
+        """Learns the size of the batch with which the model is called."""
+        original = model.forward
+
+        def forward(*arguments: Any, **named: Any) -> Any:
+            self._fence.call("see_batch", self._see_batch, arguments, named)
+            self._inside += 1
+            try:
+                return original(*arguments, **named)
+            finally:
+                self._inside -= 1
+
+        self._undo.append(replace_attribute(model, "forward", forward))
+
+    def _see_batch(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        for value in (named.get("input_ids"), named.get("inputs_embeds"), *arguments):
+            if getattr(value, "ndim", 0) > 0:
+                self._tokens = int(value.shape[0])
+                return
+
+    def _watch_captures(self) -> None:
+        """Learns when a capture begins and ends."""
+        import torch
+
+        graph = torch.cuda.CUDAGraph
+        begin, end = graph.capture_begin, graph.capture_end
+
+        def capture_begin(this: Any, *arguments: Any, **named: Any) -> Any:
+            self._fence.call("begin_capture", self._begin)
+            return begin(this, *arguments, **named)
+
+        def capture_end(this: Any, *arguments: Any, **named: Any) -> Any:
+            result = end(this, *arguments, **named)
+            self._fence.call("close_capture", self._close)
+            return result
+
+        def undo() -> None:
+            graph.capture_begin, graph.capture_end = begin, end
+
+        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+        self._undo.append(undo)
+
+    def _begin(self) -> None:
+        self._begun = time.time_ns()
+        # A piece is captured inside the model, a full graph around it.
+        self._mode = _PIECEWISE if self._inside else _FULL
+
+    def _close(self) -> None:
+        self._captures.append((self._begun, time.time_ns(), self._tokens, self._mode))
+
+
+def marked_modules(worker: Any) -> tuple[Any, list[MarkedModule]]:
+    """The worker's model, and the rows of its `modules` table in order."""
+    runner = worker.model_runner
+    model = runner.get_model() if hasattr(runner, "get_model") else runner.model
+    return model, phase_modules() + choose_targets(model, getattr(runner, "sampler", None))
