@@ -20,6 +20,7 @@ class Backend(StrEnum):
     """What watches the kernels."""
 
     AUTO = "auto"
+    CUPTI = "cupti"
     TORCH = "torch"
 
 
@@ -69,7 +70,7 @@ def record(
         steps=steps,
         warmup_steps=warmup_steps,
         decode_only=decode_only,
-        backend="torch" if backend is Backend.AUTO else backend.value,
+        backend=backend.value,
     )
     if attach:
         from spark_prof.profiler.attach import attach as attach_to

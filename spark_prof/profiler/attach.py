@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 import psutil
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.control import registry_folder, request_name, start_of
+from spark_prof.profiler.control import request_name, start_of
 from spark_prof.profiler.record import make_bundle, prepare_bundle, remove_empty
+from spark_prof.profiler.registry import registry_folder
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.bundle import Bundle

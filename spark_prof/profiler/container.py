@@ -118,7 +118,7 @@ def image_of(argv: Sequence[str]) -> str:
 
 
 def stage_package(folder: Path) -> None:
-    """Copies spark-prof's Python files into folder, with the entry point that vLLM looks for.
+    """Copies spark-prof's source files into folder, with the entry point that vLLM looks for.
 
     Any user of a container may read them, whatever this process's umask is.
     """
@@ -127,7 +127,7 @@ def stage_package(folder: Path) -> None:
         shutil.copytree(
             root,
             folder / "spark_prof",
-            ignore=_everything_but_python,
+            ignore=_everything_but_source,
             copy_function=shutil.copyfile,
             dirs_exist_ok=True,
         )
@@ -147,12 +147,12 @@ def stage_package(folder: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def _everything_but_python(folder: str, names: list[str]) -> set[str]:
+def _everything_but_source(folder: str, names: list[str]) -> set[str]:
     return {
         name
         for name in names
         if name == "__pycache__"
-        or not (name.endswith(".py") or os.path.isdir(os.path.join(folder, name)))
+        or not (name.endswith((".py", ".c")) or os.path.isdir(os.path.join(folder, name)))
     }
 
 

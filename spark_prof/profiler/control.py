@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -19,14 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spark_prof.profiler.backends.choose import early_native
 from spark_prof.profiler.engine import EngineRecording
 from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.graphs import GraphWatch
 from spark_prof.profiler.process import Process
+from spark_prof.profiler.registry import registry_folder
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.pieces import pieces_folder, write_refusal
 
-__all__ = ["STOP_FILE", "Control", "registry_folder", "request_name", "start_of"]
+__all__ = ["STOP_FILE", "Control", "request_name", "start_of"]
 
 STOP_FILE = "stop"
 """Name of the file in the pieces folder that ends a recording."""
@@ -35,20 +37,6 @@ _PERIOD_SECONDS = 0.5
 _SIGNAL = signal.SIGUSR2
 
 logger = logging.getLogger("spark_prof")
-
-
-def registry_folder() -> Path:
-    """Where this user's vLLM processes say that they can be recorded; for this user alone.
-
-    Raises:
-        PermissionError: the folder belongs to somebody else or is open to others.
-    """
-    folder = Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
-        raise PermissionError(f"{folder} is not this user's private folder")
-    return folder
 
 
 def request_name(pid: int) -> str:
@@ -70,6 +58,7 @@ class Control:
     schedulers: list[Any] = field(default_factory=list)
     recordings: list[WorkerRecording] = field(default_factory=list)
     engines: list[EngineRecording] = field(default_factory=list)
+    graphs: dict[int, GraphWatch] = field(default_factory=dict)
     _pid: int = 0
     _signals: bool = False
     _fence: Fence = field(default_factory=Fence)
@@ -79,7 +68,10 @@ class Control:
         self._watch()
         self.workers.append(worker)
         if settings is not None:
-            self._record_worker(worker, settings)
+            process = _process_of(worker, settings)
+            fence = Fence(process.log, settings.faults)
+            fence.call("watch_graphs", self._watch_graphs, worker, settings, fence)
+            self._record_worker(worker, settings, process)
 
     def add_scheduler(self, scheduler: Any, settings: Settings | None) -> None:
         """Takes in a scheduler that was just constructed, and records it if that is wanted."""
@@ -88,9 +80,14 @@ class Control:
         if settings is not None:
             self._record_scheduler(scheduler, settings)
 
-    def _record_worker(self, worker: Any, settings: Settings) -> None:
-        rank = _global_rank(worker)
-        recording = WorkerRecording(worker, settings, Process(settings, f"rank{rank}", rank))
+    def _watch_graphs(self, worker: Any, settings: Settings, fence: Fence) -> None:
+        """Watches the worker capture its graphs, which happens once and before any step."""
+        graphs = GraphWatch(worker, early_native(settings), fence)
+        graphs.install()
+        self.graphs[id(worker)] = graphs
+
+    def _record_worker(self, worker: Any, settings: Settings, process: Process) -> None:
+        recording = WorkerRecording(worker, settings, process, self.graphs.get(id(worker)))
         recording.flush_when_idle = self._signals
         recording.install()
         self.recordings.append(recording)
@@ -111,6 +108,7 @@ class Control:
         self._pid = os.getpid()
         for items in (self.workers, self.schedulers, self.recordings, self.engines):
             items.clear()
+        self.graphs.clear()
         self._signals = False
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(_SIGNAL) in (signal.SIG_DFL, self._on_signal):
@@ -189,15 +187,17 @@ class Control:
             write_refusal(pieces, "this engine is being recorded already; wait for that to end")
             return
         for worker in self.workers:
-            self._record_worker(worker, settings)
+            self._record_worker(worker, settings, _process_of(worker, settings))
         for scheduler in self.schedulers:
             self._record_scheduler(scheduler, settings)
 
 
-def _global_rank(worker: Any) -> int:
+def _process_of(worker: Any, settings: Settings) -> Process:
+    """Where that worker's pieces go, under its rank among all workers of the engine."""
     parallel = worker.vllm_config.parallel_config
     replica = int(getattr(parallel, "data_parallel_rank", 0) or 0)
-    return replica * int(parallel.world_size) + int(worker.rank)
+    rank = replica * int(parallel.world_size) + int(worker.rank)
+    return Process(settings, f"rank{rank}", rank)
 
 
 def _at_exit(function: Callable[[], None]) -> None:

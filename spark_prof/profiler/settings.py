@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from spark_prof.traces.pieces import pieces_folder
+
 __all__ = ["DEFAULT_STEPS", "ENVIRONMENT", "Settings"]
 
 ENVIRONMENT = "SPARK_PROF"
@@ -26,7 +28,8 @@ class Settings:
         steps: steps to record; 0 for all of them.
         warmup_steps: steps to let pass first.
         decode_only: record only steps in which every request generates.
-        backend: which backend watches the kernels: torch, or none for steps and ranges only.
+        backend: what watches the kernels: cupti, torch, nsys, none for steps and ranges only, or
+            auto for cupti on an NVIDIA GPU and torch elsewhere.
         steps_per_piece: recorded steps after which a piece is flushed.
         faults: hooks that shall fail when first called; how the tests prove the fences.
     """
@@ -35,7 +38,7 @@ class Settings:
     steps: int = DEFAULT_STEPS
     warmup_steps: int = 0
     decode_only: bool = False
-    backend: str = "torch"
+    backend: str = "auto"
     steps_per_piece: int = 256
     faults: tuple[str, ...] = ()
 
@@ -43,6 +46,11 @@ class Settings:
     def folder(self) -> Path:
         """The bundle's folder."""
         return Path(self.bundle)
+
+    @property
+    def pieces(self) -> Path:
+        """Where the recorded processes write."""
+        return pieces_folder(self.folder)
 
     def to_json(self) -> str:
         """The settings as one line of JSON."""

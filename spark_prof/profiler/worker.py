@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from spark_prof.profiler.backends.base import Backend
+from spark_prof.profiler.backends.choose import choose_backend
 from spark_prof.profiler.batch import Batch, read_batch
 from spark_prof.profiler.facts import engine_facts
 from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.graphs import GraphWatch, marked_modules
 from spark_prof.profiler.introspect import describe_layers
 from spark_prof.profiler.process import Process
-from spark_prof.profiler.ranges import CallMarker, Target, replace_attribute
+from spark_prof.profiler.ranges import CallMarker, replace_attribute
 from spark_prof.profiler.settings import Settings
-from spark_prof.profiler.targets import MarkedModule, choose_targets
+from spark_prof.profiler.targets import PHASE_MODULES, phase_modules
 from spark_prof.profiler.window import Window
 from spark_prof.traces.pieces import EVENT_DTYPE, STEP_DTYPE, array_name
 
@@ -39,13 +41,21 @@ class WorkerRecording:
         worker: the vLLM worker, constructed but perhaps not yet loaded.
         settings: what to record.
         process: writes the pieces of this process.
+        graphs: what was seen while the worker captured its CUDA graphs.
 
     Attributes:
         flush_when_idle: leave the last flush to whoever watches `wants_flush`.
     """
 
-    def __init__(self, worker: Any, settings: Settings, process: Process) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        settings: Settings,
+        process: Process,
+        graphs: GraphWatch | None = None,
+    ) -> None:
         self._worker = worker
+        self._graphs = graphs
         self._settings = settings
         self._process = process
         self._fence = Fence(process.log, settings.faults)
@@ -228,22 +238,23 @@ class WorkerRecording:
     def _prepare(self) -> None:
         """Reads the model and marks it, in the thread of the steps, before the first of them."""
         self._prepared = True
-        model, marked = self._fence.call("targets", marked_modules, self._worker) or (None, [])
-        layers = self._fence.call("introspect", describe_layers, model) or []
+        found = self._fence.call("targets", marked_modules, self._worker)
+        model, marked = found or (None, phase_modules())
+        layers = self._fence.call("introspect", describe_layers, model) if model is not None else []
         facts = self._fence.call("facts", engine_facts, self._worker) or {}
-        self._process.write_facts(facts, marked, layers)
+        chosen = self._fence.call("backend", choose_backend, self._settings, self._process)
+        facts["backend"], self._backend = chosen or ("none", None)
+        self._process.write_facts(facts, marked, layers or [])
         first = len(PHASE_MODULES)
         self._fence.call("mark", self._marker.mark, [m.target for m in marked[first:]], first)
-        self._backend = self._fence.call("backend", self._choose_backend)
+        if self._graphs is not None:
+            self._fence.call("graphs", self._graphs.write, self._process)
         self._process.use_current_thread()
 
     def _watch(self) -> None:
         self._watching = True
         if self._backend is not None:
-            self._fence.call(
-                "start", self._backend.start,
-                self._process.folder, self._process.name, self._piece,
-            )  # fmt: skip
+            self._fence.call("start", self._backend.start, self._piece)
         self._marker.start()
 
     def _flush(self) -> None:
@@ -251,10 +262,7 @@ class WorkerRecording:
         self._marker.stop()
         watching, self._watching = self._watching, False
         if watching and self._backend is not None:
-            self._fence.call(
-                "stop", self._backend.stop,
-                self._process.folder, self._process.name, self._piece,
-            )  # fmt: skip
+            self._fence.call("stop", self._backend.stop)
         if not self._steps:
             return
         events = np.asarray(self._marker.take(), dtype=np.int64)
@@ -265,9 +273,3 @@ class WorkerRecording:
         self._process.write(array_name(self._process.name, "steps", self._piece), steps)
         self._steps.clear()
         self._piece += 1
-
-
-def _torch_backend() -> Backend:
-    from spark_prof.profiler.backends.torch import TorchBackend
-
-    return TorchBackend()

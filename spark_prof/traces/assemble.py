@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,17 @@ import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, table_file
+from spark_prof.traces.graph_nodes import GraphNodes, capture_rows, place_nodes
 from spark_prof.traces.join import join_piece
+from spark_prof.traces.piece_trace import read_trace
 from spark_prof.traces.pieces import (
+    CAPTURE_DTYPE,
     ENGINE_DTYPE,
     EVENT_DTYPE,
+    NODE_DTYPE,
     STEP_DTYPE,
     array_name,
-    kineto_name,
+    capture_name,
     pieces_folder,
 )
 from spark_prof.traces.tables import TABLES
@@ -97,8 +102,9 @@ def assemble(
                     lost += _add_engine(writers, pieces, name, rank)
                     continue
                 _add_model(writers, fact, rank)
+                nodes = _add_graphs(writers, pieces, fact)
                 for piece in found[name]:
-                    lost += _add_piece(writers, pieces, fact, piece)
+                    lost += _add_piece(writers, pieces, fact, piece, nodes)
                     done += 1
                     if progress is not None:
                         progress(done, total)
@@ -112,7 +118,7 @@ def assemble(
             state=state,
             command=tuple(recording.get("command", ())),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            backend=str(recording.get("settings", {}).get("backend", "torch")),
+            backend=_backend(recording, facts.values()),
             settings=recording.get("settings", {}),
             facts={name: _without_rows(fact) for name, fact in facts.items()},
             lost=tuple(dict.fromkeys(lost)),
@@ -185,7 +191,27 @@ def _add_model(writers: _Writers, fact: dict[str, Any], rank: int) -> None:
     writers.add("layers", rank, pd.DataFrame(fact["layers"], columns=TABLES["layers"].schema.names))
 
 
-def _add_piece(writers: _Writers, pieces: Path, fact: dict[str, Any], piece: int) -> list[str]:
+def _add_graphs(writers: _Writers, pieces: Path, fact: dict[str, Any]) -> GraphNodes | None:
+    """Writes the nodes of the rank's CUDA graphs; None where it captured none."""
+    name, rank = fact["process"], int(fact["rank"])
+    try:
+        nodes, events, captures = (
+            _load(pieces / capture_name(name, kind), dtype)
+            for kind, dtype in (
+                ("nodes", NODE_DTYPE), ("capture-events", EVENT_DTYPE), ("captures", CAPTURE_DTYPE),
+            )
+        )  # fmt: skip
+    except CommandError:
+        return None
+    placed = place_nodes(nodes, events, captures, [m["layer"] for m in fact["modules"]])
+    writers.add("graph_nodes", rank, placed.frame)
+    writers.add("captures", rank, capture_rows(captures))
+    return placed
+
+
+def _add_piece(
+    writers: _Writers, pieces: Path, fact: dict[str, Any], piece: int, nodes: GraphNodes | None
+) -> list[str]:
     """Joins and writes one piece; returns what it lacks."""
     name, rank = fact["process"], int(fact["rank"])
     try:
@@ -193,11 +219,13 @@ def _add_piece(writers: _Writers, pieces: Path, fact: dict[str, Any], piece: int
         events = _load(pieces / array_name(name, "events", piece), EVENT_DTYPE)
     except CommandError as error:
         return [f"{name}, piece {piece}: {error}"]
-    joined = join_piece(steps, events, fact["modules"], pieces / kineto_name(name, piece), piece)
+    read = partial(read_trace, pieces, name, piece)
+    joined = join_piece(steps, events, fact["modules"], read, piece, nodes)
     writers.add("steps", rank, joined.steps)
     writers.add("ranges", rank, joined.ranges)
     writers.add("kernels", rank, joined.kernels)
     writers.add("host", rank, joined.host)
+    writers.add("overhead", rank, joined.overhead)
     return [f"{name}, piece {piece}: {text}" for text in joined.lost]
 
 
@@ -232,6 +260,12 @@ def _log_lines(pieces: Path) -> list[dict[str, Any]]:
             if isinstance(value, dict) and value.keys() >= set(TABLES["log"].schema.names):
                 lines.append(value)
     return lines
+
+
+def _backend(recording: dict[str, Any], facts: Iterable[dict[str, Any]]) -> str:
+    """What watched the kernels: what a worker says, else what was asked for."""
+    wanted = str(recording.get("settings", {}).get("backend", "torch"))
+    return next((str(fact["backend"]) for fact in facts if "backend" in fact), wanted)
 
 
 def _without_rows(fact: dict[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,8 @@ A kernel belongs to what was open when it was *launched*, on the thread that ran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.readers.kineto import read_kineto
+from spark_prof.traces.graph_nodes import GraphNodes
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import empty_frame
 from spark_prof.traces.timeline import MODEL_PATH, Call, Timeline, replay
@@ -34,39 +33,50 @@ class JoinedPiece:
     ranges: pd.DataFrame
     kernels: pd.DataFrame
     host: pd.DataFrame
+    overhead: pd.DataFrame
     lost: tuple[str, ...] = field(default=())
 
 
 def join_piece(
-    steps: Rows, events: Rows, modules: Sequence[dict[str, Any]], trace: Path, piece: int
+    steps: Rows,
+    events: Rows,
+    modules: Sequence[dict[str, Any]],
+    read: Callable[[], Trace | None],
+    piece: int,
+    nodes: GraphNodes | None = None,
 ) -> JoinedPiece:
-    """Joins the arrays of one piece with its Kineto trace.
+    """Joins the arrays of one piece with its trace.
 
     Args:
         steps: rows of pieces.STEP_DTYPE.
         events: rows of pieces.EVENT_DTYPE.
         modules: rows of the `modules` table.
-        trace: the Kineto trace; where it is missing or damaged the piece has no kernels.
+        read: reads the trace of the piece; None where there is none. Where it is missing or
+            damaged (CommandError) the piece has no kernels.
         piece: the piece's number.
+        nodes: the placed nodes of the rank's CUDA graphs.
     """
     paths = [module["path"] for module in modules]
     model = paths.index(MODEL_PATH) if MODEL_PATH in paths else None
     timeline, calls = replay(events, [module["layer"] for module in modules], model)
     thread = int(steps["thread"][0]) if len(steps) else -1
     lost: list[str] = []
-    kernels, host = empty_frame("kernels"), empty_frame("host")
-    if trace.exists():
-        try:
-            kineto = read_kineto(trace)
-        except CommandError as error:
-            lost.append(str(error))
-        else:
-            kernels, host = _kernels(kineto, steps, timeline, thread), kineto.launches
+    kernels, host, overhead = (empty_frame(name) for name in ("kernels", "host", "overhead"))
+    try:
+        trace = read()
+    except CommandError as error:
+        lost.append(str(error))
     else:
-        lost.append(f"{len(steps)} steps have no kernels, the backend wrote none")
+        if trace is None:
+            lost.append(f"{len(steps)} steps have no kernels, the backend wrote none")
+        else:
+            kernels, host = _kernels(trace, steps, timeline, thread), trace.launches
+            kernels = _from_nodes(kernels, nodes)
+            overhead, lost = trace.overhead, [*lost, *trace.lost]
     return JoinedPiece(
-        _step_rows(steps, piece), _range_rows(calls, steps, thread), kernels, host, tuple(lost)
-    )
+        _step_rows(steps, piece), _range_rows(calls, steps, thread), kernels, host, overhead,
+        tuple(lost),
+    )  # fmt: skip
 
 
 def _step_rows(steps: Rows, piece: int) -> pd.DataFrame:
@@ -118,3 +128,16 @@ def _kernels(trace: Trace, steps: Rows, timeline: Timeline, thread: int) -> pd.D
     module, layer = (np.where(replayed, -1, found) for found in timeline.at(times))
     rows = rows.assign(step=_step_of(times, steps), module=module, layer=layer)
     return rows.sort_values("start_ns", kind="stable")
+
+
+def _from_nodes(kernels: pd.DataFrame, nodes: GraphNodes | None) -> pd.DataFrame:
+    """The kernels, with module and layer of those inside a graph from when it was captured."""
+    if nodes is None or nodes.frame.empty:
+        return kernels
+    found = nodes.find(kernels["graph_node"].to_numpy(np.int64))
+    known = found >= 0
+    columns = {
+        name: np.where(known, nodes.frame[name].to_numpy(np.int64)[found], kernels[name])
+        for name in ("module", "layer")
+    }
+    return kernels.assign(**columns)

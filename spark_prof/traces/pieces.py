@@ -134,7 +134,7 @@ def names_name(process: str, piece: int) -> str:
 
 
 def capture_name(process: str, kind: str) -> str:
-    """What was seen while CUDA graphs were captured; `kind` is capture-events, captures or nodes."""
+    """What was seen of the captures; `kind` is capture-events, captures or nodes."""
     return f"{process}.{kind}.npy"
 
 

@@ -19,7 +19,8 @@ from spark_prof.profiler.attach import (
     recordable_processes,
     request_recording,
 )
-from spark_prof.profiler.control import registry_folder, request_name, start_of
+from spark_prof.profiler.control import request_name, start_of
+from spark_prof.profiler.registry import registry_folder
 from spark_prof.profiler.settings import Settings
 
 

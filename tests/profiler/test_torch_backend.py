@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="watches opera
 
 
 @pytest.fixture
-def backend() -> Any:
-    made = TorchBackend()
+def backend(tmp_path: Path) -> Any:
+    made = TorchBackend(tmp_path, "rank0")
     yield made
     made.discard()
 
@@ -38,23 +38,23 @@ def running() -> bool:
 
 
 def test_a_piece_holds_the_operators_that_ran(backend: TorchBackend, tmp_path: Path) -> None:
-    backend.start()
+    backend.start(0)
     assert running()
     multiply()
-    backend.stop(tmp_path, "rank0", 0)
+    backend.stop()
     assert not running()
     assert "aten::mm" in operators(tmp_path, 0)
     assert [path.name for path in tmp_path.iterdir()] == ["rank0.00000.kineto.json"]
 
 
 def test_each_piece_holds_only_its_own(backend: TorchBackend, tmp_path: Path) -> None:
-    backend.start()
+    backend.start(0)
     multiply()
-    backend.stop(tmp_path, "rank0", 0)
+    backend.stop()
     torch.ones(4).cumsum(0)
-    backend.start()
+    backend.start(1)
     torch.ones(4).sort()
-    backend.stop(tmp_path, "rank0", 1)
+    backend.stop()
     found = operators(tmp_path, 1)
     assert "aten::sort" in found
     assert not {"aten::mm", "aten::cumsum"} & set(found)
@@ -63,15 +63,15 @@ def test_each_piece_holds_only_its_own(backend: TorchBackend, tmp_path: Path) ->
 def test_a_discarded_piece_leaves_nothing_and_a_second_start_works(
     backend: TorchBackend, tmp_path: Path
 ) -> None:
-    backend.start()
+    backend.start(0)
     multiply()
     backend.discard()
     assert not running()
-    backend.stop(tmp_path, "rank0", 0)
+    backend.stop()
     assert list(tmp_path.iterdir()) == []
-    backend.start()
+    backend.start(1)
     multiply()
-    backend.stop(tmp_path, "rank0", 1)
+    backend.stop()
     assert "aten::mm" in operators(tmp_path, 1)
 
 
@@ -80,38 +80,40 @@ def test_ending_what_never_began(backend: TorchBackend, tmp_path: Path, action: 
     if action == "discard":
         backend.discard()
     else:
-        backend.stop(tmp_path, "rank0", 0)
+        backend.stop()
     assert not running()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_backend_takes_over(backend: TorchBackend, tmp_path: Path) -> None:
-    backend.start()
-    backend.stop(tmp_path, "rank0", 0)
-    second = TorchBackend()
-    second.start()
+    backend.start(0)
+    backend.stop()
+    second = TorchBackend(tmp_path, "rank0")
+    second.start(1)
     multiply()
-    second.stop(tmp_path, "rank0", 1)
+    second.stop()
     assert "aten::mm" in operators(tmp_path, 1)
 
 
 def test_a_folder_that_vanished_leaves_no_profiler_running(
-    backend: TorchBackend, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    backend.start()
+    backend = TorchBackend(tmp_path / "gone", "rank0")
+    backend.start(0)
     multiply()
     with pytest.raises(OSError, match="gone"):
-        backend.stop(tmp_path / "gone", "rank0", 0)
+        backend.stop()
     assert not running()
-    backend.start()
-    backend.stop(tmp_path, "rank0", 1)
-    assert (tmp_path / kineto_name("rank0", 1)).exists()
+    (tmp_path / "gone").mkdir()
+    backend.start(1)
+    backend.stop()
+    assert (tmp_path / "gone" / kineto_name("rank0", 1)).exists()
 
 
 def test_a_cut_trace_is_told_from_a_whole_one(backend: TorchBackend, tmp_path: Path) -> None:
-    backend.start()
+    backend.start(0)
     multiply()
-    backend.stop(tmp_path, "rank0", 0)
+    backend.stop()
     path = tmp_path / kineto_name("rank0", 0)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(CommandError, match="not a whole"):

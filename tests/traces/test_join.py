@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from spark_prof.traces.join import JoinedPiece, join_piece
 from spark_prof.traces.pieces import EVENT_DTYPE, STEP_DTYPE
+from spark_prof.traces.readers.kineto import read_kineto
 from tests.support import (
     ATTENTION,
     LAYER,
@@ -47,7 +49,8 @@ def join(tmp_path: Path) -> Callable[..., JoinedPiece]:
         if trace is not None:
             path.write_text(trace)
         log = np.array(sorted(events, key=lambda pair: pair[0]), EVENT_DTYPE)
-        return join_piece(rows(STEP_DTYPE, *steps), log, MODULES, path, 6)
+        read = partial(read_kineto, path) if path.exists() else lambda: None
+        return join_piece(rows(STEP_DTYPE, *steps), log, MODULES, read, 6)
 
     return joiner
 

@@ -58,7 +58,7 @@ typedef struct {
 /* What the recorder asks for; see backends/native.py. */
 typedef struct {
   uint64_t blocks, bytes, dropped, failed_writes, requested;
-  uint64_t nodes, cubins, cubin_bytes, callback_ns;
+  uint64_t nodes, cubins, cubin_bytes, failed_cubins, callback_ns;
 } statistics;
 
 typedef void (*request_function)(uint8_t **, size_t *, size_t *);
@@ -213,7 +213,7 @@ static void keep_cubin(const module_data *data) {
     if (out >= 0) close(out);
     if (failed || rename(temporary, name)) {
       unlink(temporary);
-      totals.failed_writes++;
+      totals.failed_cubins++;
     } else {
       totals.cubins++;
       totals.cubin_bytes += data->size;
@@ -246,11 +246,17 @@ int spark_prof_open(const char *path, uint32_t *found_version) {
   return result;
 }
 
-/* Begins to keep graph nodes, and loaded machine code in that folder; a CUPTI error code. */
-int spark_prof_subscribe(const char *folder) {
+/* Where machine code is kept that is loaded from now on; an empty name keeps none. */
+void spark_prof_keep_cubins(const char *folder) {
+  pthread_mutex_lock(&lock);
+  snprintf(cubin_folder, sizeof cubin_folder, "%s", folder);
+  pthread_mutex_unlock(&lock);
+}
+
+/* Begins to keep graph nodes and loaded machine code; a CUPTI error code. */
+int spark_prof_subscribe(void) {
   static const uint32_t wanted[] = {GRAPHNODE_CREATED, GRAPHNODE_CLONED, MODULE_LOADED};
   if (subscriber) return OK;
-  snprintf(cubin_folder, sizeof cubin_folder, "%s", folder);
   int result = cupti.Subscribe(&subscriber, resource_callback, NULL);
   for (int i = 0; i < 3 && !result; i++)
     result = cupti.EnableCallback(1, subscriber, DOMAIN_RESOURCE, wanted[i]);

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from spark_prof.profiler.backends.native import Native, NativeError
@@ -43,28 +43,32 @@ class CuptiBackend:
 
     Args:
         native: capture.c on this process's libcupti.
+        folder: where the pieces go.
+        process: name of the recorded process.
 
     Raises:
         NativeError: libcupti refuses.
     """
 
-    def __init__(self, native: Native) -> None:
+    def __init__(self, native: Native, folder: Path, process: str) -> None:
         self._native = native
+        self._folder, self._process, self._piece = folder, process, 0
         self._file = -1
         self._offset_ns = 0
-        self._dropped = 0
         native.prepare(_BUFFER_BYTES)
 
-    def start(self, folder: Path, process: str, piece: int) -> None:
+    def start(self, piece: int) -> None:
         """Begins to watch; buffers go to the piece's file as they fill."""
-        path = folder / activity_name(process, piece)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._piece = piece
+        self._file = os.open(
+            self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+        )
         self._offset_ns = self._native.clock_offset_ns()
         self._native.flush(forced=True)  # what an earlier piece left behind
         self._native.write_to(self._file)
         self._enable(True)
 
-    def stop(self, folder: Path, process: str, piece: int) -> None:
+    def stop(self) -> None:
         """Stops to watch; writes the last buffers and the names that the piece uses."""
         if self._file < 0:
             return
@@ -73,15 +77,14 @@ class CuptiBackend:
         self._native.flush(forced=True)
         self._close()
         drift = self._native.clock_offset_ns() - self._offset_ns
-        path = folder / activity_name(process, piece)
-        names = _names(name_pointers(path))
+        names = _names(name_pointers(self._path))
         value = {
             "clock_offset_ns": self._offset_ns + drift // 2,
             "clock_drift_ns": drift,
             "names": {str(pointer): shown for pointer, (shown, _) in names.items()},
-            "functions": {shown: function for shown, function in names.values()},
+            "functions": dict(names.values()),
         }
-        write_json(folder, names_name(process, piece), value)
+        write_json(self._folder, names_name(self._process, self._piece), value)
         statistics = self._native.statistics()
         if statistics.failed_writes:
             raise NativeError(f"{statistics.failed_writes} buffers could not be written")
@@ -93,6 +96,10 @@ class CuptiBackend:
             self._native.write_to(-1)
             self._native.flush(forced=True)
             self._close()
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / activity_name(self._process, self._piece)
 
     def _enable(self, on: bool) -> None:
         for kind in _KINDS:
@@ -128,7 +135,7 @@ def _names(pointers: Iterable[int]) -> dict[int, tuple[str, str]]:
     return names
 
 
-def _demangler():  # type: ignore[no-untyped-def]
+def _demangler() -> Callable[[bytes], str]:
     """What turns a C++ symbol into its name; the standard library of this process does it."""
     try:
         function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle

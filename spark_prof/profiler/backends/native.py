@@ -52,6 +52,7 @@ class Statistics:
     nodes: int
     cubins: int
     cubin_bytes: int
+    failed_cubins: int
     callback_ns: int
 
 
@@ -77,9 +78,13 @@ class Native:
             raise NativeError(f"{libcupti} cannot be used ({_reason(code)})")
         self.version = version.value
 
-    def subscribe(self, cubins: Path) -> None:
-        """Begins to keep graph nodes, and machine code in that folder."""
-        self._check("subscribe", self._call.spark_prof_subscribe(os.fsencode(cubins)))
+    def subscribe(self) -> None:
+        """Begins to keep graph nodes, and machine code where a folder is set for it."""
+        self._check("be subscribed to", self._call.spark_prof_subscribe())
+
+    def keep_cubins(self, folder: Path | None) -> None:
+        """Keeps the machine code that is loaded from now on in that folder, or none of it."""
+        self._call.spark_prof_keep_cubins(os.fsencode(folder or ""))
 
     def prepare(self, buffer_bytes: int) -> None:
         """Registers the buffer callbacks; before the first `activity`."""
@@ -134,13 +139,18 @@ class Native:
             raise NativeError(f"libcupti refused to {what} ({_reason(code)})")
 
 
+@cache
 def load_native(folder: Path) -> Native:
     """capture.c on the libcupti of this process, compiled into that private folder if need be.
+
+    There is one a process: CUPTI has one subscriber and one pair of buffer callbacks.
 
     Raises:
         NativeError: there is no libcupti or no C compiler, or one of them failed.
     """
-    return Native(_compiled(folder), _libcupti())
+    native = Native(_compiled(folder), _libcupti())
+    native.subscribe()
+    return native
 
 
 def _reason(code: int) -> str:
@@ -163,7 +173,6 @@ def _libcupti() -> str:
     raise NativeError("this process has no libcupti; is its torch built for CUDA?")
 
 
-@cache
 def _compiled(folder: Path) -> Path:
     source = SOURCE.read_bytes()
     key = hashlib.sha256(source + platform.machine().encode()).hexdigest()[:16]
@@ -180,6 +189,8 @@ def _compiled(folder: Path) -> Path:
             subprocess.run(command, check=True, capture_output=True, timeout=_COMPILE_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
             said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-            raise NativeError(f"{compiler} cannot compile {SOURCE.name}: {said or error}") from error
+            raise NativeError(
+                f"{compiler} cannot compile {SOURCE.name}: {said or error}"
+            ) from error
         os.replace(made, target)
     return target

@@ -17,9 +17,14 @@ __all__ = ["TorchBackend"]
 
 
 class TorchBackend:
-    """Runs torch.profiler.profile and saves each piece as a Kineto trace."""
+    """Runs torch.profiler.profile and saves each piece as a Kineto trace.
 
-    def __init__(self) -> None:
+    Args:
+        folder: where the pieces go.
+        process: name of the recorded process.
+    """
+
+    def __init__(self, folder: Path, process: str) -> None:
         import torch
         from torch.profiler import ProfilerActivity
 
@@ -27,6 +32,7 @@ class TorchBackend:
         warnings.filterwarnings("ignore", message=".*Profiler clears events.*")
         gpu = torch.cuda.is_available()
         self._activities = [ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU]
+        self._folder, self._process, self._piece = folder, process, 0
         self._profile: Any = None
         if gpu:
             # The first start loads CUPTI, which takes seconds: not inside the window.
@@ -35,10 +41,11 @@ class TorchBackend:
             with profile(activities=self._activities):
                 pass
 
-    def start(self) -> None:
-        """Begins to watch."""
+    def start(self, piece: int) -> None:
+        """Begins to watch; Kineto keeps everything in memory until `stop`."""
         from torch.profiler import profile
 
+        self._piece = piece
         self._profile = profile(activities=self._activities)
         self._profile.start()
 
@@ -48,13 +55,13 @@ class TorchBackend:
         if profiled is not None:
             profiled.stop()
 
-    def stop(self, folder: Path, process: str, piece: int) -> None:
+    def stop(self) -> None:
         """Stops to watch and writes the Kineto trace of the piece."""
         profiled, self._profile = self._profile, None
         if profiled is None:
             return
         profiled.stop()
-        name = kineto_name(process, piece)
-        temporary = folder / f".{os.getpid()}.{name}"
+        name = kineto_name(self._process, self._piece)
+        temporary = self._folder / f".{os.getpid()}.{name}"
         profiled.export_chrome_trace(str(temporary))
-        os.replace(temporary, folder / name)
+        os.replace(temporary, self._folder / name)
