@@ -1,0 +1,66 @@
+"""Chooses what watches the kernels of this process."""
+
+from __future__ import annotations
+
+from spark_prof.profiler.backends.base import Backend
+from spark_prof.profiler.backends.native import Native, NativeError, load_native
+from spark_prof.profiler.process import Process
+from spark_prof.profiler.registry import registry_folder
+from spark_prof.profiler.settings import Settings
+from spark_prof.traces.pieces import cubins_folder, write_refusal
+
+__all__ = ["choose_backend", "early_native"]
+
+
+def early_native(settings: Settings) -> Native | None:
+    """Subscribes to CUPTI, before anything is loaded or captured; None where that is impossible.
+
+    Raises:
+        NativeError: the CUPTI backend was asked for by name and cannot work here.
+    """
+    if settings.backend not in ("auto", "cupti") or not _on_nvidia():
+        return None
+    try:
+        native = load_native(registry_folder())
+    except NativeError:
+        if settings.backend == "cupti":
+            raise
+        return None
+    folder = cubins_folder(settings.pieces)
+    folder.mkdir(parents=True, exist_ok=True)
+    native.keep_cubins(folder)
+    return native
+
+
+def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend | None]:
+    """The backend that the settings ask for, with its name.
+
+    By itself it takes CUPTI on an NVIDIA GPU and torch's profiler elsewhere, or where CUPTI cannot
+    be had; the bundle's log then says why.
+    """
+    wanted = settings.backend
+    if wanted == "cupti" and not _on_nvidia():
+        write_refusal(process.folder, "--backend cupti needs an NVIDIA GPU; leave it out")
+        return "none", None
+    if wanted in ("auto", "cupti") and _on_nvidia():
+        from spark_prof.profiler.backends.cupti import CuptiBackend
+
+        try:
+            native = load_native(registry_folder())
+            return "cupti", CuptiBackend(native, process.folder, process.name)
+        except NativeError as error:
+            if wanted == "cupti":
+                write_refusal(process.folder, f"the CUPTI backend cannot work: {error}")
+                return "none", None
+            process.log(f"torch's profiler is used because CUPTI cannot be: {error}")
+    if wanted in ("auto", "cupti", "torch"):
+        from spark_prof.profiler.backends.torch import TorchBackend
+
+        return "torch", TorchBackend(process.folder, process.name)
+    return wanted, None
+
+
+def _on_nvidia() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda())

@@ -1,0 +1,26 @@
+"""Finds and reads what the backend of a recording wrote about one piece, whichever it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_prof.traces.pieces import activity_name, kineto_name, names_name
+from spark_prof.traces.readers.kineto import read_kineto
+from spark_prof.traces.readers.trace import Trace
+
+__all__ = ["read_trace"]
+
+
+def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
+    """The kernels of that piece; None where no backend wrote any.
+
+    Raises:
+        CommandError: what it wrote is missing in part or damaged.
+    """
+    raw = pieces / activity_name(process, piece)
+    if raw.exists():
+        from spark_prof.traces.readers.cupti import read_cupti
+
+        return read_cupti(raw, pieces / names_name(process, piece))
+    kineto = pieces / kineto_name(process, piece)
+    return read_kineto(kineto) if kineto.exists() else None
