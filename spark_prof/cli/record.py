@@ -53,6 +53,9 @@ def record(
         bool, typer.Option("--decode-only", help="Record only steps without any prefill.")
     ] = False,
     backend: Annotated[Backend, typer.Option(help="What watches the kernels.")] = Backend.AUTO,
+    counters: Annotated[
+        bool, typer.Option("--counters", help="Also sample the GPU's hardware counters.")
+    ] = False,
     attach: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Record the server that listens there instead."),
@@ -71,6 +74,7 @@ def record(
         warmup_steps=warmup_steps,
         decode_only=decode_only,
         backend=backend.value,
+        counters=counters,
     )
     if attach:
         from spark_prof.profiler.attach import attach as attach_to

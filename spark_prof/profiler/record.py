@@ -17,6 +17,7 @@ from typing import Any
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
+from spark_prof.profiler.cupti_folder import newest_cupti, with_cupti
 from spark_prof.profiler.redact import redacted
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
@@ -184,6 +185,8 @@ def _launch(
         return argv, dict(environment)
     paths = [str(staging), *filter(None, [environment.get("PYTHONPATH")])]
     added = {ENVIRONMENT: settings.to_json(), "PYTHONPATH": os.pathsep.join(paths)}
+    if settings.counters and (libraries := newest_cupti()):
+        environment = with_cupti(environment, libraries)
     return list(command.argv), with_plugin_allowed(dict(environment) | added)
 
 

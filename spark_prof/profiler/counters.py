@@ -1,0 +1,224 @@
+"""Samples the GPU's hardware counters while a piece is recorded.
+
+Sampling costs the GPU nothing measurable, taking the samples out costs the host tens of
+microseconds each. So a piece is sampled for its first stretch only, and its samples are read after
+it has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.profiler.pm_sampling import CounterError, PmSampling, Samples
+from spark_prof.traces.pieces import COUNTER_DTYPE, array_name, write_array
+
+__all__ = ["CounterSampler"]
+
+_METRICS = {
+    "dram_read_bytes": ("dram__bytes_read.sum", 1.0),
+    "dram_write_bytes": ("dram__bytes_write.sum", 1.0),
+    "tensor_active": (
+        "sm__pipe_tensor_cycles_active_realtime.avg.pct_of_peak_sustained_elapsed", 0.01,
+    ),
+    "warps_active": ("sm__warps_active.avg.pct_of_peak_sustained_elapsed", 0.01),
+    "sm_active": ("sm__cycles_active.avg.pct_of_peak_sustained_elapsed", 0.01),
+}  # fmt: skip
+"""For each column of the `counters` table its metric and what one unit of the metric counts."""
+
+_SETS = (
+    ("dram_read_bytes", "dram_write_bytes", "tensor_active", "warps_active"),
+    ("dram_read_bytes", "dram_write_bytes", "tensor_active"),
+    ("dram_read_bytes", "dram_write_bytes"),
+    ("tensor_active", "warps_active", "sm_active"),
+    ("warps_active",),
+)
+"""The columns to sample together: the first that the chip takes in one pass."""
+
+_INTERVALS_NS = (2_000, 5_000, 10_000, 20_000, 50_000)
+_MOST_SAMPLES = 32_768
+_BUFFER_BYTES = 64 << 20
+_MISSING = 0.01
+"""A larger share of the sampled time missing makes the next piece sample less often."""
+
+
+class _Sampling(Protocol):
+    """What the sampler needs of `PmSampling`."""
+
+    def configure(self, metrics: list[str], interval_ns: int, buffer_bytes: int) -> None: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def read(self, most: int) -> Samples: ...
+    def timestamp_ns(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class CounterSampler:
+    """A backend beside the one that records kernels; what fails is logged once and then left out.
+
+    Args:
+        folder: where the pieces go.
+        process: name of the recorded process.
+        log: takes one line for the bundle's log.
+        device: number of the worker's GPU in this process.
+        sampling: opens the counters of a GPU.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        process: str,
+        log: Callable[[str], None],
+        device: int,
+        sampling: Callable[[int], _Sampling] = PmSampling,
+    ) -> None:
+        self._folder, self._process, self._piece, self._log = folder, process, 0, log
+        self._counters: _Sampling | None = None
+        self._columns: tuple[str, ...] = ()
+        self._interval = 0
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._begun = self._ended = self._offset = 0
+        try:
+            self._counters = sampling(device)
+            self._choose_columns()
+        except CounterError as error:
+            self._give_up(error)
+
+    @property
+    def works(self) -> bool:
+        """Whether there are counters to sample."""
+        return self._counters is not None
+
+    def start(self, piece: int) -> None:
+        """Begins to sample, and ends by itself when enough was seen."""
+        counters = self._counters
+        if counters is None:
+            return
+        self._piece, self._ended = piece, 0
+        try:
+            self._offset = _clock_offset(counters)
+            counters.start()
+        except CounterError as error:
+            self._give_up(error)
+            return
+        self._begun = time.time_ns()
+        seconds = _MOST_SAMPLES * _INTERVALS_NS[self._interval] / 1e9
+        self._timer = threading.Timer(seconds, self._halt)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def stop(self) -> None:
+        """Ends sampling and writes the samples, rows of pieces.COUNTER_DTYPE."""
+        if self._counters is None or not self._begun:
+            return
+        try:
+            self._halt()
+            samples = self._counters.read(_MOST_SAMPLES)
+            offset = (self._offset + _clock_offset(self._counters)) // 2
+        except CounterError as error:
+            self._give_up(error)
+            return
+        rows = self._rows(samples, offset)
+        write_array(self._folder, array_name(self._process, "counters", self._piece), rows)
+        self._judge(samples)
+        self._begun = 0
+
+    def discard(self) -> None:
+        """Ends sampling and gives the counters back."""
+        counters, self._counters = self._counters, None
+        if counters is None:
+            return
+        self._counters = counters
+        try:
+            self._halt()
+            counters.close()
+        except CounterError as error:
+            self._log(f"counters: {error}")
+        self._counters = None
+
+    def _choose_columns(self) -> None:
+        for columns in _SETS:
+            self._columns = columns
+            try:
+                self._configure()
+            except CounterError as error:
+                refusal = error
+                continue
+            missing = [name for name in _METRICS if name not in columns and name != "sm_active"]
+            if missing:
+                self._log(f"counters: this GPU does not sample {', '.join(missing)} with the rest")
+            return
+        raise refusal
+
+    def _configure(self) -> None:
+        assert self._counters is not None
+        metrics = [_METRICS[name][0] for name in self._columns]
+        self._counters.configure(metrics, _INTERVALS_NS[self._interval], _BUFFER_BYTES)
+
+    def _halt(self) -> None:
+        """Ends sampling once; the timer and the thread of the steps may both come here."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._counters is None or not self._begun or self._ended:
+                return
+            self._ended = time.time_ns()
+            self._counters.stop()
+
+    def _rows(self, samples: Samples, offset: int) -> npt.NDArray[np.void]:
+        rows = np.empty(len(samples.start_ns), COUNTER_DTYPE)
+        for name in COUNTER_DTYPE.names or ():
+            rows[name] = 0 if name.endswith("_ns") else np.nan
+        rows["start_ns"], rows["end_ns"] = samples.start_ns + offset, samples.end_ns + offset
+        for index, name in enumerate(self._columns):
+            rows[name] = samples.values[:, index] * _METRICS[name][1]
+        return rows
+
+    def _judge(self, samples: Samples) -> None:
+        """Says what is missing and samples less often from then on."""
+        interval = _INTERVALS_NS[self._interval]
+        wanted = min(self._ended - self._begun, _MOST_SAMPLES * interval)
+        seen = int((samples.end_ns - samples.start_ns).sum())
+        missing = 1 - seen / wanted if wanted > 0 else 0.0
+        # A stretch of a few intervals loses one at each end without any loss.
+        if wanted < 100 * interval or missing <= _MISSING:
+            return
+        text = f"counters: {100 * missing:.0f} % of piece {self._piece}'s samples are missing"
+        if self._interval + 1 < len(_INTERVALS_NS):
+            self._interval += 1
+            try:
+                self._configure()
+            except CounterError as error:
+                self._give_up(error)
+                return
+            text += f"; later pieces are sampled every {_INTERVALS_NS[self._interval] // 1000} us"
+        self._log(text)
+
+    def _give_up(self, error: CounterError) -> None:
+        counters, self._counters = self._counters, None
+        self._begun = 0
+        self._log(f"counters: none, {error}")
+        if counters is not None:
+            try:
+                counters.close()
+            except CounterError:
+                return
+
+
+def _clock_offset(counters: Any) -> int:
+    """What must be added to CUPTI's clock to get the system's, from the closest of some pairs."""
+    pairs = []
+    for _ in range(16):
+        before = time.time_ns()
+        theirs = counters.timestamp_ns()
+        after = time.time_ns()
+        pairs.append((after - before, (before + after) // 2 - theirs))
+    return int(min(pairs)[1])

@@ -1,0 +1,292 @@
+"""PM sampling through cupti-python: the GPU's hardware counters, read at a fixed interval.
+
+The calls are those of CUPTI's documented PM Sampling and Profiler Host APIs
+(docs.nvidia.com/cupti, "CUPTI PM Sampling API"), in cupti-python's public bindings. Its own
+`pm_sampling.Collector` builds objects for each sample and loses all samples when the hardware
+buffer overflows, so the same calls are made here with structures that are reused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CounterError", "PmSampling", "Samples"]
+
+_PM_SAMPLING = 1  # CUPTI_PROFILER_TYPE_PM_SAMPLING
+_EVERY_SO_MANY_NS, _KEEP_OLDEST = 1, 0
+_OLDEST_LIBRARY = 130400
+_INVALID_OPERATION, _NOT_SUPPORTED, _NO_PRIVILEGES = 7, 27, (35, 40)
+_VIRTUAL = 33
+
+_INSTALL = "cupti-python is not installed beside vLLM: pip install 'spark-prof[counters]'"
+_PRIVILEGE = (
+    "this user may not read the GPU's counters: load the driver with "
+    "NVreg_RestrictProfilingToAdminUsers=0, or give the process CAP_PERFMON or CAP_SYS_ADMIN"
+)
+
+
+class CounterError(Exception):
+    """The counters cannot be read; one line that says why and what would help."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What one read gave.
+
+    Attributes:
+        start_ns: when each interval began, in CUPTI's clock.
+        end_ns: when it ended.
+        values: one row an interval, one column a metric.
+        overflowed: the hardware's buffer was full, later intervals are missing.
+    """
+
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+    overflowed: bool
+
+
+class PmSampling:
+    """The counters of one GPU.
+
+    Args:
+        device: number of the GPU in this process.
+
+    Raises:
+        CounterError: cupti-python, libcupti, the driver or a permission is missing.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._cupti = _bindings()
+        self.version = _library_version()
+        self._metrics: tuple[str, ...] = ()
+        self._host = 0
+        self._call("profiler_initialize", self._params("ProfilerInitialize"))
+        chip = self._params("DeviceGetChipName", device_index=device)
+        self._call("device_get_chip_name", chip)
+        self.chip = str(chip.p_chip_name)
+        enable = self._params("PmSamplingEnable", device_index=device)
+        self._call("pm_sampling_enable", enable)
+        self._object = int(enable.p_pm_sampling_object)
+
+    def configure(self, metrics: Sequence[str], interval_ns: int, buffer_bytes: int) -> None:
+        """Chooses what to sample and how often; not while it samples.
+
+        Raises:
+            CounterError: the chip has no such metric, or needs more than one pass for them.
+        """
+        self._close_host()
+        host = self._params(
+            "ProfilerHostInitialize", profiler_type=_PM_SAMPLING, p_chip_name=self.chip
+        )
+        self._call("profiler_host_initialize", host)
+        self._host = int(host.p_host_object)
+        self._metrics = tuple(metrics)
+        self._names = (ctypes.c_char_p * len(metrics))(*(name.encode() for name in metrics))
+        image = self._config_image()
+        config = self._params(
+            "PmSamplingSetConfig",
+            p_pm_sampling_object=self._object,
+            config_size=len(image),
+            p_config=image.ctypes.data,
+            hardware_buffer_size=buffer_bytes,
+            sampling_interval=interval_ns,
+            trigger_mode=_EVERY_SO_MANY_NS,
+            hw_buffer_append_mode=_KEEP_OLDEST,
+        )
+        self._call("pm_sampling_set_config", config)
+
+    def start(self) -> None:
+        """Begins to sample."""
+        self._call("pm_sampling_start", self._of_object("PmSamplingStart"))
+
+    def stop(self) -> None:
+        """Ends sampling; callable from any thread."""
+        self._call("pm_sampling_stop", self._of_object("PmSamplingStop"))
+
+    def read(self, most: int) -> Samples:
+        """Takes the oldest `most` samples out of the hardware's buffer, after `stop`."""
+        image = self._empty_image(most)
+        decode = self._of_object(
+            "PmSamplingDecodeData",
+            p_counter_data_image=image.ctypes.data,
+            counter_data_image_size=len(image),
+        )
+        overflowed = False
+        try:
+            self._cupti.pm_sampling_decode_data(decode.ptr)
+        except self._cupti.cuptiError as error:
+            if error.status != self._cupti.Result.ERROR_OUT_OF_MEMORY:
+                raise _explained("decode samples", error, self.version) from error
+            overflowed = True
+        info = self._params(
+            "PmSamplingGetCounterDataInfo",
+            p_counter_data_image=image.ctypes.data,
+            counter_data_image_size=len(image),
+        )
+        self._call("pm_sampling_get_counter_data_info", info)
+        count = min(int(info.num_completed_samples), most)
+        times = self._times(image, count)
+        return Samples(
+            times[:, 0], times[:, 1], self._values(image, count),
+            overflowed or bool(decode.overflow),
+        )  # fmt: skip
+
+    def timestamp_ns(self) -> int:
+        """CUPTI's clock now."""
+        return int(self._cupti.get_timestamp())
+
+    def close(self) -> None:
+        """Gives the counters back."""
+        self._close_host()
+        if self._object:
+            disable = self._of_object("PmSamplingDisable")
+            self._object = 0
+            self._call("pm_sampling_disable", disable)
+            self._call("profiler_deinitialize", self._params("ProfilerDeInitialize"))
+
+    def _config_image(self) -> npt.NDArray[np.uint8]:
+        added = self._of_host(
+            "ProfilerHostConfigAddMetrics",
+            pp_metric_names=ctypes.addressof(self._names),
+            num_metrics=len(self._metrics),
+        )
+        self._call("profiler_host_config_add_metrics", added)
+        size = self._of_host("ProfilerHostGetConfigImageSize")
+        self._call("profiler_host_get_config_image_size", size)
+        image = np.zeros(int(size.config_image_size), np.uint8)
+        wanted = self._of_host(
+            "ProfilerHostGetConfigImage",
+            p_config_image=image.ctypes.data,
+            config_image_size=len(image),
+        )
+        self._call("profiler_host_get_config_image", wanted)
+        return image
+
+    def _empty_image(self, most: int) -> npt.NDArray[np.uint8]:
+        size = self._of_object(
+            "PmSamplingGetCounterDataSize",
+            p_metric_names=ctypes.addressof(self._names),
+            num_metrics=len(self._metrics),
+            max_samples=most,
+        )
+        self._call("pm_sampling_get_counter_data_size", size)
+        image = np.zeros(int(size.counter_data_size), np.uint8)
+        begun = self._of_object(
+            "PmSamplingCounterDataImageInitialize",
+            counter_data_size=len(image),
+            p_counter_data=image.ctypes.data,
+        )
+        self._call("pm_sampling_counter_data_image_initialize", begun)
+        return image
+
+    def _times(self, image: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.int64]:
+        info = self._of_object(
+            "PmSamplingCounterDataGetSampleInfo",
+            p_counter_data_image=image.ctypes.data,
+            counter_data_image_size=len(image),
+        )
+        call, pointer = self._cupti.pm_sampling_counter_data_get_sample_info, info.ptr
+        times = np.empty((count, 2), np.int64)
+        for index in range(count):
+            info.sample_index = index
+            call(pointer)
+            times[index] = info.start_timestamp, info.end_timestamp
+        return times
+
+    def _values(self, image: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.float64]:
+        values = np.full((count, len(self._metrics)), np.nan)
+        wanted = self._of_host(
+            "ProfilerHostEvaluateToGpuValues",
+            p_counter_data_image=image.ctypes.data,
+            counter_data_image_size=len(image),
+            pp_metric_names=ctypes.addressof(self._names),
+            num_metrics=len(self._metrics),
+        )
+        # CUPTI has no call for many samples: the loop touches nothing but the two changing fields.
+        call, pointer = self._cupti.profiler_host_evaluate_to_gpu_values, wanted.ptr
+        address, row_bytes = values.ctypes.data, values.strides[0]
+        for index in range(count):
+            wanted.range_index = index
+            wanted.p_metric_values = address + index * row_bytes
+            call(pointer)
+        return values
+
+    def _close_host(self) -> None:
+        if self._host:
+            closed = self._of_host("ProfilerHostDeinitialize")
+            self._host = 0
+            self._call("profiler_host_deinitialize", closed)
+
+    def _of_object(self, name: str, **values: Any) -> Any:
+        return self._params(name, p_pm_sampling_object=self._object, **values)
+
+    def _of_host(self, name: str, **values: Any) -> Any:
+        return self._params(name, p_host_object=self._host, **values)
+
+    def _params(self, name: str, **values: Any) -> Any:
+        """A parameter structure of CUPTI with its size and those fields set."""
+        params = getattr(self._cupti, f"{name}Params")()
+        params.struct_size = getattr(self._cupti, f"{_constant(name)}_PARAMS_STRUCT_SIZE")
+        for field, value in values.items():
+            setattr(params, field, value)
+        return params
+
+    def _call(self, function: str, params: Any) -> None:
+        try:
+            getattr(self._cupti, function)(params.ptr)
+        except self._cupti.cuptiError as error:
+            raise _explained(function, error, self.version) from error
+
+
+def _constant(name: str) -> str:
+    """PmSamplingEnable as the bindings write it in a constant: PM_SAMPLING_ENABLE."""
+    parts = "".join(f"_{letter}" if letter.isupper() else letter for letter in name)
+    return parts.upper().lstrip("_").replace("DE_INITIALIZE", "DEINITIALIZE")
+
+
+def _bindings() -> Any:
+    """cupti-python's bindings, new enough for PM sampling."""
+    try:
+        import cupti.cupti as bindings
+    except ImportError as error:
+        raise CounterError(_INSTALL) from error
+    except Exception as error:  # cupti-python's own kinds: no driver, no libcupti
+        raise CounterError(f"cupti-python cannot be used ({error})") from error
+    if not hasattr(bindings, "pm_sampling_enable"):
+        raise CounterError("cupti-python is older than 13.4: pip install -U cupti-python")
+    return bindings
+
+
+def _library_version() -> int:
+    """CuptiGetVersion of the loaded libcupti, such as 130401; 0 where it cannot be asked."""
+    version = ctypes.c_uint32()
+    try:
+        ctypes.CDLL("libcupti.so.13").cuptiGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return 0
+    return version.value
+
+
+def _explained(doing: str, error: Any, version: int) -> CounterError:
+    status = int(error.status)
+    if status in _NO_PRIVILEGES:
+        return CounterError(_PRIVILEGE)
+    if status == _VIRTUAL:
+        return CounterError("a virtual GPU does not hand out its counters")
+    if 0 < version < _OLDEST_LIBRARY:
+        return CounterError(
+            f"the loaded libcupti ({version}) is too old to sample counters: start with "
+            "LD_LIBRARY_PATH naming the folder of libcupti 13.4 or newer"
+        )
+    if status == _INVALID_OPERATION and doing == "pm_sampling_enable":
+        return CounterError("another profiler is using this GPU's counters")
+    if status == _NOT_SUPPORTED:
+        return CounterError("this GPU cannot sample those counters in one pass")
+    return CounterError(f"libcupti refused {doing.replace('_', ' ')} ({error})")
