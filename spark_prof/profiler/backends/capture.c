@@ -19,9 +19,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, NO_LIBRARY = -1, NO_FUNCTION = -2, BUSY = -3 };
+enum { OK = 0, NO_LIBRARY = -1, NO_FUNCTION = -2 };
 enum { DOMAIN_RESOURCE = 3 };
 enum { MODULE_LOADED = 6, GRAPHNODE_CREATED = 13, GRAPHNODE_CLONED = 20 };
+enum { KIND_DRIVER = 4, KIND_RUNTIME = 5, MOST_FUNCTIONS = 1024 };
 enum { ATTRIBUTE_ZEROED_BUFFER = 5, THREAD_ID_SYSTEM = 1 };
 
 typedef struct {
@@ -79,7 +80,7 @@ static struct {
   int (*ActivityGetNumDroppedRecords)(void *, uint32_t, size_t *);
   int (*ActivitySetAttribute)(int, size_t *, void *);
   int (*SetThreadIdType)(int);
-  /* From CUDA 12.5 on; older libraries record all calls or none. */
+  /* Older libraries have neither and record all calls. */
   int (*ActivityEnableRuntimeApi)(uint32_t, uint8_t);
   int (*ActivityEnableDriverApi)(uint32_t, uint8_t);
 } cupti;
@@ -286,11 +287,23 @@ int spark_prof_activity(int kind, int on) {
   return on ? cupti.ActivityEnable(kind) : cupti.ActivityDisable(kind);
 }
 
-/* The same for one API function; BUSY where the library cannot choose among them. */
-int spark_prof_api(int driver, uint32_t id, int on) {
+/* Turns recording of API calls on, of the wanted functions only, or off; a CUPTI error code.
+ *
+ * CUDA 13.0's library records none of the functions that are turned on one by one, but leaves out
+ * those that are turned off after all were turned on.
+ */
+int spark_prof_calls(int driver, const uint32_t *wanted, size_t count, int on) {
   int (*choose)(uint32_t, uint8_t) =
       driver ? cupti.ActivityEnableDriverApi : cupti.ActivityEnableRuntimeApi;
-  return choose ? choose(id, (uint8_t)on) : BUSY;
+  int kind = driver ? KIND_DRIVER : KIND_RUNTIME;
+  if (!on) return cupti.ActivityDisable(kind);
+  int result = cupti.ActivityEnable(kind);
+  for (uint32_t id = 1; choose && !result && id < MOST_FUNCTIONS; id++) {
+    size_t i = 0;
+    while (i < count && wanted[i] != id) i++;
+    if (i == count) choose(id, 0); /* numbers beyond the library's last are refused */
+  }
+  return result;
 }
 
 int spark_prof_flush(int forced) { return cupti.ActivityFlushAll((uint32_t)forced); }

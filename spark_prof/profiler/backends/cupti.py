@@ -18,7 +18,6 @@ from spark_prof.traces.readers.cupti_blocks import name_pointers
 __all__ = ["CuptiBackend"]
 
 _KERNELS, _COPIES, _FILLS, _PEER_COPIES, _OVERHEAD = 10, 1, 2, 22, 17
-_RUNTIME, _DRIVER = 5, 4
 _KINDS = (_KERNELS, _COPIES, _FILLS, _PEER_COPIES, _OVERHEAD)
 
 _RUNTIME_CALLS = (
@@ -104,11 +103,8 @@ class CuptiBackend:
     def _enable(self, on: bool) -> None:
         for kind in _KINDS:
             self._native.activity(kind, on)
-        chosen = self._native.api(driver=False, functions=_RUNTIME_CALLS, on=on)
-        chosen &= self._native.api(driver=True, functions=_DRIVER_CALLS, on=on)
-        if not chosen:
-            for kind in (_RUNTIME, _DRIVER):
-                self._native.activity(kind, on)
+        self._native.calls(_RUNTIME_CALLS, driver=False, on=on)
+        self._native.calls(_DRIVER_CALLS, driver=True, on=on)
 
     def _close(self) -> None:
         self._native.write_to(-1)

@@ -33,7 +33,12 @@ _FLAGS = ("-O2", "-std=gnu11", "-shared", "-fPIC")
 _LIBRARIES = ("-ldl", "-lpthread")
 _COMPILE_SECONDS = 60.0
 _NODES_AT_ONCE = 1 << 16
-_NAMES = ("cuptiInit", "no libcupti", "libcupti lacks a function", "libcupti cannot choose")
+_REASONS = {
+    -1: "it cannot be loaded",
+    -2: "it lacks a function",
+    35: "no permission to profile",
+    39: "another profiler holds it",
+}
 
 
 class NativeError(RuntimeError):
@@ -99,10 +104,16 @@ class Native:
         """Turns the recording of a kind of activity on or off."""
         self._check(f"record activity {kind}", self._call.spark_prof_activity(kind, int(on)))
 
-    def api(self, *, driver: bool, functions: Sequence[int], on: bool) -> bool:
-        """Turns the recording of API functions on or off; False where that is not possible."""
-        codes = {self._call.spark_prof_api(int(driver), id_, int(on)) for id_ in functions}
-        return codes == {0}
+    def calls(self, functions: Sequence[int], *, driver: bool, on: bool) -> None:
+        """Turns the recording of these functions of the runtime or driver API on or off.
+
+        Libraries that cannot choose record all of them.
+        """
+        wanted = (ctypes.c_uint32 * len(functions))(*functions)
+        code = self._call.spark_prof_calls(
+            int(driver), wanted, ctypes.c_size_t(len(functions)), int(on)
+        )
+        self._check("record API calls", code)
 
     def flush(self, *, forced: bool) -> None:
         """Hands over the buffers whose records are complete, or all of them."""
@@ -154,8 +165,7 @@ def load_native(folder: Path) -> Native:
 
 
 def _reason(code: int) -> str:
-    known = {35: "no permission to profile", 39: "another profiler holds it"}
-    return _NAMES[-code] if -len(_NAMES) < code < 0 else known.get(code, f"error {code}")
+    return _REASONS.get(code, f"CUPTI error {code}")
 
 
 def _libcupti() -> str:
