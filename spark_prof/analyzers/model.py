@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 __all__ = [
     "Books",
+    "ClockRow",
+    "CollectiveRow",
+    "Collectives",
     "ComponentRow",
     "Conversions",
     "Coverage",
@@ -20,6 +23,7 @@ __all__ = [
     "RankRow",
     "Report",
     "Run",
+    "SlowStep",
     "Spread",
     "Steps",
 ]
@@ -185,6 +189,85 @@ class RankRow:
     step_us: float
     kernels_us: float
     gap_us: float
+    wait_us: float | None = None
+    """In collectives, until the last rank had come; None where none could be matched."""
+    transfer_us: float | None = None
+    """In collectives, from then on."""
+    slowest_steps: int | None = None
+    """Steps in which the others of its tensor-parallel group waited for this rank the longest."""
+    held_up_us: float | None = None
+    """How long the others waited in those steps, on average, because this rank came last."""
+
+
+@dataclass(frozen=True)
+class ClockRow:
+    """What is known about the clock of one rank against that of the reference rank."""
+
+    rank: int
+    reference: int
+    same_host: bool
+    """Whether both read the same clock; the offset then is a check and is not used."""
+    offset_us: float | None
+    """Positive where the rank's clock is ahead; None where nothing tells."""
+    drift_ppm: float | None
+    uncertainty_us: float | None
+    events: int
+    """Collectives or steps that the offset stands on."""
+    basis: str
+    """collectives, scheduler or none."""
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """The matched collectives of one kind after one component of a layer; means over the ranks."""
+
+    kind: str
+    after: str
+    """Component of the kernel that ran before; empty where it is the first of its step."""
+    layer: int | None
+    calls: int
+    wait_us: float
+    transfer_us: float
+
+
+@dataclass(frozen=True)
+class SlowStep:
+    """One step of one tensor-parallel group."""
+
+    step: int
+    """Its number on the group's lowest rank."""
+    stage: int
+    """The group's pipeline stage."""
+    replica: int
+    """The group's data-parallel replica."""
+    slowest: int | None
+    """The rank that the others waited for the longest; None where the clocks cannot tell."""
+    held_up_us: float
+    """How long the others waited for it on average."""
+    wait_us: float
+    """All waits in the step's collectives, as mean over the ranks."""
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """What the ranks of a parallel run did to each other."""
+
+    matched: int = 0
+    """Collectives that were found on all ranks of their group, each counted once."""
+    unmatched: int = 0
+    """Calls on single ranks that were not."""
+    steps: int = 0
+    """Steps that all ranks of their group have."""
+    steps_left_out: int = 0
+    """Steps of which a rank has none, or in which the ranks ran different numbers of them."""
+    wait_us: float = 0.0
+    """Mean over the ranks."""
+    transfer_us: float = 0.0
+    clocks: tuple[ClockRow, ...] = ()
+    items: tuple[CollectiveRow, ...] = ()
+    slow_steps: tuple[SlowStep, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is missing here, and why."""
 
 
 @dataclass(frozen=True)
@@ -227,3 +310,5 @@ class Report:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     """What the recording lost and what the reader must know before believing a figure."""
+    collectives: Collectives = Collectives()
+    """Of a run with several ranks; empty for one rank."""

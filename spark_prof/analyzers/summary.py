@@ -24,6 +24,7 @@ from spark_prof.analyzers.model import (
 )
 from spark_prof.analyzers.notes import notes_of
 from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.ranks.summary import RankShare, collectives_of
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
@@ -58,6 +59,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
     summary = _steps(steps)
     coverage = _coverage(kernels, by_kernel)
     all_books = books(steps)
+    collectives, shares = collectives_of(bundle)
     return Report(
         run=_run(bundle, rank, kernels),
         gpu=_gpu(bundle.facts(rank)),
@@ -70,9 +72,12 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         kernels=by_kernel,
         conversions=_conversions(by_kernel),
         modules=_modules(bundle, rank),
-        ranks=tuple(_rank(bundle, r, steps if r == rank else None) for r in bundle.ranks),
+        ranks=tuple(
+            _rank(bundle, r, steps if r == rank else None, shares.get(r)) for r in bundle.ranks
+        ),
         findings=(),
         notes=notes_of(bundle, rank, summary, coverage, all_books),
+        collectives=collectives,
     )
 
 
@@ -180,13 +185,16 @@ def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def _rank(bundle: Bundle, rank: int, steps: pd.DataFrame | None) -> RankRow:
+def _rank(
+    bundle: Bundle, rank: int, steps: pd.DataFrame | None, share: RankShare | None
+) -> RankRow:
     if not bundle.meta.tables[table_file("steps", rank)]:
         return RankRow(rank, 0, 0.0, 0.0, 0.0)
     if steps is None:
         kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
         steps = step_books(step_windows(bundle, rank, kernels), kernels)
     sums = steps[["step_us", "kernels_us", "gap_us"]].sum()
-    return RankRow(
+    row = RankRow(
         rank, len(steps), float(sums["step_us"]), float(sums["kernels_us"]), float(sums["gap_us"])
     )
+    return share.added_to(row) if share else row

@@ -16,7 +16,7 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["books", "components", "host_gap", "ranks", "steps"]
+__all__ = ["books", "components", "host_gap", "steps"]
 
 _MUCH_UNNAMED = 0.05
 
@@ -156,20 +156,3 @@ def host_gap(report: Report) -> Section:
     reason = "no operator ran." if cpu else "nothing ran: the GPU waits for the host."
     intro = (f"Time inside a step in which {reason}",)
     return Section("host_gap", heading, columns, rows, intro)
-
-
-def ranks(report: Report) -> Section:
-    """Compares the ranks of a parallel run."""
-    rows = tuple(
-        (
-            str(row.rank),
-            count(row.steps),
-            microseconds(row.step_us),
-            microseconds(row.kernels_us),
-            microseconds(row.gap_us),
-        )
-        for row in report.ranks
-    )
-    titles = ("Steps", "In steps", "Kernels", "Gaps")
-    columns = (Column("Rank"), *(Column(name, "number") for name in titles))
-    return Section("ranks", "Ranks", columns, rows if len(rows) > 1 else ())

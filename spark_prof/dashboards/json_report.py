@@ -41,6 +41,7 @@ def render(report: Report) -> str:
         "conversions": asdict(report.conversions),
         "modules": [asdict(row) for row in report.modules],
         "ranks": [asdict(row) for row in report.ranks],
+        "collectives": asdict(report.collectives),
         "findings": [asdict(found) for found in report.findings],
         "notes": list(report.notes),
     }

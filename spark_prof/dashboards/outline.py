@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards import about_kernels, about_layers, about_run, about_time
+from spark_prof.dashboards import about_kernels, about_layers, about_ranks, about_run, about_time
 from spark_prof.dashboards.formats import MISSING
 from spark_prof.dashboards.section import Document, Section
 
@@ -23,7 +23,10 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_layers.layers(report, layer_columns),
         about_time.books(report),
         about_time.host_gap(report),
-        about_time.ranks(report),
+        about_ranks.ranks(report),
+        about_ranks.collectives(report),
+        about_ranks.slow_steps(report),
+        about_ranks.clocks(report),
         about_kernels.coverage(report),
         about_kernels.kernels(report),
         about_kernels.conversions(report),

@@ -10,6 +10,9 @@ from dataclasses import replace
 
 from spark_prof.analyzers.model import (
     Books,
+    ClockRow,
+    CollectiveRow,
+    Collectives,
     ComponentRow,
     Conversions,
     Coverage,
@@ -21,6 +24,7 @@ from spark_prof.analyzers.model import (
     RankRow,
     Report,
     Run,
+    SlowStep,
     Spread,
     Steps,
 )
@@ -199,9 +203,39 @@ def _deep(report: Report) -> Report:
         for layer in range(36)
         for row in rows
     )
-    ranks = (RankRow(0, 51, 62e3, 58e3, 5e3), RankRow(1, 51, 61e3, 57e3, 6e3))
+    ranks = (
+        RankRow(0, 51, 62e3, 58e3, 5e3, 2e3, 1e3, 40, 3e3),
+        RankRow(1, 51, 61e3, 57e3, 6e3, 3e3, 1.1e3, 10, 2e3),
+        RankRow(2, 51, 61e3, 57e3, 6e3),
+    )
     run = replace(report.run, model="openai/gpt-oss-120b")
-    return replace(report, run=run, layers=layers + outside, ranks=ranks)
+    return replace(
+        report, run=run, layers=layers + outside, ranks=ranks, collectives=_collectives()
+    )
+
+
+def _collectives() -> Collectives:
+    """Two ranks of two hosts that wait mostly after layer 17's experts, and one on its own."""
+    return Collectives(
+        matched=3700,
+        unmatched=4,
+        steps=50,
+        steps_left_out=1,
+        wait_us=2500.0,
+        transfer_us=1050.0,
+        clocks=(
+            ClockRow(1, 0, True, 0.4, 0.0, 6.0, 3700, "collectives"),
+            ClockRow(2, 0, False, -5321.0, 1.5, 9.0, 51, "scheduler"),
+            ClockRow(3, 0, False, None, None, None, 0, "none"),
+        ),
+        items=(
+            CollectiveRow("all_reduce", "experts", 17, 50, 2000.0, 400.0),
+            CollectiveRow("all_reduce", "o_proj", 0, 50, 480.0, 600.0),
+            CollectiveRow("all_gather", "lm_head", None, 50, 20.0, 50.0),
+        ),
+        slow_steps=(SlowStep(3, 0, 0, 1, 90.0, 60.0), SlowStep(4, 1, 0, None, 0.0, 0.5)),
+        notes=("Not on every rank of the group, so left out: 1 step.",),
+    )
 
 
 def _almost_empty() -> Report:
@@ -286,6 +320,10 @@ def _hostile(report: Report) -> Report:
         modules=(ModuleRow(bad, endless, bad, endless, bad, bad, 1, 1),),
         findings=(Finding(bad, 1.0, endless, bad),),
         notes=(endless, bad),
+        ranks=(RankRow(0, 1, 1.0, 1.0, 0.0), RankRow(1, 1, 1.0, 1.0, 0.0)),
+        collectives=Collectives(
+            items=(CollectiveRow(endless, bad, 1, 1, 1.0, 1.0),), notes=(endless,)
+        ),
     )  # fmt: skip
 
 

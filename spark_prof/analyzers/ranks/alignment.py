@@ -1,0 +1,112 @@
+"""The clock of every rank of a bundle against that of the lowest rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.analyzers.ranks.clocks import Offset, offset_of_collectives, offset_of_steps
+from spark_prof.analyzers.ranks.layout import Layout, clock_name
+from spark_prof.analyzers.ranks.teamwork import Teamwork
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["RankClock", "clocks_of"]
+
+
+@dataclass(frozen=True)
+class RankClock:
+    """One rank's clock; `offset` is None where nothing tells it.
+
+    On the reference's own host (`same_host`) the offset is only a check of the timestamps.
+    """
+
+    rank: int
+    reference: int
+    same_host: bool
+    offset: Offset | None
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether ranks of one host disagree about the time although they share the clock."""
+        return (
+            self.same_host
+            and self.offset is not None
+            and abs(self.offset.ns) > self.offset.uncertainty_ns
+        )
+
+
+def clocks_of(bundle: Bundle, layout: Layout, works: Sequence[Teamwork]) -> tuple[RankClock, ...]:
+    """One entry per recorded rank but the lowest, which is the reference."""
+    if len(bundle.ranks) < 2:
+        return ()
+    names = {rank: clock_name(bundle.facts(rank)) for rank in bundle.ranks}
+    reference = bundle.ranks[0]
+    here = {rank for rank in bundle.ranks if names[rank] == names[reference]}
+    hosts: dict[str, Offset | None] = {}
+    found = []
+    for rank in bundle.ranks[1:]:
+        if rank in here:
+            offset = _by_collectives(works, {reference}, {rank})
+        else:
+            name = names[rank]
+            if name not in hosts:
+                there = {r for r in bundle.ranks if names[r] == name}
+                hosts[name] = _by_collectives(works, here, there) or _by_steps(
+                    bundle, layout, names[reference], there
+                )
+            offset = hosts[name]
+        found.append(RankClock(rank, reference, rank in here, offset))
+    return tuple(found)
+
+
+def _by_collectives(works: Sequence[Teamwork], here: set[int], there: set[int]) -> Offset | None:
+    """From every collective with participants on both sides."""
+    sides = []
+    for work in works:
+        calls = work.matched.calls
+        if not (here & set(work.team.ranks) and there & set(work.team.ranks)):
+            continue
+        both = [
+            calls[calls["rank"].isin(side)]
+            .groupby("call")
+            .agg(start=("start_ns", "max"), end=("end_ns", "min"))
+            for side in (here, there)
+        ]
+        sides.append(both[0].join(both[1], lsuffix="_here", rsuffix="_there", how="inner"))
+    if not sides:
+        return None
+    rows = pd.concat(sides)
+    columns = ("start_here", "end_here", "start_there", "end_there")
+    return offset_of_collectives(*(rows[name].to_numpy(np.int64) for name in columns))
+
+
+def _by_steps(bundle: Bundle, layout: Layout, clock: str, there: set[int]) -> Offset | None:
+    """From the scheduler's record, where the scheduler read the reference clock."""
+    workers: list[pd.DataFrame] = []
+    for replica, facts in _schedulers(bundle.meta.facts).items():
+        if clock_name(facts) != clock:
+            continue
+        engine = bundle.frame("engine", replica, ["key", "schedule_ns", "update_ns"])
+        engine = engine[engine["update_ns"] > 0].drop_duplicates("key", keep=False)
+        size = layout.tensor * layout.pipeline
+        for rank in sorted(there & set(range(replica * size, (replica + 1) * size))):
+            steps = bundle.frame("steps", rank, ["key", "start_ns", "end_ns"])
+            steps = steps.drop_duplicates("key", keep=False).merge(engine, on="key")
+            workers.append(steps.assign(awaited=rank in layout.output_ranks))
+    if not workers:
+        return None
+    rows = pd.concat(workers)
+    awaited = rows[rows["awaited"]]
+    return offset_of_steps(
+        *(rows[name].to_numpy(np.int64) for name in ("schedule_ns", "start_ns")),
+        *(awaited[name].to_numpy(np.int64) for name in ("update_ns", "end_ns")),
+    )
+
+
+def _schedulers(facts: Mapping[str, Mapping[str, object]]) -> dict[int, Mapping[str, object]]:
+    """The facts of each scheduler, by data-parallel replica."""
+    numbers = {n: n.removeprefix("engine") for n in facts if n.startswith("engine")}
+    return {int(digits): facts[n] for n, digits in numbers.items() if digits.isdecimal()}

@@ -1,0 +1,78 @@
+"""The collective calls of one rank, from its kernels or operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.ranks.kinds import collective_kind, returns_early
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["collective_calls"]
+
+_COLUMNS = ("name", "kind", "start_ns", "end_ns", "part", "stream", "step")
+
+
+def collective_calls(bundle: Bundle, rank: int) -> pd.DataFrame:
+    """One row per collective that a recorded step launched, in order of start.
+
+    Returns:
+        step, kind, start_ns and end_ns.
+    """
+    rows = bundle.frame("kernels", rank, _COLUMNS).sort_values(
+        ["stream", "start_ns"], kind="stable", ignore_index=True
+    )
+    kinds = [collective_kind(name) for name in rows["name"].cat.categories]
+    code = rows["name"].cat.codes.to_numpy()
+    known = np.array([kind is not None for kind in kinds] + [False])[code]
+    first = np.flatnonzero(known & (rows["part"] == 0).to_numpy())
+    early = np.array([returns_early(name) for name in rows["name"].cat.categories] + [False])[code]
+    end = _ends(rows, known, first, early)
+    calls = pd.DataFrame(
+        {
+            "step": rows["step"].to_numpy()[first],
+            "kind": pd.Categorical([str(kinds[c]) for c in code[first]]),
+            "start_ns": rows["start_ns"].to_numpy()[first],
+            "end_ns": end,
+        }
+    )
+    calls = calls[calls["step"] >= 0]
+    return calls.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
+def _ends(
+    rows: pd.DataFrame,
+    known: npt.NDArray[np.bool_],
+    first: npt.NDArray[np.intp],
+    early: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.int64]:
+    """When each call ended, of which `first` is the first row.
+
+    An operator that calls others has several rows. One that only starts the transfer ends where
+    its thread's next operator begins.
+    """
+    start, end = (rows[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    finish = end[first]
+    parted = rows["part"].to_numpy() > 0
+    if not (parted & known).any() and not early[first].any():
+        return finish
+    names, streams, steps = (rows[n].to_numpy() for n in ("name", "stream", "step"))
+    for index, row in enumerate(first.tolist()):
+        limit = int(first[index + 1]) if index + 1 < len(first) else len(rows)
+        last = row
+        for later in range(row + 1, limit):
+            if streams[later] != streams[row] or steps[later] != steps[row]:
+                break
+            if parted[later] and names[later] == names[row]:
+                last = later
+        finish[index] = end[last]
+        after = last + 1
+        if (
+            early[row]
+            and after < len(rows)
+            and streams[after] == streams[row]
+            and steps[after] == steps[row]
+        ):
+            finish[index] = max(start[after], end[last])
+    return finish

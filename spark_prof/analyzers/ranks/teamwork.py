@@ -1,0 +1,46 @@
+"""Reads and matches the collectives of every tensor-parallel group of a bundle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from spark_prof.analyzers.ranks.calls import collective_calls
+from spark_prof.analyzers.ranks.layout import Layout, Team
+from spark_prof.analyzers.ranks.matching import Matched, match_collectives
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["Teamwork", "teamwork_of"]
+
+
+@dataclass(frozen=True)
+class Teamwork:
+    """One tensor-parallel group with the collectives that its ranks ran together.
+
+    `most_steps` is how many steps the rank with the most has.
+    """
+
+    team: Team
+    matched: Matched
+    most_steps: int
+
+
+def teamwork_of(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
+    """One entry per group of which at least two ranks were recorded."""
+    if layout.crosses_replicas:
+        return ()
+    teams = (team for team in layout.teams if len(team.ranks) > 1)
+    return tuple(_teamwork(bundle, team, layout.pipeline > 1) for team in teams)
+
+
+def _teamwork(bundle: Bundle, team: Team, point_to_point: bool) -> Teamwork:
+    steps = {rank: _steps(bundle, rank) for rank in team.ranks}
+    calls = {rank: collective_calls(bundle, rank) for rank in team.ranks}
+    matched = match_collectives(steps, calls, point_to_point)
+    return Teamwork(team, matched, max(map(len, steps.values())))
+
+
+def _steps(bundle: Bundle, rank: int) -> pd.DataFrame:
+    steps = bundle.frame("steps", rank, ["step", "key", "watched"]).sort_values("step")
+    return steps[steps["watched"]]
