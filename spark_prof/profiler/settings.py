@@ -31,8 +31,8 @@ class Settings:
         backend: what watches the kernels: cupti, torch, nsys, none for steps and ranges only, or
             auto for cupti on an NVIDIA GPU and torch elsewhere.
         steps_per_piece: recorded steps after which a piece is flushed.
-        counters: also sample the GPU's hardware counters.
         faults: hooks that shall fail when first called; how the tests prove the fences.
+        counters: also sample the GPU's hardware counters.
     """
 
     bundle: str
@@ -41,8 +41,8 @@ class Settings:
     decode_only: bool = False
     backend: str = "auto"
     steps_per_piece: int = 256
-    counters: bool = False
     faults: tuple[str, ...] = ()
+    counters: bool = False
 
     @property
     def folder(self) -> Path:
