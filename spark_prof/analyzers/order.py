@@ -148,6 +148,8 @@ def _between(
         (into_attention, "norm", rows.following),
         ((rows.after == 2) & (gemm | (rows.done > head)), "router", rows.following),
         (rows.after == 2, "norm", rows.following),
+        # After the last experts comes the model's own norm, which has no layer.
+        ((rows.before == 2) & (rows.after == 0) & ~gemm, "norm", rows.following),
         (gemm | inner, "mlp", rows.own),
         (rows.done <= head, "norm", rows.own),
         (np.ones(len(gemm), bool), "norm", rows.following),

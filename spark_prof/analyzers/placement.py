@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import classify, is_gemm
+from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.order import place_by_order
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.timeline import FINISH, MODEL_PATH
@@ -35,7 +36,10 @@ _MORE_EXACT = {
 
 _COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::fill_", "aten::zero_")
 
-_COLUMNS = ("name", "kind", "start_ns", "end_ns", "part", "step", "module", "layer", "correlation")
+_COLUMNS = (
+    "name", "kind", "start_ns", "end_ns", "part", "step", "module", "layer", "correlation",
+    "graph_node",
+)  # fmt: skip
 
 
 def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
@@ -66,11 +70,15 @@ def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
         known = np.array([*COMPONENTS, None], object)[component]
         known[in_model] = np.where(by_name[in_model] == _CODES["experts"], "experts", "")
         gemm = np.array([is_gemm(name) for name in names] + [False])[name_of]
+        order = launch_order(bundle, rank, rows)
         # As objects: pandas would turn a million strings into its own kind and back.
         launched = rows[["step", "part"]].assign(
             component=pd.Series(known, rows.index, object), layer=layer
         )
-        placed, placed_layer = place_by_order(launched, gemm, _products(bundle, rank))
+        placed, placed_layer = np.empty(len(rows), object), np.empty(len(rows), np.int64)
+        placed[order], placed_layer[order] = place_by_order(
+            launched.iloc[order], gemm[order], _products(bundle, rank)
+        )
         ordered = pd.Index(COMPONENTS, dtype=object).get_indexer(pd.Index(placed, dtype=object))
         by_order = in_model & (ordered >= 0)
         named = (by_name >= 0) & (by_name != _CODES["memcpy"])
@@ -108,12 +116,13 @@ def _more_exact() -> npt.NDArray[np.bool_]:
 
 
 def _replayed(bundle: Bundle, rank: int, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """The kernels of a step's CUDA graphs, which no module launched."""
+    """The kernels of a step's CUDA graphs whose capture nobody saw."""
     host = bundle.frame("host", rank, ["name", "correlation"])
     graph_launches = [name for name in host["name"].cat.categories if "GraphLaunch" in name]
     graphs = host.loc[host["name"].isin(graph_launches), "correlation"]
     inside = rows["correlation"].isin(graphs) & (rows["correlation"] >= 0) & (rows["step"] >= 0)
-    return inside.to_numpy(bool)
+    seen = nodes_of(bundle, rank, rows["graph_node"].to_numpy(np.int64)) != 0
+    return inside.to_numpy(bool) & ~seen
 
 
 def _products(bundle: Bundle, rank: int) -> dict[str, int]:

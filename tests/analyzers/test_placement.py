@@ -110,7 +110,7 @@ def _compiled_layer(api: str = "cudaLaunchKernel") -> list[Any]:
 
 PLACED_LAYER = [
     ("norm", 0), ("qkv", 0), ("attention", 0), ("o_proj", 0), ("norm", 0), ("router", 0),
-    ("experts", 0), ("norm", 0),
+    ("experts", 0), ("norm", -1),
 ]  # fmt: skip
 
 
