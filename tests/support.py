@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from spark_prof.traces.assemble import RECORDING_FILE, assemble
+from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.pieces import (
     ENGINE_DTYPE,
     EVENT_DTYPE,
+    RECORDING_FILE,
     STEP_DTYPE,
     array_name,
     facts_name,

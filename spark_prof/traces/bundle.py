@@ -7,7 +7,6 @@ agree with it is refused. Nothing in a bundle is executed.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -22,9 +21,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.durable import write_whole
 from spark_prof.traces.tables import TABLES, empty_table
 
-__all__ = ["META_FILE", "SCHEMA", "Bundle", "Meta", "table_file"]
+__all__ = [
+    "META_FILE",
+    "SCHEMA",
+    "Bundle",
+    "Meta",
+    "OtherSchemaError",
+    "is_table_file",
+    "table_file",
+]
 
 SCHEMA = 1
 META_FILE = "meta.json"
@@ -35,6 +43,10 @@ _JSON_TYPES: Mapping[str, type] = MappingProxyType(
     | dict.fromkeys(("settings", "facts", "tables"), dict)
 )
 _TABLE_FILE = re.compile(r"([a-z_]+)-rank(0|[1-9][0-9]{0,8})\.parquet")
+
+
+class OtherSchemaError(CommandError):
+    """A bundle that another spark-prof wrote, which is no damage."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +77,9 @@ class Meta:
     tables: dict[str, int] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Writes meta.json, whole or not at all."""
-        temporary = folder / f".{META_FILE}.{os.getpid()}"
-        temporary.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-        os.replace(temporary, folder / META_FILE)
+        """Writes meta.json, whole or not at all; a power cut cannot take it afterwards."""
+        text = json.dumps(asdict(self), indent=1).encode()
+        write_whole(folder / META_FILE, lambda file: file.write(text), durable=True)
 
     @classmethod
     def read(cls, folder: Path) -> Meta:
@@ -83,7 +94,7 @@ class Meta:
                 raise CommandError(f"{path} is larger than any bundle's; this is no bundle")
             value = json.loads(path.read_text(encoding="utf-8"))
             if value["schema"] != SCHEMA:
-                raise CommandError(
+                raise OtherSchemaError(
                     f"{folder} has bundle schema {value['schema']!r:.20}, this spark-prof reads "
                     f"{SCHEMA}; update spark-prof"
                 )
@@ -113,6 +124,12 @@ class Meta:
 def table_file(table: str, rank: int) -> str:
     """The file that holds a table of a rank."""
     return f"{table}-rank{rank}.parquet"
+
+
+def is_table_file(name: str) -> bool:
+    """Whether a file of that name holds a table."""
+    match = _TABLE_FILE.fullmatch(name)
+    return bool(match and match[1] in TABLES)
 
 
 class Bundle:
@@ -181,8 +198,7 @@ class Bundle:
     def _check(self, name: str, rows: int) -> None:
         """Refuses a table file that is not what meta.json promises."""
         path = self.path / name
-        match = _TABLE_FILE.fullmatch(name)
-        if not match or match[1] not in TABLES:
+        if not is_table_file(name):
             raise CommandError(f"{self.path / META_FILE} names {name!r:.80}, which is no table")
         try:
             metadata = pq.read_metadata(path)
@@ -191,5 +207,5 @@ class Bundle:
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{path} is truncated or damaged; record again") from error
         found = metadata.schema.to_arrow_schema()
-        if metadata.num_rows != rows or TABLES[match[1]].later_columns(found) is None:
+        if metadata.num_rows != rows or TABLES[name.split("-rank")[0]].later_columns(found) is None:
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")

@@ -44,6 +44,7 @@ def join_piece(
     read: Callable[[], Trace | None],
     piece: int,
     nodes: GraphNodes | None = None,
+    thread: int = -1,
 ) -> JoinedPiece:
     """Joins the arrays of one piece with its trace.
 
@@ -55,11 +56,13 @@ def join_piece(
             damaged (CommandError) the piece has no kernels.
         piece: the piece's number.
         nodes: the placed nodes of the rank's CUDA graphs.
+        thread: the thread that runs the steps, where no step says so; -1 if unknown.
     """
     paths = [module["path"] for module in modules]
     model = paths.index(MODEL_PATH) if MODEL_PATH in paths else None
     timeline, calls = replay(events, [module["layer"] for module in modules], model)
-    thread = int(steps["thread"][0]) if len(steps) else -1
+    if len(steps):
+        thread = int(steps["thread"][0])
     lost: list[str] = []
     kernels, host, overhead = (empty_frame(name) for name in ("kernels", "host", "overhead"))
     try:
@@ -67,9 +70,9 @@ def join_piece(
     except CommandError as error:
         lost.append(str(error))
     else:
-        if trace is None:
+        if trace is None and len(steps):
             lost.append(f"{len(steps)} steps have no kernels, the backend wrote none")
-        else:
+        if trace is not None:
             kernels, host = _kernels(trace, steps, timeline, thread), trace.launches
             kernels = _from_nodes(kernels, nodes)
             overhead, lost = trace.overhead, [*lost, *trace.lost]
@@ -83,7 +86,6 @@ def _step_rows(steps: Rows, piece: int) -> pd.DataFrame:
     frame = pd.DataFrame(steps).drop(columns="thread")
     frame["phase"] = [PHASES[index] for index in steps["phase"]]
     frame["piece"] = piece
-    frame["watched"] = True
     return frame
 
 
@@ -110,7 +112,9 @@ def _kernels(trace: Trace, steps: Rows, timeline: Timeline, thread: int) -> pd.D
         kind="op", device=-1, correlation=-1, graph_node=0, grid="", block="",
         registers=0, shared_bytes=0, bytes=0, cubin="",
     )  # fmt: skip
-    operators = operators[operators["thread"] == thread].rename(columns={"thread": "stream"})
+    if thread >= 0:
+        operators = operators[operators["thread"] == thread]
+    operators = operators.rename(columns={"thread": "stream"})
     launched = operators["start_ns"].to_numpy(np.int64)
     gpu = trace.gpu.assign(part=0)
     launches = trace.launches.drop_duplicates("correlation").set_index("correlation")

@@ -8,7 +8,7 @@ from spark_prof.traces.pieces import activity_name, kineto_name, names_name
 from spark_prof.traces.readers.kineto import read_kineto
 from spark_prof.traces.readers.trace import Trace
 
-__all__ = ["read_trace"]
+__all__ = ["read_trace", "trace_files"]
 
 
 def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
@@ -24,3 +24,9 @@ def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
         return read_cupti(raw, pieces / names_name(process, piece))
     kineto = pieces / kineto_name(process, piece)
     return read_kineto(kineto) if kineto.exists() else None
+
+
+def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:
+    """The files that `read_trace` reads."""
+    names = (activity_name, names_name, kineto_name)
+    return [path for name in names if (path := pieces / name(process, piece)).exists()]

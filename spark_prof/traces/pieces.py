@@ -1,18 +1,21 @@
 """The small flushed files that a recorded process writes, before they become a bundle.
 
 They lie in ``BUNDLE/pieces``. A process writes each of them whole (to a temporary name, then
-renamed), so that a killed process loses at most the piece in its memory. This module runs inside
-vLLM's workers too and therefore needs only the standard library and NumPy.
+renamed), so that a killed process loses at most the piece in its memory; only the raw CUPTI buffers
+and the log grow. This module runs inside vLLM's workers too and therefore needs only the standard
+library and NumPy.
 """
 
 from __future__ import annotations
 
 import json
-import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from spark_prof.traces.durable import write_whole
 
 __all__ = [
     "CAPTURE_DTYPE",
@@ -20,6 +23,7 @@ __all__ = [
     "ENGINE_DTYPE",
     "EVENT_DTYPE",
     "NODE_DTYPE",
+    "RECORDING_FILE",
     "REFUSED_FILE",
     "STEP_DTYPE",
     "activity_name",
@@ -37,6 +41,9 @@ __all__ = [
     "write_refusal",
 ]
 
+RECORDING_FILE = "recording.json"
+"""Holds the command and the settings of the recording."""
+
 REFUSED_FILE = "refused.json"
 """Holds the reason, where a process cannot be recorded."""
 
@@ -53,6 +60,7 @@ STEP_DTYPE = np.dtype(
         ("decode_tokens", "<i4"),
         ("context_tokens", "<i8"),
         ("thread", "<i8"),
+        ("watched", "?"),
     ]
 )
 """One recorded step; `phase` counts through vocabulary.PHASES."""
@@ -150,17 +158,13 @@ def kineto_name(process: str, piece: int) -> str:
 
 def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any]) -> None:
     """Writes one array so that it is there whole or not at all."""
-    temporary = folder / f".{name}.{os.getpid()}"
-    with open(temporary, "wb") as file:
-        np.save(file, rows, allow_pickle=False)
-    os.replace(temporary, folder / name)
+    write_whole(folder / name, partial(np.save, arr=rows, allow_pickle=False))
 
 
 def write_json(folder: Path, name: str, value: object) -> None:
     """Writes one JSON file so that it is there whole or not at all."""
-    temporary = folder / f".{name}.{os.getpid()}"
-    temporary.write_text(json.dumps(value), encoding="utf-8")
-    os.replace(temporary, folder / name)
+    text = json.dumps(value).encode()
+    write_whole(folder / name, lambda file: file.write(text))
 
 
 def write_refusal(folder: Path, reason: str) -> None:

@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.assemble import RECORDING_FILE, assemble, open_bundle
-from spark_prof.traces.pieces import append_log, pieces_folder, progress_name, write_json
+from spark_prof.traces.assemble import UNREADABLE_FOLDER, assemble, open_bundle
+from spark_prof.traces.pieces import (
+    RECORDING_FILE,
+    append_log,
+    pieces_folder,
+    progress_name,
+    write_json,
+)
 from tests.support import Piece, Recorded, eager_decode, engine, step
 
 
@@ -85,7 +91,7 @@ def test_half_written_files_of_a_killed_worker_do_not_count(tmp_path: Path) -> N
     "name", ["rank0.00001.steps.npy", "rank0.00001.events.npy", "engine0.00000.engine.npy"]
 )
 @pytest.mark.parametrize("left", [b"", b"\x93NUMPY", b"garbage", None], ids=repr)
-def test_a_damaged_array_costs_its_piece_only(
+def test_a_damaged_array_costs_its_own_rows_only(
     tmp_path: Path, name: str, left: bytes | None
 ) -> None:
     folder = recording().write(tmp_path / "b")
@@ -94,9 +100,14 @@ def test_a_damaged_array_costs_its_piece_only(
         (folder / name).write_bytes(left)
     bundle = assemble(tmp_path / "b", state="salvaged")
     assert bundle.ranks == (0, 1)
-    assert len(bundle.frame("steps", 0)) == (4 if "engine" in name else 2)
-    gone_without_trace = left is None and "events" not in name
-    assert len(bundle.meta.lost) == (0 if gone_without_trace else 1)
+    assert len(bundle.frame("steps", 0)) == (2 if "steps" in name else 4)
+    assert len(bundle.frame("ranges", 0)) == (6 if "events" in name else 12)
+    assert len(bundle.frame("kernels", 0)) == 8
+    steps = bundle.frame("kernels", 0)["step"].tolist()
+    assert steps == ([0, 0, 1, 1, -1, -1, -1, -1] if "steps" in name else [0, 0, 1, 1, 2, 2, 3, 3])
+    assert len(bundle.meta.lost) == (left is not None) + ("steps" in name)
+    kept = tmp_path / "b" / UNREADABLE_FOLDER / name
+    assert (kept.read_bytes() if kept.exists() else None) == left
 
 
 def test_a_lost_first_piece_does_not_hide_the_second(tmp_path: Path) -> None:
@@ -104,12 +115,25 @@ def test_a_lost_first_piece_does_not_hide_the_second(tmp_path: Path) -> None:
     (folder / "rank0.00000.steps.npy").unlink()
     bundle = assemble(tmp_path / "b", state="salvaged")
     assert bundle.frame("steps", 0)["step"].tolist() == [2, 3]
+    # The rows of the piece whose steps are missing are there, its launches known by the thread.
+    assert bundle.frame("kernels", 0)["module"].tolist() == [5, 6] * 4
 
 
-def test_damaged_facts_cost_their_process_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ['{"process": "ra', "[]", '{"modules": 1}', None])
+def test_damaged_facts_cost_the_names_of_their_modules_only(
+    tmp_path: Path, left: str | None
+) -> None:
     folder = recording().write(tmp_path / "b")
-    (folder / "rank1.facts.json").write_text('{"process": "ra')
-    assert assemble(tmp_path / "b", state="salvaged").ranks == (0,)
+    (folder / "rank1.facts.json").unlink()
+    if left is not None:
+        (folder / "rank1.facts.json").write_text(left)
+    bundle = assemble(tmp_path / "b", state="salvaged")
+    assert bundle.ranks == (0, 1)
+    for table in ("steps", "ranges", "kernels"):
+        assert len(bundle.frame(table, 1)) == len(bundle.frame(table, 0))
+    assert bundle.frame("modules", 1)["path"].tolist() == [f"unknown.{n}" for n in range(7)]
+    assert set(bundle.frame("kernels", 1)["layer"]) == {-1}
+    assert bundle.meta.lost == ("rank1: what it said about itself is lost: modules have no names",)
 
 
 def test_nothing_recorded(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Finds and reads the flushed files of a recording, whole or damaged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.tables import TABLES
+
+__all__ = ["json_files", "load_array", "log_lines", "piece_numbers", "processes"]
+
+_PIECE = re.compile(
+    r"(?P<process>rank[0-9]{1,9})\.(?P<piece>[0-9]{5,9})\."
+    r"(?:steps\.npy|events\.npy|kineto\.json|activity\.bin)"
+)
+"""Any of these is evidence of a piece: its process may have been killed before the others."""
+
+_PROCESS = re.compile(r"(?P<name>(?:rank|engine)(?P<rank>[0-9]{1,9}))\..*(?:facts\.json|npy|bin)")
+
+
+def processes(pieces: Path) -> dict[str, dict[str, Any]]:
+    """What every process that left a file said about itself, by its name.
+
+    One whose facts are damaged or missing has no more than `process` and `rank`.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for match in filter(None, (_PROCESS.fullmatch(path.name) for path in pieces.iterdir())):
+        name = match["name"]
+        fact = next(json_files(pieces, f"{name}.facts.json"), {})
+        known = all(isinstance(fact.get(rows), list) for rows in ("modules", "layers"))
+        found[name] = (fact if known else {}) | {"process": name, "rank": int(match["rank"])}
+    return dict(sorted(found.items()))
+
+
+def piece_numbers(pieces: Path, process: str) -> list[int]:
+    """The pieces of a rank of which anything was flushed."""
+    matches = (_PIECE.fullmatch(path.name) for path in pieces.glob(f"{process}.*"))
+    return sorted({int(match["piece"]) for match in matches if match})
+
+
+def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Reads one array of a piece.
+
+    Raises:
+        CommandError: it is missing, damaged, or has other columns.
+    """
+    try:
+        array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise CommandError(f"{path.name} is missing or damaged") from error
+    if not isinstance(array, np.ndarray) or array.dtype != kind or array.ndim != 1:
+        raise CommandError(f"{path.name} was written by another spark-prof")
+    return array
+
+
+def json_files(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
+    """The objects in these files; what a killed process left half written is passed over."""
+    for path in sorted(folder.glob(pattern)):
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def log_lines(pieces: Path) -> list[dict[str, Any]]:
+    """The rows of the `log` table."""
+    lines = []
+    for path in sorted(pieces.glob("*.log.jsonl")):
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):  # the line that a killed process was writing
+                continue
+            if isinstance(value, dict) and value.keys() >= set(TABLES["log"].schema.names):
+                lines.append(value)
+    return lines

@@ -1,0 +1,172 @@
+"""Adds the flushed files of a recording to the tables of its bundle.
+
+Every whole file is kept, also where the files that belong to it were not flushed any more: a
+piece's kernels without its steps, its steps without its kernels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.graph_nodes import GraphNodes, capture_rows, place_nodes
+from spark_prof.traces.join import join_piece
+from spark_prof.traces.piece_files import load_array, log_lines, piece_numbers
+from spark_prof.traces.piece_trace import read_trace, trace_files
+from spark_prof.traces.pieces import (
+    CAPTURE_DTYPE,
+    ENGINE_DTYPE,
+    EVENT_DTYPE,
+    NODE_DTYPE,
+    STEP_DTYPE,
+    array_name,
+    capture_name,
+)
+from spark_prof.traces.readers.trace import Trace
+from spark_prof.traces.table_files import TableFiles
+from spark_prof.traces.tables import TABLES
+
+__all__ = ["PieceTables"]
+
+Rows = npt.NDArray[Any]
+
+
+class PieceTables:
+    """Reads one process after another, and a rank piece by piece.
+
+    Attributes:
+        lost: what is missing, one line each.
+        unreadable: the files that could not be read.
+        steps: how many steps of each rank's process were kept.
+    """
+
+    def __init__(self, pieces: Path, tables: TableFiles) -> None:
+        self._pieces, self._tables = pieces, tables
+        self._name, self._rank = "", 0
+        self._modules: list[dict[str, Any]] = []
+        self._nodes: GraphNodes | None = None
+        self.lost: list[str] = []
+        self.unreadable: list[Path] = []
+        self.steps: Counter[str] = Counter()
+
+    def add_process(self, fact: dict[str, Any]) -> None:
+        """Adds what there is once per process; its pieces follow."""
+        self._name, self._rank = str(fact["process"]), int(fact["rank"])
+        if self._name.startswith("engine"):
+            self._add_engine()
+            return
+        self._modules = fact.get("modules") or _nameless_modules(self._pieces, self._name)
+        if "modules" not in fact:
+            self._lose("what it said about itself is lost: modules have no names")
+        modules = pd.DataFrame(self._modules, columns=["path", "type", "layer", "component"])
+        self._tables.add("modules", self._rank, modules.rename_axis("module").reset_index())
+        layers = pd.DataFrame(fact.get("layers", []), columns=TABLES["layers"].schema.names)
+        self._tables.add("layers", self._rank, layers)
+        self._add_graphs()
+
+    def add_piece(self, name: str, piece: int) -> None:
+        """Joins and adds one piece of the process that was added last."""
+        before = len(self.lost)
+        steps = self._load(array_name(name, "steps", piece), STEP_DTYPE)
+        events = self._load(array_name(name, "events", piece), EVENT_DTYPE)
+        thread = int(steps["thread"][0]) if len(steps) else _thread(self._pieces, name)
+        joined = join_piece(
+            steps, events, self._modules, lambda: self._read(piece), piece, self._nodes, thread
+        )
+        for table in ("steps", "ranges", "kernels", "host", "overhead"):
+            self._tables.add(table, self._rank, getattr(joined, table))
+        self.steps[name] += len(steps)
+        self.lost += joined.lost
+        if not len(steps):
+            kept = f"{len(joined.kernels)} kernels and {len(joined.ranges)} ranges are kept"
+            if len(joined.kernels) or len(joined.ranges) or len(self.lost) > before:
+                self.lost.append(f"its steps are missing; {kept} without a step")
+        mark = f"{name}, piece {piece}: "
+        self.lost[before:] = [mark + text for text in self.lost[before:]]
+
+    def add_log(self) -> None:
+        """Adds what all processes logged: whatever is logged is something that is missing."""
+        log = pd.DataFrame(log_lines(self._pieces), columns=TABLES["log"].schema.names)
+        self._tables.add("log", 0, log)
+        self.lost += [f"{row.process}: {row.message}" for row in log.itertuples()]
+
+    def _lose(self, text: str) -> None:
+        self.lost.append(f"{self._name}: {text}")
+
+    def _load(self, name: str, kind: np.dtype[Any]) -> Rows:
+        """One array of a piece, empty where there is none."""
+        path = self._pieces / name
+        if path.exists():
+            try:
+                return load_array(path, kind)
+            except CommandError as error:
+                self.unreadable.append(path)
+                self.lost.append(str(error))
+        return np.zeros(0, kind)
+
+    def _read(self, piece: int) -> Trace | None:
+        try:
+            return read_trace(self._pieces, self._name, piece)
+        except CommandError:
+            self.unreadable += trace_files(self._pieces, self._name, piece)
+            raise
+
+    def _add_engine(self) -> None:
+        before = len(self.lost)
+        for path in sorted(self._pieces.glob(f"{self._name}.*.engine.npy")):
+            rows = self._load(path.name, ENGINE_DTYPE)
+            self._tables.add("engine", self._rank, pd.DataFrame(rows))
+        self.lost[before:] = [f"{self._name}: {text}" for text in self.lost[before:]]
+
+    def _add_graphs(self) -> None:
+        """Adds the nodes of the rank's CUDA graphs, if it captured any."""
+        self._nodes = None
+        paths = [
+            self._pieces / capture_name(self._name, kind)
+            for kind in ("nodes", "capture-events", "captures")
+        ]
+        if not all(path.exists() for path in paths):
+            return
+        try:
+            nodes, events, captures = (
+                load_array(path, kind)
+                for path, kind in zip(paths, (NODE_DTYPE, EVENT_DTYPE, CAPTURE_DTYPE), strict=True)
+            )
+        except CommandError as error:
+            self.unreadable += paths
+            self._lose(f"{error}; kernels in graphs have no layer")
+            return
+        self._nodes = place_nodes(nodes, events, captures, [m["layer"] for m in self._modules])
+        self._tables.add("graph_nodes", self._rank, self._nodes.frame)
+        self._tables.add("captures", self._rank, capture_rows(captures))
+
+
+def _thread(pieces: Path, name: str) -> int:
+    """The thread that ran the rank's steps, by the first piece that says so; -1 if none does."""
+    for piece in piece_numbers(pieces, name):
+        try:
+            steps = load_array(pieces / array_name(name, "steps", piece), STEP_DTYPE)
+        except CommandError:
+            continue
+        if len(steps):
+            return int(steps["thread"][0])
+    return -1
+
+
+def _nameless_modules(pieces: Path, name: str) -> list[dict[str, Any]]:
+    """Rows for the modules that the ranges of that rank mention."""
+    highest = 0
+    for path in pieces.glob(f"{name}.*.events.npy"):
+        try:
+            codes = load_array(path, EVENT_DTYPE)["code"]
+        except CommandError:
+            continue
+        highest = max(highest, int(np.abs(codes).max(initial=0)))
+    row = {"type": "", "layer": -1, "component": ""}
+    return [{"path": f"unknown.{number}"} | row for number in range(highest)]

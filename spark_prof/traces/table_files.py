@@ -1,0 +1,77 @@
+"""Writes the tables of a bundle, a row group at a time, so that a power cut cannot take them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_prof.traces.bundle import META_FILE, is_table_file, table_file
+from spark_prof.traces.durable import sync_file
+from spark_prof.traces.tables import TABLES
+
+__all__ = ["TableFiles", "remove_tables"]
+
+
+class TableFiles:
+    """The table files that are being written, one Parquet writer each.
+
+    A context: at its end the files are closed and on the disk; after an exception they are gone.
+
+    Attributes:
+        rows: how many rows each file has.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: dict[str, pq.ParquetWriter] = {}
+        self.rows: dict[str, int] = {}
+
+    def __enter__(self) -> TableFiles:
+        remove_tables(self._folder)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        try:
+            for writer in self._open.values():
+                # A writer whose disk is full fails again when it writes its footer.
+                with suppress(*((OSError,) if kind else ())):
+                    writer.close()
+            if kind is None:
+                for name in self._open:
+                    sync_file(self._folder / name)
+        except BaseException:
+            kind = BaseException
+            raise
+        finally:
+            if kind is not None:
+                with suppress(OSError):
+                    remove_tables(self._folder)
+
+    def add(self, table: str, rank: int, frame: pd.DataFrame) -> None:
+        """Appends a frame with the table's columns as one row group."""
+        name = table_file(table, rank)
+        schema = TABLES[table].schema
+        if name not in self._open:
+            writer = pq.ParquetWriter(self._folder / name, schema, compression="zstd")
+            self._open[name] = writer
+            self.rows[name] = 0
+        if frame.empty:
+            return
+        columns = [pa.array(frame[f.name], type=f.type, from_pandas=True) for f in schema]
+        self._open[name].write_table(pa.Table.from_arrays(columns, schema=schema))
+        self.rows[name] += len(frame)
+
+
+def remove_tables(folder: Path) -> None:
+    """Removes what an assembly that was cut short left; meta.json first, which vouches for it."""
+    (folder / META_FILE).unlink(missing_ok=True)
+    for path in folder.iterdir():
+        if is_table_file(path.name):
+            path.unlink()
