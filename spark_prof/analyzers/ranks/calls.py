@@ -9,20 +9,26 @@ import pandas as pd
 from spark_prof.analyzers.ranks.kinds import collective_kind, returns_early
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["collective_calls"]
+__all__ = ["calls_among", "collective_calls"]
 
-_COLUMNS = ("name", "kind", "start_ns", "end_ns", "part", "stream", "step")
+_COLUMNS = ("name", "start_ns", "end_ns", "part", "stream", "step")
 
 
 def collective_calls(bundle: Bundle, rank: int) -> pd.DataFrame:
+    """What `calls_among` finds among the kernels of a rank."""
+    return calls_among(bundle.frame("kernels", rank, _COLUMNS))
+
+
+def calls_among(kernels: pd.DataFrame) -> pd.DataFrame:
     """One row per collective that a recorded step launched, in order of start.
+
+    Args:
+        kernels: name (as category), start_ns, end_ns, part, stream and step.
 
     Returns:
         step, kind, start_ns and end_ns.
     """
-    rows = bundle.frame("kernels", rank, _COLUMNS).sort_values(
-        ["stream", "start_ns"], kind="stable", ignore_index=True
-    )
+    rows = kernels.sort_values(["stream", "start_ns"], kind="stable", ignore_index=True)
     kinds = [collective_kind(name) for name in rows["name"].cat.categories]
     code = rows["name"].cat.codes.to_numpy()
     known = np.array([kind is not None for kind in kinds] + [False])[code]

@@ -52,7 +52,9 @@ def match_collectives(
         part = calls[rank].assign(rank=rank, turn=turn.reindex(calls[rank]["step"]).to_numpy())
         parts.append(part.dropna(subset="turn"))
     found = pd.concat(parts, ignore_index=True).astype({"turn": np.int64, "kind": str})
-    joint = found["kind"].map(is_joint) & ~((found["kind"] == "send_recv") & point_to_point)
+    joint = found["kind"].map(is_joint).astype(bool) & ~(
+        (found["kind"] == "send_recv") & point_to_point
+    )
     left_out = int((~joint).sum())
     found = found[joint]
     counts = found.groupby(["turn", "kind", "rank"]).size().unstack(fill_value=0)
