@@ -26,6 +26,7 @@ from spark_prof.profiler.process import Process
 from spark_prof.profiler.registry import registry_folder
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.worker import WorkerRecording
+from spark_prof.traces.durable import sync_new
 from spark_prof.traces.pieces import pieces_folder, write_refusal
 
 __all__ = ["STOP_FILE", "Control", "request_name", "start_of"]
@@ -62,6 +63,7 @@ class Control:
     _pid: int = 0
     _signals: bool = False
     _fence: Fence = field(default_factory=Fence)
+    _synced: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     def add_worker(self, worker: Any, settings: Settings | None) -> None:
         """Takes in a worker that was just constructed, and records it if that is wanted."""
@@ -123,8 +125,10 @@ class Control:
             time.sleep(_PERIOD_SECONDS)
             for recording in list(self.recordings):
                 recording.fence.call("progress", recording.process.progress, recording.window)
+                recording.fence.call("sync", self._sync, recording.process)
                 self._fence.call("tend", self._tend_worker, recording)
             for engine in list(self.engines):
+                engine.fence.call("sync", self._sync, engine.process)
                 self._fence.call("tend", self._tend_engine, engine)
             if registry is not None:
                 self._fence.call("request", self._take_request, registry)
@@ -141,6 +145,10 @@ class Control:
         name.write_text(json.dumps(value), encoding="utf-8")
         _at_exit(lambda: name.unlink(missing_ok=True))
         return folder
+
+    def _sync(self, process: Process) -> None:
+        """Tells the disk about new pieces; here, because no step may wait for a disk."""
+        sync_new(process.folder, process.name, self._synced)
 
     def _tend_worker(self, recording: WorkerRecording) -> None:
         if recording.window.closed and not recording.wants_flush:

@@ -48,7 +48,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], *, durable: boo
 def publish(temporary: Path, path: Path, ending: bytes) -> None:
     """Gives a file that foreign code wrote its name, if it is whole.
 
-    Kineto does not say when the disk was full while it wrote.
+    Kineto raises nothing when the disk was full while it wrote.
 
     Args:
         temporary: the written file, in the same folder; it is gone afterwards.
@@ -56,13 +56,15 @@ def publish(temporary: Path, path: Path, ending: bytes) -> None:
         ending: the last bytes of a whole file, white space left aside.
 
     Raises:
-        OSError: it is cut off or cannot be renamed.
+        OSError: it was not written to its end, or cannot be renamed.
     """
     try:
-        with open(temporary, "rb") as file:
+        with suppress(FileNotFoundError), open(temporary, "rb") as file:
             file.seek(-min(64, os.fstat(file.fileno()).st_size), os.SEEK_END)
             if not file.read().rstrip().endswith(ending):
-                raise OSError(f"{path.name} was cut off while it was written; is the disk full?")
+                temporary.unlink()
+        if not temporary.exists():
+            raise OSError(f"{path} was not written to its end; is the disk full?")
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -84,27 +86,32 @@ def sync_folder(path: Path) -> None:
     sync_file(path)
 
 
-def sync_new(folder: Path, process: str, synced: MutableMapping[str, tuple[int, int]]) -> int:
+def sync_new(folder: Path, process: str, synced: MutableMapping[Path, tuple[int, int]]) -> int:
     """Syncs the files of a process that are new or have changed; for a thread of its own.
 
     Args:
         folder: the folder of pieces.
         process: the process, such as ``rank0``.
-        synced: size and time of change of each file when it was synced; kept by the caller.
+        synced: size and time of change of each file when it was synced; the caller keeps it.
 
     Returns:
         How many files were synced.
+
+    Raises:
+        OSError: the disk could not keep one.
     """
     changed = {}
     for path in folder.glob(f"{process}.*"):
         with suppress(FileNotFoundError):
             status = path.stat()
-            if path.is_file() and synced.get(path.name) != (status.st_size, status.st_mtime_ns):
-                changed[path.name] = (status.st_size, status.st_mtime_ns)
-    for name, mark in changed.items():
+            mark = (status.st_size, status.st_mtime_ns)
+            if synced.get(path) != mark:
+                changed[path] = mark
+    for path in changed:
         with suppress(FileNotFoundError):
-            sync_file(folder / name)
-            synced[name] = mark
+            sync_file(path)
     if changed:
-        sync_folder(folder)
+        with suppress(FileNotFoundError):
+            sync_folder(folder)
+    synced.update(changed)
     return len(changed)

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from spark_prof.traces.durable import publish
 from spark_prof.traces.pieces import kineto_name
 
 __all__ = ["TorchBackend"]
@@ -45,6 +46,7 @@ class TorchBackend:
         """Begins to watch; Kineto keeps everything in memory until `stop`."""
         from torch.profiler import profile
 
+        self.discard()  # one whose stop failed would go on, and two at once end in a crash
         self._piece = piece
         self._profile = profile(activities=self._activities)
         self._profile.start()
@@ -64,4 +66,9 @@ class TorchBackend:
         name = kineto_name(self._process, self._piece)
         temporary = self._folder / f".{os.getpid()}.{name}"
         profiled.export_chrome_trace(str(temporary))
-        os.replace(temporary, self._folder / name)
+        try:
+            publish(temporary, self._folder / name, b"}")
+        except OSError:
+            # Where the disk is full, Kineto leaves what it wrote first under a name of its own.
+            temporary.with_name(f"{temporary.name}.tmp").unlink(missing_ok=True)
+            raise
