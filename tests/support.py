@@ -59,7 +59,7 @@ def rows(dtype: np.dtype[Any], *items: Mapping[str, int]) -> np.ndarray[Any, Any
 def step(number: int, start: int, end: int, phase: str = "decode", **counts: int) -> dict[str, int]:
     """A step; its key is its number plus 100, and it has one request unless `counts` says so."""
     kind = "prefill" if phase == "prefill" else "decode"
-    usual = {"key": number + 100, f"{kind}_requests": 1, f"{kind}_tokens": 1}
+    usual = {"key": number + 100, f"{kind}_requests": 1, f"{kind}_tokens": 1, "watched": 1}
     times = {"start_ns": ORIGIN + start, "end_ns": ORIGIN + end}
     fixed = {"step": number, "phase": PHASES.index(phase), "thread": THREAD}
     return usual | counts | fixed | times

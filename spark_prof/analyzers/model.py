@@ -290,6 +290,31 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Overhead:
+    """What watching cost at one batch size, by turns of watched and merely timed steps.
+
+    Attributes:
+        batch_size: requests that decode.
+        ratio: time of a watched step over that of a timed one, median over the stretches.
+        lowest: the smallest ratio of a stretch.
+        highest: the largest.
+        stretches: watched stretches that lie between two timed ones.
+        watched_us: median time of a watched step.
+        timed_us: median time of a timed step.
+        run_ratio: the whole run, switches and writing included, over as many timed steps.
+    """
+
+    batch_size: int
+    ratio: float
+    lowest: float
+    highest: float
+    stretches: int
+    watched_us: float
+    timed_us: float
+    run_ratio: float
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that one report says."""
 
@@ -299,7 +324,7 @@ class Report:
     books: tuple[Books, ...]
     """One for all steps first, then one a phase that occurs."""
     wall_us: float
-    """First step's start to last step's end."""
+    """First step's start to last step's end, without what lies between two flushed pieces."""
     coverage: Coverage
     components: tuple[ComponentRow, ...]
     layers: tuple[LayerRow, ...]
@@ -312,3 +337,5 @@ class Report:
     """What the recording lost and what the reader must know before believing a figure."""
     collectives: Collectives = Collectives()
     """Of a run with several ranks; empty for one rank."""
+    overhead: tuple[Overhead, ...] = ()
+    """What watching cost, one row a batch size; empty without stretches."""

@@ -122,7 +122,8 @@ def _replayed(bundle: Bundle, rank: int, rows: pd.DataFrame) -> npt.NDArray[np.b
     graphs = host.loc[host["name"].isin(graph_launches), "correlation"]
     inside = rows["correlation"].isin(graphs) & (rows["correlation"] >= 0) & (rows["step"] >= 0)
     seen = nodes_of(bundle, rank, rows["graph_node"].to_numpy(np.int64)) != 0
-    return inside.to_numpy(bool) & ~seen
+    unseen: npt.NDArray[np.bool_] = inside.to_numpy(bool) & ~seen
+    return unseen
 
 
 def _products(bundle: Bundle, rank: int) -> dict[str, int]:

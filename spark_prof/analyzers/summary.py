@@ -23,6 +23,7 @@ from spark_prof.analyzers.model import (
     Steps,
 )
 from spark_prof.analyzers.notes import notes_of
+from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.ranks.summary import RankShare, collectives_of
 from spark_prof.analyzers.windows import step_windows
@@ -65,7 +66,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         gpu=_gpu(bundle.facts(rank)),
         steps=summary,
         books=all_books,
-        wall_us=float(steps["finish_ns"].max() - steps["begin_ns"].min()) / 1e3,
+        wall_us=_wall_us(steps),
         coverage=coverage,
         components=components,
         layers=layer_rows(kernels),
@@ -78,7 +79,14 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         findings=(),
         notes=notes_of(bundle, rank, summary, coverage, all_books),
         collectives=collectives,
+        overhead=overhead_of(bundle, rank),
     )
+
+
+def _wall_us(steps: pd.DataFrame) -> float:
+    """How long the steps took, piece by piece: between two pieces others may have run."""
+    pieces = steps.groupby("piece")
+    return float((pieces["finish_ns"].max() - pieces["begin_ns"].min()).sum()) / 1e3
 
 
 def _steps(steps: pd.DataFrame) -> Steps:

@@ -28,11 +28,13 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
         kernels: the rank's kernels, at least `step` and `end_ns`.
 
     Returns:
-        The `steps` table indexed by step, with `begin_ns` and `finish_ns` of the step's window,
-        `engine_ns` (the iteration's length by the engine's own clock, NaN where unknown),
+        The watched steps of the `steps` table indexed by step, with `begin_ns` and `finish_ns` of
+        the step's window, `engine_ns` (the iteration's length by the engine's own clock, NaN where
+        unknown),
         `output_tokens` and `output_requests` (NaN where unknown).
     """
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
+    steps = steps[steps["watched"]]
     steps = steps.join(_engine_rows(bundle, steps))
     # A fill value keeps integers: as floats, nanoseconds since 1970 would lose their last digits.
     last_end = kernels.groupby("step")["end_ns"].max().reindex(steps.index, fill_value=0)

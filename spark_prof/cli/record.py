@@ -52,6 +52,25 @@ def record(
     decode_only: Annotated[
         bool, typer.Option("--decode-only", help="Record only steps without any prefill.")
     ] = False,
+    steady: Annotated[
+        bool,
+        typer.Option(
+            "--steady",
+            help="Record --steps decode steps of each batch size, once their times have settled.",
+        ),
+    ] = False,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="With --steady: end when these batch sizes are done."),
+    ] = None,
+    stretches: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WATCHED/PERIOD",
+            help="Watch so many steps of each period and only time the others, which shows what "
+            "watching costs; 25/50 with --steady.",
+        ),
+    ] = None,
     backend: Annotated[Backend, typer.Option(help="What watches the kernels.")] = Backend.AUTO,
     counters: Annotated[
         bool, typer.Option("--counters", help="Also sample the GPU's hardware counters.")
@@ -68,11 +87,18 @@ def record(
             "spark-prof record -- vllm serve MODEL"
         )
     folder = (out or Path(time.strftime("spark-prof-%Y%m%d-%H%M%S"))).absolute()
+    if batch_sizes and not steady:
+        raise CommandError("--batch-sizes belongs to --steady; give both")
+    stretch, period = _stretches(stretches or ("25/50" if steady else ""))
     settings = Settings(
         bundle=str(folder),
         steps=steps,
         warmup_steps=warmup_steps,
         decode_only=decode_only,
+        steady=steady,
+        batch_sizes=_numbers(batch_sizes, ",", "--batch-sizes 1,8") if batch_sizes else (),
+        stretch=stretch,
+        period=period,
         backend=backend.value,
         counters=counters,
     )
@@ -95,6 +121,23 @@ def record(
     if code:
         _say(f"the command itself ended with exit code {code}")
     return 1 if code else 0
+
+
+def _stretches(text: str) -> tuple[int, int]:
+    """Watched steps and period; zeros watch every step."""
+    if not text:
+        return 0, 0
+    numbers = _numbers(text, "/", "--stretches 50/1000")
+    if len(numbers) != 2 or numbers[0] >= numbers[1]:
+        raise CommandError(f"{text!r} is no stretch; give --stretches 50/1000, say")
+    return numbers[0], numbers[1]
+
+
+def _numbers(text: str, separator: str, example: str) -> tuple[int, ...]:
+    parts = text.split(separator)
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise CommandError(f"{text!r} is no list of whole numbers; give {example}, say")
+    return tuple(map(int, parts))
 
 
 def _say(line: str) -> None:

@@ -63,7 +63,7 @@ def recording(report: Report) -> Section:
             "This engine ran on a CPU: the rows below are CPU operators, not GPU kernels, "
             "and say nothing about how fast a GPU would be.",
         )
-    elif run.execution.startswith("eager"):
+    elif run.execution.startswith("eager") and "CUDA graphs" not in run.execution:
         intro = (
             "Eager execution: without CUDA graphs the host's launches take part of each step. "
             "Read the kernels' times and shares here, not the time per token.",

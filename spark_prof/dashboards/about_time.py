@@ -16,7 +16,7 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["books", "components", "host_gap", "steps"]
+__all__ = ["books", "components", "host_gap", "overhead", "steps"]
 
 _MUCH_UNNAMED = 0.05
 
@@ -156,3 +156,33 @@ def host_gap(report: Report) -> Section:
     reason = "no operator ran." if cpu else "nothing ran: the GPU waits for the host."
     intro = (f"Time inside a step in which {reason}",)
     return Section("host_gap", heading, columns, rows, intro)
+
+
+def overhead(report: Report) -> Section:
+    """Says what watching cost, where steps without it were timed in the same run."""
+    columns = (
+        Column("Requests", "number"),
+        Column("Watched", "number"),
+        Column("Only timed", "number"),
+        Column("Ratio", "number"),
+        Column("Lowest to highest"),
+        Column("Stretches", "number", optional=True),
+        Column("Whole run", "number"),
+    )
+    rows = tuple(
+        (
+            count(row.batch_size),
+            microseconds(row.watched_us),
+            microseconds(row.timed_us),
+            f"{row.ratio:.3f} x",
+            f"{row.lowest:.3f} to {row.highest:.3f} x",
+            count(row.stretches),
+            f"{row.run_ratio:.3f} x",
+        )
+        for row in report.overhead
+    )
+    intro = (
+        "Stretches of watched decode steps took turns with steps that were only timed. The whole "
+        "run contains both and the switches between them.",
+    )
+    return Section("overhead", "What watching cost", columns, rows, intro)

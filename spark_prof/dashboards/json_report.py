@@ -42,6 +42,7 @@ def render(report: Report) -> str:
         "modules": [asdict(row) for row in report.modules],
         "ranks": [asdict(row) for row in report.ranks],
         "collectives": asdict(report.collectives),
+        "overhead": [asdict(row) for row in report.overhead],
         "findings": [asdict(found) for found in report.findings],
         "notes": list(report.notes),
     }

@@ -23,6 +23,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_layers.layers(report, layer_columns),
         about_time.books(report),
         about_time.host_gap(report),
+        about_time.overhead(report),
         about_ranks.ranks(report),
         about_ranks.collectives(report),
         about_ranks.slow_steps(report),

@@ -62,7 +62,7 @@ def _follow(
     processes: Sequence[psutil.Process], settings: Settings, say: Callable[[str], None]
 ) -> Bundle:
     """Waits for the window and makes the bundle; Ctrl-C ends the window."""
-    watcher = Watcher(pieces_folder(settings.folder), settings.steps, say)
+    watcher = Watcher(pieces_folder(settings.folder), settings.watched_steps, say)
     state = "complete"
     try:
         while not watcher.done():

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ class Process:
         if shown == self._shown and not finished:
             return
         self._shown = shown
-        counts = asdict(window)
+        counts = {"passed": window.passed, "recorded": window.recorded, "closed": window.closed}
         value = counts | {"state": window.state.name, "finished": finished, "pid": os.getpid()}
         write_json(self.folder, progress_name(self.name), value)
 

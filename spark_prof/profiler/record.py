@@ -108,7 +108,7 @@ def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, i
     command = recognise(argv)
     folder = settings.folder
     prepare_bundle(folder, argv, settings)
-    watcher = Watcher(pieces_folder(folder), settings.steps, say)
+    watcher = Watcher(pieces_folder(folder), settings.watched_steps, say)
     try:
         with tempfile.TemporaryDirectory(prefix="spark-prof-") as staging:
             return _run(command, settings, watcher, Path(staging), say)

@@ -30,6 +30,10 @@ class Settings:
         decode_only: record only steps in which every request generates.
         backend: what watches the kernels: cupti, torch, nsys, none for steps and ranges only, or
             auto for cupti on an NVIDIA GPU and torch elsewhere.
+        steady: record the steady state only: decode steps of each batch size, once settled.
+        batch_sizes: the batch sizes to wait for in the steady state; none for any.
+        stretch: steps of a turn that are watched, the rest is only timed; 0 watches all.
+        period: steps of a turn.
         steps_per_piece: recorded steps after which a piece is flushed.
         faults: hooks that shall fail when first called; how the tests prove the fences.
         counters: also sample the GPU's hardware counters.
@@ -40,6 +44,10 @@ class Settings:
     warmup_steps: int = 0
     decode_only: bool = False
     backend: str = "auto"
+    steady: bool = False
+    batch_sizes: tuple[int, ...] = ()
+    stretch: int = 0
+    period: int = 0
     steps_per_piece: int = 256
     faults: tuple[str, ...] = ()
     counters: bool = False
@@ -53,6 +61,11 @@ class Settings:
     def pieces(self) -> Path:
         """Where the recorded processes write."""
         return pieces_folder(self.folder)
+
+    @property
+    def watched_steps(self) -> int:
+        """Steps after which the window closes; 0 where nobody knows."""
+        return self.steps * (len(self.batch_sizes) if self.steady else 1)
 
     def to_json(self) -> str:
         """The settings as one line of JSON."""
@@ -68,7 +81,8 @@ class Settings:
         value = {name: item for name, item in value.items() if name in known}
         if not isinstance(value.get("bundle"), str):
             raise ValueError("settings name no bundle")
-        return cls(**(value | {"faults": tuple(value.get("faults") or ())}))
+        lists = {name: tuple(value.get(name) or ()) for name in ("faults", "batch_sizes")}
+        return cls(**(value | lists))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings | None:

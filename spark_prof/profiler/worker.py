@@ -22,8 +22,9 @@ from spark_prof.profiler.introspect import describe_layers
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute
 from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.steady import SteadyWindow
 from spark_prof.profiler.targets import PHASE_MODULES, phase_modules
-from spark_prof.profiler.window import Window
+from spark_prof.profiler.window import Stretches, Take, Window
 from spark_prof.traces.pieces import EVENT_DTYPE, STEP_DTYPE, array_name
 
 __all__ = ["WorkerRecording"]
@@ -60,12 +61,12 @@ class WorkerRecording:
         self._process = process
         self._fence = Fence(process.log, settings.faults)
         self._marker = CallMarker(self._fence)
-        self._window = Window(settings.steps, settings.warmup_steps, settings.decode_only)
+        self._window = _window(settings)
         self._backend: Backend | None = None
         self._prepared = self._watching = self._loading = self._stop = False
         self._entered = self._finishing = False
         self.flush_when_idle = False
-        self._open: tuple[Batch, int] | None = None
+        self._open: tuple[Batch, int, bool] | None = None
         self._steps: list[tuple[int, ...]] = []
         self._number = self._piece = 0
         self._undo: list[Callable[[], None]] = []
@@ -155,7 +156,8 @@ class WorkerRecording:
         if self._prepared or self._window.closed:
             return
         self._prepare()
-        if not (self._settings.warmup_steps or self._settings.decode_only):
+        settings = self._settings
+        if not (settings.warmup_steps or settings.decode_only or settings.steady):
             self._watch()
 
     def _around_execute(self, original: Any, *arguments: Any, **named: Any) -> Any:
@@ -198,15 +200,17 @@ class WorkerRecording:
         batch = read_batch(output)
         if not self._prepared:
             self._prepare()
-        wanted = self._window.wants(batch)
-        if len(self._steps) >= self._settings.steps_per_piece or not wanted:
+        now = time.time_ns()
+        take = self._window.wants(batch, now)
+        ended = self._watching and take is not Take.WATCH
+        if ended or take is Take.SKIP or len(self._steps) >= self._settings.steps_per_piece:
             self._fence.call("flush", self._flush)
-        if not wanted:
+        if take is Take.SKIP:
             return
-        if not self._watching:
+        if take is Take.WATCH and not self._watching:
             self._watch()
         now = time.time_ns()
-        self._open = (batch, now)
+        self._open = (batch, now, take is Take.WATCH)
         self._event(_PREPARE, now)
 
     def _event(self, code: int, now: int | None = None) -> None:
@@ -216,7 +220,7 @@ class WorkerRecording:
     def _end_step(self) -> None:
         if self._open is None:
             return
-        (batch, start), self._open = self._open, None
+        (batch, start, watched), self._open = self._open, None
         end = time.time_ns()
         self._marker.close(end)
         self._steps.append(
@@ -224,11 +228,12 @@ class WorkerRecording:
                 self._number, batch.key, batch.phase, start, end,
                 batch.prefill_requests, batch.prefill_tokens,
                 batch.decode_requests, batch.decode_tokens,
-                batch.context_tokens, self._process.thread,
+                batch.context_tokens, self._process.thread, watched,
             )
         )  # fmt: skip
         self._number += 1
-        self._window.count()
+        if watched:
+            self._window.count()
         if self._stop:
             self._window.closed = True
         # Flushing takes long enough to be felt by a request: if it can, it waits for a pause.
@@ -273,3 +278,10 @@ class WorkerRecording:
         self._process.write(array_name(self._process.name, "steps", self._piece), steps)
         self._steps.clear()
         self._piece += 1
+
+
+def _window(settings: Settings) -> Window:
+    stretches = Stretches(settings.stretch, settings.period)
+    if settings.steady:
+        return SteadyWindow(settings.steps, stretches, settings.batch_sizes)
+    return Window(settings.steps, settings.warmup_steps, settings.decode_only, stretches)

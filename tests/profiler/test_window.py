@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_prof.profiler.batch import Batch
-from spark_prof.profiler.window import State, Window
+from spark_prof.profiler.window import State, Take, Window
 
 PREFILL, DECODE = Batch(1, 1, 5, 0, 0, 0), Batch(2, 0, 0, 1, 1, 5)
 MIXED = Batch(3, 1, 5, 1, 1, 5)
@@ -16,7 +16,7 @@ def recorded(window: Window, phases: str) -> str:
     """The phases of the steps that the window took."""
     taken = ""
     for letter in phases:
-        if window.wants(LETTERS[letter]):
+        if window.wants(LETTERS[letter], 0) is Take.WATCH:
             taken += letter
             window.count()
     return taken

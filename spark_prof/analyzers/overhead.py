@@ -1,0 +1,75 @@
+"""What watching cost, measured in the recording itself.
+
+In a recording with stretches (`--stretches`, `--steady`) watched steps take turns with steps that
+are only timed. Each watched stretch is compared with the timed ones right before and after it, of
+the same batch size, so that growing contexts and drifting clocks cancel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.analyzers.model import Overhead
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["overhead_of"]
+
+_SETTLING = 2
+"""Intervals at the begin of a stretch that still feel the switch."""
+
+_FEWEST = 3
+"""Intervals that a stretch must have to be counted."""
+
+
+def overhead_of(bundle: Bundle, rank: int) -> tuple[Overhead, ...]:
+    """The overhead for each batch size that has watched stretches between timed ones.
+
+    The time of a step is that from its begin to the next one's, as the worker saw them.
+    """
+    columns = ["step", "phase", "start_ns", "decode_requests", "watched"]
+    steps = bundle.frame("steps", rank, columns).sort_values("step")
+    if steps["watched"].all() or not len(steps):
+        return ()
+    steps = steps[steps["phase"] == "decode"]
+    follows = (steps["step"].diff() == 1) & (steps["decode_requests"].diff() == 0)
+    run = (~follows).cumsum()
+    stretch = (~follows | steps["watched"].ne(steps["watched"].shift())).cumsum()
+    steps = steps.assign(run=run, stretch=stretch, took=-steps["start_ns"].diff(-1))
+    # The last step of a run has no next one, and the last of a stretch contains the switch.
+    steps = steps[steps["run"].eq(steps["run"].shift(-1))]
+    sizes = sorted(steps["decode_requests"].unique().tolist())
+    found = (_of_size(size, steps[steps["decode_requests"] == size]) for size in sizes)
+    return tuple(overhead for overhead in found if overhead is not None)
+
+
+def _of_size(size: int, steps: pd.DataFrame) -> Overhead | None:
+    inner = steps[steps["stretch"].eq(steps["stretch"].shift(-1))]
+    inner = inner[inner.groupby("stretch").cumcount() >= _SETTLING]
+    table = inner.groupby("stretch").agg(
+        took=("took", "median"), count=("took", "size"), run=("run", "first"),
+        watched=("watched", "first"),
+    )  # fmt: skip
+    table = table[table["count"] >= _FEWEST]
+    before, after = table.shift(1), table.shift(-1)
+    paired = table["watched"] & ~_flag(before["watched"], True) & ~_flag(after["watched"], True)
+    paired &= (before["run"] == table["run"]) & (after["run"] == table["run"])
+    if not paired.any():
+        return None
+    beside = (before["took"] + after["took"])[paired] / 2
+    ratios = (table["took"][paired] / beside).to_numpy(np.float64)
+    timed = float(table["took"][~table["watched"]].median())
+    return Overhead(
+        batch_size=size,
+        ratio=float(np.median(ratios)),
+        lowest=float(ratios.min()),
+        highest=float(ratios.max()),
+        stretches=len(ratios),
+        watched_us=float(table["took"][table["watched"]].median()) / 1e3,
+        timed_us=timed / 1e3,
+        run_ratio=float(steps["took"].sum()) / (len(steps) * timed),
+    )
+
+
+def _flag(column: pd.Series, missing: bool) -> pd.Series:
+    return column.map({True: True, False: False}).fillna(missing).astype(bool)
