@@ -72,14 +72,15 @@ def _by_collectives(works: Sequence[Teamwork], here: set[int], there: set[int]) 
         both = [
             calls[calls["rank"].isin(side)]
             .groupby("call")
-            .agg(start=("start_ns", "max"), end=("end_ns", "min"))
-            for side in (here, there)
+            .agg({"start_ns": "max", "end_ns": "min"})
+            .add_suffix(name)
+            for side, name in ((here, "_here"), (there, "_there"))
         ]
-        sides.append(both[0].join(both[1], lsuffix="_here", rsuffix="_there", how="inner"))
+        sides.append(both[0].join(both[1], how="inner"))
     if not sides:
         return None
     rows = pd.concat(sides)
-    columns = ("start_here", "end_here", "start_there", "end_there")
+    columns = ("start_ns_here", "end_ns_here", "start_ns_there", "end_ns_there")
     return offset_of_collectives(*(rows[name].to_numpy(np.int64) for name in columns))
 
 
