@@ -1,0 +1,1 @@
+"""What the sampled hardware counters say about kernels, one question a file."""

@@ -1,0 +1,101 @@
+"""Finds the calls that share an amount: the same kernel of the same step, replayed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.counters.folding import Calls
+
+__all__ = ["Slotted", "in_parts", "sampled_steps", "slotted"]
+
+_MOST_PARTS = 8
+_FEWEST_PARTS = 3
+
+
+@dataclass(frozen=True)
+class Slotted:
+    """The kernels of steps that are alike.
+
+    Attributes:
+        calls: one entry a kernel.
+        slots: one row a slot: name, component, us (mean duration) and count (calls a step).
+    """
+
+    calls: Calls
+    slots: pd.DataFrame
+
+
+def sampled_steps(kernels: pd.DataFrame, begin: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The steps during whose kernels a sample began.
+
+    Args:
+        kernels: step, start_ns and end_ns.
+        begin: when each sample began, ascending.
+    """
+    spans = kernels[kernels["step"] >= 0].groupby("step").agg({"start_ns": "min", "end_ns": "max"})
+    first = np.searchsorted(begin, spans["start_ns"])
+    last = np.searchsorted(begin, spans["end_ns"])
+    found: npt.NDArray[np.int64] = spans.index[last > first].to_numpy(np.int64)
+    return found
+
+
+def slotted(kernels: pd.DataFrame) -> Slotted:
+    """Gives each kernel its slot: graph node and name, and which of those it is in its step.
+
+    Args:
+        kernels: name, component, start_ns, end_ns, step and graph_node of steps of one batch.
+    """
+    ordered = kernels.sort_values(["step", "start_ns"], kind="stable")
+    keys = ["graph_node", "name", "component"]
+    # One number a kind of kernel, then one a place: categories would multiply otherwise.
+    kind = ordered.groupby(keys, observed=True, sort=False).ngroup()
+    turn = ordered.assign(kind=kind).groupby(["step", "kind"], sort=False).cumcount()
+    slot = ordered.assign(kind=kind, turn=turn).groupby(["kind", "turn"], sort=False).ngroup()
+    start, end = (ordered[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    step = ordered["step"].to_numpy(np.int64)
+    calls = Calls(start, end, slot.to_numpy().astype(np.int64), step)
+    steps = max(ordered["step"].nunique(), 1)
+    rows = ordered.assign(slot=slot, us=(end - start) / 1e3).groupby("slot", sort=True)
+    slots = rows.agg(
+        name=("name", "first"), component=("component", "first"),
+        us=("us", "mean"), count=("us", "size"),
+    )  # fmt: skip
+    return Slotted(calls, slots.assign(count=slots["count"] / steps))
+
+
+def in_parts(
+    calls: Calls, slots: pd.DataFrame, interval_ns: float, most: int
+) -> tuple[Calls, npt.NDArray[np.int64]]:
+    """Cuts each call into parts that count for themselves: a kernel's traffic is not even.
+
+    Args:
+        calls: the calls.
+        slots: their slots, in order.
+        interval_ns: length of a sample.
+        most: how many parts there may be altogether; all calls stay whole where that is too few.
+
+    Returns:
+        The parts as calls, and for each of their slots the slot it is a part of.
+    """
+    wanted = np.ceil(slots["us"].to_numpy() * 1e3 / interval_ns)
+    parts = np.clip(wanted, _FEWEST_PARTS, _MOST_PARTS).astype(np.int64)
+    if parts.sum() > most:
+        parts = np.full(
+            len(slots), max(1, min(_FEWEST_PARTS, most // max(len(slots), 1))), np.int64
+        )
+    first = np.cumsum(parts) - parts
+    count = parts[calls.slot]
+    call = np.repeat(np.arange(len(count)), count)
+    number = np.arange(len(call)) - np.repeat(np.cumsum(count) - count, count)
+    start, length, of = calls.start_ns[call], (calls.end_ns - calls.start_ns)[call], count[call]
+    cut = Calls(
+        (start + length * number // of).astype(np.int64),
+        (start + length * (number + 1) // of).astype(np.int64),
+        first[calls.slot[call]] + number,
+        calls.step[call],
+    )
+    return cut, np.repeat(np.arange(len(parts)), parts)
