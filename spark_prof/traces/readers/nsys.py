@@ -1,0 +1,251 @@
+"""Reads what one process did on the GPU from an SQLite export of Nsight Systems.
+
+The tables and what their numbers mean: NVIDIA's "Nsight Systems Exporter", SQLite schema, and the
+ENUM tables of real exports of versions 2022.4 to 2026.2. A kernel and the API call that launched it
+share a correlation number, which counts anew in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.traces.readers.nsys_clock import Clock, read_clock
+from spark_prof.traces.readers.nsys_file import (
+    GRAPH,
+    ID_MASK,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    PROCESS_SHIFT,
+    RUNTIME,
+    NsysFile,
+    open_export,
+)
+from spark_prof.traces.readers.trace import Trace
+from spark_prof.traces.tables import empty_frame
+
+__all__ = ["WHOLE_GRAPH", "nsys_trace"]
+
+Int64s = npt.NDArray[np.int64]
+
+WHOLE_GRAPH = "CUDA graph (its kernels were not traced)"
+"""The row of a graph launch that nsys traced as a whole."""
+
+_QUEUE_NS = 5_000_000_000
+"""Work starts on the GPU at most this long after its launch."""
+
+_ROUNDING_NS = 1_000_000
+_UNMATCHED = 0.1
+"""Above this share of launches without work on the GPU, the report is not whole."""
+
+_LAUNCHES = ("launch", "memcpy", "memset")
+_COPIES = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
+_MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
+
+_PLACE = {
+    "start": 0, "end": 0, "deviceId": 0, "streamId": 0, "correlationId": -1, "graphNodeId": 0,
+}  # fmt: skip
+_GEOMETRY = dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), 0)
+_KERNEL = {
+    "demangledName": -1, "shortName": -1, "registersPerThread": 0, "staticSharedMemory": 0,
+    "dynamicSharedMemory": 0,
+}  # fmt: skip
+
+
+def nsys_trace(path: Path, pid: int, start_ns: int, end_ns: int) -> Trace:
+    """Reads what a process launched between two moments, whenever the GPU then ran it.
+
+    Args:
+        path: the export.
+        pid: the process.
+        start_ns: first moment, ns since the epoch.
+        end_ns: last moment.
+
+    Raises:
+        CommandError: it is no whole export, or does not say when its session started.
+    """
+    with open_export(path) as export:
+        clock = read_clock(export)
+        window = _Window(export, clock, pid, start_ns, end_ns)
+        launches = window.launches()
+        gpu = pd.concat([frame for frame in window.gpu() if len(frame)] or [_no_work()])
+        return _trace(window, gpu, launches)
+
+
+class _Window:
+    """One process in one stretch of an export."""
+
+    def __init__(
+        self, export: NsysFile, clock: Clock, pid: int, start_ns: int, end_ns: int
+    ) -> None:
+        self._export, self._clock, self._pid = export, clock, pid
+        self.start_ns, self.end_ns = start_ns, end_ns
+        self._first = clock.from_epoch(start_ns) - _ROUNDING_NS
+        self._last = clock.from_epoch(end_ns) + _ROUNDING_NS
+
+    def launches(self) -> pd.DataFrame:
+        """The API calls from a while before the window to its end."""
+        wanted = {"start": 0, "end": 0, "globalTid": -1, "correlationId": -1, "nameId": -1}
+        rows = self._read(RUNTIME, wanted, "globalTid", self._first - _QUEUE_NS, self._last)
+        return pd.DataFrame(
+            {
+                "name": self._export.names(rows["nameId"]),
+                "start_ns": self._clock.to_epoch(rows["start"]),
+                "end_ns": self._clock.to_epoch(rows["end"]),
+                "thread": rows["globalTid"] & ID_MASK,
+                "correlation": rows["correlationId"],
+            }
+        )
+
+    def gpu(self) -> list[pd.DataFrame]:
+        """The GPU's rows from the window's begin to a while after its end, a frame per table."""
+        kernels = self._work(KERNEL, _KERNEL | _GEOMETRY)
+        # A demangled name says which instance of a template ran; the short name is its last word.
+        named = np.where(
+            kernels["demangledName"] >= 0, kernels["demangledName"], kernels["shortName"]
+        )
+        copies = self._work(MEMCPY, {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1})
+        sets = self._work(MEMSET, {"bytes": 0, "memKind": -1})
+        graphs = self._work(GRAPH, {})
+        shared = kernels["staticSharedMemory"] + kernels["dynamicSharedMemory"]
+        return [
+            self._frame(kernels, "kernel", self._export.names(named)).assign(
+                grid=_triples(kernels, "grid"),
+                block=_triples(kernels, "block"),
+                registers=kernels["registersPerThread"],
+                shared_bytes=shared,
+            ),
+            self._frame(copies, "memcpy", _copy_names(copies)).assign(bytes=copies["bytes"]),
+            self._frame(sets, "memset", _set_names(sets)).assign(bytes=sets["bytes"]),
+            self._frame(graphs, "kernel", WHOLE_GRAPH),
+        ]
+
+    def overhead(self) -> pd.DataFrame:
+        """What the profiler itself cost meanwhile, in this process."""
+        for table in ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD"):
+            if not self._export.has(table, "start", "end", "nameId", "globalTid"):
+                continue
+            wanted = {"start": 0, "end": 0, "nameId": -1}
+            rows = self._read(table, wanted, "globalTid", self._first, self._last)
+            if len(rows["start"]):
+                return pd.DataFrame(
+                    {
+                        "name": self._export.names(rows["nameId"]),
+                        "start_ns": self._clock.to_epoch(rows["start"]),
+                        "end_ns": self._clock.to_epoch(rows["end"]),
+                    }
+                )
+        return empty_frame("overhead")
+
+    def _work(self, table: str, more: Mapping[str, int]) -> dict[str, Int64s]:
+        wanted = _PLACE | dict(more)
+        return self._read(table, wanted, "globalPid", self._first, self._last + _QUEUE_NS)
+
+    def _read(
+        self, table: str, wanted: Mapping[str, int], owner: str, first: int, last: int
+    ) -> dict[str, Int64s]:
+        if not self._export.has(table, "start", "end", owner):
+            return {name: np.empty(0, np.int64) for name in wanted}
+        where = f"start BETWEEN ? AND ? AND ({owner} >> {PROCESS_SHIFT}) & {ID_MASK} = ?"
+        return self._export.integers(table, wanted, where, (first, last, self._pid))
+
+    def _frame(
+        self,
+        rows: Mapping[str, Int64s],
+        kind: str,
+        names: npt.NDArray[np.object_] | list[str] | str,
+    ) -> pd.DataFrame:
+        return pd.DataFrame(
+            {
+                "name": names,
+                "kind": kind,
+                "start_ns": self._clock.to_epoch(rows["start"]),
+                "end_ns": self._clock.to_epoch(rows["end"]),
+                "device": rows["deviceId"],
+                "stream": rows["streamId"],
+                "correlation": rows["correlationId"],
+                "graph_node": rows["graphNodeId"],
+                "grid": "",
+                "block": "",
+                "registers": 0,
+                "shared_bytes": 0,
+                "bytes": 0,
+                "cubin": "",
+            },
+            index=range(len(rows["start"])),
+        )
+
+
+def _trace(window: _Window, gpu: pd.DataFrame, launches: pd.DataFrame) -> Trace:
+    """Keeps what was launched inside the window, and says what that lacks."""
+    inside = launches["start_ns"].between(window.start_ns, window.end_ns)
+    ran = gpu["correlation"].isin(launches["correlation"][inside])
+    # Work whose launch is not in the report counts by when it ran.
+    unknown = ~gpu["correlation"].isin(launches["correlation"])
+    kept = ran | (unknown & gpu["start_ns"].between(window.start_ns, window.end_ns))
+    gpu = gpu[kept].reset_index(drop=True)
+    named = launches["name"].str.lower().str.contains("|".join(_LAUNCHES))
+    started = launches["correlation"].isin(gpu["correlation"])
+    return Trace(
+        gpu=gpu,
+        launches=launches[inside & (named | started)].reset_index(drop=True),
+        operators=empty_frame("overhead").assign(part=0, thread=0),
+        overhead=window.overhead(),
+        lost=_lost(gpu, launches[inside & named], int((unknown & kept).sum())),
+    )
+
+
+def _lost(gpu: pd.DataFrame, launches: pd.DataFrame, unknown: int) -> tuple[str, ...]:
+    lost = []
+    graphs = int((gpu["name"] == WHOLE_GRAPH).sum())
+    if graphs:
+        lost.append(
+            f"{graphs} CUDA graph launches were traced as a whole: the kernels inside them, with "
+            "their names, layers and components, are missing; trace with --cuda-graph-trace=node"
+        )
+    idle = int((~launches["correlation"].isin(gpu["correlation"])).sum())
+    if idle > _UNMATCHED * len(launches):
+        lost.append(
+            f"{idle} of {len(launches)} launches have no kernel in the nsys report; an nsys that "
+            "is older than the driver misses kernels, take the one of your CUDA toolkit or a newer"
+        )
+    if unknown:
+        lost.append(f"{unknown} kernels and copies have no launch in the nsys report, so no step")
+    return tuple(lost)
+
+
+def _no_work() -> pd.DataFrame:
+    frame = empty_frame("kernels").drop(columns=["part", "step", "module", "layer"])
+    numbers = ("start_ns", "end_ns", "device", "stream", "correlation", "graph_node", "bytes")
+    return frame.astype(dict.fromkeys((*numbers, "registers", "shared_bytes"), np.int64))
+
+
+def _triples(rows: Mapping[str, Int64s], name: str) -> npt.NDArray[np.object_]:
+    """The three numbers of each row as `x,y,z`; few of them differ."""
+    numbers = np.stack([rows[f"{name}{axis}"] for axis in "XYZ"], axis=1)
+    unique, position = np.unique(numbers, axis=0, return_inverse=True)
+    texts = np.array([",".join(map(str, row)) for row in unique.tolist()], dtype=object)
+    return texts[position.reshape(-1)] if len(texts) else texts
+
+
+def _word(words: tuple[str, ...], number: int) -> str:
+    return words[number] if 0 <= number < len(words) else ""
+
+
+def _copy_names(rows: Mapping[str, Int64s]) -> list[str]:
+    """Copies named as PyTorch's profiler names them, such as Memcpy HtoD (Pinned -> Device)."""
+    kinds = zip(*(rows[name].tolist() for name in ("copyKind", "srcKind", "dstKind")), strict=True)
+    names = []
+    for kind, source, target in kinds:
+        way = f" ({_word(_MEMORY, source)} -> {_word(_MEMORY, target)})" if source >= 0 else ""
+        names.append(f"Memcpy {_word(_COPIES, kind)}".rstrip() + way)
+    return names
+
+
+def _set_names(rows: Mapping[str, Int64s]) -> list[str]:
+    return [f"Memset ({_word(_MEMORY, kind) or 'Unknown'})" for kind in rows["memKind"].tolist()]

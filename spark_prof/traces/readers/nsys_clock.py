@@ -1,0 +1,117 @@
+"""Turns the times of an nsys export into nanoseconds since the epoch.
+
+An export counts from the start of its session, of which it knows the moment. Its clock is not the
+one that `time.time_ns` reads, and over minutes they drift apart by more than a kernel lasts. So
+spark-prof's workers leave marks that name the time, and what lies between two is interpolated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:  # a worker that only leaves marks may run where Python has no sqlite3
+    from spark_prof.traces.readers.nsys_file import NsysFile
+
+__all__ = ["CLOCK_MARK", "Clock", "read_clock"]
+
+Int64s = npt.NDArray[np.int64]
+
+CLOCK_MARK = "spark_prof clock "
+"""What an NVTX mark begins with that names the time, in ns since the epoch."""
+
+_MARK = 34
+"""NVTX_EVENTS.eventType of a mark."""
+
+_BURST_NS = 10_000_000
+"""Marks closer together than this measure one offset."""
+
+_LATEST_NS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Offsets between an export's time and the epoch's.
+
+    Attributes:
+        times: moments in the export's time at which the offset was measured, ascending.
+        offsets: ns to add then.
+        marked: whether marks measured it; else it is the session's start alone.
+    """
+
+    times: Int64s
+    offsets: Int64s
+    marked: bool
+
+    def to_epoch(self, times: Int64s) -> Int64s:
+        """Times of the export as ns since the epoch."""
+        return times + self._offset(times)
+
+    def from_epoch(self, time_ns: int) -> int:
+        """A moment in the export's time."""
+        rough = np.array([time_ns - int(self.offsets[0])], np.int64)
+        return time_ns - int(self._offset(rough)[0])
+
+    @property
+    def drift_ns(self) -> int:
+        """By how much the offset changed between the marks."""
+        return int(self.offsets.max() - self.offsets.min())
+
+    def _offset(self, times: Int64s) -> Int64s:
+        # Differences keep every nanosecond; the offsets themselves are too large for a float.
+        base = int(self.offsets[0])
+        moved = np.interp(times, self.times, (self.offsets - base).astype(np.float64))
+        return base + np.rint(moved).astype(np.int64)
+
+
+def read_clock(export: NsysFile) -> Clock:
+    """Reads the marks, else the session's start.
+
+    Raises:
+        CommandError: the export has neither.
+    """
+    times, offsets = _marks(export)
+    if len(times):
+        return Clock(times, offsets, marked=True)
+    if export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
+        rows = export.integers("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})
+        start = rows["utcEpochNs"]
+        if len(start) == 1 and 0 < start[0] < _LATEST_NS:
+            return Clock(np.zeros(1, np.int64), start, marked=False)
+    raise CommandError(
+        f"{export.path} does not say when its session started, so that its kernels cannot be "
+        "put into steps; export the report again with a newer nsys"
+    )
+
+
+def _marks(export: NsysFile) -> tuple[Int64s, Int64s]:
+    nothing = np.empty(0, np.int64), np.empty(0, np.int64)
+    if not export.has("NVTX_EVENTS", "start", "eventType", "text"):
+        return nothing
+    text, join = "n.text", ""
+    if export.has("NVTX_EVENTS", "textId") and export.has("StringIds", "id", "value"):
+        text, join = "COALESCE(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
+    sql = (
+        f"SELECT n.start, {text} FROM NVTX_EVENTS n {join} "
+        f"WHERE n.eventType = {_MARK} AND {text} LIKE ? ORDER BY n.start"
+    )
+    pairs = []
+    for start, value in export.rows(sql, (f"{CLOCK_MARK}%",)):
+        named = str(value).removeprefix(CLOCK_MARK)
+        if isinstance(start, int) and named.isdecimal() and int(named) < _LATEST_NS:
+            pairs.append((start, int(named) - start))
+    if not pairs:
+        return nothing
+    times, offsets = np.array(pairs, np.int64).T
+    # A mark comes a little after the time that it names: of a burst, the soonest is right.
+    burst = np.flatnonzero(np.diff(times, prepend=times[0] - 2 * _BURST_NS) > _BURST_NS)
+    best = [
+        part.argmax() + first
+        for part, first in zip(np.split(offsets, burst[1:]), burst, strict=True)
+    ]
+    return times[best], offsets[best]

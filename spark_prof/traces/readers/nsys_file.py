@@ -1,0 +1,185 @@
+"""Opens an SQLite export of Nsight Systems and hands out its columns.
+
+Which tables and columns an export has depends on the version that wrote it, on what was traced
+and on what happened meanwhile: everything is asked for by name, and what is absent has a default.
+Format: NVIDIA's "Nsight Systems Exporter", SQLite schema; process and thread are packed into one
+number, with the process in bits 24 to 47 and the thread in the lower 24.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.errors import CommandError
+
+__all__ = ["CUDA_TABLES", "ID_MASK", "PROCESS_SHIFT", "NsysFile", "index_export", "open_export"]
+
+Int64s = npt.NDArray[np.int64]
+
+ID_MASK = 0xFFFFFF
+"""The bits of a process or thread id."""
+
+PROCESS_SHIFT = 24
+"""Where the process id begins in a global id."""
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+CUDA_TABLES = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME)
+"""What the GPU ran, and last the API calls."""
+
+_CHUNK = 1 << 16
+_SOME_IDS = 500
+_LONGEST_NAME = 1 << 16
+
+
+class NsysFile:
+    """An open export: its tables, and their columns as arrays."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self.path = path
+        rows = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+        )
+        self._columns = {
+            name: [row[1] for row in connection.execute(f"PRAGMA table_info({_quoted(name)})")]
+            for name in [str(row[0]) for row in rows]
+        }
+
+    def columns(self, table: str) -> Sequence[str]:
+        """The table's columns; none where there is no such table."""
+        return self._columns.get(table, ())
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether the table is there with these columns."""
+        return table in self._columns and set(columns) <= set(self._columns[table])
+
+    def rows(self, sql: str, values: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
+        """The rows of a query, one after another."""
+        yield from self._connection.execute(sql, values)
+
+    def integers(
+        self,
+        table: str,
+        wanted: Mapping[str, int],
+        where: str = "1",
+        values: Sequence[object] = (),
+    ) -> dict[str, Int64s]:
+        """Reads integer columns.
+
+        Args:
+            table: one that is there.
+            wanted: each column with what stands for NULL, and for the column where it is absent.
+            where: an SQL condition on the table's columns.
+            values: what its question marks stand for.
+        """
+        present = self.columns(table)
+        parts = [
+            f"CAST(COALESCE({_quoted(name)}, {default}) AS INTEGER)"
+            if name in present
+            else str(default)
+            for name, default in wanted.items()
+        ]
+        cursor = self._connection.execute(
+            f"SELECT {', '.join(parts)} FROM {_quoted(table)} WHERE {where}", values
+        )
+        chunks = [np.empty((0, len(wanted)), np.int64)]
+        while rows := cursor.fetchmany(_CHUNK):
+            chunks.append(np.array(rows, np.int64))
+        return dict(zip(wanted, np.concatenate(chunks).T, strict=True))
+
+    def count(self, table: str, where: str = "1", values: Sequence[object] = ()) -> int:
+        """How many rows of a table fit; 0 where it is absent."""
+        if table not in self._columns:
+            return 0
+        sql = f"SELECT count(*) FROM {_quoted(table)} WHERE {where}"
+        return int(next(iter(self._connection.execute(sql, values)))[0])
+
+    def strings(self, ids: Iterable[int]) -> dict[int, str]:
+        """The texts of these numbers in the table of strings."""
+        numbers = sorted(set(ids))
+        found: dict[int, str] = {}
+        if not self.has("StringIds", "id", "value"):
+            return found
+        for first in range(0, len(numbers), _SOME_IDS):
+            some = numbers[first : first + _SOME_IDS]
+            marks = ",".join("?" * len(some))
+            sql = (
+                f"SELECT id, substr(CAST(value AS TEXT), 1, {_LONGEST_NAME}) FROM StringIds "
+                f"WHERE id IN ({marks})"
+            )
+            found.update({int(number): str(text) for number, text in self.rows(sql, some)})  # type: ignore[call-overload]
+        return found
+
+    def names(self, ids: Int64s) -> npt.NDArray[np.object_]:
+        """The text of each number; empty where there is none."""
+        unique, position = np.unique(ids, return_inverse=True)
+        known = self.strings(unique.tolist())
+        texts = np.array([known.get(number, "") for number in unique.tolist()], dtype=object)
+        return texts[position] if len(texts) else texts
+
+
+@contextmanager
+def open_export(path: Path) -> Iterator[NsysFile]:
+    """Opens an export for reading only.
+
+    Raises:
+        CommandError: it is none, or is damaged where it is read.
+    """
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+    except sqlite3.Error as error:
+        raise CommandError(f"cannot open {path}: {error}") from error
+    try:
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA query_only = ON")
+        yield NsysFile(connection, path)
+    except (sqlite3.Error, OverflowError, ValueError, TypeError) as error:
+        raise CommandError(f"{path} is no whole Nsight Systems export ({error})") from error
+    finally:
+        connection.close()
+
+
+def index_export(path: Path) -> None:
+    """Adds what makes reading a stretch of time fast to an export of our own.
+
+    nsys writes no index; without one, every piece of a recording would read the whole file.
+
+    Raises:
+        CommandError: it cannot be written, or is no export.
+    """
+    with open_export(path) as export:
+        timed = [table for table in CUDA_TABLES if export.has(table, "start")]
+        marked = export.has("NVTX_EVENTS", "eventType")
+    try:
+        connection = sqlite3.connect(path)
+        try:
+            with connection:
+                for table in timed:
+                    name = _quoted(f"spark_prof_{table}")
+                    sql = f"CREATE INDEX IF NOT EXISTS {name} ON {_quoted(table)} (start)"
+                    connection.execute(sql)
+                if marked:
+                    connection.execute(
+                        "CREATE INDEX IF NOT EXISTS spark_prof_marks ON NVTX_EVENTS (eventType)"
+                        " WHERE eventType = 34"
+                    )
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise CommandError(f"cannot index {path}: {error}") from error
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
