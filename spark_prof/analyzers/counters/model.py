@@ -9,14 +9,15 @@ __all__ = ["CounterBatch", "CounterRow", "Counters", "WeightRow"]
 
 @dataclass(frozen=True)
 class CounterRow:
-    """All calls of one kernel that work for one component, in the steps of one batch.
+    """All calls of one kernel that work for one component.
 
     A figure is None where it was not sampled or where the samples do not determine it.
     """
 
     name: str
     component: str
-    calls_per_step: float
+    calls: float
+    """Calls in a step, or all calls where steps were not folded."""
     us: float
     """Time of one call, in microseconds."""
     read_bytes: float | None
@@ -64,7 +65,7 @@ class CounterBatch:
     """By how much the samples' clock was found to be late against the kernels'."""
     conserved: float
     """Bytes of the kernels and of idle time over bytes sampled."""
-    idle_bytes_per_us: float
+    idle_bytes_per_us: float | None
     rows: tuple[CounterRow, ...]
     weights: tuple[WeightRow, ...]
 
@@ -77,5 +78,7 @@ class Counters:
     samples: int
     sampled_us: float
     batches: tuple[CounterBatch, ...]
+    long: tuple[CounterRow, ...]
+    """Kernels of other steps, as far as they last so many samples that they need no folding."""
     notes: tuple[str, ...]
     """What could not be said, and why."""

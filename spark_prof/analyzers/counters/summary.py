@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.counters.folding import MOST_SLOTS, Folded, fold
+from spark_prof.analyzers.counters.estimate import Estimate
+from spark_prof.analyzers.counters.folding import MOST_SLOTS
 from spark_prof.analyzers.counters.lag import find_lag
-from spark_prof.analyzers.counters.model import CounterBatch, CounterRow, Counters, WeightRow
+from spark_prof.analyzers.counters.model import CounterBatch, Counters
 from spark_prof.analyzers.counters.overlap import overlaps
-from spark_prof.analyzers.counters.slots import in_parts, sampled_steps, slotted
+from spark_prof.analyzers.counters.rows import AMOUNTS, SHARES, folded_rows, long_rows, weight_rows
+from spark_prof.analyzers.counters.slots import sampled_steps, slotted
 from spark_prof.analyzers.counters.weights import needed_weights
 
 __all__ = ["FEWEST_STEPS", "counters_of"]
@@ -21,15 +23,7 @@ __all__ = ["FEWEST_STEPS", "counters_of"]
 FEWEST_STEPS = 8
 """Fewer replays than this leave too few phases of the sampling to tell neighbours apart."""
 
-_RESOLVED = 0.9
-_WORST_ERROR = 0.5
-_AMOUNTS = ("dram_read_bytes", "dram_write_bytes")
-_SHARES = ("tensor_active", "warps_active", "sm_active")
 _FAR_NS = 20_000
-_LEAST_TIME = 0.001
-"""A component whose kernels take less than this share of a step is not held against weights."""
-
-Floats = npt.NDArray[np.float64]
 
 
 def counters_of(
@@ -43,21 +37,19 @@ def counters_of(
 
     Args:
         samples: the `counters` table of a rank.
-        kernels: name, kind, component, start_ns, end_ns, step and graph_node.
-        steps: phase, decode_tokens, prefill_tokens, indexed by step.
+        kernels: name, component, start_ns, end_ns, step and graph_node.
+        steps: phase and decode_tokens, indexed by step.
         layers: the `layers` table.
         config: the model's configuration.
     """
+    samples = _in_order(samples)
     if samples.empty:
         return None
-    samples = samples.sort_values("start_ns")
     begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    # A sample that was written twice or reaches into the next one would count twice.
-    apart = np.append(begin[1:] >= finish[:-1], True) & (finish > begin)
-    samples, begin, finish = samples[apart], begin[apart], finish[apart]
-    seen = pd.Index(sampled_steps(kernels, begin))
-    decode = steps.loc[steps.index.isin(seen) & (steps["phase"] == "decode")]
+    seen = sampled_steps(kernels, begin)
+    decode = steps.loc[steps.index.isin(seen) & (steps["phase"] == "decode").to_numpy()]
     batches, notes = [], []
+    folded = np.zeros(len(kernels), bool)
     for tokens, members in decode.groupby("decode_tokens").groups.items():
         size = int(str(tokens))
         if len(members) < FEWEST_STEPS:
@@ -66,12 +58,13 @@ def counters_of(
                 f"{FEWEST_STEPS} are needed to tell kernels apart."
             )
             continue
-        mine = kernels["step"].isin(members).to_numpy()
+        mine = kernels["step"].isin(members).to_numpy(bool)
         found = _batch(samples, kernels, mine, needed_weights(layers, config, size), size)
         if isinstance(found, str):
             notes.append(f"Batches of {size} tokens: {found}")
         else:
             batches.append(found)
+            folded |= mine
     if decode.empty:
         notes.append("No decode step was sampled.")
     return Counters(
@@ -79,8 +72,17 @@ def counters_of(
         samples=len(samples),
         sampled_us=float((finish - begin).sum()) / 1e3,
         batches=tuple(sorted(batches, key=lambda batch: -batch.steps)),
+        long=tuple(long_rows(samples, kernels[~folded])),
         notes=tuple(notes),
     )
+
+
+def _in_order(samples: pd.DataFrame) -> pd.DataFrame:
+    """The samples by time, without those that reach into the next one and would count twice."""
+    samples = samples.sort_values("start_ns", kind="stable")
+    begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    before = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(finish)[:-1])
+    return samples[(begin >= before[: len(begin)]) & (finish > begin)]
 
 
 def _batch(
@@ -97,28 +99,24 @@ def _batch(
     near = _near(samples, kernels[mine], kernels[~mine])
     begin, finish = (near[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     length = (finish - begin).astype(np.float64)
-    quantities = {name: near[name].to_numpy(np.float64) for name in _AMOUNTS}
-    quantities |= {name: near[name].to_numpy(np.float64) * length for name in _SHARES}
+    quantities = {name: near[name].to_numpy(np.float64) for name in AMOUNTS}
+    quantities |= {name: near[name].to_numpy(np.float64) * length for name in SHARES}
     quantities = {name: q for name, q in quantities.items() if len(q) and np.isfinite(q).all()}
     if not quantities:
-        return "the counters were not sampled throughout."
-    first = next(iter(quantities.values()))
-    lag = find_lag(begin, finish, first, group.calls, len(group.slots))
-    calls = group.calls.shifted(lag)
-    cut, owner = in_parts(calls, group.slots, float(np.median(length)), MOST_SLOTS)
-    whole = {n: fold(begin, finish, q, calls, len(group.slots)) for n, q in quantities.items()}
-    parts = {n: fold(begin, finish, q, cut, len(owner)) for n, q in quantities.items()}
-    one = next(iter(parts))
-    steps = int(np.unique(calls.step).size)
-    estimate = _Estimate(whole, parts, owner, group.slots)
+        return "no counter was sampled throughout."
+    main = next(iter(quantities))
+    lag = find_lag(begin, finish, quantities[main], group.calls, len(group.slots))
+    estimate = Estimate(begin, finish, quantities, group.calls.shifted(lag), group.slots)
+    whole = estimate.folded(main)
+    read = estimate.folded(AMOUNTS[0])
     return CounterBatch(
         tokens=tokens,
-        steps=steps,
+        steps=int(np.unique(group.calls.step).size),
         lag_us=lag / 1e3,
-        conserved=parts[one].conserved,
-        idle_bytes_per_us=parts[one].idle_rate * 1e3 if one in _AMOUNTS else 0.0,
-        rows=tuple(_rows(estimate)),
-        weights=tuple(_against_weights(estimate, weights)),
+        conserved=whole.conserved if whole else float("nan"),
+        idle_bytes_per_us=read.idle_rate * 1e3 if read else None,
+        rows=tuple(folded_rows(estimate)),
+        weights=tuple(weight_rows(estimate, weights)),
     )
 
 
@@ -126,93 +124,7 @@ def _near(samples: pd.DataFrame, mine: pd.DataFrame, others: pd.DataFrame) -> pd
     """The samples in or near those kernels in which none of the others ran."""
     begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     keep = np.zeros(len(samples), bool)
-    for frame, value in ((mine, True), (others, False)):
+    for frame, margin in ((mine, _FAR_NS), (others, 0)):
         start, end = (frame[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        margin = _FAR_NS if value else 0
-        keep[overlaps(begin, finish, start - margin, end + margin).sample] = value
+        keep[overlaps(begin, finish, start - margin, end + margin).sample] = frame is mine
     return samples[keep]
-
-
-class _Estimate:
-    """Amounts per call of sets of slots, with their errors."""
-
-    def __init__(
-        self,
-        whole: Mapping[str, Folded],
-        parts: Mapping[str, Folded],
-        owner: npt.NDArray[np.int64],
-        slots: pd.DataFrame,
-    ) -> None:
-        self._whole, self._parts, self._owner, self.slots = whole, parts, owner, slots
-        any_part = next(iter(parts.values()))
-        resolved = np.full(len(slots), np.inf)
-        np.minimum.at(resolved, owner, any_part.resolved)
-        self.resolved = resolved
-
-    def of(self, name: str, weights: Floats) -> tuple[float, float] | None:
-        """The weighted sum over slots and its standard error; None where it was not sampled."""
-        if name not in self._parts:
-            return None
-        of_part = weights[self._owner]
-        amount = float(of_part @ self._parts[name].amount)
-        # What a constant course within each kernel would give instead shows how much hangs on it.
-        otherwise = float(weights @ self._whole[name].amount)
-        return amount, float(np.hypot(self._parts[name].error(of_part), amount - otherwise))
-
-
-def _rows(estimate: _Estimate) -> list[CounterRow]:
-    slots = estimate.slots
-    rows = []
-    kind = slots.groupby(["name", "component"], observed=True, sort=False).ngroup().to_numpy()
-    for number in range(int(kind.max(initial=-1)) + 1):
-        index = np.flatnonzero(kind == number)
-        name, component = slots["name"].iloc[index[0]], slots["component"].iloc[index[0]]
-        weights = np.zeros(len(slots))
-        count = slots["count"].to_numpy()[index]
-        per_step = float(count.sum())
-        weights[index] = count / per_step
-        time = slots["us"].to_numpy()[index] * count
-        us = float(time.sum()) / per_step
-        resolved = float(time[estimate.resolved[index] >= _RESOLVED].sum() / max(time.sum(), 1e-9))
-        known = {n: estimate.of(n, weights) for n in (*_AMOUNTS, *_SHARES)}
-        if resolved < _RESOLVED:
-            known = dict.fromkeys(known)
-        read, write = (known[n] for n in _AMOUNTS)
-        moved = read[0] + write[0] if read and write else None
-        shares = {
-            n: min(v[0] / (us * 1e3), 1.0) if (v := known[n]) and us else None for n in _SHARES
-        }
-        rows.append(
-            CounterRow(
-                name=str(name),
-                component=str(component),
-                calls_per_step=per_step,
-                us=us,
-                read_bytes=read[0] if read else None,
-                read_error=read[1] if read else None,
-                write_bytes=write[0] if write else None,
-                write_error=write[1] if write else None,
-                bandwidth=moved / us * 1e6 if moved is not None and us else None,
-                resolved=resolved,
-                **shares,
-            )
-        )
-    return sorted(rows, key=lambda row: -row.us * row.calls_per_step)
-
-
-def _against_weights(
-    estimate: _Estimate, needed: Mapping[str, tuple[float, str]]
-) -> list[WeightRow]:
-    slots = estimate.slots
-    total = float((slots["us"] * slots["count"]).sum())
-    rows = []
-    for component, (size, part) in needed.items():
-        mine = (slots["component"] == component).to_numpy()
-        spent = float((slots["us"] * slots["count"])[mine].sum())
-        if spent < _LEAST_TIME * total or estimate.resolved[mine].min() < _RESOLVED:
-            continue
-        read = estimate.of("dram_read_bytes", np.where(mine, slots["count"].to_numpy(), 0.0))
-        if read is None or not read[1] < _WORST_ERROR * max(read[0], size):
-            continue
-        rows.append(WeightRow(component, read[0], read[1], size, part))
-    return sorted(rows, key=lambda row: -row.weight_bytes)

@@ -1,0 +1,147 @@
+"""Turns amounts into the rows of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.counters.by_time import amounts_by_time
+from spark_prof.analyzers.counters.estimate import RESOLVED, Estimate
+from spark_prof.analyzers.counters.model import CounterRow, WeightRow
+
+__all__ = ["AMOUNTS", "SHARES", "folded_rows", "long_rows", "weight_rows"]
+
+AMOUNTS = ("dram_read_bytes", "dram_write_bytes")
+"""Columns of the `counters` table that count bytes."""
+
+SHARES = ("tensor_active", "warps_active", "sm_active")
+"""Columns that are a share of the interval."""
+
+_WORST_ERROR = 0.5
+_LEAST_TIME = 0.001
+"""A component whose kernels take less than this share of a step is not held against weights."""
+
+
+def folded_rows(estimate: Estimate) -> list[CounterRow]:
+    """One row a kernel and component, the most expensive first."""
+    slots = estimate.slots
+    rows = []
+    kind = slots.groupby(["name", "component"], observed=True, sort=False).ngroup().to_numpy()
+    for number in range(int(kind.max(initial=-1)) + 1):
+        index = np.flatnonzero(kind == number)
+        count = slots["count"].to_numpy()[index]
+        per_step = float(count.sum())
+        weights = np.zeros(len(slots))
+        weights[index] = count / per_step
+        time = slots["us"].to_numpy()[index] * count
+        resolved = float(time[estimate.resolved[index] >= RESOLVED].sum() / max(time.sum(), 1e-9))
+        known = {
+            name: estimate.of(name, weights) if resolved >= RESOLVED else None
+            for name in (*AMOUNTS, *SHARES)
+        }
+        rows.append(
+            _row(
+                slots["name"].iloc[index[0]],
+                slots["component"].iloc[index[0]],
+                per_step,
+                float(time.sum()) / per_step,
+                resolved,
+                {name: value[0] if value else None for name, value in known.items()},
+                {name: value[1] if value else None for name, value in known.items()},
+            )
+        )
+    return sorted(rows, key=lambda row: -row.us * row.calls)
+
+
+def long_rows(samples: pd.DataFrame, kernels: pd.DataFrame) -> Iterator[CounterRow]:
+    """Kernels that last so many samples that they need no folding.
+
+    Args:
+        samples: the `counters` table, in order.
+        kernels: name, component, start_ns and end_ns.
+    """
+    begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    start, end = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    found = kernels[["name", "component"]].assign(us=(end - start) / 1e3)
+    for name in (*AMOUNTS, *SHARES):
+        scale = finish - begin if name in SHARES else 1.0
+        sampled = samples[name].to_numpy(np.float64) * scale
+        found[name] = amounts_by_time(begin, finish, sampled, start, end)
+    found = found[found[[*AMOUNTS, *SHARES]].notna().any(axis=1)]
+    for _, rows in found.groupby(["name", "component"], observed=True, sort=False):
+        values = {name: rows[name].to_numpy(np.float64) for name in (*AMOUNTS, *SHARES)}
+        mean = {name: float(of.mean()) for name, of in values.items()}
+        error = {name: _standard_error(values[name]) for name in AMOUNTS}
+        yield _row(
+            rows["name"].iloc[0],
+            rows["component"].iloc[0],
+            float(len(rows)),
+            float(rows["us"].mean()),
+            1.0,
+            {name: value if np.isfinite(value) else None for name, value in mean.items()},
+            error,
+        )
+
+
+def weight_rows(estimate: Estimate, needed: Mapping[str, tuple[float, str]]) -> Iterator[WeightRow]:
+    """What each component's kernels read in a step, against the weights that it needs.
+
+    Args:
+        estimate: amounts of the kernels of one batch size.
+        needed: what analyzers.counters.weights.needed_weights says.
+    """
+    slots = estimate.slots
+    count = slots["count"].to_numpy()
+    time = slots["us"].to_numpy() * count
+    for component, (size, part) in sorted(needed.items(), key=lambda item: -item[1][0]):
+        mine = (slots["component"] == component).to_numpy()
+        if time[mine].sum() < _LEAST_TIME * time.sum():
+            continue
+        if estimate.resolved[mine].min() < RESOLVED:
+            continue
+        read = estimate.of("dram_read_bytes", np.where(mine, count, 0.0))
+        if read is None or not read[1] < _WORST_ERROR * max(read[0], size):
+            continue
+        yield WeightRow(component, read[0], read[1], size, part)
+
+
+def _standard_error(values: npt.NDArray[np.float64]) -> float | None:
+    """Of the mean of some values; None of one value, or where some are missing."""
+    if len(values) < 2 or not np.isfinite(values).all():
+        return None
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def _row(
+    name: object,
+    component: object,
+    calls: float,
+    us: float,
+    resolved: float,
+    amounts: Mapping[str, float | None],
+    errors: Mapping[str, float | None],
+) -> CounterRow:
+    read, write = (amounts[key] for key in AMOUNTS)
+    moved = None if read is None or write is None else read + write
+    tensor, warps, sm = (
+        None if (done := amounts[key]) is None or not us else min(done / (us * 1e3), 1.0)
+        for key in SHARES
+    )
+    return CounterRow(
+        name=str(name),
+        component=str(component),
+        calls=calls,
+        us=us,
+        read_bytes=read,
+        read_error=errors[AMOUNTS[0]],
+        write_bytes=write,
+        write_error=errors[AMOUNTS[1]],
+        bandwidth=moved / us * 1e6 if moved is not None and us else None,
+        tensor_active=tensor,
+        warps_active=warps,
+        sm_active=sm,
+        resolved=resolved,
+    )
