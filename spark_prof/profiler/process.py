@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class Process:
         self.name = name
         self.rank = rank
         self.folder = pieces_folder(settings.folder)
+        self._run = settings.run
         self.thread = 0
         self.folder.mkdir(parents=True, exist_ok=True)
         self._shown: tuple[str, int] | None = None
@@ -57,7 +59,9 @@ class Process:
             "process": self.name,
             "rank": self.rank,
             "pid": os.getpid(),
+            "run": self._run,
             "host": socket.gethostname(),
+            "boot": _boot(),
             "machine": platform.machine(),
             "python": platform.python_version(),
             "time_ns": time.time_ns(),
@@ -87,3 +91,11 @@ class Process:
     def log(self, message: str) -> None:
         """Adds one line to the bundle's log."""
         append_log(self.folder, self.name, time.time_ns(), message)
+
+
+def _boot() -> str:
+    """The current boot of this machine, the same in all its containers; empty where unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
 from spark_prof.profiler.cupti_folder import newest_cupti, with_cupti
+from spark_prof.profiler.ray import with_ray_copies
 from spark_prof.profiler.redact import redacted
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
@@ -107,6 +109,7 @@ def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, i
     """
     command = recognise(argv)
     folder = settings.folder
+    settings = replace(settings, run=settings.run or secrets.token_hex(8))
     prepare_bundle(folder, argv, settings)
     watcher = Watcher(pieces_folder(folder), settings.watched_steps, say)
     try:
@@ -187,7 +190,8 @@ def _launch(
     added = {ENVIRONMENT: settings.to_json(), "PYTHONPATH": os.pathsep.join(paths)}
     if settings.counters and (libraries := newest_cupti()):
         environment = with_cupti(environment, libraries)
-    return list(command.argv), with_plugin_allowed(dict(environment) | added)
+    environment = with_ray_copies(dict(environment) | added, ENVIRONMENT)
+    return list(command.argv), with_plugin_allowed(environment)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

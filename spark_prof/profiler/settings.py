@@ -37,6 +37,7 @@ class Settings:
         steps_per_piece: recorded steps after which a piece is flushed.
         faults: hooks that shall fail when first called; how the tests prove the fences.
         counters: also sample the GPU's hardware counters.
+        run: the same for all processes of one recording, on every host; tells recordings apart.
     """
 
     bundle: str
@@ -51,6 +52,7 @@ class Settings:
     steps_per_piece: int = 256
     faults: tuple[str, ...] = ()
     counters: bool = False
+    run: str = ""
 
     @property
     def folder(self) -> Path:
