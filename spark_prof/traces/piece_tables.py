@@ -21,6 +21,7 @@ from spark_prof.traces.piece_files import load_array, log_lines, piece_numbers
 from spark_prof.traces.piece_trace import read_trace, trace_files
 from spark_prof.traces.pieces import (
     CAPTURE_DTYPE,
+    COUNTER_DTYPE,
     ENGINE_DTYPE,
     EVENT_DTYPE,
     NODE_DTYPE,
@@ -81,6 +82,9 @@ class PieceTables:
         )
         for table in ("steps", "ranges", "kernels", "host", "overhead"):
             self._tables.add(table, self._rank, getattr(joined, table))
+        if (self._pieces / (counters := array_name(name, "counters", piece))).exists():
+            samples = pd.DataFrame(self._load(counters, COUNTER_DTYPE))
+            self._tables.add("counters", self._rank, samples)
         self.steps[name] += len(steps)
         self.lost += joined.lost
         if not len(steps):

@@ -64,7 +64,11 @@ class TableFiles:
             self.rows[name] = 0
         if frame.empty:
             return
-        columns = [pa.array(frame[f.name], type=f.type, from_pandas=True) for f in schema]
+        # A NaN says that something was not measured: only in a text is it a missing value.
+        columns = [
+            pa.array(frame[f.name], type=f.type, from_pandas=not pa.types.is_floating(f.type))
+            for f in schema
+        ]
         self._open[name].write_table(pa.Table.from_arrays(columns, schema=schema))
         self.rows[name] += len(frame)
 
