@@ -23,7 +23,15 @@ from spark_prof.traces.running import assembling, being_recorded
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.unflushed import unflushed
 
-__all__ = ["RECORDING_FILE", "SALVAGED", "UNREADABLE_FOLDER", "assemble", "open_bundle"]
+__all__ = [
+    "RECORDING_FILE",
+    "SALVAGED",
+    "UNREADABLE_FOLDER",
+    "assemble",
+    "finished_bundle",
+    "open_bundle",
+    "remove_pieces",
+]
 
 SALVAGED = "salvaged"
 """State of a bundle that was made after its recording had died."""
@@ -64,6 +72,15 @@ def open_bundle(folder: Path) -> Bundle:
     Raises:
         CommandError: the folder is no bundle, is damaged, or is still being recorded.
     """
+    return finished_bundle(folder) or assemble(folder, state=SALVAGED)
+
+
+def finished_bundle(folder: Path) -> Bundle | None:
+    """The bundle; None where a dead recording left only pieces to make it from.
+
+    Raises:
+        CommandError: the folder is no bundle, is damaged, or is still being recorded.
+    """
     pieces = pieces_folder(folder)
     try:
         left = pieces.is_dir()
@@ -81,7 +98,16 @@ def open_bundle(folder: Path) -> Bundle:
             pass
     if being_recorded(pieces):
         raise CommandError(f"{folder} is still being recorded; wait for the recording to end")
-    return assemble(folder, state=SALVAGED)
+    return None
+
+
+def remove_pieces(folder: Path) -> None:
+    """Removes a bundle's pieces; what is left when this is cut short looks like no recording."""
+    done = folder / _DONE_FOLDER
+    shutil.rmtree(done, ignore_errors=True)
+    with suppress(OSError):
+        pieces_folder(folder).rename(done)
+        shutil.rmtree(done, ignore_errors=True)
 
 
 def _assemble(
@@ -102,11 +128,12 @@ def _assemble(
                 done += 1
                 progress(done, total)
         added.add_log()
+        added.add_cubins(folder)
     lost = added.lost + (unflushed(pieces, facts, added.steps) if state == SALVAGED else [])
     _meta(pieces, state, facts, lost, tables.rows).write(folder)
     bundle = Bundle(folder)
     _put_aside(added.unreadable, folder / UNREADABLE_FOLDER)
-    _remove(pieces)
+    remove_pieces(folder)
     return bundle
 
 
@@ -138,15 +165,6 @@ def _put_aside(files: Iterable[Path], folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
             path.replace(folder / path.name)
-
-
-def _remove(pieces: Path) -> None:
-    """Removes the pieces; what is left of them when this is cut short looks like no recording."""
-    done = pieces.with_name(_DONE_FOLDER)
-    shutil.rmtree(done, ignore_errors=True)
-    with suppress(OSError):
-        pieces.rename(done)
-        shutil.rmtree(done, ignore_errors=True)
 
 
 def _backend(recording: dict[str, Any], facts: Iterable[dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ piece's kernels without its steps, its steps without its kernels.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.cubins import Cubins, function_symbols
 from spark_prof.traces.graph_nodes import GraphNodes, capture_rows, place_nodes
 from spark_prof.traces.join import join_piece
 from spark_prof.traces.piece_files import load_array, log_lines, piece_numbers
@@ -28,6 +30,8 @@ from spark_prof.traces.pieces import (
     STEP_DTYPE,
     array_name,
     capture_name,
+    cubins_folder,
+    names_name,
 )
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.table_files import TableFiles
@@ -49,6 +53,7 @@ class PieceTables:
 
     def __init__(self, pieces: Path, tables: TableFiles) -> None:
         self._pieces, self._tables = pieces, tables
+        self._cubins = Cubins(cubins_folder(pieces))
         self._name, self._rank = "", 0
         self._modules: list[dict[str, Any]] = []
         self._nodes: GraphNodes | None = None
@@ -80,6 +85,10 @@ class PieceTables:
         joined = join_piece(
             steps, events, self._modules, lambda: self._read(piece), piece, self._nodes, thread
         )
+        symbols = function_symbols(self._pieces / names_name(name, piece))
+        if symbols:
+            cubins = self._cubins.of_kernels(joined.kernels, symbols)
+            joined = replace(joined, kernels=joined.kernels.assign(cubin=cubins))
         for table in ("steps", "ranges", "kernels", "host", "overhead"):
             self._tables.add(table, self._rank, getattr(joined, table))
         if (self._pieces / (counters := array_name(name, "counters", piece))).exists():
@@ -99,6 +108,11 @@ class PieceTables:
         log = pd.DataFrame(log_lines(self._pieces), columns=TABLES["log"].schema.names)
         self._tables.add("log", 0, log)
         self.lost += [f"{row.process}: {row.message}" for row in log.itertuples()]
+
+    def add_cubins(self, bundle: Path) -> None:
+        """Adds the machine code, and keeps what ran of it in the bundle."""
+        self._tables.add("cubins", 0, self._cubins.keep(bundle))
+        self.lost += self._cubins.lost
 
     def _lose(self, text: str) -> None:
         self.lost.append(f"{self._name}: {text}")

@@ -29,6 +29,7 @@ __all__ = [
     "activity_name",
     "append_log",
     "array_name",
+    "cached_cubin_name",
     "capture_name",
     "cubins_folder",
     "facts_name",
@@ -149,6 +150,11 @@ def capture_name(process: str, kind: str) -> str:
 def cubins_folder(pieces: Path) -> Path:
     """Where the recorded processes keep the machine code that they load."""
     return pieces / "cubins"
+
+
+def cached_cubin_name(source: str, number: int) -> str:
+    """A cubin from that cache; those of the driver begin with a process number."""
+    return f"{source}-{number}.cubin"
 
 
 def kineto_name(process: str, piece: int) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from spark_prof.profiler.backends.native import Native, NativeError
-from spark_prof.traces.pieces import activity_name, names_name, write_json
+from spark_prof.profiler.cubins import code_caches, copy_cached
+from spark_prof.traces.pieces import activity_name, cubins_folder, names_name, write_json
 from spark_prof.traces.readers.cupti_blocks import name_pointers
 
 __all__ = ["CuptiBackend"]
@@ -54,6 +55,7 @@ class CuptiBackend:
         self._folder, self._process, self._piece = folder, process, 0
         self._file = -1
         self._offset_ns = 0
+        self._symbols: set[str] = set()
         native.prepare(_BUFFER_BYTES)
 
     def start(self, piece: int) -> None:
@@ -84,6 +86,7 @@ class CuptiBackend:
             "functions": dict(names.values()),
         }
         write_json(self._folder, names_name(self._process, self._piece), value)
+        self._keep_cached_code({symbol for _, symbol in names.values()})
         statistics = self._native.statistics()
         if statistics.failed_writes:
             raise NativeError(f"{statistics.failed_writes} buffers could not be written")
@@ -95,6 +98,14 @@ class CuptiBackend:
             self._native.write_to(-1)
             self._native.flush(forced=True)
             self._close()
+
+    def _keep_cached_code(self, symbols: set[str]) -> None:
+        """Looks into the JIT caches for functions that no earlier piece had."""
+        added = symbols - self._symbols
+        folder = cubins_folder(self._folder)
+        if added and folder.exists():
+            copy_cached(added, code_caches(os.environ), folder)
+        self._symbols |= added
 
     @property
     def _path(self) -> Path:
