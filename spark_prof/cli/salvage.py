@@ -1,0 +1,59 @@
+"""`spark-prof salvage`: makes a bundle of what a dead recording left."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from spark_prof.traces.salvage import Salvage
+
+__all__ = ["add_to", "salvage"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    app.command()(salvage)
+
+
+def salvage(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder that a killed recording wrote into.")
+    ],
+) -> None:
+    """Make a bundle of everything that a killed recording had flushed."""
+    from spark_prof.traces.salvage import salvage as salvage_folder
+
+    def progress(done: int, total: int) -> None:
+        if total > 4 and (done == total or done % max(1, total // 4) == 0):
+            _say(f"writing piece {done} of {total}")
+
+    found = salvage_folder(folder, progress=progress)
+    for line in _lines(found):
+        print(line)
+    if found.made:
+        _say(f"{folder} is a bundle now; next: spark-prof report {folder}")
+    else:
+        _say(f"{folder} is a whole bundle ({found.bundle.meta.state}); there is nothing to salvage")
+
+
+def _lines(found: Salvage) -> list[str]:
+    lines = []
+    for rank in found.ranks:
+        lines.append(
+            f"rank {rank.rank}: {_count(rank.steps, 'step')} and {_count(rank.kernels, 'kernel')} "
+            f"in {_count(rank.pieces, 'piece')}"
+        )
+        lines += [f"  missing: {line}" for line in rank.missing]
+    return lines + [f"missing: {line}" for line in found.missing]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _say(line: str) -> None:
+    print(f"spark-prof: {line}", file=sys.stderr, flush=True)
