@@ -3,11 +3,14 @@
 The printed times are the engine's own: from each batch's first scheduling to its last token.
 
 usage: python -m demo.workload MODEL_FOLDER [--batch 2] [--prompt 32] [--tokens 32] [--rounds 2]
+
+`--batch 1,8` runs its rounds with one batch size after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from typing import Any
@@ -17,11 +20,12 @@ def main() -> None:
     """Runs the workload that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--batch", type=_sizes, default=(2,), help="one size, or several: 1,8")
     parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--compile", action="store_true", help="not eager: vLLM's default")
+    parser.add_argument("--graphs", help="vLLM's cudagraph_mode, with --compile or without")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--memory", type=float, default=0.4, help="share of the memory to use")
     parser.add_argument("--show-tokens", action="store_true", help="print the generated tokens")
@@ -30,17 +34,21 @@ def main() -> None:
     from vllm import LLM, SamplingParams
 
     engine: dict[str, Any] = {}
-    if options.compile:
-        sizes = sorted({1, 2, 4, options.batch})
-        engine["compilation_config"] = {"cudagraph_capture_sizes": sizes}
+    if options.compile or options.graphs:
+        compilation: dict[str, Any] = {"cudagraph_capture_sizes": sorted({1, 2, 4, *options.batch})}
+        if options.graphs:
+            compilation["cudagraph_mode"] = options.graphs
+        if not options.compile:
+            compilation["mode"] = 0
+        engine["compilation_config"] = compilation
     llm = LLM(
         model=options.model,
         load_format="dummy",
         skip_tokenizer_init=True,
-        max_model_len=1024,
-        max_num_seqs=max(4, options.batch),
+        max_model_len=max(1024, options.prompt + options.tokens),
+        max_num_seqs=max(4, *options.batch),
         gpu_memory_utilization=options.memory,
-        enforce_eager=not options.compile,
+        enforce_eager=not (options.compile or options.graphs),
         tensor_parallel_size=options.tensor_parallel,
         enable_prefix_caching=False,
         disable_log_stats=False,
@@ -50,10 +58,10 @@ def main() -> None:
         max_tokens=options.tokens, ignore_eos=True, detokenize=False, temperature=0.0
     )
     rounds = []
-    for number in range(options.rounds):
+    for number, size in itertools.product(range(options.rounds), options.batch):
         prompts = [
             {"prompt_token_ids": [3 + (7 * i + j + number) % 500 for j in range(options.prompt)]}
-            for i in range(options.batch)
+            for i in range(size)
         ]
         begin = time.perf_counter()
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
@@ -71,6 +79,10 @@ def main() -> None:
             }
         )
     print("WORKLOAD " + json.dumps({"rounds": rounds}), flush=True)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(","))
 
 
 if __name__ == "__main__":
