@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_prof.analyzers.counters.model import Counters
+
 __all__ = [
     "Books",
     "ClockRow",
@@ -339,3 +341,5 @@ class Report:
     """Of a run with several ranks; empty for one rank."""
     overhead: tuple[Overhead, ...] = ()
     """What watching cost, one row a batch size; empty without stretches."""
+    counters: Counters | None = None
+    """What the hardware counters say; None where they were not sampled."""

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows
+from spark_prof.analyzers.counters.summary import counters_of
 from spark_prof.analyzers.ledger import books, spread, step_books
 from spark_prof.analyzers.model import (
     Conversions,
@@ -80,6 +81,13 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         notes=notes_of(bundle, rank, summary, coverage, all_books),
         collectives=collectives,
         overhead=overhead_of(bundle, rank),
+        counters=counters_of(
+            bundle.frame("counters", rank),
+            placed,
+            steps,
+            bundle.frame("layers", rank, ["component", "bytes"]),
+            _object(bundle.facts(rank), "model_config"),
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from numbers import Integral, Real
 from typing import Any
 
+from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.model import Books, Report, Spread
 
 __all__ = ["SCHEMA", "render"]
@@ -43,6 +44,7 @@ def render(report: Report) -> str:
         "ranks": [asdict(row) for row in report.ranks],
         "collectives": asdict(report.collectives),
         "overhead": [asdict(row) for row in report.overhead],
+        "counters": _counters(report.counters),
         "findings": [asdict(found) for found in report.findings],
         "notes": list(report.notes),
     }
@@ -58,6 +60,16 @@ def _steps(report: Report) -> dict[str, Any]:
 
 def _spread(spread: Spread | None) -> dict[str, Any]:
     return asdict(spread) if spread else dict(_NO_SPREAD)
+
+
+def _counters(counters: Counters | None) -> dict[str, Any] | None:
+    if counters is None:
+        return None
+    value = asdict(counters)
+    for batch, rows in zip(counters.batches, value["batches"], strict=True):
+        for row, written in zip(batch.weights, rows["weights"], strict=True):
+            written["ratio"] = row.ratio
+    return value
 
 
 def _time(report: Report) -> dict[str, float | None]:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards import about_kernels, about_layers, about_ranks, about_run, about_time
+from spark_prof.dashboards import (
+    about_counters,
+    about_kernels,
+    about_layers,
+    about_ranks,
+    about_run,
+    about_time,
+)
 from spark_prof.dashboards.formats import MISSING
 from spark_prof.dashboards.section import Document, Section
 
@@ -30,6 +37,8 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_ranks.clocks(report),
         about_kernels.coverage(report),
         about_kernels.kernels(report),
+        about_counters.kernels(report),
+        about_counters.weights(report),
         about_kernels.conversions(report),
         about_kernels.modules(report),
         about_run.findings(report),
