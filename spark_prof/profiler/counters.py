@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,8 @@ _MOST_SAMPLES = 32_768
 _BUFFER_BYTES = 64 << 20
 _MISSING = 0.01
 """A larger share of the sampled time missing makes the next piece sample less often."""
+
+_STARTING_NS = 1_000_000
 
 
 class _Sampling(Protocol):
@@ -85,6 +88,7 @@ class CounterSampler:
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._begun = self._ended = self._offset = 0
+        self._failed: CounterError | None = None
         try:
             self._counters = sampling(device)
             self._choose_columns()
@@ -110,7 +114,7 @@ class CounterSampler:
             return
         self._begun = time.time_ns()
         seconds = _MOST_SAMPLES * _INTERVALS_NS[self._interval] / 1e9
-        self._timer = threading.Timer(seconds, self._halt)
+        self._timer = threading.Timer(seconds, self._halt_in_time)
         self._timer.daemon = True
         self._timer.start()
 
@@ -120,6 +124,8 @@ class CounterSampler:
             return
         try:
             self._halt()
+            if self._failed is not None:
+                raise self._failed
             samples = self._counters.read(_MOST_SAMPLES)
             offset = (self._offset + _clock_offset(self._counters)) // 2
         except CounterError as error:
@@ -131,36 +137,40 @@ class CounterSampler:
         self._begun = 0
 
     def discard(self) -> None:
-        """Ends sampling and gives the counters back."""
-        counters, self._counters = self._counters, None
-        if counters is None:
+        """Ends sampling and gives the counters back; there is no start after it."""
+        if self._counters is None:
             return
-        self._counters = counters
         try:
             self._halt()
-            counters.close()
         except CounterError as error:
             self._log(f"counters: {error}")
-        self._counters = None
+        self._close()
 
     def _choose_columns(self) -> None:
+        refusal: CounterError | None = None
         for columns in _SETS:
             self._columns = columns
             try:
                 self._configure()
             except CounterError as error:
-                refusal = error
+                refusal = refusal or error
                 continue
-            missing = [name for name in _METRICS if name not in columns and name != "sm_active"]
-            if missing:
-                self._log(f"counters: this GPU does not sample {', '.join(missing)} with the rest")
+            if missing := [name for name in _SETS[0] if name not in columns]:
+                self._log(f"counters: this GPU does not sample {', '.join(missing)}")
             return
-        raise refusal
+        raise refusal or CounterError("nothing to sample")
 
     def _configure(self) -> None:
         assert self._counters is not None
         metrics = [_METRICS[name][0] for name in self._columns]
         self._counters.configure(metrics, _INTERVALS_NS[self._interval], _BUFFER_BYTES)
+
+    def _halt_in_time(self) -> None:
+        """Ends sampling from the timer's thread, where nobody would see it fail."""
+        try:
+            self._halt()
+        except CounterError as error:
+            self._failed = error
 
     def _halt(self) -> None:
         """Ends sampling once; the timer and the thread of the steps may both come here."""
@@ -188,8 +198,8 @@ class CounterSampler:
         wanted = min(self._ended - self._begun, _MOST_SAMPLES * interval)
         seen = int((samples.end_ns - samples.start_ns).sum())
         missing = 1 - seen / wanted if wanted > 0 else 0.0
-        # A stretch of a few intervals loses one at each end without any loss.
-        if wanted < 100 * interval or missing <= _MISSING:
+        # The first sample does not begin with the call that starts sampling.
+        if missing <= _MISSING or wanted - seen < _STARTING_NS:
             return
         text = f"counters: {100 * missing:.0f} % of piece {self._piece}'s samples are missing"
         if self._interval + 1 < len(_INTERVALS_NS):
@@ -203,17 +213,21 @@ class CounterSampler:
         self._log(text)
 
     def _give_up(self, error: CounterError) -> None:
+        self._log(f"counters: none, {error}")
+        self._close()
+
+    def _close(self) -> None:
         counters, self._counters = self._counters, None
         self._begun = 0
-        self._log(f"counters: none, {error}")
+        if self._timer is not None:
+            self._timer.cancel()
         if counters is not None:
-            try:
+            # Whatever it has to say, the reason was given before.
+            with suppress(CounterError):
                 counters.close()
-            except CounterError:
-                return
 
 
-def _clock_offset(counters: Any) -> int:
+def _clock_offset(counters: _Sampling) -> int:
     """What must be added to CUPTI's clock to get the system's, from the closest of some pairs."""
     pairs = []
     for _ in range(16):

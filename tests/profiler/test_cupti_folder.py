@@ -1,0 +1,79 @@
+"""Finding a libcupti that can sample counters."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from spark_prof.profiler import cupti_folder
+from spark_prof.profiler.commands import Command
+from spark_prof.profiler.cupti_folder import newest_cupti, with_cupti
+from spark_prof.profiler.record import _launch
+from spark_prof.profiler.settings import Settings
+
+
+def toolkit(root: Path, name: str, library: bool = True) -> Path:
+    folder = root / name / "extras" / "CUPTI" / "lib64"
+    folder.mkdir(parents=True)
+    if library:
+        (folder / "libcupti.so.13").touch()
+    return folder
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed nvidia-cuda-cupti 13.5.25; its folder."""
+    site = tmp_path / "site"
+    lib = site / "nvidia" / "cu13" / "lib"
+    lib.mkdir(parents=True)
+    (lib / "libcupti.so.13").touch()
+    info = site / "nvidia_cuda_cupti-13.5.25.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: nvidia-cuda-cupti\nVersion: 13.5.25\n")
+    (info / "RECORD").write_text("nvidia/cu13/lib/libcupti.so.13,,\n")
+    path = importlib.metadata.PathDistribution(info)
+    monkeypatch.setattr(cupti_folder, "distribution", lambda _: path)
+    return lib
+
+
+@pytest.fixture
+def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(cupti_folder, "distribution", absent)
+
+
+def test_the_newest_wins(tmp_path: Path, wheel: Path) -> None:
+    toolkit(tmp_path, "cuda-13.4")
+    assert newest_cupti(tmp_path) == wheel
+    newer = toolkit(tmp_path, "cuda-13.6")
+    assert newest_cupti(tmp_path) == newer
+
+
+@pytest.mark.usefixtures("no_wheel")
+def test_old_and_empty_toolkits_do_not_count(tmp_path: Path) -> None:
+    toolkit(tmp_path, "cuda-13.0")
+    toolkit(tmp_path, "cuda-13.5", library=False)
+    toolkit(tmp_path, "cuda-latest")
+    assert newest_cupti(tmp_path) is None
+    good = toolkit(tmp_path, "cuda-13.4")
+    assert newest_cupti(tmp_path) == good
+
+
+def test_it_comes_before_what_the_user_had() -> None:
+    assert with_cupti({"A": "b"}, Path("/n")) == {"A": "b", "LD_LIBRARY_PATH": "/n"}
+    before = {"LD_LIBRARY_PATH": "/o:/p"}
+    assert with_cupti(before, Path("/n"))["LD_LIBRARY_PATH"] == "/n:/o:/p"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_only_a_recording_of_counters_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheel: Path, wanted: bool
+) -> None:
+    settings = Settings(str(tmp_path / "b"), counters=wanted)
+    command = Command(("python", "x.py"), "python")
+    _, environment = _launch(command, settings, tmp_path, {"PATH": "/bin"})
+    assert environment.get("LD_LIBRARY_PATH") == (str(wheel) if wanted else None)
