@@ -21,6 +21,7 @@ class Backend(StrEnum):
 
     AUTO = "auto"
     CUPTI = "cupti"
+    NSYS = "nsys"
     TORCH = "torch"
 
 
@@ -103,6 +104,11 @@ def record(
         counters=counters,
     )
     if attach:
+        if backend is Backend.NSYS:
+            raise CommandError(
+                "nsys cannot begin to watch a running server; start it under 'spark-prof record "
+                "--backend nsys -- vllm serve ...'"
+            )
         from spark_prof.profiler.attach import attach as attach_to
 
         bundle, code = attach_to(attach, settings, _say), 0

@@ -19,6 +19,13 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
 from spark_prof.profiler.cupti_folder import newest_cupti, with_cupti
+from spark_prof.profiler.nsys_record import (
+    NsysRun,
+    descendants,
+    end_processes,
+    launched,
+    plan_nsys,
+)
 from spark_prof.profiler.ray import with_ray_copies
 from spark_prof.profiler.redact import redacted
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
@@ -110,22 +117,29 @@ def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, i
     command = recognise(argv)
     folder = settings.folder
     settings = replace(settings, run=settings.run or secrets.token_hex(8))
+    nsys = plan_nsys(command, settings, say)
     prepare_bundle(folder, argv, settings)
     watcher = Watcher(pieces_folder(folder), settings.watched_steps, say)
     try:
         with tempfile.TemporaryDirectory(prefix="spark-prof-") as staging:
-            return _run(command, settings, watcher, Path(staging), say)
+            return _run(command, settings, watcher, Path(staging), say, nsys)
     finally:
         remove_empty(folder)
 
 
 def _run(
-    command: Command, settings: Settings, watcher: Watcher, staging: Path, say: Say
+    command: Command,
+    settings: Settings,
+    watcher: Watcher,
+    staging: Path,
+    say: Say,
+    nsys: NsysRun | None,
 ) -> tuple[Bundle, int]:
     stage_package(staging)
     bundle: Bundle | None = None
     interrupted = False
-    with _terminated_as_interrupt(), _started(command, settings, staging) as child:
+    started = _started(launched(nsys, command), settings, staging, apart=nsys is not None)
+    with _terminated_as_interrupt(), started as child:
         try:
             while child.poll() is None and not watcher.done():
                 watcher.check()
@@ -135,7 +149,12 @@ def _run(
                 watcher.stop()
                 watcher.wait_for_engine()
                 # Ranks that end before the window is full were shut down: so is the command.
-                if watcher.full() or not watcher.wait(lambda: child.poll() is not None, 10.0):
+                if nsys is not None and nsys.by_ray:
+                    say("Ray's workers write their reports when they end; end the command")
+                elif watcher.full() or not watcher.wait(lambda: child.poll() is not None, 10.0):
+                    if nsys is not None:
+                        nsys.stop()
+                        nsys.collect()
                     bundle = make_bundle(settings.folder, watcher, say, "complete")
                     say(f"{bundle.path} is ready; the command goes on, Ctrl-C ends it")
             child.wait()
@@ -149,29 +168,36 @@ def _run(
                     _FLUSH_SECONDS if watcher.recorded() else 1.0,
                 )
                 watcher.wait_for_engine()
+                if nsys is not None and has_steps(watcher.pieces):
+                    nsys.stop()
     code = child.returncode
     if bundle is None:
         watcher.wait(watcher.settled, _FLUSH_SECONDS)
         if not has_steps(watcher.pieces):
             watcher.check()
             raise CommandError(_why_nothing(watcher, code, interrupted))
+        if nsys is not None:
+            nsys.collect()
         state = "interrupted" if interrupted or code else "complete"
         bundle = make_bundle(settings.folder, watcher, say, state)
     return bundle, 0 if interrupted else code
 
 
 @contextmanager
-def _started(command: Command, settings: Settings, staging: Path) -> Iterator[Any]:
-    """Runs the command; whatever happens, it has ended afterwards."""
+def _started(command: Command, settings: Settings, staging: Path, *, apart: bool) -> Iterator[Any]:
+    """Runs the command; whatever happens, it has ended afterwards.
+
+    Where it runs apart, Ctrl-C does not reach it: nsys would end before it has been asked to.
+    """
     argv, environment = _launch(command, settings, staging, os.environ)
     try:
-        child = subprocess.Popen(argv, env=environment)
+        child = subprocess.Popen(argv, env=environment, process_group=0 if apart else None)
     except OSError as error:
         raise CommandError(f"cannot start {argv[0]}: {error.strerror or error}") from error
     try:
         yield child
     finally:
-        _end(child)
+        _end(child, apart)
 
 
 def _launch(
@@ -194,11 +220,12 @@ def _launch(
     return list(command.argv), with_plugin_allowed(environment)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(child: subprocess.Popen[bytes], apart: bool) -> None:
     """Ends the command: first as Ctrl-C would, then harder."""
+    family = descendants(child.pid) if apart else []
     for sent, seconds in ((signal.SIGINT, _END_SECONDS), (signal.SIGTERM, 10.0)):
         if child.poll() is not None:
-            return
+            break
         child.send_signal(sent)
         try:
             child.wait(seconds)
@@ -207,6 +234,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         child.kill()
         child.wait()
+    end_processes(family, _END_SECONDS)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from spark_prof.traces.nsys_pieces import read_nsys_piece
 from spark_prof.traces.pieces import activity_name, kineto_name, names_name
 from spark_prof.traces.readers.kineto import read_kineto
 from spark_prof.traces.readers.trace import Trace
@@ -23,7 +24,9 @@ def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
 
         return read_cupti(raw, pieces / names_name(process, piece))
     kineto = pieces / kineto_name(process, piece)
-    return read_kineto(kineto) if kineto.exists() else None
+    if kineto.exists():
+        return read_kineto(kineto)
+    return read_nsys_piece(pieces, process, piece)
 
 
 def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_prof.profiler.backends.base import Backend
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
+from spark_prof.profiler.backends.nsys_clock import NsysBackend, mark_clock
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.registry import registry_folder
 from spark_prof.profiler.settings import Settings
@@ -18,6 +19,8 @@ def early_native(settings: Settings) -> Native | None:
     Raises:
         NativeError: the CUPTI backend was asked for by name and cannot work here.
     """
+    if settings.backend == "nsys":
+        mark_clock()  # so that the captures lie between two marks
     if settings.backend not in ("auto", "cupti") or not _on_nvidia():
         return None
     try:
@@ -57,6 +60,8 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
         from spark_prof.profiler.backends.torch import TorchBackend
 
         return "torch", TorchBackend(process.folder, process.name)
+    if wanted == "nsys":
+        return "nsys", NsysBackend()
     return wanted, None
 
 

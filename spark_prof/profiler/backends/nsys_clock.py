@@ -54,7 +54,7 @@ def _find_mark() -> Callable[[str], object] | None:
     try:
         import torch
 
-        if torch.cuda.is_available():
+        if torch.version.cuda:
             marked: Callable[[str], object] = torch.cuda.nvtx.mark
             return marked
         import nvtx

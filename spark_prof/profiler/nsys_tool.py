@@ -1,0 +1,168 @@
+"""Finds nsys on this machine and runs what is short about it: version, stop, export."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_prof.errors import CommandError
+from spark_prof.profiler.backends.nsys import export_command, stop_command
+
+__all__ = ["OLDEST", "Nsys", "find_nsys"]
+
+OLDEST = (2022, 4)
+"""The oldest nsys seen to take every option, and to export the nodes of CUDA graphs."""
+
+_PLACES = (
+    "opt/nvidia/nsight-systems*/*/bin/nsys",
+    "opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
+    "opt/nvidia/nsight-systems*/bin/nsys",
+    "usr/local/cuda*/bin/nsys",
+    "usr/lib/nsight-systems/bin/nsys",
+    "usr/lib/*/nsight-systems/target-linux-*/nsys",
+)
+_INSTALL = (
+    "install Nsight Systems, the package nsight-systems of NVIDIA's CUDA repository, or leave "
+    "--backend out"
+)
+_VERSION_SECONDS, _STOP_SECONDS, _EXPORT_SECONDS = 30.0, 1800.0, 7200.0
+_SAY_SECONDS = 10.0
+_BAR = re.compile(r"\[[\d/]+\]|\[[^\]]*%|^Processing \d+ events")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Nsys:
+    """An nsys that can be used.
+
+    Attributes:
+        path: the program.
+        version: year, release, and what follows.
+    """
+
+    path: Path
+    version: tuple[int, ...]
+
+    def stop(self, session: str, say: Say) -> bool:
+        """Ends a recording and waits for its report; False where nothing is recorded any more."""
+        code, _ = _run(
+            stop_command(self.path, session), _STOP_SECONDS, "nsys writes its report", say
+        )
+        return code == 0
+
+    def export(self, report: Path, export: Path, say: Say) -> None:
+        """Turns a report into an SQLite file.
+
+        Raises:
+            CommandError: nsys could not.
+        """
+        task = f"exporting the nsys report ({report.stat().st_size >> 20} MiB)"
+        say(task)
+        code, output = _run(export_command(self.path, report, export), _EXPORT_SECONDS, task, say)
+        if code or not export.exists():
+            why = _last_line(output) or f"exit code {code}"
+            raise CommandError(f"nsys cannot export {report}: {why}; the report is kept")
+
+
+def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
+    """The nsys on PATH, else the newest where NVIDIA's packages put it.
+
+    Args:
+        path: where programs are looked for; PATH if not given.
+        root: the root of the file system.
+
+    Raises:
+        CommandError: there is none, or none that can be used.
+    """
+    refused: list[str] = []
+    on_path = shutil.which("nsys", path=path)
+    for candidates in ([Path(on_path)] if on_path else [], _installed(root)):
+        usable = [nsys for nsys in (_probe(p, refused) for p in candidates) if nsys]
+        if usable:
+            return max(usable, key=lambda nsys: nsys.version)
+    if refused:
+        raise CommandError(f"{refused[0]}; {_INSTALL}")
+    raise CommandError(f"nsys is not found on PATH or in /opt/nvidia; {_INSTALL}")
+
+
+def _installed(root: Path) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for place in _PLACES:
+        for path in sorted(root.glob(place)):
+            if os.access(path, os.X_OK) and (real := path.resolve()) not in seen:
+                seen.add(real)
+                yield path
+
+
+def _probe(path: Path, refused: list[str]) -> Nsys | None:
+    """What that program is; None, with the reason, where it is no nsys of use."""
+    if "nsight-compute" in str(path.resolve()):
+        refused.append(f"{path} is part of Nsight Compute and cannot make a report")
+        return None
+    try:
+        code, output = _run([str(path), "--version"], _VERSION_SECONDS)
+    except CommandError as error:
+        refused.append(str(error))
+        return None
+    found = re.search(r"version (\d{4}(?:\.\d+)+)", output)
+    if code or not found:
+        refused.append(f"{path} does not say its version ({_last_line(output) or code})")
+        return None
+    version = tuple(map(int, found[1].split(".")))
+    if version < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        refused.append(f"{path} is version {found[1]}, spark-prof needs {oldest} or later")
+        return None
+    return Nsys(path, version)
+
+
+def _run(
+    command: Sequence[str], seconds: float, task: str = "", say: Say | None = None
+) -> tuple[int, str]:
+    """Runs a program to its end, says every ten seconds that it still runs.
+
+    Its own process group keeps a Ctrl-C in the terminal away from it.
+
+    Returns:
+        Its exit code, and what it wrote.
+    """
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+    except OSError as error:
+        raise CommandError(f"cannot start {command[0]}: {error.strerror or error}") from error
+    begun = time.monotonic()
+    try:
+        while True:
+            try:
+                output, _ = child.communicate(timeout=_SAY_SECONDS)
+            except subprocess.TimeoutExpired:
+                passed = time.monotonic() - begun
+                if passed > seconds:
+                    raise CommandError(f"{command[0]} did not end in {passed:.0f} s") from None
+                if say is not None and task:
+                    say(f"{task}: {passed:.0f} s")
+            else:
+                return child.returncode, output.decode("utf-8", "replace")
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+
+
+def _last_line(output: str) -> str:
+    lines: Iterable[str] = re.split(r"[\r\n]+", output)
+    told = [line.strip() for line in lines if line.strip() and not _BAR.search(line)]
+    return told[-1][:300] if told else ""
