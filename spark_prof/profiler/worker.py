@@ -63,6 +63,7 @@ class WorkerRecording:
         self._marker = CallMarker(self._fence)
         self._window = _window(settings)
         self._backend: Backend | None = None
+        self._counters: Backend | None = None
         self._prepared = self._watching = self._loading = self._stop = False
         self._entered = self._finishing = False
         self.flush_when_idle = False
@@ -122,6 +123,8 @@ class WorkerRecording:
         if self._backend is not None:
             # A profiler that ran on would grow, and break the next one.
             self._fence.call("discard", self._backend.discard)
+        if self._counters is not None:
+            self._fence.call("discard_counters", self._counters.discard)
         self._remove()
         self._fence.call("progress", self._process.progress, self._window, finished=True)
 
@@ -249,6 +252,8 @@ class WorkerRecording:
         facts = self._fence.call("facts", engine_facts, self._worker) or {}
         chosen = self._fence.call("backend", choose_backend, self._settings, self._process)
         facts["backend"], self._backend = chosen or ("none", None)
+        if self._settings.counters:
+            self._counters = self._fence.call("counters", _sampler, self._process)
         self._process.write_facts(facts, marked, layers or [])
         first = len(PHASE_MODULES)
         self._fence.call("mark", self._marker.mark, [m.target for m in marked[first:]], first)
@@ -260,12 +265,16 @@ class WorkerRecording:
         self._watching = True
         if self._backend is not None:
             self._fence.call("start", self._backend.start, self._piece)
+        if self._counters is not None:
+            self._fence.call("start_counters", self._counters.start, self._piece)
         self._marker.start()
 
     def _flush(self) -> None:
         """Writes the steps since the last flush, with their ranges and kernels, as one piece."""
         self._marker.stop()
         watching, self._watching = self._watching, False
+        if watching and self._counters is not None:
+            self._fence.call("stop_counters", self._counters.stop)
         if watching and self._backend is not None:
             self._fence.call("stop", self._backend.stop)
         if not self._steps:
@@ -285,3 +294,17 @@ def _window(settings: Settings) -> Window:
     if settings.steady:
         return SteadyWindow(settings.steps, stretches, settings.batch_sizes)
     return Window(settings.steps, settings.warmup_steps, settings.decode_only, stretches)
+
+
+def _sampler(process: Process) -> Backend | None:
+    """What samples the counters of this worker's GPU, None where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        process.log("counters: there is no NVIDIA GPU; the recording goes on without")
+        return None
+    from spark_prof.profiler.counters import CounterSampler
+
+    device = torch.cuda.current_device()
+    sampler = CounterSampler(process.folder, process.name, process.log, device)
+    return sampler if sampler.works else None
