@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from spark_prof.cli import record, report, salvage
+from spark_prof.cli import merge, record, report, salvage
 from spark_prof.errors import CommandError, SparkProfError
 
 __all__ = ["app", "main"]
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 record.add_to(app)
 report.add_to(app)
+merge.add_to(app)
 salvage.add_to(app)
 
 

@@ -1,0 +1,69 @@
+"""`spark-prof merge`: one bundle from what several hosts recorded of one run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spark_prof.errors import CommandError
+
+__all__ = ["add_to", "merge"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    app.command()(merge)
+
+
+def merge(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE SOURCE...",
+            help="What each host wrote: a bundle, or the folder that holds its pieces.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The merged bundle's folder.")],
+) -> None:
+    """Join the ranks of one run that were recorded on several hosts, on one clock."""
+    if len(sources) < 2:
+        raise CommandError("give at least two folders to merge, each with other ranks of one run")
+    from spark_prof.analyzers.ranks.shifts import untied, wanted_shifts
+    from spark_prof.traces.merge import check_target, join_bundles, move_clocks, open_parts
+
+    check_target(out)
+    parts = open_parts(sources)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as error:
+        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
+    try:
+        bundle = join_bundles(parts, staging)
+        shifts, lost = wanted_shifts(bundle), untied(bundle)
+        bundle = move_clocks(bundle, shifts, lost)
+        staging.chmod(0o755)
+        if out.exists():
+            out.rmdir()
+        staging.rename(out)
+    except OSError as error:
+        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    ranks = ", ".join(map(str, bundle.ranks))
+    print(f"spark-prof: ranks {ranks} in {out}; next: spark-prof report {out}", file=sys.stderr)
+    for process, shift in shifts.items():
+        done = "moved" if shift.applied else "left as they were"
+        print(
+            f"spark-prof: {process}: clock {shift.offset_ns / 1e3:+,.1f} us "
+            f"± {shift.uncertainty_ns / 1e3:,.1f} us against rank {shift.reference_rank}; "
+            f"times {done}",
+            file=sys.stderr,
+        )
+    for line in lost:
+        print(f"spark-prof: {line}", file=sys.stderr)

@@ -1,0 +1,177 @@
+"""Joins what several hosts recorded of one run into one bundle, and moves times to one clock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.assemble import SALVAGED, assemble, open_bundle
+from spark_prof.traces.bundle import META_FILE, Bundle, Meta, table_file
+from spark_prof.traces.clock import Shift, moved
+from spark_prof.traces.cubins import CUBINS_FOLDER
+from spark_prof.traces.piece_files import json_files
+from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.running import being_recorded
+from spark_prof.traces.same_run import SHARED_TABLES, check_same_run
+from spark_prof.traces.table_files import TableFiles
+
+__all__ = ["join_bundles", "move_clocks", "open_parts"]
+
+_STATES = ("complete", "interrupted", SALVAGED)
+
+
+def open_parts(sources: Sequence[Path]) -> list[Bundle]:
+    """Opens what each host wrote: a bundle, or a folder of pieces that is made into one.
+
+    Raises:
+        CommandError: one is no bundle or damaged, or they do not belong together.
+    """
+    parts = [_open(source) for source in sources]
+    check_same_run(parts)
+    return sorted(parts, key=lambda part: part.ranks or (1 << 30,))
+
+
+def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
+    """Writes one bundle with the tables of all parts; times stay as they were recorded.
+
+    Args:
+        parts: what `open_parts` returned.
+        folder: an empty folder.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with TableFiles(folder) as tables:
+        tables.add("log", 0, pd.concat([part.frame("log", 0) for part in parts]))
+        if any(table_file("cubins", 0) in part.meta.tables for part in parts):
+            tables.add("cubins", 0, _cubins([part.frame("cubins", 0) for part in parts]))
+    rows = dict(tables.rows)
+    for part in parts:
+        for name in part.meta.tables.keys() - rows:
+            shutil.copyfile(part.path / name, folder / name)
+            rows[name] = part.meta.tables[name]
+        _copy_cubins(part.path / CUBINS_FOLDER, folder / CUBINS_FOLDER)
+    _joined_meta(parts, rows).write(folder)
+    return Bundle(folder)
+
+
+def move_clocks(bundle: Bundle, shifts: Mapping[str, Shift], lost: Sequence[str] = ()) -> Bundle:
+    """Moves the tables of these processes to the reference clock; meta.json keeps the shifts.
+
+    Args:
+        bundle: what `join_bundles` wrote.
+        shifts: by process, such as ``rank2`` or ``engine1``.
+        lost: lines to add to what the bundle lacks.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    facts = {name: dict(fact) for name, fact in bundle.meta.facts.items()}
+    for process, shift in shifts.items():
+        fact = facts.get(process, {})
+        fact["clock_shifts"] = [*_earlier(fact), shift.to_json()]
+        facts[process] = fact
+        if shift.applied:
+            for name in _files_of(bundle.meta, process):
+                _move(bundle.path / name, name.rsplit("-rank", 1)[0], shift)
+    meta = replace(bundle.meta, facts=facts, lost=(*bundle.meta.lost, *lost))
+    meta.write(bundle.path)
+    return Bundle(bundle.path)
+
+
+def _open(source: Path) -> Bundle:
+    pieces = pieces_folder(source)
+    if pieces.is_dir() and not (source / META_FILE).exists() and not being_recorded(pieces):
+        progress = list(json_files(pieces, "rank*.progress.json"))
+        if progress and all(value.get("finished") for value in progress):
+            # Its ranks wrote their last piece; the recorder ran on another host.
+            return assemble(source, state=_STATES[0])
+    return open_bundle(source)
+
+
+def _joined_meta(parts: Sequence[Bundle], rows: dict[str, int]) -> Meta:
+    metas = [part.meta for part in parts]
+    first = next((meta for meta in metas if meta.command), metas[0])
+    return replace(
+        metas[0],
+        state=max((meta.state for meta in metas), key=_severity),
+        command=first.command,
+        settings=first.settings,
+        created=max(meta.created for meta in metas),
+        facts={name: fact for meta in reversed(metas) for name, fact in meta.facts.items()},
+        lost=tuple(dict.fromkeys(line for meta in metas for line in meta.lost)),
+        tables=rows,
+    )
+
+
+def _severity(state: str) -> int:
+    return _STATES.index(state) if state in _STATES else len(_STATES)
+
+
+def _cubins(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Each piece of machine code once, with the kernels that ran of it on any host."""
+    rows = pd.concat(tables, ignore_index=True).astype({"source": str})
+    ran = rows.groupby("hash")["functions"].agg(
+        lambda names: "\n".join(sorted({n for text in names for n in text.split("\n") if n}))
+    )
+    rows = rows.drop_duplicates("hash").sort_values("hash", ignore_index=True)
+    return rows.assign(functions=rows["hash"].map(ran))
+
+
+def _copy_cubins(source: Path, target: Path) -> None:
+    """Machine code is named by its content: the same name is the same file."""
+    if not source.is_dir():
+        return
+    target.mkdir(exist_ok=True)
+    for path in source.iterdir():
+        if path.is_file() and not path.is_symlink():
+            shutil.copyfile(path, target / path.name)
+
+
+def _earlier(fact: Mapping[str, Any]) -> list[Any]:
+    shifts = fact.get("clock_shifts")
+    return shifts if isinstance(shifts, list) else []
+
+
+def _files_of(meta: Meta, process: str) -> Iterator[str]:
+    """The table files that hold the process's rows and no other's."""
+    engine = process.startswith("engine")
+    digits = process.removeprefix("engine" if engine else "rank")
+    for name in meta.tables:
+        table, _, rest = name.rpartition("-rank")
+        mine = rest == f"{digits}.parquet" and (table == "engine") == engine
+        if mine and table not in SHARED_TABLES:
+            yield name
+
+
+def _move(path: Path, table: str, shift: Shift) -> None:
+    """Rewrites one table file, a row group at a time, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+                for index in range(file.num_row_groups):
+                    group = file.read_row_group(index)
+                    writer.write_table(moved(group, table, shift).cast(schema))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_target(folder: Path) -> None:
+    """Refuses a folder that holds something.
+
+    Raises:
+        CommandError: it does.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CommandError(f"{folder} exists already; choose another --out or remove it")

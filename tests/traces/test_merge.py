@@ -1,0 +1,169 @@
+"""Bundles of several hosts become one, on one clock."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from spark_prof.analyzers.ranks.shifts import untied, wanted_shifts
+from spark_prof.analyzers.ranks.summary import collectives_of
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.clock import Shift, moved
+from spark_prof.traces.merge import join_bundles, move_clocks, open_parts
+from spark_prof.traces.same_run import SHARED_TABLES
+from spark_prof.traces.tables import TABLES
+from tests.analyzers.ranks.bundles import bundle, parallel, write
+from tests.analyzers.ranks.play import KINDS, Play
+from tests.support import ORIGIN, engine
+
+HERE = {rank: {"host": "a", "boot": "1", "run": "r"} for rank in (0, 1)}
+THERE = {rank: {"host": "b", "boot": "2", "run": "r"} for rank in (2, 3)}
+PARALLEL = parallel(tensor=4)
+
+
+def merged(folder: Path, *parts: Bundle) -> Bundle:
+    folder.mkdir()
+    joined = join_bundles(open_parts([part.path for part in parts]), folder)
+    return move_clocks(joined, wanted_shifts(joined), untied(joined))
+
+
+def two_hosts(tmp_path: Path, play: Play, **more: Any) -> tuple[Bundle, Bundle]:
+    here = bundle(tmp_path / "here", play, HERE, parallel=PARALLEL, **more)
+    return here, bundle(tmp_path / "there", play, THERE, parallel=PARALLEL)
+
+
+@pytest.mark.parametrize("offset", [-45_000_000, 777, 7_200_000_000_000])
+@pytest.mark.parametrize("drift", [0.0, 20e-6])
+def test_times_come_to_stand_on_one_clock(tmp_path: Path, offset: int, drift: float) -> None:
+    slow = {step: step % 4 for step in range(200)}
+    error = {2: offset, 3: offset}
+    play = Play(steps=200, slow=slow, offset_ns=error, drift=dict.fromkeys(error, drift),
+                compute_ns=1_000_000)  # fmt: skip
+    whole = merged(tmp_path / "whole", *two_hosts(tmp_path, play))
+    assert whole.ranks == (0, 1, 2, 3)
+    true = play.true[play.true["rank"] == 3].sort_values("start_ns")["start_ns"].to_numpy()
+    kernels = whole.frame("kernels", 3).sort_values("start_ns")
+    found = kernels.loc[kernels["name"].astype(str).str.startswith("nccl"), "start_ns"]
+    [shift] = whole.facts(3)["clock_shifts"]
+    off = np.abs(found.to_numpy(np.int64) - ORIGIN - true)
+    assert off.max() <= shift["uncertainty_ns"]
+    assert shift["applied"] is (offset != 777 or drift != 0.0)
+    result, _ = collectives_of(whole)
+    assert result.matched == 200 * len(KINDS)
+    assert {step.step: step.slowest for step in result.slow_steps} == slow
+    # What is left of the offset lies within its uncertainty.
+    left = [clock for clock in result.clocks if not clock.same_host]
+    assert all(abs(c.offset_us or 0) <= (c.uncertainty_us or 0) + 1 for c in left)
+
+
+def test_nothing_but_times_changes(tmp_path: Path) -> None:
+    play = Play(offset_ns={2: 10**9, 3: 10**9})
+    here, there = two_hosts(tmp_path, play)
+    whole = merged(tmp_path / "whole", here, there)
+    for part, ranks in ((here, (0, 1)), (there, (2, 3))):
+        for rank in ranks:
+            for table in TABLES:
+                if table in SHARED_TABLES:
+                    continue
+                old, new = part.frame(table, rank), whole.frame(table, rank)
+                times = [name for name in old if name.endswith("_ns")]
+                pd.testing.assert_frame_equal(old.drop(columns=times), new.drop(columns=times))
+                wanted = 10**9 if rank > 1 else 0
+                for name in times:
+                    assert (old[name] - new[name] - wanted).abs().lt(10**6).all(), (table, name)
+
+
+def test_meta_is_that_of_all_parts(tmp_path: Path) -> None:
+    here, there = two_hosts(tmp_path, Play(), engines={0: [engine(0, 0, 1)]})
+    lost = json.loads((there.path / "meta.json").read_text())
+    lost |= {"lost": ["rank2, piece 1: gone"], "state": "salvaged", "command": []}
+    (there.path / "meta.json").write_text(json.dumps(lost))
+    whole = merged(tmp_path / "whole", Bundle(there.path), here)
+    assert whole.meta.state == "salvaged"
+    assert whole.meta.command == here.meta.command
+    assert whole.meta.lost == ("rank2, piece 1: gone",)
+    assert set(whole.meta.facts) == {"engine0", "rank0", "rank1", "rank2", "rank3"}
+    assert len(whole.frame("engine", 0)) == 1
+
+
+def test_a_folder_of_pieces_is_a_part(tmp_path: Path) -> None:
+    """What a host has whose recorder ran elsewhere: no command, and ranks that had finished."""
+    play = Play()
+    here = bundle(tmp_path / "here", play, HERE, parallel=PARALLEL)
+    pieces = write(tmp_path / "there", play, THERE, parallel=PARALLEL) / "pieces"
+    (pieces / "recording.json").unlink()
+    for rank in (2, 3):
+        (pieces / f"rank{rank}.progress.json").write_text('{"finished": true, "pid": 1}')
+    there = open_parts([tmp_path / "there"])[0]
+    assert there.meta.state == "complete"
+    assert merged(tmp_path / "whole", here, there).meta.state == "complete"
+
+
+def test_cubins_of_both_are_kept(tmp_path: Path) -> None:
+    here, there = two_hosts(tmp_path, Play())
+    for part, name in ((here, "aa"), (there, "aa"), (there, "bb")):
+        (part.path / "cubins").mkdir(exist_ok=True)
+        (part.path / "cubins" / name).write_text(name)
+    whole = merged(tmp_path / "whole", here, there)
+    assert sorted(path.name for path in (whole.path / "cubins").iterdir()) == ["aa", "bb"]
+
+
+def test_hosts_without_a_tie_are_left_alone(tmp_path: Path) -> None:
+    play = Play(ranks=2, offset_ns={1: 10**9})
+    stages = parallel(pipeline=2)
+    here = bundle(tmp_path / "here", play, {0: HERE[0]}, parallel=stages)
+    there = bundle(tmp_path / "there", play, {1: THERE[2]}, parallel=stages)
+    whole = merged(tmp_path / "whole", here, there)
+    pd.testing.assert_frame_equal(there.frame("kernels", 1), whole.frame("kernels", 1))
+    assert any("nothing ties" in line for line in whole.meta.lost)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"run": "other"}, "different calls"),
+        ({"run": "", "model": "/other"}, "model differs"),
+        ({"run": "", "vllm": "0.1"}, "vllm differs"),
+        ({"parallel": parallel(tensor=2)}, "parallel differs"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_does_not_belong_together(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    shared = {"model": "/m", "vllm": "0.32.0", "parallel": PARALLEL}
+    here = bundle(tmp_path / "here", Play(), {r: shared | f for r, f in HERE.items()})
+    there = bundle(tmp_path / "there", Play(), {r: shared | f | change for r, f in THERE.items()})
+    with pytest.raises(CommandError, match=why):
+        open_parts([here.path, there.path])
+
+
+def test_the_same_rank_twice(tmp_path: Path) -> None:
+    here, _ = two_hosts(tmp_path, Play())
+    shutil.copytree(here.path, tmp_path / "again")
+    with pytest.raises(CommandError, match=r"both hold .* of rank 0"):
+        open_parts([here.path, tmp_path / "again"])
+
+
+def test_commands_that_differ(tmp_path: Path) -> None:
+    here, there = two_hosts(tmp_path, Play())
+    meta = json.loads((there.path / "meta.json").read_text())
+    meta["command"] = ["vllm", "serve", "other"]
+    (there.path / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(CommandError, match="commands differ"):
+        open_parts([here.path, there.path])
+
+
+def test_a_time_that_never_came_stays_and_digits_are_kept() -> None:
+    rows = pa.table({"update_ns": [0, ORIGIN], "tokens": [5, 6]})
+    shift = Shift(0, 1_000_000_000.25, 1e-6, ORIGIN - 2_000_000, 1.0, "collectives", 1, True)
+    found = moved(rows, "engine", shift).to_pydict()
+    assert found == {"update_ns": [0, ORIGIN - 1_000_000_002], "tokens": [5, 6]}
+    with pytest.raises(ValueError, match="start_ns"):
+        moved(pa.table({"start_ns": [1.5]}), "kernels", shift)
