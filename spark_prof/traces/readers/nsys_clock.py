@@ -93,9 +93,7 @@ def _marks(export: NsysFile) -> tuple[Int64s, Int64s]:
     nothing = np.empty(0, np.int64), np.empty(0, np.int64)
     if not export.has("NVTX_EVENTS", "start", "eventType", "text"):
         return nothing
-    text, join = "n.text", ""
-    if export.has("NVTX_EVENTS", "textId") and export.has("StringIds", "id", "value"):
-        text, join = "COALESCE(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
+    text, join = export.event_text()
     sql = (
         f"SELECT n.start, {text} FROM NVTX_EVENTS n {join} "
         f"WHERE n.eventType = {_MARK} AND {text} LIKE ? ORDER BY n.start"

@@ -40,6 +40,7 @@ CUDA_TABLES = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME)
 _CHUNK = 1 << 16
 _SOME_IDS = 500
 _LONGEST_NAME = 1 << 16
+_LONGEST_TEXT = 1 << 12
 
 
 class NsysFile:
@@ -97,6 +98,17 @@ class NsysFile:
         while rows := cursor.fetchmany(_CHUNK):
             chunks.append(np.array(rows, np.int64))
         return dict(zip(wanted, np.concatenate(chunks).T, strict=True))
+
+    def event_text(self) -> tuple[str, str]:
+        """SQL for the text of an NVTX event `n`, which is there itself or by its number.
+
+        Returns:
+            The expression, and the join that it needs.
+        """
+        text, join = "n.text", ""
+        if self.has("NVTX_EVENTS", "textId") and self.has("StringIds", "id", "value"):
+            text, join = "COALESCE(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
+        return f"substr(CAST({text} AS TEXT), 1, {_LONGEST_TEXT})", join
 
     def count(self, table: str, where: str = "1", values: Sequence[object] = ()) -> int:
         """How many rows of a table fit; 0 where it is absent."""
