@@ -34,6 +34,7 @@ _METRICS = {
 """For each column of the `counters` table its metric and what one unit of the metric counts."""
 
 _SETS = (
+    ("dram_read_bytes", "dram_write_bytes", "tensor_active", "warps_active", "sm_active"),
     ("dram_read_bytes", "dram_write_bytes", "tensor_active", "warps_active"),
     ("dram_read_bytes", "dram_write_bytes", "tensor_active"),
     ("dram_read_bytes", "dram_write_bytes"),
@@ -89,6 +90,7 @@ class CounterSampler:
         self._timer: threading.Timer | None = None
         self._begun = self._ended = self._offset = 0
         self._failed: CounterError | None = None
+        self._open, self._device = sampling, device
         try:
             self._counters = sampling(device)
             self._choose_columns()
@@ -126,14 +128,18 @@ class CounterSampler:
             self._halt()
             if self._failed is not None:
                 raise self._failed
-            samples = self._counters.read(_MOST_SAMPLES)
+            # The timer may come late: what there is by then is read all the same.
+            samples = self._counters.read(2 * _MOST_SAMPLES)
             offset = (self._offset + _clock_offset(self._counters)) // 2
         except CounterError as error:
             self._give_up(error)
             return
         rows = self._rows(samples, offset)
         write_array(self._folder, array_name(self._process, "counters", self._piece), rows)
-        self._judge(samples)
+        try:
+            self._judge(samples)
+        except CounterError as error:
+            self._give_up(error)
         self._begun = 0
 
     def discard(self) -> None:
@@ -194,8 +200,8 @@ class CounterSampler:
 
     def _judge(self, samples: Samples) -> None:
         """Says what is missing and samples less often from then on."""
-        interval = _INTERVALS_NS[self._interval]
-        wanted = min(self._ended - self._begun, _MOST_SAMPLES * interval)
+        assert self._counters is not None
+        wanted = self._ended - self._begun
         seen = int((samples.end_ns - samples.start_ns).sum())
         missing = 1 - seen / wanted if wanted > 0 else 0.0
         # The first sample does not begin with the call that starts sampling.
@@ -204,13 +210,12 @@ class CounterSampler:
         text = f"counters: {100 * missing:.0f} % of piece {self._piece}'s samples are missing"
         if self._interval + 1 < len(_INTERVALS_NS):
             self._interval += 1
-            try:
-                self._configure()
-            except CounterError as error:
-                self._give_up(error)
-                return
             text += f"; later pieces are sampled every {_INTERVALS_NS[self._interval] // 1000} us"
         self._log(text)
+        # After an overflow libcupti starts only counters that were opened anew.
+        self._counters.close()
+        self._counters = self._open(self._device)
+        self._configure()
 
     def _give_up(self, error: CounterError) -> None:
         self._log(f"counters: none, {error}")
