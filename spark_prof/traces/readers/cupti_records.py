@@ -1,0 +1,155 @@
+"""How libcupti lays out its activity records: sizes of all kinds, fields of those that are read.
+
+Source: cupti_activity.h and cupti_activity_deprecated.h of CUDA 12.4 to 13.5, compiled by
+scripts/cupti_layouts.py. A record begins with its kind, a uint32, and is a multiple of 8 bytes
+long. New versions only append: a field keeps its offset, the record grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "COPY", "DRIVER_CALL", "FILL", "GRAPH", "INTERNAL_LAUNCH", "KERNELS", "NEWEST", "OLDEST",
+    "OVERHEAD", "PEER_COPY", "RUNTIME_CALL", "record_dtype", "record_sizes",
+]  # fmt: skip
+
+COPY, FILL, PEER_COPY = 1, 2, 22
+KERNELS = (3, 10)
+"""Serialized and concurrent kernels: CUPTI writes the one that was enabled."""
+DRIVER_CALL, RUNTIME_CALL, INTERNAL_LAUNCH = 4, 5, 48
+OVERHEAD, GRAPH = 17, 51
+
+OLDEST, NEWEST = 22, 130500
+"""The library versions (cuptiGetVersion) whose headers were read: CUDA 12.4 and 13.5."""
+
+_SIZES: Mapping[int, tuple[tuple[int, int], ...]] = MappingProxyType(
+    {
+        1: ((22, 88), (26, 96), (130400, 112)),  # MEMCPY: versions 5, 6, 7
+        2: ((22, 88), (130400, 104)),  # MEMSET: 4, 5
+        # KERNEL and CONCURRENT_KERNEL: 9, 10, 11, 12, 13
+        3: ((22, 208), (130000, 216), (130100, 224), (130300, 232), (130400, 248)),
+        10: ((22, 208), (130000, 216), (130100, 224), (130300, 232), (130400, 248)),
+        4: ((22, 40),),  # DRIVER
+        5: ((22, 40),),  # RUNTIME
+        6: ((22, 24),),  # EVENT
+        7: ((22, 24),),  # METRIC
+        8: ((22, 184), (130200, 192)),  # DEVICE: 5, 6
+        9: ((22, 24), (23, 32), (130100, 40)),  # CONTEXT: 2, 3, 4
+        11: ((22, 32),),  # NAME
+        12: ((22, 56),),  # MARKER
+        13: ((22, 32), (130000, 40)),  # MARKER_DATA: 1, 2
+        14: ((22, 24),),  # SOURCE_LOCATOR
+        15: ((22, 56),),  # GLOBAL_ACCESS
+        16: ((22, 40),),  # BRANCH
+        17: ((22, 56),),  # OVERHEAD
+        18: ((22, 144),),  # CDP_KERNEL
+        19: ((22, 40),),  # PREEMPTION
+        20: ((22, 40),),  # ENVIRONMENT
+        21: ((22, 32),),  # EVENT_INSTANCE
+        22: ((22, 96),),  # MEMCPY2, from one GPU to another
+        23: ((22, 32),),  # METRIC_INSTANCE
+        24: ((22, 48),),  # INSTRUCTION_EXECUTION
+        25: ((22, 64), (26, 104)),  # UNIFIED_MEMORY_COUNTER: 2, 3
+        26: ((22, 32),),  # FUNCTION
+        27: ((22, 24),),  # MODULE
+        28: ((22, 24),),  # DEVICE_ATTRIBUTE
+        29: ((22, 56),),  # SHARED_ACCESS
+        30: ((22, 40),),  # PC_SAMPLING
+        31: ((22, 32),),  # PC_SAMPLING_RECORD_INFO
+        32: ((22, 24),),  # INSTRUCTION_CORRELATION
+        33: ((22, 152),),  # OPENACC_DATA
+        34: ((22, 152),),  # OPENACC_LAUNCH
+        35: ((22, 120),),  # OPENACC_OTHER
+        36: ((22, 24), (26, 56), (130500, 80)),  # CUDA_EVENT: 1, 2, 3
+        37: ((22, 24),),  # STREAM
+        38: ((22, 40), (26, 56)),  # SYNCHRONIZATION: 1, 2
+        39: ((22, 24),),  # EXTERNAL_CORRELATION
+        40: ((22, 136), (130200, 88)),  # NVLINK: 4, 5
+        41: ((22, 32),),  # INSTANTANEOUS_EVENT
+        42: ((22, 32),),  # INSTANTANEOUS_EVENT_INSTANCE
+        43: ((22, 32),),  # INSTANTANEOUS_METRIC
+        44: ((22, 32),),  # INSTANTANEOUS_METRIC_INSTANCE
+        45: ((22, 80),),  # MEMORY
+        46: ((22, 168),),  # PCIE
+        47: ((22, 40),),  # OPENMP
+        48: ((22, 40),),  # INTERNAL_LAUNCH_API
+        49: ((22, 120), (24, 128)),  # MEMORY2: 3, 4
+        50: ((22, 72), (130000, 80)),  # MEMORY_POOL: 2, 3
+        51: ((22, 56),),  # GRAPH_TRACE
+        52: ((22, 72),),  # JIT; up to 13.0 the header names the wrong version
+        53: ((26, 56),),  # DEVICE_GRAPH_TRACE
+        54: ((26, 64),),  # MEM_DECOMPRESS
+        55: ((27, 32),),  # CONFIDENTIAL_COMPUTE_ROTATION
+        56: ((130100, 56),),  # GRAPH_HOST_NODE
+        57: ((130100, 24),),  # COMPUTE_ENGINE_CTX_SWITCH
+        58: ((130100, 48),),  # HOST_LAUNCH
+        59: ((130200, 152), (130202, 168), (130400, 304)),  # GREEN_CONTEXT: 1, 2, 3
+    }
+)
+"""For each kind (CUpti_ActivityKind), from which library version on a record has how many bytes."""
+
+Fields = dict[str, tuple[str, int]]
+
+_WHEN: Fields = {"start": ("<u8", 16), "end": ("<u8", 24)}
+_KERNEL: Fields = _WHEN | {
+    "registersPerThread": ("<u2", 6), "deviceId": ("<u4", 40), "streamId": ("<u4", 48),
+    "gridX": ("<i4", 52), "gridY": ("<i4", 56), "gridZ": ("<i4", 60), "blockX": ("<i4", 64),
+    "blockY": ("<i4", 68), "blockZ": ("<i4", 72), "staticSharedMemory": ("<i4", 76),
+    "dynamicSharedMemory": ("<i4", 80), "correlationId": ("<u4", 92), "name": ("<u8", 104),
+    "graphNodeId": ("<u8", 144),
+}  # fmt: skip
+_MOVE: Fields = _WHEN | {
+    "bytes": ("<u8", 8), "deviceId": ("<u4", 32), "streamId": ("<u4", 40),
+    "correlationId": ("<u4", 44), "graphNodeId": ("<u8", 64),
+}  # fmt: skip
+_FROM_TO: Fields = {"copyKind": ("u1", 4), "srcKind": ("u1", 5), "dstKind": ("u1", 6)}
+_CALL: Fields = {
+    "kind": ("<u4", 0), "cbid": ("<u4", 4), "start": ("<u8", 8), "end": ("<u8", 16),
+    "threadId": ("<u4", 28), "correlationId": ("<u4", 32),
+}  # fmt: skip
+
+_FIELDS: Mapping[int, Fields] = MappingProxyType(
+    {
+        **dict.fromkeys(KERNELS, _KERNEL),
+        COPY: _MOVE | _FROM_TO,
+        PEER_COPY: _MOVE | _FROM_TO | {"correlationId": ("<u4", 60), "graphNodeId": ("<u8", 72)},
+        FILL: _MOVE | {"memoryKind": ("<u2", 50)},
+        **dict.fromkeys((DRIVER_CALL, RUNTIME_CALL, INTERNAL_LAUNCH), _CALL),
+        OVERHEAD: {"overheadKind": ("<u4", 4), "start": ("<u8", 24), "end": ("<u8", 32)},
+    }
+)
+
+
+def record_sizes(version: int) -> list[int]:
+    """The bytes of a record by its kind, 0 for a kind that the library does not write.
+
+    Of a version between two known ones the records are those of the older, and of one that came
+    after NEWEST those of NEWEST.
+    """
+    sizes = [0] * (max(_SIZES) + 1)
+    for kind, changes in _SIZES.items():
+        sizes[kind] = next((size for since, size in reversed(changes) if since <= version), 0)
+    return sizes
+
+
+def record_dtype(kind: int, version: int) -> np.dtype[Any]:
+    """The fields of that kind that are read, under the names of cupti_activity.h.
+
+    Raises:
+        KeyError: nothing of that kind is read.
+    """
+    fields = _FIELDS[kind]
+    formats, offsets = zip(*fields.values(), strict=True)
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": list(formats),
+            "offsets": list(offsets),
+            "itemsize": record_sizes(version)[kind],
+        }
+    )
