@@ -40,6 +40,9 @@ _QUEUE_NS = 5_000_000_000
 """Work starts on the GPU at most this long after its launch."""
 
 _ROUNDING_NS = 1_000_000
+_LATEST_NS = 1 << 60
+"""Times beyond this, in ns since the session's start, are damage."""
+
 _UNMATCHED = 0.1
 """Above this share of launches without work on the GPU, the report is not whole."""
 
@@ -151,8 +154,11 @@ class _Window:
     ) -> dict[str, Int64s]:
         if not self._export.has(table, "start", "end", owner):
             return {name: np.empty(0, np.int64) for name in wanted}
-        where = f"start BETWEEN ? AND ? AND ({owner} >> {PROCESS_SHIFT}) & {ID_MASK} = ?"
-        return self._export.integers(table, wanted, where, (first, last, self._pid))
+        where = (
+            f"start BETWEEN ? AND ? AND end BETWEEN start AND ? "
+            f"AND ({owner} >> {PROCESS_SHIFT}) & {ID_MASK} = ?"
+        )
+        return self._export.integers(table, wanted, where, (first, last, _LATEST_NS, self._pid))
 
     def _frame(
         self,
