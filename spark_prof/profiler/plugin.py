@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from spark_prof.profiler import ray
 from spark_prof.profiler.control import Control
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.vllm_names import NEWEST, OLDEST, SCHEDULER, WORKER, is_supported
@@ -39,8 +40,14 @@ def install() -> None:
             _refuse(settings, f"vLLM {vllm.__version__} is not supported; {supported} are")
             return
         control = Control()
+        ray.CONTROLS.append(control)
+
+        def add_scheduler(scheduler: Any) -> None:
+            control.add_scheduler(scheduler, settings)
+            ray.flush_before_shutdown()
+
         _wrap_constructor(WORKER, lambda worker: control.add_worker(worker, settings))
-        _wrap_constructor(SCHEDULER, lambda scheduler: control.add_scheduler(scheduler, settings))
+        _wrap_constructor(SCHEDULER, add_scheduler)
     except Exception as error:
         logger.warning("spark-prof is off in this process: %s: %s", type(error).__name__, error)
         _refuse(settings, f"{type(error).__name__}: {error}")

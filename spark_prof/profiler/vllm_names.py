@@ -12,6 +12,7 @@ from dataclasses import dataclass
 __all__ = [
     "CALLS",
     "COMPILED_CLASS",
+    "ENGINE_CORE",
     "MOE_RUNNER_ENTRY",
     "NEWEST",
     "OLDEST",
@@ -30,6 +31,9 @@ WORKER = ("vllm.v1.worker.worker_base", "WorkerBase")
 
 SCHEDULER = ("vllm.v1.core.sched.scheduler", "Scheduler")
 """The scheduler's class, constructed in the engine core's process."""
+
+ENGINE_CORE = ("vllm.v1.engine.core", "EngineCore")
+"""Holds the scheduler and the executor; its `shutdown` ends the workers."""
 
 COMPILED_CLASS = "TorchCompileWithNoGuardsWrapper"
 """Base class of a module that vLLM hands to torch.compile unless it has `do_not_compile`."""

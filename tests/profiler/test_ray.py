@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from spark_prof.profiler.ray import LISTED, with_ray_copies
+from spark_prof.profiler import ray
+from spark_prof.profiler.ray import (
+    LISTED,
+    finish_recordings,
+    flush_before_shutdown,
+    with_ray_copies,
+)
+from spark_prof.profiler.vllm_names import ENGINE_CORE
 
 
 @pytest.mark.parametrize(
@@ -33,3 +43,85 @@ def test_vllm_reads_that_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "SPARK_PROF" not in get_env_vars_to_copy()
     monkeypatch.setenv(LISTED, with_ray_copies({}, "SPARK_PROF")[LISTED])
     assert "SPARK_PROF" in get_env_vars_to_copy()
+
+
+class Executor:
+    """Takes down what it is asked, and runs it as its only worker would."""
+
+    def __init__(self, uses_ray: bool, said: list[str], broken: bool = False) -> None:
+        self.uses_ray, self._said, self._broken = uses_ray, said, broken
+
+    def collective_rpc(self, method: Any, timeout: float) -> None:
+        assert timeout > 0
+        if self._broken:
+            raise RuntimeError("Executor failed.")
+        method("worker")
+        self._said.append("asked")
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happened in which order; a recording is under way, and an engine core is there."""
+    found: list[str] = []
+
+    class EngineCore:
+        def __init__(self, executor: Any) -> None:
+            self.model_executor = executor
+
+        def shutdown(self) -> str:
+            found.append("shut down")
+            return "done"
+
+    module = ModuleType(ENGINE_CORE[0])
+    setattr(module, ENGINE_CORE[1], EngineCore)
+    monkeypatch.setitem(sys.modules, ENGINE_CORE[0], module)
+    recording = SimpleNamespace(finish=lambda: found.append("finished"))
+    monkeypatch.setattr(ray, "CONTROLS", [SimpleNamespace(recordings=[recording], engines=[1])])
+    flush_before_shutdown()
+    flush_before_shutdown()
+    return found
+
+
+def core(executor: Any) -> Any:
+    return getattr(sys.modules[ENGINE_CORE[0]], ENGINE_CORE[1])(executor)
+
+
+def test_workers_of_ray_flush_before_they_are_killed(said: list[str]) -> None:
+    assert core(Executor(True, said)).shutdown() == "done"
+    assert said == ["finished", "asked", "shut down"]
+
+
+def test_other_workers_are_left_alone(said: list[str]) -> None:
+    core(Executor(False, said)).shutdown()
+    core(None).shutdown()
+    assert said == ["shut down", "shut down"]
+
+
+def test_nobody_is_asked_without_a_recording(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "CONTROLS", [SimpleNamespace(recordings=[], engines=[])])
+    core(Executor(True, said)).shutdown()
+    assert said == ["shut down"]
+
+
+def test_an_executor_that_failed_is_shut_down_all_the_same(said: list[str]) -> None:
+    assert core(Executor(True, said, broken=True)).shutdown() == "done"
+    assert said == ["shut down"]
+
+
+def test_a_process_without_an_engine_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, ENGINE_CORE[0], raising=False)
+    flush_before_shutdown()
+    finish_recordings("worker")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")
+def test_vllm_has_what_is_wrapped() -> None:
+    import importlib
+
+    owner = getattr(importlib.import_module(ENGINE_CORE[0]), ENGINE_CORE[1])
+    assert callable(owner.shutdown)
+    abstract = importlib.import_module("vllm.v1.executor.abstract")
+    assert abstract.Executor.uses_ray is False
+    assert callable(abstract.Executor.collective_rpc)
