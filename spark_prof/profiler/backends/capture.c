@@ -160,7 +160,7 @@ static void buffer_completed(void *context, uint32_t stream, uint8_t *buffer, si
   cupti.ActivityGetNumDroppedRecords(context, stream, &dropped);
   pthread_mutex_lock(&lock);
   totals.dropped += dropped;
-  if (valid && file >= 0) {
+  if ((valid || dropped) && file >= 0) {
     block_header header = {"", version, 0, valid, totals.dropped};
     memcpy(header.magic, "SPCUPTI1", 8);
     off_t begin = lseek(file, 0, SEEK_CUR);
@@ -257,8 +257,8 @@ void spark_prof_keep_cubins(const char *folder) {
 /* Begins to keep graph nodes and loaded machine code; a CUPTI error code. */
 int spark_prof_subscribe(void) {
   static const uint32_t wanted[] = {GRAPHNODE_CREATED, GRAPHNODE_CLONED, MODULE_LOADED};
-  if (subscriber) return OK;
-  int result = cupti.Subscribe(&subscriber, resource_callback, NULL);
+  int result = subscriber ? OK : cupti.Subscribe(&subscriber, resource_callback, NULL);
+  if (result) subscriber = NULL;
   for (int i = 0; i < 3 && !result; i++)
     result = cupti.EnableCallback(1, subscriber, DOMAIN_RESOURCE, wanted[i]);
   return result;

@@ -1,0 +1,56 @@
+"""capture.c and a fake libcupti, compiled once; every test gets copies with a fresh state."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_prof.profiler.backends import native as native_module
+from spark_prof.profiler.backends.native import Native
+
+from .fake import FakeCupti, compiled
+
+MakeFake = Callable[..., FakeCupti]
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """capture.c, and the fake in three shapes."""
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("there is no C compiler, which the CUPTI backend needs too")
+    folder = tmp_path_factory.mktemp("compiled")
+    found = {name: compiled(folder, name) for name in ("WITHOUT_CHOICE", "WITHOUT_GRAPHS")}
+    return found | {"": compiled(folder), "capture": native_module._compiled(folder)}
+
+
+@pytest.fixture
+def make_fake(libraries: dict[str, Path], tmp_path: Path) -> MakeFake:
+    """Makes a fake libcupti of that shape: nothing, WITHOUT_CHOICE or WITHOUT_GRAPHS."""
+    numbers = itertools.count()
+
+    def make(shape: str = "") -> FakeCupti:
+        folder = tmp_path / f"cupti{next(numbers)}"
+        folder.mkdir()
+        return FakeCupti(shutil.copy(libraries[shape], folder / "libcupti.so.13"))
+
+    return make
+
+
+@pytest.fixture
+def cupti(make_fake: MakeFake) -> FakeCupti:
+    return make_fake()
+
+
+@pytest.fixture
+def capture(libraries: dict[str, Path], tmp_path: Path) -> Path:
+    """capture.c, as no process has loaded it yet."""
+    return Path(shutil.copy(libraries["capture"], tmp_path / "capture.so"))
+
+
+@pytest.fixture
+def native(capture: Path, cupti: FakeCupti) -> Native:
+    return Native(capture, cupti.path)

@@ -1,0 +1,412 @@
+"""capture.c with a fake libcupti: what it is handed is in the files, whole and in order."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spark_prof.profiler.backends import native as native_module
+from spark_prof.profiler.backends.native import Native, NativeError, load_native
+from spark_prof.traces.pieces import NODE_DTYPE
+from spark_prof.traces.readers.cupti_blocks import HEADER, MAGIC
+
+from .conftest import MakeFake
+from .fake import FakeCupti
+
+BUFFER = 1 << 16
+GRAPHNODE_CREATED, GRAPHNODE_CLONED, MODULE_LOADED = 13, 20, 6
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def prepared(native: Native) -> Native:
+    native.subscribe()
+    native.prepare(BUFFER)
+    return native
+
+
+@contextmanager
+def written(native: Native, path: Path | str) -> Iterator[None]:
+    """Sends the buffers to that file meanwhile."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    native.write_to(descriptor)
+    try:
+        yield
+    finally:
+        native.write_to(-1)
+        os.close(descriptor)
+
+
+def blocks(path: Path) -> list[tuple[int, int, bytes]]:
+    """Version, dropped records so far and content of each block."""
+    data, found = path.read_bytes(), []
+    while data:
+        magic, version, reserved, size, dropped = HEADER.unpack_from(data)
+        assert (magic, reserved) == (MAGIC, 0)
+        found.append((version, dropped, data[HEADER.size : HEADER.size + size]))
+        assert len(found[-1][2]) == size
+        data = data[HEADER.size + size :]
+    return found
+
+
+def random_bytes(size: int, seed: int = 0) -> bytes:
+    return np.random.default_rng(seed).integers(1, 256, size, np.uint8).tobytes()
+
+
+def test_the_file_holds_what_was_delivered(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    sizes = (1, 7, 224, BUFFER // 2, BUFFER)
+    delivered = [random_bytes(size, seed) for seed, size in enumerate(sizes)]
+    with written(prepared, tmp_path / "raw"):
+        assert all(map(cupti.deliver, delivered))
+    assert blocks(tmp_path / "raw") == [(130000, 0, records) for records in delivered]
+    found = prepared.statistics()
+    assert (found.blocks, found.bytes, found.failed_writes) == (5, sum(sizes), 0)
+
+
+def test_the_version_is_the_library_s(make_fake: MakeFake, capture: Path, tmp_path: Path) -> None:
+    cupti = make_fake()
+    cupti.version(28)
+    native = Native(capture, cupti.path)
+    native.prepare(BUFFER)
+    with written(native, tmp_path / "raw"):
+        cupti.deliver(b"records")
+    assert native.version == 28
+    assert blocks(tmp_path / "raw") == [(28, 0, b"records")]
+
+
+def test_without_a_file_buffers_are_thrown_away(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    cupti.deliver(b"before")
+    with written(prepared, tmp_path / "raw"):
+        cupti.deliver(b"meanwhile")
+    cupti.deliver(b"after")
+    assert [content for _, _, content in blocks(tmp_path / "raw")] == [b"meanwhile"]
+    assert prepared.statistics().blocks == 1
+
+
+def test_dropped_records_are_counted_in_every_later_block(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    with written(prepared, tmp_path / "raw"):
+        for dropped in (0, 5, 0, 2):
+            cupti.drop(dropped)
+            cupti.deliver(b"records")
+    assert [dropped for _, dropped, _ in blocks(tmp_path / "raw")] == [0, 5, 5, 7]
+    assert prepared.statistics().dropped == 7
+
+
+def test_records_that_were_dropped_last_are_told_too(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    with written(prepared, tmp_path / "raw"):
+        cupti.deliver(b"records")
+        cupti.deliver(b"")
+        cupti.drop(3)
+        cupti.deliver(b"")
+    assert blocks(tmp_path / "raw") == [(130000, 0, b"records"), (130000, 3, b"")]
+
+
+def test_a_buffer_that_never_was_one(prepared: Native, cupti: FakeCupti) -> None:
+    cupti.deliver_none()
+    assert cupti.deliver(b"records")
+
+
+def test_buffers_are_zeroed_and_used_again(prepared: Native, cupti: FakeCupti) -> None:
+    for size in (BUFFER, 1, 100, BUFFER, 8):
+        assert cupti.deliver(random_bytes(size))
+    assert (cupti.requested, cupti.unzeroed) == (5, 0)
+    assert prepared.statistics().buffers == 1
+
+
+def test_ten_thousand_buffers_take_the_memory_of_one(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    with written(prepared, tmp_path / "raw"):
+        cupti.threads(1, 10_000, b"\7" * 100)
+    found = prepared.statistics()
+    assert (found.blocks, found.buffers) == (10_000, 1)
+    assert (tmp_path / "raw").stat().st_size == 10_000 * (HEADER.size + 100)
+
+
+def test_a_full_disk_loses_buffers_and_says_so(prepared: Native, cupti: FakeCupti) -> None:
+    with written(prepared, "/dev/full"):
+        assert cupti.deliver(b"records")
+        assert cupti.deliver(b"records")
+    found = prepared.statistics()
+    assert (found.blocks, found.bytes, found.failed_writes) == (0, 0, 2)
+
+
+def test_a_torn_write_is_taken_back(prepared: Native, cupti: FakeCupti, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+    try:
+        with written(prepared, tmp_path / "raw"):
+            cupti.deliver(b"\1" * 1000)
+            cupti.deliver(b"\2" * 2000)
+            cupti.deliver(b"\3" * 500)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [content for _, _, content in blocks(tmp_path / "raw")] == [b"\1" * 1000, b"\3" * 500]
+    assert prepared.statistics().failed_writes == 1
+
+
+def test_threads_that_hold_the_interpreter_lock_do_not_wait_for_it(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    """As a kernel launch does that Python made without letting go of the lock."""
+    done = threading.Event()
+
+    def deliver() -> None:
+        cupti.threads(2, 50, b"records", locked=True)
+        done.set()
+
+    with written(prepared, tmp_path / "raw"):
+        threading.Thread(target=deliver, daemon=True).start()
+        assert done.wait(30)
+    assert prepared.statistics().blocks == 100
+
+
+def test_blocks_of_several_threads_do_not_mix(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    records = random_bytes(20_000)
+    with written(prepared, tmp_path / "raw"):
+        cupti.threads(8, 25, records)
+    assert blocks(tmp_path / "raw") == [(130000, 0, records)] * 200
+    assert prepared.statistics().buffers <= 8
+    assert cupti.unzeroed == 0
+
+
+def test_a_flush_hands_over_what_is_held(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    with written(prepared, tmp_path / "raw"):
+        cupti.hold(b"records")
+        prepared.flush(forced=False)
+        assert prepared.statistics().blocks == 0
+        prepared.flush(forced=True)
+    assert [content for _, _, content in blocks(tmp_path / "raw")] == [b"records"]
+
+
+def test_nodes_and_their_clones(prepared: Native, cupti: FakeCupti) -> None:
+    before = time.time_ns()
+    cupti.node(1, 4_294_967_296)
+    cupti.node(2, 8_589_934_592)
+    cupti.node(2, 8_589_934_592, 4_294_967_296)
+    found = prepared.nodes()
+    assert found.dtype == NODE_DTYPE
+    assert found[["node", "original", "graph", "thread"]].tolist() == [
+        (4_294_967_296, 0, 1, threading.get_native_id()),
+        (8_589_934_592, 0, 2, threading.get_native_id()),
+        (8_589_934_592, 4_294_967_296, 2, threading.get_native_id()),
+    ]
+    assert (np.diff(found["created_ns"], prepend=before, append=time.time_ns()) >= 0).all()
+    assert prepared.nodes(2).tolist() == found[2:].tolist()
+    assert len(prepared.nodes(3)) == len(prepared.nodes(4)) == 0
+
+
+def test_a_node_without_a_number_is_left_out(prepared: Native, cupti: FakeCupti) -> None:
+    cupti.node(1, 0)
+    assert len(prepared.nodes()) == 0
+
+
+def test_nodes_of_several_threads_are_all_kept_in_each_thread_s_order(
+    prepared: Native, cupti: FakeCupti
+) -> None:
+    """More of them than are asked for at once."""
+    cupti.threads(4, 20_000, b"")
+    found = prepared.nodes()
+    assert len(found) == prepared.statistics().nodes == 80_000
+    assert len(np.unique(found["thread"])) == 4
+    for number in range(4):
+        mine = found[found["graph"] == number + 1]
+        assert (mine["node"] == (number << 32) + np.arange(1, 20_001)).all()
+        assert len(np.unique(mine["thread"])) == 1
+        assert (np.diff(mine["created_ns"]) >= 0).all()
+
+
+def test_other_callbacks_are_ignored(prepared: Native, cupti: FakeCupti) -> None:
+    cupti.others()
+    assert prepared.statistics().nodes == 0
+
+
+def test_only_nodes_and_modules_are_asked_for(prepared: Native, cupti: FakeCupti) -> None:
+    enabled = {number for number in range(64) if cupti.resource(number)}
+    assert enabled == {GRAPHNODE_CREATED, GRAPHNODE_CLONED, MODULE_LOADED}
+
+
+def test_machine_code_is_written_whole(prepared: Native, cupti: FakeCupti, tmp_path: Path) -> None:
+    codes = [b"\x7fELF" + random_bytes(size, size) for size in (1, 1000, 3_000_000)]
+    folder = tmp_path / "cubins"
+    folder.mkdir()
+    cupti.module(b"before anybody wanted it")
+    prepared.keep_cubins(folder)
+    assert all(map(cupti.module, codes))
+    cupti.module(None, 5)
+    cupti.module(b"", 0)
+    prepared.keep_cubins(None)
+    cupti.module(b"after that")
+    names = [f"{os.getpid()}-{number}.cubin" for number in range(3)]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert [(folder / name).read_bytes() for name in names] == codes
+    found = prepared.statistics()
+    assert (found.cubins, found.failed_cubins) == (3, 0)
+    assert found.cubin_bytes == sum(map(len, codes))
+
+
+def test_machine_code_that_does_not_fit_leaves_no_half_of_it(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    prepared.keep_cubins(tmp_path / "gone")
+    cupti.module(b"code")
+    folder = tmp_path / "cubins"
+    folder.mkdir()
+    prepared.keep_cubins(folder)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        cupti.module(b"code" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(folder.iterdir()) == []
+    assert prepared.statistics().failed_cubins == 2
+    cupti.module(b"code")
+    assert [path.read_bytes() for path in folder.iterdir()] == [b"code"]
+
+
+@pytest.mark.parametrize("behind", [0, 123_456_789_012, -37_000_000_000])
+def test_the_clock_offset(native: Native, cupti: FakeCupti, behind: int) -> None:
+    """To less than the time that reading both clocks takes."""
+    cupti.behind(behind)
+    assert abs(native.clock_offset_ns() - behind) < 50_000_000
+
+
+def test_kinds_are_turned_on_and_off(native: Native, cupti: FakeCupti) -> None:
+    native.activity(10, True)
+    assert (cupti.kind(10), cupti.kind(1)) == (True, False)
+    native.activity(10, False)
+    assert not cupti.kind(10)
+
+
+@pytest.mark.parametrize("driver", [False, True])
+def test_only_wanted_calls_are_recorded(native: Native, cupti: FakeCupti, driver: bool) -> None:
+    native.calls((211, 311, 900), driver=driver, on=True)
+    assert cupti.calls(driver=driver) == {211, 311, 900}
+    assert cupti.calls(driver=not driver) == set()
+    assert (cupti.kind(4), cupti.kind(5)) == (driver, not driver)
+    native.calls((211, 311, 900), driver=driver, on=False)
+    assert cupti.calls(driver=driver) == set()
+    native.calls((), driver=driver, on=True)
+    assert cupti.calls(driver=driver) == set()
+
+
+def test_a_library_that_cannot_choose_records_all_calls(
+    make_fake: MakeFake, capture: Path
+) -> None:
+    cupti = make_fake("WITHOUT_CHOICE")
+    native = Native(capture, cupti.path)
+    native.calls((211,), driver=False, on=True)
+    assert len(cupti.calls(driver=False)) == 900
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(39, "another profiler holds it"), (35, "no permission"), (999, "CUPTI error 999")],
+)
+@pytest.mark.parametrize("function", ["Subscribe", "EnableCallback", "RegisterCallbacks", "Enable"])
+def test_a_refusal_is_told(
+    native: Native, cupti: FakeCupti, function: str, code: int, reason: str
+) -> None:
+    cupti.refuse(function, code)
+    with pytest.raises(NativeError, match=reason):
+        _use(native)
+    with pytest.raises(NativeError, match=reason):
+        _use(native)
+    cupti.refuse("", 0)
+    _use(native)
+    assert cupti.node(1, 2)
+    assert len(native.nodes()) == 1
+
+
+def _use(native: Native) -> None:
+    native.subscribe()
+    native.prepare(BUFFER)
+    native.activity(10, True)
+    native.calls((211,), driver=False, on=True)
+
+
+def test_what_only_makes_it_quicker_may_be_refused(native: Native, cupti: FakeCupti) -> None:
+    cupti.refuse("SetAttribute", 1)
+    native.prepare(BUFFER)
+    assert cupti.deliver(b"records")
+
+
+def test_a_library_that_lacks_a_function(make_fake: MakeFake, capture: Path) -> None:
+    with pytest.raises(NativeError, match="it lacks a function"):
+        Native(capture, make_fake("WITHOUT_GRAPHS").path)
+
+
+def test_a_library_that_does_not_even_start(make_fake: MakeFake, capture: Path) -> None:
+    cupti = make_fake()
+    cupti.refuse("GetVersion", 35)
+    with pytest.raises(NativeError, match="no permission to profile"):
+        Native(capture, cupti.path)
+
+
+def test_files_that_are_no_libraries(capture: Path, cupti: FakeCupti, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    with pytest.raises(NativeError, match="text cannot be used .it cannot be loaded"):
+        Native(capture, str(tmp_path / "text"))
+    with pytest.raises(NativeError, match="cannot load"):
+        Native(tmp_path / "text", cupti.path)
+
+
+def test_the_loaded_libcupti_is_found_and_subscribed_to(cupti: FakeCupti, tmp_path: Path) -> None:
+    native = _load(tmp_path)
+    assert native.version == 130000
+    assert (tmp_path.stat().st_mode & 0o777, len(list(tmp_path.glob("capture-*.so")))) == (0o700, 1)
+    # Another test's fake may be the one that was found first: it is loaded too.
+    assert len(native.nodes()) == 0
+
+
+def test_one_capture_a_process(cupti: FakeCupti, tmp_path: Path) -> None:
+    assert _load(tmp_path) is load_native(tmp_path)
+
+
+def test_without_a_compiler(
+    cupti: FakeCupti, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(NativeError, match="no C compiler found"):
+        _load(tmp_path)
+
+
+def test_a_compiler_that_fails(
+    cupti: FakeCupti, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho no such thing >&2\nexit 1\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CC", str(compiler))
+    with pytest.raises(NativeError, match=r"cannot compile capture\.c: no such thing"):
+        _load(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"compiler", "cupti0"}
+
+
+def _load(folder: Path) -> Native:
+    folder.chmod(0o700)
+    native_module.load_native.cache_clear()
+    return load_native(folder)
