@@ -56,11 +56,14 @@ class Watcher:
         return 0 < self.steps <= self.recorded()
 
     def done(self) -> bool:
-        """Whether every rank of the run has written its last piece."""
+        """Whether every rank that writes here has written its last piece."""
         ranks = self.ranks()
-        facts = (_read(path) for path in self.pieces.glob("rank*.facts.json"))
+        facts = [_read(path) for path in self.pieces.glob("rank*.facts.json")]
         sizes = [value.get("parallel", {}) for value in facts if value]
         expected = max((_product(size.values()) for size in sizes), default=1)
+        if any(map(_by_ray, facts)):
+            # The others may write on other hosts: those that will write here have by now.
+            expected = len(facts)
         return len(ranks) >= expected and all(rank.get("finished") for rank in ranks)
 
     def show(self) -> None:
@@ -135,6 +138,14 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _by_ray(facts: dict[str, Any]) -> bool:
+    """Whether Ray started that rank, perhaps beside ranks on other hosts."""
+    config = facts.get("engine_config")
+    parallel = config.get("parallel_config") if isinstance(config, dict) else None
+    backend = parallel.get("distributed_executor_backend") if isinstance(parallel, dict) else None
+    return "ray" in str(backend).lower()
 
 
 def _product(values: Any) -> int:

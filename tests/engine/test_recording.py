@@ -134,6 +134,24 @@ def test_each_rank_has_its_own_tables(parallel: Run) -> None:
     assert "collective" in {row["name"] for row in second["components"]}
 
 
+def test_ranks_meet_in_every_collective(parallel: Run) -> None:
+    """One after the embedding, two in each layer, and one that gathers the logits."""
+    found = parallel.report["collectives"]
+    steps = parallel.report["steps"]["count"]
+    assert (found["steps"], found["steps_left_out"], found["notes"]) == (steps, 0, [])
+    assert (found["matched"], found["unmatched"]) == (steps * (2 * LAYERS + 2), 0)
+    [clock] = found["clocks"]
+    assert clock["same_host"]
+    assert abs(clock["offset_us"]) <= clock["uncertainty_us"]
+    places = {(row["kind"], row["after"], row["layer"]) for row in found["items"]}
+    inside = {("all_reduce", name, n) for name in ("o_proj", "experts") for n in range(LAYERS)}
+    assert places == inside | {("all_reduce", "embedding", None), ("all_gather", "lm_head", None)}
+    named = [step["slowest"] for step in found["slow_steps"]]
+    assert len(named) == steps
+    for row in parallel.report["ranks"]:
+        assert row["slowest_steps"] == named.count(row["rank"])
+
+
 def test_both_inside_one_process(dense_in_process: Run) -> None:
     import spark_prof
 

@@ -62,6 +62,22 @@ def test_done_when_every_rank_has_finished(
     assert watcher.done() is done
 
 
+@pytest.mark.parametrize(
+    ("backend", "finished", "done"),
+    [("ray", [True], True), ("<class 'x.RayExecutor'>", [True], True), ("ray", [False], False),
+     ("ray", [True, False], False), ("mp", [True], False)],
+)  # fmt: skip
+def test_ranks_that_ray_started_may_write_elsewhere(
+    watcher: Watcher, backend: str, finished: list[bool], done: bool
+) -> None:
+    config = {"parallel_config": {"distributed_executor_backend": backend}}
+    value = {"parallel": {"tensor": 4}, "engine_config": config}
+    for number, ended in enumerate(finished):
+        rank(watcher.pieces, number, finished=ended)
+        (watcher.pieces / f"rank{number}.facts.json").write_text(json.dumps(value))
+    assert watcher.done() is done
+
+
 def test_the_slowest_rank_counts(watcher: Watcher) -> None:
     rank(watcher.pieces, 0, recorded=7)
     rank(watcher.pieces, 1, recorded=3)
