@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support import ORIGIN
+from tests.support import ORIGIN, THREAD
+
+__all__ = ["BEGUN", "PID", "THREAD", "Export"]
 
 BEGUN = ORIGIN
 """When the session started, ns since the epoch."""
 
-PID, THREAD = 1234, 1240
+PID = 1234
 
 _PLACE = "start end deviceId contextId streamId correlationId globalPid graphNodeId"
 TABLES = {

@@ -1,0 +1,145 @@
+"""Pieces whose kernels come from an nsys export, up to the bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spark_prof.traces.assemble import assemble
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.nsys_pieces import link_exports, read_nsys_piece
+from spark_prof.traces.pieces import CAPTURE_DTYPE, EVENT_DTYPE, capture_name, write_array
+from tests.nsys_files import BEGUN, PID, Export
+from tests.support import (
+    ATTENTION,
+    EXPERTS,
+    MODULES,
+    ORIGIN,
+    PREPARE,
+    QKV,
+    Piece,
+    Recorded,
+    call,
+    rows,
+    step,
+)
+
+MARK = f"spark_prof clock {BEGUN}"
+
+
+def recorded(bundle: Path, pieces: int = 1, pid: int = PID, ranks: int = 1) -> Path:
+    """Pieces of two steps of 1000 ns each, without a backend's file."""
+    written = []
+    for piece in range(pieces):
+        at = 2000 * piece
+        steps = [step(2 * piece + n, at + 1000 * n, at + 1000 * n + 900) for n in range(2)]
+        calls = [
+            event for n in range(2) for event in call(PREPARE, at + 1000 * n, at + 1000 * n + 50)
+        ]
+        calls += [
+            event for n in range(2) for event in call(QKV, at + 1000 * n + 100, at + 1000 * n + 200)
+        ]
+        written.append(Piece(steps, calls))
+    return Recorded(dict.fromkeys(range(ranks), written), facts={"pid": pid}).write(bundle)
+
+
+def finished(bundle: Path, *exports: Export) -> Bundle:
+    pieces = bundle / "pieces"
+    paths = [e.write(pieces / f"nsys{n}.export.sqlite") for n, e in enumerate(exports)]
+    link_exports(pieces, paths)
+    return assemble(bundle, state="complete")
+
+
+def test_kernels_get_step_module_and_layer(tmp_path: Path) -> None:
+    recorded(tmp_path / "b", pieces=2)
+    export = Export().mark(0, MARK)
+    for number in range(4):
+        at = 1000 * number
+        export.launch(at + 110, number + 1).kernel("gemm_qkv", at + 150, at + 350, number + 1)
+    # The work of the last step of the first piece runs in the time of the second.
+    export.launch(1120, 9).kernel("late", 2500, 2600, 9)
+    bundle = finished(tmp_path / "b", export)
+    kernels = bundle.frame("kernels", 0)
+    assert kernels[["name", "step"]].to_numpy().tolist() == [
+        ["gemm_qkv", 0], ["gemm_qkv", 1], ["late", 1], ["gemm_qkv", 2], ["gemm_qkv", 3],
+    ]  # fmt: skip
+    assert set(kernels["module"]) == {QKV}
+    assert set(kernels["layer"]) == {0}
+    assert kernels["start_ns"].iloc[0] == ORIGIN + 150
+    assert len(bundle.frame("host", 0)) == 5
+    assert bundle.meta.lost == ()
+
+
+def test_kernels_in_graphs_get_what_was_open_at_their_capture(tmp_path: Path) -> None:
+    pieces = recorded(tmp_path / "b")
+    captured = call(ATTENTION, -900, -800) + call(EXPERTS, -700, -600)
+    write_array(pieces, capture_name("rank0", "capture-events"), np.array(captured, EVENT_DTYPE))
+    capture = {"start_ns": ORIGIN - 950, "end_ns": ORIGIN - 500, "tokens": 1, "mode": 2}
+    write_array(pieces, capture_name("rank0", "captures"), rows(CAPTURE_DTYPE, capture))
+    export = Export().mark(0, MARK)
+    export.node(-850, 70).node(-650, 71).node(-550, 170, 70).node(-549, 171, 71)
+    for number in range(2):
+        at = 1000 * number
+        export.launch(at + 300, number + 1, "cudaGraphLaunch_v10000")
+        export.kernel("flash_fwd", at + 400, at + 500, number + 1, node=170)
+        export.kernel("moe_gemm", at + 500, at + 600, number + 1, node=171)
+        export.kernel("unseen", at + 600, at + 650, number + 1, node=999)
+    kernels = finished(tmp_path / "b", export).frame("kernels", 0)
+    assert kernels[["name", "step", "module", "layer"]].to_numpy().tolist() == [
+        ["flash_fwd", 0, ATTENTION, 0], ["moe_gemm", 0, EXPERTS, 0], ["unseen", 0, -1, -1],
+        ["flash_fwd", 1, ATTENTION, 0], ["moe_gemm", 1, EXPERTS, 0], ["unseen", 1, -1, -1],
+    ]  # fmt: skip
+    assert MODULES[EXPERTS]["component"] == "experts"
+
+
+def test_every_rank_has_its_own_process(tmp_path: Path) -> None:
+    pieces = recorded(tmp_path / "b", ranks=2)
+    facts = pieces / "rank1.facts.json"
+    facts.write_text(facts.read_text().replace(str(PID), str(PID + 1)))
+    one = Export().mark(0, MARK).launch(110, 1).kernel("first", 150, 350, 1)
+    other = Export().mark(0, MARK).launch(110, 1, pid=PID + 1)
+    other.kernel("second", 150, 350, 1, pid=PID + 1)
+    bundle = finished(tmp_path / "b", one, other)
+    assert bundle.frame("kernels", 0)["name"].tolist() == ["first"]
+    assert bundle.frame("kernels", 1)["name"].tolist() == ["second"]
+
+
+@pytest.mark.parametrize(
+    ("exports", "says"),
+    [
+        ([], "nsys saw no CUDA work of process 1234"),
+        ([Export().launch(1, 1, pid=PID + 1)], "nsys saw no CUDA work of process 1234"),
+        ([Export().launch(1, 1), Export().launch(1, 1)], "several nsys reports hold process 1234"),
+    ],
+)
+def test_a_rank_that_no_report_holds(tmp_path: Path, exports: list[Export], says: str) -> None:
+    recorded(tmp_path / "b")
+    bundle = finished(tmp_path / "b", *exports)
+    assert bundle.frame("kernels", 0).empty
+    assert len(bundle.frame("steps", 0)) == 2
+    assert any(says in line for line in bundle.meta.lost)
+
+
+def test_a_damaged_export_costs_only_the_kernels(tmp_path: Path) -> None:
+    pieces = recorded(tmp_path / "b")
+    damaged = pieces / "nsys0.export.sqlite"
+    damaged.write_bytes(b"no database at all")
+    link_exports(pieces, [damaged])
+    bundle = assemble(tmp_path / "b", state="complete")
+    assert len(bundle.frame("steps", 0)) == 2
+    assert any("no whole Nsight Systems export" in line for line in bundle.meta.lost)
+
+
+def test_a_link_cannot_point_out_of_the_pieces(tmp_path: Path) -> None:
+    pieces = recorded(tmp_path / "b")
+    Export().launch(110, 1).kernel("gemm", 150, 350, 1).write(tmp_path / "other.sqlite")
+    (pieces / "rank0.export.json").write_text(f'{{"export": "../../other.sqlite", "pid": {PID}}}')
+    bundle = assemble(tmp_path / "b", state="complete")
+    assert bundle.frame("kernels", 0).empty
+
+
+def test_without_nsys_there_is_no_link(tmp_path: Path) -> None:
+    pieces = recorded(tmp_path / "b")
+    assert read_nsys_piece(pieces, "rank0", 0) is None
