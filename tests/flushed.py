@@ -16,6 +16,8 @@ import numpy as np
 
 from spark_prof.traces.bundle import Bundle
 
+GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+
 __all__ = ["Flushed", "flushed_in", "lacking"]
 
 
@@ -26,7 +28,7 @@ class Flushed:
     Attributes:
         steps: (step, key, start, end) of every step.
         events: how many enter and leave events; two make a range.
-        kernels: (name, start) of every operator of the thread that runs the steps.
+        kernels: (name, start) of what the GPU ran, and of every operator of the steps' thread.
         engine: (key, schedule, update) of every iteration, by replica.
     """
 
@@ -41,7 +43,7 @@ class Flushed:
         return not (any(self.steps.values()) or any(self.kernels.values()) or self.events)
 
     def count(self) -> tuple[int, int, int]:
-        """How many steps, operators and iterations there are."""
+        """How many steps, kernels and iterations there are."""
         parts = (self.steps, self.kernels, self.engine)
         steps, kernels, engine = (sum(map(Counter.total, part.values())) for part in parts)
         return steps, kernels, engine
@@ -66,7 +68,8 @@ def flushed_in(pieces: Path) -> Flushed:
         found.kernels.setdefault(rank, Counter()).update(
             (e["name"], base + round(e["ts"] * 1000))
             for e in trace["traceEvents"]
-            if e.get("cat") == "cpu_op" and e["tid"] == threads.get(rank, e["tid"])
+            if e.get("cat") in GPU
+            or (e.get("cat") == "cpu_op" and e["tid"] == threads.get(rank, e["tid"]))
         )
     for path in pieces.glob("engine*.*.engine.npy"):
         rows = np.load(path)
@@ -85,7 +88,7 @@ def lacking(found: Flushed, bundle: Bundle) -> list[str]:
         frame = bundle.frame("kernels", rank, ["name", "start_ns", "part"])
         first = frame.loc[frame["part"] == 0, ["name", "start_ns"]]
         there = Counter(first.itertuples(index=False))
-        lines += _difference(f"rank {rank}: operators", kernels, there)
+        lines += _difference(f"rank {rank}: kernels", kernels, there)
     for index, rows in found.engine.items():
         frame = bundle.frame("engine", index, ["key", "schedule_ns", "update_ns"])
         lines += _difference(f"engine {index}", rows, Counter(frame.itertuples(index=False)))

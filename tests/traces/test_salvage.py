@@ -1,0 +1,145 @@
+"""What is left of a recording that was killed, cut short or hit by a power cut."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces import assemble as module
+from spark_prof.traces.assemble import open_bundle
+from spark_prof.traces.bundle import META_FILE, Bundle
+from spark_prof.traces.pieces import pieces_folder, progress_name, write_json
+from spark_prof.traces.salvage import salvage
+from tests.flushed import flushed_in, lacking
+from tests.support import Recorded, eager_decode
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Path:
+    Recorded({0: [eager_decode(), eager_decode(2, 5000)]}).write(tmp_path / "b")
+    return tmp_path / "b"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, 30])
+def test_a_killed_recorder_loses_nothing_that_it_had_flushed(tmp_path: Path, pieces: int) -> None:
+    folder = tmp_path / "b"
+    recorder = subprocess.Popen(
+        [sys.executable, "-m", "tests.recorder", str(folder), "--piece", "2"],
+        cwd=ROOT, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 60
+        while len(list(pieces_folder(folder).glob("*.steps.npy"))) < pieces:
+            assert time.monotonic() < end
+            assert recorder.poll() is None
+        with pytest.raises(CommandError, match="still being recorded"):
+            salvage(folder)
+    finally:
+        recorder.send_signal(signal.SIGKILL)
+    # Nobody has asked for its exit code yet: a dead process that is still listed is dead.
+    os.waitid(os.P_PID, recorder.pid, os.WEXITED | os.WNOWAIT)
+    found = flushed_in(pieces_folder(folder))
+    kept = salvage(folder)
+    recorder.wait()
+    assert kept.made
+    assert lacking(found, kept.bundle) == []
+    assert kept.ranks[0].steps == found.count()[0] >= 2 * pieces
+    assert not salvage(folder).made
+
+
+class Killed(BaseException):
+    """Stands for a process that ends right here."""
+
+
+@pytest.mark.parametrize("at", ["_meta", "_put_aside", "remove_pieces", "add_log"])
+def test_an_assembly_that_was_cut_short_is_done_again(
+    dead: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = flushed_in(pieces_folder(dead))
+    owner = module.PieceTables if at == "add_log" else module
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, at, lambda *_: (_ for _ in ()).throw(Killed))
+        # A killed process does not tidy up.
+        patched.setattr("spark_prof.traces.table_files.remove_tables", lambda _: None)
+        with pytest.raises(Killed):
+            open_bundle(dead)
+    assert pieces_folder(dead).is_dir()
+    result = salvage(dead)
+    assert result.made == (at in ("_meta", "add_log"))
+    assert lacking(found, result.bundle) == []
+    assert not pieces_folder(dead).exists()
+
+
+@pytest.mark.parametrize("torn", [META_FILE, "steps-rank0.parquet", "kernels-rank0.parquet"])
+@pytest.mark.parametrize("left", [b"", b"PAR1", None], ids=repr)
+def test_a_power_cut_while_the_bundle_was_made(
+    dead: Path, torn: str, left: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = flushed_in(pieces_folder(dead))
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "remove_pieces", lambda _: None)
+        open_bundle(dead)
+    (dead / torn).unlink()
+    if left is not None:
+        (dead / torn).write_bytes(left)
+    assert lacking(found, salvage(dead).bundle) == []
+    assert Bundle(dead).meta.state == "salvaged"
+
+
+def test_a_bundle_of_another_spark_prof_is_not_made_again(dead: Path) -> None:
+    (dead / META_FILE).write_text('{"schema": 999}')
+    with pytest.raises(CommandError, match="update spark-prof"):
+        salvage(dead)
+    assert flushed_in(pieces_folder(dead)).count()[0] == 4
+
+
+def test_the_tables_are_on_the_disk_before_the_pieces_go(
+    dead: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    sync = os.fsync
+
+    def record(number: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{number}"))
+        synced.add(path.name.split(".json")[0].lstrip(".") if ".json" in path.name else path.name)
+        assert pieces_folder(dead).is_dir()
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", record)
+    bundle = salvage(dead).bundle
+    assert synced == {*bundle.meta.tables, "meta", dead.name}
+
+
+def test_two_salvages_at_once(dead: Path) -> None:
+    other = os.open(pieces_folder(dead), os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(CommandError, match="another spark-prof is making the bundle"):
+        salvage(dead)
+    os.close(other)  # as the kernel does when that process is killed
+    assert salvage(dead).made
+
+
+def test_a_worker_on_another_host_is_not_looked_for_here(tmp_path: Path) -> None:
+    pieces = Recorded({0: [eager_decode()]}, facts={"host": "elsewhere"}).write(tmp_path / "b")
+    write_json(pieces, progress_name("rank0"), {"pid": os.getpid(), "finished": False})
+    assert salvage(tmp_path / "b").made
+
+
+def test_raw_buffers_without_steps_are_evidence(dead: Path) -> None:
+    pieces = pieces_folder(dead)
+    (pieces / "rank0.00002.activity.bin").write_bytes(b"")
+    (pieces / "rank1.00000.activity.bin").write_bytes(b"")
+    result = salvage(dead)
+    assert [rank.rank for rank in result.ranks] == [0, 1]
+    assert result.ranks[0].steps == 4
+    assert "rank1: no step was flushed" in result.ranks[1].missing
