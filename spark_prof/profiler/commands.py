@@ -137,7 +137,8 @@ REFUSED = {
     "docker-compose": COMPOSE,
     "podman-compose": COMPOSE,
     "ncu": "profiles too, and two profilers cannot trace one process; leave it out",
-    "nsys": "profiles too, and two profilers cannot trace one process; leave it out",
+    "nsys": "profiles too, and two profilers cannot trace one process; leave it out, or let"
+    " spark-prof run it: --backend nsys",
 }
 ENGINE_REFUSED = {
     "compose": COMPOSE,
