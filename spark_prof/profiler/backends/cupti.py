@@ -54,12 +54,13 @@ class CuptiBackend:
         self._native = native
         self._folder, self._process, self._piece = folder, process, 0
         self._file = -1
-        self._offset_ns = 0
+        self._offset_ns = self._failed_writes = 0
         self._symbols: set[str] = set()
         native.prepare(_BUFFER_BYTES)
 
     def start(self, piece: int) -> None:
         """Begins to watch; buffers go to the piece's file as they fill."""
+        self.discard()  # one whose stop failed would keep its file open
         self._piece = piece
         self._file = os.open(
             self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
@@ -67,6 +68,7 @@ class CuptiBackend:
         self._offset_ns = self._native.clock_offset_ns()
         self._native.flush(forced=True)  # what an earlier piece left behind
         self._native.write_to(self._file)
+        self._failed_writes = self._native.statistics().failed_writes
         self._enable(True)
 
     def stop(self) -> None:
@@ -87,9 +89,9 @@ class CuptiBackend:
         }
         write_json(self._folder, names_name(self._process, self._piece), value)
         self._keep_cached_code({symbol for _, symbol in names.values()})
-        statistics = self._native.statistics()
-        if statistics.failed_writes:
-            raise NativeError(f"{statistics.failed_writes} buffers could not be written")
+        failed = self._native.statistics().failed_writes - self._failed_writes
+        if failed:
+            raise NativeError(f"{failed} buffers could not be written")
 
     def discard(self) -> None:
         """Stops to watch if it still does, and forgets what was seen."""
@@ -120,8 +122,10 @@ class CuptiBackend:
     def _close(self) -> None:
         self._native.write_to(-1)
         descriptor, self._file = self._file, -1
-        os.fsync(descriptor)
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _synchronize() -> None:

@@ -312,9 +312,7 @@ def test_only_wanted_calls_are_recorded(native: Native, cupti: FakeCupti, driver
     assert cupti.calls(driver=driver) == set()
 
 
-def test_a_library_that_cannot_choose_records_all_calls(
-    make_fake: MakeFake, capture: Path
-) -> None:
+def test_a_library_that_cannot_choose_records_all_calls(make_fake: MakeFake, capture: Path) -> None:
     cupti = make_fake("WITHOUT_CHOICE")
     native = Native(capture, cupti.path)
     native.calls((211,), driver=False, on=True)
