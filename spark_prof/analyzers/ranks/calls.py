@@ -14,19 +14,20 @@ __all__ = ["calls_among", "collective_calls"]
 _COLUMNS = ("name", "start_ns", "end_ns", "part", "stream", "step")
 
 
-def collective_calls(bundle: Bundle, rank: int) -> pd.DataFrame:
+def collective_calls(bundle: Bundle, rank: int, *, every: bool = False) -> pd.DataFrame:
     """What `calls_among` finds among the kernels of a rank."""
-    return calls_among(bundle.frame("kernels", rank, _COLUMNS))
+    return calls_among(bundle.frame("kernels", rank, _COLUMNS), every=every)
 
 
-def calls_among(kernels: pd.DataFrame) -> pd.DataFrame:
-    """One row per collective that a recorded step launched, in order of start.
+def calls_among(kernels: pd.DataFrame, *, every: bool = False) -> pd.DataFrame:
+    """One row per collective, in order of start.
 
     Args:
         kernels: name (as category), start_ns, end_ns, part, stream and step.
+        every: also those that no recorded step launched, such as an idle replica's.
 
     Returns:
-        step, kind, start_ns and end_ns.
+        step (-1 for none), kind, start_ns and end_ns.
     """
     rows = kernels.sort_values(["stream", "start_ns"], kind="stable", ignore_index=True)
     kinds = [collective_kind(name) for name in rows["name"].cat.categories]
@@ -43,7 +44,7 @@ def calls_among(kernels: pd.DataFrame) -> pd.DataFrame:
             "end_ns": end,
         }
     )
-    calls = calls[calls["step"] >= 0]
+    calls = calls[every | (calls["step"] >= 0)]
     return calls.sort_values("start_ns", kind="stable", ignore_index=True)
 
 

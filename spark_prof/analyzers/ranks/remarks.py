@@ -25,7 +25,7 @@ def remarks(
     if layout.crosses_replicas:
         found.append(
             "Experts are spread over data-parallel replicas, whose batches differ: collectives "
-            "were not matched."
+            + ("were matched by the time at which they ended." if works else "were not matched.")
         )
     if layout.pipeline > 1:
         found.append(

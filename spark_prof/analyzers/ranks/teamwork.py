@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from spark_prof.analyzers.ranks.calls import collective_calls
-from spark_prof.analyzers.ranks.layout import Layout, Team
+from spark_prof.analyzers.ranks.layout import Layout, Team, clock_name
 from spark_prof.analyzers.ranks.matching import Matched, match_collectives
+from spark_prof.analyzers.ranks.overlap import match_by_time
 from spark_prof.traces.bundle import Bundle
 
 __all__ = ["Teamwork", "teamwork_of"]
@@ -27,11 +28,25 @@ class Teamwork:
 
 
 def teamwork_of(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
-    """One entry per group of which at least two ranks were recorded."""
+    """One entry per group of which at least two ranks were recorded.
+
+    Where experts are spread over replicas of one rank each, all of them are one group.
+    """
     if layout.crosses_replicas:
-        return ()
+        return _across_replicas(bundle, layout)
     teams = (team for team in layout.teams if len(team.ranks) > 1)
     return tuple(_teamwork(bundle, team, layout.pipeline > 1) for team in teams)
+
+
+def _across_replicas(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
+    """Empty where nothing tells a replica's own collectives from those of all replicas."""
+    clocks = {clock_name(bundle.facts(rank)) for rank in bundle.ranks}
+    if layout.tensor > 1 or layout.pipeline > 1 or len(clocks) > 1 or len(bundle.ranks) < 2:
+        return ()
+    steps = _steps(bundle, bundle.ranks[0])
+    calls = {rank: collective_calls(bundle, rank, every=True) for rank in bundle.ranks}
+    team = Team(0, 0, bundle.ranks, layout.data)
+    return (Teamwork(team, match_by_time(steps, calls), len(steps)),)
 
 
 def _teamwork(bundle: Bundle, team: Team, point_to_point: bool) -> Teamwork:

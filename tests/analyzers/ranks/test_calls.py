@@ -49,6 +49,13 @@ def test_an_operator_that_calls_others_is_one_call(tmp_path: Path) -> None:
     assert call == (0, "all_gather", ORIGIN + 100, ORIGIN + 300)
 
 
+def test_calls_of_no_step_are_left_out_unless_asked_for() -> None:
+    rows = [("c10d::allreduce_", 0, 5, 0, 7, -1), ("c10d::allreduce_", 9, 12, 0, 7, 3)]
+    frame = pd.DataFrame(rows, columns=list(ROWS)).astype({"name": "category"})
+    assert calls_among(frame)["step"].tolist() == [3]
+    assert calls_among(frame, every=True)["step"].tolist() == [-1, 3]
+
+
 def test_nothing_to_find() -> None:
     assert among() == []
     assert among(("gemm", 0, 5, 0, 7, 1)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,7 +102,30 @@ def test_a_stage_without_any_tie_is_not_compared(tmp_path: Path) -> None:
     assert any("Nothing ties the clock of ranks 1" in note for note in found.notes)
 
 
-def test_replicas_with_experts_are_left_alone(tmp_path: Path) -> None:
+def test_replicas_with_experts_are_matched_by_time(tmp_path: Path) -> None:
+    slow = {step: step % 4 for step in range(40)}
+    play = Play(slow=slow)
+    pieces = write(tmp_path / "b", play, ONE_HOST, parallel=parallel(data=4)) / "pieces"
+    for rank in range(1, 4):  # each replica has batches of its own, and was idle at first
+        path = pieces / f"rank{rank}.00000.steps.npy"
+        rows = np.load(path)[rank:]
+        rows["key"] += 1000 * rank
+        rows["step"] -= rank
+        np.save(path, rows)
+    found, _ = collectives_of(assemble(tmp_path / "b", state="complete"))
+    assert found.matched == len(KINDS) * 40
+    assert {step.step: step.slowest for step in found.slow_steps} == slow
+    assert any("by the time at which they ended" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("facts", [ONE_HOST, TWO_HOSTS], ids=["one host", "two hosts"])
+def test_replicas_on_two_hosts_are_left_alone(tmp_path: Path, facts: Any) -> None:
+    made = bundle(tmp_path / "b", Play(), facts, parallel=parallel(data=4))
+    found, _ = collectives_of(made)
+    assert (found.matched > 0) is (facts is ONE_HOST)
+
+
+def test_replicas_of_several_ranks_with_experts_are_left_alone(tmp_path: Path) -> None:
     made = bundle(tmp_path / "b", Play(), ONE_HOST, parallel=parallel(tensor=2, data=2))
     found, shares = collectives_of(made)
     assert (found.matched, shares) == (0, {})
