@@ -2,7 +2,8 @@
 
 Its kernels are torch's own operators, watched by the torch backend, if torch is asked for.
 
-usage: python -m tests.recorder BUNDLE [--backend none] [--steps 0] [--piece 4] [--limit BYTES]
+usage: python -m tests.recorder BUNDLE [--backend none] [--steps 0] [--piece 4]
+                                [--limit BYTES --limit-after STEPS]
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ class Scheduler:
         return 1
 
 
-def run(settings: Settings, steps: int) -> int:
-    """Runs steps, 0 for ever, and records them; returns how many answers were right."""
+def run(settings: Settings, steps: int, limit: int | None = None, limit_after: int = 0) -> int:
+    """Runs steps, 0 for ever, and records them; returns how many answers were right.
+
+    After `limit_after` steps no file may become larger than `limit` bytes.
+    """
     sys.modules["vllm"] = SimpleNamespace(__version__="0.32.0")  # type: ignore[assignment]
     torch: Any = None
     if settings.backend == "torch":
@@ -63,6 +67,8 @@ def run(settings: Settings, steps: int) -> int:
     worker.compile_or_warm_up_model()
     right = done = 0
     while not steps or done < steps:
+        if limit is not None and done == limit_after:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         output = scheduler.schedule()
         answer = fakes.run(worker, output)
         scheduler.update_from_output(output, [answer])
@@ -79,13 +85,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--piece", type=int, default=4)
     parser.add_argument("--limit", type=int, help="no file may become larger than this")
+    parser.add_argument("--limit-after", type=int, default=0)
     options = parser.parse_args()
-    if options.limit is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (options.limit, options.limit))
     settings = Settings(
         options.bundle, steps=0, backend=options.backend, steps_per_piece=options.piece
     )
-    print(run(settings, options.steps), flush=True)
+    print(run(settings, options.steps, options.limit, options.limit_after), flush=True)
 
 
 if __name__ == "__main__":

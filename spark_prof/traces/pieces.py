@@ -8,8 +8,8 @@ library and NumPy.
 
 from __future__ import annotations
 
+import io
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,9 @@ def kineto_name(process: str, piece: int) -> str:
 
 def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any]) -> None:
     """Writes one array so that it is there whole or not at all."""
-    write_whole(folder / name, partial(np.save, arr=rows, allow_pickle=False))
+    buffer = io.BytesIO()  # np.save says nothing when a file on a full disk is cut off
+    np.save(buffer, rows, allow_pickle=False)
+    write_whole(folder / name, lambda file: file.write(buffer.getbuffer()))
 
 
 def write_json(folder: Path, name: str, value: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -28,6 +28,7 @@ class TableFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._stack = ExitStack()
         self._open: dict[str, pq.ParquetWriter] = {}
         self.rows: dict[str, int] = {}
 
@@ -38,19 +39,17 @@ class TableFiles:
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
+        whole = False
         try:
-            for writer in self._open.values():
-                # A writer whose disk is full fails again when it writes its footer.
-                with suppress(*((OSError,) if kind else ())):
-                    writer.close()
+            # A writer whose disk is full fails again when it writes its footer.
+            with suppress(*((OSError,) if kind else ())):
+                self._stack.close()
             if kind is None:
                 for name in self._open:
                     sync_file(self._folder / name)
-        except BaseException:
-            kind = BaseException
-            raise
+                whole = True
         finally:
-            if kind is not None:
+            if not whole:
                 with suppress(OSError):
                     remove_tables(self._folder)
 
@@ -59,8 +58,10 @@ class TableFiles:
         name = table_file(table, rank)
         schema = TABLES[table].schema
         if name not in self._open:
-            writer = pq.ParquetWriter(self._folder / name, schema, compression="zstd")
-            self._open[name] = writer
+            # A writer that cannot be closed leaves a file open that it has opened itself.
+            file = self._stack.enter_context(pa.OSFile(str(self._folder / name), "wb"))
+            writer = pq.ParquetWriter(file, schema, compression="zstd")
+            self._open[name] = self._stack.enter_context(writer)
             self.rows[name] = 0
         if frame.empty:
             return
