@@ -83,8 +83,8 @@ class GraphWatch:
     def _start(self) -> None:
         model, marked = marked_modules(self._worker)
         first = len(phase_modules())
-        self._marker.mark([row.target for row in marked[first:]], first)
         self._undo.append(self._marker.remove)
+        self._marker.mark([row.target for row in marked[first:]], first)
         self._watch_batches(model)
         self._watch_captures()
         self._marker.start()

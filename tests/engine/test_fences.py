@@ -27,6 +27,10 @@ def test_every_hook_in_the_sources_is_made_to_fail() -> None:
     found = {name for path in sources for name in calls.findall(path.read_text())}
     # Of Control and not of one recording, or called while the engine starts.
     process_wide = {"registry", "request", "signal", "tend", "ready"}
+    # Called while CUDA graphs are captured, which a CPU engine does not do; tests/profiler/
+    # test_graphs.py makes each of them fail.
+    process_wide |= {"watch_graphs", "watch_capture", "end_capture", "see_batch", "begin_capture",
+                     "close_capture", "graphs"}  # fmt: skip
     assert found - process_wide == set(HOOKS) - {"ranges"}
 
 

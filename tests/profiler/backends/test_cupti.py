@@ -194,7 +194,7 @@ def test_a_library_that_refuses_a_kind_is_told_and_nothing_goes_on(
     backend: CuptiBackend, cupti: FakeCupti, folder: Path
 ) -> None:
     cupti.refuse("Enable", 39)
-    with pytest.raises(NativeError, match="refused to record activity 10 .another profiler"):
+    with pytest.raises(NativeError, match=r"refused to record activity 10 .another profiler"):
         backend.start(0)
     cupti.refuse("", 0)
     backend.discard()
@@ -222,7 +222,7 @@ def test_a_full_disk_is_told_after_the_names_were_tried(
     (folder / activity_name("rank0", 0)).symlink_to("/dev/full")
     backend.start(0)
     cupti.deliver(kernels(named(b"kernel")))
-    with pytest.raises((NativeError, OSError), match="could not be written|nvalid argument"):
+    with pytest.raises((NativeError, OSError), match=r"could not be written|nvalid argument"):
         backend.stop()
     assert recorded(cupti) == set()
 

@@ -365,7 +365,7 @@ def test_a_library_that_does_not_even_start(make_fake: MakeFake, capture: Path) 
 
 def test_files_that_are_no_libraries(capture: Path, cupti: FakeCupti, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
-    with pytest.raises(NativeError, match="text cannot be used .it cannot be loaded"):
+    with pytest.raises(NativeError, match=r"text cannot be used .it cannot be loaded"):
         Native(capture, str(tmp_path / "text"))
     with pytest.raises(NativeError, match="cannot load"):
         Native(tmp_path / "text", cupti.path)

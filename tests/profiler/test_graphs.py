@@ -1,0 +1,392 @@
+"""What is seen while a worker captures its CUDA graphs, and that the worker never notices."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_prof.profiler import control as control_module
+from spark_prof.profiler.control import Control
+from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.graphs import GraphWatch, marked_modules
+from spark_prof.profiler.process import Process
+from spark_prof.profiler.ranges import CallMarker, Target
+from spark_prof.profiler.settings import Settings
+from spark_prof.traces.graph_nodes import place_nodes
+from spark_prof.traces.pieces import NODE_DTYPE, capture_name, pieces_folder
+
+from .fakes import AddOne, Module, Worker
+
+PIECEWISE, FULL = 1, 2
+HOOKS = ("watch_graphs", "watch_capture", "end_capture", "see_batch", "begin_capture",
+         "close_capture", "graphs")  # fmt: skip
+
+
+class Ids:
+    """A batch's input_ids; adding to it keeps them."""
+
+    ndim = 1
+
+    def __init__(self, tokens: int) -> None:
+        self.shape = (tokens,)
+
+    def __add__(self, one: int) -> Ids:
+        return self
+
+
+class FakeGraph:
+    """A torch.cuda.CUDAGraph that knows how often it was captured."""
+
+    captured = 0
+
+    def capture_begin(self, pool: Any = None, *, capture_error_mode: str = "global") -> str:
+        FakeGraph.captured += 1
+        return f"begun in {pool}, {capture_error_mode}"
+
+    def capture_end(self) -> str:
+        return "ended"
+
+
+@pytest.fixture(autouse=True)
+def graph_class(monkeypatch: pytest.MonkeyPatch) -> type[FakeGraph]:
+    graph = type("CUDAGraph", (FakeGraph,), dict(vars(FakeGraph)))
+    cuda = SimpleNamespace(CUDAGraph=graph, is_available=lambda: False)
+    compiler = SimpleNamespace(is_compiling=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, compiler=compiler))
+    monkeypatch.setitem(sys.modules, "torch.compiler", compiler)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
+    return graph
+
+
+class FakeNative:
+    """Keeps a node for every module that ran while a graph was captured."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+
+    def add(self, now_ns: int) -> None:
+        self.rows.append((now_ns, len(self.rows) + 1, 0, 1, 7))
+
+    def nodes(self) -> np.ndarray[Any, Any]:
+        return np.array(self.rows, NODE_DTYPE)
+
+
+class Piece(Module):
+    """A module that is captured by itself, inside the model, once it runs a second time."""
+
+    def __init__(self, graph: type[FakeGraph], **children: Module) -> None:
+        super().__init__(**children)
+        self._graph, self._warm = graph, False
+
+    def forward(self, value: Any) -> Any:
+        if not self._warm:
+            self._warm = True
+            return super().forward(value)
+        graph = self._graph()
+        graph.capture_begin()
+        value = super().forward(value)
+        graph.capture_end()
+        return value
+
+
+class CapturingWorker(Worker):
+    """A worker that warms up and then captures a graph for each batch size, as vLLM does."""
+
+    def __init__(self, graph: type[FakeGraph], mode: int, sizes: tuple[int, ...] = (8, 1)) -> None:
+        super().__init__()
+        self._graph, self._mode, self._sizes = graph, mode, sizes
+        self.error: BaseException | None = None
+        self.said: list[Any] = []
+        if mode == PIECEWISE:
+            layers = {str(n): Module(self_attn=Module(qkv_proj=AddOne())) for n in range(2)}
+            pieces = {name: Piece(graph, layer=layer) for name, layer in layers.items()}
+            self.model_runner.model = Module(model=Module(layers=Module(**pieces)))
+
+    def compile_or_warm_up_model(self) -> str:
+        model = self.model_runner.model
+        for size in self._sizes:
+            model.forward(Ids(size))
+            if self._mode == PIECEWISE:
+                model.forward(Ids(size))
+                continue
+            graph = self._graph()
+            self.said.append(graph.capture_begin("a pool", capture_error_mode="relaxed"))
+            model.forward(Ids(size))
+            if self.error is not None:
+                raise self.error
+            self.said.append(graph.capture_end())
+        return "warm"
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    return Process(Settings(str(tmp_path / "b")), "rank0", 0)
+
+
+Watch = Callable[..., GraphWatch]
+
+
+@pytest.fixture
+def watch(process: Process) -> Watch:
+    def watcher(worker: Any, native: Any = None, *faults: str) -> GraphWatch:
+        graphs = GraphWatch(worker, native, Fence(process.log, faults))
+        graphs.install()
+        return graphs
+
+    return watcher
+
+
+def load(folder: Path, kind: str) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = np.load(folder / capture_name("rank0", kind))
+    return found
+
+
+def state(worker: Any, graph: type[FakeGraph]) -> tuple[Any, ...]:
+    """Everything that a watch puts something on."""
+    modules = [dict(vars(module)) for _, module in worker.model_runner.model.named_modules()]
+    for attributes in modules:
+        attributes.pop("_warm", None)
+    return set(vars(worker)), modules, graph.capture_begin, graph.capture_end
+
+
+def test_full_graphs(watch: Watch, process: Process, graph_class: type[FakeGraph]) -> None:
+    worker = CapturingWorker(graph_class, FULL)
+    before = state(worker, graph_class)
+    graphs = watch(worker)
+    assert worker.compile_or_warm_up_model() == "warm"
+    assert worker.said == ["begun in a pool, relaxed", "ended"] * 2
+    assert state(worker, graph_class) == before
+    graphs.write(process)
+    captures = load(process.folder, "captures")
+    assert captures[["tokens", "mode"]].tolist() == [(8, FULL), (1, FULL)]
+    times = [time for row in captures for time in (row["start_ns"], row["end_ns"])]
+    assert times == sorted(times)
+    assert not (process.folder / capture_name("rank0", "nodes")).exists()
+
+
+def test_what_is_open_during_a_capture_places_its_nodes(
+    watch: Watch, process: Process, graph_class: type[FakeGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, native = CapturingWorker(graph_class, FULL), FakeNative()
+    graphs = watch(worker, native)
+
+    def forward(this: AddOne, value: Any) -> Any:
+        native.add(time.time_ns())
+        return value
+
+    monkeypatch.setattr(AddOne, "forward", forward)
+    _, marked = marked_modules(worker)
+    worker.compile_or_warm_up_model()
+    graphs.write(process)
+    found = place_nodes(
+        load(process.folder, "nodes"),
+        load(process.folder, "capture-events"),
+        load(process.folder, "captures"),
+        [row.layer for row in marked],
+    ).frame
+    # Four modules, each run once to warm up and once for the graph, for two batch sizes.
+    warm = found["capture"] < 0
+    assert warm.tolist() == ([True] * 4 + [False] * 4) * 2
+    assert (found["module"][warm] == -1).all()
+    paths = [marked[number].path for number in found["module"][~warm]]
+    layer = ["self_attn.qkv_proj", "mlp"]
+    assert paths == [f"model.layers.{n}.{name}" for n in range(2) for name in layer] * 2
+    assert found["layer"][~warm].tolist() == [0, 0, 1, 1] * 2
+
+
+def test_pieces_are_captured_inside_the_model(
+    watch: Watch, process: Process, graph_class: type[FakeGraph]
+) -> None:
+    worker = CapturingWorker(graph_class, PIECEWISE)
+    graphs = watch(worker)
+    worker.compile_or_warm_up_model()
+    graphs.write(process)
+    captures = load(process.folder, "captures")
+    assert captures[["tokens", "mode"]].tolist() == [(8, PIECEWISE)] * 2 + [(1, PIECEWISE)] * 4
+    events = load(process.folder, "capture-events")
+    assert (np.diff(events["time_ns"]) >= 0).all()
+    assert events["code"].sum() == 0  # everything entered was left
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "tokens"),
+    [
+        ((Ids(3), Ids(5)), {}, 3),
+        ((), {"input_ids": Ids(4), "positions": Ids(4)}, 4),
+        ((), {"input_ids": None, "inputs_embeds": Ids(6)}, 6),
+        ((None, Ids(7)), {}, 7),
+        (("text",), {}, 0),
+        ((), {}, 0),
+    ],
+)
+def test_the_size_of_the_batch(
+    watch: Watch, process: Process, graph_class: type[FakeGraph], arguments: Any, named: Any,
+    tokens: int,
+) -> None:  # fmt: skip
+    worker = Worker()
+    seen: list[Any] = []
+    model = Module()
+    model.forward = lambda *a, **n: seen.append((a, n))  # type: ignore[method-assign]
+    worker.model_runner.model = model
+
+    def capture() -> None:
+        graph = graph_class()
+        graph.capture_begin()
+        model.forward(*arguments, **named)
+        graph.capture_end()
+
+    worker.compile_or_warm_up_model = capture  # type: ignore[assignment,method-assign]
+    graphs = watch(worker)
+    worker.compile_or_warm_up_model()
+    graphs.write(process)
+    assert seen == [(arguments, named)]
+    assert load(process.folder, "captures")["tokens"].tolist() == [tokens]
+
+
+def test_a_runner_that_hands_out_its_model(graph_class: type[FakeGraph]) -> None:
+    worker = Worker()
+    model = worker.model_runner.model
+    worker.model_runner = SimpleNamespace(get_model=lambda: model, model="a wrapper", sampler=None)
+    assert marked_modules(worker)[0] is model
+
+
+def test_without_a_capture_nothing_is_written(
+    watch: Watch, process: Process, graph_class: type[FakeGraph]
+) -> None:
+    graphs = watch(CapturingWorker(graph_class, FULL, sizes=()), FakeNative())
+    graphs.write(process)
+    assert list(process.folder.glob("*.npy")) == []
+
+
+def test_a_worker_that_captures_nothing(watch: Watch) -> None:
+    worker = SimpleNamespace()
+    watch(worker)
+    assert vars(worker) == {}
+
+
+def test_an_exception_of_the_engine_passes_and_everything_is_undone(
+    watch: Watch, process: Process, graph_class: type[FakeGraph]
+) -> None:
+    worker = CapturingWorker(graph_class, FULL)
+    before = state(worker, graph_class)
+    worker.error = MemoryError("out of memory")
+    graphs = watch(worker)
+    with pytest.raises(MemoryError, match="out of memory"):
+        worker.compile_or_warm_up_model()
+    assert state(worker, graph_class) == before
+    graphs.write(process)
+    assert not (process.folder / capture_name("rank0", "captures")).exists()
+
+
+class TooLarge(Module):
+    """A module for which there is no memory at first."""
+
+    calls = 0
+
+    def forward(self, value: Any) -> Any:
+        self.calls += 1
+        if self.calls == 1:
+            raise MemoryError
+        return value
+
+
+class ProbingWorker(CapturingWorker):
+    """A worker that first tries what does not fit."""
+
+    def compile_or_warm_up_model(self) -> str:
+        with pytest.raises(MemoryError):
+            super().compile_or_warm_up_model()
+        return super().compile_or_warm_up_model()
+
+
+def test_an_exception_of_the_model_leaves_no_call_open(
+    watch: Watch, process: Process, graph_class: type[FakeGraph]
+) -> None:
+    """Else later full graphs would look like pieces, captured inside the model."""
+    worker = ProbingWorker(graph_class, FULL)
+    worker.model_runner.model = Module(large=TooLarge())
+    graphs = watch(worker)
+    assert worker.compile_or_warm_up_model() == "warm"
+    graphs.write(process)
+    assert load(process.folder, "captures")["mode"].tolist() == [FULL, FULL]
+    assert load(process.folder, "capture-events")["code"].sum() == 0
+
+
+def test_a_model_that_cannot_be_marked_is_left_as_it_was(
+    watch: Watch, process: Process, graph_class: type[FakeGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some modules are marked already when the next one refuses."""
+    worker = CapturingWorker(graph_class, FULL)
+    before = state(worker, graph_class)
+    marks: list[int] = []
+    original = CallMarker._mark
+
+    def refuse(this: CallMarker, number: int, target: Target) -> None:
+        marks.append(number)
+        if len(marks) == 3:
+            raise TypeError("no attributes can be set")
+        original(this, number, target)
+
+    monkeypatch.setattr(CallMarker, "_mark", refuse)
+    graphs = watch(worker)
+    assert worker.compile_or_warm_up_model() == "warm"
+    assert len(marks) == 3
+    assert state(worker, graph_class) == before
+    graphs.write(process)
+    assert not (process.folder / capture_name("rank0", "captures")).exists()
+
+
+@pytest.mark.parametrize("mode", [FULL, PIECEWISE])
+@pytest.mark.parametrize("error", [None, ValueError("a bad model")])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_failing_hook_changes_nothing_for_the_engine_and_is_logged_once(
+    graph_class: type[FakeGraph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, hook: str, error: Exception | None, mode: int,
+) -> None:  # fmt: skip
+    caplog.set_level(logging.WARNING, "spark_prof")
+    monkeypatch.setattr(control_module, "early_native", lambda _: FakeNative())
+    monkeypatch.setattr(Control, "_watch", lambda _: None)
+    settings = Settings(str(tmp_path / "b"), backend="none", faults=(hook,))
+    worker, plain = (CapturingWorker(graph_class, mode) for _ in range(2))
+    control = Control()
+    control.add_worker(worker, settings)
+    for each in (worker, plain):
+        each.error = error if mode == FULL else None
+        if each.error is not None:
+            with pytest.raises(ValueError, match="a bad model"):
+                each.compile_or_warm_up_model()
+        else:
+            assert each.compile_or_warm_up_model() == "warm"
+    assert worker.said == plain.said
+    assert graph_class().capture_begin("p") == "begun in p, global"
+    assert graph_class().capture_end() == "ended"
+    failed = [record.getMessage() for record in caplog.records if f"hook {hook} " in record.message]
+    called = plain.error is None or hook not in ("close_capture", "graphs")
+    assert len(failed) == int(called)
+    assert all(recording.idle for recording in control.recordings)
+
+
+def test_the_pieces_of_a_recorded_worker(
+    graph_class: type[FakeGraph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through Control, as in an engine: what was captured is there before the first step."""
+    native = FakeNative()
+    monkeypatch.setattr(control_module, "early_native", lambda _: native)
+    monkeypatch.setattr(Control, "_watch", lambda _: None)
+    settings = Settings(str(tmp_path / "b"), backend="none")
+    worker = CapturingWorker(graph_class, FULL)
+    Control().add_worker(worker, settings)
+    native.add(1)
+    assert worker.compile_or_warm_up_model() == "warm"
+    folder = pieces_folder(tmp_path / "b")
+    assert load(folder, "captures")["tokens"].tolist() == [8, 1]
+    assert load(folder, "nodes")["node"].tolist() == [1]
+    assert len(load(folder, "capture-events")) > 0
