@@ -1,0 +1,204 @@
+"""What a graph's node was created for: clones followed to their originals, captures, what was open.
+
+The shapes are those that CUPTI 13.0 reported for a graph of 481 kernels: captured as graph 1, then
+instantiated as graph 2, whose nodes were each reported as created and as cloned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_prof.traces.graph_nodes import GraphNodes, capture_rows, place_nodes
+from spark_prof.traces.pieces import CAPTURE_DTYPE, EVENT_DTYPE, NODE_DTYPE
+
+LAYERS = (-1, 0, 0, 1)
+MODEL, LAYER0, ATTENTION0, LAYER1 = range(4)
+FIRST, SECOND = 1 << 32, 2 << 32
+"""Numbers of the first nodes of graphs 1 and 2."""
+
+EVENTS = [
+    (100, MODEL + 1), (110, LAYER0 + 1), (120, ATTENTION0 + 1), (130, -ATTENTION0 - 1),
+    (140, -LAYER0 - 1), (150, LAYER1 + 1), (160, -LAYER1 - 1), (170, -MODEL - 1),
+]  # fmt: skip
+CAPTURE = (90, 180, 8, 2)
+Rows = list[tuple[int, ...]]
+
+
+def place(nodes: Rows, events: Rows = EVENTS, captures: Rows | None = None) -> GraphNodes:
+    return place_nodes(
+        np.array([(*row, 7) for row in nodes], NODE_DTYPE),
+        np.array(events, EVENT_DTYPE),
+        np.array([CAPTURE] if captures is None else captures, CAPTURE_DTYPE),
+        LAYERS,
+    )
+
+
+def found(nodes: GraphNodes, *columns: str) -> list[tuple[int, ...]]:
+    return list(nodes.frame[list(columns)].itertuples(index=False, name=None))
+
+
+def test_a_node_belongs_to_what_was_open_when_it_was_created() -> None:
+    nodes = place([(at, FIRST + at, 0, 1) for at in (95, 105, 115, 125, 135, 145, 155, 175)])
+    assert found(nodes, "module", "layer") == [
+        (-1, -1), (MODEL, -1), (LAYER0, 0), (ATTENTION0, 0), (LAYER0, 0), (MODEL, -1), (LAYER1, 1),
+        (-1, -1),
+    ]  # fmt: skip
+    assert set(nodes.frame["capture"]) == {0}
+    assert (nodes.frame["original"] == nodes.frame["node"]).all()
+
+
+def test_an_instantiated_graph_as_cupti_reports_it() -> None:
+    rows = [(100 + number % 80, FIRST + number, 0, 1) for number in range(481)]
+    for number in range(481):
+        rows += [(300, SECOND + number, 0, 2), (301, SECOND + number, FIRST + number, 2)]
+    nodes = place(rows)
+    assert len(nodes.frame) == 2 * 481
+    place_of = {row[0]: row[1:] for row in found(nodes, "node", "module", "layer", "capture")}
+    assert all(place_of[SECOND + n] == place_of[FIRST + n] for n in range(481))
+    clones = nodes.frame[nodes.frame["graph"] == 2]
+    assert (clones["original"] == FIRST + np.arange(481)).all()
+    assert (clones["created_ns"] == [100 + number % 80 for number in range(481)]).all()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_order_of_the_two_rows_of_a_clone_does_not_matter(turned: bool) -> None:
+    rows = [(300, SECOND, 0, 2), (301, SECOND, FIRST, 2)]
+    nodes = place([(125, FIRST, 0, 1), *(reversed(rows) if turned else rows)])
+    assert found(nodes, "node", "original", "module") == [
+        (FIRST, FIRST, ATTENTION0), (SECOND, FIRST, ATTENTION0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 16])
+def test_clones_of_clones(length: int) -> None:
+    rows = [(125, 1, 0, 1)]
+    rows += [(300 + n, n + 1, n, n + 1) for n in range(1, length + 1)]
+    nodes = place(rows)
+    assert set(nodes.frame["original"]) == {1}
+    assert set(nodes.frame["module"]) == {ATTENTION0}
+
+
+def test_the_clone_may_have_the_smaller_number() -> None:
+    nodes = place([(300, FIRST, SECOND, 1), (125, SECOND, 0, 2)])
+    assert found(nodes, "original", "layer") == [(SECOND, 0), (SECOND, 0)]
+
+
+def test_a_clone_whose_original_nobody_saw_is_placed_nowhere() -> None:
+    nodes = place([(300, SECOND, FIRST, 2), (125, SECOND + 1, 0, 2)])
+    assert found(nodes, "original", "module", "capture") == [
+        (SECOND, -1, -1), (SECOND + 1, ATTENTION0, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [(300, 301), (125, 126)])
+def test_clones_that_go_in_circles_end(times: tuple[int, int]) -> None:
+    nodes = place([(times[0], 5, 6, 1), (times[1], 6, 5, 1), (times[0], 7, 7, 1)])
+    assert list(nodes.frame["node"]) == [5, 6, 7]
+    assert set(nodes.frame["original"]) <= {5, 6, 7}
+
+
+def test_nodes_outside_captures_have_no_place() -> None:
+    """What was open then was a warm-up run."""
+    rows = [(125, 1, 0, 1), (155, 2, 0, 1)]
+    nodes = place(rows, captures=[(150, 180, 8, 2)])
+    assert found(nodes, "module", "layer", "capture") == [(-1, -1, -1), (LAYER1, 1, 0)]
+    assert found(place(rows, captures=[]), "module", "capture") == [(-1, -1), (-1, -1)]
+
+
+def test_captures_one_after_another() -> None:
+    captures = [(100, 120, 8, 1), (120, 140, 4, 1), (160, 180, 1, 2)]
+    nodes = place([(at, at, 0, 1) for at in (99, 100, 119, 121, 140, 141, 160, 180, 181)], [],
+                  captures)  # fmt: skip
+    assert list(nodes.frame["capture"]) == [-1, 0, 0, 1, 1, -1, 2, 2, -1]
+
+
+def test_times_keep_their_last_digit() -> None:
+    at = 1_800_000_000_000_000_001
+    nodes = place([(at, 1, 0, 1)], [(at, LAYER1 + 1)], [(at, at, 1, 2)])
+    assert found(nodes, "created_ns", "module", "capture") == [(at, LAYER1, 0)]
+
+
+@pytest.mark.parametrize("events", [[], EVENTS])
+@pytest.mark.parametrize("captures", [[], [CAPTURE]])
+def test_no_nodes(events: Rows, captures: Rows) -> None:
+    nodes = place([], events, captures)
+    assert len(nodes.frame) == 0
+    assert nodes.find(np.array([0, 5])).tolist() == [-1, -1]
+
+
+def test_no_events() -> None:
+    assert found(place([(125, 1, 0, 1)], []), "module", "layer", "capture") == [(-1, -1, 0)]
+
+
+def test_nodes_are_found_by_their_number() -> None:
+    nodes = place([(125, FIRST, 0, 1), (155, FIRST + 2, 0, 1)])
+    wanted = np.array([FIRST + 2, FIRST + 1, FIRST, 0, -1, SECOND])
+    assert nodes.find(wanted).tolist() == [1, -1, 0, -1, -1, -1]
+    assert nodes.find(np.empty(0, np.int64)).tolist() == []
+
+
+def test_number_0_is_no_node() -> None:
+    """Kernels outside graphs have that number."""
+    assert place([(125, 0, 0, 1)]).find(np.array([0])).tolist() == [-1]
+
+
+def test_modes() -> None:
+    rows = [(1, 2, 8, 1), (3, 4, 1, 2), (5, 6, 0, 0), (7, 8, 0, 9), (9, 10, 0, -1)]
+    frame = capture_rows(np.array(rows, CAPTURE_DTYPE))
+    assert list(frame["mode"]) == ["PIECEWISE", "FULL", "", "", ""]
+    assert list(frame["capture"]) == [0, 1, 2, 3, 4]
+    assert list(frame["tokens"]) == [8, 1, 0, 0, 0]
+    assert len(capture_rows(np.array([], CAPTURE_DTYPE))) == 0
+
+
+def slowly(nodes: Rows, captures: Rows) -> dict[int, tuple[int, int, int, int]]:
+    """Original, module, layer and capture of each node, one after another."""
+    rows: dict[int, tuple[int, ...]] = {}
+    for row in nodes:
+        if row[1] not in rows or (row[2] and not rows[row[1]][2]):
+            rows[row[1]] = row
+    placed = {}
+    for node in rows:
+        root = node
+        while rows[root][2] in rows and rows[root][2] != root:
+            root = rows[root][2]
+        at, module, layer = rows[root][0], -1, -1
+        capture = next((i for i, c in enumerate(captures) if c[0] <= at <= c[1]), -1)
+        if capture >= 0:
+            stack: list[int] = []
+            for time, code in EVENTS:
+                if time <= at and code > 0:
+                    stack.append(code - 1)
+                elif time <= at:
+                    stack.pop()
+            module = stack[-1] if stack else -1
+            layer = max((LAYERS[m] for m in stack), default=-1)
+        placed[node] = (root, module, layer, capture)
+    return placed
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_as_a_slow_obvious_way_does_it(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows: Rows = []
+    numbers = (random.permutation(200) + 1).tolist()
+    for index, number in enumerate(numbers):
+        cloned = random.random() < 0.5
+        # Clones of an earlier node, so that there is no circle; or of one that nobody saw.
+        original = int(random.choice([*numbers[:index][-12:], 999])) if cloned else 0
+        at = int(random.integers(80, 190))
+        if random.random() < 0.5:
+            rows.append((at, number, 0, 1))
+        if original or not rows or rows[-1][1] != number:
+            rows.append((at, number, original, 1))
+    rows = [rows[i] for i in random.permutation(len(rows))]
+    captures: Rows = [(90, 118, 8, 1), (121, 150, 4, 1), (153, 172, 1, 2)]
+    nodes = place(rows, captures=captures)
+    expected = slowly(rows, captures)
+    actual: dict[int, Any] = {
+        row[0]: row[1:] for row in found(nodes, "node", "original", "module", "layer", "capture")
+    }
+    assert actual == expected
