@@ -122,7 +122,7 @@ class PieceTables:
         path = self._pieces / name
         if path.exists():
             try:
-                return load_array(path, kind)
+                return _whole(load_array(path, kind), path.name)
             except CommandError as error:
                 self.unreadable.append(path)
                 self.lost.append(str(error))
@@ -163,6 +163,14 @@ class PieceTables:
         self._nodes = place_nodes(nodes, events, captures, [m["layer"] for m in self._modules])
         self._tables.add("graph_nodes", self._rank, self._nodes.frame)
         self._tables.add("captures", self._rank, capture_rows(captures))
+
+
+def _whole(rows: Rows, name: str) -> Rows:
+    """Refuses rows without a time: some file systems fill with zeros what a power cut took."""
+    for column in {"start_ns", "time_ns", "schedule_ns"}.intersection(rows.dtype.names or ()):
+        if (rows[column] <= 0).any():
+            raise CommandError(f"{name} is damaged: it holds rows without a time")
+    return rows
 
 
 def _thread(pieces: Path, name: str) -> int:

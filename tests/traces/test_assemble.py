@@ -110,6 +110,18 @@ def test_a_damaged_array_costs_its_own_rows_only(
     assert (kept.read_bytes() if kept.exists() else None) == left
 
 
+@pytest.mark.parametrize(
+    "name", ["rank0.00001.steps.npy", "rank0.00001.events.npy", "engine0.00000.engine.npy"]
+)
+def test_zeros_in_the_place_of_rows_are_damage(tmp_path: Path, name: str) -> None:
+    path = recording().write(tmp_path / "b") / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-60] + bytes(60))
+    lost = assemble(tmp_path / "b", state="salvaged").meta.lost
+    assert any(f"{name} is damaged: it holds rows without a time" in line for line in lost)
+    assert (tmp_path / "b" / UNREADABLE_FOLDER / name).exists()
+
+
 def test_a_lost_first_piece_does_not_hide_the_second(tmp_path: Path) -> None:
     folder = recording().write(tmp_path / "b")
     (folder / "rank0.00000.steps.npy").unlink()
