@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.counters.folding import MOST_SLOTS, Calls, Folded, fold
+from spark_prof.analyzers.counters.folding import MOST_SLOTS, Calls, Equations, Folded
 from spark_prof.analyzers.counters.slots import in_parts
 
 __all__ = ["RESOLVED", "Estimate"]
@@ -44,14 +44,13 @@ class Estimate:
         slots: pd.DataFrame,
     ) -> None:
         cut, self._owner = in_parts(calls, slots, float(np.median(finish - begin)), MOST_SLOTS)
-        self._whole: dict[str, Folded] = {}
-        self._parts: dict[str, Folded] = {}
-        for name, sampled in quantities.items():
-            self._whole[name] = fold(begin, finish, sampled, calls, len(slots))
-            self._parts[name] = fold(begin, finish, sampled, cut, len(self._owner))
+        whole = Equations(begin, finish, calls, len(slots))
+        parts = Equations(begin, finish, cut, len(self._owner))
+        self._whole = {name: whole.solve(sampled) for name, sampled in quantities.items()}
+        self._parts = {name: parts.solve(sampled) for name, sampled in quantities.items()}
         self.slots = slots
         # Which parts are told apart matters less than whether their sum is.
-        self.resolved = next(iter(self._whole.values())).resolved
+        self.resolved = whole.resolved
 
     def folded(self, name: str) -> Folded | None:
         """The whole solution of a quantity."""

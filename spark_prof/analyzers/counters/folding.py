@@ -4,21 +4,23 @@ A kernel that is replayed at another phase of the sampling each time is cut else
 So what a sample counted is a sum over the kernels it overlaps, of the kernel's whole amount times
 the share of its duration inside the sample, plus a rate for time without kernels. All calls of a
 kernel (a slot: the same graph node, or the same place in a step) share one unknown amount, which
-gives far more equations than unknowns: they are solved by least squares without negative amounts
-(block principal pivoting, Kim and Park 2011). Uncertainty comes from how the replays disagree (the
-cluster-robust covariance of Liang and Zeger 1986, one cluster a step).
+gives far more equations than unknowns: they are solved by least squares without negative amounts.
+Uncertainty comes from how the replays disagree (the cluster-robust covariance of Liang and Zeger,
+Biometrika 73, 1986, one cluster a step).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from spark_prof.analyzers.counters.least_squares import gram, not_negative
 from spark_prof.analyzers.counters.overlap import overlaps, uncovered
 
-__all__ = ["MOST_SLOTS", "Calls", "Folded", "fold"]
+__all__ = ["MOST_SLOTS", "Calls", "Equations", "Folded"]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -28,8 +30,6 @@ MOST_SLOTS = 4000
 
 _RIDGE = 1e-4
 """Of the mean diagonal: pulls what the samples leave open towards the amounts by time."""
-
-_ROUNDS = 40
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,14 @@ class Folded:
     Attributes:
         amount: what one call moves or does.
         influence: each step's part in each amount's error; see `error`.
-        resolved: 1 where the samples alone determine the amount, 0 where they say nothing.
-        calls: calls that the samples saw, parts as fractions.
         idle_rate: amount per nanosecond without any kernel.
         conserved: what amounts and idle time explain, over what was sampled.
-        residual: unexplained share of the samples' variance.
     """
 
     amount: Floats
     influence: Floats
-    resolved: Floats
-    calls: Floats
     idle_rate: float
     conserved: float
-    residual: float
 
     def error(self, weights: Floats) -> float:
         """Standard error of the sum of amounts with those weights; NaN for fewer than 2 steps."""
@@ -84,106 +78,93 @@ class Folded:
         return spread * float(np.sqrt(steps / (steps - 1)))
 
 
-def fold(begin: Integers, finish: Integers, sampled: Floats, calls: Calls, slots: int) -> Folded:
-    """Divides what was sampled among the slots.
+class Equations:
+    """One equation a sample, ready to be solved for any quantity that was sampled.
 
     Args:
         begin: when each sample began, ascending.
         finish: when it ended.
-        sampled: the quantity in each sample, such as bytes.
         calls: the kernels that ran meanwhile.
         slots: how many slots there are, at most MOST_SLOTS.
+
+    Attributes:
+        seen: calls of each slot that the samples saw, parts as fractions.
     """
-    pairs = overlaps(begin, finish, calls.start_ns, calls.end_ns)
-    duration = np.maximum(calls.end_ns - calls.start_ns, 1)
-    share = pairs.ns / duration[pairs.kernel]
-    idle = uncovered(begin, finish, calls.start_ns, calls.end_ns).astype(np.float64)
-    with_idle = np.flatnonzero(idle)
-    # One row a sample; the last column is time without kernels.
-    row = np.concatenate([pairs.sample, with_idle])
-    column = np.concatenate([calls.slot[pairs.kernel], np.full(len(with_idle), slots)])
-    value = np.concatenate([share, idle[with_idle] / 1e3])
-    step_of = np.zeros(len(begin), np.int64)
-    step_of[pairs.sample] = np.unique(calls.step, return_inverse=True)[1][pairs.kernel]
 
-    gram = _gram(row, column, value, slots + 1)
-    target = np.bincount(column, weights=value * sampled[row], minlength=slots + 1)
-    prior = _by_time(pairs.sample, calls.slot[pairs.kernel], pairs.ns, share, sampled, slots)
-    prior = np.append(prior, 0.0)
-    scale = np.sqrt(np.maximum(np.diag(gram), 1e-12))
-    ridge = np.eye(slots + 1) * _RIDGE
-    normal = gram / np.outer(scale, scale)
-    solved, free = _not_negative(normal + ridge, target / scale + _RIDGE * prior * scale)
-    amount = solved / scale
+    def __init__(self, begin: Integers, finish: Integers, calls: Calls, slots: int) -> None:
+        self._slots = slots
+        self._pairs = overlaps(begin, finish, calls.start_ns, calls.end_ns)
+        self._slot = calls.slot[self._pairs.kernel]
+        duration = np.maximum(calls.end_ns - calls.start_ns, 1)
+        self._share = self._pairs.ns / duration[self._pairs.kernel]
+        self.seen = np.bincount(self._slot, self._share, slots).astype(np.float64)
+        idle = uncovered(begin, finish, calls.start_ns, calls.end_ns).astype(np.float64)
+        with_idle = np.flatnonzero(idle)
+        # One row a sample; the last column is time without kernels.
+        self._row = np.concatenate([self._pairs.sample, with_idle])
+        self._column = np.concatenate([self._slot, np.full(len(with_idle), slots)])
+        self._value = np.concatenate([self._share, idle[with_idle] / 1e3])
+        self._step = np.zeros(len(begin), np.int64)
+        numbers = np.unique(calls.step, return_inverse=True)[1]
+        self._step[self._pairs.sample] = numbers[self._pairs.kernel]
+        normal = gram(self._row, self._column, self._value, slots + 1)
+        self._scale = np.sqrt(np.maximum(np.diag(normal), 1e-12))
+        self._normal = normal / np.outer(self._scale, self._scale)
+        self._normal[np.diag_indices(slots + 1)] += _RIDGE
 
-    explained = np.bincount(row, weights=value * amount[column], minlength=len(begin))
-    missed = sampled - explained
-    steps = int(step_of.max()) + 1 if len(step_of) else 0
-    scores = np.bincount(
-        column * steps + step_of[row], weights=value * missed[row], minlength=(slots + 1) * steps
-    ).reshape(slots + 1, steps)
-    inverse = np.zeros_like(normal)
-    inverse[np.ix_(free, free)] = np.linalg.inv((normal + ridge)[np.ix_(free, free)])
-    influence = (inverse @ (scores / scale[:, None])) / scale[:, None]
-    seen = np.bincount(calls.slot[pairs.kernel], weights=share, minlength=slots).astype(np.float64)
-    every = np.linalg.inv(normal + ridge)
-    total = float(sampled.sum())
-    return Folded(
-        amount=amount[:slots],
-        influence=influence[:slots],
-        resolved=np.where(seen > 0, 1 - _RIDGE * np.diag(every)[:slots], 0.0),
-        calls=seen,
-        idle_rate=float(amount[slots]) / 1e3,
-        conserved=float(explained.sum()) / total if total else float("nan"),
-        residual=float(missed.var() / sampled.var()) if sampled.var() else 0.0,
-    )
+    @cached_property
+    def resolved(self) -> Floats:
+        """For each slot 1 where the samples alone determine it, 0 where they say nothing."""
+        uncertain = _RIDGE * np.diag(np.linalg.inv(self._normal))[: self._slots]
+        found: Floats = np.where(self.seen > 0, 1 - uncertain, 0.0)
+        return found
 
+    def unexplained(self, sampled: Floats) -> float:
+        """Share of the samples' variance that no amounts explain."""
+        missed = sampled - self._explained(self._amounts(sampled)[0])
+        return float(missed.var() / sampled.var()) if sampled.var() else 0.0
 
-def _gram(row: Integers, column: Integers, value: Floats, size: int) -> Floats:
-    """The product of the matrix's transpose with itself, from its entries."""
-    order = np.argsort(row, kind="stable")
-    row, column, value = row[order], column[order], value[order]
-    total = np.zeros(size * size)
-    # Entries of one row are neighbours: pair each with the next, the one after, and so on.
-    apart = 0
-    while True:
-        same = row[apart:] == row[: len(row) - apart]
-        if not same.any():
-            return total.reshape(size, size)
-        left, right = column[: len(row) - apart][same], column[apart:][same]
-        product = (value[: len(row) - apart] * value[apart:])[same]
-        total += np.bincount(left * size + right, weights=product, minlength=size * size)
-        if apart:
-            total += np.bincount(right * size + left, weights=product, minlength=size * size)
-        apart += 1
+    def solve(self, sampled: Floats) -> Folded:
+        """Divides what was sampled among the slots.
 
+        Args:
+            sampled: the quantity in each sample, such as bytes.
+        """
+        amount, free = self._amounts(sampled)
+        explained = self._explained(amount)
+        missed = sampled - explained
+        steps = int(self._step.max(initial=-1)) + 1
+        shape = (self._slots + 1, steps)
+        where = self._column * steps + self._step[self._row]
+        scores = np.bincount(where, self._value * missed[self._row], shape[0] * steps)
+        influence = np.zeros(shape)
+        scaled = scores.reshape(shape)[free] / self._scale[free, None]
+        solved = np.linalg.solve(self._normal[np.ix_(free, free)], scaled)
+        influence[free] = solved / self._scale[free, None]
+        total = float(sampled.sum())
+        return Folded(
+            amount=amount[:-1],
+            influence=influence[:-1],
+            idle_rate=float(amount[-1]) / 1e3,
+            conserved=float(explained.sum()) / total if total else float("nan"),
+        )
 
-def _by_time(
-    sample: Integers, slot: Integers, ns: Integers, share: Floats, sampled: Floats, slots: int
-) -> Floats:
-    """Amounts if each sample belonged to its kernels in proportion to their time in it."""
-    busy = np.bincount(sample, weights=ns, minlength=len(sampled))
-    part = sampled[sample] * ns / np.maximum(busy[sample], 1)
-    sums = np.bincount(slot, weights=part, minlength=slots)
-    calls = np.bincount(slot, weights=share, minlength=slots)
-    amounts: Floats = sums / np.maximum(calls, 1e-9)
-    return amounts
+    def _amounts(self, sampled: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """The amounts with that of idle time last, and which of them are not held at 0."""
+        target = np.bincount(self._column, self._value * sampled[self._row], self._slots + 1)
+        pull = _RIDGE * self._scale * self._by_time(sampled)
+        solved, free = not_negative(self._normal, target / self._scale + pull)
+        return solved / self._scale, free
 
+    def _explained(self, amount: Floats) -> Floats:
+        parts = self._value * amount[self._column]
+        return np.bincount(self._row, parts, len(self._step)).astype(np.float64)
 
-def _not_negative(normal: Floats, target: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Solves normal @ x = target under x >= 0; returns x and which of it is not held at 0."""
-    free = np.ones(len(target), bool)
-    x = np.zeros(len(target))
-    tiny = 1e-9 * float(np.abs(target).max(initial=0.0))
-    for attempt in range(_ROUNDS):
-        x[:] = 0.0
-        x[free] = np.linalg.solve(normal[np.ix_(free, free)], target[free])
-        slope = normal @ x - target
-        wrong = np.where(free, x < -tiny, slope < -tiny)
-        if not wrong.any():
-            break
-        if attempt > _ROUNDS // 2:
-            # All at once may go round in circles; one at a time cannot.
-            wrong[: np.flatnonzero(wrong)[-1]] = False
-        free ^= wrong
-    return np.maximum(x, 0.0), free
+    def _by_time(self, sampled: Floats) -> Floats:
+        """Amounts if each sample belonged to its kernels in proportion to their time in it."""
+        sample, ns = self._pairs.sample, self._pairs.ns
+        busy = np.bincount(sample, ns, len(sampled))
+        part = sampled[sample] * ns / np.maximum(busy[sample], 1)
+        sums = np.bincount(self._slot, part, self._slots)
+        amounts: Floats = np.append(sums / np.maximum(self.seen, 1e-9), 0.0)
+        return amounts

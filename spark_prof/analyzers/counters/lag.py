@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.counters.folding import Calls, fold
+from spark_prof.analyzers.counters.folding import Calls, Equations
 
 __all__ = ["find_lag"]
 
@@ -48,7 +48,8 @@ def find_lag(
 
     def left(lag: int) -> float:
         if lag not in known:
-            known[lag] = fold(begin, finish, sampled, few.shifted(lag), slots).residual
+            equations = Equations(begin, finish, few.shifted(lag), slots)
+            known[lag] = equations.unexplained(sampled)
         return known[lag]
 
     best, stride = 0, _WIDEST_NS // 8

@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.counters.folding import Calls, fold
+from spark_prof.analyzers.counters.folding import Calls, Equations
 from spark_prof.analyzers.counters.lag import find_lag
 from tests.analyzers.counters.simulated import Simulated, simulate
 
 
+def equations(run: Simulated) -> Equations:
+    return Equations(run.begin, run.finish, run.calls, len(run.bytes))
+
+
 def folded_errors(run: Simulated) -> np.ndarray:
-    found = fold(run.begin, run.finish, run.sampled, run.calls, len(run.bytes))
+    found = equations(run).solve(run.sampled)
     return np.abs(found.amount - run.bytes) / run.bytes.mean()
 
 
@@ -31,7 +35,7 @@ def test_kernels_as_short_as_a_sample_come_back(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_error_that_is_stated_holds(seed: int) -> None:
     run = simulate(seed, noise=0.05, replays=60)
-    found = fold(run.begin, run.finish, run.sampled, run.calls, len(run.bytes))
+    found = equations(run).solve(run.sampled)
     streaming = run.bytes > 100 * run.duration_ns
     stated = np.array([found.error(row) for row in np.eye(len(run.bytes))])
     inside = np.abs(found.amount - run.bytes) < 2.5 * stated
@@ -41,25 +45,23 @@ def test_the_error_that_is_stated_holds(seed: int) -> None:
 
 def test_bytes_are_conserved_and_idle_time_has_its_own() -> None:
     run = simulate(3, idle_rate=50.0)
-    found = fold(run.begin, run.finish, run.sampled, run.calls, len(run.bytes))
+    found = equations(run).solve(run.sampled)
     assert found.conserved == pytest.approx(1.0, abs=1e-3)
     assert found.idle_rate == pytest.approx(50.0, rel=0.05)
-    assert found.amount @ found.calls == pytest.approx(run.bytes.sum() * 40, rel=0.005)
+    assert found.amount @ equations(run).seen == pytest.approx(run.bytes.sum() * 40, rel=0.005)
 
 
 def test_kernels_that_always_share_a_sample_in_the_same_way_are_not_told_apart() -> None:
     locked = simulate(1, kernels=12, longest_us=3.0, interval_ns=10_000, jitter=0.0,
                       period_ns=100_000)  # fmt: skip
-    found = fold(locked.begin, locked.finish, locked.sampled, locked.calls, len(locked.bytes))
-    assert found.resolved.min() < 0.5
+    assert equations(locked).resolved.min() < 0.5
     free = simulate(1, kernels=12, longest_us=3.0, interval_ns=10_000)
-    told = fold(free.begin, free.finish, free.sampled, free.calls, len(free.bytes))
-    assert told.resolved.min() > 0.9
+    assert equations(free).resolved.min() > 0.9
 
 
 def test_one_replay_has_no_error_to_state() -> None:
     run = simulate(1, replays=1)
-    found = fold(run.begin, run.finish, run.sampled, run.calls, len(run.bytes))
+    found = equations(run).solve(run.sampled)
     assert np.isnan(found.error(np.ones(len(run.bytes))))
 
 
@@ -70,7 +72,7 @@ def test_a_kernel_outside_the_samples_is_not_resolved() -> None:
         np.append(run.calls.start_ns, late), np.append(run.calls.end_ns, late + 9_000),
         np.append(run.calls.slot, len(run.bytes)), np.append(run.calls.step, 0),
     )  # fmt: skip
-    found = fold(run.begin, run.finish, run.sampled, calls, len(run.bytes) + 1)
+    found = Equations(run.begin, run.finish, calls, len(run.bytes) + 1)
     assert found.resolved[-1] == 0.0
     assert found.resolved[:-1].min() > 0.9
 
