@@ -44,7 +44,7 @@ _SETS = (
 """The columns to sample together: the first that the chip takes in one pass."""
 
 _INTERVALS_NS = (2_000, 5_000, 10_000, 20_000, 50_000)
-_MOST_SAMPLES = 32_768
+_MOST_SAMPLES, _FEWEST_SAMPLES = 32_768, 1_024
 _BUFFER_BYTES = 64 << 20
 _MISSING = 0.01
 """A larger share of the sampled time missing makes the next piece sample less often."""
@@ -85,7 +85,7 @@ class CounterSampler:
         self._folder, self._process, self._piece, self._log = folder, process, 0, log
         self._counters: _Sampling | None = None
         self._columns: tuple[str, ...] = ()
-        self._interval = 0
+        self._interval, self._most = 0, _MOST_SAMPLES
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._begun = self._ended = self._offset = 0
@@ -115,7 +115,7 @@ class CounterSampler:
             self._give_up(error)
             return
         self._begun = time.time_ns()
-        seconds = _MOST_SAMPLES * _INTERVALS_NS[self._interval] / 1e9
+        seconds = self._most * _INTERVALS_NS[self._interval] / 1e9
         self._timer = threading.Timer(seconds, self._halt_in_time)
         self._timer.daemon = True
         self._timer.start()
@@ -129,7 +129,7 @@ class CounterSampler:
             if self._failed is not None:
                 raise self._failed
             # The timer may come late: what there is by then is read all the same.
-            samples = self._counters.read(2 * _MOST_SAMPLES)
+            samples = self._counters.read(2 * self._most)
             offset = (self._offset + _clock_offset(self._counters)) // 2
         except CounterError as error:
             self._give_up(error)
@@ -208,7 +208,10 @@ class CounterSampler:
         if missing <= _MISSING or wanted - seen < _STARTING_NS:
             return
         text = f"counters: {100 * missing:.0f} % of piece {self._piece}'s samples are missing"
-        if self._interval + 1 < len(_INTERVALS_NS):
+        if samples.overflowed and self._most > _FEWEST_SAMPLES:
+            self._most = max(self._most // 4, _FEWEST_SAMPLES)
+            text += f" (libcupti's buffer was full); later pieces have {self._most} at most"
+        elif self._interval + 1 < len(_INTERVALS_NS):
             self._interval += 1
             text += f"; later pieces are sampled every {_INTERVALS_NS[self._interval] // 1000} us"
         self._log(text)

@@ -22,11 +22,16 @@ AHEAD_NS = 77_000_000
 class Gpu:
     """Counters that give a sample for every interval between start and stop."""
 
-    def __init__(self, refuse: Callable[[str], bool] = lambda _: False, loses: float = 0.0) -> None:
+    def __init__(
+        self,
+        refuse: Callable[[str], bool] = lambda _: False,
+        loses: float = 0.0,
+        room: int = 1_000_000,
+    ) -> None:
         self.calls: list[str] = []
         self.metrics: list[str] = []
         self.interval_ns = self.began = self.ended = 0
-        self._refuse, self._loses = refuse, loses
+        self._refuse, self._loses, self._room = refuse, loses, room
 
     def __call__(self, device: int) -> Gpu:
         self._may(f"open {device}")
@@ -51,10 +56,13 @@ class Gpu:
 
     def read(self, most: int) -> Samples:
         self._may("read")
-        kept = int(min((self.ended - self.began) // self.interval_ns, most) * (1 - self._loses))
+        wanted = (self.ended - self.began) // self.interval_ns
+        if wanted > self._room:
+            return Samples(*np.zeros((2, 0), np.int64), np.zeros((0, len(self.metrics))), True)
+        kept = int(min(wanted, most) * (1 - self._loses))
         start = self.began + self.interval_ns * np.arange(kept)
         values = np.full((kept, len(self.metrics)), 50.0)
-        return Samples(start, start + self.interval_ns, values, self._loses > 0)
+        return Samples(start, start + self.interval_ns, values, False)
 
     def timestamp_ns(self) -> int:
         return time.time_ns() - AHEAD_NS
@@ -127,6 +135,18 @@ def test_losses_are_told_and_the_next_piece_is_sampled_less_often(tmp_path: Path
     assert np.diff(rows(tmp_path, 1)["start_ns"])[0] == 5_000
     assert np.diff(rows(tmp_path, 5)["start_ns"])[0] == 50_000
     assert log[-1].endswith("% of piece 5's samples are missing")
+
+
+def test_after_an_overflow_fewer_samples_are_asked_for(tmp_path: Path) -> None:
+    gpu = Gpu(room=12_000)
+    found, log = sampler(tmp_path, gpu)
+    piece(found, 0, 0.05)
+    assert log == [
+        "counters: 100 % of piece 0's samples are missing (libcupti's buffer was full); "
+        "later pieces have 8192 at most"
+    ]
+    assert len(rows(tmp_path, 0)) == 0
+    assert gpu.calls[-3:-1] == ["close", "open 3"]
 
 
 def test_what_the_gpu_cannot_sample_together_is_left_out(tmp_path: Path) -> None:
