@@ -88,7 +88,7 @@ def _read(file: int, path: Path, lost: list[str]) -> Iterator[Records]:
         if len(header) < HEADER.size:
             lost.append(f"{path.name} was cut off: its last buffer is missing")
             break
-        magic, version, _, length, dropped = HEADER.unpack(header)
+        magic, version, _, length, dropped_now = HEADER.unpack(header)
         if magic != MAGIC:
             if at == HEADER.size:
                 raise CommandError(f"{path} is no file of CUPTI buffers")
@@ -97,6 +97,7 @@ def _read(file: int, path: Path, lost: list[str]) -> Iterator[Records]:
         if length > size - at:
             lost.append(f"{path.name} was cut off: its last buffer of {length} bytes is missing")
             break
+        dropped = dropped_now
         if version < OLDEST:
             raise CommandError(
                 f"{path} was written by libcupti {version}, older than CUDA 12.4: it is not known "

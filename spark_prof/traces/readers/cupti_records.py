@@ -8,6 +8,7 @@ long. New versions only append: a field keeps its offset, the record grows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -101,7 +102,7 @@ _KERNEL: Fields = _WHEN | {
     "gridX": ("<i4", 52), "gridY": ("<i4", 56), "gridZ": ("<i4", 60), "blockX": ("<i4", 64),
     "blockY": ("<i4", 68), "blockZ": ("<i4", 72), "staticSharedMemory": ("<i4", 76),
     "dynamicSharedMemory": ("<i4", 80), "correlationId": ("<u4", 92), "name": ("<u8", 104),
-    "graphNodeId": ("<u8", 144),
+    "graphNodeId": ("<u8", 144), "gridX_to_dynamicSharedMemory": ("(4,)<u8", 52),
 }  # fmt: skip
 _MOVE: Fields = _WHEN | {
     "bytes": ("<u8", 8), "deviceId": ("<u4", 32), "streamId": ("<u4", 40),
@@ -125,7 +126,8 @@ _FIELDS: Mapping[int, Fields] = MappingProxyType(
 )
 
 
-def record_sizes(version: int) -> list[int]:
+@cache
+def record_sizes(version: int) -> tuple[int, ...]:
     """The bytes of a record by its kind, 0 for a kind that the library does not write.
 
     Of a version between two known ones the records are those of the older, and of one that came
@@ -134,9 +136,10 @@ def record_sizes(version: int) -> list[int]:
     sizes = [0] * (max(_SIZES) + 1)
     for kind, changes in _SIZES.items():
         sizes[kind] = next((size for since, size in reversed(changes) if since <= version), 0)
-    return sizes
+    return tuple(sizes)
 
 
+@cache
 def record_dtype(kind: int, version: int) -> np.dtype[Any]:
     """The fields of that kind that are read, under the names of cupti_activity.h.
 

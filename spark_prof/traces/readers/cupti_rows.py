@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.traces.readers.cupti_blocks import Records
+from spark_prof.traces.readers.cupti_launches import Launches
 from spark_prof.traces.readers.cupti_names import (
     CALLS,
     call_name,
@@ -43,8 +44,6 @@ _SHORTEST = (88, 40, 56)
 """Bytes of the shortest record about work on a GPU, of a call and of overhead."""
 _KINDS = pd.Index(["kernel", "memcpy", "memset"])
 _LATEST_NS = 1 << 62
-_NONE = -1
-"""A size that no grid has: of a copy, or of a damaged record."""
 
 
 class Rows:
@@ -62,12 +61,10 @@ class Rows:
         self._calls = Columns(_CALL, size // _SHORTEST[1])
         self._overhead = Columns(_TIMES | {"name": "i4"}, size // _SHORTEST[2])
         self._names = Names(_gpu_name(names))
-        self._grids, self._blocks = Names(_size), Names(_size)
+        self._launches = Launches(self._names)
         self._call_names = Names(lambda value: call_name(value >> 32, value & 0xFFFFFFFF))
         self._overhead_names = Names(overhead_name)
         self._timeless = self._graphs = 0
-        self._no_size = self._grids.code(_NONE)
-        self._blocks.code(_NONE)
 
     def add(self, records: Records) -> None:
         """Adds the records of a buffer."""
@@ -90,8 +87,8 @@ class Rows:
         columns: dict[str, Any] = self._gpu.arrays()
         columns["name"] = self._names.column(columns["name"])
         columns["kind"] = pd.Categorical.from_codes(columns["kind"], categories=_KINDS)
-        columns["grid"] = self._grids.column(columns["grid"])
-        columns["block"] = self._blocks.column(columns["block"])
+        columns["grid"] = self._launches.grids.column(columns["grid"])
+        columns["block"] = self._launches.blocks.column(columns["block"])
         nothing = np.zeros(len(columns["name"]), np.int8)
         columns["cubin"] = pd.Categorical.from_codes(nothing, categories=pd.Index([""]))
         return pd.DataFrame(columns, copy=False)
@@ -150,19 +147,13 @@ class Rows:
 
     def _add_kernels(self, rows: Any) -> None:
         rows, into = self._placed(rows)
-        into["name"][:] = self._names.codes(rows["name"])
         into["registers"][:] = rows["registersPerThread"]
-        np.add(rows["staticSharedMemory"], rows["dynamicSharedMemory"], out=into["shared_bytes"])
-        into["grid"][:] = self._grids.codes(_packed(rows["gridX"], rows["gridY"], rows["gridZ"]))
-        into["block"][:] = self._blocks.codes(
-            _packed(rows["blockX"], rows["blockY"], rows["blockZ"])
-        )
+        self._launches.describe(rows, into)
 
     def _add_moves(self, kind: int, rows: Any) -> None:
         rows, into = self._placed(rows)
         into["bytes"][:] = rows["bytes"].view(np.int64)
         into["kind"][:] = 2 if kind == FILL else 1
-        into["grid"][:] = into["block"][:] = self._no_size
         if kind == FILL:
             value = rows["memoryKind"].astype(np.int64)
         else:
@@ -192,17 +183,3 @@ def _gpu_name(names: Mapping[int, str]) -> Any:
         return copy_name(kind, value >> 16, value >> 8 & 0xFF, value & 0xFF)
 
     return name_of
-
-
-def _packed(x: Any, y: Any, z: Any) -> npt.NDArray[np.int64]:
-    """Three sizes as one number; a GPU's limits are 31, 16 and 16 bits."""
-    packed = x | y.astype(np.int64) << 31 | z.astype(np.int64) << 47
-    fits = (x >= 0) & (y | z < 1 << 16) & (y | z >= 0)
-    return packed if fits.all() else np.where(fits, packed, _NONE)
-
-
-def _size(packed: int) -> str:
-    """What `_packed` packed, as ``x,y,z``."""
-    if packed == _NONE:
-        return ""
-    return f"{packed & 0x7FFFFFFF},{packed >> 31 & 0xFFFF},{packed >> 47}"

@@ -27,16 +27,23 @@ class Names:
     def codes(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         """The number of each value's name."""
         codes, uniques = pd.factorize(values)
-        numbers = np.array([self.code(value) for value in uniques.tolist()], np.int32)
-        return numbers[codes]
+        found = uniques.tolist()
+        known = self._by_value
+        if not known.keys() >= set(found):
+            for value in found:
+                self.code(value)
+        return np.array([known[value] for value in found], np.int32).take(codes)
 
     def code(self, value: int) -> int:
         """The number of the value's name."""
-        found = self._by_value.get(value)
-        if found is None:
-            name = self._name_of(value)
-            found = self._by_value[value] = self._by_name.setdefault(name, len(self._by_name))
-        return found
+        if value not in self._by_value:
+            number = self._by_name.setdefault(self._name_of(value), len(self._by_name))
+            self._by_value[value] = number
+        return self._by_value[value]
+
+    def number(self, name: str) -> int:
+        """The number of that name."""
+        return self._by_name.setdefault(name, len(self._by_name))
 
     def column(self, codes: npt.NDArray[np.int32]) -> pd.Categorical:
         """The column with these numbers."""
