@@ -96,7 +96,8 @@ class PmSampling:
         self._host = int(host.p_host_object)
         self._metrics = tuple(metrics)
         self._names = (ctypes.c_char_p * len(metrics))(*(name.encode() for name in metrics))
-        image = self._config_image()
+        # Kept: nothing says that libcupti copies it.
+        self._config = image = self._config_image()
         config = self._params(
             "PmSamplingSetConfig",
             p_pm_sampling_object=self._object,
