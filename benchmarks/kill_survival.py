@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 from demo.models import write_model  # noqa: E402
 from spark_prof.errors import CommandError  # noqa: E402
 from spark_prof.profiler.settings import Settings  # noqa: E402
-from spark_prof.traces.bundle import Bundle  # noqa: E402
+from spark_prof.traces.bundle import META_FILE, Bundle  # noqa: E402
 from spark_prof.traces.pieces import pieces_folder  # noqa: E402
 from spark_prof.traces.salvage import salvage  # noqa: E402
 from tests.flushed import flushed_in, lacking  # noqa: E402
@@ -52,12 +52,19 @@ record(command, Settings(folder, steps=0, backend="torch", steps_per_piece=4), p
 
 @dataclass
 class Survived:
-    """One kill: what was hit, what had been flushed, and what went wrong."""
+    """One kill: what was hit, what had been flushed, and what went wrong.
+
+    Attributes:
+        cut_pieces: pieces of which some files had been flushed and others not.
+        cut_salvage: whether a second kill hit a salvage before its bundle was whole.
+    """
 
     what: str
     after_s: float
     flushed: tuple[int, int, int]
     faults: list[str]
+    cut_pieces: int = 0
+    cut_salvage: bool = False
 
 
 def main() -> None:
@@ -101,6 +108,8 @@ def summary(found: list[Survived]) -> None:
     faults = sum(bool(survived.faults) for survived in found)
     print(f"\n{len(found)} kills: " + ", ".join(f"{n} x {what}" for what, n in kinds.items()))
     print(f"flushed: {sums[0]} steps, {sums[1]} operators, {sums[2]} scheduler iterations")
+    print(f"pieces of which the kill let only a part through: {sum(s.cut_pieces for s in found)}")
+    print(f"salvages that were killed before they were done: {sum(s.cut_salvage for s in found)}")
     print(f"kills after which a flushed record was lost or the bundle was invalid: {faults}")
 
 
@@ -175,6 +184,7 @@ def kill_engine(folder: Path, model: Path, chance: random.Random, *, tree: bool)
 def checked(what: str, folder: Path, after: float, interrupt_s: float | None = None) -> Survived:
     """Salvages and compares; first lets a salvage be killed, if that is wanted."""
     copy = shutil.copytree(pieces_folder(folder), folder.parent / "copy", dirs_exist_ok=True)
+    cut = False
     if interrupt_s is not None:
         child = os.fork()
         if child == 0:
@@ -185,17 +195,20 @@ def checked(what: str, folder: Path, after: float, interrupt_s: float | None = N
         time.sleep(interrupt_s)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        cut = not (folder / META_FILE).exists()
     result = compare(what, folder, Path(copy), after)
     shutil.rmtree(copy)
-    return result
+    return replace(result, cut_salvage=cut)
 
 
 def compare(what: str, folder: Path, copy: Path, after: float) -> Survived:
     """Makes the bundle if nobody has, and compares it with what had been flushed."""
     found = flushed_in(copy)
     faults: list[str] = []
+    cut = 0
     try:
-        salvage(folder)
+        lost = salvage(folder).bundle.meta.lost
+        cut = sum("its steps are missing" in line for line in lost)
         faults += lacking(found, Bundle(folder))
         faults += [] if salvage(folder).made is False else ["a second salvage made it again"]
         if found.steps:
@@ -204,7 +217,7 @@ def compare(what: str, folder: Path, copy: Path, after: float) -> Survived:
         faults += [] if found.empty else [str(error)]
     except subprocess.CalledProcessError as error:
         faults.append(f"report ended with {error.returncode}: {error.stderr[-300:]}")
-    return Survived(what, after, found.count(), faults)
+    return Survived(what, after, found.count(), faults, cut)
 
 
 def run_report(folder: Path) -> None:

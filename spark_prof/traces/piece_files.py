@@ -17,7 +17,7 @@ __all__ = ["json_files", "load_array", "log_lines", "piece_numbers", "processes"
 
 _PIECE = re.compile(
     r"(?P<process>rank[0-9]{1,9})\.(?P<piece>[0-9]{5,9})\."
-    r"(?:steps\.npy|events\.npy|kineto\.json|activity\.bin)"
+    r"(?:steps\.npy|events\.npy|counters\.npy|kineto\.json|activity\.bin)"
 )
 """Any of these is evidence of a piece: its process may have been killed before the others."""
 

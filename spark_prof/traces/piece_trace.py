@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from spark_prof.traces.nsys_pieces import read_nsys_piece
@@ -22,11 +23,29 @@ def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
     if raw.exists():
         from spark_prof.traces.readers.cupti import read_cupti
 
-        return read_cupti(raw, pieces / names_name(process, piece))
+        names, lost = _names(pieces, process, piece)
+        trace = read_cupti(raw, names)
+        return replace(trace, lost=(*trace.lost, *lost))
     kineto = pieces / kineto_name(process, piece)
     if kineto.exists():
         return read_kineto(kineto)
     return read_nsys_piece(pieces, process, piece)
+
+
+def _names(pieces: Path, process: str, piece: int) -> tuple[Path, list[str]]:
+    """The piece's file of names, and what to say about it.
+
+    A process that was killed within a piece had not written it yet. The addresses of names do not
+    change while a process lives, so the last piece before it has most of them.
+    """
+    own = pieces / names_name(process, piece)
+    if own.exists():
+        return own, []
+    for number in reversed(range(piece)):
+        other = pieces / names_name(process, number)
+        if other.exists():
+            return other, [f"its names were not flushed: those of piece {number} are used"]
+    return own, []
 
 
 def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:

@@ -10,16 +10,24 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces import assemble as module
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle
-from spark_prof.traces.pieces import pieces_folder, progress_name, write_json
+from spark_prof.traces.pieces import (
+    activity_name,
+    names_name,
+    pieces_folder,
+    progress_name,
+    write_json,
+)
 from spark_prof.traces.salvage import salvage
 from tests.flushed import flushed_in, lacking
-from tests.support import Recorded, eager_decode
+from tests.support import ORIGIN, Recorded, eager_decode
+from tests.traces.cupti_buffers import block, records
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,11 +143,39 @@ def test_a_worker_on_another_host_is_not_looked_for_here(tmp_path: Path) -> None
     assert salvage(tmp_path / "b").made
 
 
-def test_raw_buffers_without_steps_are_evidence(dead: Path) -> None:
+def cupti_piece(pieces: Path, piece: int, *, kernels: int, names: bool, cut: int = 0) -> None:
+    """Raw buffers of two blocks, the second of which may lack its last bytes."""
+    starts = 100 + np.arange(kernels) * 100 + 10_000 * piece
+    content = b"".join(block(records(10, n, name=7, start=s, end=s + 50)) for n, s in
+                       ((kernels, starts), (kernels, starts + 5000)))  # fmt: skip
+    (pieces / activity_name("rank0", piece)).write_bytes(content[: len(content) - cut])
+    value = {"names": {"7": "gemm"}, "clock_offset_ns": ORIGIN, "functions": {}}
+    if names:
+        write_json(pieces, names_name("rank0", piece), value)
+
+
+@pytest.mark.parametrize(("cut", "kept"), [(0, 6), (1, 3), (1350, 0)])
+def test_raw_buffers_of_a_piece_that_was_cut_short(dead: Path, cut: int, kept: int) -> None:
     pieces = pieces_folder(dead)
-    (pieces / "rank0.00002.activity.bin").write_bytes(b"")
-    (pieces / "rank1.00000.activity.bin").write_bytes(b"")
-    result = salvage(dead)
-    assert [rank.rank for rank in result.ranks] == [0, 1]
-    assert result.ranks[0].steps == 4
-    assert "rank1: no step was flushed" in result.ranks[1].missing
+    for path in pieces.glob("*.kineto.json"):
+        path.unlink()
+    for piece in (0, 1):
+        cupti_piece(pieces, piece, kernels=3, names=True)
+    cupti_piece(pieces, 2, kernels=3, names=False, cut=cut)
+    bundle = salvage(dead).bundle
+    kernels = bundle.frame("kernels", 0)
+    assert len(kernels) == 12 + kept
+    assert set(kernels["name"]) == {"gemm"}
+    assert set(kernels["step"][12:]) <= {-1}
+    told = [line for line in bundle.meta.lost if line.startswith("rank0, piece 2: ")]
+    assert any("names were not flushed: those of piece 1 are used" in line for line in told)
+    assert any(f"{kept} kernels and 0 ranges are kept without a step" in line for line in told)
+    assert any("cut off" in line for line in told) == (cut > 0)
+
+
+def test_raw_buffers_alone_are_evidence(tmp_path: Path) -> None:
+    pieces = Recorded({0: []}).write(tmp_path / "b")
+    cupti_piece(pieces, 0, kernels=4, names=True)
+    result = salvage(tmp_path / "b")
+    assert (result.ranks[0].steps, result.ranks[0].kernels) == (0, 8)
+    assert "rank0: no step was flushed" in result.ranks[0].missing
