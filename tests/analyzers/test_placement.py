@@ -27,6 +27,8 @@ from tests.support import (
     step,
 )
 
+from .graphs import Captured, graph_launch
+
 GEMM = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn"
 KV_WRITE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>"
 ROUTER = "void vllm::topk_softmax<1>"
@@ -134,6 +136,95 @@ def test_one_graph_for_the_whole_model_leaves_only_the_names(place: Place) -> No
     ]  # fmt: skip
     found = place(rows, LAYER_CALLS, COMPILED)
     assert found == [("norm", -1, False), ("other", -1, False), ("kv_write", -1, False)]
+
+
+TWO_LAYERS = [
+    *MODULES[: MODEL + 1],
+    *(
+        {"path": f"model.layers.{n}.{path}", "type": "", "layer": n, "component": component}
+        for n in range(2)
+        for path, component in (("self_attn.attn", "attention"), ("mlp.experts", "experts"))
+    ),
+]
+ATTENTIONS, MOES = (4, 6), (5, 7)
+GRAPH = [
+    ("fused_add_norm", "norm", 0), (GEMM, "qkv", 0), ("rotary", "rope", 0),
+    ("attn", "attention", 0), (GEMM, "o_proj", 0), ("fused", "norm", 0), (GEMM, "router", 0),
+    ("moe_sort", "experts", 0), ("moe", "experts", 0),
+    ("fused", "norm", 1), (GEMM, "qkv", 1), ("rotary", "rope", 1),
+    ("attn", "attention", 1), (GEMM, "o_proj", 1), ("fused", "norm", 1), (GEMM, "router", 1),
+    ("moe_sort", "experts", 1), ("moe", "experts", 1), ("fused", "norm", -1),
+]  # fmt: skip
+"""Two layers of a compiled model in the order of its code: name, and where each belongs."""
+
+ATTENTION_AT = [number for number, row in enumerate(GRAPH) if row[0] == "attn"]
+CAPTURED_CALLS = [
+    *call(MODEL, 0, 2000),
+    *(pair for module, at in zip(ATTENTIONS, ATTENTION_AT, strict=True)
+      for pair in call(module, 100 * at - 50, 100 * at + 50)),
+    *(pair for module, at in zip(MOES, ATTENTION_AT, strict=True)
+      for pair in call(module, 100 * (at + 4) - 50, 100 * (at + 5) + 50)),
+]  # fmt: skip
+"""What was open while node n was created, at 100 n; the last norm still belongs to the model."""
+
+
+def place_captured(
+    tmp_path: Path, rows: Sequence[Any], mode: int, calls: Sequence[tuple[int, int]] = ()
+) -> list[tuple[Any, ...]]:
+    """Component and layer of each kernel, in order of their correlation and node as captured."""
+    piece = Piece([step(0, 0, 10_000)], calls, kineto(*rows))
+    recorded = Recorded({0: [piece]}, facts=COMPILED, layers=PRODUCTS, modules=TWO_LAYERS)
+    captured = Captured([100 * number + 1 for number in range(len(GRAPH))], CAPTURED_CALLS, mode)
+    bundle = captured.assemble(recorded, tmp_path / "b")
+    placed = place_kernels(bundle, 0)
+    found = bundle.frame("kernels", 0)
+    order = (-found["graph_node"]).where(found["graph_node"] > 0, 0).argsort(kind="stable")
+    columns = placed[["component", "layer"]].iloc[order]
+    return list(columns.itertuples(index=False, name=None))
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_one_graph_for_the_whole_model_whose_capture_was_seen(tmp_path: Path, streams: int) -> None:
+    """On two streams the kernels run in another order than the model's code."""
+    numbers = range(len(GRAPH))
+    starts = {n: 1000 + 20 * (n if streams == 1 else n ^ 3) for n in numbers}
+    rows = graph_launch(1, 50, *((GRAPH[n][0], n, starts[n], 7 + n % streams) for n in numbers))
+    assert place_captured(tmp_path, rows, 2) == [row[1:] for row in GRAPH]
+
+
+def test_pieces_of_a_graph_with_attention_in_between(tmp_path: Path) -> None:
+    """As vLLM runs PIECEWISE: what lies between two attentions is one graph."""
+    rows: list[Any] = []
+    calls, first = list(call(MODEL, 0, 9000)), 0
+    for number, at in enumerate([*ATTENTION_AT, len(GRAPH)]):
+        begin = 1000 * number + 100
+        rows += graph_launch(
+            2 * number + 1, begin,
+            *((GRAPH[n][0], n, begin + 20 * (n - first + 1), 7) for n in range(first, at)),
+        )  # fmt: skip
+        if at < len(GRAPH):
+            calls += call(ATTENTIONS[number], begin + 500, begin + 510)
+            # It starts on the device before the graph that was launched before it.
+            rows += kernel("attn", begin + 10, begin + 20, 2 * number + 2, begin + 505, stream=8)
+        first = at + 1
+    found = place_captured(tmp_path, rows, 1, calls)
+    attention = [row for row in found if row[0] == "attention"]
+    assert sorted(attention) == [("attention", 0), ("attention", 1)]
+    graphs = [row[1:] for row in GRAPH if row[1] != "attention"]
+    assert [row for row in found if row[0] != "attention"] == graphs
+
+
+def test_a_node_that_was_not_seen_takes_no_other_node_s_place(tmp_path: Path) -> None:
+    rows = graph_launch(1, 50, *((row[0], n, 1000 + 20 * n, 7) for n, row in enumerate(GRAPH)),
+                        ("nothing_known", len(GRAPH) + 5, 990, 7))  # fmt: skip
+    piece = Piece([step(0, 0, 10_000)], (), kineto(*rows))
+    recorded = Recorded({0: [piece]}, facts=COMPILED, layers=PRODUCTS, modules=TWO_LAYERS)
+    captured = Captured([100 * number + 1 for number in range(len(GRAPH))], CAPTURED_CALLS)
+    placed = place_kernels(captured.assemble(recorded, tmp_path / "b"), 0)
+    seen = placed[placed["name"].astype(str) != "nothing_known"]
+    assert list(seen[["component", "layer"]].itertuples(index=False, name=None)) == [
+        row[1:] for row in GRAPH
+    ]
 
 
 def test_an_eager_model_is_never_placed_by_its_order(place: Place) -> None:
