@@ -14,34 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from spark_prof.profiler.pm_sampling import CounterError, PmSampling, Samples
-from spark_prof.traces.pieces import COUNTER_DTYPE, array_name, write_array
+from spark_prof.profiler.counter_columns import METRICS, SETS, counter_rows
+from spark_prof.profiler.cupti_python import CounterError
+from spark_prof.profiler.pm_sampling import PmSampling, Samples
+from spark_prof.traces.pieces import array_name, write_array
 
 __all__ = ["CounterSampler"]
-
-_METRICS = {
-    "dram_read_bytes": ("dram__bytes_read.sum", 1.0),
-    "dram_write_bytes": ("dram__bytes_write.sum", 1.0),
-    "tensor_active": (
-        "sm__pipe_tensor_cycles_active_realtime.avg.pct_of_peak_sustained_elapsed", 0.01,
-    ),
-    "warps_active": ("sm__warps_active.avg.pct_of_peak_sustained_elapsed", 0.01),
-    "sm_active": ("sm__cycles_active.avg.pct_of_peak_sustained_elapsed", 0.01),
-}  # fmt: skip
-"""For each column of the `counters` table its metric and what one unit of the metric counts."""
-
-_SETS = (
-    ("dram_read_bytes", "dram_write_bytes", "tensor_active", "warps_active", "sm_active"),
-    ("dram_read_bytes", "dram_write_bytes", "tensor_active", "warps_active"),
-    ("dram_read_bytes", "dram_write_bytes", "tensor_active"),
-    ("dram_read_bytes", "dram_write_bytes"),
-    ("tensor_active", "warps_active", "sm_active"),
-    ("warps_active",),
-)
-"""The columns to sample together: the first that the chip takes in one pass."""
 
 _INTERVALS_NS = (2_000, 5_000, 10_000, 20_000, 50_000)
 _MOST_SAMPLES, _FEWEST_SAMPLES = 32_768, 1_024
@@ -134,7 +112,7 @@ class CounterSampler:
         except CounterError as error:
             self._give_up(error)
             return
-        rows = self._rows(samples, offset)
+        rows = counter_rows(samples, self._columns, offset)
         write_array(self._folder, array_name(self._process, "counters", self._piece), rows)
         try:
             self._judge(samples)
@@ -154,21 +132,21 @@ class CounterSampler:
 
     def _choose_columns(self) -> None:
         refusal: CounterError | None = None
-        for columns in _SETS:
+        for columns in SETS:
             self._columns = columns
             try:
                 self._configure()
             except CounterError as error:
                 refusal = refusal or error
                 continue
-            if missing := [name for name in _SETS[0] if name not in columns]:
+            if missing := [name for name in SETS[0] if name not in columns]:
                 self._log(f"counters: this GPU does not sample {', '.join(missing)}")
             return
         raise refusal or CounterError("nothing to sample")
 
     def _configure(self) -> None:
         assert self._counters is not None
-        metrics = [_METRICS[name][0] for name in self._columns]
+        metrics = [METRICS[name][0] for name in self._columns]
         self._counters.configure(metrics, _INTERVALS_NS[self._interval], _BUFFER_BYTES)
 
     def _halt_in_time(self) -> None:
@@ -188,15 +166,6 @@ class CounterSampler:
                 return
             self._ended = time.time_ns()
             self._counters.stop()
-
-    def _rows(self, samples: Samples, offset: int) -> npt.NDArray[np.void]:
-        rows = np.empty(len(samples.start_ns), COUNTER_DTYPE)
-        for name in COUNTER_DTYPE.names or ():
-            rows[name] = 0 if name.endswith("_ns") else np.nan
-        rows["start_ns"], rows["end_ns"] = samples.start_ns + offset, samples.end_ns + offset
-        for index, name in enumerate(self._columns):
-            rows[name] = samples.values[:, index] * _METRICS[name][1]
-        return rows
 
     def _judge(self, samples: Samples) -> None:
         """Says what is missing and samples less often from then on."""

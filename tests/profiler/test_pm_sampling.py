@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from spark_prof.profiler import pm_sampling
-from spark_prof.profiler.pm_sampling import CounterError, PmSampling
+from spark_prof.profiler import cupti_python
+from spark_prof.profiler.cupti_python import CounterError
+from spark_prof.profiler.pm_sampling import PmSampling
 
 
 class RefusedError(Exception):
@@ -165,17 +166,20 @@ def test_counters_are_given_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("profiler_host_config_add_metrics", 1, 130401, "refused profiler host config add metrics"),
         ("pm_sampling_set_config", 27, 130401, "in one pass"),
         ("pm_sampling_start", 999, 130401, "refused pm sampling start (ERROR (999))"),
+        ("pm_sampling_decode_data", 999, 130401, "refused pm sampling decode data"),
+        ("profiler_host_evaluate_to_gpu_values", 1, 130401, "refused profiler host evaluate"),
     ],
 )
 def test_a_refusal_says_why_and_what_would_help(
     monkeypatch: pytest.MonkeyPatch, refused: str, status: int, version: int, said: str
 ) -> None:
-    monkeypatch.setattr(pm_sampling, "_library_version", lambda: version)
+    monkeypatch.setattr(cupti_python, "_library_version", lambda: version)
 
     def use() -> None:
-        found = opened(monkeypatch, Bindings(refuse={refused: status}))
+        found = opened(monkeypatch, Bindings(20, {refused: status}))
         found.configure(["a"], 2_000, 1 << 20)
         found.start()
+        found.read(10)
 
     with pytest.raises(CounterError) as caught:
         use()
