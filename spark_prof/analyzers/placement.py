@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.classify.classifier import classify, is_gemm
+from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.order import place_by_order
 from spark_prof.traces.bundle import Bundle
@@ -69,12 +69,15 @@ def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
         in_model = (module == (int(root[0]) if len(root) else -2)) | _replayed(bundle, rank, rows)
         known = np.array([*COMPONENTS, None], object)[component]
         known[in_model] = np.where(by_name[in_model] == _CODES["experts"], "experts", "")
-        gemm = np.array([is_gemm(name) for name in names] + [False])[name_of]
+        # What adds up the parts of a split product is one more stretch of it.
+        rest = np.array([finishes_gemm(name) for name in names] + [False])[name_of]
+        gemm = np.array([is_gemm(name) for name in names] + [False])[name_of] | rest
         order = launch_order(bundle, rank, rows)
         # As objects: pandas would turn a million strings into its own kind and back.
-        launched = rows[["step", "part"]].assign(
-            component=pd.Series(known, rows.index, object), layer=layer
-        )
+        launched = pd.DataFrame({
+            "step": rows["step"], "part": np.where(rest, 1, rows["part"]), "layer": layer,
+            "component": pd.Series(known, rows.index, object),
+        })  # fmt: skip
         placed, placed_layer = np.empty(len(rows), object), np.empty(len(rows), np.int64)
         placed[order], placed_layer[order] = place_by_order(
             launched.iloc[order], gemm[order], _products(bundle, rank)
@@ -84,6 +87,7 @@ def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
         named = (by_name >= 0) & (by_name != _CODES["memcpy"])
         component = np.where(by_order, np.where(named, by_name, ordered), component)
         layer = np.where(in_model, placed_layer, layer)
+        by_module = np.where(by_order, ordered, by_module)
     component = np.where(component < 0, by_name, component)
     component = np.where(component < 0, _CODES["other"], component)
 

@@ -1,8 +1,7 @@
 """Keeps the machine code that a recording loaded, and says which of it each kernel ran.
 
-A kernel's record has a function's name and its registers, a cubin has both: where exactly one
-cubin fits, the kernel ran that one. Compilers give many kernels the same name, so more than one
-may fit; the kernel then points at none.
+A kernel's record has a function's name and its registers, a cubin has both. Compilers give many
+kernels the same name: where more than one cubin fits, the kernel ran one of them and points at all.
 """
 
 from __future__ import annotations
@@ -57,20 +56,19 @@ class Cubins:
             first = path.stem.partition("-")[0]
             self._add(path, DRIVER if first.isdecimal() else first)
 
-    def find(self, symbol: str, registers: int) -> str:
-        """The hash of the one cubin whose function of that name fits, else an empty text."""
+    def find(self, symbol: str, registers: int) -> tuple[str, ...]:
+        """The hashes of the cubins whose function of that name fits; empty where none is known."""
         found = self._functions.get(symbol, {})
         fitting = [key for key, count in found.items() if count in (0, registers)] or list(found)
-        if len(fitting) != 1:
-            return ""
-        self._cubins[fitting[0]].ran.add(symbol)
-        return fitting[0]
+        for key in fitting:
+            self._cubins[key].ran.add(symbol)
+        return tuple(fitting)
 
     def of_kernels(self, kernels: pd.DataFrame, symbols: Mapping[str, str]) -> list[str]:
         """The `cubin` column for these kernels; `symbols` has the function of each name."""
         pairs = kernels[["name", "registers"]].astype({"name": object})
         known = {
-            (name, registers): self.find(symbols[name], int(registers))
+            (name, registers): " ".join(self.find(symbols[name], int(registers)))
             for name, registers in pairs.drop_duplicates().itertuples(index=False)
             if name in symbols
         }

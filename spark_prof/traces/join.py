@@ -17,12 +17,13 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.graph_nodes import GraphNodes
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import empty_frame
-from spark_prof.traces.timeline import MODEL_PATH, Call, Timeline, replay
+from spark_prof.traces.timeline import FINISH, MODEL_PATH, PREPARE, Call, Timeline, replay
 from spark_prof.vocabulary import PHASES
 
 __all__ = ["JoinedPiece", "join_piece"]
 
 Rows = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,23 @@ def _kernels(trace: Trace, steps: Rows, timeline: Timeline, thread: int) -> pd.D
     graphs = launches.index[launches["name"].astype(str).str.contains("GraphLaunch")]
     replayed = np.append(np.zeros(len(launched), bool), gpu["correlation"].isin(graphs))
     module, layer = (np.where(replayed, -1, found) for found in timeline.at(times))
+    began = launches.loc[graphs, "start_ns"].sort_values().to_numpy(np.int64)
+    module = _after_the_model(module, times, began[timeline.at(began)[0] == PREPARE], steps)
     rows = rows.assign(step=_step_of(times, steps), module=module, layer=layer)
     return rows.sort_values("start_ns", kind="stable")
+
+
+def _after_the_model(module: Int64s, times: Int64s, graphs: Int64s, steps: Rows) -> Int64s:
+    """The modules, with FINISH for what a step launched after the graph of the whole model.
+
+    The model itself was not called then: its graph was launched in its place, at `graphs`.
+    """
+    if not len(graphs) or not len(steps):
+        return module
+    latest = graphs[np.maximum(np.searchsorted(graphs, times) - 1, 0)]
+    step = np.maximum(np.searchsorted(steps["start_ns"], times, side="right") - 1, 0)
+    after = (latest < times) & (latest >= steps["start_ns"][step])
+    return np.where((module == PREPARE) & after, FINISH, module).astype(np.int64)
 
 
 def _from_nodes(kernels: pd.DataFrame, nodes: GraphNodes | None) -> pd.DataFrame:

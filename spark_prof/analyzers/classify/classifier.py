@@ -14,7 +14,7 @@ from functools import lru_cache
 from spark_prof.analyzers.classify.names import NAME_LIMIT, split_name
 from spark_prof.analyzers.classify.rules import RULES, Rule
 
-__all__ = ["Label", "classify", "find_rule", "is_gemm"]
+__all__ = ["Label", "classify", "find_rule", "finishes_gemm", "is_gemm"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,12 @@ def is_gemm(name: str) -> bool:
     """
     rule = find_rule(name)
     return rule is not None and rule.gemm
+
+
+def finishes_gemm(name: str) -> bool:
+    """Whether the kernel of that name adds up the parts of the product before it."""
+    rule = find_rule(name)
+    return rule is not None and rule.finishes_gemm
 
 
 def find_rule(name: str) -> Rule | None:

@@ -31,6 +31,8 @@ class Rule:
     """Set only where changing a format is all that the kernel does."""
     gemm: bool = False
     """A matrix product, not counting convolutions and attention."""
+    finishes_gemm: bool = False
+    """Adds up the parts of the product before it."""
     arguments: str = ""
     """Regular expression that the template arguments must contain as well."""
     precision_from_arguments: bool = False
@@ -748,6 +750,7 @@ _GEMM = (
         r"split_?[kK]_?[rR]educe",
         "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float>(int)",
         _CUDA,
+        finishes_gemm=True,
     ),
     Rule(
         "gemv-fp4-dsl",
