@@ -1,4 +1,4 @@
-"""Calls into libcupti through cupti-python's public bindings; a refusal is explained in one line."""
+"""Calls into libcupti through cupti-python's public bindings; refusals are explained in a line."""
 
 from __future__ import annotations
 
