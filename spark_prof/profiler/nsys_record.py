@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +25,18 @@ from spark_prof.profiler.settings import Settings
 from spark_prof.traces.nsys_pieces import link_exports
 from spark_prof.traces.pieces import append_log
 
-__all__ = ["NsysRun", "descendants", "end_processes", "launched", "plan_nsys", "ray_reports"]
+__all__ = [
+    "REPORT",
+    "NsysRun",
+    "descendants",
+    "end_processes",
+    "launched",
+    "plan_nsys",
+    "ray_reports",
+]
+
+REPORT = "nsys"
+"""Name of the report in the bundle's folder, without its suffix."""
 
 _RAY_SECONDS = 120.0
 _POLL_SECONDS = 0.5
@@ -58,8 +68,7 @@ class NsysRun:
         if self.by_ray:
             self.argv = with_ray_workers(command.argv)
         else:
-            report = settings.pieces / "nsys"
-            self.argv = profile_command(nsys.path, command, report, self._session)
+            self.argv = profile_command(nsys.path, command, settings.folder / REPORT, self._session)
 
     def stop(self) -> None:
         """Lets nsys write its report while the command goes on; Ray's workers must end for it."""
@@ -69,26 +78,25 @@ class NsysRun:
     def collect(self) -> None:
         """Exports the reports and ties them to the ranks; what goes wrong is in the bundle's log.
 
-        The reports themselves are kept beside the bundle's tables, for NVIDIA's own program.
+        The report itself stays beside the bundle's tables, for NVIDIA's own program.
         """
         exports = []
         for number, report in enumerate(self._reports()):
             export = self._settings.pieces / f"nsys{number}.export.sqlite"
             try:
-                kept = self._keep(report)
-                self._nsys.export(kept, export, self._say)
+                self._nsys.export(report, export, self._say)
                 exports.append(export)
             except (CommandError, OSError) as error:
                 self._complain(str(error))
         link_exports(self._settings.pieces, exports)
 
     def _reports(self) -> list[Path]:
-        own = sorted(self._settings.pieces.glob(f"nsys*{REPORT_SUFFIX}"))
+        own = sorted(self._settings.folder.glob(f"{REPORT}*{REPORT_SUFFIX}"))
         others = list(ray_reports(os.environ, self._begun))
         if self.by_ray:
             others = self._wait_for_ray(others)
         if not own and not others:
-            unimported = any(self._settings.pieces.glob(f"*{UNIMPORTED_SUFFIX}"))
+            unimported = any(self._settings.folder.glob(f"{REPORT}*{UNIMPORTED_SUFFIX}"))
             self._complain(
                 f"{self._nsys.path} left a {UNIMPORTED_SUFFIX} that it cannot turn into a report: "
                 "its importer is missing; install the whole of Nsight Systems"
@@ -106,13 +114,6 @@ class NsysRun:
             time.sleep(_POLL_SECONDS * 10)
             reports = list(ray_reports(os.environ, self._begun))
         return reports
-
-    def _keep(self, report: Path) -> Path:
-        if report.parent != self._settings.pieces:
-            return report
-        kept = self._settings.folder / report.name
-        shutil.move(report, kept)
-        return kept
 
     def _complain(self, line: str) -> None:
         self._say(line)

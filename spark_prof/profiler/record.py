@@ -20,6 +20,7 @@ from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
 from spark_prof.profiler.cupti_folder import newest_cupti, with_cupti
 from spark_prof.profiler.nsys_record import (
+    REPORT,
     NsysRun,
     descendants,
     end_processes,
@@ -71,7 +72,11 @@ def remove_empty(folder: Path) -> None:
         if has_steps(pieces_folder(folder)):
             return
         shutil.rmtree(pieces_folder(folder), ignore_errors=True)
-        folder.rmdir()
+        left = list(folder.iterdir())
+        if all(path.stem == REPORT for path in left):  # no bundle, but nsys wrote its report
+            for path in left:
+                path.unlink()
+            folder.rmdir()
     except OSError:
         return
 

@@ -79,7 +79,7 @@ def export(options: dict[str, str], words: list[str]) -> int:
         return 1
     from tests.nsys_files import BEGUN, Export
 
-    pieces = Path(words[0]).read_text()
+    pieces = Path(words[0]).read_text() + "/pieces"
     facts = json.loads((Path(pieces) / "rank0.facts.json").read_text())
     steps = np.load(Path(pieces) / "rank0.00000.steps.npy")
     at = int(steps["start_ns"][0]) - BEGUN

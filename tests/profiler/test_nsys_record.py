@@ -136,3 +136,9 @@ def test_clock_marks_name_the_time() -> None:
     named = [int(mark.removeprefix("spark_prof clock ")) for mark in marks]
     assert len(named) > 1
     assert before <= named[0] <= named[-1] <= time.time_ns()
+
+
+def test_no_step_leaves_no_folder(nsys: Path, settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="the engine ran no step"):
+        record(script(tmp_path, steps=0), settings, lambda _: None)
+    assert not settings.folder.exists()

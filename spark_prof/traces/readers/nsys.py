@@ -76,8 +76,9 @@ def nsys_trace(path: Path, pid: int, start_ns: int, end_ns: int) -> Trace:
         clock = read_clock(export)
         window = _Window(export, clock, pid, start_ns, end_ns)
         launches = window.launches()
-        gpu = pd.concat([frame for frame in window.gpu() if len(frame)] or [_no_work()])
-        return _trace(window, gpu, launches)
+        frames = [frame for frame in window.gpu(launches["correlation"]) if len(frame)]
+        gpu = pd.concat(frames or [_no_work()])
+        return _trace(window, gpu, launches, window.launched_before(gpu["correlation"]))
 
 
 class _Window:
@@ -88,14 +89,15 @@ class _Window:
     ) -> None:
         self._export, self._clock, self._pid = export, clock, pid
         self.start_ns, self.end_ns = start_ns, end_ns
+        self._launched = (0, -1)
         self._first = clock.from_epoch(start_ns) - _ROUNDING_NS
         self._last = clock.from_epoch(end_ns) + _ROUNDING_NS
 
     def launches(self) -> pd.DataFrame:
-        """The API calls from a while before the window to its end."""
+        """The API calls of the window."""
         wanted = {"start": 0, "end": 0, "globalTid": -1, "correlationId": -1, "nameId": -1}
-        rows = self._read(RUNTIME, wanted, "globalTid", self._first - _QUEUE_NS, self._last)
-        return pd.DataFrame(
+        rows = self._read(RUNTIME, wanted, "globalTid", self._first, self._last)
+        frame = pd.DataFrame(
             {
                 "name": self._export.names(rows["nameId"]),
                 "start_ns": self._clock.to_epoch(rows["start"]),
@@ -104,9 +106,26 @@ class _Window:
                 "correlation": rows["correlationId"],
             }
         )
+        inside = frame["start_ns"].between(self.start_ns, self.end_ns)
+        return frame[inside].reset_index(drop=True)
 
-    def gpu(self) -> list[pd.DataFrame]:
-        """The GPU's rows from the window's begin to a while after its end, a frame per table."""
+    def launched_before(self, correlations: pd.Series) -> Int64s:
+        """Correlations of API calls before the window, as far as its work may be theirs."""
+        found = correlations[correlations >= 0]
+        if found.empty:
+            return np.empty(0, np.int64)
+        among = (int(found.min()), int(found.max()))
+        first, last = self._first - _QUEUE_NS, self._first + _ROUNDING_NS
+        wanted = {"start": 0, "correlationId": -1}
+        rows = self._read(
+            RUNTIME, wanted, "globalTid", first, last, "correlationId BETWEEN ? AND ?", among
+        )
+        before = self._clock.to_epoch(rows["start"]) < self.start_ns
+        return rows["correlationId"][before]
+
+    def gpu(self, launched: pd.Series) -> list[pd.DataFrame]:
+        """What ran in the window, or a while after it but launched in it; a frame per table."""
+        self._launched = (int(launched.min()), int(launched.max())) if len(launched) else (0, -1)
         kernels = self._work(KERNEL, _KERNEL | _GEOMETRY)
         # A demangled name says which instance of a template ran; the short name is its last word.
         named = np.where(
@@ -147,18 +166,30 @@ class _Window:
 
     def _work(self, table: str, more: Mapping[str, int]) -> dict[str, Int64s]:
         wanted = _PLACE | dict(more)
-        return self._read(table, wanted, "globalPid", self._first, self._last + _QUEUE_NS)
+        return self._read(
+            table, wanted, "globalPid", self._first, self._last + _QUEUE_NS,
+            "(start <= ? OR correlationId BETWEEN ? AND ?)", (self._last, *self._launched),
+        )  # fmt: skip
 
     def _read(
-        self, table: str, wanted: Mapping[str, int], owner: str, first: int, last: int
+        self,
+        table: str,
+        wanted: Mapping[str, int],
+        owner: str,
+        first: int,
+        last: int,
+        condition: str = "1",
+        values: tuple[int, ...] = (),
     ) -> dict[str, Int64s]:
-        if not self._export.has(table, "start", "end", owner):
+        needed = ("start", "end", owner, *(["correlationId"] if values else []))
+        if not self._export.has(table, *needed):
             return {name: np.empty(0, np.int64) for name in wanted}
         where = (
             f"start BETWEEN ? AND ? AND end BETWEEN start AND ? "
-            f"AND ({owner} >> {PROCESS_SHIFT}) & {ID_MASK} = ?"
+            f"AND ({owner} >> {PROCESS_SHIFT}) & {ID_MASK} = ? AND {condition}"
         )
-        return self._export.integers(table, wanted, where, (first, last, _LATEST_NS, self._pid))
+        given = (first, last, _LATEST_NS, self._pid, *values)
+        return self._export.integers(table, wanted, where, given)
 
     def _frame(
         self,
@@ -187,22 +218,21 @@ class _Window:
         )
 
 
-def _trace(window: _Window, gpu: pd.DataFrame, launches: pd.DataFrame) -> Trace:
+def _trace(window: _Window, gpu: pd.DataFrame, launches: pd.DataFrame, before: Int64s) -> Trace:
     """Keeps what was launched inside the window, and says what that lacks."""
-    inside = launches["start_ns"].between(window.start_ns, window.end_ns)
-    ran = gpu["correlation"].isin(launches["correlation"][inside])
+    ran = gpu["correlation"].isin(launches["correlation"])
     # Work whose launch is not in the report counts by when it ran.
-    unknown = ~gpu["correlation"].isin(launches["correlation"])
-    kept = ran | (unknown & gpu["start_ns"].between(window.start_ns, window.end_ns))
-    gpu = gpu[kept].reset_index(drop=True)
+    unknown = ~ran & ~gpu["correlation"].isin(before)
+    unknown &= gpu["start_ns"].between(window.start_ns, window.end_ns)
+    gpu = gpu[ran | unknown].reset_index(drop=True)
     named = launches["name"].str.lower().str.contains("|".join(_LAUNCHES))
     started = launches["correlation"].isin(gpu["correlation"])
     return Trace(
         gpu=gpu,
-        launches=launches[inside & (named | started)].reset_index(drop=True),
+        launches=launches[named | started].reset_index(drop=True),
         operators=empty_frame("overhead").assign(part=0, thread=0),
         overhead=window.overhead(),
-        lost=_lost(gpu, launches[inside & named], int((unknown & kept).sum())),
+        lost=_lost(gpu, launches[named], int(unknown.sum())),
     )
 
 
