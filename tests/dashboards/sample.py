@@ -21,6 +21,7 @@ from spark_prof.analyzers.model import (
     KernelRow,
     LayerRow,
     ModuleRow,
+    Overhead,
     RankRow,
     Report,
     Run,
@@ -209,9 +210,14 @@ def _deep(report: Report) -> Report:
         RankRow(2, 51, 61e3, 57e3, 6e3),
     )
     run = replace(report.run, model="openai/gpt-oss-120b")
-    return replace(
-        report, run=run, layers=layers + outside, ranks=ranks, collectives=_collectives()
+    overhead = (
+        Overhead(1, 1.0432, 1.0391, 1.0514, 12, 5216.0, 5000.0, 1.0089),
+        Overhead(8, 0.998, 0.91, 1.204, 3, 7984.0, 8000.0, 1.0),
     )
+    return replace(
+        report, run=run, layers=layers + outside, ranks=ranks, collectives=_collectives(),
+        overhead=overhead,
+    )  # fmt: skip
 
 
 def _collectives() -> Collectives:

@@ -109,6 +109,16 @@ def test_says_what_the_report_says() -> None:
     assert [book["phase"] for book in document["books"]] == ["all", "prefill", "decode", "mixed"]
 
 
+def test_what_watching_cost() -> None:
+    first, second = _read("deep")["overhead"]
+    assert first == {
+        "batch_size": 1, "ratio": 1.0432, "lowest": 1.0391, "highest": 1.0514, "stretches": 12,
+        "watched_us": 5216.0, "timed_us": 5000.0, "run_ratio": 1.0089,
+    }  # fmt: skip
+    assert second["batch_size"] == 8
+    assert _read("mixture_of_experts")["overhead"] == []
+
+
 def test_without_decode_steps_their_time_is_null() -> None:
     assert _read("almost_empty")["steps"]["decode_us"] == dict.fromkeys(_SPREAD)
 
