@@ -43,7 +43,7 @@ class _Size:
         if len(self.times_ns) == 2 * _SAMPLE:
             times = list(self.times_ns)
             before, after = median(times[:_SAMPLE]), median(times[_SAMPLE:])
-            self.settled = abs(after / before - 1) <= _SETTLED
+            self.settled = abs(after - before) <= _SETTLED * before
         self.settled |= self.passed >= _PATIENCE
 
 

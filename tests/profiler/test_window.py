@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_prof.profiler.batch import Batch
-from spark_prof.profiler.window import State, Take, Window
+from spark_prof.profiler.window import State, Stretches, Take, Window
 
 PREFILL, DECODE = Batch(1, 1, 5, 0, 0, 0), Batch(2, 0, 0, 1, 1, 5)
 MIXED = Batch(3, 1, 5, 1, 1, 5)
@@ -61,3 +61,32 @@ def test_states() -> None:
     assert window.state is State.RECORDING
     recorded(window, "d")
     assert window.state is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("stretches", "expected"),
+    [
+        (Stretches(), "WWWWWWWW"),
+        (Stretches(0, 5), "WWWWWWWW"),
+        (Stretches(1, 2), "WtWtWtWt"),
+        (Stretches(2, 5), "WWtttWWt"),
+        (Stretches(1, 100), "Wttttttt"),
+    ],
+)
+def test_watched_and_timed_steps_take_turns(stretches: Stretches, expected: str) -> None:
+    window = Window(0, stretches=stretches)
+    takes = [window.wants(DECODE, 0) for _ in range(8)]
+    assert "".join("W" if take is Take.WATCH else "t" for take in takes) == expected
+
+
+def test_only_watched_steps_count_and_skipped_ones_do_not_move_the_turns() -> None:
+    window = Window(4, 1, True, Stretches(2, 4))
+    assert recorded(window, "p" + "d" + "pdpd" + "mdmd" + "dd") == "dddd"
+    assert window.closed
+    assert window.wants(DECODE, 0) is Take.SKIP
+
+
+def test_the_turns_begin_after_the_warm_up() -> None:
+    window = Window(0, 3, False, Stretches(1, 3))
+    takes = [window.wants(DECODE, 0) for _ in range(7)]
+    assert takes == [Take.SKIP] * 3 + [Take.WATCH, Take.TIME, Take.TIME, Take.WATCH]
