@@ -1,11 +1,12 @@
 """What recording costs: decode step time recorded over unrecorded, alternating in one engine.
 
-Three kinds of stretches alternate: dormant (spark-prof installed, nothing recorded), recorded with
-the torch backend, and recorded with ranges and steps only. Times are the engine's own, first to
+Stretches alternate: dormant (spark-prof installed, nothing recorded), recorded with a backend,
+recorded with ranges and steps only, and with counters only. Times are the engine's own, first to
 last token of a batch. A stretch fits into one piece, so that the pause of a flush, which no step
-contains, is measured on its own.
+contains, is measured on its own. Memory is that of the engine's processes, the largest seen.
 
 usage: python benchmarks/recording_overhead.py MODEL_FOLDER [--compile] [--stretches 8]
+           [--kinds torch,none]      of cupti, torch, none, counters
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,6 @@ from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.pieces import pieces_folder
 
-TOKENS = 30
 PROMPT = 32
 
 
@@ -37,6 +38,8 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="not eager: vLLM's default")
     parser.add_argument("--stretches", type=int, default=8)
     parser.add_argument("--memory", type=float, default=0.4)
+    parser.add_argument("--kinds", default="torch,none")
+    parser.add_argument("--tokens", type=int, default=30)
     options = parser.parse_args()
 
     from vllm import LLM
@@ -57,31 +60,58 @@ def main() -> None:
         **engine,
     )
     for _ in range(3):
-        stretch(llm, options.batch)
-    times: dict[str, list[float]] = {"dormant": [], "torch": [], "none": []}
+        stretch(llm, options.batch, options.tokens)
+    kinds = options.kinds.split(",")
+    times: dict[str, list[float]] = {kind: [] for kind in ("dormant", *kinds)}
+    memory = {kind: Memory() for kind in times}
     pauses: list[float] = []
     for _ in range(options.stretches):
         for backend, found in times.items():
             if backend == "dormant":
-                found.append(stretch(llm, options.batch))
+                with memory[backend]:
+                    found.append(stretch(llm, options.batch, options.tokens))
                 continue
             recording = Recording(backend)
             stretch(llm, options.batch, tokens=2)  # finds and marks the modules
-            found.append(stretch(llm, options.batch))
-            before = time.perf_counter()
-            recording.stop()
-            if backend == "torch":
+            with memory[backend]:
+                found.append(stretch(llm, options.batch, options.tokens))
+                before = time.perf_counter()
+                recording.stop()
+            if backend == kinds[0]:
                 pauses.append(time.perf_counter() - before)
     base = statistics.median(times["dormant"])
-    print(f"dormant               {base * 1e3:8.3f} ms per decode step")
-    for backend, label in (("none", "ranges and steps"), ("torch", "torch backend")):
-        middle = statistics.median(times[backend])
-        print(f"{label:20}  {middle * 1e3:8.3f} ms, {middle / base:.3f} x dormant")
+    quiet = memory["dormant"].largest
+    print(f"dormant     {base * 1e3:8.3f} ms per decode step, {quiet >> 20} MiB")
+    for kind in kinds:
+        middle = statistics.median(times[kind])
+        more = (memory[kind].largest - quiet) / (1 << 20)
+        print(f"{kind:10}  {middle * 1e3:8.3f} ms, {middle / base:.3f} x dormant, {more:+.0f} MiB")
     again = times["dormant"]
     half = len(again) // 2
     spread = statistics.median(again[:half]) / statistics.median(again[half:])
     print(f"dormant, first half over second half: {spread:.3f} (the noise of this machine)")
-    print(f"ending a recording of {TOKENS} steps: {statistics.median(pauses):.2f} s")
+    print(f"ending a recording of {options.tokens} steps: {statistics.median(pauses):.2f} s")
+
+
+class Memory:
+    """The largest resident memory of the engine's processes while it is entered, in bytes."""
+
+    largest = 0
+
+    def __enter__(self) -> None:
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        found = recordable_among(psutil.Process())
+        while not self._end.wait(0.02):
+            total = sum(psutil.Process(process.pid).memory_info().rss for process in found)
+            self.largest = max(self.largest, total)
 
 
 class Recording:
@@ -93,7 +123,13 @@ class Recording:
         processes = recordable_among(psutil.Process())
         if not processes:
             raise SystemExit("no process of this engine can be recorded")
-        settings = Settings(str(self.folder), steps=0, backend=backend, steps_per_piece=1000)
+        settings = Settings(
+            str(self.folder),
+            steps=0,
+            backend="none" if backend == "counters" else backend,
+            counters=backend == "counters",
+            steps_per_piece=10_000,
+        )
         request_recording(processes, settings)
         self.watcher = Watcher(pieces_folder(self.folder), 0, lambda _: None)
         if not self.watcher.wait(lambda: bool(self.watcher.ranks()), 10):
@@ -107,7 +143,7 @@ class Recording:
         shutil.rmtree(self.folder)
 
 
-def stretch(llm: Any, batch: int, tokens: int = TOKENS) -> float:
+def stretch(llm: Any, batch: int, tokens: int) -> float:
     """Seconds per decode step of one batch, by the engine's clock."""
     from vllm import SamplingParams
 
