@@ -43,6 +43,7 @@ _CALL = _TIMES | {"name": "i4", "thread": "i8", "correlation": "i8", "known": "?
 _SHORTEST = (88, 40, 56)
 """Bytes of the shortest record about work on a GPU, of a call and of overhead."""
 _KINDS = pd.Index(["kernel", "memcpy", "memset"])
+_KNOWN = {kind: np.array(list(calls), np.int64) for kind, calls in CALLS.items()}
 _LATEST_NS = 1 << 62
 
 
@@ -105,6 +106,8 @@ class Rows:
         if not known.all():
             started = pd.unique(self._gpu.arrays()["correlation"])
             frame = frame[known | frame["correlation"].isin(started)]
+        if frame["start_ns"].is_monotonic_increasing:
+            return frame
         return frame.sort_values("start_ns", kind="stable", ignore_index=True)
 
     def overhead(self) -> pd.DataFrame:
@@ -168,7 +171,7 @@ class Rows:
         rows, into = self._timed(rows, self._calls)
         number = rows["cbid"].astype(np.int64) if kind in CALLS else np.zeros(len(rows), np.int64)
         into["name"][:] = self._call_names.codes(number | kind << 32)
-        into["known"][:] = kind not in CALLS or np.isin(number, list(CALLS[kind]))
+        into["known"][:] = kind not in CALLS or np.isin(number, _KNOWN[kind])
         into["thread"][:] = rows["threadId"]
         into["correlation"][:] = rows["correlationId"]
 

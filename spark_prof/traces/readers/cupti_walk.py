@@ -7,6 +7,7 @@ records and checked for all its repetitions at once. Only the rest is walked one
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -59,16 +60,13 @@ def walk(words: Words, sizes: Sequence[int]) -> Iterator[Found]:
         sizes: bytes of a record by its kind, 0 for a kind that does not exist.
     """
     steps = [size // 4 for size in sizes]
-    at, count, problem = 0, 0, ""
     places: defaultdict[int, list[Places]] = defaultdict(list)
+    kinds, begins = bytearray(), array("q")
+    at, count, problem = 0, 0, ""
     while at < len(words) and not problem:
-        kinds, begins, at, problem = _one_by_one(words, steps, at)
-        found = np.array(begins, np.int64)
-        of = np.array(kinds, np.uint8)
-        for kind in set(kinds):
-            places[kind].append(found[of == kind])
-        count += len(kinds)
-        if pattern := _repeating(kinds):
+        at, problem = _one_by_one(words, steps, at, kinds, begins)
+        pattern = _repeating(kinds)
+        if pattern:
             repeats, offsets, length = _repeats(words, steps, at, pattern)
             for kind in set(pattern) if repeats else ():
                 mine = [o for k, o in zip(pattern, offsets, strict=True) if k == kind]
@@ -76,45 +74,56 @@ def walk(words: Words, sizes: Sequence[int]) -> Iterator[Found]:
                 places[kind].append((first[:, None] + mine).ravel())
             at += repeats * length
             count += repeats * len(pattern)
-        if count >= _MOST or at >= len(words) or problem:
-            yield Found({k: np.concatenate(v) * 4 for k, v in places.items()}, at * 4, problem)
+        if count + len(kinds) >= _MOST or at >= len(words) or problem:
+            of, found = np.frombuffer(kinds, np.uint8), np.frombuffer(begins, np.int64)
+            for kind in set(kinds):
+                places[kind].append(found[of == kind])
+            yield Found({k: _sorted(v) * 4 for k, v in places.items()}, at * 4, problem)
             places.clear()
-            count = 0
+            kinds, begins, count = bytearray(), array("q"), 0
+
+
+def _sorted(parts: list[Places]) -> Places:
+    """All of them in the order of the buffer."""
+    every = np.concatenate(parts)
+    if len(parts) > 1:
+        every.sort()
+    return every
 
 
 def _one_by_one(
-    words: Words, steps: Sequence[int], at: int
-) -> tuple[list[int], list[int], int, str]:
-    """The next few records: their kinds, where they begin, where the next one does; a problem."""
-    kinds: list[int] = []
-    begins: list[int] = []
+    words: Words, steps: Sequence[int], at: int, kinds: bytearray, begins: array[int]
+) -> tuple[int, str]:
+    """Adds the next few records; where the one after them begins, and a problem."""
     view = words.data
     end = len(words)
-    while at < end and len(kinds) < _ONE_BY_ONE:
+    for _ in range(_ONE_BY_ONE):
+        if at >= end:
+            break
         kind = view[at]
         step = steps[kind] if kind < len(steps) else 0
         if not step:
-            return kinds, begins, at, f"no record is of kind {kind}"
+            return at, f"no record is of kind {kind}"
         if at + step > end:
-            return kinds, begins, at, f"a record of kind {kind} is cut off"
+            return at, f"a record of kind {kind} is cut off"
         kinds.append(kind)
         begins.append(at)
         at += step
-    return kinds, begins, at, ""
+    return at, ""
 
 
-def _repeating(kinds: list[int]) -> list[int]:
+def _repeating(kinds: bytearray) -> bytearray:
     """The shortest pattern that the last records repeat; empty where they repeat none."""
     last = kinds[-2 * _LONGEST_PATTERN :]
     if len(last) == 2 * _LONGEST_PATTERN:
         for length in range(1, _LONGEST_PATTERN + 1):
             if last[length:] == last[:-length]:
                 return last[-length:]
-    return []
+    return bytearray()
 
 
 def _repeats(
-    words: Words, steps: Sequence[int], at: int, pattern: list[int]
+    words: Words, steps: Sequence[int], at: int, pattern: bytearray
 ) -> tuple[int, list[int], int]:
     """How often the pattern follows, where its records begin in it, and its length in words."""
     offsets = [0]
