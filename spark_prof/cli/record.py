@@ -88,16 +88,18 @@ def record(
             "spark-prof record -- vllm serve MODEL"
         )
     folder = (out or Path(time.strftime("spark-prof-%Y%m%d-%H%M%S"))).absolute()
-    if batch_sizes and not steady:
+    if batch_sizes is not None and not steady:
         raise CommandError("--batch-sizes belongs to --steady; give both")
-    stretch, period = _stretches(stretches or ("25/50" if steady else ""))
+    if stretches is None and steady:
+        stretches = "25/50"
+    stretch, period = (0, 0) if stretches is None else _stretches(stretches)
     settings = Settings(
         bundle=str(folder),
         steps=steps,
         warmup_steps=warmup_steps,
         decode_only=decode_only,
         steady=steady,
-        batch_sizes=_numbers(batch_sizes, ",", "--batch-sizes 1,8") if batch_sizes else (),
+        batch_sizes=() if batch_sizes is None else _batch_sizes(batch_sizes),
         stretch=stretch,
         period=period,
         backend=backend.value,
@@ -130,19 +132,24 @@ def record(
 
 
 def _stretches(text: str) -> tuple[int, int]:
-    """Watched steps and period; zeros watch every step."""
-    if not text:
-        return 0, 0
+    """Watched steps and period."""
     numbers = _numbers(text, "/", "--stretches 50/1000")
     if len(numbers) != 2 or numbers[0] >= numbers[1]:
-        raise CommandError(f"{text!r} is no stretch; give --stretches 50/1000, say")
+        raise CommandError(f"{text!r:.40} is no stretch; give --stretches 50/1000, say")
     return numbers[0], numbers[1]
+
+
+def _batch_sizes(text: str) -> tuple[int, ...]:
+    numbers = _numbers(text, ",", "--batch-sizes 1,8")
+    if len(set(numbers)) < len(numbers):
+        raise CommandError(f"{text!r:.40} names a batch size twice; give --batch-sizes 1,8, say")
+    return numbers
 
 
 def _numbers(text: str, separator: str, example: str) -> tuple[int, ...]:
     parts = text.split(separator)
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise CommandError(f"{text!r} is no list of whole numbers; give {example}, say")
+    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
+        raise CommandError(f"{text!r:.40} is no list of whole numbers; give {example}, say")
     return tuple(map(int, parts))
 
 

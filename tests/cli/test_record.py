@@ -1,0 +1,119 @@
+"""The options of `spark-prof record`: what they become, and one line for what they cannot be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.cli import main as cli
+from spark_prof.profiler import record as record_module
+from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
+from spark_prof.traces.bundle import Bundle
+from tests.support import Recorded, eager_decode
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings with which a recording would have begun."""
+    bundle = Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
+    found: list[Settings] = []
+
+    def record(command: Any, settings: Settings, say: Any) -> tuple[Bundle, int]:
+        found.append(settings)
+        return bundle, 0
+
+    monkeypatch.setattr(record_module, "record", record)
+    return found
+
+
+@pytest.fixture
+def run(
+    wanted: list[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+
+    def runner(*options: str) -> tuple[int, str]:
+        words = ["spark-prof", "record", *options, "--", "python", "-c", "pass"]
+        monkeypatch.setattr(sys, "argv", words)
+        return cli.main(), capsys.readouterr().err
+
+    return runner
+
+
+def test_without_options(run: Run, wanted: list[Settings]) -> None:
+    assert run()[0] == 0
+    [found] = wanted
+    assert (found.steps, found.steady, found.batch_sizes) == (DEFAULT_STEPS, False, ())
+    assert (found.stretch, found.period, found.backend) == (0, 0, "auto")
+    assert not found.counters
+    assert found.watched_steps == DEFAULT_STEPS
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--steady", {"steady": True, "stretch": 25, "period": 50, "batch_sizes": ()}),
+        ("--steady --batch-sizes 1,8", {"batch_sizes": (1, 8), "watched_steps": 2 * DEFAULT_STEPS}),
+        ("--steady --batch-sizes 1 --steps 50", {"batch_sizes": (1,), "watched_steps": 50}),
+        ("--steady --stretches 50/1000", {"stretch": 50, "period": 1000}),
+        ("--stretches 1/2", {"steady": False, "stretch": 1, "period": 2}),
+        ("--backend cupti --counters", {"backend": "cupti", "counters": True}),
+        ("--backend torch", {"backend": "torch"}),
+        ("--backend nsys", {"backend": "nsys"}),
+        ("--backend auto", {"backend": "auto"}),
+    ],
+)
+def test_options(run: Run, wanted: list[Settings], options: str, expected: dict[str, Any]) -> None:
+    assert run(*options.split())[0] == 0
+    [found] = wanted
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert Settings.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--batch-sizes 1,8", "--steady"),
+        ("--steady --batch-sizes 1,,8", "1,,8"),
+        ("--steady --batch-sizes 0", "'0'"),
+        ("--steady --batch-sizes -1", "'-1'"),
+        ("--steady --batch-sizes one", "'one'"),
+        ("--steady --batch-sizes 1.5", "'1.5'"),
+        ("--steady --batch-sizes 1;8", "'1;8'"),
+        ("--steady --batch-sizes 8,8", "'8,8'"),
+        ("--steady --batch-sizes=", "''"),
+        (f"--steady --batch-sizes {'9' * 5000}", "999"),
+        ("--stretches=", "''"),
+        ("--stretches 50", "'50'"),
+        ("--stretches 50/", "'50/'"),
+        ("--stretches 0/50", "'0/50'"),
+        ("--stretches 50/50", "'50/50'"),
+        ("--stretches 60/50", "'60/50'"),
+        ("--stretches 1/2/3", "'1/2/3'"),
+        ("--stretches a/b", "'a/b'"),
+        ("--backend cuda", "cuda"),
+        ("--steady=yes", "--steady"),
+        ("--counters=1", "--counters"),
+    ],
+)
+def test_bad_options_are_told_in_one_line(
+    run: Run, wanted: list[Settings], options: str, named: str
+) -> None:
+    code, said = run(*options.split())
+    assert code == 2
+    assert len(said.splitlines()) == 1
+    assert len(said) < 300
+    assert named in said
+    assert wanted == []
+
+
+def test_a_bundle_s_number_of_steps_is_told(run: Run) -> None:
+    said = run("-o", "b")[1]
+    assert "2 steps in b; next: spark-prof report b" in said
