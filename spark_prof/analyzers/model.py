@@ -214,7 +214,7 @@ class ClockRow:
     drift_ppm: float | None
     uncertainty_us: float | None
     events: int
-    """Collectives or steps that the offset stands on."""
+    """Collectives or steps that the offset stands on, or that contradict each other."""
     basis: str
     """collectives, scheduler or none."""
 

@@ -156,6 +156,8 @@ def clocks(report: Report) -> Section:
 
 
 def _verdict(row: ClockRow) -> str:
+    if row.offset_us is None and row.events:
+        return "contradicts itself: do not compare its times"
     if row.offset_us is None or row.uncertainty_us is None:
         return "same host, not checked" if row.same_host else "unknown: times are not compared"
     if not row.same_host:

@@ -18,24 +18,24 @@ __all__ = ["RankClock", "clocks_of"]
 
 @dataclass(frozen=True)
 class RankClock:
-    """One rank's clock; `offset` is None where nothing tells it.
+    """One rank's clock; `offset` is None where nothing tells it, or what does contradicts itself.
 
-    On the reference's own host (`same_host`) the offset is only a check of the timestamps.
+    On the reference's own host (`same_host`) the offset is only a check of the timestamps. `met`
+    is how many collectives its host ran together with the reference's.
     """
 
     rank: int
     reference: int
     same_host: bool
     offset: Offset | None
+    met: int
 
     @property
     def contradicts(self) -> bool:
         """Whether ranks of one host disagree about the time although they share the clock."""
-        return (
-            self.same_host
-            and self.offset is not None
-            and abs(self.offset.ns) > self.offset.uncertainty_ns
-        )
+        if self.offset is None:
+            return self.same_host and self.met > 0
+        return self.same_host and abs(self.offset.ns) > self.offset.uncertainty_ns
 
 
 def clocks_of(bundle: Bundle, layout: Layout, works: Sequence[Teamwork]) -> tuple[RankClock, ...]:
@@ -45,25 +45,28 @@ def clocks_of(bundle: Bundle, layout: Layout, works: Sequence[Teamwork]) -> tupl
     names = {rank: clock_name(bundle.facts(rank)) for rank in bundle.ranks}
     reference = bundle.ranks[0]
     here = {rank for rank in bundle.ranks if names[rank] == names[reference]}
-    hosts: dict[str, Offset | None] = {}
+    hosts: dict[str, tuple[Offset | None, int]] = {}
     found = []
     for rank in bundle.ranks[1:]:
         if rank in here:
-            offset = _by_collectives(works, {reference}, {rank})
+            offset, met = _by_collectives(works, {reference}, {rank})
         else:
             name = names[rank]
             if name not in hosts:
                 there = {r for r in bundle.ranks if names[r] == name}
-                hosts[name] = _by_collectives(works, here, there) or _by_steps(
-                    bundle, layout, names[reference], there
-                )
-            offset = hosts[name]
-        found.append(RankClock(rank, reference, rank in here, offset))
+                offset, met = _by_collectives(works, here, there)
+                if not met:
+                    offset = _by_steps(bundle, layout, names[reference], there)
+                hosts[name] = offset, met
+            offset, met = hosts[name]
+        found.append(RankClock(rank, reference, rank in here, offset, met))
     return tuple(found)
 
 
-def _by_collectives(works: Sequence[Teamwork], here: set[int], there: set[int]) -> Offset | None:
-    """From every collective with participants on both sides."""
+def _by_collectives(
+    works: Sequence[Teamwork], here: set[int], there: set[int]
+) -> tuple[Offset | None, int]:
+    """From every collective with participants on both sides, and how many there are."""
     sides = []
     for work in works:
         calls = work.matched.calls
@@ -78,10 +81,11 @@ def _by_collectives(works: Sequence[Teamwork], here: set[int], there: set[int]) 
         ]
         sides.append(both[0].join(both[1], how="inner"))
     if not sides:
-        return None
+        return None, 0
     rows = pd.concat(sides)
     columns = ("start_ns_here", "end_ns_here", "start_ns_there", "end_ns_there")
-    return offset_of_collectives(*(rows[name].to_numpy(np.int64) for name in columns))
+    times = [rows[name].to_numpy(np.int64) for name in columns]
+    return offset_of_collectives(*times), len(rows)
 
 
 def _by_steps(bundle: Bundle, layout: Layout, clock: str, there: set[int]) -> Offset | None:

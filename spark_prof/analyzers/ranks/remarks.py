@@ -47,8 +47,8 @@ def remarks(
     far = [clock for clock in clocks if not clock.same_host]
     if blind := [clock.rank for clock in far if clock.offset is None]:
         found.append(
-            f"Nothing ties the clock of ranks {_few(blind)} to that of rank {far[0].reference}: "
-            "their times cannot be compared."
+            f"Nothing ties the clock of ranks {_few(blind)} to that of rank {far[0].reference}, "
+            "or what does contradicts itself: their times cannot be compared."
         )
     if wrong := [clock.rank for clock in clocks if clock.contradicts]:
         found.append(

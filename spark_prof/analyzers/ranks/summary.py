@@ -169,7 +169,9 @@ def _slow_steps(result: _TeamResult) -> list[SlowStep]:
 def _clock_row(clock: RankClock) -> ClockRow:
     offset = clock.offset
     if offset is None:
-        return ClockRow(clock.rank, clock.reference, clock.same_host, None, None, None, 0, "none")
+        return ClockRow(
+            clock.rank, clock.reference, clock.same_host, None, None, None, clock.met, "none"
+        )
     return ClockRow(
         rank=clock.rank,
         reference=clock.reference,

@@ -54,6 +54,21 @@ def test_two_hosts(tmp_path: Path, offset: int) -> None:
     assert {step.step: step.slowest for step in found.slow_steps} == slow
 
 
+def test_timestamps_that_contradict_each_other_are_said(tmp_path: Path) -> None:
+    """One host, but every second step of a rank is stamped 40 us late, as if by another clock."""
+    play = Play(ranks=2)
+    late = play.true["rank"].eq(1) & play.true["step"].mod(2).eq(1)
+    play.true.loc[late, ["start_ns", "end_ns"]] += 40_000
+    facts = {rank: ONE_HOST[rank] for rank in (0, 1)}
+    made = bundle(tmp_path / "b", play, facts, parallel=parallel(tensor=2))
+    found, _ = collectives_of(made)
+    [clock] = found.clocks
+    assert (clock.offset_us, clock.basis) == (None, "none")
+    assert clock.events == 40 * len(KINDS)
+    assert any("timestamps disagree" in note for note in found.notes)
+    assert found.matched == 20 * len(KINDS)
+
+
 def test_stages_are_not_compared(tmp_path: Path) -> None:
     """Ranks 0 and 1 are the first stage; the second is three times as slow, and nobody's fault."""
     play = Play(slow=dict.fromkeys(range(40), 1))
