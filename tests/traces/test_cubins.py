@@ -1,0 +1,176 @@
+"""Which machine code a kernel ran, and what of it a bundle keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from spark_prof.traces.assemble import assemble
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
+from spark_prof.traces.pieces import cached_cubin_name, cubins_folder, names_name, write_json
+from tests.support import Piece, Recorded, kernel, kineto, step
+
+from .cubins import ADD, SM_90, SM_121
+
+
+def key(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+HOPPER, SPARK = key(SM_90), key(SM_121)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "loaded"
+    made.mkdir()
+    return made
+
+
+def test_one_function_of_that_name(folder: Path) -> None:
+    shutil.copy(SM_90, folder / "42-0.cubin")
+    cubins = Cubins(folder)
+    assert cubins.find("mix", 32) == (HOPPER,)
+    assert cubins.find("nosuch", 32) == ()
+
+
+def test_registers_decide_between_two(folder: Path) -> None:
+    shutil.copy(SM_90, folder / "42-0.cubin")
+    shutil.copy(SM_121, folder / "42-1.cubin")
+    cubins = Cubins(folder)
+    assert cubins.find("mix", 32) == (HOPPER,)
+    assert cubins.find("mix", 40) == (SPARK,)
+
+
+@pytest.mark.parametrize("registers", [8, 0, 33])
+def test_where_two_fit_both_are_named(folder: Path, registers: int) -> None:
+    """Both have 8 registers; and with others, neither is better than the other."""
+    shutil.copy(SM_90, folder / "42-0.cubin")
+    shutil.copy(SM_121, folder / "42-1.cubin")
+    cubins = Cubins(folder)
+    assert cubins.find("scale", registers) == (HOPPER, SPARK)
+    assert cubins.find(ADD, registers) == (HOPPER, SPARK)
+
+
+def test_the_only_one_is_named_although_the_registers_differ(folder: Path) -> None:
+    """The driver may give a kernel more than it was compiled with."""
+    shutil.copy(SM_90, folder / "42-0.cubin")
+    assert Cubins(folder).find("mix", 64) == (HOPPER,)
+
+
+def test_the_same_code_of_two_sources_is_one(folder: Path, tmp_path: Path) -> None:
+    for name in ("42-0.cubin", "42-7.cubin", "43-0.cubin", cached_cubin_name("triton", 5)):
+        shutil.copy(SM_90, folder / name)
+    cubins = Cubins(folder)
+    assert cubins.find("scale", 8) == (HOPPER,)
+    rows = cubins.keep(tmp_path)
+    assert rows[["hash", "source"]].to_numpy().tolist() == [[HOPPER, "driver"]]
+
+
+def test_what_ran_is_kept_and_the_rest_is_listed(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(SM_90, folder / "42-0.cubin")
+    shutil.copy(SM_121, folder / cached_cubin_name("flashinfer", 3))
+    cubins = Cubins(folder)
+    for registers in (40, 40):
+        cubins.find("mix", registers)
+    rows = cubins.keep(tmp_path)
+    assert rows.to_numpy().tolist() == [
+        [HOPPER, SM_90.stat().st_size, "driver", ""],
+        [SPARK, SM_121.stat().st_size, "flashinfer", "mix"],
+    ]
+    kept = list((tmp_path / CUBINS_FOLDER).iterdir())
+    assert [path.name for path in kept] == [f"{SPARK}.cubin"]
+    assert kept[0].read_bytes() == SM_121.read_bytes()
+
+
+def test_without_cubins(tmp_path: Path) -> None:
+    cubins = Cubins(tmp_path / "nosuch")
+    assert cubins.find("scale", 8) == ()
+    assert len(cubins.keep(tmp_path)) == 0
+    assert not (tmp_path / CUBINS_FOLDER).exists()
+    assert cubins.lost == []
+
+
+def test_damaged_machine_code_is_told_and_the_rest_is_read(folder: Path) -> None:
+    (folder / "42-0.cubin").write_bytes(SM_121.read_bytes()[:5000])
+    shutil.copy(SM_90, folder / "42-1.cubin")
+    cubins = Cubins(folder)
+    assert cubins.find("scale", 8) == (HOPPER,)
+    [lost] = cubins.lost
+    assert lost.startswith("machine code: ")
+    assert "42-0.cubin" in lost
+
+
+def test_half_written_machine_code_is_not_looked_at(folder: Path) -> None:
+    (folder / "42-0.cubin.part").write_bytes(b"half")
+    assert Cubins(folder).lost == []
+
+
+def kernels(*rows: tuple[str, int]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["name", "registers"])
+    return frame.astype({"name": "category"})
+
+
+def test_the_column_of_the_kernels(folder: Path) -> None:
+    shutil.copy(SM_90, folder / "42-0.cubin")
+    shutil.copy(SM_121, folder / "42-1.cubin")
+    symbols = {"void add<int>(int*, int)": ADD, "mix": "mix"}
+    found = Cubins(folder).of_kernels(
+        kernels(
+            ("mix", 40), ("mix", 32), ("void add<int>(int*, int)", 8), ("mix", 40), ("scale", 8)
+        ),
+        symbols,
+    )
+    assert found == [SPARK, HOPPER, f"{HOPPER} {SPARK}", SPARK, ""]
+    assert Cubins(folder).of_kernels(kernels(), symbols) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"functions": {"a": "b", "c": 5}}', {"a": "b"}),
+        ('{"functions": []}', {}),
+        ('{"names": {}}', {}),
+        ("[]", {}),
+        ("{", {}),
+        ("[" * 100_000, {}),
+        ("\udcff", {}),
+        (None, {}),
+    ],
+)
+def test_the_functions_of_names(tmp_path: Path, text: str | None, expected: Any) -> None:
+    path = tmp_path / "rank0.00000.names.json"
+    if text is not None:
+        path.write_bytes(text.encode(errors="surrogateescape"))
+    assert function_symbols(path) == expected
+
+
+def _recorded(tmp_path: Path) -> Bundle:
+    rows = [
+        *kernel("mix", 100, 200, 1, 50, **{"registers per thread": 32}),
+        *kernel("void add<int>(int*, int)", 300, 400, 2, 60, **{"registers per thread": 8}),
+        *kernel("elsewhere", 500, 600, 3, 70),
+    ]
+    recorded = Recorded({0: [Piece([step(0, 0, 900)], (), kineto(*rows))]})
+    pieces = recorded.write(tmp_path / "b")
+    cubins_folder(pieces).mkdir()
+    shutil.copy(SM_90, cubins_folder(pieces) / "42-0.cubin")
+    functions = {"mix": "mix", "void add<int>(int*, int)": ADD, "elsewhere": "elsewhere"}
+    write_json(pieces, names_name("rank0", 0), {"functions": functions})
+    return assemble(tmp_path / "b", state="complete")
+
+
+def test_a_bundle_points_from_kernels_to_code(tmp_path: Path) -> None:
+    bundle = _recorded(tmp_path)
+    assert [str(name) for name in bundle.frame("kernels", 0)["cubin"]] == [HOPPER, HOPPER, ""]
+    [row] = bundle.frame("cubins", 0).itertuples()
+    assert (row.hash, row.source, row.functions) == (HOPPER, "driver", f"{ADD}\nmix")
+    assert (bundle.path / CUBINS_FOLDER / f"{HOPPER}.cubin").read_bytes() == SM_90.read_bytes()
+    assert json.loads((bundle.path / "meta.json").read_text())["lost"] == []
