@@ -228,7 +228,8 @@ def test_staged_package_is_found_by_a_plain_python(tmp_path: Path) -> None:
     source = Path(spark_prof.profiler.__path__[0]).parent
     staged = folder / "spark_prof"
     copies = {path.relative_to(staged) for path in staged.rglob("*") if path.is_file()}
-    assert copies == {path.relative_to(source) for path in source.rglob("*.py")}
+    wanted = {path.relative_to(source) for path in source.rglob("*.py")}
+    assert copies == wanted | {Path("profiler/backends/capture.c")}
     assert all((staged / path).read_bytes() == (source / path).read_bytes() for path in copies)
     modes = {path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}
     assert modes == {0o755, 0o644}

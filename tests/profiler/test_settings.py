@@ -9,7 +9,10 @@ import pytest
 
 from spark_prof.profiler.settings import DEFAULT_STEPS, ENVIRONMENT, Settings
 
-SOME = Settings("/tmp/b c", 7, 3, True, "none", 4, ("flush", "ranges"))
+SOME = Settings(
+    "/tmp/b c", 7, 3, True, "none", steady=True, batch_sizes=(1, 8), stretch=25, period=50,
+    steps_per_piece=4, faults=("flush", "ranges"), counters=True, run="a run",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", [Settings("/b"), SOME])
@@ -21,8 +24,22 @@ def test_settings_survive_the_way(settings: Settings) -> None:
 
 def test_what_nobody_says_has_a_default() -> None:
     settings = Settings.from_json('{"bundle": "/b"}')
-    assert settings == Settings("/b", steps=DEFAULT_STEPS, backend="torch")
+    assert settings == Settings("/b", steps=DEFAULT_STEPS, backend="auto")
     assert settings.folder == Path("/b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (Settings("/b", steps=50), 50),
+        (Settings("/b", steps=50, steady=True, batch_sizes=(1, 8)), 100),
+        (Settings("/b", steps=50, steady=True), 0),
+        (Settings("/b", steps=0, steady=True, batch_sizes=(1,)), 0),
+    ],
+)
+def test_after_how_many_steps_the_window_closes(settings: Settings, steps: int) -> None:
+    """0 where only somebody outside can tell."""
+    assert settings.watched_steps == steps
 
 
 def test_fields_of_a_newer_spark_prof_are_left_out() -> None:

@@ -177,3 +177,36 @@ def test_no_meta(folder: Path) -> None:
 @pytest.mark.parametrize(("name", "says"), [(STEPS, "is no folder"), ("x", "does not exist")])
 def test_what_is_no_folder(folder: Path, name: str, says: str) -> None:
     assert says in refused(folder / name)
+
+
+def _without(folder: Path, table: str, *columns: str) -> None:
+    path = folder / table_file(table, 0)
+    pq.write_table(pq.read_table(path, partitioning=None).drop(list(columns)), path)
+
+
+def test_a_bundle_from_before_a_column_was_added_is_read_with_its_default(folder: Path) -> None:
+    _without(folder, "steps", "watched")
+    _without(folder, "kernels", "cubin")
+    bundle = Bundle(folder)
+    for table in ("steps", "kernels"):
+        assert bundle.arrow(table, 0).schema.equals(TABLES[table].schema)
+    assert bundle.frame("steps", 0)["watched"].tolist() == [True, True]
+    found = bundle.frame("kernels", 0, ["cubin", "name"])
+    assert list(found) == ["cubin", "name"]
+    assert set(found["cubin"]) == {""}
+    assert bundle.frame("kernels", 0, ["cubin"]).shape == (4, 1)
+    assert list(bundle.frame("steps", 0, ["step"])) == ["step"]
+
+
+def test_a_bundle_without_rows_from_before_a_column_was_added(folder: Path) -> None:
+    path = folder / table_file("kernels", 0)
+    pq.write_table(pq.read_table(path, partitioning=None).drop(["cubin"])[:0], path)
+    tables = json.loads((folder / META_FILE).read_text())["tables"]
+    change(folder, tables=tables | {path.name: 0})
+    assert list(Bundle(folder).frame("kernels", 0)) == TABLES["kernels"].schema.names
+
+
+@pytest.mark.parametrize("column", ["bytes", "name"])
+def test_a_column_that_was_always_there_may_not_be_missing(folder: Path, column: str) -> None:
+    _without(folder, "kernels", column)
+    assert "does not hold" in refused(folder)

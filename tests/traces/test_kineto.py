@@ -46,6 +46,7 @@ def test_a_kernel_and_its_launch(read: Any) -> None:
             "name": "gemm", "kind": "kernel", "start_ns": ORIGIN + 500, "end_ns": ORIGIN + 900,
             "device": 0, "stream": 7, "correlation": 3, "graph_node": 77, "grid": "4,2,1",
             "block": "128,1,1", "registers": 64, "shared_bytes": 1024, "bytes": 0,
+            "cubin": "",
         }
     ]  # fmt: skip
     assert trace.launches.to_dict("records") == [

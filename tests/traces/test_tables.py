@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from spark_prof.traces.pieces import ENGINE_DTYPE, STEP_DTYPE
-from spark_prof.traces.tables import TABLES, Table, empty_table
+from spark_prof.traces.pieces import COUNTER_DTYPE, ENGINE_DTYPE, STEP_DTYPE
+from spark_prof.traces.tables import TABLES, Column, Table, empty_table
 
 COLUMNS = {
     "kernels": "name:s kind:s start_ns:8 end_ns:8 part:4 device:4 stream:8 correlation:8 "
-    "graph_node:8 step:4 module:4 layer:4 grid:s block:s registers:4 shared_bytes:4 bytes:8",
+    "graph_node:8 step:4 module:4 layer:4 grid:s block:s registers:4 shared_bytes:4 bytes:8 "
+    "cubin:s",
     "steps": "step:4 key:8 phase:s start_ns:8 end_ns:8 prefill_requests:4 prefill_tokens:4 "
-    "decode_requests:4 decode_tokens:4 context_tokens:8 piece:4",
+    "decode_requests:4 decode_tokens:4 context_tokens:8 piece:4 watched:b",
     "engine": "key:8 schedule_ns:8 update_ns:8 scheduled_tokens:4 output_tokens:4 "
     "output_requests:4 unfinished:4",
     "ranges": "module:4 start_ns:8 end_ns:8 thread:8 step:4",
@@ -19,11 +21,18 @@ COLUMNS = {
     "layers": "path:t type:t layer:4 component:s quant_method:t kernel:t weight_dtype:t shape:t "
     "bytes:8 parameters:t",
     "host": "name:s start_ns:8 end_ns:8 thread:8 correlation:8",
+    "graph_nodes": "node:8 original:8 graph:8 created_ns:8 module:4 layer:4 capture:4",
+    "captures": "capture:4 start_ns:8 end_ns:8 tokens:4 mode:s",
+    "cubins": "hash:t bytes:8 source:s functions:t",
+    "counters": "start_ns:8 end_ns:8 dram_read_bytes:f dram_write_bytes:f tensor_active:f "
+    "sm_active:f warps_active:f",
+    "overhead": "name:s start_ns:8 end_ns:8",
     "log": "time_ns:8 process:t message:t",
 }
-"""The schema of bundles: who changes it changes spark_prof.traces.bundle.SCHEMA too."""
+"""The schema of bundles: who changes it changes spark_prof.traces.bundle.SCHEMA too, but for
+columns that are added with a default."""
 
-SHORT = {"int32": "4", "int64": "8", "string": "t"}
+SHORT = {"int32": "4", "int64": "8", "string": "t", "bool": "b", "double": "f"}
 
 
 def test_the_schema_of_bundles() -> None:
@@ -56,3 +65,46 @@ def test_the_recorded_arrays_fill_their_tables() -> None:
     steps = {column.name for column in TABLES["steps"].columns}
     assert set(STEP_DTYPE.names or ()) - {"thread"} == steps - {"piece"}
     assert list(ENGINE_DTYPE.names or ()) == TABLES["engine"].schema.names
+    assert list(COUNTER_DTYPE.names or ()) == TABLES["counters"].schema.names
+
+
+def _older(*names: str) -> pa.Schema:
+    """The schema of `GROWN` as far as these columns."""
+    return pa.schema([GROWN.schema.field(name) for name in names])
+
+
+GROWN = Table(
+    "grown",
+    "a table that got two columns later",
+    (
+        Column("old", pa.int64(), "there from the beginning"),
+        Column("text", pa.string(), "later", ""),
+        Column("flag", pa.bool_(), "later still", False),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("schema", "later"),
+    [
+        (GROWN.schema, []),
+        (_older("old", "text"), ["flag"]),
+        (_older("old"), ["text", "flag"]),
+        (_older("text", "flag"), None),
+        (_older("text", "old", "flag"), None),
+        (pa.schema([]), None),
+        (GROWN.schema.append(pa.field("strange", pa.int64())), None),
+        (pa.schema([pa.field("old", pa.int32())]), None),
+    ],
+)
+def test_files_from_before_a_column_was_added(schema: pa.Schema, later: list[str] | None) -> None:
+    found = GROWN.later_columns(schema)
+    assert (None if found is None else [column.name for column in found]) == later
+
+
+def test_columns_that_came_later_have_a_default() -> None:
+    """Bundles of the first release are read with them."""
+    later = {
+        f"{t.name}.{c.name}" for t in TABLES.values() for c in t.columns if c.default is not None
+    }
+    assert later == {"kernels.cubin", "steps.watched"}

@@ -16,7 +16,7 @@ import pytest
 from spark_prof.profiler.backends import native as native_module
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
 from spark_prof.traces.pieces import NODE_DTYPE
-from spark_prof.traces.readers.cupti_blocks import HEADER, MAGIC
+from spark_prof.traces.readers.cupti_blocks import HEADER, MAGIC, read_records
 
 from .conftest import MakeFake
 from .fake import FakeCupti
@@ -116,6 +116,17 @@ def test_records_that_were_dropped_last_are_told_too(
         cupti.drop(3)
         cupti.deliver(b"")
     assert blocks(tmp_path / "raw") == [(130000, 0, b"records"), (130000, 3, b"")]
+
+
+def test_a_file_of_nothing_but_drops_is_read(
+    prepared: Native, cupti: FakeCupti, tmp_path: Path
+) -> None:
+    with written(prepared, tmp_path / "raw"):
+        cupti.drop(3)
+        cupti.deliver(b"")
+    lost: list[str] = []
+    assert sum(records.count(10) for records in read_records(tmp_path / "raw", lost)) == 0
+    assert lost == ["CUPTI dropped 3 records since the process began to record"]
 
 
 def test_a_buffer_that_never_was_one(prepared: Native, cupti: FakeCupti) -> None:
