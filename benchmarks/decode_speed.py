@@ -43,7 +43,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.file:
         names = Path(str(options.file).replace(".activity.bin", ".names.json"))
-        count = sum(len(p) for r in read_records(options.file, []) for p in places(r))
+        count = sum(map(len, read_records(options.file, [])))
         show(options.file.name, count, best(lambda: read_cupti(options.file, names)))
         return 0
     with tempfile.TemporaryDirectory() as temporary:
@@ -66,11 +66,6 @@ def main() -> int:
         show("the same in no order", 2 * half, best(lambda: read_cupti(path, names)), floor)
     print(f"peak memory of it all: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB")
     return int(len(kernels) / found < BAR)
-
-
-def places(records: Any) -> list[Any]:
-    """Where the records of each kind begin."""
-    return list(records._found.places.values())
 
 
 def make_records(count: int) -> tuple[Any, Any]:

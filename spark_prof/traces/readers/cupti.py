@@ -10,7 +10,8 @@ from pathlib import Path
 
 import orjson
 
-from spark_prof.traces.readers.cupti_blocks import read_records
+from spark_prof.traces.readers.cupti_blocks import map_records
+from spark_prof.traces.readers.cupti_parts import take_parts
 from spark_prof.traces.readers.cupti_rows import Rows
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import empty_frame
@@ -32,8 +33,9 @@ def read_cupti(path: Path, names: Path) -> Trace:
     """
     lost: list[str] = []
     rows = Rows(*_read_names(names, lost), path.stat().st_size if path.is_file() else 0)
-    for records in read_records(path, lost):
-        rows.add(records)
+    for parts in map_records(path, lost, take_parts):
+        for part in parts:
+            rows.add(part)
     return Trace(
         gpu=rows.gpu(),
         launches=rows.launches(),

@@ -1,17 +1,17 @@
-"""Reads the files of raw CUPTI buffers that a recorded worker writes (docs/bundle.md).
-
-Buffers are looked at one after another and in their own memory, which is used again: arrays of
-records are only good until the next ones are asked for.
-"""
+"""Reads the files of raw CUPTI buffers that a recorded worker writes (docs/bundle.md)."""
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,14 @@ from spark_prof.traces.readers.cupti_records import (
 )
 from spark_prof.traces.readers.cupti_walk import Found, walk
 
-__all__ = ["HEADER", "MAGIC", "Records", "name_pointers", "read_records"]
+__all__ = ["HEADER", "MAGIC", "Records", "map_records", "name_pointers", "read_records"]
+
+T = TypeVar("T")
 
 MAGIC = b"SPCUPTI1"
 HEADER = struct.Struct("<8sIIQQ")
 """Magic, libcupti's version, 0, bytes that follow, records dropped in the process so far."""
+_MOST_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -49,19 +52,61 @@ class Records:
         """How many records of that kind there are."""
         return len(self._found.places.get(kind, ()))
 
+    def __len__(self) -> int:
+        return sum(map(len, self._found.places.values()))
+
 
 def read_records(path: Path, lost: list[str]) -> Iterator[Records]:
     """All records of the file; what it lacks is added to `lost`.
+
+    The memory of the records is used again: they are only good until the next ones are asked for.
 
     Raises:
         CommandError: the file cannot be read, is no such file, or comes from a libcupti whose
             records are not known.
     """
-    try:
-        with path.open("rb", buffering=0) as file:
-            yield from _read(file.fileno(), path, lost)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    memory = _Memory()
+    with _opened(path) as file:
+        for buffer in _buffers(file, path, lost):
+            data = memory.fill(file, buffer, path)
+            yield from _records(data, buffer.version, path, lost)
+
+
+def map_records(path: Path, lost: list[str], work: Callable[[Records], T]) -> Iterator[T]:
+    """What `work` makes of all records of the file, in their order; it runs on several threads.
+
+    The memory of the records is used again: `work` must not keep any of it.
+
+    Raises:
+        CommandError: as `read_records`.
+    """
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    local = threading.local()
+
+    def one(file: int, buffer: _Buffer) -> tuple[list[T], list[str]]:
+        if not hasattr(local, "memory"):
+            local.memory = _Memory()
+        mine: list[str] = []
+        data = local.memory.fill(file, buffer, path)
+        return [work(r) for r in _records(data, buffer.version, path, mine)], mine
+
+    pending: deque[Future[tuple[list[T], list[str]]]] = deque()
+
+    def oldest() -> list[T]:
+        found, mine = pending.popleft().result()
+        lost.extend(mine)
+        return found
+
+    with _opened(path) as file, ThreadPoolExecutor(threads) as pool:
+        try:
+            for buffer in _buffers(file, path, lost):
+                pending.append(pool.submit(one, file, buffer))
+                if len(pending) > threads:
+                    yield from oldest()
+            while pending:
+                yield from oldest()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def name_pointers(path: Path) -> set[int]:
@@ -78,46 +123,72 @@ def name_pointers(path: Path) -> set[int]:
     return found - {0}
 
 
-def _read(file: int, path: Path, lost: list[str]) -> Iterator[Records]:
+@dataclass(frozen=True)
+class _Buffer:
+    """Where a buffer lies in the file, in bytes."""
+
+    at: int
+    size: int
+    version: int
+
+
+class _Memory:
+    """Memory for one buffer after another: taking it anew for each costs as much as reading."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def fill(self, file: int, buffer: _Buffer, path: Path) -> npt.NDArray[np.uint8]:
+        """The content of the buffer, until the next one is filled in."""
+        if len(self._bytes) < buffer.size:
+            self._bytes = bytearray(buffer.size)
+        rest, at = memoryview(self._bytes)[: buffer.size], buffer.at
+        while len(rest):
+            count = os.preadv(file, [rest], at)
+            if not count:
+                raise CommandError(f"{path} became shorter while it was read")
+            rest, at = rest[count:], at + count
+        return np.frombuffer(self._bytes, np.uint8, buffer.size)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        with path.open("rb", buffering=0) as file:
+            yield file.fileno()
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _buffers(file: int, path: Path, lost: list[str]) -> Iterator[_Buffer]:
+    """The whole buffers of the file."""
     size = os.fstat(file).st_size
-    memory = bytearray()
     at = dropped = 0
     while at < size:
-        header = os.read(file, HEADER.size)
-        at += HEADER.size
+        header = os.pread(file, HEADER.size, at)
         if len(header) < HEADER.size:
             lost.append(f"{path.name} was cut off: its last buffer is missing")
             break
         magic, version, _, length, dropped_now = HEADER.unpack(header)
         if magic != MAGIC:
-            if at == HEADER.size:
+            if at == 0:
                 raise CommandError(f"{path} is no file of CUPTI buffers")
-            lost.append(f"{path.name} is damaged: {size - at + HEADER.size} bytes were skipped")
+            lost.append(f"{path.name} is damaged: {size - at} bytes were skipped")
             break
+        at += HEADER.size
         if length > size - at:
             lost.append(f"{path.name} was cut off: its last buffer of {length} bytes is missing")
             break
-        dropped = dropped_now
         if version < OLDEST:
             raise CommandError(
                 f"{path} was written by libcupti {version}, older than CUDA 12.4: it is not known "
                 "how its records look"
             )
-        if len(memory) < length:
-            memory = bytearray(length)
-        _fill(file, memoryview(memory)[:length], path)
+        dropped = dropped_now
+        yield _Buffer(at, length, version)
         at += length
-        yield from _records(np.frombuffer(memory, np.uint8, length), version, path, lost)
     if dropped:
         lost.append(f"CUPTI dropped {dropped} records since the process began to record")
-
-
-def _fill(file: int, buffer: memoryview, path: Path) -> None:
-    while len(buffer):
-        count = os.readv(file, [buffer])
-        if not count:
-            raise CommandError(f"{path} became shorter while it was read")
-        buffer = buffer[count:]
 
 
 def _records(

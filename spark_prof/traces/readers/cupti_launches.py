@@ -6,6 +6,8 @@ them apart are mixed into one number a record, and only the different numbers ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,41 @@ import pandas as pd
 
 from spark_prof.traces.readers.growing import Names
 
-__all__ = ["Launches"]
+__all__ = ["Distinct", "Launches", "distinct", "distinct_launches"]
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, as hashes often use
 _SHAPE = "gridX_to_dynamicSharedMemory"
 _WORDS = 4
+_MOST_SHARED = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """What tells some rows apart.
+
+    Attributes:
+        codes: for each row which of the keys it has.
+        keys: the different keys.
+        rows: for each key a record that has it; None where the key says everything.
+    """
+
+    codes: npt.NDArray[np.int64]
+    keys: list[int]
+    rows: Any = None
+
+
+def distinct(values: npt.NDArray[Any]) -> Distinct:
+    """The different values."""
+    codes, found = pd.factorize(values)
+    return Distinct(codes, found.tolist())
+
+
+def distinct_launches(rows: Any) -> Distinct:
+    """The different launches among kernel records."""
+    found = distinct(_mixed(rows))
+    first = np.empty(len(found.keys), np.int64)
+    first[found.codes[::-1]] = np.arange(len(rows) - 1, -1, -1)
+    return replace(found, rows=rows[first])
 
 
 class Launches:
@@ -37,37 +69,26 @@ class Launches:
         self.grids, self.blocks = Names(str), Names(str)
         self.grids.number("")
         self.blocks.number("")
-        self._number: dict[int, int] = {}
-        self._columns: dict[str, list[int]] = {
-            name: [] for name in ("name", "grid", "block", "shared_bytes")
-        }
+        self._seen: dict[int, tuple[int, int, int, int]] = {}
 
-    def describe(self, rows: Any, into: dict[str, npt.NDArray[Any]]) -> None:
-        """Writes name, grid, block and shared_bytes of these kernel records."""
-        codes, found = pd.factorize(_mixed(rows))
-        keys = found.tolist()
-        if not self._number.keys() >= set(keys):
-            first = np.empty(len(keys), np.int64)
-            first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-            for key, row in zip(keys, rows[first], strict=True):
-                if key not in self._number:
-                    self._add(key, row)
-        numbers = [self._number[key] for key in keys]
-        for name, values in self._columns.items():
-            mine = np.array([values[number] for number in numbers], np.int32)
-            mine.take(codes, out=into[name], mode="clip")
+    def describe(self, found: Distinct, into: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Writes name, grid, block and shared_bytes of these launches."""
+        for key, row in zip(found.keys, found.rows, strict=True):
+            if key not in self._seen:
+                self._seen[key] = self._columns(row)
+        values = np.array([self._seen[key] for key in found.keys], np.int32).reshape(-1, 4)
+        for index, name in enumerate(("name", "grid", "block", "shared_bytes")):
+            mine = np.ascontiguousarray(values[:, index])
+            mine.take(found.codes, out=into[name], mode="clip")
 
-    def _add(self, key: int, row: Any) -> None:
-        self._number[key] = len(self._number)
+    def _columns(self, row: Any) -> tuple[int, int, int, int]:
         shared = int(row["staticSharedMemory"]) + int(row["dynamicSharedMemory"])
-        values = {
-            "name": self._names.code(int(row["name"])),
-            "grid": self.grids.number(f"{row['gridX']},{row['gridY']},{row['gridZ']}"),
-            "block": self.blocks.number(f"{row['blockX']},{row['blockY']},{row['blockZ']}"),
-            "shared_bytes": min(shared, np.iinfo(np.int32).max),
-        }
-        for name, value in values.items():
-            self._columns[name].append(value)
+        return (
+            self._names.code(int(row["name"])),
+            self.grids.number(f"{row['gridX']},{row['gridY']},{row['gridZ']}"),
+            self.blocks.number(f"{row['blockX']},{row['blockY']},{row['blockZ']}"),
+            max(min(shared, _MOST_SHARED), -_MOST_SHARED),
+        )
 
 
 def _mixed(rows: Any) -> npt.NDArray[np.uint64]:

@@ -77,7 +77,7 @@ def walk(words: Words, sizes: Sequence[int]) -> Iterator[Found]:
         if count + len(kinds) >= _MOST or at >= len(words) or problem:
             of, found = np.frombuffer(kinds, np.uint8), np.frombuffer(begins, np.int64)
             for kind in set(kinds):
-                places[kind].append(found[of == kind])
+                places[kind].insert(0, found[of == kind])
             yield Found({k: _sorted(v) * 4 for k, v in places.items()}, at * 4, problem)
             places.clear()
             kinds, begins, count = bytearray(), array("q"), 0
@@ -86,7 +86,7 @@ def walk(words: Words, sizes: Sequence[int]) -> Iterator[Found]:
 def _sorted(parts: list[Places]) -> Places:
     """All of them in the order of the buffer."""
     every = np.concatenate(parts)
-    if len(parts) > 1:
+    if (every[1:] < every[:-1]).any():
         every.sort()
     return every
 

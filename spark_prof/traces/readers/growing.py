@@ -24,16 +24,6 @@ class Names:
         self._by_value: dict[int, int] = {}
         self._by_name: dict[str, int] = {}
 
-    def codes(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        """The number of each value's name."""
-        codes, uniques = pd.factorize(values)
-        found = uniques.tolist()
-        known = self._by_value
-        if not known.keys() >= set(found):
-            for value in found:
-                self.code(value)
-        return np.array([known[value] for value in found], np.int32).take(codes)
-
     def code(self, value: int) -> int:
         """The number of the value's name."""
         if value not in self._by_value:
