@@ -70,8 +70,13 @@ KERNELS = Table(
         Column("correlation", pa.int64(), "joins `host.correlation` of the same rank; -1 for none"),
         Column("graph_node", pa.int64(), "CUDA graph node id; 0 outside graphs or where unknown"),
         Column("step", pa.int32(), "`steps.step` that launched it, -1 for none"),
-        Column("module", pa.int32(), "`modules.module` open at its launch, -1 for none"),
-        Column("layer", pa.int32(), "decoder layer open at its launch, -1 for none"),
+        Column(
+            "module",
+            pa.int32(),
+            "`modules.module` open at its launch, or in a graph when its node was created; "
+            "-1 for none",
+        ),
+        Column("layer", pa.int32(), "decoder layer open then, -1 for none"),
         Column("grid", NAMES, "launch grid as `x,y,z`; empty for operators and copies"),
         Column("block", NAMES, "threads per block as `x,y,z`; empty for operators and copies"),
         Column("registers", pa.int32(), "registers per thread, 0 where unknown"),
