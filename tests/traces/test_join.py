@@ -11,11 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_prof.traces.graph_nodes import GraphNodes
 from spark_prof.traces.join import JoinedPiece, join_piece
 from spark_prof.traces.pieces import EVENT_DTYPE, STEP_DTYPE
 from spark_prof.traces.readers.kineto import read_kineto
 from tests.support import (
     ATTENTION,
+    FINISH,
     LAYER,
     MODEL,
     MODULES,
@@ -44,13 +46,14 @@ def join(tmp_path: Path) -> Callable[..., JoinedPiece]:
         trace: str | None,
         steps: Sequence[dict[str, int]] = (step(3, 0, 1000), step(4, 2000, 3000)),
         events: Sequence[tuple[int, int]] = EVENTS,
+        nodes: GraphNodes | None = None,
     ) -> JoinedPiece:
         path = tmp_path / "trace.json"
         if trace is not None:
             path.write_text(trace)
         log = np.array(sorted(events, key=lambda pair: pair[0]), EVENT_DTYPE)
         read = partial(read_kineto, path) if path.exists() else lambda: None
-        return join_piece(rows(STEP_DTYPE, *steps), log, MODULES, read, 6)
+        return join_piece(rows(STEP_DTYPE, *steps), log, MODULES, read, 6, nodes)
 
     return joiner
 
@@ -109,6 +112,64 @@ def test_a_graph_kernel_has_its_step_and_not_the_module_that_replays_it(
 ) -> None:
     trace = kineto(kernel("k", 600, 700, 1, 350, api=api), kernel("q", 700, 800, 2, 350))
     assert placed(join(trace).kernels) == [("k", 3, -1, -1), ("q", 3, QKV, 0)]
+
+
+def _in_graph(name: str, node: int, start: int) -> dict[str, Any]:
+    return event("kernel", name, start, start + 10, 7, correlation=1, device=0, stream=7,
+                 **{"graph node id": node})  # fmt: skip
+
+
+def test_kernels_of_a_graph_have_the_place_of_their_nodes(join: Any) -> None:
+    frame = pd.DataFrame({"node": [70, 80, 90], "module": [QKV, LAYER, -1], "layer": [0, 0, -1]})
+    trace = kineto(
+        event("cuda_runtime", "cudaGraphLaunch", 50, 55, correlation=1),
+        _in_graph("qkv", 70, 2600),
+        _in_graph("outside", 90, 2610),
+        _in_graph("unseen", 75, 2620),
+        _in_graph("layer", 80, 2630),
+        *kernel("eager", 2640, 2650, 2, 550),
+    )
+    assert placed(join(trace, nodes=GraphNodes(frame)).kernels) == [
+        ("qkv", 3, QKV, 0), ("outside", 3, -1, -1), ("unseen", 3, -1, -1), ("layer", 3, LAYER, 0),
+        ("eager", 3, ATTENTION, 0),
+    ]  # fmt: skip
+
+
+def test_without_nodes_kernels_of_a_graph_have_no_place(join: Any) -> None:
+    launch = event("cuda_runtime", "cudaGraphLaunch", 50, 55, correlation=1)
+    trace = kineto(launch, _in_graph("k", 70, 2600))
+    for nodes in (None, GraphNodes(pd.DataFrame({"node": [], "module": [], "layer": []}))):
+        assert placed(join(trace, nodes=nodes).kernels) == [("k", 3, -1, -1)]
+
+
+def test_what_follows_the_graph_of_the_whole_model_finishes_the_step(join: Any) -> None:
+    """The model is not called then, so that nothing else says where it ends."""
+    trace = kineto(
+        kernel("prepare", 600, 650, 1, 100),
+        kernel("inside", 700, 750, 2, 200, api="cudaGraphLaunch"),
+        kernel("finish", 800, 850, 3, 300),
+        kernel("prepare", 2600, 2650, 4, 2100),
+        kernel("inside", 2700, 2750, 5, 2200, api="cudaGraphLaunch"),
+        kernel("finish", 2800, 2850, 6, 2300),
+    )
+    found = join(trace, events=[*call(PREPARE, 0, 900), *call(PREPARE, 2000, 2900)]).kernels
+    assert placed(found) == [
+        (name, number, module, -1)
+        for number in (3, 4)
+        for name, module in (("prepare", PREPARE), ("inside", -1), ("finish", FINISH))
+    ]
+
+
+def test_pieces_of_the_model_do_not_end_it(join: Any) -> None:
+    trace = kineto(
+        kernel("piece", 600, 650, 1, 150, api="cudaGraphLaunch"),
+        kernel("between", 700, 750, 2, 550),
+        kernel("prepare", 2600, 2650, 3, 2100),
+    )
+    found = join(trace, events=[*EVENTS, *call(PREPARE, 2000, 2900)]).kernels
+    assert placed(found) == [
+        ("piece", 3, -1, -1), ("between", 3, ATTENTION, 0), ("prepare", 4, PREPARE, -1),
+    ]  # fmt: skip
 
 
 def test_operators_belong_to_where_they_ran(join: Any) -> None:
