@@ -71,8 +71,9 @@ def join_piece(
     except CommandError as error:
         lost.append(str(error))
     else:
-        if trace is None and len(steps):
-            lost.append(f"{len(steps)} steps have no kernels, the backend wrote none")
+        watched = int(steps["watched"].sum())
+        if trace is None and watched:
+            lost.append(f"{watched} steps have no kernels, the backend wrote none")
         if trace is not None:
             kernels, host = _kernels(trace, steps, timeline, thread), trace.launches
             kernels = _from_nodes(kernels, nodes)

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_prof.profiler import worker as worker_module
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.steady import SteadyWindow
 from spark_prof.profiler.targets import PHASE_MODULES
+from spark_prof.profiler.window import State, Take
 from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.pieces import pieces_folder
 
@@ -143,6 +146,97 @@ def test_only_wanted_steps(
     recording.finish()
     found = steps(pieces)
     assert (sum(map(len, found)) if isinstance(wanted, int) else found) == wanted
+
+
+class Backend:
+    """Notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def start(self, piece: int) -> None:
+        self.calls.append(f"start {piece}")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def discard(self) -> None:
+        self.calls.append("discard")
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
+    made = Backend()
+    monkeypatch.setattr(worker_module, "choose_backend", lambda *_: ("cupti", made))
+    return made
+
+
+def test_watched_and_timed_steps_take_turns(record: Record, pieces: Path, backend: Backend) -> None:
+    """Watching ends with each stretch; a piece holds the timed steps before its watched ones."""
+    worker, plain = Worker(), Worker()
+    recording = record(worker, stretch=2, period=5, steps=5, steps_per_piece=100)
+    batches = [*map(decode, range(5, 20))]
+    assert [run(worker, b) for b in batches] == [run(plain, b) for b in batches]
+    assert steps(pieces) == [[0, 1], [2, 3, 4, 5, 6], [7, 8, 9, 10]]
+    files = [pieces / f"rank0.0000{piece}.steps.npy" for piece in range(3)]
+    watched = [np.load(path)["watched"].tolist() for path in files]
+    assert watched == [[True] * 2, [False] * 3 + [True] * 2, [False] * 3 + [True]]
+    turns = [f"start {piece}" for piece in range(3)]
+    assert backend.calls == [turns[0], "stop", turns[1], "stop", turns[2], "stop", "discard"]
+    assert recording.window.closed
+    assert log(pieces) == []
+
+
+def test_ranges_are_only_logged_of_watched_steps(
+    record: Record, pieces: Path, backend: Backend
+) -> None:
+    """Marking calls is part of what watching costs."""
+    worker = Worker()
+    recording = record(worker, stretch=1, period=3, steps=0, steps_per_piece=100)
+    for output in map(decode, range(5, 11)):
+        run(worker, output)
+    recording.finish()
+    rows = [np.load(path) for path in sorted(pieces.glob("rank0.*.steps.npy"))]
+    found = np.concatenate(rows)
+    events = np.concatenate([np.load(path) for path in sorted(pieces.glob("rank0.*.events.npy"))])
+    for row in found:
+        inside = (events["time_ns"] >= row["start_ns"]) & (events["time_ns"] <= row["end_ns"])
+        assert inside.any() == row["watched"]
+
+
+def test_many_timed_steps_are_written_in_pieces_too(
+    record: Record, pieces: Path, backend: Backend
+) -> None:
+    worker = Worker()
+    recording = record(worker, stretch=1, period=10, steps=0, steps_per_piece=4)
+    for output in map(decode, range(5, 16)):
+        run(worker, output)
+    recording.finish()
+    assert steps(pieces) == [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+    assert backend.calls == ["start 0", "stop", "start 3", "stop", "discard"]
+
+
+def test_a_steady_window_is_the_settings_wish(
+    record: Record, pieces: Path, backend: Backend
+) -> None:
+    recording = record(Worker(), steady=True, batch_sizes=(1,), steps=3)
+    assert isinstance(recording.window, SteadyWindow)
+    assert recording.window.state is State.WAITING
+
+
+def test_a_steady_window_is_not_watched_before_it_wants_to(
+    record: Record, pieces: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes = iter([Take.SKIP, Take.SKIP, Take.WATCH, Take.WATCH, Take.SKIP])
+    monkeypatch.setattr(SteadyWindow, "wants", lambda *_: next(takes))
+    worker = Worker()
+    record(worker, steady=True, steps=0)
+    worker.compile_or_warm_up_model()
+    assert backend.calls == []
+    for output in map(decode, range(5, 10)):
+        run(worker, output)
+    assert backend.calls == ["start 0", "stop"]
+    assert steps(pieces) == [[0, 1]]
 
 
 def test_loading_and_empty_batches_are_no_steps(record: Record, pieces: Path) -> None:

@@ -135,6 +135,13 @@ def test_kernels_of_a_graph_have_the_place_of_their_nodes(join: Any) -> None:
     ]  # fmt: skip
 
 
+def test_steps_that_were_only_timed_lack_no_kernels(join: Any) -> None:
+    timed, watched = step(3, 0, 1000, watched=0), step(4, 2000, 3000)
+    assert join(None, (timed,)).lost == ()
+    assert join(None, (timed, watched)).lost == ("1 steps have no kernels, the backend wrote none",)
+    assert join(None, (timed, watched)).steps["watched"].tolist() == [False, True]
+
+
 def test_without_nodes_kernels_of_a_graph_have_no_place(join: Any) -> None:
     launch = event("cuda_runtime", "cudaGraphLaunch", 50, 55, correlation=1)
     trace = kineto(launch, _in_graph("k", 70, 2600))
