@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.profiler.backends.choose import early_native
+from spark_prof.profiler.backends.nsys_clock import mark_clock
 from spark_prof.profiler.engine import EngineRecording
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch
@@ -84,7 +85,8 @@ class Control:
 
     def _watch_graphs(self, worker: Any, settings: Settings, fence: Fence) -> None:
         """Watches the worker capture its graphs, which happens once and before any step."""
-        graphs = GraphWatch(worker, early_native(settings), fence)
+        mark = mark_clock if settings.backend == "nsys" else None
+        graphs = GraphWatch(worker, early_native(settings), fence, mark)
         graphs.install()
         self.graphs[id(worker)] = graphs
 

@@ -39,10 +39,18 @@ class GraphWatch:
         worker: the vLLM worker, constructed but not yet loaded.
         native: what keeps the nodes; None where nsys does, or nothing.
         fence: keeps faults away from the engine.
+        mark: called when the captures begin and end; marks nsys's clock.
     """
 
-    def __init__(self, worker: Any, native: Native | None, fence: Fence) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        native: Native | None,
+        fence: Fence,
+        mark: Callable[[], object] | None = None,
+    ) -> None:
         self._worker = worker
+        self._mark = mark or (lambda: None)
         self._native = native
         self._fence = fence
         self._marker = CallMarker(fence)
@@ -87,10 +95,12 @@ class GraphWatch:
         self._marker.mark([row.target for row in marked[first:]], first)
         self._watch_batches(model)
         self._watch_captures()
+        self._mark()
         self._marker.start()
 
     def _stop(self) -> None:
         self._marker.stop()
+        self._mark()
         while self._undo:
             self._undo.pop()()
         events = np.asarray(self._marker.take(), dtype=np.int64)

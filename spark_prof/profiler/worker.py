@@ -31,8 +31,8 @@ __all__ = ["WorkerRecording"]
 
 _PREPARE, _SAMPLE = 1, 3
 
-_VITAL = frozenset({"begin_step", "end_step", "flush"})
-"""Hooks without which a recording would only grow: when one fails, the recording ends."""
+_VITAL = frozenset({"begin_step", "end_step", "stop", "flush"})
+"""Hooks without which a recording would grow or go on: when one fails, the recording ends."""
 
 
 class WorkerRecording:

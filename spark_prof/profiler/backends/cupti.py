@@ -15,24 +15,20 @@ from spark_prof.profiler.backends.native import Native, NativeError
 from spark_prof.profiler.cubins import code_caches, copy_cached
 from spark_prof.traces.pieces import activity_name, cubins_folder, names_name, write_json
 from spark_prof.traces.readers.cupti_blocks import name_pointers
+from spark_prof.traces.readers.cupti_names import CALLS
+from spark_prof.traces.readers.cupti_records import (
+    COPY,
+    DRIVER_CALL,
+    FILL,
+    KERNELS,
+    OVERHEAD,
+    PEER_COPY,
+    RUNTIME_CALL,
+)
 
 __all__ = ["CuptiBackend"]
 
-_KERNELS, _COPIES, _FILLS, _PEER_COPIES, _OVERHEAD = 10, 1, 2, 22, 17
-_KINDS = (_KERNELS, _COPIES, _FILLS, _PEER_COPIES, _OVERHEAD)
-
-_RUNTIME_CALLS = (
-    211, 214, 269, 270, 430, 431, 505, 506,  # cudaLaunchKernel, Cooperative, ExC
-    311, 312,  # cudaGraphLaunch
-    31, 41, 43, 44, 45, 51, 161, 225, 235, 482, 483, 509, 510,  # cudaMemcpy, Memset and their Async
-)  # fmt: skip
-_DRIVER_CALLS = (
-    307, 442, 477, 478, 652, 653,  # cuLaunchKernel, Cooperative, Ex
-    514, 515,  # cuGraphLaunch
-    60, 62, 64, 216, 218, 220, 277, 279, 281, 306, 418, 421, 422, 423, 428, 430, 432,
-    319, 426, 776, 777, 796, 797,  # cuMemcpy and cuMemset, Async and peer to peer
-)  # fmt: skip
-"""Numbers of cupti_runtime_cbid.h and cupti_driver_cbid.h: the calls that start work."""
+_KINDS = (KERNELS[1], COPY, FILL, PEER_COPY, OVERHEAD)
 
 _BUFFER_BYTES = 4 << 20
 """CUPTI fills one buffer per thread while another is being written: a few of them are in use."""
@@ -55,7 +51,7 @@ class CuptiBackend:
         self._folder, self._process, self._piece = folder, process, 0
         self._file = -1
         self._offset_ns = self._failed_writes = 0
-        self._symbols: set[str] = set()
+        self._names: dict[int, tuple[str, str]] = {}
         native.prepare(_BUFFER_BYTES)
 
     def start(self, piece: int) -> None:
@@ -69,6 +65,8 @@ class CuptiBackend:
         self._native.flush(forced=True)  # what an earlier piece left behind
         self._native.write_to(self._file)
         self._failed_writes = self._native.statistics().failed_writes
+        # Were the process killed now, these names would be better than none.
+        self._write_names(drift=0)
         self._enable(True)
 
     def stop(self) -> None:
@@ -80,15 +78,10 @@ class CuptiBackend:
         self._native.flush(forced=True)
         self._close()
         drift = self._native.clock_offset_ns() - self._offset_ns
-        names = _names(name_pointers(self._path))
-        value = {
-            "clock_offset_ns": self._offset_ns + drift // 2,
-            "clock_drift_ns": drift,
-            "names": {str(pointer): shown for pointer, (shown, _) in names.items()},
-            "functions": dict(names.values()),
-        }
-        write_json(self._folder, names_name(self._process, self._piece), value)
-        self._keep_cached_code({symbol for _, symbol in names.values()})
+        added = _names(name_pointers(self._path) - self._names.keys())
+        self._names |= added
+        self._write_names(drift)
+        self._keep_cached_code({symbol for _, symbol in added.values()})
         failed = self._native.statistics().failed_writes - self._failed_writes
         if failed:
             raise NativeError(f"{failed} buffers could not be written")
@@ -101,13 +94,20 @@ class CuptiBackend:
             self._native.flush(forced=True)
             self._close()
 
+    def _write_names(self, drift: int) -> None:
+        value = {
+            "clock_offset_ns": self._offset_ns + drift // 2,
+            "clock_drift_ns": drift,
+            "names": {str(pointer): shown for pointer, (shown, _) in self._names.items()},
+            "functions": dict(self._names.values()),
+        }
+        write_json(self._folder, names_name(self._process, self._piece), value)
+
     def _keep_cached_code(self, symbols: set[str]) -> None:
         """Looks into the JIT caches for functions that no earlier piece had."""
-        added = symbols - self._symbols
         folder = cubins_folder(self._folder)
-        if added and folder.exists():
-            copy_cached(added, code_caches(os.environ), folder)
-        self._symbols |= added
+        if symbols and folder.exists():
+            copy_cached(symbols, code_caches(os.environ), folder)
 
     @property
     def _path(self) -> Path:
@@ -116,16 +116,13 @@ class CuptiBackend:
     def _enable(self, on: bool) -> None:
         for kind in _KINDS:
             self._native.activity(kind, on)
-        self._native.calls(_RUNTIME_CALLS, driver=False, on=on)
-        self._native.calls(_DRIVER_CALLS, driver=True, on=on)
+        self._native.calls(sorted(CALLS[RUNTIME_CALL]), driver=False, on=on)
+        self._native.calls(sorted(CALLS[DRIVER_CALL]), driver=True, on=on)
 
     def _close(self) -> None:
         self._native.write_to(-1)
         descriptor, self._file = self._file, -1
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.close(descriptor)  # made durable later, off the path of the steps
 
 
 def _synchronize() -> None:
