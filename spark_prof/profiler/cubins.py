@@ -36,14 +36,19 @@ def code_caches(environment: Mapping[str, str]) -> dict[str, Path]:
 
 
 def copy_cached(symbols: Collection[str], caches: Mapping[str, Path], folder: Path) -> int:
-    """Copies the cached cubins that are named after these functions; how many there were."""
+    """Copies the cached cubins that are named after these functions; how many were copied."""
     found = 0
     for source, cache in caches.items():
         for path in islice(_files(cache), _MOST_FILES):
             if path.suffix == ".cubin" and path.stem in symbols:
                 number = zlib.crc32(str(path).encode())
-                shutil.copyfile(path, folder / cached_cubin_name(source, number))
-                found += 1
+                target = folder / cached_cubin_name(source, number)
+                try:
+                    shutil.copyfile(path, target)
+                except OSError:  # gone meanwhile or not ours to read; no half of it may stay
+                    target.unlink(missing_ok=True)
+                else:
+                    found += 1
     return found
 
 

@@ -1,0 +1,146 @@
+"""Which backend watches: what was asked for, what works here, and what is said if it does not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spark_prof.profiler.backends import choose
+from spark_prof.profiler.backends.choose import choose_backend, early_native
+from spark_prof.profiler.backends.cupti import CuptiBackend
+from spark_prof.profiler.backends.native import Native, NativeError
+from spark_prof.profiler.process import Process
+from spark_prof.profiler.settings import Settings
+from spark_prof.traces.pieces import REFUSED_FILE, cubins_folder
+
+from .fake import FakeCupti
+
+On = Callable[[bool], None]
+
+
+@pytest.fixture
+def on_nvidia(monkeypatch: pytest.MonkeyPatch) -> On:
+    def platform(cuda: bool) -> None:
+        found = SimpleNamespace(current_platform=SimpleNamespace(is_cuda=lambda: cuda))
+        monkeypatch.setitem(sys.modules, "vllm.platforms", found)
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
+    monkeypatch.setattr(choose, "mark_clock", lambda: None)
+    platform(True)
+    return platform
+
+
+@pytest.fixture
+def works(native: Native, monkeypatch: pytest.MonkeyPatch) -> Native:
+    """The CUPTI of this process can be used."""
+    native.subscribe()
+    monkeypatch.setattr(choose, "load_native", lambda _: native)
+    return native
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: Path) -> Native:
+        raise NativeError("another profiler holds it")
+
+    monkeypatch.setattr(choose, "load_native", load)
+
+
+def wanted(tmp_path: Path, backend: str) -> tuple[Settings, Process]:
+    settings = Settings(str(tmp_path / "b"), backend=backend)
+    return settings, Process(settings, "rank0", 0)
+
+
+def log(process: Process) -> list[str]:
+    path = process.folder / "rank0.log.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line)["message"] for line in lines]
+
+
+def refusal(process: Process) -> str:
+    path = process.folder / REFUSED_FILE
+    return str(json.loads(path.read_text())["reason"]) if path.exists() else ""
+
+
+@pytest.mark.parametrize("backend", ["auto", "cupti"])
+def test_cupti_is_first_on_an_nvidia_gpu(
+    tmp_path: Path, on_nvidia: On, works: Native, cupti: FakeCupti, backend: str
+) -> None:
+    settings, process = wanted(tmp_path, backend)
+    assert early_native(settings) is works
+    assert cubins_folder(settings.pieces).is_dir()
+    cupti.module(b"code")
+    assert [path.read_bytes() for path in cubins_folder(settings.pieces).iterdir()] == [b"code"]
+    name, found = choose_backend(settings, process)
+    assert (name, type(found)) == ("cupti", CuptiBackend)
+    assert (log(process), refusal(process)) == ([], "")
+
+
+def test_torch_takes_its_place_and_the_log_says_why(
+    tmp_path: Path, on_nvidia: On, fails: None
+) -> None:
+    settings, process = wanted(tmp_path, "auto")
+    assert early_native(settings) is None
+    name, _ = choose_backend(settings, process)
+    assert name == "torch"
+    [line] = log(process)
+    assert "another profiler holds it" in line
+
+
+def test_cupti_by_name_is_refused_where_it_cannot_work(
+    tmp_path: Path, on_nvidia: On, fails: None
+) -> None:
+    settings, process = wanted(tmp_path, "cupti")
+    with pytest.raises(NativeError, match="another profiler"):
+        early_native(settings)
+    assert choose_backend(settings, process) == ("none", None)
+    assert refusal(process) == "the CUPTI backend cannot work: another profiler holds it"
+
+
+def test_cupti_by_name_is_refused_without_an_nvidia_gpu(tmp_path: Path, on_nvidia: On) -> None:
+    on_nvidia(False)
+    settings, process = wanted(tmp_path, "cupti")
+    assert early_native(settings) is None
+    assert choose_backend(settings, process) == ("none", None)
+    assert "needs an NVIDIA GPU" in refusal(process)
+
+
+def test_buffers_that_are_refused_let_torch_take_its_place(
+    tmp_path: Path, on_nvidia: On, works: Native, cupti: FakeCupti
+) -> None:
+    cupti.refuse("RegisterCallbacks", 39)
+    settings, process = wanted(tmp_path, "auto")
+    assert choose_backend(settings, process)[0] == "torch"
+    assert "another profiler holds it" in log(process)[0]
+
+
+@pytest.mark.parametrize(
+    ("backend", "cuda", "expected"),
+    [
+        ("auto", False, "torch"),
+        ("torch", True, "torch"),
+        ("torch", False, "torch"),
+        ("nsys", True, "nsys"),
+        ("none", True, "none"),
+    ],
+)
+def test_others_leave_cupti_alone(
+    tmp_path: Path, on_nvidia: On, monkeypatch: pytest.MonkeyPatch, backend: str, cuda: bool,
+    expected: str,
+) -> None:  # fmt: skip
+    def load(_: Path) -> Native:
+        pytest.fail("CUPTI was asked for")
+
+    monkeypatch.setattr(choose, "load_native", load)
+    on_nvidia(cuda)
+    settings, process = wanted(tmp_path, backend)
+    assert early_native(settings) is None
+    name, found = choose_backend(settings, process)
+    assert name == expected
+    assert (found is None) == (expected == "none")
+    assert (log(process), refusal(process)) == ([], "")

@@ -1,0 +1,108 @@
+"""Machine code in the caches of JIT compilers."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from spark_prof.profiler import cubins as cubins_module
+from spark_prof.profiler.cubins import code_caches, copy_cached
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (
+            {"HOME": "/home/u", "USER": "u"},
+            {
+                "triton": "/home/u/.triton/cache",
+                "inductor": "/tmp/torchinductor_u",
+                "vllm": "/home/u/.cache/vllm",
+                "flashinfer": "/home/u/.cache/flashinfer",
+            },
+        ),
+        (
+            {
+                "HOME": "/home/u", "TRITON_CACHE_DIR": "/t", "TORCHINDUCTOR_CACHE_DIR": "/i",
+                "VLLM_CACHE_ROOT": "/v", "FLASHINFER_WORKSPACE_BASE": "/f",
+            },
+            {"triton": "/t", "inductor": "/i", "vllm": "/v", "flashinfer": "/f/.cache/flashinfer"},
+        ),
+        ({"HOME": "/home/u", "XDG_CACHE_HOME": "/x"}, {"vllm": "/x/vllm"}),
+        ({"HOME": "/home/u", "XDG_CACHE_HOME": ""}, {"vllm": "/home/u/.cache/vllm"}),
+        ({}, {"triton": "/.triton/cache"}),
+    ],
+)  # fmt: skip
+def test_where_the_caches_are(
+    environment: Mapping[str, str], expected: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/tmp")
+    found = code_caches(environment)
+    assert {name: str(found[name]) for name in expected} == expected
+    assert set(found) == {"triton", "inductor", "vllm", "flashinfer"}
+
+
+def _cache(folder: Path, **files: str) -> Path:
+    for number, (name, content) in enumerate(files.items()):
+        path = folder / f"key{number}" / name.replace("__", ".")
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+    return folder
+
+
+def test_only_cubins_named_after_the_functions_are_copied(tmp_path: Path) -> None:
+    triton = _cache(tmp_path / "t", one__cubin="1", one__ptx="text", two__cubin="2", one="x")
+    inductor = _cache(tmp_path / "i", one__cubin="another")
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    caches = {"triton": triton, "inductor": inductor, "vllm": tmp_path / "nosuch"}
+    assert copy_cached({"one", "three"}, caches, folder) == 2
+    kept = {path.name.partition("-")[0]: path.read_text() for path in folder.iterdir()}
+    assert kept == {"triton": "1", "inductor": "another"}
+    assert all(path.suffix == ".cubin" for path in folder.iterdir())
+
+
+def test_one_name_in_two_places_is_copied_twice(tmp_path: Path) -> None:
+    """Triton compiles a function anew for other arguments, under the same name."""
+    triton = _cache(tmp_path / "t" / "a", one__cubin="1").parent
+    _cache(tmp_path / "t" / "b", one__cubin="2")
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    assert copy_cached({"one"}, {"triton": triton}, folder) == 2
+    assert sorted(path.read_text() for path in folder.iterdir()) == ["1", "2"]
+
+
+def test_what_vanishes_meanwhile_is_left_out(tmp_path: Path) -> None:
+    triton = _cache(tmp_path / "t", one__cubin="1", two__cubin="2")
+    (triton / "key0" / "one.cubin").unlink()
+    (triton / "key0" / "one.cubin").symlink_to("nosuch")
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    assert copy_cached({"one", "two"}, {"triton": triton}, folder) == 1
+    assert [path.read_text() for path in folder.iterdir()] == ["2"]
+
+
+def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path) -> None:
+    triton = _cache(tmp_path / "t", one__cubin="1" * 5000)
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert copy_cached({"one"}, {"triton": triton}, folder) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_huge_cache_is_not_searched_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cubins_module, "_MOST_FILES", 3)
+    triton = _cache(tmp_path / "t", **{f"f{n}__cubin": "x" for n in range(9)})
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    assert copy_cached({f"f{n}" for n in range(9)}, {"triton": triton}, folder) == 3
