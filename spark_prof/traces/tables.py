@@ -82,7 +82,12 @@ KERNELS = Table(
         Column("registers", pa.int32(), "registers per thread, 0 where unknown"),
         Column("shared_bytes", pa.int32(), "shared memory per block in bytes, 0 where unknown"),
         Column("bytes", pa.int64(), "bytes of a copy or memset, 0 where unknown"),
-        Column("cubin", NAMES, "`cubins.hash` of its machine code, several where it ran one of them, or empty", ""),
+        Column(
+            "cubin",
+            NAMES,
+            "`cubins.hash` of its machine code, several where it ran one of them, or empty",
+            "",
+        ),
     ),
 )
 
