@@ -31,8 +31,9 @@ def notes_of(
         notes.append("The recorded process died; this is what it had written by then.")
     if coverage.layer < _ENOUGH_LAYERS and "CUDA graphs" in execution:
         notes.append(
-            "Kernels inside CUDA graphs have no layer with the torch backend; record with "
-            "--enforce-eager to see layers (its gaps are larger, its kernels nearly the same)."
+            "Kernels of CUDA graphs whose capture was not seen have no layer: torch's profiler "
+            "sees none, --attach comes too late. Start vLLM under record with CUPTI, or with "
+            "--enforce-eager (its gaps are larger, its kernels nearly the same)."
         )
     if "torch.compile" in execution:
         notes.append(
