@@ -6,6 +6,7 @@ and experts are known from ranges. Between two of them a decoder layer always do
     attention -> o_proj -> norm -> router -> experts        -> norm -> qkv -> rope -> kv_write
     attention -> o_proj -> norm -> mlp (its products)       -> norm -> qkv -> rope -> kv_write
 
+after the embedding, with its collective where it is split over ranks, and before the last norm,
 so the products (GEMMs) between two anchors, counted, tell where one component ends.
 """
 
@@ -26,7 +27,10 @@ _ATTENTION = ("attention", "kv_write")
 
 
 def place_by_order(
-    rows: pd.DataFrame, is_gemm: npt.NDArray[np.bool_], products: Mapping[str, int]
+    rows: pd.DataFrame,
+    is_gemm: npt.NDArray[np.bool_],
+    products: Mapping[str, int],
+    opens: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
     """Component and layer of the rows that have none, as far as the order tells.
 
@@ -37,6 +41,8 @@ def place_by_order(
         is_gemm: which rows are matrix products.
         products: how many products a decoder layer has in qkv, o_proj and router; from the
             `layers` table.
+        opens: which rows can only be the embedding's before the first attention: its lookup and
+            collectives.
 
     Returns:
         component ("" where the order does not tell) and layer, one each row.
@@ -55,9 +61,11 @@ def place_by_order(
     if not len(anchors) or not loose.any():
         return placed, placed_layer
     wanted = np.flatnonzero(loose)
-    placed[wanted], placed_layer[wanted] = _between(
-        _segments(wanted, anchors, step, kind, layer, (is_gemm, begins)), is_gemm[wanted], products
-    )
+    segments = _segments(wanted, anchors, step, kind, layer, (is_gemm, begins))
+    placed[wanted], placed_layer[wanted] = _between(segments, is_gemm[wanted], products)
+    if opens is not None:
+        first = wanted[_in_embedding(segments, opens[wanted])]
+        placed[first], placed_layer[first] = "embedding", -1
     return placed, placed_layer
 
 
@@ -92,6 +100,8 @@ class _Segments:
     """Products of the segment."""
     done: Int64s
     """Products finished before the row."""
+    number: Int64s
+    """Number of the segment."""
 
 
 def _segments(
@@ -125,7 +135,17 @@ def _segments(
         following=layers[1],
         count=(calls[last] - earlier)[segment],
         done=calls - earlier[segment] - gemm,
+        number=segment,
     )
+
+
+def _in_embedding(rows: _Segments, opens: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The rows of a step up to the last one that opens it, before its first attention."""
+    opens = opens & (rows.before == 0) & (rows.after == 1) & (rows.done == 0)
+    position = np.arange(len(opens))
+    last = np.full(int(rows.number[-1]) + 1, -1, np.int64)
+    np.maximum.at(last, rows.number[opens], position[opens])
+    return position <= last[rows.number]
 
 
 def _between(

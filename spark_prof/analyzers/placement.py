@@ -80,8 +80,9 @@ def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
         })  # fmt: skip
         placed, placed_layer = np.empty(len(rows), object), np.empty(len(rows), np.int64)
         placed[order], placed_layer[order] = place_by_order(
-            launched.iloc[order], gemm[order], _products(bundle, rank)
-        )
+            launched.iloc[order], gemm[order], _products(bundle, rank),
+            np.isin(by_name, [_CODES["embedding"], _CODES["collective"]])[order],
+        )  # fmt: skip
         ordered = pd.Index(COMPONENTS, dtype=object).get_indexer(pd.Index(placed, dtype=object))
         by_order = in_model & (ordered >= 0)
         named = (by_name >= 0) & (by_name != _CODES["memcpy"])
