@@ -111,6 +111,7 @@ def test_an_executor_that_failed_is_shut_down_all_the_same(said: list[str]) -> N
 
 
 def test_a_process_without_an_engine_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "CONTROLS", [])  # other tests leave theirs
     monkeypatch.delitem(sys.modules, ENGINE_CORE[0], raising=False)
     flush_before_shutdown()
     finish_recordings("worker")

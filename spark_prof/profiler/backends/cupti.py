@@ -78,10 +78,11 @@ class CuptiBackend:
         self._native.flush(forced=True)
         self._close()
         drift = self._native.clock_offset_ns() - self._offset_ns
-        added = _names(name_pointers(self._path) - self._names.keys())
-        self._names |= added
+        known = {symbol for _, symbol in self._names.values()}
+        # All of them anew: an address may have got another name when its module was unloaded.
+        self._names |= _names(name_pointers(self._path))
         self._write_names(drift)
-        self._keep_cached_code({symbol for _, symbol in added.values()})
+        self._keep_cached_code({symbol for _, symbol in self._names.values()} - known)
         failed = self._native.statistics().failed_writes - self._failed_writes
         if failed:
             raise NativeError(f"{failed} buffers could not be written")
