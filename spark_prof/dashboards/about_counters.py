@@ -99,6 +99,10 @@ def _intro(found: Counters, batch: CounterBatch | None) -> tuple[str, ...]:
             f"{counted(batch.tokens, 'token')} folded onto one another. After the sign: the "
             "standard error. DRAM traffic of one call; calls of one step."
         )
+        if not batch.by_node:
+            lines.append(
+                "So few steps tell calls in different layers not apart: they were taken to be alike."
+            )
         if abs(batch.lag_us) > found.interval_us:
             lines.append(
                 f"The samples came {batch.lag_us:.1f} us after the kernels; that was taken out."

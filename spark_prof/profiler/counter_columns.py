@@ -24,7 +24,6 @@ METRICS = {
 """For each column of the `counters` table its metric and what one unit of the metric counts."""
 
 SETS = (
-    ("dram_read_bytes", "dram_write_bytes", "tensor_active", "warps_active", "sm_active"),
     ("dram_read_bytes", "dram_write_bytes", "tensor_active", "warps_active"),
     ("dram_read_bytes", "dram_write_bytes", "tensor_active"),
     ("dram_read_bytes", "dram_write_bytes"),

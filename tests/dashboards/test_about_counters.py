@@ -25,7 +25,7 @@ LOCKED = CounterRow(
 )  # fmt: skip
 
 BATCH = CounterBatch(
-    tokens=1, steps=20, lag_us=0.1, conserved=1.001, idle_bytes_per_us=12_000.0,
+    tokens=1, steps=20, by_node=True, lag_us=0.1, conserved=1.001, idle_bytes_per_us=12_000.0,
     rows=(LOCKED, LM_HEAD),
     weights=(WeightRow("lm_head", 1_158_266_880.0, 5_791_334.0, 1_158_266_880.0, ""),
              WeightRow("experts", 1.4e9, None, 1.276e9, "4 of 32 experts")),

@@ -52,6 +52,12 @@ class Estimate:
         # Which parts are told apart matters less than whether their sum is.
         self.resolved = whole.resolved
 
+    @property
+    def resolved_share(self) -> float:
+        """Share of a step's kernel time in slots that the samples determine."""
+        time = (self.slots["us"] * self.slots["count"]).to_numpy()
+        return float(time[self.resolved >= RESOLVED].sum() / max(time.sum(), 1e-9))
+
     def folded(self, name: str) -> Folded | None:
         """The whole solution of a quantity."""
         return self._parts.get(name)

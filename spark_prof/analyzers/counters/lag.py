@@ -12,8 +12,12 @@ __all__ = ["find_lag"]
 _WIDEST_NS = 16_000
 _FINEST_NS = 50
 _MOST_CALLS = 4_000
-_BETTER = 0.98
-"""A lag is believed when it leaves less than this share of what no lag leaves unexplained."""
+_BETTER = 0.7
+"""A lag is believed when it leaves less than this share of what no lag leaves unexplained.
+
+Kernels read most at their begin and the least at their end, so that a wrong lag can fit a little
+better than none: on an H100, whose clocks agree, one of -1 us leaves 0.95.
+"""
 
 
 def find_lag(

@@ -61,6 +61,9 @@ class CounterBatch:
     """Scheduled tokens of a step."""
     steps: int
     """Steps that were sampled."""
+    by_node: bool
+    """Whether every node of the graph has an amount of its own; else all calls of a kernel for a
+    component share one."""
     lag_us: float
     """By how much the samples' clock was found to be late against the kernels'."""
     conserved: float

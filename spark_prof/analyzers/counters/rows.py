@@ -21,8 +21,8 @@ SHARES = ("tensor_active", "warps_active", "sm_active")
 """Columns that are a share of the interval."""
 
 _WORST_ERROR = 0.5
-_LEAST_TIME = 0.001
-"""A component whose kernels take less than this share of a step is not held against weights."""
+_LEAST = 0.01
+"""A component with a smaller share of the weights is not held against them: the rest outweighs."""
 
 
 def folded_rows(estimate: Estimate) -> list[CounterRow]:
@@ -96,11 +96,13 @@ def weight_rows(estimate: Estimate, needed: Mapping[str, tuple[float, str]]) -> 
     slots = estimate.slots
     count = slots["count"].to_numpy()
     time = slots["us"].to_numpy() * count
+    total = sum(size for size, _ in needed.values())
     for component, (size, part) in sorted(needed.items(), key=lambda item: -item[1][0]):
         mine = (slots["component"] == component).to_numpy()
-        if time[mine].sum() < _LEAST_TIME * time.sum():
+        if size < _LEAST * total or not mine.any():
             continue
-        if estimate.resolved[mine].min() < RESOLVED:
+        resolved = time[mine & (estimate.resolved >= RESOLVED)].sum()
+        if resolved < RESOLVED * time[mine].sum():
             continue
         read = estimate.of("dram_read_bytes", np.where(mine, count, 0.0))
         if read is None or not read[1] < _WORST_ERROR * max(read[0], size):

@@ -43,28 +43,34 @@ def sampled_steps(kernels: pd.DataFrame, begin: npt.NDArray[np.int64]) -> npt.ND
     return found
 
 
-def slotted(kernels: pd.DataFrame) -> Slotted:
-    """Gives each kernel its slot: graph node and name, and which of those it is in its step.
+def slotted(kernels: pd.DataFrame, *, nodes: bool) -> Slotted:
+    """Gives each kernel its slot.
 
     Args:
-        kernels: name, component, start_ns, end_ns, step and graph_node of steps of one batch.
+        kernels: name, component, layer, start_ns, end_ns, step and graph_node of alike steps.
+        nodes: a slot is a graph node and name, and which of those it is in its step; a replay is
+            a step. Else a slot is all calls of a name for a component, whatever their layer; a
+            replay is a layer of a step.
     """
     ordered = kernels.sort_values(["step", "start_ns"], kind="stable")
-    keys = ["graph_node", "name", "component"]
+    keys = ["name", "component"] + (["graph_node"] if nodes else [])
     # One number a kind of kernel, then one a place: categories would multiply otherwise.
-    kind = ordered.groupby(keys, observed=True, sort=False).ngroup()
-    turn = ordered.assign(kind=kind).groupby(["step", "kind"], sort=False).cumcount()
-    slot = ordered.assign(kind=kind, turn=turn).groupby(["kind", "turn"], sort=False).ngroup()
+    slot = ordered.groupby(keys, observed=True, sort=False).ngroup()
+    replay = ordered["step"]
+    if nodes:
+        turn = ordered.assign(kind=slot).groupby(["step", "kind"], sort=False).cumcount()
+        slot = ordered.assign(kind=slot, turn=turn).groupby(["kind", "turn"], sort=False).ngroup()
+    else:
+        replay = ordered.groupby(["step", "layer"], sort=False).ngroup()
     start, end = (ordered[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    step = ordered["step"].to_numpy(np.int64)
-    calls = Calls(start, end, slot.to_numpy().astype(np.int64), step)
-    steps = max(ordered["step"].nunique(), 1)
+    numbers = slot.to_numpy().astype(np.int64), replay.to_numpy().astype(np.int64)
     rows = ordered.assign(slot=slot, us=(end - start) / 1e3).groupby("slot", sort=True)
     slots = rows.agg(
         name=("name", "first"), component=("component", "first"),
         us=("us", "mean"), count=("us", "size"),
     )  # fmt: skip
-    return Slotted(calls, slots.assign(count=slots["count"] / steps))
+    steps = max(ordered["step"].nunique(), 1)
+    return Slotted(Calls(start, end, *numbers), slots.assign(count=slots["count"] / steps))
 
 
 def in_parts(

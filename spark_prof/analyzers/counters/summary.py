@@ -20,10 +20,17 @@ from spark_prof.analyzers.counters.weights import needed_weights
 
 __all__ = ["FEWEST_STEPS", "counters_of"]
 
-FEWEST_STEPS = 8
-"""Fewer replays than this leave too few phases of the sampling to tell neighbours apart."""
+FEWEST_STEPS = 3
+"""With fewer steps the layers of a model are all there is to tell kernels apart by."""
+
+_ENOUGH_STEPS = 16
+"""With fewer steps the calls of a kernel in all layers share one amount."""
+
+_ENOUGH_RESOLVED = 0.95
 
 _FAR_NS = 20_000
+_LONGEST = 4
+"""The first sample after a pause also holds what was counted during it, and so lasts as long."""
 
 
 def counters_of(
@@ -78,11 +85,14 @@ def counters_of(
 
 
 def _in_order(samples: pd.DataFrame) -> pd.DataFrame:
-    """The samples by time, without those that reach into the next one and would count twice."""
+    """The samples by time, without those that would count twice or span a pause of the sampling."""
+    length = samples["end_ns"] - samples["start_ns"]
+    usual = length.median() if len(samples) else 0
+    samples = samples[(length > 0) & (length <= _LONGEST * usual)]
     samples = samples.sort_values("start_ns", kind="stable")
     begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     before = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(finish)[:-1])
-    return samples[(begin >= before[: len(begin)]) & (finish > begin)]
+    return samples[begin >= before[: len(begin)]]
 
 
 def _batch(
@@ -93,9 +103,6 @@ def _batch(
     tokens: int,
 ) -> CounterBatch | str:
     """One batch size; a sentence where its kernels cannot be told apart."""
-    group = slotted(kernels[mine])
-    if len(group.slots) > MOST_SLOTS:
-        return f"{len(group.slots)} different kernels a step are too many to tell apart."
     near = _near(samples, kernels[mine], kernels[~mine])
     begin, finish = (near[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     length = (finish - begin).astype(np.float64)
@@ -105,13 +112,24 @@ def _batch(
     if not quantities:
         return "no counter was sampled throughout."
     main = next(iter(quantities))
-    lag = find_lag(begin, finish, quantities[main], group.calls, len(group.slots))
-    estimate = Estimate(begin, finish, quantities, group.calls.shifted(lag), group.slots)
+    # Few unknowns: with one for each node, a few steps fit the samples at any lag.
+    coarse = slotted(kernels[mine], nodes=False)
+    lag = find_lag(begin, finish, quantities[main], coarse.calls, len(coarse.slots))
+    steps = int(kernels["step"][mine].nunique())
+    estimate = None
+    if steps >= _ENOUGH_STEPS:
+        fine = slotted(kernels[mine], nodes=True)
+        if len(fine.slots) <= MOST_SLOTS:
+            estimate = Estimate(begin, finish, quantities, fine.calls.shifted(lag), fine.slots)
+    by_node = estimate is not None and estimate.resolved_share >= _ENOUGH_RESOLVED
+    if estimate is None or not by_node:
+        estimate = Estimate(begin, finish, quantities, coarse.calls.shifted(lag), coarse.slots)
     whole = estimate.folded(main)
     read = estimate.folded(AMOUNTS[0])
     return CounterBatch(
         tokens=tokens,
-        steps=int(np.unique(group.calls.step).size),
+        steps=steps,
+        by_node=by_node,
         lag_us=lag / 1e3,
         conserved=whole.conserved if whole else float("nan"),
         idle_bytes_per_us=read.idle_rate * 1e3 if read else None,

@@ -28,6 +28,7 @@ def kernels_of(run: Simulated, graph: bool = True) -> pd.DataFrame:
             "start_ns": run.calls.start_ns,
             "end_ns": run.calls.end_ns,
             "step": run.calls.step,
+            "layer": -1,
             "graph_node": run.calls.slot + 100 if graph else 0,
         }
     )
@@ -61,7 +62,7 @@ def by_slot(rows: tuple[CounterRow, ...]) -> dict[int, CounterRow]:
 def test_every_kernel_gets_its_bytes(graph: bool) -> None:
     run = simulate(1)
     (batch,) = summarized(run, kernels=kernels_of(run, graph)).batches
-    assert (batch.tokens, batch.steps, len(batch.rows)) == (1, 40, 60)
+    assert (batch.tokens, batch.steps, batch.by_node, len(batch.rows)) == (1, 40, True, 60)
     assert batch.conserved == pytest.approx(1.0, abs=0.001)
     for slot, row in by_slot(batch.rows).items():
         assert row.read_bytes == pytest.approx(run.bytes[slot], abs=0.01 * run.bytes.mean())
@@ -121,7 +122,7 @@ def test_too_few_replays_say_so() -> None:
     found = summarized(run)
     assert found.batches == ()
     assert found.notes == (
-        "Batches of 1 tokens: only 7 steps were sampled, 8 are needed to tell kernels apart.",
+        "Batches of 1 tokens: only 2 steps were sampled, 3 are needed to tell kernels apart.",
     )
 
 
@@ -159,6 +160,32 @@ def test_samples_written_twice_count_once() -> None:
     samples = run.samples()
     once, twice = summarized(run), summarized(run, samples=pd.concat([samples, samples]))
     assert once == twice
+
+
+def test_a_sample_that_spans_a_pause_is_left_out() -> None:
+    run = simulate(8)
+    samples = run.samples()
+    before = samples.iloc[:1].assign(
+        start_ns=int(run.begin[0]) - 10**9, end_ns=int(run.begin[0]), dram_read_bytes=1e12
+    )
+    between = samples.iloc[:1].assign(
+        start_ns=int(run.begin[0]), end_ns=int(run.begin[-1]), dram_read_bytes=1e12
+    )
+    assert summarized(run, samples=pd.concat([before, between, samples])) == summarized(run)
+
+
+def test_with_few_steps_the_calls_of_all_layers_share_an_amount() -> None:
+    run = simulate(12, kernels=6, replays=32)
+    kernels = kernels_of(run).assign(
+        step=run.calls.step // 8,
+        layer=run.calls.step % 8,
+        graph_node=np.arange(len(run.calls.step)) % 48 + 1,
+    )
+    (batch,) = summarized(run, kernels=kernels).batches
+    assert (batch.steps, batch.by_node, len(batch.rows)) == (4, False, 6)
+    for slot, row in by_slot(batch.rows).items():
+        assert row.calls == 8
+        assert row.read_bytes == pytest.approx(run.bytes[slot], abs=0.01 * run.bytes.mean())
 
 
 def test_no_samples_say_nothing() -> None:
