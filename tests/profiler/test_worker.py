@@ -292,6 +292,22 @@ def test_a_failing_hook_changes_no_answer_and_is_logged_once(
         assert f"hook {hook} failed" in log(pieces)[0]
 
 
+@pytest.mark.parametrize(
+    "hook", ["counters", "start_counters", "stop_counters", "discard_counters"]
+)
+def test_failing_counters_change_no_answer_and_are_logged_once(
+    record: Record, pieces: Path, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    monkeypatch.setattr(worker_module, "_sampler", lambda _: Backend())
+    worker, plain = Worker(), Worker()
+    recording = record(worker, counters=True, faults=(hook,))
+    assert [run(worker, b) for b in BATCHES] == [run(plain, b) for b in BATCHES]
+    recording.finish()
+    assert sum(map(len, steps(pieces))) == len(BATCHES)
+    [line] = log(pieces)
+    assert line.startswith(f"hook {hook} failed and is off")
+
+
 @pytest.mark.parametrize("hook", ["begin_step", "end_step", "flush"])
 def test_without_a_vital_hook_the_recording_ends(record: Record, hook: str) -> None:
     worker = Worker()
