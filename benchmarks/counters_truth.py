@@ -23,7 +23,8 @@ from typing import Any
 
 TRUTH, COST = 0.10, 1.01
 PIECE_STEPS, STEPS, WARM_UP = 64, 512, 64
-STRETCHES, STRETCH_TOKENS = 20, 16
+STRETCHES, STRETCH_TOKENS = 20, 12
+INTERVAL_NS, BUFFER_BYTES = 2_000, 1024 << 20
 MOST_ROUNDS = 30
 
 
@@ -83,7 +84,7 @@ def outside(options: argparse.Namespace) -> None:
             f"batch of {batch.tokens}: {batch.steps} steps folded, lag {batch.lag_us:.2f} us, "
             f"conserved {batch.conserved:.4f}"
         )
-        for row in batch.rows[:20]:
+        for row in batch.rows[:24]:
             read = f"{row.read_bytes / 1e6:9.3f} MB" if row.read_bytes is not None else "-"
             error = f"{row.read_error / 1e6:.3f}" if row.read_error is not None else "-"
             rate = f"{row.bandwidth / 1e12:.2f} TB/s" if row.bandwidth is not None else "-"
@@ -140,43 +141,48 @@ def done(out: Path, seconds: float) -> bool:
 
 def measure(options: argparse.Namespace, llm: Any) -> None:
     """Alternates stretches with and without sampling and writes what they took."""
-    import numpy as np
     import torch
 
-    from spark_prof.profiler.counters import CounterSampler
+    from spark_prof.profiler.counter_columns import METRICS, SETS
+    from spark_prof.profiler.cupti_python import CounterError
+    from spark_prof.profiler.pm_sampling import PmSampling
 
     if not torch.cuda.is_available():
         say("there is no NVIDIA GPU: what counters cost cannot be measured")
         return
-    said: list[str] = []
-    sampler = CounterSampler(options.out, "cost", said.append, torch.cuda.current_device())
+    metrics = [METRICS[name][0] for name in SETS[0]]
+    found: dict[str, Any] = {"interval_ns": INTERVAL_NS, "sampled_whole": 0}
     times: dict[str, list[float]] = {"without": [], "with": []}
-    pauses, samples = [], 0
-    for number in range(STRETCHES if sampler.works else 0):
-        # Which kind comes first changes, so that a drift of the clocks falls on both.
-        for kind in ("without", "with") if number % 2 else ("with", "without"):
-            if kind == "with":
-                sampler.start(number)
-            times[kind].append(stretch(llm, options.batch, STRETCH_TOKENS))
-            if kind == "with":
-                before = time.perf_counter()
-                sampler.stop()
-                pauses.append(time.perf_counter() - before)
-        for path in options.out.glob("cost.*.npy"):
-            samples += len(np.load(path))
-            path.unlink()
-        if number % 5 == 4:
-            say(f"stretch {number + 1} of {STRETCHES}")
-    sampler.discard()
-    found: dict[str, Any] = {"said": said, "samples": samples, "seconds_to_read": pauses, **times}
-    if times["with"]:
-        pairs = [a / b for a, b in zip(times["with"], times["without"], strict=True)]
-        found["ratio"] = statistics.median(times["with"]) / statistics.median(times["without"])
-        found["median_of_pairs"] = statistics.median(pairs)
-        half = STRETCHES // 2
-        base = times["without"]
+    try:
+        for number in range(STRETCHES):
+            # Which kind comes first changes, so that a drift of the clocks falls on both.
+            for kind in ("without", "with") if number % 2 else ("with", "without"):
+                if kind == "without":
+                    times[kind].append(stretch(llm, options.batch, STRETCH_TOKENS))
+                    continue
+                counters = PmSampling(torch.cuda.current_device())
+                counters.configure(metrics, INTERVAL_NS, BUFFER_BYTES)
+                counters.start()
+                times[kind].append(stretch(llm, options.batch, STRETCH_TOKENS))
+                counters.stop()
+                samples = counters.read(256)
+                counters.close()
+                # Without an overflow everything up to the end was sampled, although it is not read.
+                found["sampled_whole"] += not samples.overflowed and len(samples.start_ns) > 200
+            if number % 5 == 4:
+                say(f"stretch {number + 1} of {STRETCHES}")
+    except CounterError as error:
+        found["refused"] = str(error)
+        say(f"counters: {error}")
+    found |= times
+    if found["sampled_whole"] == STRETCHES:
+        base, half = times["without"], STRETCHES // 2
+        found["ratio"] = statistics.median(times["with"]) / statistics.median(base)
+        found["pairs"] = [a / b for a, b in zip(times["with"], base, strict=True)]
         found["noise"] = statistics.median(base[:half]) / statistics.median(base[half:])
-        say(f"with counters over without: {found['ratio']:.4f}, {samples} samples")
+        say(f"with counters over without: {found['ratio']:.4f}, noise {found['noise']:.4f}")
+    else:
+        say(f"only {found['sampled_whole']} of {STRETCHES} stretches were sampled to their end")
     (options.out / "overhead.json").write_text(json.dumps(found, indent=1))
 
 

@@ -101,7 +101,7 @@ def _intro(found: Counters, batch: CounterBatch | None) -> tuple[str, ...]:
         )
         if not batch.by_node:
             lines.append(
-                "So few steps tell calls in different layers not apart: they were taken to be alike."
+                "So few steps do not tell a kernel's layers apart: they were taken to be alike."
             )
         if abs(batch.lag_us) > found.interval_us:
             lines.append(
