@@ -55,6 +55,7 @@ class GraphWatch:
         self._fence = fence
         self._marker = CallMarker(fence)
         self._undo: list[Callable[[], None]] = []
+        self.uninstall: Callable[[], None] = lambda: None
         self._events = np.empty(0, EVENT_DTYPE)
         self._captures: list[tuple[int, int, int, int]] = []
         self._begun = self._tokens = self._inside = 0
@@ -71,9 +72,9 @@ class GraphWatch:
                 return original(*arguments, **named)
             finally:
                 self._fence.call("end_capture", self._stop)
-                undo()
+                self.uninstall()
 
-        undo = replace_attribute(self._worker, "compile_or_warm_up_model", watched)
+        self.uninstall = replace_attribute(self._worker, "compile_or_warm_up_model", watched)
 
     def write(self, process: Process) -> None:
         """Writes nodes, captures and what was open meanwhile, if any graph was captured."""

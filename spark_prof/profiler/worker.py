@@ -142,6 +142,8 @@ class WorkerRecording:
         self._fence.call("remove", self._marker.remove)
         while self._undo:
             self._undo.pop()()
+        if self._graphs is not None:
+            self._graphs.uninstall()
 
     def _around_loading(self, original: Any, *arguments: Any, **named: Any) -> Any:
         # Model runner V2 warms up through execute_model: those are not the user's steps.

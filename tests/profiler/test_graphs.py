@@ -383,10 +383,14 @@ def test_the_pieces_of_a_recorded_worker(
     monkeypatch.setattr(Control, "_watch", lambda _: None)
     settings = Settings(str(tmp_path / "b"), backend="none")
     worker = CapturingWorker(graph_class, FULL)
-    Control().add_worker(worker, settings)
+    before = state(worker, graph_class)
+    control = Control()
+    control.add_worker(worker, settings)
     native.add(1)
     assert worker.compile_or_warm_up_model() == "warm"
     folder = pieces_folder(tmp_path / "b")
     assert load(folder, "captures")["tokens"].tolist() == [8, 1]
     assert load(folder, "nodes")["node"].tolist() == [1]
     assert len(load(folder, "capture-events")) > 0
+    control.recordings[0].finish()
+    assert state(worker, graph_class) == before
