@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").glob("**/*.md")))
 BUNDLE_PAGE = ROOT / "docs" / "bundle.md"
-CAPTURE = "tests/data/h100-gpt-oss-20b-mxfp4-eager"
+CAPTURE = "tests/data/h100-qwen3-30b-a3b-nvfp4-graphs"
 """The recording whose report README.md shows."""
 
 _BEGIN = "<!-- tables: written by python -m tests.docs.pages -->\n"

@@ -11,7 +11,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import share
 from tests.docs.pages import CAPTURE, README, ROOT, tables, with_report
 
-GRAPHS = "tests/data/h100-qwen3-30b-a3b-nvfp4-graphs"
+EAGER = "tests/data/h100-gpt-oss-20b-mxfp4-eager"
 
 
 def report_of(capture: str) -> Report:
@@ -30,20 +30,20 @@ def test_the_readme_shows_the_report_of_its_capture() -> None:
     assert readme == with_report(readme), "run: python -m tests.docs.pages"
 
 
-@pytest.mark.parametrize(("row", "capture"), [(0, CAPTURE), (1, GRAPHS)])
+@pytest.mark.parametrize(("row", "capture"), [(0, EAGER), (1, CAPTURE)])
 def test_coverage(row: int, capture: str) -> None:
     coverage = report_of(capture).coverage
     measured = [share(part) for part in (coverage.layer, coverage.component, coverage.engine)]
     attribution = ROOT / "docs" / "attribution.md"
     assert tables(attribution, "Coverage")[1][row][1:] == measured
-    if capture == GRAPHS:
+    if capture == CAPTURE:
         assert f"{measured[0]} of the kernel time has a layer and {measured[1]}" in page(
             "README.md"
         )
 
 
 def test_the_real_example_of_the_books() -> None:
-    decode = next(entry for entry in report_of(GRAPHS).books if entry.phase == "decode")
+    decode = next(entry for entry in report_of(CAPTURE).books if entry.phase == "decode")
     parts = (decode.step_us, decode.kernels_us, decode.overlap_us, decode.gap_us)
     figures = [*parts, abs(decode.residual_us)]
     assert [f for f in figures if f"{f:,.3f}" not in page("docs/steps.md")] == []

@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from spark_prof.profiler.backends import cupti as backend
 from spark_prof.traces.readers.cupti_names import CALLS
 from spark_prof.traces.readers.cupti_records import (
     DRIVER_CALL,
@@ -84,7 +83,7 @@ def test_calls_have_the_header_s_numbers(kind: int, api: str) -> None:
 
 
 def test_every_kernel_and_graph_launch_that_is_recorded_has_a_name() -> None:
-    wanted = {RUNTIME_CALL: backend._RUNTIME_CALLS, DRIVER_CALL: backend._DRIVER_CALLS}
+    wanted = CALLS
     apis = {RUNTIME_CALL: "RUNTIME", DRIVER_CALL: "DRIVER"}
     for kind, numbers in wanted.items():
         for number in numbers:
