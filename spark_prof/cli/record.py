@@ -92,6 +92,8 @@ def record(
         raise CommandError("--batch-sizes belongs to --steady; give both")
     if stretches is None and steady:
         stretches = "25/50"
+    if steady and warmup_steps:
+        raise CommandError("--steady waits by itself until steps settle; leave out --warmup-steps")
     stretch, period = (0, 0) if stretches is None else _stretches(stretches)
     settings = Settings(
         bundle=str(folder),

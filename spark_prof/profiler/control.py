@@ -25,7 +25,7 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.registry import registry_folder
-from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings
 from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.durable import sync_new
 from spark_prof.traces.pieces import pieces_folder, write_refusal
@@ -75,6 +75,8 @@ class Control:
             fence = Fence(process.log, settings.faults)
             fence.call("watch_graphs", self._watch_graphs, worker, settings, fence)
             self._record_worker(worker, settings, process)
+        elif os.environ.get(ENVIRONMENT) == WATCH_GRAPHS:
+            self._fence.call("watch_graphs", self._watch_graphs, worker, None, self._fence)
 
     def add_scheduler(self, scheduler: Any, settings: Settings | None) -> None:
         """Takes in a scheduler that was just constructed, and records it if that is wanted."""
@@ -83,9 +85,9 @@ class Control:
         if settings is not None:
             self._record_scheduler(scheduler, settings)
 
-    def _watch_graphs(self, worker: Any, settings: Settings, fence: Fence) -> None:
+    def _watch_graphs(self, worker: Any, settings: Settings | None, fence: Fence) -> None:
         """Watches the worker capture its graphs, which happens once and before any step."""
-        mark = mark_clock if settings.backend == "nsys" else None
+        mark = mark_clock if settings and settings.backend == "nsys" else None
         graphs = GraphWatch(worker, early_native(settings), fence, mark)
         graphs.install()
         self.graphs[id(worker)] = graphs

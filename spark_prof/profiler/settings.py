@@ -10,10 +10,13 @@ from pathlib import Path
 
 from spark_prof.traces.pieces import pieces_folder
 
-__all__ = ["DEFAULT_STEPS", "ENVIRONMENT", "Settings"]
+__all__ = ["DEFAULT_STEPS", "ENVIRONMENT", "WATCH_GRAPHS", "Settings"]
 
 ENVIRONMENT = "SPARK_PROF"
 """The environment variable: settings as JSON to record, ``off`` to keep out of the process."""
+
+WATCH_GRAPHS = "graphs"
+"""Its value for a server that shall be attached to: CUDA graphs are watched while captured."""
 
 DEFAULT_STEPS = 500
 """Steps recorded when nobody says how many."""

@@ -81,6 +81,7 @@ def test_options(run: Run, wanted: list[Settings], options: str, expected: dict[
     ("options", "named"),
     [
         ("--batch-sizes 1,8", "--steady"),
+        ("--steady --warmup-steps 5", "leave out --warmup-steps"),
         ("--steady --batch-sizes 1,,8", "1,,8"),
         ("--steady --batch-sizes 0", "'0'"),
         ("--steady --batch-sizes -1", "'-1'"),

@@ -23,7 +23,7 @@ from spark_prof.profiler.control import (
     request_name,
     start_of,
 )
-from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings
 from spark_prof.traces.pieces import REFUSED_FILE, pieces_folder
 
 from .fakes import Worker, config, decode, prefill, run
@@ -139,6 +139,16 @@ def test_without_settings_nothing_is_recorded(control: Control) -> None:
     assert (control.recordings, control.engines) == ([], [])
     assert "execute_model" not in vars(worker)
     assert "schedule" not in vars(scheduler)
+
+
+def test_a_server_may_watch_its_graphs_for_a_recording_that_comes_later(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT, WATCH_GRAPHS)
+    worker = Worker()
+    control.add_worker(worker, None)
+    assert list(control.graphs) == [id(worker)]
+    assert control.recordings == []
 
 
 def test_with_settings_both_are_recorded_from_the_start(control: Control, tmp_path: Path) -> None:

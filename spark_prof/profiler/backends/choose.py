@@ -13,26 +13,35 @@ from spark_prof.traces.pieces import cubins_folder, write_refusal
 __all__ = ["choose_backend", "early_native"]
 
 
-def early_native(settings: Settings) -> Native | None:
+def early_native(settings: Settings | None) -> Native | None:
     """Subscribes to CUPTI, before anything is loaded or captured; None where that is impossible.
+
+    Args:
+        settings: the recording; None for one that may come later.
 
     Raises:
         NativeError: the CUPTI backend was asked for by name and cannot work here.
     """
-    if settings.backend == "nsys":
+    wanted = settings.backend if settings else "auto"
+    if wanted == "nsys":
         mark_clock()  # so that the captures lie between two marks
-    if settings.backend not in ("auto", "cupti") or not _on_nvidia():
+    if wanted not in ("auto", "cupti") or not _on_nvidia():
         return None
     try:
         native = load_native(registry_folder())
     except NativeError:
-        if settings.backend == "cupti":
+        if wanted == "cupti":
             raise
         return None
+    if settings is not None:
+        _keep_cubins(native, settings)
+    return native
+
+
+def _keep_cubins(native: Native, settings: Settings) -> None:
     folder = cubins_folder(settings.pieces)
     folder.mkdir(parents=True, exist_ok=True)
     native.keep_cubins(folder)
-    return native
 
 
 def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend | None]:
@@ -50,6 +59,7 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
 
         try:
             native = load_native(registry_folder())
+            _keep_cubins(native, settings)
             return "cupti", CuptiBackend(native, process.folder, process.name)
         except NativeError as error:
             if wanted == "cupti":
