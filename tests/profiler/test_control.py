@@ -145,6 +145,7 @@ def test_a_server_may_watch_its_graphs_for_a_recording_that_comes_later(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENVIRONMENT, WATCH_GRAPHS)
+    monkeypatch.setattr(module, "early_native", lambda _: None)
     worker = Worker()
     control.add_worker(worker, None)
     assert list(control.graphs) == [id(worker)]
