@@ -104,4 +104,4 @@ def test_a_served_model_recorded_twice(server: Server, environment: dict[str, st
     assert again["choices"][0]["text"] == first["choices"][0]["text"]
     assert again["usage"]["completion_tokens"] == TOKENS
     server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(90) == 0
+    assert server.process.wait(150) == 0
