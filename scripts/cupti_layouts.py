@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 TARGET = Path(__file__).resolve().parent.parent / "tests" / "data" / "cupti" / "layouts.json"
-READ_KINDS = (1, 2, 3, 4, 5, 10, 17, 22, 48)
+READ_KINDS = (1, 2, 3, 4, 5, 10, 12, 17, 22, 48)
 """The kinds whose fields are noted; of the others only the size."""
 
 _KIND = re.compile(

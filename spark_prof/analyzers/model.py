@@ -21,6 +21,7 @@ __all__ = [
     "Gpu",
     "KernelRow",
     "LayerRow",
+    "MarkerRow",
     "ModuleRow",
     "RankRow",
     "Report",
@@ -317,6 +318,23 @@ class Overhead:
 
 
 @dataclass(frozen=True)
+class MarkerRow:
+    """The NVTX ranges of one name.
+
+    Attributes:
+        name: their message.
+        domain: who set them; empty for the default domain.
+        calls: how many, marks included.
+        us: time from begin to end on the host, ranges inside them included.
+    """
+
+    name: str
+    domain: str
+    calls: int
+    us: float
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that one report says."""
 
@@ -343,3 +361,5 @@ class Report:
     """What watching cost, one row a batch size; empty without stretches."""
     counters: Counters | None = None
     """What the hardware counters say; None where they were not sampled."""
+    markers: tuple[MarkerRow, ...] = ()
+    """The recorded NVTX ranges that took the longest."""

@@ -12,6 +12,7 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows
 from spark_prof.analyzers.counters.summary import counters_of
 from spark_prof.analyzers.ledger import books, spread, step_books
+from spark_prof.analyzers.markers import markers_of
 from spark_prof.analyzers.model import (
     Conversions,
     Coverage,
@@ -88,6 +89,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
             bundle.frame("layers", rank, ["component", "bytes"]),
             _object(bundle.facts(rank), "model_config"),
         ),
+        markers=markers_of(bundle, rank),
     )
 
 

@@ -76,6 +76,9 @@ def record(
     counters: Annotated[
         bool, typer.Option("--counters", help="Also sample the GPU's hardware counters.")
     ] = False,
+    nvtx: Annotated[
+        bool, typer.Option("--nvtx", help="Also record the NVTX ranges of the command.")
+    ] = False,
     attach: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Record the server that listens there instead."),
@@ -94,6 +97,11 @@ def record(
         stretches = "25/50"
     if steady and warmup_steps:
         raise CommandError("--steady waits by itself until steps settle; leave out --warmup-steps")
+    if nvtx and (attach or backend not in (Backend.AUTO, Backend.CUPTI)):
+        raise CommandError(
+            "--nvtx needs the CUPTI backend from the start of a command; leave it out "
+            "(the nsys backend keeps NVTX in its own report)"
+        )
     stretch, period = (0, 0) if stretches is None else _stretches(stretches)
     settings = Settings(
         bundle=str(folder),
@@ -106,6 +114,7 @@ def record(
         period=period,
         backend=backend.value,
         counters=counters,
+        nvtx=nvtx,
     )
     if attach:
         if backend is Backend.NSYS:

@@ -45,6 +45,7 @@ def render(report: Report) -> str:
         "collectives": asdict(report.collectives),
         "overhead": [asdict(row) for row in report.overhead],
         "counters": _counters(report.counters),
+        "markers": [asdict(row) for row in report.markers],
         "findings": [asdict(found) for found in report.findings],
         "notes": list(report.notes),
     }

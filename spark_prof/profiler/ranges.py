@@ -44,15 +44,19 @@ class CallMarker:
 
     The log holds pairs (time in ns, code): code m + 1 for entering target m, -(m + 1) for
     leaving it, 0 for leaving everything. Calls on other threads are not logged.
+
+    Args:
+        fence: keeps faults away from the engine.
+        nvtx: set an NVTX range for each call too, where the nvtx package is installed.
     """
 
-    def __init__(self, fence: Fence) -> None:
+    def __init__(self, fence: Fence, *, nvtx: bool = True) -> None:
         self._fence = fence
         self._log = array("q")
         self._recording = False
         self._thread = 0
         self._undo: list[Callable[[], None]] = []
-        self._nvtx = _nvtx_domain()
+        self._nvtx = _nvtx_domain() if nvtx else None
 
     def start(self) -> None:
         """Begins to log the calls of the current thread."""

@@ -40,6 +40,7 @@ class Settings:
         steps_per_piece: recorded steps after which a piece is flushed.
         faults: hooks that shall fail when first called; how the tests prove the fences.
         counters: also sample the GPU's hardware counters.
+        nvtx: also record the NVTX ranges of the recorded program.
         run: the same for all processes of one recording, on every host; tells recordings apart.
     """
 
@@ -55,6 +56,7 @@ class Settings:
     steps_per_piece: int = 256
     faults: tuple[str, ...] = ()
     counters: bool = False
+    nvtx: bool = False
     run: str = ""
 
     @property

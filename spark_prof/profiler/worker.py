@@ -60,7 +60,8 @@ class WorkerRecording:
         self._settings = settings
         self._process = process
         self._fence = Fence(process.log, settings.faults)
-        self._marker = CallMarker(self._fence)
+        # Recorded NVTX would hold spark-prof's own ranges, which the bundle has already.
+        self._marker = CallMarker(self._fence, nvtx=not settings.nvtx)
         self._window = _window(settings)
         self._backend: Backend | None = None
         self._counters: Backend | None = None

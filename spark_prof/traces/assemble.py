@@ -130,6 +130,8 @@ def _assemble(
         added.add_log()
         added.add_cubins(folder)
     lost = added.lost + (unflushed(pieces, facts, added.steps) if state == SALVAGED else [])
+    if _wants_markers(pieces) and not any(n.startswith("markers-") for n in tables.rows):
+        lost.append("no NVTX marker came: either nothing set any, or NVTX was in use before vLLM")
     _meta(pieces, state, facts, lost, tables.rows).write(folder)
     bundle = Bundle(folder)
     _put_aside(added.unreadable, folder / UNREADABLE_FOLDER)
@@ -157,6 +159,11 @@ def _meta(
         lost=tuple(dict.fromkeys(lost)),
         tables=rows,
     )
+
+
+def _wants_markers(pieces: Path) -> bool:
+    recording = next(json_files(pieces, RECORDING_FILE), {})
+    return bool(recording.get("settings", {}).get("nvtx"))
 
 
 def _put_aside(files: Iterable[Path], folder: Path) -> None:

@@ -35,6 +35,7 @@ class JoinedPiece:
     kernels: pd.DataFrame
     host: pd.DataFrame
     overhead: pd.DataFrame
+    markers: pd.DataFrame
     lost: tuple[str, ...] = field(default=())
 
 
@@ -65,7 +66,7 @@ def join_piece(
     if len(steps):
         thread = int(steps["thread"][0])
     lost: list[str] = []
-    kernels, host, overhead = (empty_frame(name) for name in ("kernels", "host", "overhead"))
+    kernels, host, overhead, markers = map(empty_frame, ("kernels", "host", "overhead", "markers"))
     try:
         trace = read()
     except CommandError as error:
@@ -78,9 +79,11 @@ def join_piece(
             kernels, host = _kernels(trace, steps, timeline, thread), trace.launches
             kernels = _from_nodes(kernels, nodes)
             overhead, lost = trace.overhead, [*lost, *trace.lost]
+            began = trace.markers["start_ns"].to_numpy(np.int64)
+            markers = trace.markers.assign(step=_step_of(began, steps))
     return JoinedPiece(
         _step_rows(steps, piece), _range_rows(calls, steps, thread), kernels, host, overhead,
-        tuple(lost),
+        markers, tuple(lost),
     )  # fmt: skip
 
 

@@ -91,6 +91,8 @@ class PieceTables:
             joined = replace(joined, kernels=joined.kernels.assign(cubin=cubins))
         for table in ("steps", "ranges", "kernels", "host", "overhead"):
             self._tables.add(table, self._rank, getattr(joined, table))
+        if len(joined.markers):
+            self._tables.add("markers", self._rank, joined.markers)
         if (self._pieces / (counters := array_name(name, "counters", piece))).exists():
             samples = pd.DataFrame(self._load(counters, COUNTER_DTYPE))
             self._tables.add("counters", self._rank, samples)

@@ -251,6 +251,19 @@ OVERHEAD = Table(
     ),
 )
 
+MARKERS = Table(
+    "markers",
+    "one row per NVTX range or mark of the recorded program",
+    (
+        Column("name", NAMES, "its message"),
+        Column("domain", NAMES, "the library or part that set it, empty for the default domain"),
+        Column("start_ns", pa.int64(), "begins"),
+        Column("end_ns", pa.int64(), "ends; a mark ends where it begins"),
+        Column("thread", pa.int64(), "operating-system thread id where it began, -1 if unknown"),
+        Column("step", pa.int32(), "`steps.step` in which it began, -1 for none"),
+    ),
+)
+
 LOG = Table(
     "log",
     "what the recording itself had to say",
@@ -266,7 +279,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         t.name: t
         for t in (
             KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, GRAPH_NODES, CAPTURES, CUBINS,
-            COUNTERS, OVERHEAD, LOG,
+            COUNTERS, OVERHEAD, MARKERS, LOG,
         )
     }
 )  # fmt: skip

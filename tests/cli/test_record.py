@@ -65,7 +65,9 @@ def test_without_options(run: Run, wanted: list[Settings]) -> None:
         ("--steady --stretches 50/1000", {"stretch": 50, "period": 1000}),
         ("--stretches 1/2", {"steady": False, "stretch": 1, "period": 2}),
         ("--backend cupti --counters", {"backend": "cupti", "counters": True}),
-        ("--backend torch", {"backend": "torch"}),
+        ("--nvtx", {"backend": "auto", "nvtx": True}),
+        ("--backend cupti --nvtx", {"backend": "cupti", "nvtx": True}),
+        ("--backend torch", {"backend": "torch", "nvtx": False}),
         ("--backend nsys", {"backend": "nsys"}),
         ("--backend auto", {"backend": "auto"}),
     ],
@@ -102,6 +104,8 @@ def test_options(run: Run, wanted: list[Settings], options: str, expected: dict[
         ("--backend cuda", "cuda"),
         ("--steady=yes", "--steady"),
         ("--counters=1", "--counters"),
+        ("--nvtx --backend torch", "--nvtx needs the CUPTI backend"),
+        ("--nvtx --backend nsys", "--nvtx needs the CUPTI backend"),
     ],
 )
 def test_bad_options_are_told_in_one_line(

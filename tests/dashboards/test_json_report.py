@@ -119,6 +119,12 @@ def test_what_watching_cost() -> None:
     assert _read("mixture_of_experts")["overhead"] == []
 
 
+def test_ranges_of_the_program() -> None:
+    [row] = _read("deep")["markers"]
+    assert row == {"name": "all_reduce", "domain": "NCCL", "calls": 3700, "us": 2500.0}
+    assert _read("mixture_of_experts")["markers"] == []
+
+
 def test_without_decode_steps_their_time_is_null() -> None:
     assert _read("almost_empty")["steps"]["decode_us"] == dict.fromkeys(_SPREAD)
 

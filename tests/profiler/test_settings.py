@@ -11,7 +11,7 @@ from spark_prof.profiler.settings import DEFAULT_STEPS, ENVIRONMENT, Settings
 
 SOME = Settings(
     "/tmp/b c", 7, 3, True, "none", steady=True, batch_sizes=(1, 8), stretch=25, period=50,
-    steps_per_piece=4, faults=("flush", "ranges"), counters=True, run="a run",
+    steps_per_piece=4, faults=("flush", "ranges"), counters=True, nvtx=True, run="a run",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from spark_prof.traces.readers.cupti_records import (
 
 from .cupti_buffers import LAYOUTS, VERSIONS, size_of
 
-READ = (1, 2, 3, 4, 5, 10, 17, 22, 48)
+READ = (1, 2, 3, 4, 5, 10, 12, 17, 22, 48)
 
 
 def test_the_known_versions_are_those_of_the_headers() -> None:
@@ -70,7 +70,7 @@ def test_a_version_between_two_known_ones_is_like_the_older(version: int, same_a
 
 def test_only_some_kinds_are_read() -> None:
     with pytest.raises(KeyError):
-        record_dtype(12, NEWEST)
+        record_dtype(13, NEWEST)
 
 
 @pytest.mark.parametrize(("kind", "api"), [(RUNTIME_CALL, "RUNTIME"), (DRIVER_CALL, "DRIVER")])

@@ -27,6 +27,7 @@ COLUMNS = {
     "counters": "start_ns:8 end_ns:8 dram_read_bytes:f dram_write_bytes:f tensor_active:f "
     "sm_active:f warps_active:f",
     "overhead": "name:s start_ns:8 end_ns:8",
+    "markers": "name:s domain:s start_ns:8 end_ns:8 thread:8 step:4",
     "log": "time_ns:8 process:t message:t",
 }
 """The schema of bundles: who changes it changes spark_prof.traces.bundle.SCHEMA too, but for

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spark_prof.profiler.backends.base import Backend
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
 from spark_prof.profiler.backends.nsys_clock import NsysBackend, mark_clock
+from spark_prof.profiler.backends.nvtx import send_to_cupti
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.registry import registry_folder
 from spark_prof.profiler.settings import Settings
@@ -35,6 +36,8 @@ def early_native(settings: Settings | None) -> Native | None:
         return None
     if settings is not None:
         _keep_cubins(native, settings)
+        if settings.nvtx:
+            send_to_cupti(native.libcupti)
     return native
 
 
@@ -60,7 +63,12 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
         try:
             native = load_native(registry_folder())
             _keep_cubins(native, settings)
-            return "cupti", CuptiBackend(native, process.folder, process.name)
+            if settings.nvtx and (other := send_to_cupti(native.libcupti)):
+                process.log(
+                    f"NVTX markers go to {other}, which was set before; there are none here"
+                )
+            backend = CuptiBackend(native, process.folder, process.name, nvtx=settings.nvtx)
+            return "cupti", backend
         except NativeError as error:
             if wanted == "cupti":
                 write_refusal(process.folder, f"the CUPTI backend cannot work: {error}")
@@ -68,6 +76,9 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
             process.log(f"torch's profiler is used because CUPTI cannot be: {error}")
     if wanted in ("auto", "cupti", "torch"):
         from spark_prof.profiler.backends.torch import TorchBackend
+
+        if settings.nvtx:
+            process.log("NVTX markers need the CUPTI backend; the recording goes on without")
 
         return "torch", TorchBackend(process.folder, process.name)
     if wanted == "nsys":

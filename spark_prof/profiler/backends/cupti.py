@@ -1,7 +1,7 @@
 """The CUPTI backend: raw activity records, taken by capture.c and decoded after the recording.
 
 A piece is a file of raw buffers (docs/bundle.md) and a JSON file with what the records only point
-to: the names of the kernels, which die with the process.
+to: the names of kernels and NVTX markers, which die with the process.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from spark_prof.profiler.backends.native import Native, NativeError
+from spark_prof.profiler.backends.nvtx import read_texts
 from spark_prof.profiler.cubins import code_caches, copy_cached
 from spark_prof.traces.pieces import activity_name, cubins_folder, names_name, write_json
-from spark_prof.traces.readers.cupti_blocks import name_pointers
+from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
 from spark_prof.traces.readers.cupti_names import CALLS
 from spark_prof.traces.readers.cupti_records import (
     COPY,
     DRIVER_CALL,
     FILL,
     KERNELS,
+    MARKER,
     OVERHEAD,
     PEER_COPY,
     RUNTIME_CALL,
@@ -35,23 +38,25 @@ _BUFFER_BYTES = 4 << 20
 
 
 class CuptiBackend:
-    """Records kernels, copies, fills, launches and CUPTI's own overhead.
+    """Records kernels, copies, fills, launches, CUPTI's own overhead, and NVTX if wanted.
 
     Args:
         native: capture.c on this process's libcupti.
         folder: where the pieces go.
         process: name of the recorded process.
+        nvtx: record NVTX markers too; NVTX must report to this libcupti.
 
     Raises:
         NativeError: libcupti refuses.
     """
 
-    def __init__(self, native: Native, folder: Path, process: str) -> None:
-        self._native = native
+    def __init__(self, native: Native, folder: Path, process: str, *, nvtx: bool = False) -> None:
+        self._native, self._nvtx = native, nvtx
         self._folder, self._process, self._piece = folder, process, 0
         self._file = -1
         self._offset_ns = self._failed_writes = 0
         self._names: dict[int, tuple[str, str]] = {}
+        self._markers: dict[int, str] = {}
         native.prepare(_BUFFER_BYTES)
 
     def start(self, piece: int) -> None:
@@ -65,7 +70,9 @@ class CuptiBackend:
         self._native.flush(forced=True)  # what an earlier piece left behind
         self._native.write_to(self._file)
         self._failed_writes = self._native.statistics().failed_writes
-        # Were the process killed now, these names would be better than none.
+        # Were the process killed now, these names would be better than none. Those of markers
+        # may have changed: a program makes up new ones all the time.
+        self._markers = {}
         self._write_names(drift=0)
         self._enable(True)
 
@@ -81,6 +88,7 @@ class CuptiBackend:
         known = {symbol for _, symbol in self._names.values()}
         # All of them anew: an address may have got another name when its module was unloaded.
         self._names |= _names(name_pointers(self._path))
+        self._markers = read_texts(marker_pointers(self._path)) if self._nvtx else {}
         self._write_names(drift)
         self._keep_cached_code({symbol for _, symbol in self._names.values()} - known)
         failed = self._native.statistics().failed_writes - self._failed_writes
@@ -96,12 +104,14 @@ class CuptiBackend:
             self._close()
 
     def _write_names(self, drift: int) -> None:
-        value = {
+        value: dict[str, object] = {
             "clock_offset_ns": self._offset_ns + drift // 2,
             "clock_drift_ns": drift,
             "names": {str(pointer): shown for pointer, (shown, _) in self._names.items()},
             "functions": dict(self._names.values()),
         }
+        if self._nvtx:
+            value["markers"] = {str(pointer): text for pointer, text in self._markers.items()}
         write_json(self._folder, names_name(self._process, self._piece), value)
 
     def _keep_cached_code(self, symbols: set[str]) -> None:
@@ -119,6 +129,9 @@ class CuptiBackend:
             self._native.activity(kind, on)
         self._native.calls(sorted(CALLS[RUNTIME_CALL]), driver=False, on=on)
         self._native.calls(sorted(CALLS[DRIVER_CALL]), driver=True, on=on)
+        if self._nvtx:
+            with suppress(NativeError):  # kernels are worth more; the bundle says that none came
+                self._native.activity(MARKER, on)
 
     def _close(self) -> None:
         self._native.write_to(-1)

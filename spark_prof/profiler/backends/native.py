@@ -68,6 +68,10 @@ class Native:
         library: the compiled capture.c.
         libcupti: path of the libcupti that this process uses.
 
+    Attributes:
+        version: what that says of itself.
+        libcupti: its path.
+
     Raises:
         NativeError: one of the two cannot be used.
     """
@@ -81,7 +85,7 @@ class Native:
         code = self._call.spark_prof_open(libcupti.encode(), ctypes.byref(version))
         if code:
             raise NativeError(f"{libcupti} cannot be used ({_reason(code)})")
-        self.version = version.value
+        self.version, self.libcupti = version.value, libcupti
 
     def subscribe(self) -> None:
         """Begins to keep graph nodes, and machine code where a folder is set for it."""

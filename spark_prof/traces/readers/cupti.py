@@ -26,7 +26,7 @@ def read_cupti(path: Path, names: Path) -> Trace:
 
     Args:
         path: the raw buffers.
-        names: JSON with `names`, a name for each address, and `clock_offset_ns`.
+        names: JSON with `names` and `markers`, names by their address, and `clock_offset_ns`.
 
     Raises:
         CommandError: the buffers cannot be read, or it is not known how their records look.
@@ -41,20 +41,24 @@ def read_cupti(path: Path, names: Path) -> Trace:
         launches=rows.launches(),
         operators=empty_frame("overhead").assign(part=0, thread=0),
         overhead=rows.overhead(),
+        markers=rows.markers(),
         lost=(*lost, *rows.lost()),
     )
 
 
-def _read_names(path: Path, lost: list[str]) -> tuple[dict[int, str], int]:
-    """The name at each address, and what to add to a time."""
+def _read_names(path: Path, lost: list[str]) -> tuple[dict[int, str], dict[int, str], int]:
+    """The kernel name and the marker name at each address, and what to add to a time."""
     try:
         document = orjson.loads(path.read_bytes())
-        names = {int(pointer): str(name) for pointer, name in document["names"].items()}
+        names, markers = (
+            {int(pointer): str(name) for pointer, name in found.items()}
+            for found in (document["names"], document.get("markers", {}))
+        )
         offset = int(document["clock_offset_ns"])
         if abs(offset) >= _LATEST_NS:
             raise ValueError("its clock offset is none")
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         lost.append(f"{path.name} cannot be used ({reason}): kernels lack names and exact times")
-        return {}, 0
-    return names, offset
+        return {}, {}, 0
+    return names, markers, offset

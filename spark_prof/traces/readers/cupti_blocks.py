@@ -6,7 +6,7 @@ import os
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.cupti_records import (
     KERNELS,
+    MARKER,
     NEWEST,
     OLDEST,
     record_dtype,
@@ -26,7 +27,15 @@ from spark_prof.traces.readers.cupti_records import (
 )
 from spark_prof.traces.readers.cupti_walk import Found, walk
 
-__all__ = ["HEADER", "MAGIC", "Records", "map_records", "name_pointers", "read_records"]
+__all__ = [
+    "HEADER",
+    "MAGIC",
+    "Records",
+    "map_records",
+    "marker_pointers",
+    "name_pointers",
+    "read_records",
+]
 
 T = TypeVar("T")
 
@@ -115,11 +124,25 @@ def name_pointers(path: Path) -> set[int]:
     Raises:
         CommandError: as `read_records`.
     """
+    return _pointers(path, KERNELS, ("name",))
+
+
+def marker_pointers(path: Path) -> set[int]:
+    """The addresses of all names and domains of NVTX markers in the file.
+
+    Raises:
+        CommandError: as `read_records`.
+    """
+    return _pointers(path, (MARKER,), ("name", "domain"))
+
+
+def _pointers(path: Path, kinds: Sequence[int], fields: Sequence[str]) -> set[int]:
     found: set[int] = set()
     for records in read_records(path, []):
-        for kind in KERNELS:
-            if records.count(kind):
-                found.update(np.unique(records.rows(kind)["name"]).tolist())
+        for kind in filter(records.count, kinds):
+            rows = records.rows(kind)
+            for field in fields:
+                found.update(np.unique(rows[field]).tolist())
     return found - {0}
 
 

@@ -19,6 +19,7 @@ from spark_prof.traces.readers.cupti_records import (
     GRAPH,
     INTERNAL_LAUNCH,
     KERNELS,
+    MARKER,
     OVERHEAD,
     PEER_COPY,
     RUNTIME_CALL,
@@ -30,6 +31,8 @@ GPU_KINDS = (*KERNELS, COPY, PEER_COPY, FILL)
 CALL_KINDS = (RUNTIME_CALL, DRIVER_CALL, INTERNAL_LAUNCH)
 
 _LATEST_NS = 1 << 62
+_THREAD = 2
+"""CUPTI_ACTIVITY_OBJECT_THREAD."""
 _CALLS = {kind: np.array(list(calls), np.int64) for kind, calls in CALLS.items()}
 
 
@@ -71,8 +74,26 @@ def _parts(records: Records) -> Iterator[Part]:
         elif kind in CALL_KINDS:
             columns |= _call(kind, rows)
         yield Part(kind, columns, _names(kind, rows), count - len(rows))
+    if records.count(MARKER):
+        yield _markers(records.rows(MARKER))
     if graphs := records.count(GRAPH):
         yield Part(GRAPH, {}, distinct(np.zeros(graphs, np.int64)), 0)
+
+
+def _markers(rows: Any) -> Part:
+    """A range is two records: what joins them, and where its names are, stays for later."""
+    time = rows["timestamp"].astype(np.int64)
+    good = (time > 0) & (time < _LATEST_NS)
+    rows, count = rows[good], len(rows)
+    thread = np.where(rows["objectKind"] == _THREAD, rows["objectId"][:, 1].astype(np.int64), -1)
+    columns = {
+        "time": time[good],
+        "id": rows["id"].astype(np.int64),
+        "flags": rows["flags"].astype(np.uint32),
+        "thread": thread,
+        "domain": rows["domain"].copy(),
+    }
+    return Part(MARKER, columns, distinct(rows["name"]), count - len(rows))
 
 
 def _work(kind: int, rows: Any) -> dict[str, npt.NDArray[Any]]:

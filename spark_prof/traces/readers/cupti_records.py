@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "COPY", "DRIVER_CALL", "FILL", "GRAPH", "INTERNAL_LAUNCH", "KERNELS", "NEWEST", "OLDEST",
-    "OVERHEAD", "PEER_COPY", "RUNTIME_CALL", "record_dtype", "record_sizes",
+    "COPY", "DRIVER_CALL", "FILL", "GRAPH", "INTERNAL_LAUNCH", "KERNELS", "MARKER", "NEWEST",
+    "OLDEST", "OVERHEAD", "PEER_COPY", "RUNTIME_CALL", "record_dtype", "record_sizes",
 ]  # fmt: skip
 
 COPY, FILL, PEER_COPY = 1, 2, 22
 KERNELS = (3, 10)
 """Serialized and concurrent kernels: CUPTI writes the one that was enabled."""
 DRIVER_CALL, RUNTIME_CALL, INTERNAL_LAUNCH = 4, 5, 48
-OVERHEAD, GRAPH = 17, 51
+MARKER, OVERHEAD, GRAPH = 12, 17, 51
 
 OLDEST, NEWEST = 22, 130500
 """The library versions (cuptiGetVersion) whose headers were read: CUDA 12.4 and 13.5."""
@@ -121,9 +121,15 @@ _FIELDS: Mapping[int, Fields] = MappingProxyType(
         PEER_COPY: _MOVE | _FROM_TO | {"correlationId": ("<u4", 60), "graphNodeId": ("<u8", 72)},
         FILL: _MOVE | {"memoryKind": ("<u2", 50)},
         **dict.fromkeys((DRIVER_CALL, RUNTIME_CALL, INTERNAL_LAUNCH), _CALL),
+        # Of objectId the second word is the thread, where objectKind says that it is one.
+        MARKER: {
+            "flags": ("<u4", 4), "timestamp": ("<u8", 8), "id": ("<u4", 16),
+            "objectKind": ("<u4", 20), "objectId": ("(3,)<u4", 24), "name": ("<u8", 40),
+            "domain": ("<u8", 48),
+        },
         OVERHEAD: {"overheadKind": ("<u4", 4), "start": ("<u8", 24), "end": ("<u8", 32)},
     }
-)
+)  # fmt: skip
 
 
 @cache

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.traces.readers.cupti_launches import Distinct, Launches
+from spark_prof.traces.readers.cupti_markers import Markers
 from spark_prof.traces.readers.cupti_names import call_name, copy_name, fill_name, overhead_name
 from spark_prof.traces.readers.cupti_parts import CALL_KINDS, GPU_KINDS, Part
-from spark_prof.traces.readers.cupti_records import FILL, GRAPH, KERNELS
+from spark_prof.traces.readers.cupti_records import FILL, GRAPH, KERNELS, MARKER
 from spark_prof.traces.readers.growing import Columns, Names
 
 __all__ = ["Rows"]
@@ -34,11 +35,18 @@ class Rows:
 
     Args:
         names: the kernel name at each address.
+        marker_names: the name or domain of NVTX markers at each address.
         offset_ns: what to add to CUPTI's clock.
         size: bytes of all records.
     """
 
-    def __init__(self, names: Mapping[int, str], offset_ns: int, size: int) -> None:
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        marker_names: Mapping[int, str],
+        offset_ns: int,
+        size: int,
+    ) -> None:
         self._offset = offset_ns
         self._gpu = Columns(_GPU, size // _SHORTEST[0])
         self._calls = Columns(_CALL, size // _SHORTEST[1])
@@ -46,6 +54,7 @@ class Rows:
         self._names = Names(lambda pointer: names.get(pointer, ""))
         self._launches = Launches(self._names)
         self._call_names, self._overhead_names = Names(str), Names(str)
+        self._markers = Markers(marker_names, offset_ns, size)
         self._timeless = self._graphs = 0
 
     def add(self, part: Part) -> None:
@@ -53,6 +62,9 @@ class Rows:
         self._timeless += part.timeless
         if part.kind == GRAPH:
             self._graphs += len(part.names.codes)
+            return
+        if part.kind == MARKER:
+            self._markers.add(part)
             return
         kind = part.kind
         if kind in KERNELS:
@@ -100,6 +112,10 @@ class Rows:
         columns: dict[str, Any] = self._overhead.arrays()
         return pd.DataFrame(columns | {"name": self._overhead_names.column(columns["name"])})
 
+    def markers(self) -> pd.DataFrame:
+        """NVTX ranges and marks, as `Trace.markers`."""
+        return self._markers.frame()
+
     def lost(self) -> list[str]:
         """What the records lack, one line each."""
         lost = []
@@ -110,7 +126,7 @@ class Rows:
         nameless = (self._gpu.arrays()["name"] == self._names.number("")).sum()
         if nameless:
             lost.append(f"{nameless} kernels have no name")
-        return lost
+        return lost + self._markers.lost()
 
     def _added(self, part: Part, columns: Columns) -> dict[str, npt.NDArray[Any]]:
         """New rows for the part, with all but its names."""

@@ -1,10 +1,12 @@
-"""What every reader of kernels gives: the same three frames, whatever wrote the file."""
+"""What every reader of kernels gives: the same frames, whatever wrote the file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import pandas as pd
+
+from spark_prof.traces.tables import empty_frame
 
 __all__ = ["Trace"]
 
@@ -19,6 +21,7 @@ class Trace:
         launches: the API calls that started them, the `host` table.
         operators: the stretches of CPU operators with their `thread`; empty on a GPU.
         overhead: what the profiler itself cost, the `overhead` table.
+        markers: the NVTX ranges and marks, the `markers` table without its `step`.
         lost: what the trace lacks, one line each.
     """
 
@@ -26,4 +29,5 @@ class Trace:
     launches: pd.DataFrame
     operators: pd.DataFrame
     overhead: pd.DataFrame
+    markers: pd.DataFrame = field(default_factory=lambda: empty_frame("markers"))
     lost: tuple[str, ...] = field(default=())
