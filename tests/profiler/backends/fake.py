@@ -43,6 +43,9 @@ class FakeCupti:
     def refuse(self, function: str, code: int) -> None:
         self._call.fake_refuse(function.encode(), code)
 
+    def refuse_kind(self, number: int) -> None:
+        self._call.fake_refuse_kind(number)
+
     def drop(self, records: int) -> None:
         self._call.fake_drop(ctypes.c_size_t(records))
 

@@ -27,6 +27,7 @@ static void *callback_data;
 static uint32_t version = 130000;
 static int64_t behind_ns;
 static size_t dropped, unzeroed, requested;
+static int refused_kind, injected;
 static uint8_t kinds[KINDS], resources[64], calls[2][CALLS];
 static struct {
   char function[40];
@@ -88,7 +89,7 @@ int cuptiActivityRegisterCallbacks(request_function first, complete_function sec
 }
 
 static int set_kind(int kind, int on) {
-  if (kind <= 0 || kind >= KINDS) return 1;
+  if (kind <= 0 || kind >= KINDS || kind == refused_kind) return 1;
   kinds[kind] = (uint8_t)on;
   /* As in CUDA 13.0: all functions, until some are turned off. */
   if (kind == DRIVER || kind == RUNTIME) memset(calls[kind == DRIVER], on, CALLS);
@@ -141,11 +142,19 @@ int cuptiActivityEnableDriverApi(uint32_t id, uint8_t on) {
 }
 #endif
 
+/* What NVTX calls in the library that NVTX_INJECTION64_PATH names. */
+int InitializeInjectionNvtx2(void *functions) {
+  (void)functions;
+  return ++injected;
+}
+
 /* What a test tells it. */
 
 void fake_version(uint32_t number) { version = number; }
 void fake_behind(int64_t ns) { behind_ns = ns; }
 void fake_drop(size_t records) { dropped += records; }
+void fake_refuse_kind(int kind) { refused_kind = kind; }
+int fake_injected(void) { return injected; }
 int fake_kind(int kind) { return kinds[kind]; }
 int fake_call(int driver, int id) { return calls[driver][id]; }
 int fake_resource(int id) { return resources[id]; }
