@@ -154,6 +154,12 @@ def test_synchronization_objects_are_passed_over(read: Read) -> None:
     assert trace.lost == ()
 
 
+def test_a_buffer_of_markers_without_a_time(read: Read) -> None:
+    trace = read(block(marker(INSTANT, 0, 1, MARK), marker(END, 0, 2)))
+    assert trace.markers.empty
+    assert trace.lost == ("2 records have no time and were left out",)
+
+
 @pytest.mark.parametrize("time", [0, 2**62, 2**64 - 1])
 def test_a_marker_without_a_time_is_left_out(read: Read, time: int) -> None:
     trace = read(block(marker(INSTANT, time, 1, MARK), marker(INSTANT, 5, 2, MARK)))
