@@ -130,7 +130,9 @@ def _assemble(
         added.add_log()
         added.add_cubins(folder)
     lost = added.lost + (unflushed(pieces, facts, added.steps) if state == SALVAGED else [])
-    if _wants_markers(pieces) and not any(n.startswith("markers-") for n in tables.rows):
+    if _wants_markers(pieces, facts.values()) and not any(
+        n.startswith("markers-") for n in tables.rows
+    ):
         lost.append("no NVTX marker came: either nothing set any, or NVTX was in use before vLLM")
     _meta(pieces, state, facts, lost, tables.rows).write(folder)
     bundle = Bundle(folder)
@@ -161,9 +163,11 @@ def _meta(
     )
 
 
-def _wants_markers(pieces: Path) -> bool:
+def _wants_markers(pieces: Path, facts: Iterable[dict[str, Any]]) -> bool:
+    """Whether NVTX was asked for, and what watched the kernels can record it."""
     recording = next(json_files(pieces, RECORDING_FILE), {})
-    return bool(recording.get("settings", {}).get("nvtx"))
+    wanted = bool(recording.get("settings", {}).get("nvtx"))
+    return wanted and _backend(recording, facts) == "cupti"
 
 
 def _put_aside(files: Iterable[Path], folder: Path) -> None:
