@@ -22,8 +22,8 @@ from spark_prof.traces.pieces import array_name, write_array
 __all__ = ["CounterSampler"]
 
 _INTERVALS_NS = (2_000, 5_000, 10_000, 20_000, 50_000)
-_MOST_SAMPLES, _FEWEST_SAMPLES = 6_144, 768
-_BUFFER_BYTES = 96 << 20
+_MOST_SAMPLES, _FEWEST_SAMPLES = 2_304, 576
+_BUFFER_BYTES = 36 << 20
 """Holds 9 000 samples of an H100, measured with libcupti 13.4.92: the timer may come late."""
 
 _MISSING = 0.01

@@ -139,12 +139,12 @@ def test_losses_are_told_and_the_next_piece_is_sampled_less_often(tmp_path: Path
 
 
 def test_after_an_overflow_fewer_samples_are_asked_for(tmp_path: Path) -> None:
-    gpu = Gpu(room=3_000)
+    gpu = Gpu(room=2_000)
     found, log = sampler(tmp_path, gpu)
     piece(found, 0, 0.05)
     assert log == [
         "counters: 100 % of piece 0's samples are missing (libcupti's buffer was full); "
-        "later pieces have 1536 at most"
+        "later pieces have 576 at most"
     ]
     assert len(rows(tmp_path, 0)) == 0
     assert gpu.calls[-3:-1] == ["close", "open 3"]
