@@ -18,7 +18,7 @@ from spark_prof.profiler.backends.native import Native
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute
-from spark_prof.profiler.targets import MarkedModule, choose_targets, phase_modules
+from spark_prof.profiler.targets import PHASE_MODULES, MarkedModule, choose_targets, phase_modules
 from spark_prof.traces.pieces import (
     CAPTURE_DTYPE,
     EVENT_DTYPE,
@@ -58,7 +58,7 @@ class GraphWatch:
         self.uninstall: Callable[[], None] = lambda: None
         self._events = np.empty(0, EVENT_DTYPE)
         self._captures: list[tuple[int, int, int, int]] = []
-        self._begun = self._tokens = self._inside = 0
+        self._begun = self._mode = self._tokens = self._inside = 0
 
     def install(self) -> None:
         """Wraps the worker's method that captures; it unwraps itself when that is done."""
@@ -91,7 +91,7 @@ class GraphWatch:
 
     def _start(self) -> None:
         model, marked = marked_modules(self._worker)
-        first = len(phase_modules())
+        first = len(PHASE_MODULES)
         self._undo.append(self._marker.remove)
         self._marker.mark([row.target for row in marked[first:]], first)
         self._watch_batches(model)
@@ -104,9 +104,7 @@ class GraphWatch:
         self._mark()
         while self._undo:
             self._undo.pop()()
-        events = np.asarray(self._marker.take(), dtype=np.int64)
-        self._events = np.empty(len(events) // 2, EVENT_DTYPE)
-        self._events["time_ns"], self._events["code"] = events[0::2], events[1::2]
+        self._events = self._marker.take_rows()
 
     def _watch_batches(self, model: Any) -> None:
         """Learns the size of the batch with which the model is called."""

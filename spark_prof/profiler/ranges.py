@@ -13,7 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from spark_prof.profiler.fence import Fence
+from spark_prof.traces.pieces import EVENT_DTYPE
 
 __all__ = ["CallMarker", "Target", "replace_attribute"]
 
@@ -71,6 +75,13 @@ class CallMarker:
         """Hands over the log and begins a new one."""
         log, self._log = self._log, array("q")
         return log
+
+    def take_rows(self) -> npt.NDArray[np.void]:
+        """Hands over the log as rows of pieces.EVENT_DTYPE."""
+        log = np.asarray(self.take(), dtype=np.int64)
+        rows = np.empty(len(log) // 2, EVENT_DTYPE)
+        rows["time_ns"], rows["code"] = log[0 : 2 * len(rows) : 2], log[1::2]
+        return rows
 
     def mark(self, targets: list[Target], first: int = 0) -> None:
         """Marks the targets, numbered in order from `first`."""

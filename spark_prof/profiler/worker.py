@@ -25,7 +25,7 @@ from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.steady import SteadyWindow
 from spark_prof.profiler.targets import PHASE_MODULES, phase_modules
 from spark_prof.profiler.window import Stretches, Take, Window
-from spark_prof.traces.pieces import EVENT_DTYPE, STEP_DTYPE, array_name
+from spark_prof.traces.pieces import STEP_DTYPE, array_name
 
 __all__ = ["WorkerRecording"]
 
@@ -282,10 +282,8 @@ class WorkerRecording:
             self._fence.call("stop", self._backend.stop)
         if not self._steps:
             return
-        events = np.asarray(self._marker.take(), dtype=np.int64)
-        rows = np.empty(len(events) // 2, EVENT_DTYPE)
-        rows["time_ns"], rows["code"] = events[0 : 2 * len(rows) : 2], events[1::2]
-        self._process.write(array_name(self._process.name, "events", self._piece), rows)
+        events = self._marker.take_rows()
+        self._process.write(array_name(self._process.name, "events", self._piece), events)
         steps = np.array(self._steps, dtype=STEP_DTYPE)
         self._process.write(array_name(self._process.name, "steps", self._piece), steps)
         self._steps.clear()
