@@ -1,0 +1,98 @@
+"""The tree of ranges that were open when work was launched, and how to find them fast.
+
+A range is a stretch of one thread's time. Ranges of one thread are nested: one that was pushed
+inside another ends first. What is open at a moment is then a path in a tree, and a few thousand
+paths stand for millions of launches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NO_SCOPE", "Scopes", "enclosing", "innermost"]
+
+Int64s = npt.NDArray[np.int64]
+
+NO_SCOPE = -1
+"""No range was open."""
+
+_MOST = 1 << 20
+"""Scopes beyond this many are no model's; what they would name stays with their parent."""
+
+
+class Scopes:
+    """A tree of named ranges; a scope is a number, its parent a smaller one or NO_SCOPE.
+
+    Attributes:
+        parents: the parent of each scope.
+        names: the name of each scope as the trace has it.
+    """
+
+    def __init__(self) -> None:
+        self.parents: list[int] = []
+        self.names: list[str] = []
+        self._children: dict[tuple[int, str], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def child(self, parent: int, name: str) -> int:
+        """The scope of a range of that name inside `parent`; it is added where it is new."""
+        scope = self._children.get((parent, name))
+        if scope is None:
+            if len(self.names) >= _MOST:
+                return parent
+            scope = self._children[parent, name] = len(self.names)
+            self.parents.append(parent)
+            self.names.append(name)
+        return scope
+
+    def path(self, scope: int) -> list[str]:
+        """The names from the outermost range to the scope itself."""
+        names = []
+        while scope != NO_SCOPE:
+            names.append(self.names[scope])
+            scope = self.parents[scope]
+        return names[::-1]
+
+
+def enclosing(start: Int64s, end: Int64s) -> Int64s:
+    """The innermost range around each range of one thread, -1 for none.
+
+    Args:
+        start: starts in ns, sorted by start and, where equal, by falling end.
+        end: ends in ns. A range that ends after its encloser counts as inside it while it began
+            there; it encloses what begins after the other has ended.
+    """
+    # Each range looks at the one before it, and passes by whatever has ended: nothing between a
+    # range and its candidate is open when it starts, so neither is what the candidate passed by.
+    candidate = np.arange(-1, len(start) - 1, dtype=np.int64)
+    active = np.flatnonzero(candidate >= 0)
+    while len(active):
+        looked = candidate[active]
+        closed = end[looked] <= start[active]
+        # An empty range at the moment at which another begins is inside it all the same.
+        active = active[closed & (looked >= 0)]
+        candidate[active] = candidate[candidate[active]]
+        active = active[candidate[active] >= 0]
+    return candidate
+
+
+def innermost(start: Int64s, end: Int64s, parents: Int64s, times: Int64s) -> Int64s:
+    """The innermost range of one thread that is open at each time, -1 for none.
+
+    Args:
+        start: starts in ns, sorted as for `enclosing`.
+        end: ends in ns.
+        parents: what `enclosing` returned.
+        times: moments in ns, in any order.
+    """
+    found = np.searchsorted(start, times, side="right") - 1
+    active = np.flatnonzero(found >= 0)
+    while len(active):
+        closed = end[found[active]] < times[active]
+        active = active[closed]
+        found[active] = parents[found[active]]
+        active = active[found[active] >= 0]
+    return found.astype(np.int64)
