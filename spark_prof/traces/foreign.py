@@ -17,6 +17,7 @@ import pandas as pd
 
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.scopes import Scopes
+from spark_prof.traces.tables import empty_frame
 
 __all__ = ["Foreign", "NamesModule", "Process", "Window"]
 
@@ -36,6 +37,7 @@ class Process:
             torch, cuda, pid, host, world_size...
         scopes: what its launches were made for; filled while the windows are read.
         nodes: its CUDA graph nodes: `node`, `original`, `graph`, `created_ns`, and `scope`.
+        metrics: what Nsight Compute measured of its kernels, the `metrics` table.
     """
 
     rank: int | None
@@ -46,6 +48,7 @@ class Process:
             columns=["node", "original", "graph", "created_ns", "scope"], dtype=np.int64
         )
     )
+    metrics: pd.DataFrame = field(default_factory=lambda: empty_frame("metrics"))
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,18 @@ MARKERS = Table(
     ),
 )
 
+METRICS = Table(
+    "metrics",
+    "one row per metric of a kernel that Nsight Compute measured alone",
+    (
+        Column("name", NAMES, "kernel name as Nsight Compute gives it"),
+        Column("launch", pa.int32(), "running number of the measured kernel"),
+        Column("metric", NAMES, "name of the metric, such as sm__inst_executed_pipe_tensor.sum"),
+        Column("value", pa.float64(), "its value, NaN where it could not be measured"),
+        Column("unit", NAMES, "unit of the value, empty for a count or a ratio"),
+    ),
+)
+
 LOG = Table(
     "log",
     "what the recording itself had to say",
@@ -279,7 +291,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         t.name: t
         for t in (
             KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, GRAPH_NODES, CAPTURES, CUBINS,
-            COUNTERS, OVERHEAD, MARKERS, LOG,
+            COUNTERS, OVERHEAD, MARKERS, METRICS, LOG,
         )
     }
 )  # fmt: skip

@@ -28,6 +28,7 @@ COLUMNS = {
     "sm_active:f warps_active:f",
     "overhead": "name:s start_ns:8 end_ns:8",
     "markers": "name:s domain:s start_ns:8 end_ns:8 thread:8 step:4",
+    "metrics": "name:s launch:4 metric:s value:f unit:s",
     "log": "time_ns:8 process:t message:t",
 }
 """The schema of bundles: who changes it changes spark_prof.traces.bundle.SCHEMA too, but for
