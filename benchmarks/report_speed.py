@@ -21,10 +21,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES, empty_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,49 +75,48 @@ def measure(command: list[str]) -> tuple[float, float, int]:
     return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
 
 
-def make_bundle(capture: Bundle, folder: Path, compiled: bool) -> int:
-    """Writes the bundle and returns its number of kernels."""
+def make_bundle(capture: Bundle, folder: Path, compiled: bool, wanted: int) -> int:
+    """Writes a bundle of at least so many kernels, and returns how many it has."""
     one, modules = deep_step(capture, compiled)
-    count = -(-KERNELS // len(one))
+    count = -(-wanted // len(one))
     steps = capture.frame("steps", 0)
     step = steps[steps["phase"] == "decode"].iloc[len(steps) // 2]
     engine = capture.frame("engine", 0).set_index("key").loc[[step["key"]]].iloc[[0]].reset_index()
     # The repeated step is as long as its kernels, so that the steps follow each other.
     length = int(one["end_ns"].max()) + 2000
     origin = int(step["start_ns"])
-    number = np.repeat(np.arange(count), len(one))
-    kernels = pd.concat([one] * count, ignore_index=True)
-    kernels["step"] = number
-    kernels["correlation"] = np.arange(1, len(kernels) + 1)
-    kernels[["start_ns", "end_ns"]] += (origin + number * length)[:, None]
-    host = pd.DataFrame({"name": "cudaLaunchKernel", "start_ns": kernels["start_ns"] - 5000,
-                         "end_ns": kernels["start_ns"] - 4000, "thread": 1,
-                         "correlation": kernels["correlation"]})  # fmt: skip
-    index = np.arange(count)
-    begin = origin + index * length
-    steps = pd.DataFrame([step] * count).assign(
-        step=index, key=index, piece=index // STEPS_PER_PIECE, start_ns=begin,
-        end_ns=begin + length - 1000)  # fmt: skip
-    engine = pd.concat([engine] * count).assign(
-        key=index, schedule_ns=begin - 500, update_ns=begin + length - 600, unfinished=1
-    )
     layers = pd.concat([capture.frame("layers", 0)] * (LAYERS // 24)).assign(layer=-1)
     folder.mkdir(parents=True)
-    frames = {"kernels": kernels, "host": host, "steps": steps, "engine": engine,
-              "modules": modules, "layers": layers}  # fmt: skip
-    tables = {}
-    for name, table in TABLES.items():
-        frame = frames.get(name, empty_table(name).to_pandas())
-        columns = [pa.array(frame[f.name], type=f.type, from_pandas=True) for f in table.schema]
-        arrow = pa.Table.from_arrays(columns, schema=table.schema)
-        per_piece = max(1, len(frame) * STEPS_PER_PIECE // count)
-        pq.write_table(arrow, folder / table_file(name, 0), compression="zstd",
-                       row_group_size=per_piece)  # fmt: skip
-        tables[table_file(name, 0)] = len(frame)
+    with TableFiles(folder) as files:
+        for name in TABLES:
+            files.add(name, 0, empty_table(name).to_pandas())
+        files.add("modules", 0, modules)
+        files.add("layers", 0, layers)
+        for first in range(0, count, STEPS_PER_PIECE):
+            index = np.arange(first, min(first + STEPS_PER_PIECE, count))
+            begin = origin + index * length
+            kernels = pd.concat([one] * len(index), ignore_index=True)
+            kernels["step"] = np.repeat(index, len(one))
+            kernels["correlation"] = np.arange(len(kernels)) + first * len(one) + 1
+            kernels[["start_ns", "end_ns"]] += np.repeat(begin, len(one))[:, None]
+            host = pd.DataFrame({"name": "cudaLaunchKernel",
+                                 "start_ns": kernels["start_ns"] - 5000,
+                                 "end_ns": kernels["start_ns"] - 4000, "thread": 1,
+                                 "correlation": kernels["correlation"]})  # fmt: skip
+            steps = pd.DataFrame([step] * len(index)).assign(
+                step=index, key=index, piece=first // STEPS_PER_PIECE, start_ns=begin,
+                end_ns=begin + length - 1000)  # fmt: skip
+            update = begin + length - 600
+            record = pd.concat([engine] * len(index)).assign(
+                key=index, schedule_ns=begin - 500, update_ns=update, unfinished=1
+            )
+            for name, frame in (("kernels", kernels), ("host", host), ("steps", steps),
+                                ("engine", record)):  # fmt: skip
+                files.add(name, 0, frame)
     execution = "torch.compile, CUDA graphs" if compiled else "eager"
     facts = {"rank0": capture.facts(0) | {"execution": execution}}
-    replace(capture.meta, tables=tables, facts=facts).write(folder)
-    return len(kernels)
+    replace(capture.meta, tables=files.rows, facts=facts).write(folder)
+    return count * len(one)
 
 
 def deep_step(capture: Bundle, compiled: bool) -> tuple[pd.DataFrame, pd.DataFrame]:

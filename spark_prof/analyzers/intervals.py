@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from spark_prof.analyzers.lookup import Integers, ascends
+
 __all__ = ["covered_in", "union_by_group"]
 
 Int64s = npt.NDArray[np.int64]
 
 
-def union_by_group(start: Int64s, end: Int64s, group: Int64s, groups: int) -> Int64s:
+def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
     """Length of the union of the intervals of each group.
 
     Args:
@@ -21,30 +23,40 @@ def union_by_group(start: Int64s, end: Int64s, group: Int64s, groups: int) -> In
     """
     if not len(start):
         return np.zeros(groups, np.int64)
-    order = np.lexsort((start, group))
-    start, end, group = start[order], end[order], group[order]
+    if not ascends(group, start):
+        order = np.lexsort((start, group))
+        start, end, group = start[order], end[order], group[order]
     first = np.append(True, group[1:] != group[:-1])
+    opens = np.flatnonzero(first)
     # Counted from its group's first start, a time stays small however long the recording is.
-    origin = np.repeat(start[first], np.diff(np.append(np.flatnonzero(first), len(start))))
+    origin, length = start[opens], np.diff(np.append(opens, len(start)))
+    longest = int((np.maximum.reduceat(end, opens) - origin).max())
     # A stride longer than any group keeps the running maximum of one group out of the next.
-    offset = group * (int((end - origin).max()) + 1)
-    reached = np.maximum.accumulate(end - origin + offset) - offset + origin
-    before = np.append(start[0], reached[:-1])
-    before = np.where(first, start, before)
-    added = np.maximum(0, end - np.maximum(start, before))
-    return np.bincount(group, weights=added, minlength=groups).astype(np.int64)
+    shift = np.repeat(np.arange(len(opens)) * (longest + 1) - origin, length)
+    reached = end + shift
+    np.maximum.accumulate(reached, out=reached)
+    reached -= shift
+    before = np.empty_like(start)
+    before[1:] = reached[:-1]
+    before[opens] = origin
+    added = end - np.maximum(start, before, out=before)
+    np.maximum(added, 0, out=added)
+    found = np.zeros(groups, np.int64)
+    found[group[opens]] = np.add.reduceat(added, opens)
+    return found
 
 
 def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int64s:
     """How much of each window [begin, finish] is covered by any interval."""
     if not len(start):
         return np.zeros(len(begin), np.int64)
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    if not ascends(start):
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     reached = np.maximum.accumulate(end)
-    opens = np.append(True, start[1:] > reached[:-1])
+    opens = np.append(0, np.flatnonzero(start[1:] > reached[:-1]) + 1)
     merged_start = start[opens]
-    merged_end = np.append(reached[np.flatnonzero(opens)[1:] - 1], reached[-1])
+    merged_end = np.append(reached[opens[1:] - 1], reached[-1])
     lengths = np.append(0, np.cumsum(merged_end - merged_start))
 
     def covered_before(moment: Int64s) -> Int64s:

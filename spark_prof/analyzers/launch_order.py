@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.lookup import ascends, positions
 from spark_prof.traces.bundle import Bundle
 
 __all__ = ["launch_order", "nodes_of"]
@@ -17,34 +18,45 @@ __all__ = ["launch_order", "nodes_of"]
 Int64s = npt.NDArray[np.int64]
 
 
-def launch_order(bundle: Bundle, rank: int, rows: pd.DataFrame) -> Int64s:
-    """The positions of the rows in launch order, step by step.
+def launch_order(bundle: Bundle, rank: int, rows: pd.DataFrame, nodes: Int64s) -> Int64s | None:
+    """The positions of the rows in launch order, step by step; None if they are in it.
 
     Args:
         bundle: the bundle.
         rank: the rank.
-        rows: its kernels in order of start, with `start_ns`, `step`, `correlation`, `graph_node`.
+        rows: its kernels in order of start, with `start_ns`, `step` and `correlation`.
+        nodes: what `nodes_of` says of them.
     """
-    start = rows["start_ns"].to_numpy(np.int64)
+    start, step = rows["start_ns"].to_numpy(), rows["step"].to_numpy()
     host = bundle.frame("host", rank, ["correlation", "start_ns"])
-    host = host.drop_duplicates("correlation").sort_values("correlation")
-    launched = _look_up(host, rows["correlation"].to_numpy(np.int64), "start_ns", start)
-    inside = nodes_of(bundle, rank, rows["graph_node"].to_numpy(np.int64))
-    order: Int64s = np.lexsort((start, inside, launched, rows["step"].to_numpy(np.int64)))
+    launched = _look_up(host, rows["correlation"].to_numpy(), start)
+    order = None if ascends(step, launched) else np.lexsort((launched, step))
+    if order is not None:
+        step, launched, nodes = step[order], launched[order], nodes[order]
+    if not nodes.any():
+        return order
+    # What follows is about the kernels of one launch, which only the nodes put in order.
+    launch = np.zeros(len(rows), np.int64)
+    np.cumsum((np.diff(step) != 0) | (np.diff(launched) != 0), out=launch[1:])
+    if not ascends(launch, nodes):
+        within = np.lexsort((nodes, launch))
+        order = within if order is None else order[within]
     return order
 
 
 def nodes_of(bundle: Bundle, rank: int, nodes: Int64s) -> Int64s:
     """The captured node of each node, 0 for one whose creation nobody saw."""
     known = bundle.frame("graph_nodes", rank, ["node", "original"])
-    return _look_up(known.sort_values("node"), nodes, "original", np.zeros(len(nodes), np.int64))
+    return _look_up(known, nodes, np.zeros(len(nodes), np.int64))
 
 
-def _look_up(table: pd.DataFrame, keys: Int64s, column: str, otherwise: Int64s) -> Int64s:
-    """The column where the table's first column, sorted, is the key."""
-    known = table.iloc[:, 0].to_numpy(np.int64)
+def _look_up(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Int64s:
+    """The table's second column where its first one is the key, the first row of equal ones."""
+    known, values = (table.iloc[:, column].to_numpy(np.int64) for column in range(2))
     if not len(known):
         return otherwise
-    index = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    found = table[column].to_numpy(np.int64)[index]
-    return np.where(known[index] == keys, found, otherwise).astype(np.int64)
+    if not (known[1:] > known[:-1]).all():
+        known, first = np.unique(known, return_index=True)
+        values = values[first]
+    found = positions(known, keys)
+    return np.where(found >= 0, values[found], otherwise)

@@ -17,164 +17,194 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-__all__ = ["place_by_order"]
+from spark_prof.analyzers.lookup import Integers
+from spark_prof.vocabulary import COMPONENTS
 
-Int64s = npt.NDArray[np.int64]
+__all__ = ["CODES", "Launched", "place_by_order"]
 
-_ATTENTION = ("attention", "kv_write")
+Flags = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.int8]
+
+CODES = {name: code for code, name in enumerate(COMPONENTS)}
+"""Millions of components are compared as numbers; -1 is none, which as an index is the last."""
 
 
-def place_by_order(
-    rows: pd.DataFrame,
-    is_gemm: npt.NDArray[np.bool_],
-    products: Mapping[str, int],
-    opens: npt.NDArray[np.bool_] | None = None,
-) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
-    """Component and layer of the rows that have none, as far as the order tells.
+@dataclass(frozen=True)
+class Launched:
+    """Kernels of one rank in launch order; arrays of one length.
+
+    Attributes:
+        step: the step of each.
+        layer: its layer, -1 for none. Experts that only their name told count to the layer of the
+            attention before them.
+        component: code of what it is known to be, -1 for none.
+        loose: whether the order is to place it.
+        gemm: whether it is a matrix product.
+        begins: false for what only goes on with the product before it.
+        opens: whether it can only be the embedding's before the first attention: its lookup and
+            collectives.
+    """
+
+    step: Integers
+    layer: Integers
+    component: Codes
+    loose: Flags
+    gemm: Flags
+    begins: Flags
+    opens: Flags
+
+    def taken(self, order: Integers) -> Launched:
+        """The same kernels in that order."""
+        return Launched(*(array[order] for array in vars(self).values()))
+
+
+def place_by_order(rows: Launched, products: Mapping[str, int]) -> tuple[Codes, Integers]:
+    """Component and layer of the loose rows, as far as the order tells.
 
     Args:
-        rows: kernels of one rank in launch order with `step`, `part`, `component` ("" for the
-            rows to be placed, None for rows that are to be left alone) and `layer`. Experts that
-            only their name told count to the layer of the attention before them.
-        is_gemm: which rows are matrix products.
+        rows: the kernels.
         products: how many products a decoder layer has in qkv, o_proj and router; from the
             `layers` table.
-        opens: which rows can only be the embedding's before the first attention: its lookup and
-            collectives.
 
     Returns:
-        component ("" where the order does not tell) and layer, one each row.
+        The component's code (-1 where the order does not tell) and the layer, one each row.
     """
-    component = rows["component"].to_numpy(object)
-    layer = rows["layer"].to_numpy(np.int64)
-    step = rows["step"].to_numpy(np.int64)
-    begins = rows["part"].to_numpy(np.int64) == 0
-    placed = np.full(len(rows), "", object)
-    is_attention = np.isin(component, _ATTENTION) & (layer >= 0)
-    layer = _experts_after_attention(layer, component == "experts", is_attention, step)
-    placed_layer = layer.copy()
-    kind = np.select([is_attention, (component == "experts") & (layer >= 0)], [1, 2], 0)
-    anchors = np.flatnonzero(kind > 0)
-    loose = component == ""
-    if not len(anchors) or not loose.any():
-        return placed, placed_layer
-    wanted = np.flatnonzero(loose)
-    segments = _segments(wanted, anchors, step, kind, layer, (is_gemm, begins))
-    placed[wanted], placed_layer[wanted] = _between(segments, is_gemm[wanted], products)
-    if opens is not None:
-        first = wanted[_in_embedding(segments, opens[wanted])]
-        placed[first], placed_layer[first] = "embedding", -1
-    return placed, placed_layer
+    placed = np.full(len(rows.step), -1, np.int8)
+    attention = (rows.component == CODES["attention"]) | (rows.component == CODES["kv_write"])
+    attention &= rows.layer >= 0
+    experts = rows.component == CODES["experts"]
+    layer = _experts_after_attention(rows, experts, attention)
+    experts &= layer >= 0
+    anchors = np.flatnonzero(attention | experts)
+    wanted = np.flatnonzero(rows.loose)
+    if not len(anchors) or not len(wanted):
+        return placed, layer
+    segments = _segments(rows, layer, wanted, anchors, np.where(attention[anchors], 1, 2))
+    gemm = rows.gemm[wanted]
+    component, found = _between(segments, gemm, products)
+    first = _in_embedding(segments, rows.opens[wanted])
+    component[first], found[first] = CODES["embedding"], -1
+    placed[wanted], layer[wanted] = component, found
+    return placed, layer
 
 
-def _experts_after_attention(
-    layer: npt.NDArray[np.int64],
-    is_experts: npt.NDArray[np.bool_],
-    is_attention: npt.NDArray[np.bool_],
-    step: npt.NDArray[np.int64],
-) -> npt.NDArray[np.int64]:
+def _experts_after_attention(rows: Launched, experts: Flags, attention: Flags) -> Integers:
     """The layers, with those of experts that have none taken from the attention before them."""
-    index = np.where(is_attention, np.arange(len(layer)), -1)
-    latest = np.maximum.accumulate(index)
-    known = is_experts & (layer < 0) & (latest >= 0) & (step[np.maximum(latest, 0)] == step)
-    return np.where(known, layer[np.maximum(latest, 0)], layer)
+    layer = rows.layer.copy()
+    unknown = np.flatnonzero(experts & (layer < 0))
+    anchors = np.flatnonzero(attention)
+    if len(unknown) and len(anchors):
+        latest = np.searchsorted(anchors, unknown) - 1
+        anchor = anchors[np.maximum(latest, 0)]
+        known = (latest >= 0) & (rows.step[anchor] == rows.step[unknown])
+        layer[unknown[known]] = layer[anchor[known]]
+    return layer
 
 
 @dataclass(frozen=True)
 class _Segments:
-    """For each row to be placed, what it lies between; arrays of one length.
+    """What lies between two anchors of a step; the first and last are half open.
 
-    A segment runs from one anchor of a step to the next; the first and last are half open. An
-    anchor is 1 for attention, 2 for experts, 0 where there is none.
+    An anchor is 1 for attention, 2 for experts, 0 where there is none. `number` and `done` have
+    one entry each row to be placed, the others one each segment.
     """
 
-    before: Int64s
-    own: Int64s
+    before: Integers
+    own: Integers
     """Layer of the anchor before, -1 without one."""
-    after: Int64s
-    following: Int64s
+    after: Integers
+    following: Integers
     """Layer of the anchor after, -1 without one."""
-    count: Int64s
+    count: Integers
     """Products of the segment."""
-    done: Int64s
+    number: Integers
+    """Number of the row's segment."""
+    done: Integers
     """Products finished before the row."""
-    number: Int64s
-    """Number of the segment."""
 
 
 def _segments(
-    wanted: Int64s,
-    anchors: Int64s,
-    step: Int64s,
-    kind: Int64s,
-    layer: Int64s,
-    products: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]],
+    rows: Launched, layer: Integers, wanted: Integers, anchors: Integers, kind: Integers
 ) -> _Segments:
-    """The segments of the rows `wanted`; `products` are the masks of products and of calls."""
-    gemm, begins = (mask[wanted] for mask in products)
-    following = np.searchsorted(anchors, wanted)
-    change = (np.diff(following) != 0) | (np.diff(step[wanted]) != 0)
-    segment = np.cumsum(np.append(0, change))
+    """The segments of the rows `wanted`; `kind` is that of each of the anchors."""
+    step, gemm = rows.step[wanted], rows.gemm[wanted]
+    passed = np.zeros(len(layer), np.int32)
+    passed[anchors] = 1
+    following = np.cumsum(passed, out=passed)[wanted]
+    change = np.append(True, (following[1:] != following[:-1]) | (step[1:] != step[:-1]))
+    segment = np.cumsum(change, dtype=np.int32) - np.int32(1)
     # An operator's later stretches belong to the same product as its first one.
-    calls = np.cumsum(gemm & begins)
-    first = np.append(0, np.flatnonzero(change) + 1)
+    calls = np.cumsum(gemm & rows.begins[wanted], dtype=np.int32)
+    first = np.flatnonzero(change)
     last = np.append(first[1:], len(wanted)) - 1
-    earlier = np.append(0, calls[last[:-1]])
+    earlier = np.append(np.int32(0), calls[last[:-1]])
     kinds, layers = [], []
-    for index in (following - 1, following):
-        anchor = anchors[np.clip(index, 0, len(anchors) - 1)]
-        there = (index >= 0) & (index < len(anchors)) & (step[anchor] == step[wanted])
-        kinds.append(np.where(there, kind[anchor], 0))
+    for index in (following[first] - 1, following[first]):
+        near = np.clip(index, 0, len(anchors) - 1)
+        anchor = anchors[near]
+        there = (index >= 0) & (index < len(anchors)) & (rows.step[anchor] == step[first])
+        kinds.append(np.where(there, kind[near], 0))
         layers.append(np.where(there, layer[anchor], -1))
     return _Segments(
         before=kinds[0],
         own=layers[0],
         after=kinds[1],
         following=layers[1],
-        count=(calls[last] - earlier)[segment],
-        done=calls - earlier[segment] - gemm,
+        count=calls[last] - earlier,
         number=segment,
+        done=calls - earlier[segment] - gemm,
     )
 
 
-def _in_embedding(rows: _Segments, opens: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _in_embedding(segments: _Segments, opens: Flags) -> Flags:
     """The rows of a step up to the last one that opens it, before its first attention."""
-    opens = opens & (rows.before == 0) & (rows.after == 1) & (rows.done == 0)
-    position = np.arange(len(opens))
-    last = np.full(int(rows.number[-1]) + 1, -1, np.int64)
-    np.maximum.at(last, rows.number[opens], position[opens])
-    return position <= last[rows.number]
+    number = segments.number
+    begins = (segments.before == 0) & (segments.after == 1)
+    opening = np.flatnonzero(opens & (segments.done == 0) & begins[number])
+    last = np.full(len(begins), -1, np.int64)
+    # Of several rows of a segment the last one stays, as they ascend.
+    last[number[opening]] = opening
+    within: Flags = np.arange(len(number)) <= last[number]
+    return within
 
 
 def _between(
-    rows: _Segments, gemm: npt.NDArray[np.bool_], products: Mapping[str, int]
-) -> tuple[npt.NDArray[np.object_], Int64s]:
+    segments: _Segments, gemm: Flags, products: Mapping[str, int]
+) -> tuple[Codes, Integers]:
     """Component and layer of each row by its place between two anchors."""
-    to_attention = rows.after == 1
-    qkv = np.where(to_attention, np.minimum(products.get("qkv", 1), rows.count), 0)
-    head = np.where(rows.before == 1, np.minimum(products.get("o_proj", 1), rows.count), 0)
-    inner = (head > 0) & (rows.done > head) & (rows.done < rows.count - qkv)
-    nowhere = (rows.before == 0) & (rows.after == 0)
-    same = (rows.before == rows.after) & (rows.own == rows.following)
-    into_attention = to_attention & (rows.done >= rows.count - qkv)
+    before, after, count = segments.before, segments.after, segments.count
+    qkv = np.where(after == 1, np.minimum(products.get("qkv", 1), count), 0)
+    head = np.where(before == 1, np.minimum(products.get("o_proj", 1), count), 0)
+    same_layer = segments.own == segments.following
+    alone = ((before == 0) & (after == 0)) | ((before == after) & same_layer)
+
+    number, done = segments.number, segments.done
+    to_attention, to_experts = (after == 1)[number], (after == 2)[number]
+    to_end = ((before == 2) & (after == 0))[number]
+    own_head = head.astype(np.int32)[number]
+    left = (count - qkv).astype(np.int32)[number]
+    beyond_head = done > own_head
+    inner = (own_head > 0) & beyond_head & (done < left)
+    into_attention = to_attention & (done >= left)
     # The first rule that holds decides; the products of o_proj come with what converts their input.
     rules = (
-        (nowhere | same, "", rows.own),
-        (rows.done < head, "o_proj", rows.own),
-        (into_attention & gemm, "qkv", rows.following),
-        (into_attention & (rows.done >= rows.count), "rope", rows.following),
-        (into_attention, "norm", rows.following),
-        ((rows.after == 2) & (gemm | (rows.done > head)), "router", rows.following),
-        (rows.after == 2, "norm", rows.following),
+        (alone[number], "", "own"),
+        (done < own_head, "o_proj", "own"),
+        (into_attention & gemm, "qkv", "following"),
+        (into_attention & (done >= count[number]), "rope", "following"),
+        (into_attention, "norm", "following"),
+        (to_experts & (gemm | beyond_head), "router", "following"),
+        (to_experts, "norm", "following"),
         # After the last experts comes the model's own norm, which has no layer.
-        ((rows.before == 2) & (rows.after == 0) & ~gemm, "norm", rows.following),
-        (gemm | inner, "mlp", rows.own),
-        (rows.done <= head, "norm", rows.own),
-        (np.ones(len(gemm), bool), "norm", rows.following),
+        (to_end & ~gemm, "norm", "following"),
+        (gemm | inner, "mlp", "own"),
+        (~beyond_head, "norm", "own"),
     )
-    conditions = [condition for condition, _, _ in rules]
-    names = np.array([name for _, name, _ in rules], object)
-    layers = np.select(conditions, [layer for _, _, layer in rules], -1)
-    return names[np.select(conditions, list(range(len(rules))))], layers
+    chosen = np.full(len(gemm), len(rules), np.int8)
+    for rule in reversed(range(len(rules))):
+        chosen[rules[rule][0]] = rule
+    component = np.array([CODES.get(name, -1) for _, name, _ in rules] + [CODES["norm"]], np.int8)
+    is_own = np.array([layer == "own" for _, _, layer in rules] + [False])
+    layers = np.where(is_own[chosen], segments.own[number], segments.following[number])
+    return component[chosen], layers

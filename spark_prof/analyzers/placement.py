@@ -7,21 +7,27 @@ name alone; else the component `other`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
-from spark_prof.analyzers.order import place_by_order
+from spark_prof.analyzers.lookup import Integers, ascends, positions
+from spark_prof.analyzers.order import CODES, Launched, place_by_order
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.timeline import FINISH, MODEL_PATH
 from spark_prof.vocabulary import COMPONENTS, COMPONENTS_WITHOUT_LAYER
 
-__all__ = ["place_kernels"]
+__all__ = ["COPIES", "place_kernels"]
 
-_CODES = {name: code for code, name in enumerate(COMPONENTS)}
-"""A million components are compared as numbers; -1 is none, which as an index is the last."""
+Codes = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
+
+COPIES = ("memcpy", "memset")
+"""The kinds of rows that are no kernels."""
 
 _MORE_EXACT = {
     "attention": ("kv_write", "rope", "collective"),
@@ -36,99 +42,143 @@ _MORE_EXACT = {
 
 _COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::fill_", "aten::zero_")
 
-_COLUMNS = (
-    "name", "kind", "start_ns", "end_ns", "part", "step", "module", "layer", "correlation",
-    "graph_node",
-)  # fmt: skip
+_COLUMNS = ("name", "kind", "start_ns", "end_ns", "part", "step", "layer", "bytes", "placed_by")
+_FOR_ORDER = ("correlation", "graph_node")
 
 
-def place_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
+def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.DataFrame:
     """The kernels of a rank, in order of start.
 
+    Args:
+        bundle: the bundle.
+        rank: the rank.
+        extra: further columns of the `kernels` table.
+
     Returns:
-        name, kind, start_ns, end_ns, part, step, layer (-1 for none), component, and `placed`:
-        whether the row has a layer or a component that has none by its nature.
+        name, kind, start_ns, end_ns, part, step, layer (-1 for none), bytes, placed_by, component,
+        and `placed`: whether the row has a layer or a component that has none by its nature.
     """
-    rows = bundle.frame("kernels", rank, _COLUMNS)
-    modules = bundle.frame("modules", rank).set_index("module")
-    # One look at each distinct name, however many kernels there are.
-    names = rows["name"].cat.categories
-    name_of = rows["name"].cat.codes.to_numpy()
-    by_name = np.array([_code(classify(name).component) for name in names] + [-1])[name_of]
-    copies = np.array([name in _COPY_OPERATORS for name in names] + [False])[name_of]
-    copies |= rows["kind"].isin(["memcpy", "memset"]).to_numpy()
+    by_order = not str(bundle.facts(rank).get("execution", "eager")).startswith("eager")
+    columns = dict.fromkeys((*_COLUMNS, "module", *(_FOR_ORDER if by_order else ()), *extra))
+    rows = bundle.frame("kernels", rank, list(columns))
+    if not ascends(rows["start_ns"].to_numpy()):
+        rows = rows.sort_values("start_ns", kind="stable", ignore_index=True)
+    modules = bundle.frame("modules", rank)
+    names = _Names(rows["name"])
+    by_name = names.codes(_by_name)
+    by_module = _by_module(modules, rows["module"].to_numpy())
+    component = _most_exact(by_module, by_name)
+    copies = names.flags(lambda name: name in _COPY_OPERATORS)
+    copies |= _Names(rows["kind"]).flags(lambda kind: kind in COPIES)
+    component[copies & (rows["module"].to_numpy() <= FINISH)] = CODES["memcpy"]
 
-    module = rows["module"].to_numpy(np.int64)
-    by_module = _by_module(modules["component"], module)
-    component = np.where(_more_exact()[by_module, by_name], by_name, by_module)
-    component[(module <= FINISH) & copies] = _CODES["memcpy"]
-
-    layer = rows["layer"].to_numpy(np.int64)
-    if not str(bundle.facts(rank).get("execution", "eager")).startswith("eager"):
-        root = modules.index[modules["path"] == MODEL_PATH]
-        in_model = (module == (int(root[0]) if len(root) else -2)) | _replayed(bundle, rank, rows)
-        known = np.array([*COMPONENTS, None], object)[component]
-        known[in_model] = np.where(by_name[in_model] == _CODES["experts"], "experts", "")
+    layer = rows["layer"].to_numpy()
+    if by_order:
+        nodes = nodes_of(bundle, rank, rows["graph_node"].to_numpy())
+        root = modules.loc[modules["path"] == MODEL_PATH, "module"]
+        in_model = _replayed(bundle, rank, rows, nodes)
+        in_model |= rows["module"].to_numpy() == (int(root.iloc[0]) if len(root) else -2)
+        experts = by_name == CODES["experts"]
         # What adds up the parts of a split product is one more stretch of it.
-        rest = np.array([finishes_gemm(name) for name in names] + [False])[name_of]
-        gemm = np.array([is_gemm(name) for name in names] + [False])[name_of] | rest
-        order = launch_order(bundle, rank, rows)
-        # As objects: pandas would turn a million strings into its own kind and back.
-        launched = pd.DataFrame({
-            "step": rows["step"], "part": np.where(rest, 1, rows["part"]), "layer": layer,
-            "component": pd.Series(known, rows.index, object),
-        })  # fmt: skip
-        placed, placed_layer = np.empty(len(rows), object), np.empty(len(rows), np.int64)
-        placed[order], placed_layer[order] = place_by_order(
-            launched.iloc[order], gemm[order], _products(bundle, rank),
-            np.isin(by_name, [_CODES["embedding"], _CODES["collective"]])[order],
-        )  # fmt: skip
-        ordered = pd.Index(COMPONENTS, dtype=object).get_indexer(pd.Index(placed, dtype=object))
-        by_order = in_model & (ordered >= 0)
-        named = (by_name >= 0) & (by_name != _CODES["memcpy"])
-        component = np.where(by_order, np.where(named, by_name, ordered), component)
-        layer = np.where(in_model, placed_layer, layer)
-        by_module = np.where(by_order, ordered, by_module)
+        rest = names.flags(finishes_gemm)
+        launched = Launched(
+            step=rows["step"].to_numpy(),
+            layer=layer,
+            component=np.where(in_model, np.where(experts, by_name, np.int8(-1)), component),
+            loose=in_model & ~experts,
+            gemm=names.flags(is_gemm) | rest,
+            begins=(rows["part"].to_numpy() == 0) & ~rest,
+            opens=names.flags(_opens_model),
+        )
+        ordered, its_layer = _placed_by_order(
+            launched, launch_order(bundle, rank, rows, nodes), _products(bundle, rank)
+        )
+        told = in_model & (ordered >= 0)
+        named = (by_name >= 0) & (by_name != CODES["memcpy"])
+        component = np.where(told, np.where(named, by_name, ordered), component)
+        layer = np.where(in_model, its_layer, layer)
+        by_module = np.where(told, ordered, by_module)
     component = np.where(component < 0, by_name, component)
-    component = np.where(component < 0, _CODES["other"], component)
+    component[component < 0] = CODES["other"]
 
     without_layer = np.array([name in COMPONENTS_WITHOUT_LAYER for name in COMPONENTS])
     natural = without_layer[component] | (by_module >= 0)
-    return rows.assign(
+    return rows.drop(columns=[name for name in columns if name not in (*_COLUMNS, *extra)]).assign(
         component=pd.Categorical.from_codes(component, categories=pd.Index(COMPONENTS)),
         layer=layer,
-        placed=(layer >= 0) | (natural & (component != _CODES["other"])),
+        placed=(layer >= 0) | (natural & (component != CODES["other"])),
     )
 
 
+class _Names:
+    """A column of names: one look at each distinct one, however many rows there are."""
+
+    def __init__(self, column: pd.Series) -> None:
+        self._names: Iterable[str] = column.cat.categories
+        self._code = column.cat.codes.to_numpy()
+
+    def flags(self, true_of: Callable[[str], bool]) -> Flags:
+        """Whether something is true of the name of each row."""
+        table = np.array([true_of(name) for name in self._names] + [False])
+        return table[self._code] if table.any() else np.zeros(len(self._code), bool)
+
+    def codes(self, code_of: Callable[[str], int]) -> Codes:
+        """A small number for the name of each row."""
+        return np.array([code_of(name) for name in self._names] + [-1], np.int8)[self._code]
+
+
+def _by_name(name: str) -> int:
+    return _code(classify(name).component)
+
+
+def _opens_model(name: str) -> bool:
+    return classify(name).component in ("embedding", "collective")
+
+
 def _code(component: str | None) -> int:
-    return _CODES.get(component or "", -1)
+    return CODES.get(component or "", -1)
 
 
-def _by_module(components: pd.Series, module: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _by_module(modules: pd.DataFrame, module: Integers) -> Codes:
     """The component of each kernel's module."""
-    table = np.array([_code(name) for name in components] + [-1], np.int64)
-    found: npt.NDArray[np.int64] = table[components.index.get_indexer(pd.Index(module))]
-    return found
+    modules = modules.sort_values("module")
+    table = np.array([_code(name) for name in modules["component"]] + [-1], np.int8)
+    return table[positions(modules["module"].to_numpy(), module)]
 
 
-def _more_exact() -> npt.NDArray[np.bool_]:
-    """Whether a kernel's name (second index) is believed before its module (first index)."""
-    table = np.zeros((len(COMPONENTS) + 1,) * 2, bool)
+def _most_exact(by_module: Codes, by_name: Codes) -> Codes:
+    """The component by name where it is believed before that of the module, else the latter's."""
+    places = len(COMPONENTS) + 1
+    chosen = np.repeat(np.arange(-1, places - 1, dtype=np.int8), places)
     for whole, exact in _MORE_EXACT.items():
-        table[_CODES[whole], [_CODES[name] for name in exact]] = True
-    return table
+        for name in exact:
+            chosen[(CODES[whole] + 1) * places + CODES[name] + 1] = CODES[name]
+    index = (by_module + np.int16(1)) * np.int16(places)
+    index += by_name
+    return chosen[index + np.int16(1)]
 
 
-def _replayed(bundle: Bundle, rank: int, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _placed_by_order(
+    launched: Launched, order: npt.NDArray[np.int64] | None, products: dict[str, int]
+) -> tuple[Codes, Integers]:
+    """What place_by_order says of the rows, which it sees in launch order."""
+    if order is None:
+        return place_by_order(launched, products)
+    component, layer = np.empty_like(launched.component), np.empty_like(launched.layer)
+    component[order], layer[order] = place_by_order(launched.taken(order), products)
+    return component, layer
+
+
+def _replayed(bundle: Bundle, rank: int, rows: pd.DataFrame, nodes: Integers) -> Flags:
     """The kernels of a step's CUDA graphs whose capture nobody saw."""
     host = bundle.frame("host", rank, ["name", "correlation"])
-    graph_launches = [name for name in host["name"].cat.categories if "GraphLaunch" in name]
-    graphs = host.loc[host["name"].isin(graph_launches), "correlation"]
-    inside = rows["correlation"].isin(graphs) & (rows["correlation"] >= 0) & (rows["step"] >= 0)
-    seen = nodes_of(bundle, rank, rows["graph_node"].to_numpy(np.int64)) != 0
-    unseen: npt.NDArray[np.bool_] = inside.to_numpy(bool) & ~seen
-    return unseen
+    launches = host.loc[_Names(host["name"]).flags(lambda name: "GraphLaunch" in name)]
+    graphs = np.unique(launches["correlation"].to_numpy())
+    graphs = graphs[graphs >= 0]
+    if not len(graphs):
+        return np.zeros(len(rows), bool)
+    inside: Flags = positions(graphs, rows["correlation"].to_numpy()) >= 0
+    return inside & (rows["step"].to_numpy() >= 0) & (nodes == 0)
 
 
 def _products(bundle: Bundle, rank: int) -> dict[str, int]:

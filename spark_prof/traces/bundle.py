@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -183,8 +182,7 @@ class Bundle:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
         for column in later:
             if column.name in names:
-                values = pa.array([column.default]).take(pa.array(np.zeros(len(found), np.int64)))
-                found = found.append_column(schema.field(column.name), values.cast(column.type))
+                found = found.append_column(schema.field(column.name), column.repeated(len(found)))
         found = found.select(names)
         if any(column.null_count for column in found.columns):
             raise CommandError(f"{self.path / name} lacks values; record again")
@@ -192,7 +190,9 @@ class Bundle:
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
-        frame: pd.DataFrame = self.arrow(table, rank, columns).unify_dictionaries().to_pandas()
+        # A column a block: together they would be copied once more.
+        found = self.arrow(table, rank, columns).unify_dictionaries()
+        frame: pd.DataFrame = found.to_pandas(split_blocks=True)
         return frame
 
     def _check(self, name: str, rows: int) -> None:

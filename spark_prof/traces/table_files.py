@@ -54,7 +54,10 @@ class TableFiles:
                     remove_tables(self._folder)
 
     def add(self, table: str, rank: int, frame: pd.DataFrame) -> None:
-        """Appends a frame with the table's columns as one row group."""
+        """Appends a frame with the table's columns as one row group.
+
+        A column that came later may be missing: it is written with its default.
+        """
         name = table_file(table, rank)
         schema = TABLES[table].schema
         if name not in self._open:
@@ -65,9 +68,12 @@ class TableFiles:
             self.rows[name] = 0
         if frame.empty:
             return
+        later = {column.name: column for column in TABLES[table].columns_with_default}
         # A NaN says that something was not measured: only in a text is it a missing value.
         columns = [
             pa.array(frame[f.name], type=f.type, from_pandas=not pa.types.is_floating(f.type))
+            if f.name in frame or f.name not in later
+            else later[f.name].repeated(len(frame))
             for f in schema
         ]
         self._open[name].write_table(pa.Table.from_arrays(columns, schema=schema))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -28,6 +29,13 @@ class Column:
     meaning: str
     default: str | bool | None = None
 
+    def repeated(self, rows: int) -> pa.Array:
+        """So many rows of the default."""
+        if pa.types.is_dictionary(self.type):
+            codes = pa.array(np.zeros(rows, np.int32))
+            return pa.DictionaryArray.from_arrays(codes, pa.array([self.default]))
+        return pa.repeat(pa.scalar(self.default, self.type), rows)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -41,6 +49,11 @@ class Table:
     def schema(self) -> pa.Schema:
         """The Arrow schema that every file of this table has."""
         return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    @property
+    def columns_with_default(self) -> tuple[Column, ...]:
+        """The columns that came later."""
+        return tuple(column for column in self.columns if column.default is not None)
 
     def later_columns(self, found: pa.Schema) -> list[Column] | None:
         """The columns that a file with that schema was written before; None if it is no such."""
@@ -86,6 +99,13 @@ KERNELS = Table(
             "cubin",
             NAMES,
             "`cubins.hash` of its machine code, several where it ran one of them, or empty",
+            "",
+        ),
+        Column(
+            "placed_by",
+            NAMES,
+            "on what module and layer stand: empty where a range or graph node gave them, "
+            "`aligned` where another trace did, `guess` where they repeat like layers",
             "",
         ),
     ),

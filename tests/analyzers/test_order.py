@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from spark_prof.analyzers.order import place_by_order
+from spark_prof.analyzers.order import CODES, Launched, place_by_order
+from spark_prof.vocabulary import COMPONENTS
 
 PRODUCTS = {"qkv": 1, "o_proj": 1, "router": 1}
 
@@ -17,8 +17,8 @@ def place(text: str, products: Mapping[str, int] = PRODUCTS) -> list[str]:
     """Places a line of rows.
 
     `A3` is attention of layer 3, `K3` KV write, `E3` experts, `E` experts known by name only, `G` a
-    product (`g` its later stretch), `e` another kernel to be placed, `x` one to leave alone and `|`
-    the next step.
+    product (`g` its later stretch), `o` what can open a model, `e` another kernel to be placed, `x`
+    one to leave alone and `|` the next step.
     """
     anchors = {"A": "attention", "K": "kv_write", "E": "experts"}
     rows: list[tuple[int, str | None, int]] = []
@@ -32,11 +32,19 @@ def place(text: str, products: Mapping[str, int] = PRODUCTS) -> list[str]:
             rows.append((step, None if word == "x" else "", -1))
     words = [word for word in text.split() if word != "|"]
     gemm = np.array([word in "Gg" for word in words])
-    frame = pd.DataFrame(rows, columns=["step", "component", "layer"]).astype({"component": object})
-    frame["part"] = [int(word == "g") for word in words]
-    component, layer = place_by_order(frame, gemm, products)
-    loose = frame["component"].eq("")
-    return [f"{c or '?'}{n if n >= 0 else ''}" for c, n in
+    loose = np.array([name == "" for _, name, _ in rows], bool)
+    launched = Launched(
+        step=np.array([step for step, _, _ in rows], np.int32),
+        layer=np.array([layer for _, _, layer in rows], np.int32),
+        component=np.array([CODES.get(name or "", -1) for _, name, _ in rows], np.int8),
+        loose=loose,
+        gemm=gemm,
+        begins=np.array([word != "g" for word in words], bool),
+        opens=np.array([word == "o" for word in words], bool),
+    )
+    component, layer = place_by_order(launched, products)
+    names = [*COMPONENTS, "?"]
+    return [f"{names[c]}{n if n >= 0 else ''}" for c, n in
             zip(component[loose], layer[loose], strict=True)]  # fmt: skip
 
 
@@ -68,6 +76,11 @@ def place(text: str, products: Mapping[str, int] = PRODUCTS) -> list[str]:
                      id="a segment ends with its step"),
         pytest.param("A0 E0 | e G e | K0 A0", "? ? ?", id="a step without anchors tells nothing"),
         pytest.param("e G e", "? ? ?", id="no anchor at all"),
+        pytest.param("e o e G e K0 | o e G K0 e o A0",
+                     "embedding embedding norm0 qkv0 rope0 embedding norm0 qkv0 ?0 ?0",
+                     id="what opens a step is the embedding"),
+        pytest.param("e G o e K0 A0 G o E0", "norm0 qkv0 rope0 rope0 o_proj0 norm0",
+                     id="nothing opens a step behind its first product"),
     ],
 )  # fmt: skip
 def test_segments(rows: str, wanted: str) -> None:

@@ -11,7 +11,7 @@ from spark_prof.traces.tables import TABLES, Column, Table, empty_table
 COLUMNS = {
     "kernels": "name:s kind:s start_ns:8 end_ns:8 part:4 device:4 stream:8 correlation:8 "
     "graph_node:8 step:4 module:4 layer:4 grid:s block:s registers:4 shared_bytes:4 bytes:8 "
-    "cubin:s",
+    "cubin:s placed_by:s",
     "steps": "step:4 key:8 phase:s start_ns:8 end_ns:8 prefill_requests:4 prefill_tokens:4 "
     "decode_requests:4 decode_tokens:4 context_tokens:8 piece:4 watched:b",
     "engine": "key:8 schedule_ns:8 update_ns:8 scheduled_tokens:4 output_tokens:4 "
@@ -109,4 +109,4 @@ def test_columns_that_came_later_have_a_default() -> None:
     later = {
         f"{t.name}.{c.name}" for t in TABLES.values() for c in t.columns if c.default is not None
     }
-    assert later == {"kernels.cubin", "steps.watched"}
+    assert later == {"kernels.cubin", "kernels.placed_by", "steps.watched"}
