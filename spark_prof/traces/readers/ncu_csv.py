@@ -1,0 +1,188 @@
+"""Reads what `ncu --csv` prints: kernels measured one at a time, and their metrics.
+
+Format: the details page has a row per kernel and metric, `--page raw` a row per kernel with the
+units in a row below the head (Nsight Compute CLI, "Output Pages"). Both are read by their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.foreign import Foreign, Process, Window
+from spark_prof.traces.readers.printed_tables import PrintedTable, number, time_ns, whole
+from spark_prof.traces.readers.windows import KernelSum, end_to_end
+from spark_prof.traces.tables import TABLES
+
+__all__ = ["is_details_page", "is_raw_page", "ncu_csv"]
+
+FORMAT = "ncu"
+
+_ABOUT = ("ID", "Process ID", "Kernel Name", "Device", "CC", "Block Size", "Grid Size")
+_NO_METRICS = frozenset(
+    {*_ABOUT, "Process Name", "Host Name", "Kernel Time", "Context", "Stream", "thread Domain:Push"}
+)
+_DURATIONS = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
+"""The metrics that hold a kernel's time, best first; the last is the details page's word."""
+_MOST_MEASURED = 1 << 20
+"""Kernels; Nsight Compute takes a second for each."""
+_MOST_METRICS = 1 << 24
+
+
+def is_details_page(head: Sequence[str]) -> bool:
+    """Whether a table with that head is the details page."""
+    return {"ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"} <= set(head)
+
+
+def is_raw_page(head: Sequence[str]) -> bool:
+    """Whether a table with that head is the raw page."""
+    return {"ID", "Kernel Name", "Block Size", "Grid Size"} <= set(head) and any(
+        "__" in column for column in head
+    )
+
+
+@dataclass
+class Measured:
+    """A kernel that was measured.
+
+    Attributes:
+        about: the cells of the columns `_ABOUT`.
+        metrics: value and unit as printed, by name.
+    """
+
+    about: list[str]
+    metrics: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def duration_ns(self) -> int | None:
+        """How long it ran, None where that was not measured."""
+        found = (self.metrics.get(name) for name in _DURATIONS)
+        times = (time_ns(*value) for value in found if value is not None)
+        return next((t for t in times if t is not None and t >= 0), None)
+
+
+def ncu_csv(path: Path) -> Foreign:
+    """Reads the CSV of one run of Nsight Compute, plain or compressed.
+
+    Raises:
+        CommandError: the file holds no such table, or is damaged.
+    """
+    table = PrintedTable(
+        path,
+        lambda head: is_details_page(head) or is_raw_page(head),
+        "what ncu --csv printed, with --page raw or without",
+    )
+    found = list((_details if is_details_page(table.head) else _raw)(table))
+    if not found:
+        raise CommandError(f"{path} lists no kernel; ncu measured none")
+    lost = [
+        "Nsight Compute runs each kernel alone, with fixed clocks and empty caches: gaps, steps "
+        "and layers are unknown, and times are not those of the whole run",
+        *table.lost(),
+    ]
+    timeless = sum(kernel.duration_ns() is None for kernel in found)
+    if timeless:
+        lost.append(f"{timeless} kernels have no gpu__time_duration: they count as 0 ns")
+    by_pid: dict[str, list[Measured]] = {}
+    for kernel in found:
+        by_pid.setdefault(kernel.about[1], []).append(kernel)
+    processes = [Process(None, _facts(mine), metrics=_metrics(mine)) for mine in by_pid.values()]
+
+    def windows() -> Iterator[Window]:
+        for i, mine in enumerate(by_pid.values()):
+            yield from end_to_end(i, [_sum(kernel) for kernel in mine], path)
+
+    return Foreign(FORMAT, processes, windows(), lost)
+
+
+def _details(table: PrintedTable) -> Iterator[Measured]:
+    """The kernels of the details page; rows of one kernel follow one another."""
+    last: Measured | None = None
+    metrics = kernels = 0
+    for row in table.rows(*_ABOUT, "Metric Name", "Metric Value", "Metric Unit"):
+        *about, metric, value, unit = row
+        if last is None or about[:2] != last.about[:2]:
+            if last is not None:
+                yield last
+            last = Measured(about)
+            kernels += 1
+        if metric:  # advice of Nsight Compute's rules has none
+            last.metrics.setdefault(metric, (value, unit))
+            metrics += 1
+        if kernels > _MOST_MEASURED or metrics > _MOST_METRICS:
+            raise table.bad(row, "more rows before it than ncu writes")
+    if last is not None:
+        yield last
+
+
+def _raw(table: PrintedTable) -> Iterator[Measured]:
+    metrics = [column for column in table.head if column not in _NO_METRICS]
+    units = [""] * len(metrics)
+    for kernels, row in enumerate(table.rows(*_ABOUT, *metrics)):
+        about, values = row[: len(_ABOUT)], row[len(_ABOUT) :]
+        if not any(about):
+            units = values
+            continue
+        if (kernels + 1) * len(metrics) > _MOST_METRICS:
+            raise table.bad(row, "more rows before it than ncu writes")
+        known = zip(metrics, values, units, strict=True)
+        yield Measured(about, {name: (value, unit) for name, value, unit in known if value})
+
+
+def _sum(kernel: Measured) -> KernelSum:
+    about = dict(zip(_ABOUT, kernel.about, strict=True))
+    return KernelSum(
+        name=about["Kernel Name"],
+        instances=1,
+        total_ns=kernel.duration_ns() or 0,
+        device=_device(about["Device"]),
+        grid=_triple(about["Grid Size"]),
+        block=_triple(about["Block Size"]),
+    )
+
+
+def _facts(kernels: list[Measured]) -> dict[str, Any]:
+    about = dict(zip(_ABOUT, kernels[0].about, strict=True))
+    facts: dict[str, Any] = {"summed": True, "tool": "ncu", "gpu": {"vendor": "NVIDIA"}}
+    if number(about["CC"]) is not None:
+        facts["gpu"]["compute_capability"] = about["CC"].strip()
+    if (pid := whole(about["Process ID"])) is not None:
+        facts["pid"] = pid
+    return facts
+
+
+def _metrics(kernels: list[Measured]) -> pd.DataFrame:
+    """The `metrics` table; what is no number, such as a cache setting, is left out."""
+    rows = [
+        (kernel.about[2], launch, metric, value, unit)
+        for launch, kernel in enumerate(kernels)
+        for metric, (text, unit) in kernel.metrics.items()
+        if (value := _value(text)) is not None
+    ]
+    frame = pd.DataFrame(rows, columns=TABLES["metrics"].schema.names)
+    texts = dict.fromkeys(("name", "metric", "unit"), "category")
+    return frame.astype({**texts, "launch": np.int32, "value": np.float64})
+
+
+def _value(text: str) -> float | None:
+    """The number in a cell, NaN for a metric that this GPU does not have."""
+    if text.strip().lower() in ("n/a", "nan", "-nan"):
+        return float("nan")
+    value = number(text)
+    return None if value is None else float(value)
+
+
+def _device(text: str) -> int:
+    value = whole(text)
+    return value if value is not None and 0 <= value < 1 << 16 else 0
+
+
+def _triple(text: str) -> str:
+    """A grid such as "(152, 4, 1)" as the `kernels` table has it."""
+    cells = [cell.strip() for cell in text.strip().strip("()").split(",")]
+    return ",".join(cells) if len(cells) == 3 and all(c.isdecimal() for c in cells) else ""
