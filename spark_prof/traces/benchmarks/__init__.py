@@ -1,0 +1,1 @@
+"""What load generators measured from outside: one result format a file."""

@@ -1,0 +1,177 @@
+"""The result of a load generator: what its clients saw of a served model.
+
+Every latency is in microseconds and None where the tool does not give it. Two figures that are
+easily taken for each other are kept apart: TPOT is per token and request, after the first token;
+ITL is per streamed chunk, which with speculative decoding holds several tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "CLOCKS",
+    "BenchmarkResult",
+    "BenchmarkRun",
+    "Latency",
+    "Request",
+    "gaps_of",
+    "given_latency",
+    "latency_of",
+    "tokens_per_chunk",
+]
+
+CLOCKS = ("epoch", "monotonic", "none")
+"""What start times count from: the Unix epoch, the boot of the client's host, or unknown."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Statistics of one latency, in us.
+
+    Attributes:
+        derived: how it was calculated from other figures; empty where the tool gives it itself.
+    """
+
+    mean: float | None = None
+    median: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    std: float | None = None
+    derived: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is any figure that tells how long it takes."""
+        return self.mean is not None or self.median is not None
+
+    @property
+    def typical(self) -> float | None:
+        """The mean, or the median where there is no mean."""
+        return self.mean if self.mean is not None else self.median
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as its client saw it.
+
+    Attributes:
+        start_ns: when it was sent, by the run's clock.
+        ttft_us: until its first token.
+        e2e_us: until its last one.
+        chunks: pieces of the stream that brought tokens.
+        gaps_us: time between one chunk and the next.
+        failed: whether it ended in an error; its times then say nothing.
+    """
+
+    start_ns: int | None = None
+    ttft_us: float | None = None
+    e2e_us: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    chunks: int | None = None
+    gaps_us: tuple[float, ...] = ()
+    failed: bool = False
+
+    @property
+    def tpot_us(self) -> float | None:
+        """Time per output token after the first; None for a single token."""
+        if self.e2e_us is None or self.ttft_us is None or (self.output_tokens or 0) < 2:
+            return None
+        return (self.e2e_us - self.ttft_us) / ((self.output_tokens or 0) - 1)
+
+
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """One run of a load generator: one concurrency, request rate or point of a sweep.
+
+    Attributes:
+        tool: what measured, such as "vllm bench serve".
+        label: what tells it from the other runs of its file.
+        concurrency: the most requests in flight at a time, as it was asked for.
+        mean_concurrency: requests in flight on average, as the tool measured it.
+        request_rate: requests per second, as it was asked for; None for as fast as they go.
+        start_ns: when it began, by `clock`.
+        clock: one of CLOCKS.
+        local_end_ns: its end as the client's wall clock showed it, in a time zone that nobody
+            wrote down, as if it were UTC.
+        request_throughput: completed requests per second.
+        output_throughput: generated tokens per second.
+        total_throughput: prompt and generated tokens per second.
+        tokens_per_chunk: generated tokens over chunks of the stream.
+        acceptance_length: tokens that a step of speculative decoding yields for a request.
+        notes: what to know before comparing its figures, one sentence each.
+    """
+
+    tool: str
+    model: str = ""
+    label: str = ""
+    concurrency: int | None = None
+    mean_concurrency: float | None = None
+    request_rate: float | None = None
+    start_ns: int | None = None
+    clock: str = "none"
+    local_end_ns: int | None = None
+    duration_s: float | None = None
+    completed: int | None = None
+    failed: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    request_throughput: float | None = None
+    output_throughput: float | None = None
+    total_throughput: float | None = None
+    ttft: Latency = Latency()
+    tpot: Latency = Latency()
+    itl: Latency = Latency()
+    e2e: Latency = Latency()
+    tokens_per_chunk: float | None = None
+    acceptance_length: float | None = None
+    requests: tuple[Request, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """What one file of a load generator holds.
+
+    Attributes:
+        source: the file.
+        runs: at least one.
+        lost: what the format does not tell, one line each.
+    """
+
+    source: str
+    runs: tuple[BenchmarkRun, ...]
+    lost: tuple[str, ...] = ()
+
+
+def given_latency(figures: Iterable[float | None]) -> Latency:
+    """A latency of which a tool gives mean, median, p90, p99 and std, in this order and in us."""
+    mean, median, p90, p99, std = figures
+    return Latency(mean, median, p90, p99, std)
+
+
+def latency_of(values_us: npt.ArrayLike, derived: str) -> Latency:
+    """The statistics of single values in us; percentiles are interpolated linearly."""
+    values = np.asarray(values_us, np.float64)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return Latency()
+    median, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
+    return Latency(float(values.mean()), median, p90, p99, float(values.std()), derived)
+
+
+def tokens_per_chunk(requests: tuple[Request, ...]) -> float | None:
+    """Generated tokens over chunks, of the requests of which both are known."""
+    both = [(r.output_tokens, r.chunks) for r in requests if r.output_tokens and r.chunks]
+    return sum(t for t, _ in both) / sum(c for _, c in both) if both else None
+
+
+def gaps_of(requests: tuple[Request, ...]) -> list[float]:
+    """The time between two chunks, of all requests one after the other, in us."""
+    return list(chain.from_iterable(r.gaps_us for r in requests))
