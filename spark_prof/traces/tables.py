@@ -296,6 +296,68 @@ METRICS = Table(
     ),
 )
 
+CLIENTS = Table(
+    "clients",
+    "one row per run of a load generator, whose result was imported with the trace",
+    (
+        Column("run", pa.int32(), "running number"),
+        Column("source", pa.string(), "file of the result"),
+        Column("tool", NAMES, "what measured, such as vllm bench serve"),
+        Column("model", pa.string(), "model as the tool names it, empty where unknown"),
+        Column("label", pa.string(), "what tells the run from the others of its file"),
+        Column("clock", NAMES, "what start times count from: epoch, monotonic or none"),
+        Column("start_ns", pa.int64(), "begins, by `clock`; 0 where unknown"),
+        Column(
+            "local_end_ns",
+            pa.int64(),
+            "ends by the client's wall clock, as if its time zone were UTC; 0 where unknown",
+        ),
+        Column("concurrency", pa.int64(), "most requests at a time as asked for; -1 if unknown"),
+        Column("completed", pa.int64(), "requests that were answered; -1 where unknown"),
+        Column("failed", pa.int64(), "requests that were not; -1 where unknown"),
+        Column("input_tokens", pa.int64(), "prompt tokens of all requests; -1 where unknown"),
+        Column("output_tokens", pa.int64(), "generated tokens; -1 where unknown"),
+        Column("mean_concurrency", pa.float64(), "mean requests at a time; NaN where unknown"),
+        Column("request_rate", pa.float64(), "requests per second as asked for; NaN for no limit"),
+        Column("duration_s", pa.float64(), "how long it took, in seconds; NaN where unknown"),
+        Column("request_throughput", pa.float64(), "answered requests per second"),
+        Column("output_throughput", pa.float64(), "generated tokens per second"),
+        Column("total_throughput", pa.float64(), "prompt and generated tokens per second"),
+        Column("tokens_per_chunk", pa.float64(), "generated tokens per chunk of the stream"),
+        Column("acceptance_length", pa.float64(), "tokens that a speculative step yields"),
+        *(
+            Column(f"{latency}_{statistic}_us", pa.float64(), f"{statistic} of {meaning}")
+            for latency, meaning in (
+                ("ttft", "the time to the first token"),
+                ("tpot", "the time per output token after the first, of each request"),
+                ("itl", "the time between two chunks of the stream"),
+                ("e2e", "the time to the last token"),
+            )
+            for statistic in ("mean", "median", "p90", "p99", "std")
+        ),
+        *(
+            Column(f"{latency}_derived", NAMES, f"how {latency} was calculated; empty if given")
+            for latency in ("ttft", "tpot", "itl", "e2e")
+        ),
+        Column("notes", pa.string(), "what to know before comparing its figures, one a line"),
+    ),
+)
+
+REQUESTS = Table(
+    "requests",
+    "one row per request that a load generator sent",
+    (
+        Column("run", pa.int32(), "`clients.run` that sent it"),
+        Column("start_ns", pa.int64(), "sent, by the run's clock; 0 where unknown"),
+        Column("ttft_us", pa.float64(), "until its first token; NaN where unknown"),
+        Column("e2e_us", pa.float64(), "until its last token; NaN where unknown"),
+        Column("input_tokens", pa.int64(), "tokens of its prompt; -1 where unknown"),
+        Column("output_tokens", pa.int64(), "generated tokens; -1 where unknown"),
+        Column("chunks", pa.int64(), "pieces of the stream with tokens; -1 where unknown"),
+        Column("failed", pa.bool_(), "whether it ended in an error"),
+    ),
+)
+
 LOG = Table(
     "log",
     "what the recording itself had to say",
@@ -311,7 +373,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         t.name: t
         for t in (
             KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, GRAPH_NODES, CAPTURES, CUBINS,
-            COUNTERS, OVERHEAD, MARKERS, METRICS, LOG,
+            COUNTERS, OVERHEAD, MARKERS, METRICS, CLIENTS, REQUESTS, LOG,
         )
     }
 )  # fmt: skip
