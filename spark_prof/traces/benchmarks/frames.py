@@ -104,14 +104,18 @@ def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
 
 
 def _request_of(row: Mapping[str, Any]) -> Request:
-    counts = {name: row[name] if row[name] >= 0 else None for name in _REQUEST_COUNTS}
-    request = Request(
+    input_tokens, output_tokens, chunks = (
+        row[name] if row[name] >= 0 else None for name in _REQUEST_COUNTS
+    )
+    return Request(
         start_ns=row["start_ns"] or None,
         ttft_us=_known(row["ttft_us"]),
         e2e_us=_known(row["e2e_us"]),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        chunks=chunks,
         failed=bool(row["failed"]),
     )
-    return replace(request, **counts)
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
