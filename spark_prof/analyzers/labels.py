@@ -1,0 +1,63 @@
+"""What is known about each kernel, row by row: where it was placed, and what its name says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.placement import place_kernels
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.tables import TABLES
+from spark_prof.vocabulary import PHASES
+
+__all__ = ["LABELS", "label_kernels"]
+
+LABELS = ("phase", "component", "engine", "precision", "evidence", "conversion")
+"""The columns that `label_kernels` adds, all of them text; empty where nothing is known."""
+
+
+def label_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
+    """The kernels of a rank with their labels, in order of start.
+
+    Returns:
+        The columns of the `kernels` table, in which `layer` is where the kernel was placed, and
+        `LABELS`, as categories.
+    """
+    schema = TABLES["kernels"].schema.names
+    placed = place_kernels(bundle, rank, schema)
+    names = placed["name"].cat
+    known = [classify(str(name)) for name in names.categories]
+    codes = names.codes.to_numpy()
+    placed["layer"] = placed["layer"].astype(np.int32)
+    placed["phase"] = _phases(bundle, rank, placed["step"])
+    for column, values in (
+        ("engine", [label.engine for label in known]),
+        ("precision", [label.precision or "" for label in known]),
+        ("evidence", [label.evidence for label in known]),
+        ("conversion", [label.conversion or "" for label in known]),
+    ):
+        placed[column] = _by_name(values, codes)
+    return placed[[*schema, *LABELS]]
+
+
+def _by_name(values: Sequence[str], codes: npt.NDArray[np.integer[Any]]) -> pd.Categorical:
+    """The value of each row's name, one look at each distinct name."""
+    words = sorted(set(values) | {""})
+    index = np.array([words.index(value) for value in values] + [words.index("")], np.int8)
+    return pd.Categorical.from_codes(index[codes], categories=pd.Index(words, dtype=object))
+
+
+def _phases(bundle: Bundle, rank: int, step: pd.Series) -> pd.Categorical:
+    """The phase of each row's step, empty for a row of no step."""
+    steps = bundle.frame("steps", rank, ["step", "phase"]).drop_duplicates("step")
+    position = pd.Index(steps["step"]).get_indexer(pd.Index(step))
+    words = ("", *PHASES)
+    codes = np.array(
+        [words.index(p) if p in PHASES else 0 for p in steps["phase"].astype(str)] + [0], np.int8
+    )
+    return pd.Categorical.from_codes(codes[position], categories=pd.Index(words, dtype=object))

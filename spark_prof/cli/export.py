@@ -1,0 +1,122 @@
+"""`spark-prof export`: a bundle for Perfetto, for a spreadsheet or for other Parquet readers."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from spark_prof.cli.report import check_folder
+from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:
+    from spark_prof.exporters.selection import Selection
+    from spark_prof.traces.bundle import Bundle
+
+__all__ = ["add_to", "export"]
+
+
+class Format(StrEnum):
+    """What is written."""
+
+    PERFETTO = "perfetto"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    app.command()(export)
+
+
+def export(
+    source: Annotated[str, typer.Argument(help="A bundle, or any file that import takes.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="A file that ends in .json or .json.gz, or a new folder."),
+    ],
+    format: Annotated[  # noqa: A002 - the option's name is that of the other commands
+        Format | None,
+        typer.Option(help="What to write; by default perfetto for a file, parquet for a folder."),
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Only steps A up to but not including B.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="R,R...", help="Only these ranks, such as 0,3.")
+    ] = None,
+) -> None:
+    """Write a trace that opens in ui.perfetto.dev, or the tables as CSV or Parquet."""
+    chosen = format or _format_of(out)
+    check_folder(out.absolute().parent)
+    from spark_prof.datasets.opened import opened
+    from spark_prof.exporters.selection import Selection, parse_steps
+
+    first, stop = parse_steps(steps) if steps is not None else (None, None)
+    selection = Selection(_numbers(ranks) if ranks is not None else None, first, stop)
+    try:
+        with opened(source) as bundle:
+            if chosen is Format.PERFETTO:
+                _write_trace(bundle, selection, out)
+            else:
+                _write_folder(bundle, selection, out, chosen)
+    except OSError as error:
+        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
+    print(f"spark-prof: wrote {out}", file=sys.stderr)
+
+
+def _format_of(out: Path) -> Format:
+    name = out.name.lower()
+    if name.endswith((".json", ".json.gz")):
+        return Format.PERFETTO
+    if out.suffix.lower() in (".csv", ".parquet"):
+        raise CommandError(
+            f"{out}: there is a file for each table; name a folder and --format {out.suffix[1:]}"
+        )
+    return Format.PARQUET
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise CommandError(f"--ranks {text!r:.40} is no list of numbers; write 0,3")
+    return tuple(int(part) for part in parts)
+
+
+def _write_trace(bundle: Bundle, selection: Selection, out: Path) -> None:
+    from spark_prof.exporters.perfetto import write_perfetto
+    from spark_prof.traces.durable import write_whole
+
+    if out.name.lower().endswith(".gz"):
+        from isal import igzip
+
+        # A file object leaves no name and no time in the header: the same bundle, the same bytes.
+        def compress(file: BinaryIO) -> None:
+            with igzip.IGzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+                write_perfetto(bundle, selection, packed)
+
+        write_whole(out, compress)
+    else:
+        write_whole(out, lambda file: write_perfetto(bundle, selection, file))
+
+
+def _write_folder(bundle: Bundle, selection: Selection, out: Path, kind: Format) -> None:
+    """Writes a folder whole or not at all."""
+    from spark_prof.exporters.table_folder import write_tables
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise CommandError(f"{out} is there already; name a new folder")
+    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
+    try:
+        write_tables(bundle, selection, staging, kind.value)
+        staging.chmod(0o755)
+        if out.exists():
+            out.rmdir()
+        staging.rename(out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

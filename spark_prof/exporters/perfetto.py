@@ -1,0 +1,120 @@
+"""Writes a bundle as a Chrome trace, for ui.perfetto.dev, chrome://tracing and Kineto readers.
+
+Format: Chrome's Trace Event Format with the categories and arguments of libkineto's
+output_json.cpp. Every rank is a process. Times are microseconds with three decimals since
+`baseTimeNanoseconds`, exact to the nanosecond. Memory holds the tables of one rank and the text
+of a stretch of rows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, BinaryIO
+
+import pyarrow.compute as pc
+
+from spark_prof.analyzers.labels import label_kernels
+from spark_prof.analyzers.windows import step_windows
+from spark_prof.errors import CommandError
+from spark_prof.exporters.device_tracks import stream_tracks, write_kernels
+from spark_prof.exporters.flows import write_flows
+from spark_prof.exporters.host_tracks import find_calls, write_calls
+from spark_prof.exporters.rank_trace import RankTrace
+from spark_prof.exporters.selection import Selection
+from spark_prof.exporters.span_tracks import write_counters, write_spans, write_steps
+from spark_prof.exporters.tracks import Tracks
+from spark_prof.traces.batches import table_batches
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["write_perfetto"]
+
+_TIMED = ("kernels", "host", "ranges", "steps", "counters")
+
+
+def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
+    """Writes the trace.
+
+    Args:
+        bundle: the bundle.
+        selection: which ranks, and which steps of their kernels, launches and module ranges.
+        out: where to.
+
+    Raises:
+        CommandError: a rank is not there, or there is nothing to write.
+    """
+    ranks = selection.ranks_of(bundle)
+    origin = _origin(bundle, ranks)
+    out.write(b"{\n")
+    for key, value in _heading(bundle, ranks, origin).items():
+        out.write(f"{json.dumps(key)}: {json.dumps(value)},\n".encode())
+    out.write(b'"traceEvents": [\n')
+    names: list[str] = []
+    first_flow = 1
+    for rank in ranks:
+        tracks = Tracks(rank + 1, _process_name(bundle, rank))
+        kernels = label_kernels(bundle, rank)
+        windows = step_windows(bundle, rank, kernels)
+        if not selection.all_steps:
+            kernels = kernels[selection.rows(kernels["step"])].reset_index(drop=True)
+        trace = RankTrace(bundle, rank, kernels, selection, origin, tracks, out)
+        write_steps(trace, windows)
+        first_flow = _write_rank(trace, first_flow)
+        names += tracks.events()
+    # No event but the last goes without a comma, and these are certainly there.
+    out.write(",\n".join(names).encode() + b"\n]}\n")
+
+
+def _write_rank(trace: RankTrace, first_flow: int) -> int:
+    """Writes what a rank did but its steps; returns the number of the next arrow."""
+    write_spans(trace)
+    tracks = stream_tracks(trace)
+    write_kernels(trace, tracks)
+    calls = find_calls(trace)
+    write_calls(trace, calls)
+    write_counters(trace)
+    return write_flows(trace, calls, tracks, first_flow)
+
+
+def _heading(bundle: Bundle, ranks: tuple[int, ...], origin: int) -> dict[str, Any]:
+    facts = bundle.facts(ranks[0])
+    gpu = facts.get("gpu")
+    name = str(gpu.get("name", "unknown")) if isinstance(gpu, dict) else "unknown"
+    heading: dict[str, Any] = {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": origin,
+        "traceName": f"{bundle.path.name} (spark-prof)",
+        "deviceProperties": [{"id": device, "name": name} for device in _devices(bundle, ranks)],
+        "lost": list(bundle.meta.lost),
+    }
+    if len(ranks) == 1:
+        heading["distributedInfo"] = {"rank": ranks[0], "world_size": len(bundle.ranks)}
+    return heading
+
+
+def _process_name(bundle: Bundle, rank: int) -> str:
+    gpu = bundle.facts(rank).get("gpu")
+    name = gpu.get("name") if isinstance(gpu, dict) else None
+    return f"rank {rank}: {name}" if name else f"rank {rank}"
+
+
+def _devices(bundle: Bundle, ranks: tuple[int, ...]) -> list[int]:
+    found: set[int] = set()
+    for rank in ranks:
+        for batch in table_batches(bundle, "kernels", rank, ["device"]):
+            found.update(pc.unique(batch["device"]).to_pylist())
+    return sorted(device for device in found if device >= 0)
+
+
+def _origin(bundle: Bundle, ranks: tuple[int, ...]) -> int:
+    """The earliest time of all; viewers drop what is before 0."""
+    earliest = [
+        pc.min(batch["start_ns"]).as_py()
+        for rank in ranks
+        for table in _TIMED
+        for batch in table_batches(bundle, table, rank, ["start_ns"])
+        if len(batch)
+    ]
+    if not earliest:
+        raise CommandError(f"{bundle.path} holds nothing that has a time; record again")
+    return int(min(earliest))

@@ -1,0 +1,81 @@
+"""Which part of a bundle is exported."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["Selection", "parse_steps"]
+
+_STEPS = re.compile(r"([0-9]{0,9}):([0-9]{0,9})")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A part of a bundle; by default all of it.
+
+    Attributes:
+        ranks: the ranks, None for all.
+        first: the first step, None for no limit.
+        stop: the step after the last one, None for no limit.
+    """
+
+    ranks: tuple[int, ...] | None = None
+    first: int | None = None
+    stop: int | None = None
+
+    @property
+    def all_steps(self) -> bool:
+        """Whether no step is left out; what belongs to no step then counts too."""
+        return self.first is None and self.stop is None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left out."""
+        return self.all_steps and self.ranks is None
+
+    def ranks_of(self, bundle: Bundle) -> tuple[int, ...]:
+        """The bundle's ranks that are selected.
+
+        Raises:
+            CommandError: the bundle lacks one of them.
+        """
+        wanted = bundle.ranks if self.ranks is None else tuple(sorted(set(self.ranks)))
+        for rank in wanted:
+            if rank not in bundle.ranks:
+                there = ", ".join(map(str, bundle.ranks)) or "none"
+                raise CommandError(f"{bundle.path} has no rank {rank}; it has {there}")
+        return wanted
+
+    def rows(self, step: pd.Series) -> npt.NDArray[np.bool_]:
+        """Which rows are selected, by their step."""
+        number = step.to_numpy(np.int64)
+        if self.all_steps:
+            return np.ones(len(number), bool)
+        first = max(self.first or 0, 0)
+        inside: npt.NDArray[np.bool_] = (number >= first) & (
+            number < (np.iinfo(np.int64).max if self.stop is None else self.stop)
+        )
+        return inside
+
+
+def parse_steps(text: str) -> tuple[int | None, int | None]:
+    """Reads `A:B`, from step A up to but not including step B; either may be left out.
+
+    Raises:
+        CommandError: the text is none of that.
+    """
+    match = _STEPS.fullmatch(text)
+    if match is None:
+        raise CommandError(f"--steps {text!r:.40} is no A:B; write 10:20 for steps 10 to 19")
+    first, stop = (int(part) if part else None for part in match.groups())
+    if first is not None and stop is not None and first >= stop:
+        raise CommandError(f"--steps {text} holds no step; write the lower number first")
+    return first, stop

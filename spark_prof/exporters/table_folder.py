@@ -1,0 +1,132 @@
+"""Writes a bundle's tables into a folder, as Parquet or as CSV for a spreadsheet.
+
+Besides the tables of the bundle there is `placed-rank<rank>`: the kernels with their labels.
+Parquet keeps meta.json, so that the folder is a bundle again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from spark_prof.analyzers.labels import label_kernels
+from spark_prof.exporters.selection import Selection
+from spark_prof.traces.batches import ROWS, table_batches
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.tables import TABLES
+
+__all__ = ["PLACED", "safe_texts", "write_tables"]
+
+PLACED = "placed"
+"""Name of the table that is not the bundle's own."""
+
+_OF_NO_RANK = ("engine", "log")
+"""Tables whose number is none of a worker's rank."""
+
+_PART = "this is a part of a recording: export was asked for some steps or ranks only"
+
+_FORMULA = r"^([=+\-@\t\r])"
+"""What makes a spreadsheet take a text for a formula, after OWASP's page on CSV injection."""
+
+
+def write_tables(bundle: Bundle, selection: Selection, folder: Path, kind: str) -> None:
+    """Writes one file a table and rank.
+
+    Args:
+        bundle: the bundle.
+        selection: which ranks, and which rows of the tables that have a `step`.
+        folder: an empty folder.
+        kind: csv or parquet.
+
+    Raises:
+        CommandError: a rank is not there, or a table is damaged.
+        OSError: the folder cannot be written.
+    """
+    ranks = selection.ranks_of(bundle)
+    rows: dict[str, int] = {}
+    for name in bundle.meta.tables:
+        table, _, number = name.removesuffix(".parquet").rpartition("-rank")
+        if table in _OF_NO_RANK or int(number) in ranks:
+            path = folder / f"{table}-rank{number}.{kind}"
+            found = table_batches(bundle, table, int(number))
+            rows[name] = _write(path, TABLES[table].schema, _selected(found, selection))
+    for rank in ranks:
+        kernels = label_kernels(bundle, rank)
+        whole = pa.Table.from_pandas(kernels, preserve_index=False).replace_schema_metadata()
+        parts = (whole.slice(first, ROWS) for first in range(0, len(whole), ROWS))
+        path = folder / f"{PLACED}-rank{rank}.{kind}"
+        _write(path, whole.schema, _selected(parts, selection))
+    if kind == "parquet":
+        _copy_cubins(bundle, folder)
+        lost = bundle.meta.lost if selection.whole else (*bundle.meta.lost, _PART)
+        replace(bundle.meta, tables=rows, lost=lost).write(folder)
+
+
+def safe_texts(found: pa.Table) -> pa.Table:
+    """A table for CSV: no text begins a formula, and what was not measured is empty."""
+    return pa.table({name: _safe(found[name]) for name in found.column_names})
+
+
+def _write(path: Path, schema: pa.Schema, batches: Iterator[pa.Table]) -> int:
+    written = 0
+    with _writer(path, schema) as writer:
+        for batch in batches:
+            written += len(batch)
+            writer.write_table(safe_texts(batch) if path.suffix == ".csv" else batch)
+    return written
+
+
+def _writer(path: Path, schema: pa.Schema) -> AbstractContextManager[Any]:
+    if path.suffix == ".parquet":
+        as_parquet: AbstractContextManager[Any] = pq.ParquetWriter(path, schema, compression="zstd")
+        return as_parquet
+    plain = safe_texts(schema.empty_table()).schema
+    as_text: AbstractContextManager[Any] = pyarrow.csv.CSVWriter(path, plain)
+    return as_text
+
+
+def _selected(batches: Iterator[pa.Table], selection: Selection) -> Iterator[pa.Table]:
+    """The selected rows; a table without steps belongs to all of them."""
+    for batch in batches:
+        if selection.all_steps or "step" not in batch.column_names:
+            yield batch
+        else:
+            yield batch.filter(pa.array(selection.rows(batch["step"].to_pandas())))
+
+
+def _safe(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        # One look at each distinct text, however many rows there are.
+        chunks = [
+            pa.DictionaryArray.from_arrays(c.indices, _quoted(c.dictionary)).dictionary_decode()
+            for c in column.chunks
+        ]
+        return pa.chunked_array(chunks, pa.string())
+    if pa.types.is_string(column.type):
+        return _quoted(column)
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), None, column)
+    return column
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(texts.cast(pa.string()), _FORMULA, r"'\1")
+
+
+def _copy_cubins(bundle: Bundle, folder: Path) -> None:
+    """Copies the machine code, as long as it is files and no links to somewhere else."""
+    source = bundle.path / "cubins"
+    if source.is_dir() and not source.is_symlink():
+        (folder / source.name).mkdir()
+        for path in source.glob("*.cubin"):
+            if path.is_file() and not path.is_symlink():
+                shutil.copyfile(path, folder / source.name / path.name)
