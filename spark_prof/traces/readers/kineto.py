@@ -1,203 +1,177 @@
-"""Reads the JSON that PyTorch's profiler (Kineto) writes.
+"""Reads the JSON that PyTorch's profiler (Kineto) writes, of NVIDIA and AMD GPUs and of CPUs.
 
 Format: libkineto's output_json.cpp. `ts` and `dur` are microseconds with three decimals, relative
-to `baseTimeNanoseconds`; GPU rows have the device as pid and the stream as tid; a kernel and the
-API call that launched it share `args.correlation`.
+to `baseTimeNanoseconds`; a kernel and the API call that launched it share `args.correlation`; an
+operator and what it launched share `External id`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import orjson
+import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.foreign import Foreign, NamesModule, Process, Window
+from spark_prof.traces.readers.kineto_collect import Collected, collect
+from spark_prof.traces.readers.kineto_facts import is_amd, process_facts, rank_of
+from spark_prof.traces.readers.kineto_frames import (
+    gpu_frame,
+    launch_frame,
+    marker_frame,
+    operator_frame,
+    overhead_frame,
+    thread_numbers,
+)
+from spark_prof.traces.readers.kineto_launches import Launches, find_launches
+from spark_prof.traces.readers.kineto_scopes import Calls, module_calls
 from spark_prof.traces.readers.trace import Trace
+from spark_prof.traces.scopes import NO_SCOPE
 from spark_prof.traces.tables import empty_frame
 
-__all__ = ["read_kineto"]
+__all__ = ["kineto_trace", "read_kineto"]
 
-_GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
-_API = frozenset({"cuda_runtime", "cuda_driver"})
-_LAUNCHES = ("launch", "memcpy", "memset")
-_LATEST_NS = 1 << 62
-"""Times further from the epoch than this many nanoseconds are damage."""
+Int64s = npt.NDArray[np.int64]
 
 
 def read_kineto(path: Path) -> Trace:
-    """Reads one trace.
+    """Reads a trace that a recording's torch backend wrote: kernels, launches and operators.
 
     Raises:
         CommandError: the file is not a whole Kineto trace.
     """
-    try:
-        document = orjson.loads(path.read_bytes())
-        events = document["traceEvents"]
-        base = int(document.get("baseTimeNanoseconds", 0))
-        if not isinstance(events, list) or abs(base) > _LATEST_NS:
-            raise ValueError("its events or its base time are none")
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CommandError(f"{path} is not a whole Kineto trace ({error})") from error
-    complete = [e for e in events if _is_complete(e)]
-    gpu = [e for e in complete if e["cat"] in _GPU]
-    started = {_argument(e, "correlation", -1) for e in gpu}
-    launches = [
-        e
-        for e in complete
-        if e["cat"] in _API
-        and (
-            _argument(e, "correlation", -2) in started
-            or any(word in e["name"].lower() for word in _LAUNCHES)
-        )
-    ]
-    operators = [e for e in complete if e["cat"] == "cpu_op"]
+    found = collect(path, _no_module)
+    if found.repaired or found.bare:
+        raise CommandError(f"{path} is not a whole Kineto trace (it is no strict JSON object)")
+    launches = find_launches(found)
     return Trace(
-        gpu=_gpu_frame(gpu, base),
-        launches=_launch_frame(launches, base),
-        operators=_operator_frame(operators, base),
+        gpu=_as_texts(gpu_frame(found)),
+        launches=_as_texts(launch_frame(found, launches.rows)),
+        operators=_as_texts(operator_frame(found, True)),
         overhead=empty_frame("overhead"),
     )
 
 
-def _is_complete(event: Any) -> bool:
-    """Whether the event has a name, a category, a start and an end."""
-    return (
-        isinstance(event, dict)
-        and event.get("ph") == "X"
-        and isinstance(event.get("cat"), str)
-        and isinstance(event.get("name"), str)
-        and isinstance(ts := event.get("ts"), (int, float))
-        and isinstance(duration := event.get("dur", 0), (int, float))
-        and abs(ts) < _LATEST_NS / 1000
-        and 0 <= duration < _LATEST_NS / 1000
+def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
+    """Reads a trace of vLLM, SGLang or any PyTorch program, as one process and one window.
+
+    Args:
+        path: the file, plain, .gz or .zst.
+        names_module: says which frames and annotations are calls of modules.
+
+    Raises:
+        CommandError: the file cannot be read or is not a whole Kineto trace.
+    """
+    found = collect(path, names_module)
+    launches = find_launches(found)
+    process = Process(rank_of(found, path.name), process_facts(found, launches))
+    calls = module_calls(found, process.scopes, names_module)
+    window, by_operator = _window(found, launches, calls)
+    lost = _lost(found, window, launches, by_operator)
+    return Foreign("kineto", [process], iter([window]), lost)
+
+
+def _no_module(_: str) -> bool:
+    return False
+
+
+def _as_texts(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with texts in place of categories."""
+    names = frame.columns[frame.dtypes == "category"]
+    return frame.astype(dict.fromkeys(names, "str"))
+
+
+def _window(found: Collected, launches: Launches, calls: Calls) -> tuple[Window, int]:
+    """The whole trace as one window, and how many rows have their scope from an operator."""
+    threads = thread_numbers(found)
+    launched = launches.of_gpu >= 0
+    start = np.where(launched, _taken(found.api.column("start_ns"), launches.of_gpu), -1)
+    thread = np.where(launched, _taken(found.api.column("thread"), launches.of_gpu), -1)
+    operator = np.where(launched, -1, _operators_of(found))
+    known = operator >= 0
+    asked = np.where(known, _taken(found.operators.column("start_ns"), operator), start)
+    caller = np.where(known, _taken(found.operators.column("thread"), operator), thread)
+    scope = np.where(launched | known, calls.at(caller, asked), NO_SCOPE)
+    order = np.argsort(found.gpu.column("start_ns"), kind="stable")
+    base = found.base_ns
+    trace = Trace(
+        gpu=gpu_frame(found).iloc[order].reset_index(drop=True),
+        launches=launch_frame(found, launches.rows),
+        operators=operator_frame(found, not len(found.gpu)),
+        overhead=overhead_frame(found),
+        markers=marker_frame(found),
     )
-
-
-def _times(events: list[dict[str, Any]], base: int) -> tuple[Any, Any]:
-    """Start and end of each event in ns."""
-    start_ns = base + _nanoseconds([e["ts"] for e in events])
-    return start_ns, start_ns + _nanoseconds([e.get("dur", 0) for e in events])
-
-
-def _nanoseconds(microseconds: list[float]) -> Any:
-    """Exact as long as a float tells one nanosecond from the next, which is 285 years."""
-    fraction, whole = np.modf(np.array(microseconds, np.float64))
-    return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64)
-
-
-def _argument(event: dict[str, Any], name: str, default: int, bits: int = 64) -> int:
-    """A number among the event's arguments; the default where it is none that has these bits."""
-    arguments = event.get("args")
-    value = arguments.get(name) if isinstance(arguments, dict) else None
-    return _whole(value, default, bits)
-
-
-def _whole(value: object, default: int, bits: int = 64) -> int:
-    return value if isinstance(value, int) and -1 <= value >> (bits - 1) <= 0 else default
-
-
-def _triple(event: dict[str, Any], name: str) -> str:
-    arguments = event.get("args")
-    value = arguments.get(name) if isinstance(arguments, dict) else None
-    return ",".join(map(str, value[:3])) if isinstance(value, list) else ""
-
-
-def _gpu_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
-    start, end = _times(events, base)
-    return pd.DataFrame(
-        {
-            "name": [e["name"] for e in events],
-            "kind": [_GPU[e["cat"]] for e in events],
-            "start_ns": start,
-            "end_ns": end,
-            "device": [_argument(e, "device", 0, 32) for e in events],
-            "stream": [_argument(e, "stream", 0) for e in events],
-            "correlation": [_argument(e, "correlation", -1) for e in events],
-            "graph_node": [_argument(e, "graph node id", 0) for e in events],
-            "grid": [_triple(e, "grid") for e in events],
-            "block": [_triple(e, "block") for e in events],
-            "registers": [_argument(e, "registers per thread", 0, 32) for e in events],
-            "shared_bytes": [_argument(e, "shared memory", 0, 32) for e in events],
-            "bytes": [_argument(e, "bytes", 0) for e in events],
-            "cubin": "",
-        }
+    window = Window(
+        process=0,
+        trace=trace,
+        launch_ns=np.where(launched, start + base, -1)[order],
+        thread=np.where(caller >= 0, _taken(threads, caller), -1)[order],
+        scope=scope[order].astype(np.int64),
+        calls=pd.DataFrame(
+            {
+                "scope": calls.scope,
+                "start_ns": calls.start + base,
+                "end_ns": calls.end + base,
+                "thread": _taken(threads, calls.thread),
+            }
+        ),
     )
+    return window, int((scope[~launched] != NO_SCOPE).sum())
 
 
-def _launch_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
-    start, end = _times(events, base)
-    return pd.DataFrame(
-        {
-            "name": [e["name"] for e in events],
-            "start_ns": start,
-            "end_ns": end,
-            "thread": _threads(events),
-            "correlation": [_argument(e, "correlation", -1) for e in events],
-        }
-    )
+def _taken(values: Int64s, index: Int64s) -> Int64s:
+    """The values at these places, anything where the place is -1."""
+    return np.append(values, -1)[index]
 
 
-def _threads(events: list[dict[str, Any]]) -> list[int]:
-    return [_whole(e.get("tid"), -1) for e in events]
+def _operators_of(found: Collected) -> Int64s:
+    """The operator with the same External id as each row of the GPU, -1 for none."""
+    ids = found.operators.column("external")
+    wanted = found.gpu.column("external")
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(ids, kind="stable")
+    place = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
+    match = (ids[order[place]] == wanted) & (wanted >= 0)
+    return np.where(match, order[place], -1).astype(np.int64)
 
 
-def _operator_frame(events: list[dict[str, Any]], base: int) -> pd.DataFrame:
-    """One row per stretch in which an operator itself ran, so that rows never overlap."""
-    start, end = _times(events, base)
-    threads = np.array(_threads(events), np.int64)
-    rows: list[tuple[int, int, int, int]] = []
-    for thread in np.unique(threads):
-        mine = np.flatnonzero(threads == thread)
-        order = mine[np.lexsort((-end[mine], start[mine]))]
-        rows.extend(_stretches(order.tolist(), start.tolist(), end.tolist()))
-    index, part, begin, finish = (
-        (np.array(c, np.int64) for c in zip(*rows, strict=True))
-        if rows
-        else (np.empty(0, np.int64),) * 4
-    )
-    names = np.array([e["name"] for e in events], dtype=object)
-    return pd.DataFrame(
-        {
-            "name": names[index] if len(index) else [],
-            "start_ns": begin,
-            "end_ns": finish,
-            "part": part,
-            "thread": threads[index] if len(index) else np.empty(0, np.int64),
-        }
-    )
+_Count = Callable[[], int]
 
 
-def _stretches(
-    order: list[int], start: list[int], end: list[int]
-) -> list[tuple[int, int, int, int]]:
-    """(event, part, start, end) of nested events of one thread, by when each ran itself."""
-    rows: list[tuple[int, int, int, int]] = []
-    stack: list[list[int]] = []  # event, end, parts so far
-    now = 0
-
-    def run_until(limit: int) -> None:
-        nonlocal now
-        while stack and stack[-1][1] <= limit:
-            emit(stack[-1], stack[-1][1])
-            if not stack[-1][2]:  # shorter than the clock's tick: still one call
-                rows.append((stack[-1][0], 0, now, now))
-            stack.pop()
-        if stack:
-            emit(stack[-1], limit)
-
-    def emit(top: list[int], limit: int) -> None:
-        nonlocal now
-        if limit > now:
-            rows.append((top[0], top[2], now, limit))
-            top[2] += 1
-            now = limit
-
-    for event in order:
-        run_until(start[event])
-        now = max(now, start[event])
-        stack.append([event, end[event], 0])
-    run_until(max(end[event] for event in order) if order else 0)
-    return rows
+def _lost(found: Collected, window: Window, launches: Launches, by_operator: int) -> list[str]:
+    """What the trace lacks, one line each."""
+    gpu = window.trace.gpu
+    orphans = int((launches.of_gpu < 0).sum())
+    names = [name.lower() for name in found.names]
+    graph = np.array(["graphlaunch" in name for name in names], bool)
+    api_name = np.append(found.api.column("name"), -1)[launches.of_gpu]
+    replayed = int((np.append(graph, False)[api_name] & (launches.of_gpu >= 0)).sum())
+    unnumbered = int((found.gpu.column("correlation") < 0).sum())
+    several = gpu["device"].nunique()
+    lines = (
+        (found.dropped, "events have no usable name, time or duration and are left out"),
+        (found.unmatched, "begin and end events have no counterpart and are left out"),
+        (unnumbered, "kernels and copies have no correlation number"),
+        (orphans, f"kernels and copies have no launch in the trace; {by_operator} of them have "
+                  "their module from the operator with the same External id"),
+        (launches.idle, "launches of kernels have no kernel in the trace"),
+        (launches.shared, "correlation numbers belong to several launches: work is taken to be of "
+                          "the latest before it"),
+        (replayed, "kernels ran in CUDA graphs: the replay of a graph carries no layer"),
+        (several if several > 1 else 0, "GPUs were used by this process"),
+    )  # fmt: skip
+    lost = [f"{count} {text}" for count, text in lines if count]
+    if found.repaired:
+        lost.append(
+            "the file is no strict JSON (NaN, control characters or bytes that are no text)"
+        )
+    if is_amd(found):
+        lost.append("AMD GPU: kernels are labelled by name only, no tensor-core evidence")
+    if gpu.empty:
+        stand = "operators of the CPU stand for them" if len(found.operators) else "nor an operator"
+        lost.append(f"no kernel ran on a GPU in this trace, {stand}")
+    return lost

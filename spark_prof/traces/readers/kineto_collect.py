@@ -1,0 +1,169 @@
+"""Reads a Kineto trace from end to end, keeping what somebody may ask for.
+
+Categories: libkineto's ActivityType.h, and those of 2021, which began with capitals. Python frames
+are most of a trace and are left out, but for the calls of modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.compressed import open_stream
+from spark_prof.traces.readers.kineto_blocks import TraceText
+from spark_prof.traces.readers.kineto_events import Event, EventDecoder
+from spark_prof.traces.readers.kineto_rows import GpuRows, HostRows, Numbered, Rows
+
+__all__ = ["DRIVER", "GPU_KINDS", "Collected", "collect"]
+
+GPU_KINDS = {
+    "kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset",
+    "Kernel": "kernel", "Memcpy": "memcpy", "Memset": "memset",
+}  # fmt: skip
+"""What the categories of work on a GPU are called in a bundle."""
+
+DRIVER = "cuda_driver"
+_API = ("cuda_runtime", DRIVER, "hip_runtime", "Runtime")
+_OPERATORS = ("cpu_op", "Operator")
+_ANNOTATIONS = ("user_annotation",)
+_FRAMES = "python_function"
+_MODULE = "nn.Module: "
+_OVERHEAD = ("overhead",)
+
+_LATEST_NS = 1 << 61
+
+
+@dataclass
+class Collected:
+    """The events of one trace by what they are.
+
+    Attributes:
+        names: the names and categories that rows give the number of.
+        threads: the pairs of process and thread that they give the number of.
+        base_ns: what times count from, ns since the epoch.
+        around: what the trace says beside its events.
+        bare: whether it is a list of events with nothing around it.
+        unmatched: begins without an end, and ends without a begin.
+        damaged: events that are no events.
+        repaired: whether the file is not strictly JSON.
+    """
+
+    names: Numbered = field(default_factory=Numbered)
+    threads: Numbered = field(default_factory=Numbered)
+    base_ns: int = 0
+    around: dict[str, Any] = field(default_factory=dict)
+    bare: bool = False
+    unmatched: int = 0
+    damaged: int = 0
+    repaired: bool = False
+
+    def __post_init__(self) -> None:
+        self.gpu = GpuRows(self.names, self.threads)
+        self.api = HostRows(self.names, self.threads)
+        self.operators = HostRows(self.names, self.threads)
+        self.annotations = Rows(self.names, self.threads)
+        self.frames = Rows(self.names, self.threads)
+        self.overhead = Rows(self.names, self.threads)
+
+    @property
+    def dropped(self) -> int:
+        """Events that cannot be used."""
+        kinds = (self.gpu, self.api, self.operators, self.annotations, self.frames, self.overhead)
+        return self.damaged + sum(rows.dropped for rows in kinds)
+
+
+def collect(path: Path, is_module: Callable[[str], bool]) -> Collected:
+    """Reads a trace, plain or compressed, in one pass.
+
+    Args:
+        path: the file.
+        is_module: whether a Python frame of that name is the call of a module to keep.
+
+    Raises:
+        CommandError: the file cannot be read or is not a whole Kineto trace.
+    """
+    found = Collected()
+    decode = EventDecoder()
+    sorter = _Sorter(found, is_module)
+    events = 0
+    try:
+        with open_stream(path) as chunks:
+            text = TraceText(chunks)
+            for block in text.events(decode):
+                events += len(block)
+                sorter.add(block)
+            found.around, found.bare = text.around(), text.bare
+        found.base_ns = int(found.around.get("baseTimeNanoseconds", 0))
+        if abs(found.base_ns) > _LATEST_NS:
+            raise ValueError("its base time is none")
+        if found.bare and not events:
+            raise ValueError("it holds no event")
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        reason = str(error).replace("\n", " ")
+        raise CommandError(f"{path} is not a whole Kineto trace ({reason})") from error
+    found.unmatched += sorter.still_open()
+    found.damaged, found.repaired = decode.damaged, decode.repaired > 0
+    return found
+
+
+class _Sorter:
+    """Hands events to the rows of their kind."""
+
+    def __init__(self, found: Collected, is_module: Callable[[str], bool]) -> None:
+        self._found, self._is_module = found, is_module
+        self._known: dict[str, bool] = {}
+        self._open: dict[tuple[int | str, int | str], list[Event]] = {}
+        kinds: Sequence[tuple[Rows, Sequence[str]]] = (
+            (found.gpu, tuple(GPU_KINDS)), (found.api, _API), (found.operators, _OPERATORS),
+            (found.annotations, _ANNOTATIONS), (found.frames, (_FRAMES,)),
+            (found.overhead, _OVERHEAD),
+        )  # fmt: skip
+        self._rows = {category: rows for rows, categories in kinds for category in categories}
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Adds a block of events in the order of the file."""
+        by_category: dict[str, list[Event]] = {category: [] for category in self._rows}
+        for event in events:
+            if event.ph == "X":
+                if (wanted := by_category.get(event.cat)) is not None:
+                    wanted.append(event)
+            elif event.ph == "B" or event.ph == "E":
+                whole = self._pair(event)
+                if whole and whole.cat in by_category:
+                    by_category[whole.cat].append(whole)
+        by_category[_FRAMES] = [e for e in by_category[_FRAMES] if self._calls_module(e.name)]
+        for category, chosen in by_category.items():
+            if chosen:
+                self._rows[category].add(chosen)
+
+    def still_open(self) -> int:
+        """How many begins have met no end."""
+        return sum(map(len, self._open.values()))
+
+    def _calls_module(self, name: str) -> bool:
+        if not name.startswith(_MODULE):
+            return False
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._is_module(name)
+        return known
+
+    def _pair(self, event: Event) -> Event | None:
+        """The whole event that ends here: within a thread, begins and ends are in order."""
+        stack = self._open.setdefault((event.pid, event.tid), [])
+        if event.ph == "B":
+            stack.append(event)
+            return None
+        if not stack:
+            self._found.unmatched += 1
+            return None
+        begin = stack.pop()
+        try:
+            begin.dur = Decimal(str(event.ts)) - Decimal(str(begin.ts))
+        except ArithmeticError:  # a time is no number
+            begin.dur = None
+        return begin

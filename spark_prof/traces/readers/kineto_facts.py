@@ -1,0 +1,115 @@
+"""What a Kineto trace says about the process and the GPU that it is of."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from spark_prof.traces.readers.kineto_collect import Collected
+from spark_prof.traces.readers.kineto_launches import Launches
+
+__all__ = ["RANK_NAMES", "is_amd", "process_facts", "rank_of"]
+
+RANK_NAMES: tuple[tuple[str, str, int], ...] = (
+    (r"(?<![a-z])rank[-_]?(\d{1,5})(?!\d)", "llama_rank-3.json.gz", 3),
+    (r"(?<![a-z])dp0_pp0_tp(\d{1,5})(?!\d)", "decode_dp0_pp0_tp1.1767189312.pt.trace.json", 1),
+    (r"-TP-(\d{1,5})(?!.*-(?:DP|PP)-[1-9])(?!\d)", "1767189312-TP-5-DP-0.trace.json.gz", 5),
+    (r"(?<![a-z])tp[-_]?(\d{1,5})(?!\d)(?<!dp\d_pp\d_tp\d)", "bench-tp2.json", 2),
+    (r"(?<![a-z])worker[-_]?(\d{1,5})(?!\d)", "worker7_step_12.1694128201545.pt.trace.json", 7),
+    (r"[_-](\d{1,3})(?:\.pt)?(?:\.trace)?\.json", "trace_4.json.gz", 4),
+)
+"""How file names tell a rank: pattern, an example, and the rank that it tells."""
+
+_AMD = ("AMD", "gfx", "Radeon", "Instinct")
+_NVIDIA = ("NVIDIA", "Tesla", "GeForce", "Quadro")
+
+
+def rank_of(found: Collected, file_name: str) -> int | None:
+    """The rank that the trace itself tells, else the one in the file's name, else None."""
+    told = _object(found.around.get("distributedInfo")).get("rank")
+    if isinstance(told, int) and 0 <= told < 1 << 31:
+        return told
+    for pattern, _, _ in RANK_NAMES:
+        if match := re.search(pattern, file_name):
+            return int(match.group(1))
+    return None
+
+
+def is_amd(found: Collected) -> bool:
+    """Whether it ran on an AMD GPU: its API is HIP's, or the device says so."""
+    names = list(found.names)
+    calls = np.unique(found.api.column("name")).tolist()
+    return any(names[number].startswith("hip") for number in calls) or _name(
+        _device(found)
+    ).startswith(_AMD)
+
+
+def process_facts(found: Collected, launches: Launches) -> dict[str, Any]:
+    """The facts of the process, with the keys of a recording's facts; what is unknown is left out.
+
+    `gpu.vendor` is AMD or NVIDIA; `cuda` is the version of the runtime, `cuda_driver` what the
+    driver supports.
+    """
+    device = _device(found)
+    amd = is_amd(found)
+    gpu: dict[str, Any] = {}
+    if name := _name(device):
+        gpu["name"] = name
+    major, minor = device.get("computeMajor"), device.get("computeMinor")
+    if not amd and isinstance(major, int) and isinstance(minor, int):
+        gpu["compute_capability"] = f"{major}.{minor}"
+    for key, field in (("numSms", "multiprocessors"), ("totalGlobalMem", "memory_bytes")):
+        if isinstance(device.get(key), int):
+            gpu[field] = device[key]
+    names = list(found.names)
+    calls = [names[number] for number in np.unique(found.api.column("name")).tolist()]
+    if amd:
+        gpu["vendor"] = "AMD"
+    elif gpu.get("name", "").startswith(_NVIDIA) or any(c.startswith("cu") for c in calls):
+        gpu["vendor"] = "NVIDIA"
+    facts: dict[str, Any] = {"gpu": gpu} if gpu else {}
+    for key, field in (("cuda_runtime_version", "cuda"), ("cuda_driver_version", "cuda_driver")):
+        version = found.around.get(key)
+        if isinstance(version, int) and version > 0:
+            facts[field] = f"{version // 1000}.{version % 1000 // 10}"
+    world = _object(found.around.get("distributedInfo")).get("world_size")
+    if isinstance(world, int) and world > 0:
+        facts["world_size"] = world
+    pid = _process(found, launches)
+    if pid is not None:
+        facts["pid"] = pid
+    return facts
+
+
+def _device(found: Collected) -> dict[str, Any]:
+    """The properties of the GPU that did most."""
+    listed = found.around.get("deviceProperties")
+    devices = (
+        [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    )
+    used, counts = np.unique(found.gpu.column("device"), return_counts=True)
+    wanted = int(used[np.argmax(counts)]) if len(used) else 0
+    return next((item for item in devices if item.get("id") == wanted), {})
+
+
+def _name(device: dict[str, Any]) -> str:
+    name = device.get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _process(found: Collected, launches: Launches) -> int | None:
+    """The process that launched most, or ran most operators."""
+    threads = found.api.column("thread")[launches.rows]
+    if not len(threads):
+        threads = found.operators.column("thread")
+    if not len(threads):
+        return None
+    used, counts = np.unique(threads, return_counts=True)
+    pid = list(found.threads)[int(used[np.argmax(counts)])][0]
+    return pid if isinstance(pid, int) and pid >= 0 else None
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
