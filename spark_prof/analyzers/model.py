@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.counters.model import Counters
 
 __all__ = [
@@ -363,3 +364,5 @@ class Report:
     """What the hardware counters say; None where they were not sampled."""
     markers: tuple[MarkerRow, ...] = ()
     """The recorded NVTX ranges that took the longest."""
+    clients: tuple[ClientRow, ...] = ()
+    """What load generators saw of the same server, beside the steps."""

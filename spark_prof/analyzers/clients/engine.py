@@ -1,0 +1,62 @@
+"""What the recorded steps took for a request, as means that a client's can be compared with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["EngineSide", "engine_side"]
+
+
+@dataclass(frozen=True)
+class EngineSide:
+    """The engine's side of a comparison; None where no step tells.
+
+    Attributes:
+        steps: how many steps with decoding requests it stands on.
+        token_us: time per output token of a decoding request.
+        step_us: time of a step as a decoding request meets it.
+        prefill_us: time of the steps that read a prompt, all of them where it takes several.
+        output_rate: generated tokens per second.
+    """
+
+    steps: int
+    token_us: float | None
+    step_us: float | None
+    prefill_us: float | None
+    output_rate: float | None
+
+
+def engine_side(steps: pd.DataFrame, prompt_tokens: float | None) -> EngineSide:
+    """Means over some of a recording's steps.
+
+    Args:
+        steps: what analyzers.ledger.step_books returned, or a part of it.
+        prompt_tokens: the client's mean prompt, to tell how many steps read it.
+    """
+    # A step counts once for each request that decodes in it, as each has a client that waits.
+    decoding = steps[steps["decode_requests"] > 0]
+    weights = decoding["decode_requests"].to_numpy(np.float64)
+    output = steps["output_tokens"].fillna(steps["decode_requests"])
+    each = (output / steps["output_requests"].replace(0, np.nan)).fillna(1.0)
+    time = float((weights * decoding["step_us"]).sum())
+    tokens = float((weights * each.reindex(decoding.index)).sum())
+    wall_us = float(steps["finish_ns"].max() - steps["begin_ns"].min()) / 1e3 if len(steps) else 0.0
+    return EngineSide(
+        steps=len(decoding),
+        token_us=time / tokens if tokens else None,
+        step_us=time / weights.sum() if len(decoding) else None,
+        prefill_us=_prefill(steps[steps["prefill_requests"] > 0], prompt_tokens),
+        output_rate=1e6 * float(output.sum()) / wall_us if wall_us else None,
+    )
+
+
+def _prefill(steps: pd.DataFrame, prompt_tokens: float | None) -> float | None:
+    if steps.empty:
+        return None
+    at_once = steps["prefill_tokens"].sum() / steps["prefill_requests"].sum()
+    needed = math.ceil(prompt_tokens / at_once) if prompt_tokens and at_once else 1
+    return float(steps["step_us"].mean()) * max(needed, 1)

@@ -1,0 +1,111 @@
+"""The sentences of a comparison: whether both sides agree, by how much not, and why perhaps not."""
+
+from __future__ import annotations
+
+from spark_prof.analyzers.clients.model import ClientRow, Comparison
+from spark_prof.analyzers.clients.window import InWindow
+
+__all__ = [
+    "NO_DECODE",
+    "NO_TPOT",
+    "alike",
+    "chunks",
+    "no_token",
+    "other_batch",
+    "same_time",
+    "unknown_batch",
+    "verdict",
+    "watching",
+]
+
+NO_DECODE = "No recorded step decodes: nothing can be compared."
+NO_TPOT = "The result has no time per output token that could be compared with a step's."
+
+_SEVERAL = 1.05
+"""More tokens a chunk than this are several."""
+
+
+def verdict(token: Comparison, word: str, basis: str) -> str:
+    """Whether the client sees the engine's time per token, and where the rest may be."""
+    client, engine = token.client / 1e3, token.engine / 1e3
+    times = f"{client:,.2f} ms per token at the client, {engine:,.2f} ms in the engine"
+    rest = f"{abs(client - engine):,.2f} ms ({100 * token.difference:+.1f} %)"
+    if word == "agrees":
+        return f"They agree: {times}; {rest} between them."
+    if word == "slower":
+        where = "in the API server, tokenizer or network, or between the engine's steps"
+        other = "" if basis == "window" else ", unless the recorded steps had another load"
+        return f"The client is slower: {times}; {rest} pass {where}{other}."
+    if basis == "window":
+        why = "the requests that were matched are not those of these steps"
+    else:
+        why = "watching costs time, or the recorded steps had another load"
+    return f"The client is faster than the recorded steps: {times}; {rest}. Either {why}."
+
+
+def same_time(duration_s: float | None, recorded_s: float, seen: InWindow) -> str:
+    """What of the run was recorded."""
+    part = f"{recorded_s:,.2f} s of the run's {duration_s or 0:,.2f} s were recorded, with "
+    count = f"{seen.requests} of its requests in flight"
+    whole = " Its single chunks are unknown: whole requests are compared."
+    return f"{part}{count}; only these are compared.{whole if seen.whole_requests else ''}"
+
+
+def no_token(requests: int) -> str:
+    """The clocks agree, but no request tells."""
+    if not requests:
+        return "No request with its times was in flight while the steps were recorded."
+    return "No request spent most of its time in the recorded steps."
+
+
+def alike(wanted: int | None, low: int) -> str:
+    """What was compared when the clocks do not help."""
+    if wanted is None:
+        return (
+            "The result does not say how many requests ran at a time; the recorded steps had "
+            f"{low}. Compared are its statistics with those steps."
+        )
+    requests = "1 request" if wanted == 1 else f"{wanted} requests"
+    return f"Compared are the run's statistics with the recorded steps of {requests}."
+
+
+def unknown_batch(low: int, high: int) -> str:
+    """Nobody knows which steps to take."""
+    return (
+        "The result does not say how many requests ran at a time, and the recorded steps had "
+        f"{low} to {high}: nothing can be compared."
+    )
+
+
+def other_batch(wanted: int, low: int, high: int) -> str:
+    """The steps are of another load."""
+    had = f"{low}" if low == high else f"{low} to {high}"
+    return (
+        f"The client had {wanted} in flight, the recorded steps had {had}: too few steps are of "
+        "that load to be compared."
+    )
+
+
+def watching(ratio: float, token_us: float) -> str:
+    """What watching cost the steps that the client's run did not pay."""
+    return (
+        f"Watching made these steps {ratio:.3f} times as long; without it a token would have "
+        f"taken {token_us / ratio / 1e3:,.2f} ms."
+    )
+
+
+def chunks(row: ClientRow) -> str | None:
+    """Says where TPOT and ITL are not the same thing."""
+    several = row.tokens_per_chunk
+    if several is None and row.itl.mean and row.tpot.mean:
+        several = row.itl.mean / row.tpot.mean
+        if several > _SEVERAL:
+            return (
+                f"ITL is {several:.2f} times TPOT: a chunk of the stream seems to hold several "
+                "tokens, so compare TPOT."
+            )
+    if several is not None and several > _SEVERAL:
+        return (
+            f"A chunk of the stream holds {several:.2f} tokens: ITL is per chunk, TPOT per token."
+        )
+    return None
