@@ -26,7 +26,7 @@ _BORDER = re.compile(
 
 _BRACKET = re.compile(rb'(?:[^"{}\[\],]++|"(?:[^"\\]++|\\.)*+")*+([{}\[\],])', re.DOTALL)
 
-_NEAR = 1 << 16
+_NEAR = 1 << 13
 _LARGEST = 64 << 20
 """An event, or what stands before or after the events, that is larger than this is damage."""
 
@@ -110,7 +110,7 @@ class TraceText:
                 return text[1:]
             if text and not text.startswith(b"{"):
                 break
-            found = _LIST.search(text, max(0, len(text) - len(chunk) - _NEAR))
+            found = _LIST.search(text, max(0, len(text) - len(chunk) - 64))
             if found:
                 self._before = text[: found.end()]
                 return text[found.end() :]
@@ -131,7 +131,7 @@ class TraceText:
 
 def _last_border(text: bytes) -> tuple[int, int] | None:
     """Where the last border between two events begins and ends."""
-    for start in (max(0, len(text) - _NEAR), 0):
+    for start in (max(0, len(text) - _NEAR), max(0, len(text) - 16 * _NEAR), 0):
         borders = deque(_BORDER.finditer(text, start), maxlen=1)
         if borders:
             return borders[0].span()

@@ -16,7 +16,13 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.readers.kineto_blocks import TraceText
 from spark_prof.traces.readers.kineto_events import Event, EventDecoder
-from spark_prof.traces.readers.kineto_rows import GpuRows, HostRows, Numbered, Rows
+from spark_prof.traces.readers.kineto_rows import (
+    GpuRows,
+    HostRows,
+    InexactTimesError,
+    Numbered,
+    Rows,
+)
 
 __all__ = ["DRIVER", "GPU_KINDS", "Collected", "collect"]
 
@@ -86,8 +92,15 @@ def collect(path: Path, is_module: Callable[[str], bool]) -> Collected:
     Raises:
         CommandError: the file cannot be read or is not a whole Kineto trace.
     """
+    try:
+        return _collect(path, is_module, exact=False)
+    except InexactTimesError:
+        return _collect(path, is_module, exact=True)
+
+
+def _collect(path: Path, is_module: Callable[[str], bool], exact: bool) -> Collected:
     found = Collected()
-    decode = EventDecoder()
+    decode = EventDecoder(exact)
     sorter = _Sorter(found, is_module)
     events = 0
     try:
@@ -110,12 +123,23 @@ def collect(path: Path, is_module: Callable[[str], bool]) -> Collected:
     return found
 
 
+class _Answers(dict[str, bool]):
+    """Remembers what it was answered about each name."""
+
+    def __init__(self, ask: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._ask = ask
+
+    def __missing__(self, name: str) -> bool:
+        answer = self[name] = self._ask(name)
+        return answer
+
+
 class _Sorter:
     """Hands events to the rows of their kind."""
 
     def __init__(self, found: Collected, is_module: Callable[[str], bool]) -> None:
-        self._found, self._is_module = found, is_module
-        self._known: dict[str, bool] = {}
+        self._found, self._is_module = found, _Answers(is_module)
         self._open: dict[tuple[int | str, int | str], list[Event]] = {}
         kinds: Sequence[tuple[Rows, Sequence[str]]] = (
             (found.gpu, tuple(GPU_KINDS)), (found.api, _API), (found.operators, _OPERATORS),
@@ -135,7 +159,10 @@ class _Sorter:
                 whole = self._pair(event)
                 if whole and whole.cat in by_category:
                     by_category[whole.cat].append(whole)
-        by_category[_FRAMES] = [e for e in by_category[_FRAMES] if self._calls_module(e.name)]
+        is_module = self._is_module
+        by_category[_FRAMES] = [
+            e for e in by_category[_FRAMES] if e.name.startswith(_MODULE) and is_module[e.name]
+        ]
         for category, chosen in by_category.items():
             if chosen:
                 self._rows[category].add(chosen)
@@ -143,14 +170,6 @@ class _Sorter:
     def still_open(self) -> int:
         """How many begins have met no end."""
         return sum(map(len, self._open.values()))
-
-    def _calls_module(self, name: str) -> bool:
-        if not name.startswith(_MODULE):
-            return False
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = self._is_module(name)
-        return known
 
     def _pair(self, event: Event) -> Event | None:
         """The whole event that ends here: within a thread, begins and ends are in order."""

@@ -19,9 +19,6 @@ __all__ = ["Event", "EventDecoder", "GpuArguments", "HostArguments", "decode_arg
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
-_EXACT_US = float(2**43)
-"""A float beyond this many microseconds does not tell one nanosecond from the next."""
-
 
 class Event(msgspec.Struct, gc=False):
     """One event; its arguments are decoded later, where somebody asks for them."""
@@ -75,17 +72,20 @@ Arguments = TypeVar("Arguments", GpuArguments, HostArguments)
 class EventDecoder:
     """Decodes blocks of events.
 
+    Args:
+        exact: whether times are read as decimals, which takes longer than as floats.
+
     Attributes:
         damaged: how many events were not objects with names and categories.
         repaired: how many blocks were no strict JSON, and had to be read with NaN, infinity,
             control characters or bytes that are no UTF-8.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool) -> None:
         self.damaged = 0
         self.repaired = 0
-        self._decode: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[_FloatEvent])
-        self._exact = False
+        kind = _DecimalEvent if exact else _FloatEvent
+        self._decode: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
 
     def __call__(self, block: bytes) -> Sequence[Event]:
         """Decodes a JSON list of events.
@@ -97,10 +97,6 @@ class EventDecoder:
             events: list[Event] = self._decode.decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return self._one_by_one(block)
-        if not self._exact and any(_is_inexact(event.ts) for event in events):
-            self._exact = True
-            self._decode = msgspec.json.Decoder(list[_DecimalEvent])
-            return self(block)
         return events
 
     def _one_by_one(self, block: bytes) -> list[Event]:
@@ -117,10 +113,6 @@ class EventDecoder:
 
 
 _ANYTHING = msgspec.json.Decoder(float_hook=Decimal)
-
-
-def _is_inexact(moment: object) -> bool:
-    return type(moment) is float and moment > _EXACT_US
 
 
 def _event(item: Any) -> Event | None:

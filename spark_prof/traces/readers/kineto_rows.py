@@ -20,12 +20,19 @@ from spark_prof.traces.readers.kineto_events import (
     decode_arguments,
 )
 
-__all__ = ["GpuRows", "HostRows", "Numbered", "Rows"]
+__all__ = ["GpuRows", "HostRows", "InexactTimesError", "Numbered", "Rows"]
 
 Int64s = npt.NDArray[np.int64]
 
+_EXACT_US = 2**43
+"""A float beyond this many microseconds does not tell one nanosecond from the next."""
+
 _LATEST_NS = 1 << 61
 """Times further than this many nanoseconds from the trace's base are damage."""
+
+
+class InexactTimesError(Exception):
+    """Times were read as floats that do not tell nanoseconds apart."""
 
 
 class Numbered(dict[Any, int]):
@@ -60,7 +67,11 @@ class Rows:
         return np.frombuffer(self._columns.get(name, array("q")), np.int64)
 
     def add(self, events: Sequence[Event]) -> None:
-        """Appends the events that have a name, a start and an end."""
+        """Appends the events that have a name, a start and an end.
+
+        Raises:
+            InexactTimesError: the events have to be decoded with their times as decimals.
+        """
         start, has_start = _nanoseconds([event.ts for event in events])
         length, has_length = _nanoseconds([event.dur for event in events])
         named = np.array([bool(event.name) for event in events], bool)
@@ -130,6 +141,8 @@ def _nanoseconds(microseconds: Sequence[Any]) -> tuple[Int64s, npt.NDArray[np.bo
     with np.errstate(invalid="ignore"):
         good = np.abs(found) < _LATEST_NS // 1000
     fraction, whole = np.modf(np.where(good, found, 0))
+    if np.any((np.abs(whole) >= _EXACT_US) & (fraction != 0)):
+        raise InexactTimesError
     return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64), good
 
 
