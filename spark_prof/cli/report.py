@@ -52,16 +52,24 @@ def report(
     rank: Annotated[
         int | None, typer.Option(help="The rank to report; by default the lowest.")
     ] = None,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(help="A load generator's result to compare the steps with; repeatable."),
+    ] = None,
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels, books."""
     chosen = format or _format_of(out)
     if out is not None:
         check_folder(out.parent)
+    from spark_prof.analyzers.clients.summary import with_clients
     from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import RENDERERS
     from spark_prof.traces.assemble import open_bundle
+    from spark_prof.traces.benchmarks.read import read_benchmark
 
-    summary = summarize(open_bundle(source), rank)
+    results = [read_benchmark(path) for path in bench or ()]
+    bundle = open_bundle(source)
+    summary = with_clients(summarize(bundle, rank), bundle, rank, results)
     if chosen is Format.TEXT and out is None and sys.stdout.isatty():
         from spark_prof.dashboards import text
 

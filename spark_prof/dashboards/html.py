@@ -6,7 +6,7 @@ anything, so that a hostile name in a foreign trace stays a name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
 
 import plotly.graph_objects as go
@@ -16,10 +16,10 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import charts
 from spark_prof.dashboards.formats import shorten
 from spark_prof.dashboards.outline import outline
-from spark_prof.dashboards.section import Cell, Column, Section, without_bars
+from spark_prof.dashboards.section import Cell, Column, Document, Section, without_bars
 from spark_prof.dashboards.style import STYLE
 
-__all__ = ["render"]
+__all__ = ["draw", "render"]
 
 _NAME_WIDTH = 72
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -34,14 +34,26 @@ _CHARTS: dict[str, Callable[[Report], go.Figure]] = {
 def render(report: Report) -> str:
     """Draws the report as one self-contained page."""
     document = outline(report)
-    figures = [section.id for section in document.sections if section.id in _CHARTS]
+    drawn = {s.id: _CHARTS[s.id](report) for s in document.sections if s.id in _CHARTS}
+    return draw(document, drawn)
+
+
+def draw(document: Document, figures: Mapping[str, go.Figure]) -> str:
+    """Draws any document as one self-contained page, with a figure in the sections that have one.
+
+    Args:
+        document: what to draw.
+        figures: by the section's id, in the order of the sections.
+    """
     headline = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in document.headline
     )
     # plotly.js is megabytes: only the first figure brings it.
+    first = next(iter(figures), None)
     sections = "".join(
-        _section(section, report, section.id in figures[:1]) for section in document.sections
+        _section(section, figures.get(section.id), section.id == first)
+        for section in document.sections
     )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -55,12 +67,12 @@ def render(report: Report) -> str:
     )
 
 
-def _section(section: Section, report: Report, with_plotly: bool) -> str:
+def _section(section: Section, drawn: go.Figure | None, with_plotly: bool) -> str:
     intro = f"<p>{escape(' '.join(section.intro))}</p>\n" if section.intro else ""
     figure = ""
-    if draw := _CHARTS.get(section.id):
+    if drawn is not None:
         figure = plotly.io.to_html(
-            draw(report),
+            drawn,
             full_html=False,
             include_plotlyjs=with_plotly,
             # Without an id of its own a figure gets a random one, and no two renderings agree.

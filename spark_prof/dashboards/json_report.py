@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from numbers import Integral, Real
 from typing import Any
 
+from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.model import Books, Report, Spread
 
-__all__ = ["SCHEMA", "render"]
+__all__ = ["SCHEMA", "client_rows", "render", "write"]
 
 SCHEMA = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
@@ -46,9 +48,24 @@ def render(report: Report) -> str:
         "overhead": [asdict(row) for row in report.overhead],
         "counters": _counters(report.counters),
         "markers": [asdict(row) for row in report.markers],
+        "clients": client_rows(report.clients),
         "findings": [asdict(found) for found in report.findings],
         "notes": list(report.notes),
     }
+    return write(document)
+
+
+def client_rows(rows: Iterable[ClientRow]) -> list[dict[str, Any]]:
+    """The runs of load generators, each comparison with its difference."""
+    return [
+        asdict(row)
+        | {"comparisons": [asdict(c) | {"difference": c.difference} for c in row.comparisons]}
+        for row in rows
+    ]
+
+
+def write(document: dict[str, Any]) -> str:
+    """Writes a document as JSON that says nothing that JSON can't."""
     # ASCII only: half of a surrogate pair in a kernel's name could not be written as UTF-8.
     return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
 

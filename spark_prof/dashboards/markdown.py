@@ -10,9 +10,9 @@ import re
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import shorten
 from spark_prof.dashboards.outline import outline
-from spark_prof.dashboards.section import Cell, Column, Section, without_bars
+from spark_prof.dashboards.section import Cell, Column, Document, Section, without_bars
 
-__all__ = ["escape", "render"]
+__all__ = ["draw", "escape", "render"]
 
 _LONGEST_NAME = 200
 _SPECIAL = re.compile(r"[\\`*{}\[\]#~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -30,7 +30,11 @@ _ENTITY = re.compile("|".join(map(re.escape, _ENTITIES)))
 
 def render(report: Report) -> str:
     """Draws the report as GitHub Markdown."""
-    document = outline(report)
+    return draw(outline(report))
+
+
+def draw(document: Document) -> str:
+    """Draws any document as GitHub Markdown."""
     lines = [f"# {escape(document.title)}", ""]
     if document.headline:
         figures = (f"**{escape(value)}** {escape(name)}" for name, value in document.headline)

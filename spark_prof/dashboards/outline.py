@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import (
+    about_clients,
     about_counters,
     about_kernels,
     about_layers,
@@ -14,7 +15,7 @@ from spark_prof.dashboards import (
 from spark_prof.dashboards.formats import MISSING
 from spark_prof.dashboards.section import Document, Section
 
-__all__ = ["outline"]
+__all__ = ["outline", "without_empty_columns"]
 
 
 def outline(report: Report, *, layer_columns: int | None = None) -> Document:
@@ -31,6 +32,8 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_time.books(report),
         about_time.host_gap(report),
         about_time.overhead(report),
+        about_clients.agreement(report),
+        about_clients.runs(report.clients),
         about_ranks.ranks(report),
         about_ranks.collectives(report),
         about_ranks.slow_steps(report),
@@ -47,11 +50,12 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
     return Document(
         about_run.title(report),
         about_run.headline(report),
-        tuple(_without_empty_columns(section) for section in sections if section.rows),
+        tuple(without_empty_columns(section) for section in sections if section.rows),
     )
 
 
-def _without_empty_columns(section: Section) -> Section:
+def without_empty_columns(section: Section) -> Section:
+    """Leaves out every column in which no row says anything."""
     return section.only(
         [
             index

@@ -13,9 +13,9 @@ from rich.text import Text
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import shorten
 from spark_prof.dashboards.outline import outline
-from spark_prof.dashboards.section import Cell, Column, Section
+from spark_prof.dashboards.section import Cell, Column, Document, Section
 
-__all__ = ["render"]
+__all__ = ["draw", "render"]
 
 _BAR_WIDTH = 12
 _GAP = 2
@@ -29,7 +29,11 @@ def render(report: Report, width: int = 100, color: bool = False) -> str:
 
     Below 100 columns tables lose their least important columns; below 60 lines are broken.
     """
-    document = outline(report, layer_columns=max((width - 50) // 10, 2))
+    return draw(outline(report, layer_columns=max((width - 50) // 10, 2)), width, color)
+
+
+def draw(document: Document, width: int = 100, color: bool = False) -> str:
+    """Draws any document as text, as `render` does a report."""
     output = StringIO()
     console = Console(
         file=output,

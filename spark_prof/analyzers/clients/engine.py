@@ -48,7 +48,7 @@ def engine_side(steps: pd.DataFrame, prompt_tokens: float | None) -> EngineSide:
     return EngineSide(
         steps=len(decoding),
         token_us=time / tokens if tokens else None,
-        step_us=time / weights.sum() if len(decoding) else None,
+        step_us=time / float(weights.sum()) if len(decoding) else None,
         prefill_us=_prefill(steps[steps["prefill_requests"] > 0], prompt_tokens),
         output_rate=1e6 * float(output.sum()) / wall_us if wall_us else None,
     )

@@ -10,6 +10,7 @@ __all__ = [
     "NO_TPOT",
     "alike",
     "chunks",
+    "long_waits",
     "no_token",
     "other_batch",
     "same_time",
@@ -41,6 +42,14 @@ def verdict(token: Comparison, word: str, basis: str) -> str:
     else:
         why = "watching costs time, or the recorded steps had another load"
     return f"The client is faster than the recorded steps: {times}; {rest}. Either {why}."
+
+
+def long_waits(median_us: float) -> str:
+    """The mean is not what most chunks took."""
+    return (
+        f"Half of the chunks came within {median_us / 1e3:,.2f} ms, which is what a step takes: a "
+        "few long waits make the difference."
+    )
 
 
 def same_time(duration_s: float | None, recorded_s: float, seen: InWindow) -> str:

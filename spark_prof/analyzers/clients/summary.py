@@ -46,19 +46,20 @@ def clients_of(
 
 
 def with_clients(
-    report: Report, bundle: Bundle, rank: int, results: Sequence[BenchmarkResult] = ()
+    report: Report, bundle: Bundle, rank: int | None, results: Sequence[BenchmarkResult] = ()
 ) -> Report:
     """The report with the runs that were imported into its bundle, and with those of results.
 
     Args:
         report: of that rank of that bundle.
         bundle: the bundle.
-        rank: the rank whose steps the runs are compared with.
+        rank: the rank whose steps the runs are compared with, the lowest one if None.
         results: results that the bundle does not hold.
     """
     runs = [*imported_runs(bundle), *(run for result in results for run in result.runs)]
     if not runs:
         return report
+    rank = bundle.ranks[0] if rank is None else rank
     steps = pd.DataFrame()
     # A trace of sums alone does not say when a step began.
     if not bundle.meta.settings.get("summed"):
@@ -87,7 +88,7 @@ def client_row(run: BenchmarkRun, sentences: tuple[str, ...] = ()) -> ClientRow:
         e2e=run.e2e,
         tokens_per_chunk=run.tokens_per_chunk,
         acceptance_length=run.acceptance_length,
-        sentences=(*sentences, *run.notes),
+        sentences=(*filter(None, sentences), *run.notes),
     )
 
 
@@ -173,6 +174,10 @@ def _with(
     token = next((c for c in compared if c.quantity == "output_token"), None)
     verdict = _verdict(token)
     first = [remarks.NO_TPOT] if token is None else [remarks.verdict(token, verdict, basis)]
+    chunk = next((c for c in compared if c.quantity == "chunk"), None)
+    middle = row.itl.median
+    if verdict == "slower" and chunk and middle and abs(middle / chunk.engine - 1) <= AGREES:
+        first.append(remarks.long_waits(middle))
     if (text := remarks.chunks(row)) is not None:
         first.append(text)
     return replace(
@@ -182,7 +187,7 @@ def _with(
         steps=steps,
         requests=requests,
         comparisons=tuple(compared),
-        sentences=(*first, *said, *row.sentences),
+        sentences=(*first, *filter(None, said), *row.sentences),
     )
 
 
