@@ -16,7 +16,7 @@ from spark_prof.traces.readers.nsys_lists import FORMAT, gpu_trace, kernel_list,
 from spark_prof.traces.readers.printed_tables import PrintedTable, time_ns, units_of, whole
 from spark_prof.traces.readers.windows import KernelSum, end_to_end
 
-__all__ = ["nsys_stats_csv", "report_of"]
+__all__ = ["REPORTS", "REPORT_NAMES", "nsys_stats_csv", "report_of"]
 
 _MOST_SUMS = 1 << 20
 
@@ -44,8 +44,7 @@ def nsys_stats_csv(path: Path) -> Foreign:
     Raises:
         CommandError: the file is none of the three reports, or is damaged.
     """
-    names = ", ".join(report.name for report in REPORTS)
-    what = f"the CSV of one of these reports of nsys stats: {names}"
+    what = f"the CSV of one of these reports of nsys stats: {REPORT_NAMES}"
     table = PrintedTable(path, lambda head: report_of(head) is not None, what)
     name = report_of(table.head)
     return next(report for report in REPORTS if report.name == name).read(table)
@@ -107,3 +106,6 @@ REPORTS = (
     ),
 )
 """The reports that can be read, the first that fits counts."""
+
+REPORT_NAMES = ", ".join(report.name for report in REPORTS)
+"""Their names, for messages."""

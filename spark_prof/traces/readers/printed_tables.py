@@ -22,6 +22,7 @@ __all__ = ["PrintedTable", "head_of", "number", "time_ns", "units_of", "whole"]
 _SEARCHED_LINES = 20_000
 """Lines before the table; no program that printed more has been seen."""
 _LONGEST_LINE = 1 << 20
+_LONGEST_HEAD = 1 << 17
 _LATEST_NS = 1 << 62
 
 _UNITS_NS = {
@@ -95,19 +96,23 @@ class PrintedTable:
         """The cells of the head, then of every line below it."""
         try:
             with open_stream(self.path) as blocks:
-                rows = csv.reader(_text_lines(blocks, self.path))
-                for cells in islice(rows, _SEARCHED_LINES):
-                    head = head_of(cells)
+                lines = _text_lines(blocks, self.path)
+                for line in islice(lines, _SEARCHED_LINES):
+                    head = head_of(line)
                     if self._wanted(head):
                         yield head
-                        yield from rows
+                        yield from csv.reader(lines)
                         return
         except csv.Error as error:
             raise CommandError(f"{self.path} cannot be read as a table ({error})") from error
 
 
-def head_of(cells: Sequence[str]) -> list[str]:
-    """The names of columns as they stand in a line."""
+def head_of(line: str) -> list[str]:
+    """The names of columns, if the line is the head of a table; none for a line too long."""
+    if len(line) > _LONGEST_HEAD:
+        return []
+    # Line by line, because a quote in what a program says must not swallow the table.
+    cells = next(csv.reader([line.rstrip("\r\n")]), [])
     return [cell.strip().lstrip("\ufeff") for cell in cells]
 
 

@@ -1,0 +1,182 @@
+"""Tells what a file or folder is by what it holds; its name says nothing.
+
+A file's first MiB is looked at, of a compressed one the first MiB of its content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import META_FILE
+from spark_prof.traces.compressed import open_stream
+from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.readers.cupti_blocks import MAGIC
+from spark_prof.traces.readers.ncu_csv import is_details_page, is_raw_page
+from spark_prof.traces.readers.nsys_stats import REPORT_NAMES, report_of
+from spark_prof.traces.readers.printed_tables import head_of
+
+__all__ = ["BENCHMARK", "BUNDLE", "FOLDER", "FORMATS", "PIECES", "FileFormat", "format_of"]
+
+BUNDLE = "bundle"
+"""A bundle's folder."""
+
+PIECES = "pieces"
+"""The folder of a recording that was not finished, which can be made a bundle."""
+
+FOLDER = "folder"
+"""Any other folder; what lies in it may be readable."""
+
+BENCHMARK = "benchmark"
+"""What a load generator measured; spark_prof.traces.benchmarks knows which."""
+
+_TAR_MAGIC = slice(257, 262)
+
+
+class Head:
+    """The beginning of a file."""
+
+    def __init__(self, path: Path, raw: bytes) -> None:
+        self.path = path
+        self.raw = raw
+
+    @cached_property
+    def content(self) -> bytes:
+        """Its first MiB, decompressed."""
+        with open_stream(self.path) as blocks:
+            return next(blocks, b"")
+
+    @cached_property
+    def text(self) -> bytes:
+        """That from the first character that is no blank on."""
+        return self.content.removeprefix(b"\xef\xbb\xbf").lstrip()
+
+    def holds(self, first: bytes, *words: bytes) -> bool:
+        """Whether the text begins like that and these words stand in it."""
+        return self.text.startswith(first) and all(word in self.text for word in words)
+
+    def has_table(self, wanted: Callable[[list[str]], bool]) -> bool:
+        """Whether one of the lines is the head line of such a CSV table."""
+        if b"\0" in self.content[:1024]:
+            return False
+        lines = self.content.decode("utf-8", "replace").split("\n")
+        return any(wanted(head_of(line)) for line in lines if "," in line)
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format of files.
+
+    Attributes:
+        meaning: what such a file is, in words.
+        shows: whether a file is one.
+        example: the shortest content that is recognised.
+    """
+
+    name: str
+    meaning: str
+    shows: Callable[[Head], bool]
+    example: bytes
+
+
+FORMATS = (
+    FileFormat(
+        "nsys-sqlite", "an SQLite export of Nsight Systems",
+        lambda h: h.raw.startswith(b"SQLite format 3\0"),
+        b"SQLite format 3\0",
+    ),
+    FileFormat(
+        "nsys-rep", "a report of Nsight Systems",
+        lambda h: h.raw.startswith(b"NVIDIA Tegra Profiler Report"),
+        b"NVIDIA Tegra Profiler Report 2025@6@1@190-",
+    ),
+    FileFormat(
+        "cupti", "raw CUPTI buffers of spark-prof", lambda h: h.raw.startswith(MAGIC), MAGIC,
+    ),
+    FileFormat("parquet", "a Parquet table", lambda h: h.raw.startswith(b"PAR1"), b"PAR1"),
+    FileFormat(
+        "archive", "a zip or tar archive of any of these",
+        lambda h: h.raw.startswith((b"PK\3\4", b"PK\5\6")) or h.content[_TAR_MAGIC] == b"ustar",
+        b"PK\3\4",
+    ),
+    FileFormat(
+        "proton-tree", "a call tree of Triton's Proton (hatchet JSON or msgpack)",
+        lambda h: h.content[1:8] == b"\x83\xa5frame"
+        or h.holds(b"[", b'"frame"', b'"metrics"', b'"children"'),
+        b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
+    ),
+    FileFormat(
+        "proton-trace", "a Chrome trace of Triton's Proton",
+        lambda h: h.holds(b"{", b'"traceEvents"', b'"call_stack"')
+        and b'"schemaVersion"' not in h.text,
+        b'{"traceEvents": [{"ph": "X", "args": {"call_stack": ["ROOT"]}}]}',
+    ),
+    FileFormat(
+        "kineto", "a trace of PyTorch's profiler or another Chrome trace (JSON)",
+        lambda h: h.holds(b"{", b'"traceEvents"')
+        or h.holds(b"{", b'"schemaVersion"', b'"deviceProperties"')
+        or h.holds(b"[", b'"ph"', b'"ts"'),
+        b'{"traceEvents": []}',
+    ),
+    FileFormat(
+        "nsys-stats", f"a CSV report of nsys stats ({REPORT_NAMES})",
+        lambda h: h.has_table(lambda head: report_of(head) is not None),
+        b"Total Time (ns),Instances,Name\n",
+    ),
+    FileFormat(
+        "ncu", "what ncu --csv printed",
+        lambda h: h.has_table(lambda head: is_details_page(head) or is_raw_page(head)),
+        b'"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n',
+    ),
+)  # fmt: skip
+"""The formats of files; the first that shows counts. Results of load generators come after them."""
+
+
+def format_of(path: Path) -> str:
+    """The name of the format: one of `FORMATS`, BENCHMARK, BUNDLE, PIECES or FOLDER.
+
+    Raises:
+        CommandError: there is nothing, it cannot be read, or it is nothing that can be imported.
+    """
+    try:
+        if path.is_dir():
+            return _folder(path)
+        if not path.exists():
+            raise CommandError(f"{path} does not exist")
+        if not path.is_file():
+            raise CommandError(f"{path} is no file; give a trace, a bundle or a folder of them")
+        with path.open("rb") as file:
+            raw = file.read(512)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise CommandError(f"{str(path)!r:.80} is no path ({error})") from error
+    if not raw:
+        raise CommandError(f"{path} is empty; record it again")
+    head = Head(path, raw)
+    for known in FORMATS:
+        if known.shows(head):
+            return known.name
+    # Whoever reads traces needs no load generators.
+    from spark_prof.traces.benchmarks.read import recognise
+
+    if recognise(path) is not None:
+        return BENCHMARK
+    readable = "; ".join(known.meaning for known in FORMATS)
+    raise CommandError(
+        f"{path} is nothing that can be read: give a bundle; {readable}; or a load generator's "
+        "result"
+    )
+
+
+def _folder(path: Path) -> str:
+    if (path / META_FILE).is_file():
+        return BUNDLE
+    if pieces_folder(path).is_dir():
+        return PIECES
+    if any(path.glob("*.activity.bin")):
+        return "cupti"
+    return FOLDER
