@@ -72,6 +72,17 @@ class Window:
     scope: Int64s
     calls: pd.DataFrame
 
+    def in_graphs(self) -> npt.NDArray[np.bool_]:
+        """Which rows of `trace.gpu` ran inside a CUDA graph."""
+        launches = self.trace.launches
+        names = launches["name"].cat.categories
+        replays = np.array(["GraphLaunch" in str(name) for name in names] + [False])
+        graphs = launches["correlation"].to_numpy()[replays[launches["name"].cat.codes.to_numpy()]]
+        correlation = self.trace.gpu["correlation"].to_numpy()
+        inside = np.isin(correlation, graphs[graphs >= 0])
+        inside |= self.trace.gpu["graph_node"].to_numpy() != 0
+        return inside
+
 
 @dataclass(frozen=True)
 class Foreign:

@@ -13,9 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FINISH", "MODEL_PATH", "PREPARE", "Call", "Timeline", "replay"]
+__all__ = [
+    "FINISH",
+    "FIRST_MODULE",
+    "MODEL_PATH",
+    "PREPARE",
+    "Call",
+    "Timeline",
+    "replay",
+]
 
-PREPARE, FINISH = 0, 1
+PREPARE, FINISH, FIRST_MODULE = 0, 1, 3
 """Module numbers of what runs before and after the model inside execute_model."""
 
 MODEL_PATH = "model"

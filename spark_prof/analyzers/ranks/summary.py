@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.model import ClockRow, CollectiveRow, Collectives, RankRow, SlowStep
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.ranks.alignment import RankClock, clocks_of
+from spark_prof.analyzers.ranks.kinds import collective_kind
 from spark_prof.analyzers.ranks.layout import layout_of
 from spark_prof.analyzers.ranks.remarks import remarks
 from spark_prof.analyzers.ranks.teamwork import Teamwork, teamwork_of
@@ -95,10 +97,12 @@ def _placed(bundle: Bundle, calls: pd.DataFrame) -> pd.DataFrame:
     rank = int(calls["rank"].min()) if len(calls) else bundle.ranks[0]
     placed = place_kernels(bundle, rank)
     component = placed["component"].astype(str).to_numpy()
-    worked = ~np.isin(component, ["collective", "memcpy", "other"])
+    names = NameColumn(placed["name"])
+    collective = names.flags(lambda name: collective_kind(name) is not None)
+    worked = ~collective & ~np.isin(component, ["memcpy", "other"])
     before = np.maximum.accumulate(np.where(worked, np.arange(len(placed)), -1))
     mine = calls[calls["rank"] == rank]
-    own = np.flatnonzero((component == "collective") & (placed["part"] == 0).to_numpy())
+    own = np.flatnonzero(collective & (placed["part"] == 0).to_numpy())
     row = own[np.searchsorted(placed["start_ns"].to_numpy()[own], mine["own_start_ns"])]
     step = placed["step"].to_numpy()
     same = (before[row] >= 0) & (step[before[row]] == step[row])

@@ -1,0 +1,1 @@
+"""Turns somebody else's trace into a bundle."""

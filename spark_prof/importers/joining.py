@@ -1,0 +1,101 @@
+"""Joins a window of a foreign trace with its steps and modules: rows for the bundle's tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.importers.modules import Modules
+from spark_prof.importers.steps import Steps
+from spark_prof.traces.foreign import Window
+from spark_prof.traces.scopes import NO_SCOPE
+from spark_prof.traces.timeline import FIRST_MODULE
+
+__all__ = ["call_rows", "kernel_rows", "marker_rows", "module_rows", "node_rows"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+def kernel_rows(
+    window: Window, nodes: pd.DataFrame, modules: Modules, steps: Steps
+) -> pd.DataFrame:
+    """The window's rows of the `kernels` table, in order of their start.
+
+    What has no launch in the trace is put into the step in which it ran: a trace without launches
+    knows no better. A kernel inside a CUDA graph has the scope in which its node was created: what
+    replays a graph says nothing about what its kernels work for.
+    """
+    gpu = window.trace.gpu
+    inside = window.in_graphs()
+    scope = np.where(inside, _scope_of_node(nodes, gpu), window.scope)
+    times = np.where(
+        window.launch_ns >= 0, window.launch_ns, gpu["start_ns"].to_numpy(np.int64)
+    ).astype(np.int64)
+    rows = gpu.assign(
+        part=0,
+        step=steps.of(times),
+        module=_module(modules, scope),
+        layer=modules.layer_of_scope[scope],
+        placed_by="",
+    )
+    if len(window.trace.operators) and gpu.empty:
+        rows = _operator_rows(window.trace.operators, steps)
+    start = rows["start_ns"].to_numpy(np.int64)
+    if (np.diff(start) < 0).any():
+        rows = rows.iloc[np.argsort(start, kind="stable")]
+    return rows
+
+
+def call_rows(window: Window, modules: Modules, steps: Steps) -> pd.DataFrame:
+    """The window's rows of the `ranges` table."""
+    calls = window.calls
+    scope = calls["scope"].to_numpy(np.int64)
+    rows = calls.drop(columns="scope").assign(
+        module=_module(modules, scope),
+        step=steps.of(calls["start_ns"].to_numpy(np.int64)),
+    )
+    return rows.sort_values("start_ns", kind="stable")
+
+
+def marker_rows(window: Window, steps: Steps) -> pd.DataFrame:
+    """The window's rows of the `markers` table."""
+    markers = window.trace.markers
+    return markers.assign(step=steps.of(markers["start_ns"].to_numpy(np.int64)))
+
+
+def node_rows(nodes: pd.DataFrame, modules: Modules) -> pd.DataFrame:
+    """Rows of the `graph_nodes` table, in order of their number."""
+    scope = nodes["scope"].to_numpy(np.int64)
+    rows = nodes.drop(columns="scope").assign(
+        module=_module(modules, scope), layer=modules.layer_of_scope[scope], capture=-1
+    )
+    return rows.sort_values("node", kind="stable").drop_duplicates("node", keep="last")
+
+
+def module_rows(modules: Modules) -> pd.DataFrame:
+    """Rows of the `modules` table; the first numbers are those of a recording's phases."""
+    return modules.frame.assign(module=modules.frame["module"] + FIRST_MODULE)
+
+
+def _scope_of_node(nodes: pd.DataFrame, gpu: pd.DataFrame) -> Int64s:
+    """The scope in which the graph node of each kernel was created, NO_SCOPE where unknown."""
+    if nodes.empty:
+        return np.full(len(gpu), NO_SCOPE, np.int64)
+    scopes = nodes.drop_duplicates("node", keep="last").set_index("node")["scope"]
+    found = scopes.reindex(gpu["graph_node"], fill_value=NO_SCOPE)
+    return found.to_numpy(np.int64)
+
+
+def _module(modules: Modules, scope: Int64s) -> Int64s:
+    found = modules.of_scope[scope]
+    return np.where(found >= 0, found + FIRST_MODULE, -1).astype(np.int64)
+
+
+def _operator_rows(operators: pd.DataFrame, steps: Steps) -> pd.DataFrame:
+    """The rows of a run on the CPU, where operators stand for kernels."""
+    start = operators["start_ns"].to_numpy(np.int64)
+    return operators.rename(columns={"thread": "stream"}).assign(
+        kind="op", device=-1, correlation=-1, graph_node=0, grid="", block="", registers=0,
+        shared_bytes=0, bytes=0, cubin="", step=steps.of(start), module=-1, layer=-1, placed_by="",
+    )  # fmt: skip

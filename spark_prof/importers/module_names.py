@@ -1,0 +1,108 @@
+"""Which ranges name a module of the model, and what they say about it.
+
+A range names a module by its path (``model.layers.3.mlp``) or, as PyTorch's profiler does, by its
+class and a running number (``nn.Module: RMSNorm_5``). One rule table, first match wins; each row
+carries examples that are its test.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+__all__ = ["RULES", "ModuleName", "NameRule", "module_name", "names_module"]
+
+
+@dataclass(frozen=True)
+class ModuleName:
+    """What a range's name says about a module.
+
+    Attributes:
+        path: its path in the model, empty where only the class is known.
+        type: its class, empty where only the path is known.
+        number: the class's running number, -1 without one.
+    """
+
+    path: str = ""
+    type: str = ""
+    number: int = -1
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """Names that match begin with what names a module: groups `path`, or `type` and `number`."""
+
+    writer: str
+    pattern: str
+    examples: tuple[tuple[str, ModuleName], ...]
+
+
+_PATH = r"[A-Za-z_]\w*(?:\.\w+)*"
+_LAYER_PATH = (
+    r"(?:\w+\.)*(?:layers|h|blocks|block|layer|decoder_layers)\.\d{1,5}(?:\.\w+)*"
+    r"|(?:model|transformer|language_model|backbone)\.\w+(?:\.\w+)*"
+)
+
+RULES: tuple[NameRule, ...] = (
+    NameRule(
+        "PyTorch's profiler, with_stack and with_modules",
+        r"nn\.Module: (?P<type>[A-Za-z_]\w*?)_(?P<number>\d{1,9})",
+        (
+            ("nn.Module: QKVParallelLinear_12", ModuleName("", "QKVParallelLinear", 12)),
+            ("nn.Module: Owlv2EncoderLayer_3", ModuleName("", "Owlv2EncoderLayer", 3)),
+        ),
+    ),
+    NameRule(
+        "record_function around each module",
+        rf"(?:mod|module):\s?(?P<path>{_PATH})",
+        (
+            (
+                "mod:model.layers.0.attn.qkv_proj",
+                ModuleName("model.layers.0.attn.qkv_proj"),
+            ),
+            ("mod:logits_processor", ModuleName("logits_processor")),
+        ),
+    ),
+    NameRule(
+        # vLLM's and SGLang's layer-wise NVTX ranges are the text of a Python dictionary.
+        "layer-wise NVTX",
+        rf"\{{'Module': '(?:top\.)?(?P<path>{_PATH})'.*",
+        (
+            (
+                "{'Module': 'top.model.layers.3.mlp', 'TrainableParams': {}}",
+                ModuleName("model.layers.3.mlp"),
+            ),
+        ),
+    ),
+    NameRule(
+        "Megatron's and others' NVTX ranges by path",
+        rf"(?P<path>{_LAYER_PATH})(?:\.forward)?",
+        (
+            ("model.layers.3.self_attn.qkv_proj", ModuleName("model.layers.3.self_attn.qkv_proj")),
+            ("transformer.h.11.mlp", ModuleName("transformer.h.11.mlp")),
+            ("model.embed_tokens", ModuleName("model.embed_tokens")),
+        ),
+    ),
+)
+
+_COMPILED = tuple(re.compile(rule.pattern, re.DOTALL) for rule in RULES)
+_LONGEST = 4096
+"""Longer names, as of tensor shapes, are looked at up to here."""
+
+
+def names_module(name: str) -> bool:
+    """Whether a range of that name is a call of a module."""
+    return module_name(name) is not None
+
+
+@lru_cache(maxsize=1 << 16)
+def module_name(name: str) -> ModuleName | None:
+    """What the name says about a module, None where it names none."""
+    for pattern in _COMPILED:
+        match = pattern.fullmatch(name[:_LONGEST])
+        if match:
+            found = match.groupdict()
+            number = int(found["number"]) if found.get("number") else -1
+            return ModuleName(found.get("path") or "", found.get("type") or "", number)
+    return None

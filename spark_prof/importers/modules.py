@@ -1,0 +1,148 @@
+"""Turns the scopes of a foreign trace into modules with path, layer and component."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.components import component_of, layer_of
+from spark_prof.importers.class_names import component_of_class, is_layer_class
+from spark_prof.importers.module_names import ModuleName, module_name
+from spark_prof.traces.scopes import NO_SCOPE, Scopes
+
+__all__ = ["Modules", "modules_of"]
+
+Int64s = npt.NDArray[np.int64]
+
+_FEWEST_LAYERS = 2
+_CORE = frozenset({"attention", "experts", "mlp", "ssm"})
+"""What a decoder layer is made of."""
+
+
+@dataclass(frozen=True)
+class Modules:
+    """The modules of one process.
+
+    Attributes:
+        frame: rows of the `modules` table.
+        of_scope: the module of each scope; the last entry stands for no scope.
+        layer_of_scope: the decoder layer that each scope lies in, -1 for none; as `of_scope`.
+    """
+
+    frame: pd.DataFrame
+    of_scope: Int64s
+    layer_of_scope: Int64s
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A scope with what is known about it."""
+
+    name: ModuleName
+    parent: int
+    path: str
+    component: str
+    layer: int
+
+
+def modules_of(scopes: Scopes) -> Modules:
+    """The modules that the scopes name, those of one path once."""
+    nodes = _named(scopes)
+    nodes = _with_layers(nodes)
+    nodes = _linears_of_attention(nodes)
+    numbers: dict[tuple[str, str], int] = {}
+    rows: list[tuple[str, str, int, str]] = []
+    of_scope = np.full(len(nodes) + 1, NO_SCOPE, np.int64)
+    layers = np.full(len(nodes) + 1, -1, np.int64)
+    for scope, node in enumerate(nodes):
+        key = node.path, node.component
+        if key not in numbers:
+            numbers[key] = len(rows)
+            rows.append((node.path, node.name.type, node.layer, node.component))
+        elif rows[numbers[key]][2] != node.layer:
+            rows[numbers[key]] = (node.path, node.name.type, -1, node.component)
+        of_scope[scope], layers[scope] = numbers[key], node.layer
+    frame = pd.DataFrame(rows, columns=["path", "type", "layer", "component"])
+    return Modules(frame.rename_axis("module").reset_index(), of_scope, layers)
+
+
+def _named(scopes: Scopes) -> list[_Node]:
+    """Path and component of each scope; its layer only where the path itself says it."""
+    names = [module_name(name) or ModuleName() for name in scopes.names]
+    mixtures = {n.path.rpartition(".experts")[0] for n in names if ".experts" in n.path}
+    nodes: list[_Node] = []
+    for name, parent in zip(names, scopes.parents, strict=True):
+        around = nodes[parent] if parent != NO_SCOPE else None
+        if name.path:
+            # The class is not in the name: a block that holds experts is told by its paths.
+            kind = "MoE" if name.path in mixtures else ""
+            path, layer = name.path, layer_of(name.path)
+            component = component_of(path, kind)
+        else:
+            own = f"{name.type}_{name.number}"
+            path, layer = f"{around.path}.{own}" if around else own, -1
+            component = component_of_class(name.type, around.name.type if around else "")
+        if around:
+            component = component or around.component
+            # A module that all layers share has the path of the first: its caller knows better.
+            layer = around.layer if around.layer >= 0 else layer
+        nodes.append(_Node(name, parent, path, component, layer))
+    return nodes
+
+
+def _with_layers(nodes: list[_Node]) -> list[_Node]:
+    """The nodes, those inside a decoder layer that only classes name with its number.
+
+    The layers of a model are siblings of one class that hold attention, experts or the like; their
+    order is that of their running numbers. Layers inside layers do not count anew.
+    """
+    siblings: dict[tuple[int, str], list[int]] = defaultdict(list)
+    holds_core = _holding_core(nodes)
+    for scope, node in enumerate(nodes):
+        if node.name.type and not component_of_class(node.name.type, ""):
+            siblings[node.parent, node.name.type].append(scope)
+    layer_at: dict[int, int] = {}
+    for (_, kind), scopes in siblings.items():
+        layers = [scope for scope in scopes if holds_core[scope]]
+        if len(layers) >= _FEWEST_LAYERS or (layers and is_layer_class(kind)):
+            ordered = sorted(layers, key=lambda scope: nodes[scope].name.number)
+            layer_at.update({scope: number for number, scope in enumerate(ordered)})
+    placed: list[_Node] = []
+    for scope, node in enumerate(nodes):
+        outer = placed[node.parent].layer if node.parent != NO_SCOPE else -1
+        layer = node.layer
+        if layer < 0:
+            layer = outer if outer >= 0 else layer_at.get(scope, -1)
+        placed.append(replace(node, layer=layer))
+    return placed
+
+
+def _holding_core(nodes: list[_Node]) -> list[bool]:
+    """Whether something inside each node is what layers are made of."""
+    holds = [False] * len(nodes)
+    for scope in reversed(range(len(nodes))):
+        parent = nodes[scope].parent
+        if parent != NO_SCOPE:
+            holds[parent] |= holds[scope] or nodes[scope].component in _CORE
+    return holds
+
+
+def _linears_of_attention(nodes: list[_Node]) -> list[_Node]:
+    """The plain linear modules of Hugging Face's attention: the last is o_proj, the rest qkv."""
+    inside: dict[int, list[int]] = defaultdict(list)
+    for scope, node in enumerate(nodes):
+        if node.name.type == "Linear" and node.parent != NO_SCOPE:
+            around = nodes[node.parent]
+            if around.component == "attention" and around.name.type:
+                inside[node.parent].append(scope)
+    found = list(nodes)
+    for scopes in inside.values():
+        ordered = sorted(scopes, key=lambda scope: nodes[scope].name.number)
+        for scope in ordered:
+            last = scope == ordered[-1] and len(ordered) > 1
+            found[scope] = replace(nodes[scope], component="o_proj" if last else "qkv")
+    return found

@@ -1,0 +1,111 @@
+"""Finds the engine's iterations in a foreign trace: by ranges, by CUDA graph launches, or none.
+
+A kernel belongs to the step in which it was launched, on whichever thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.importers.step_names import RULES, Batch, batch_of, rule_of
+
+__all__ = ["Steps", "one_step"]
+
+Int64s = npt.NDArray[np.int64]
+
+_COUNTS = (
+    "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens", "context_tokens",
+)  # fmt: skip
+
+
+class Steps:
+    """The steps of one process, found window by window.
+
+    Attributes:
+        lost: what to say about them, one line each.
+    """
+
+    def __init__(self) -> None:
+        self._rule = -1
+        self._batches: list[Batch] = []
+        self._start = np.empty(0, np.int64)
+        self._end = np.empty(0, np.int64)
+        self._until = np.empty(0, np.int64)
+        self.lost: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def add_markers(self, markers: pd.DataFrame) -> None:
+        """Takes in the ranges that began in a window; the first window with steps decides."""
+        names = markers["name"].cat.categories
+        rules = np.array([rule_of(str(name)) for name in names] + [-1], np.int64)
+        of_row = rules[markers["name"].cat.codes.to_numpy()]
+        known = of_row[of_row >= 0]
+        if not len(known):
+            return
+        if self._rule < 0:
+            self._rule = int(known.min())
+        mine = markers[of_row == self._rule]
+        batches = [batch_of(str(name), self._rule) for name in mine["name"]]
+        kept = [i for i, batch in enumerate(batches) if batch is not None]
+        frame = mine.iloc[kept]
+        self.add(
+            frame["start_ns"].to_numpy(np.int64),
+            frame["end_ns"].to_numpy(np.int64),
+            [batch for batch in batches if batch is not None],
+        )
+
+    def add(self, start: Int64s, end: Int64s, batches: list[Batch]) -> None:
+        """Takes in steps; of two that overlap the one that began first is kept."""
+        start, end = np.concatenate([self._start, start]), np.concatenate([self._end, end])
+        batches = self._batches + batches
+        order = np.lexsort((-end, start))
+        start, end = start[order], end[order]
+        reached = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end)[:-1])
+        whole = start >= reached
+        self._start, self._end = start[whole], end[whole]
+        self._batches = [batches[i] for i in order[whole].tolist()]
+        self._until = self._runs_until()
+
+    def of(self, times: Int64s) -> Int64s:
+        """The step that was running at each time, -1 for none."""
+        if not len(self):
+            return np.full(len(times), -1, np.int64)
+        index = np.searchsorted(self._start, times, side="right") - 1
+        inside = (index >= 0) & (times <= self._until[np.maximum(index, 0)])
+        return np.where(inside, index, -1).astype(np.int64)
+
+    def frame(self) -> pd.DataFrame:
+        """Rows of the `steps` table."""
+        frame = pd.DataFrame([asdict(b) for b in self._batches], columns=["phase", *_COUNTS])
+        return frame.assign(
+            step=np.arange(len(self)),
+            key=0,
+            start_ns=self._start,
+            end_ns=self._end,
+            piece=0,
+            watched=True,
+        )
+
+    def _runs_until(self) -> Int64s:
+        """Until when what is launched belongs to each step."""
+        if self._rule < 0 or not RULES[self._rule].runs_on:
+            return self._end
+        between = np.append(self._start[1:] - 1, 0)
+        # The last step is granted as much as one before it took, or once more its own length.
+        usual = between[:-1] - self._end[:-1]
+        extra = int(usual.max()) if len(usual) else int(self._end[-1] - self._start[-1])
+        between[-1] = self._end[-1] + extra
+        return between
+
+
+def one_step(start_ns: int, end_ns: int) -> Steps:
+    """The whole trace as one step of which nothing is known."""
+    steps = Steps()
+    steps.add(np.array([start_ns], np.int64), np.array([end_ns], np.int64), [Batch()])
+    return steps

@@ -1,0 +1,35 @@
+"""Every row of the rule table is tested by its own examples."""
+
+import pytest
+
+from spark_prof.importers.class_names import RULES, component_of_class, is_layer_class
+from spark_prof.vocabulary import COMPONENTS
+
+EXAMPLES = [(rule.component, *example) for rule in RULES for example in rule.examples]
+
+
+@pytest.mark.parametrize(("component", "name", "around"), EXAMPLES)
+def test_examples(component, name, around):
+    assert component_of_class(name, around) == component
+
+
+def test_every_component_is_in_the_vocabulary():
+    assert {rule.component for rule in RULES} <= set(COMPONENTS)
+
+
+@pytest.mark.parametrize("name", ["Dropout", "SiLU", "ModuleList", "GptOssForCausalLM", "QuantFP8"])
+def test_a_class_that_says_nothing(name):
+    assert component_of_class(name, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("TransformerBlock", True),
+        ("LlamaDecoderLayer", True),
+        ("Linear", False),
+        ("MLPBlock", False),
+    ],
+)
+def test_layer_classes(name, found):
+    assert is_layer_class(name) is found

@@ -1,0 +1,95 @@
+"""Scopes become modules: paths, layers by running numbers, components by class."""
+
+from spark_prof.importers.modules import modules_of
+from spark_prof.traces.scopes import Scopes
+
+
+def tree(*paths):
+    """Scopes of these paths of classes such as A_0/B_1."""
+    scopes = Scopes()
+    for path in paths:
+        parent = -1
+        for part in path.split("/"):
+            parent = scopes.child(parent, f"nn.Module: {part}")
+    return scopes
+
+
+def found(scopes):
+    frame = modules_of(scopes).frame
+    return {row.path.rsplit(".", 1)[-1]: (row.layer, row.component) for row in frame.itertuples()}
+
+
+def test_vllm_classes():
+    modules = found(
+        tree(
+            "GptOssForCausalLM_0/VocabParallelEmbedding_0",
+            *(
+                f"GptOssForCausalLM_0/TransformerBlock_{i}/{part}"
+                for i in (0, 1)
+                for part in (
+                    f"RMSNorm_{2 * i}",
+                    f"OAIAttention_{i}/QKVParallelLinear_{i}",
+                    f"OAIAttention_{i}/Attention_{i}/QuantFP8_{i}",
+                    f"OAIAttention_{i}/RowParallelLinear_{i}",
+                    f"MLPBlock_{i}/Linear_{i}",
+                    f"MLPBlock_{i}/FusedMoE_{i}",
+                )
+            ),
+            "GptOssForCausalLM_0/RMSNorm_4",
+            "LogitsProcessor_0",
+        )
+    )
+    assert modules["VocabParallelEmbedding_0"] == (-1, "embedding")
+    assert modules["TransformerBlock_1"] == (1, "")
+    assert modules["RMSNorm_2"] == (1, "norm")
+    assert modules["RMSNorm_4"] == (-1, "norm")
+    assert modules["QKVParallelLinear_1"] == (1, "qkv")
+    assert modules["QuantFP8_0"] == (0, "attention")
+    assert modules["RowParallelLinear_0"] == (0, "o_proj")
+    assert modules["Linear_1"] == (1, "router")
+    assert modules["FusedMoE_1"] == (1, "experts")
+    assert modules["LogitsProcessor_0"] == (-1, "lm_head")
+
+
+def test_hugging_face_attention_has_plain_linear_modules():
+    layer = "Qwen2ForCausalLM_0/Qwen2Model_0/Qwen2DecoderLayer_0"
+    modules = found(
+        tree(
+            *(f"{layer}/Qwen2SdpaAttention_0/Linear_{i}" for i in (0, 1, 2, 3)),
+            *(f"{layer}/Qwen2MLP_0/Linear_{i}" for i in (4, 5, 6)),
+            "Qwen2ForCausalLM_0/Linear_7",
+        )
+    )
+    assert [modules[f"Linear_{i}"] for i in range(8)] == [
+        *[(0, "qkv")] * 3,
+        (0, "o_proj"),
+        *[(0, "mlp")] * 3,
+        (-1, "lm_head"),
+    ]
+
+
+def test_paths_say_their_layer_themselves_and_a_block_with_experts_is_known_by_its_paths():
+    scopes = Scopes()
+    layer = scopes.child(-1, "mod:model.layers.7")
+    block = scopes.child(layer, "mod:model.layers.7.mlp")
+    scopes.child(block, "mod:model.layers.7.mlp.experts")
+    scopes.child(block, "mod:model.layers.7.mlp.router")
+    frame = modules_of(scopes).frame
+    assert frame["layer"].tolist() == [7] * 4
+    assert frame["component"].tolist() == ["", "experts", "experts", "router"]
+
+
+def test_a_shared_module_counts_to_the_layer_of_its_caller():
+    scopes = Scopes()
+    for layer in (3, 4):
+        caller = scopes.child(-1, f"mod:model.layers.{layer}.attn")
+        scopes.child(caller, "mod:model.rotary")
+    modules = modules_of(scopes)
+    assert modules.layer_of_scope.tolist() == [3, 3, 4, 4, -1]
+    assert modules.of_scope[1] == modules.of_scope[3]
+
+
+def test_no_scope_has_no_module():
+    modules = modules_of(Scopes())
+    assert modules.of_scope.tolist() == [-1]
+    assert modules.frame.empty
