@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from spark_prof.cli import export, merge, record, report, salvage
+from spark_prof.cli import export, merge, query, record, report, salvage
 from spark_prof.errors import CommandError, SparkProfError
 
 __all__ = ["app", "main"]
@@ -24,6 +24,7 @@ report.add_to(app)
 merge.add_to(app)
 salvage.add_to(app)
 export.add_to(app)
+query.add_to(app)
 
 
 @app.callback(invoke_without_command=True)

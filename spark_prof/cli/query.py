@@ -1,0 +1,126 @@
+"""`spark-prof query`: SQL over the tables of one bundle or of many."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_prof.cli.report import check_folder, show
+from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:
+    from spark_prof.traces.bundle import Bundle
+
+__all__ = ["add_to", "query"]
+
+
+class Format(StrEnum):
+    """How the rows are written."""
+
+    TEXT = "text"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+_ENDINGS = {
+    ".txt": Format.TEXT, "": Format.TEXT, ".csv": Format.CSV, ".json": Format.JSON,
+    ".parquet": Format.PARQUET,
+}  # fmt: skip
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    app.command()(query)
+
+
+def query(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE... SQL", help="Bundles, traces or folders of them; the query last."
+        ),
+    ],
+    format: Annotated[  # noqa: A002 - the option's name is that of the other commands
+        Format | None,
+        typer.Option(help="How to write the rows; by default text, or what OUT's ending says."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
+    ] = None,
+) -> None:
+    """Ask the tables of bundles in SQL; docs/query.md names the tables and their columns."""
+    if len(sources) < 2:
+        raise CommandError('give a source and a query: spark-prof query DIR "SHOW TABLES"')
+    chosen = format or _format_of(out)
+    if chosen is Format.PARQUET and out is None:
+        raise CommandError("Parquet is no text; say with -o which file to write")
+    if out is not None:
+        check_folder(out.absolute().parent)
+    from spark_prof.dashboards.query_result import WRITERS
+    from spark_prof.datasets.query import query as run
+    from spark_prof.traces.durable import write_whole
+
+    with opened_bundles(sources[:-1]) as bundles, run(bundles, sources[-1]) as result:
+        if out is None:
+            for text in WRITERS[chosen.value](result.columns, result.rows()):
+                show(text.removesuffix("\n"))
+            return
+        try:
+            if chosen is Format.PARQUET:
+                written = result.write_parquet()
+                with open(written, "rb") as source:
+                    write_whole(out, lambda file: shutil.copyfileobj(source, file))
+            else:
+                texts = WRITERS[chosen.value](result.columns, result.rows())
+                write_whole(out, lambda file: file.writelines(text.encode() for text in texts))
+        except OSError as error:
+            raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
+    print(f"spark-prof: wrote {out}", file=sys.stderr)
+
+
+@contextmanager
+def opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
+    """All bundles and traces that the sources hold, by name; one that is broken is told.
+
+    Raises:
+        CommandError: none of them can be read.
+    """
+    from spark_prof.datasets.opened import local_path, opened
+    from spark_prof.traces.members import find_members
+
+    bundles: dict[str, Bundle] = {}
+    failed: list[str] = []
+    with ExitStack() as stack:
+        for source in sources:
+            path = stack.enter_context(local_path(source))
+            for member in find_members(path):
+                try:
+                    bundle = stack.enter_context(opened(str(member.path)))
+                except CommandError as error:
+                    failed.append(str(error))
+                    continue
+                name = member.name if member.name not in bundles else str(member.path)
+                bundles[name] = bundle
+        if not bundles:
+            raise CommandError(failed[0])
+        for line in failed:
+            print(f"spark-prof: left out: {line}", file=sys.stderr)
+        yield bundles
+
+
+def _format_of(out: Path | None) -> Format:
+    if out is None:
+        return Format.TEXT
+    try:
+        return _ENDINGS[out.suffix.lower()]
+    except KeyError:
+        known = ", ".join(filter(None, _ENDINGS))
+        raise CommandError(f"{out} ends in none of {known}; say which --format it has") from None

@@ -1,0 +1,137 @@
+"""Runs one SQL query over the tables of many bundles, in memory, locked away from everything else.
+
+After the views are made DuckDB may read no other file, load no extension and change no setting;
+see https://duckdb.org/docs/stable/operations_manual/securing_duckdb/overview.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psutil
+
+from spark_prof.datasets.views import PLACED, create_views
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["Result", "query"]
+
+_BATCH = 10_000
+_LONGEST = 300
+_SHARE_OF_MEMORY = 0.5
+_WRITTEN = "result.parquet"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a query finds; it runs when its rows are asked for.
+
+    Attributes:
+        columns: their names, no two the same.
+    """
+
+    columns: tuple[str, ...]
+    _database: duckdb.DuckDBPyConnection
+    _sql: str
+    _folder: Path
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows, once.
+
+        Raises:
+            CommandError: the query fails while it runs.
+        """
+        with _one_line():
+            self._database.execute(self._sql)
+            while rows := self._database.fetchmany(_BATCH):
+                yield from rows
+
+    def write_parquet(self) -> Path:
+        """Writes the rows to a file that is gone when the query ends.
+
+        Raises:
+            CommandError: the query fails while it runs.
+        """
+        path = self._folder / _WRITTEN
+        with _one_line():
+            self._database.sql(self._sql).write_parquet(str(path), compression="zstd")
+        return path
+
+
+@contextmanager
+def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
+    """Runs one SELECT over the bundles.
+
+    Args:
+        bundles: the bundles by the name that they have in the column `bundle`.
+        sql: one SELECT, WITH, FROM, DESCRIBE, SHOW or SUMMARIZE statement.
+
+    Raises:
+        CommandError: it is none of these, or DuckDB refuses it.
+    """
+    with tempfile.TemporaryDirectory(prefix="spark-prof-query-") as name:
+        folder = Path(name)
+        memory = int(psutil.virtual_memory().total * _SHARE_OF_MEMORY)
+        settings = {
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "memory_limit": f"{memory // 2**20}MiB",
+            "threads": os.cpu_count() or 1,
+            "temp_directory": str(folder / "spilled"),
+        }
+        with _one_line(), duckdb.connect(":memory:", config=settings) as database:
+            _check(database, sql)
+            wanted = re.search(rf"\b{PLACED}\b", sql, re.IGNORECASE) is not None
+            create_views(database, bundles, folder / "tables", placed=wanted)
+            _lock(database, folder)
+            # Only its names: every way of asking a relation for rows runs the query again.
+            columns = database.sql(sql).columns
+            yield Result(_unique(columns), database, sql, folder)
+
+
+def _check(database: duckdb.DuckDBPyConnection, sql: str) -> None:
+    statements = database.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise CommandError(
+            "a query is one SELECT, WITH, DESCRIBE, SHOW or SUMMARIZE statement; give one"
+        )
+
+
+def _lock(database: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """Leaves only the folder and what its links point at to be read."""
+    targets = [os.path.realpath(path) for path in folder.rglob("*.parquet") if path.is_symlink()]
+    database.execute("SET python_enable_replacements = false")
+    database.execute("SET allowed_paths = ?", [targets])
+    database.execute("SET allowed_directories = ?", [[str(folder)]])
+    database.execute("SET enable_external_access = false")
+    database.execute("SET lock_configuration = true")
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Says in one line what DuckDB says in several."""
+    try:
+        yield
+    except duckdb.Error as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        text = " ".join(lines[:2] if len(lines) > 1 and lines[1].startswith("Did") else lines[:1])
+        raise CommandError(f"the query failed: {text[:_LONGEST]}") from error
+
+
+def _unique(names: list[str]) -> tuple[str, ...]:
+    """The names, with a number behind those that are there already."""
+    found: dict[str, None] = {}
+    for name in names:
+        number, other = 2, name
+        while other in found:
+            number, other = number + 1, f"{name}_{number}"
+        found[other] = None
+    return tuple(found)

@@ -1,0 +1,131 @@
+"""The tables of many bundles as views of one DuckDB database.
+
+Every table file is reached through a link in a folder of our own, `<table>/<variant>/
+_member=<n>/_rank=<r>/`: DuckDB takes both numbers from the path, and no name that somebody gave a
+folder stands in a statement. Files that were written before a column came are a variant.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_prof.analyzers.labels import LABELS, label_kernels
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.tables import TABLES, Column, Table, empty_table
+
+__all__ = ["PLACED", "create_views"]
+
+PLACED = "placed"
+"""The view of the kernels with their labels, which takes time to make."""
+
+_FACTS = ("state", "created", "backend", "spark_prof")
+
+
+def create_views(
+    database: duckdb.DuckDBPyConnection,
+    bundles: Mapping[str, Bundle],
+    folder: Path,
+    *,
+    placed: bool,
+) -> None:
+    """Creates a view a table with `bundle` and `rank` as its first columns, and `bundles`.
+
+    Args:
+        database: an empty database.
+        bundles: the bundles by name.
+        folder: an empty folder, which must stay as long as the database.
+        placed: whether to fill the view `placed`; else it has no rows.
+
+    Raises:
+        CommandError: a bundle is damaged.
+        duckdb.Error: DuckDB cannot read a file.
+    """
+    rows = [_bundle_row(number, *item) for number, item in enumerate(bundles.items())]
+    database.execute(
+        "CREATE TABLE bundles (member INTEGER, bundle VARCHAR, model VARCHAR, gpu VARCHAR, "
+        "state VARCHAR, created VARCHAR, backend VARCHAR, spark_prof VARCHAR)"
+    )
+    database.executemany(f"INSERT INTO bundles VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    for table in TABLES.values():
+        variants = _link(table, list(bundles.values()), folder / table.name)
+        _view(database, table.name, table.schema.names, variants)
+    place = folder / PLACED / "0"
+    labelled = pa.schema([*TABLES["kernels"].schema, *(pa.field(n, pa.string()) for n in LABELS)])
+    _write(_place(place, -1, -1), labelled.empty_table())
+    for number, bundle in enumerate(bundles.values() if placed else ()):
+        for rank in bundle.ranks:
+            kernels = pa.Table.from_pandas(label_kernels(bundle, rank), preserve_index=False)
+            _write(_place(place, number, rank), kernels)
+    _view(database, PLACED, labelled.names, {place: ()})
+
+
+def _link(table: Table, bundles: Sequence[Bundle], folder: Path) -> dict[Path, Sequence[Column]]:
+    """Links the files of a table; the columns that the files of each folder lack."""
+    variants: dict[tuple[str, ...], Path] = {(): folder / "0"}
+    missing: dict[Path, Sequence[Column]] = {folder / "0": ()}
+    # One file without rows, so that every view has its columns.
+    _write(_place(folder / "0", -1, -1), empty_table(table.name))
+    for number, bundle in enumerate(bundles):
+        for name in bundle.meta.tables:
+            kind, _, rank = name.removesuffix(".parquet").rpartition("-rank")
+            if kind != table.name:
+                continue
+            later = table.later_columns(pq.read_schema(bundle.path / name)) or []
+            key = tuple(column.name for column in later)
+            variant = variants.setdefault(key, folder / str(len(variants)))
+            missing[variant] = later
+            os.symlink((bundle.path / name).absolute(), _place(variant, number, int(rank)))
+    return missing
+
+
+def _view(
+    database: duckdb.DuckDBPyConnection,
+    name: str,
+    columns: Sequence[str],
+    variants: Mapping[Path, Sequence[Column]],
+) -> None:
+    parts = []
+    for folder, later in variants.items():
+        defaults = {column.name: column.default for column in later}
+        chosen = ", ".join(
+            f'{_literal(defaults[column])} AS "{column}"' if column in defaults else f't."{column}"'
+            for column in columns
+        )
+        parts.append(
+            f"SELECT b.bundle, t._rank AS rank, {chosen} FROM read_parquet("
+            f"{_literal(f'{folder}/*/*/t.parquet')}, hive_partitioning = true, "
+            "hive_types = {'_member': INTEGER, '_rank': INTEGER}) t "
+            "JOIN bundles b ON t._member = b.member"
+        )
+    database.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}")
+
+
+def _place(folder: Path, member: int, rank: int) -> Path:
+    place = folder / f"_member={member}" / f"_rank={rank}"
+    place.mkdir(parents=True)
+    return place / "t.parquet"
+
+
+def _write(path: Path, found: pa.Table) -> None:
+    pq.write_table(found, path, compression="zstd")
+
+
+def _literal(value: str | bool | None) -> str:
+    """A value as SQL."""
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return {True: "true", False: "false", None: "NULL"}[value]
+
+
+def _bundle_row(number: int, name: str, bundle: Bundle) -> tuple[int | str, ...]:
+    facts = bundle.facts(bundle.ranks[0]) if bundle.ranks else {}
+    gpu = facts.get("gpu")
+    gpu_name = gpu.get("name", "") if isinstance(gpu, dict) else ""
+    meta = (str(getattr(bundle.meta, field)) for field in _FACTS)
+    return (number, name, str(facts.get("model", "")), str(gpu_name), *meta)
