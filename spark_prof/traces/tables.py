@@ -281,6 +281,12 @@ MARKERS = Table(
         Column("end_ns", pa.int64(), "ends; a mark ends where it begins"),
         Column("thread", pa.int64(), "operating-system thread id where it began, -1 if unknown"),
         Column("step", pa.int32(), "`steps.step` in which it began, -1 for none"),
+        Column(
+            "nested",
+            pa.bool_(),
+            "whether it is known to be a push/pop range, which lies inside the ones around it",
+            False,
+        ),
     ),
 )
 
@@ -325,6 +331,7 @@ CLIENTS = Table(
         Column("total_throughput", pa.float64(), "prompt and generated tokens per second"),
         Column("tokens_per_chunk", pa.float64(), "generated tokens per chunk of the stream"),
         Column("acceptance_length", pa.float64(), "tokens that a speculative step yields"),
+        Column("itl_per_token", pa.bool_(), "whether itl shares a chunk's time among its tokens"),
         *(
             Column(f"{latency}_{statistic}_us", pa.float64(), f"{statistic} of {meaning}")
             for latency, meaning in (

@@ -27,12 +27,13 @@ COLUMNS = {
     "counters": "start_ns:8 end_ns:8 dram_read_bytes:f dram_write_bytes:f tensor_active:f "
     "sm_active:f warps_active:f",
     "overhead": "name:s start_ns:8 end_ns:8",
-    "markers": "name:s domain:s start_ns:8 end_ns:8 thread:8 step:4",
+    "markers": "name:s domain:s start_ns:8 end_ns:8 thread:8 step:4 nested:b",
     "metrics": "name:s launch:4 metric:s value:f unit:s",
     "clients": "run:4 source:t tool:s model:t label:t clock:s start_ns:8 local_end_ns:8 "
     "concurrency:8 completed:8 failed:8 input_tokens:8 output_tokens:8 mean_concurrency:f "
     "request_rate:f duration_s:f request_throughput:f output_throughput:f total_throughput:f "
-    "tokens_per_chunk:f acceptance_length:f ttft_mean_us:f ttft_median_us:f ttft_p90_us:f "
+    "tokens_per_chunk:f acceptance_length:f itl_per_token:b ttft_mean_us:f ttft_median_us:f "
+    "ttft_p90_us:f "
     "ttft_p99_us:f ttft_std_us:f tpot_mean_us:f tpot_median_us:f tpot_p90_us:f tpot_p99_us:f "
     "tpot_std_us:f itl_mean_us:f itl_median_us:f itl_p90_us:f itl_p99_us:f itl_std_us:f "
     "e2e_mean_us:f e2e_median_us:f e2e_p90_us:f e2e_p99_us:f e2e_std_us:f ttft_derived:s "

@@ -147,7 +147,7 @@ def _by_steps(
     engine = engine_side(alike, _prompt_tokens(run))
     pairs = (
         ("output_token", run.tpot, engine.token_us),
-        ("chunk", run.itl, engine.step_us),
+        ("chunk", Latency() if run.itl_per_token else run.itl, engine.step_us),
         ("first_token", run.ttft, engine.prefill_us),
     )
     compared = [

@@ -67,6 +67,7 @@ def imported_runs(bundle: Bundle) -> tuple[BenchmarkRun, ...]:
 
 def _client(number: int, source: str, run: BenchmarkRun) -> dict[str, Any]:
     row: dict[str, Any] = {"run": number, "source": source, "notes": "\n".join(run.notes)}
+    row["itl_per_token"] = run.itl_per_token
     row |= {name: getattr(run, name) for name in _TEXTS}
     row |= {name: getattr(run, name) or 0 for name in _TIMES}
     row |= {name: _or(getattr(run, name), -1) for name in _COUNTS}
@@ -99,6 +100,7 @@ def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
     if found["clock"] not in CLOCKS:
         found["clock"] = "none"
     notes = tuple(filter(None, row["notes"].split("\n")))
+    found["itl_per_token"] = bool(row["itl_per_token"])
     rows = () if requests is None else tuple(map(_request_of, _rows(requests)))
     return BenchmarkRun(**found, requests=rows, notes=notes)
 

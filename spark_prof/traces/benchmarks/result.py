@@ -104,6 +104,7 @@ class BenchmarkRun:
         output_throughput: generated tokens per second.
         total_throughput: prompt and generated tokens per second.
         tokens_per_chunk: generated tokens over chunks of the stream.
+        itl_per_token: whether `itl` shares the time of a chunk out among its tokens.
         acceptance_length: tokens that a step of speculative decoding yields for a request.
         notes: what to know before comparing its figures, one sentence each.
     """
@@ -130,6 +131,7 @@ class BenchmarkRun:
     itl: Latency = Latency()
     e2e: Latency = Latency()
     tokens_per_chunk: float | None = None
+    itl_per_token: bool = False
     acceptance_length: float | None = None
     requests: tuple[Request, ...] = ()
     notes: tuple[str, ...] = ()

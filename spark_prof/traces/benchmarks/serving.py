@@ -136,6 +136,7 @@ def _run(found: _Serving, tool: str, whole_request: str) -> BenchmarkRun:
         itl=_latency(found, "itl"),
         e2e=_latency(found, whole_request),
         tokens_per_chunk=tokens_per_chunk(requests),
+        itl_per_token=per_token,
         acceptance_length=figure(found.spec_decode_acceptance_length or found.accept_length),
         requests=requests,
         notes=(NATIVE_GAPS,) if per_token else (),

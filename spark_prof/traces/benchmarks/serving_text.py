@@ -106,6 +106,7 @@ def _run(found: Mapping[str, str]) -> BenchmarkRun:
         itl=latencies.get("itl", Latency()),
         e2e=latencies.get("e2el", latencies.get("e2e latency", Latency())),
         acceptance_length=values.get("acceptance_length"),
+        itl_per_token=found.get("backend") == "sglang",
         notes=(NATIVE_GAPS,) if found.get("backend") == "sglang" else (),
     )
 
