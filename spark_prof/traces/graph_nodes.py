@@ -16,7 +16,7 @@ import pandas as pd
 
 from spark_prof.traces.timeline import Timeline, replay
 
-__all__ = ["GraphNodes", "capture_rows", "place_nodes"]
+__all__ = ["GraphNodes", "capture_rows", "last_of_each", "place_nodes", "roots"]
 
 Int64s = npt.NDArray[np.int64]
 Rows = npt.NDArray[Any]
@@ -55,12 +55,9 @@ def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]
         layers: decoder layer of each module, -1 for none.
     """
     timeline, _ = replay(events, layers, None)
-    # A clone's row says more than the row of the same node as a new one: it comes last, and stays.
-    order = np.lexsort((nodes["original"] != 0, nodes["node"]))
-    rows = nodes[order]
-    rows = rows[np.append(rows["node"][1:] != rows["node"][:-1], True)] if len(rows) else rows
+    rows = nodes[last_of_each(nodes["node"], nodes["original"])]
     number = rows["node"].astype(np.int64)
-    root = _roots(number, rows["original"].astype(np.int64))
+    root = roots(number, rows["original"].astype(np.int64))
     created = rows["created_ns"].astype(np.int64)[root] if len(rows) else np.empty(0, np.int64)
     capture = _capture_of(created, captures)
     module, layer = _open_at(timeline, created, capture)
@@ -86,8 +83,23 @@ def capture_rows(captures: Rows) -> pd.DataFrame:
     return frame.rename_axis("capture").reset_index()
 
 
-def _roots(number: Int64s, original: Int64s) -> Int64s:
-    """The row of the node that each row is in the end a clone of; of itself where it is none."""
+def last_of_each(number: Rows, original: Rows) -> Int64s:
+    """The row that says most about each node, in order of the nodes' numbers."""
+    # A clone's row says more than the row of the same node as a new one: it comes last, and stays.
+    order: Int64s = np.lexsort((original != 0, number))
+    if len(order):
+        ascending = number[order]
+        order = order[np.append(ascending[1:] != ascending[:-1], True)]
+    return order
+
+
+def roots(number: Int64s, original: Int64s) -> Int64s:
+    """The row of the node that each row is in the end a clone of; of itself where it is none.
+
+    Args:
+        number: the nodes, ascending.
+        original: the node that each is a clone of, 0 for none. Cycles are followed for a while.
+    """
     index = np.arange(len(number))
     if not len(number):
         return index

@@ -1,39 +1,90 @@
-"""NVTX ranges of nsys exports."""
+"""Scopes of launches are those that a stack of push and pop would give, in every stretch."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import random
 
-from spark_prof.traces.readers.nsys_ranges import nsys_ranges
-from tests.nsys_files import BEGUN, PID, THREAD, Export, global_tid
+import numpy as np
+import pytest
 
+from spark_prof.traces.readers.nsys_ranges import ModuleRanges, ScopeWalk, groups
+from spark_prof.traces.scopes import Scopes
 
-def test_ranges_of_one_process(tmp_path: Path) -> None:
-    export = Export()
-    mine, other = global_tid(PID, THREAD), global_tid(PID + 1, THREAD)
-    registered = export.text("by number")
-    for row in (
-        {"start": 0, "eventType": 75, "text": "NCCL", "globalTid": mine, "domainId": 2},
-        {"start": 10, "end": 50, "eventType": 59, "text": "layer", "globalTid": mine,
-         "domainId": 0},
-        {"start": 20, "end": 30, "eventType": 60, "textId": registered, "globalTid": mine,
-         "domainId": 2},
-        {"start": 25, "eventType": 59, "text": "never ended", "globalTid": mine, "domainId": 0},
-        {"start": 26, "end": 27, "eventType": 59, "text": "theirs", "globalTid": other},
-        {"start": 28, "eventType": 34, "text": "a mark", "globalTid": mine},
-        {"start": 900, "end": 901, "eventType": 59, "text": "later", "globalTid": mine},
-    ):  # fmt: skip
-        export.add("NVTX_EVENTS", **row)
-    path = export.write(tmp_path / "export.sqlite")
-    ranges = nsys_ranges(path, PID, BEGUN, BEGUN + 100)
-    assert ranges.to_dict("records") == [
-        {"name": "layer", "domain": "", "nested": True, "start_ns": BEGUN + 10,
-         "end_ns": BEGUN + 50, "thread": THREAD},
-        {"name": "by number", "domain": "NCCL", "nested": False, "start_ns": BEGUN + 20,
-         "end_ns": BEGUN + 30, "thread": THREAD},
-    ]  # fmt: skip
+NAMES = ["a", "b", "c"]
 
 
-def test_an_export_without_ranges(tmp_path: Path) -> None:
-    path = Export().launch(1, 1).write(tmp_path / "export.sqlite")
-    assert nsys_ranges(path, PID, BEGUN, BEGUN + 100).empty
+def nested(source: random.Random, begin: int, end: int, depth: int) -> list[tuple[int, int, int]]:
+    """Ranges inside a stretch, each wholly inside or outside the others: start, end, name."""
+    found = []
+    now = begin + source.randint(1, 20)
+    while depth and now < end - 10:
+        length = source.randint(4, max(5, (end - begin) // 2))
+        if now + length >= end:
+            break
+        found.append((now, now + length, source.randrange(len(NAMES))))
+        found += nested(source, now, now + length, depth - 1)
+        now += length + source.randint(1, 30)
+    return found
+
+
+def opened(ranges: list[tuple[int, int, int]], time: int) -> list[str]:
+    """The names of the ranges around a moment, outermost first."""
+    around = [row for row in ranges if row[0] <= time < row[1]]
+    return [NAMES[name] for _, _, name in sorted(around, key=lambda row: (row[0], -row[1]))]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_walk_agrees_with_a_stack(seed: int) -> None:
+    source = random.Random(seed)
+    threads = {thread: nested(source, 0, 2000, 5) for thread in (7, 8)}
+    bounds = sorted(source.sample(range(1, 2000), source.randint(0, 4)))
+    scopes = Scopes()
+    walk = ScopeWalk(scopes, NAMES)
+    for begin, end in zip([0, *bounds], [*bounds, 2001], strict=True):
+        rows = sorted(
+            (start, stop, thread, name)
+            for thread, ranges in threads.items()
+            for start, stop, name in ranges
+            if begin <= start < end
+        )
+        columns = np.array(rows, np.int64).reshape(-1, 4).T
+        scope = walk.advance(ModuleRanges(*columns), begin)
+        for (start, _, thread, _), found in zip(rows, scope, strict=True):
+            assert scopes.path(found) == opened(threads[thread], start)
+        times = np.array([source.randrange(begin, end) for _ in range(50)], np.int64)
+        asked = np.array([source.choice((7, 8, 9)) for _ in times], np.int64)
+        for time, thread, found in zip(times, asked, walk.at(asked, times), strict=True):
+            ranges = threads.get(int(thread), [])
+            # A range that ends at the very moment may count as open.
+            if not any(stop == time for _, stop, _ in ranges):
+                assert scopes.path(found) == opened(ranges, int(time))
+
+
+def test_ranges_that_begin_together_are_inside_the_longest() -> None:
+    scopes = Scopes()
+    walk = ScopeWalk(scopes, NAMES)
+    rows = ModuleRanges(
+        np.array([5, 5, 5]), np.array([10, 30, 20]), np.array([1, 1, 1]), np.array([2, 0, 1])
+    )
+    found = walk.advance(rows, 0)
+    assert [scopes.path(scope) for scope in found] == [["a", "b", "c"], ["a"], ["a", "b"]]
+
+
+def test_ranges_deeper_than_any_model() -> None:
+    """They take their place above the limit, in bounded time."""
+    count = 5000
+    start = np.arange(count)
+    rows = ModuleRanges(start, 3 * count - start, np.ones(count, np.int64), start % 3)
+    scopes = Scopes()
+    scope = ScopeWalk(scopes, NAMES).advance(rows, 0)
+    assert len(scopes) == 256
+    assert scope.tolist() == [*range(256), *[255] * (count - 256)]
+
+
+def test_groups_cover_every_row_once() -> None:
+    keys = np.random.default_rng(1).integers(-3, 4, 1000)
+    found = dict(groups(keys))
+    assert sorted(found) == sorted(set(keys.tolist()))
+    for key, rows in found.items():
+        assert rows.tolist() == np.flatnonzero(keys == key).tolist()
+    assert not list(groups(np.empty(0, np.int64)))

@@ -16,25 +16,20 @@ import pandas as pd
 
 from spark_prof.traces.readers.nsys_clock import Clock, read_clock
 from spark_prof.traces.readers.nsys_file import (
-    GRAPH,
     ID_MASK,
-    KERNEL,
-    MEMCPY,
-    MEMSET,
+    OVERHEADS,
     PROCESS_SHIFT,
     RUNTIME,
     NsysFile,
     open_export,
 )
+from spark_prof.traces.readers.nsys_work import GPU_COLUMNS, WHOLE_GRAPH, work_frame
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import empty_frame
 
-__all__ = ["WHOLE_GRAPH", "nsys_trace"]
+__all__ = ["nsys_trace"]
 
 Int64s = npt.NDArray[np.int64]
-
-WHOLE_GRAPH = "CUDA graph (its kernels were not traced)"
-"""The row of a graph launch that nsys traced as a whole."""
 
 _QUEUE_NS = 5_000_000_000
 """Work starts on the GPU at most this long after its launch."""
@@ -47,17 +42,7 @@ _UNMATCHED = 0.1
 """Above this share of launches without work on the GPU, the report is not whole."""
 
 _LAUNCHES = ("launch", "memcpy", "memset")
-_COPIES = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
-_MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
-
-_PLACE = {
-    "start": 0, "end": 0, "deviceId": 0, "streamId": 0, "correlationId": -1, "graphNodeId": 0,
-}  # fmt: skip
-_GEOMETRY = dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), 0)
-_KERNEL = {
-    "demangledName": -1, "shortName": -1, "registersPerThread": 0, "staticSharedMemory": 0,
-    "dynamicSharedMemory": 0,
-}  # fmt: skip
+_TEXTS = ("name", "kind", "grid", "block", "cubin")
 
 
 def nsys_trace(path: Path, pid: int, start_ns: int, end_ns: int) -> Trace:
@@ -77,7 +62,7 @@ def nsys_trace(path: Path, pid: int, start_ns: int, end_ns: int) -> Trace:
         window = _Window(export, clock, pid, start_ns, end_ns)
         launches = window.launches()
         frames = [frame for frame in window.gpu(launches["correlation"]) if len(frame)]
-        gpu = pd.concat(frames or [_no_work()])
+        gpu = pd.concat(frames or [_no_work()]).astype(dict.fromkeys(_TEXTS, object))
         return _trace(window, gpu, launches, window.launched_before(gpu["correlation"]))
 
 
@@ -126,30 +111,14 @@ class _Window:
     def gpu(self, launched: pd.Series) -> list[pd.DataFrame]:
         """What ran in the window, or a while after it but launched in it; a frame per table."""
         self._launched = (int(launched.min()), int(launched.max())) if len(launched) else (0, -1)
-        kernels = self._work(KERNEL, _KERNEL | _GEOMETRY)
-        # A demangled name says which instance of a template ran; the short name is its last word.
-        named = np.where(
-            kernels["demangledName"] >= 0, kernels["demangledName"], kernels["shortName"]
-        )
-        copies = self._work(MEMCPY, {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1})
-        sets = self._work(MEMSET, {"bytes": 0, "memKind": -1})
-        graphs = self._work(GRAPH, {})
-        shared = kernels["staticSharedMemory"] + kernels["dynamicSharedMemory"]
         return [
-            self._frame(kernels, "kernel", self._export.names(named)).assign(
-                grid=_triples(kernels, "grid"),
-                block=_triples(kernels, "block"),
-                registers=kernels["registersPerThread"],
-                shared_bytes=shared,
-            ),
-            self._frame(copies, "memcpy", _copy_names(copies)).assign(bytes=copies["bytes"]),
-            self._frame(sets, "memset", _set_names(sets)).assign(bytes=sets["bytes"]),
-            self._frame(graphs, "kernel", WHOLE_GRAPH),
+            work_frame(table, self._work(table), self._clock, self._export.categories)
+            for table in GPU_COLUMNS
         ]
 
     def overhead(self) -> pd.DataFrame:
         """What the profiler itself cost meanwhile, in this process."""
-        for table in ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD"):
+        for table in OVERHEADS:
             if not self._export.has(table, "start", "end", "nameId", "globalTid"):
                 continue
             wanted = {"start": 0, "end": 0, "nameId": -1}
@@ -164,10 +133,9 @@ class _Window:
                 )
         return empty_frame("overhead")
 
-    def _work(self, table: str, more: Mapping[str, int]) -> dict[str, Int64s]:
-        wanted = _PLACE | dict(more)
+    def _work(self, table: str) -> dict[str, Int64s]:
         return self._read(
-            table, wanted, "globalPid", self._first, self._last + _QUEUE_NS,
+            table, GPU_COLUMNS[table], "globalPid", self._first, self._last + _QUEUE_NS,
             "(start <= ? OR correlationId BETWEEN ? AND ?)", (self._last, *self._launched),
         )  # fmt: skip
 
@@ -190,32 +158,6 @@ class _Window:
         )
         given = (first, last, _LATEST_NS, self._pid, *values)
         return self._export.integers(table, wanted, where, given)
-
-    def _frame(
-        self,
-        rows: Mapping[str, Int64s],
-        kind: str,
-        names: npt.NDArray[np.object_] | list[str] | str,
-    ) -> pd.DataFrame:
-        return pd.DataFrame(
-            {
-                "name": names,
-                "kind": kind,
-                "start_ns": self._clock.to_epoch(rows["start"]),
-                "end_ns": self._clock.to_epoch(rows["end"]),
-                "device": rows["deviceId"],
-                "stream": rows["streamId"],
-                "correlation": rows["correlationId"],
-                "graph_node": rows["graphNodeId"],
-                "grid": "",
-                "block": "",
-                "registers": 0,
-                "shared_bytes": 0,
-                "bytes": 0,
-                "cubin": "",
-            },
-            index=range(len(rows["start"])),
-        )
 
 
 def _trace(window: _Window, gpu: pd.DataFrame, launches: pd.DataFrame, before: Int64s) -> Trace:
@@ -259,29 +201,3 @@ def _no_work() -> pd.DataFrame:
     frame = empty_frame("kernels").drop(columns=["part", "step", "module", "layer"])
     numbers = ("start_ns", "end_ns", "device", "stream", "correlation", "graph_node", "bytes")
     return frame.astype(dict.fromkeys((*numbers, "registers", "shared_bytes"), np.int64))
-
-
-def _triples(rows: Mapping[str, Int64s], name: str) -> npt.NDArray[np.object_]:
-    """The three numbers of each row as `x,y,z`; few of them differ."""
-    numbers = np.stack([rows[f"{name}{axis}"] for axis in "XYZ"], axis=1)
-    unique, position = np.unique(numbers, axis=0, return_inverse=True)
-    texts = np.array([",".join(map(str, row)) for row in unique.tolist()], dtype=object)
-    return texts[position.reshape(-1)] if len(texts) else texts
-
-
-def _word(words: tuple[str, ...], number: int) -> str:
-    return words[number] if 0 <= number < len(words) else ""
-
-
-def _copy_names(rows: Mapping[str, Int64s]) -> list[str]:
-    """Copies named as PyTorch's profiler names them, such as Memcpy HtoD (Pinned -> Device)."""
-    kinds = zip(*(rows[name].tolist() for name in ("copyKind", "srcKind", "dstKind")), strict=True)
-    names = []
-    for kind, source, target in kinds:
-        way = f" ({_word(_MEMORY, source)} -> {_word(_MEMORY, target)})" if source >= 0 else ""
-        names.append(f"Memcpy {_word(_COPIES, kind)}".rstrip() + way)
-    return names
-
-
-def _set_names(rows: Mapping[str, Int64s]) -> list[str]:
-    return [f"Memset ({_word(_MEMORY, kind) or 'Unknown'})" for kind in rows["memKind"].tolist()]

@@ -18,14 +18,14 @@ from spark_prof.errors import CommandError
 if TYPE_CHECKING:  # a worker that only leaves marks may run where Python has no sqlite3
     from spark_prof.traces.readers.nsys_file import NsysFile
 
-__all__ = ["CLOCK_MARK", "Clock", "read_clock"]
+__all__ = ["CLOCK_MARK", "MARK", "Clock", "read_clock", "session_clock"]
 
 Int64s = npt.NDArray[np.int64]
 
 CLOCK_MARK = "spark_prof clock "
 """What an NVTX mark begins with that names the time, in ns since the epoch."""
 
-_MARK = 34
+MARK = 34
 """NVTX_EVENTS.eventType of a mark."""
 
 _BURST_NS = 10_000_000
@@ -65,6 +65,8 @@ class Clock:
     def _offset(self, times: Int64s) -> Int64s:
         # Differences keep every nanosecond; the offsets themselves are too large for a float.
         base = int(self.offsets[0])
+        if len(self.offsets) == 1:
+            return np.full(len(times), base, np.int64)
         moved = np.interp(times, self.times, (self.offsets - base).astype(np.float64))
         return base + np.rint(moved).astype(np.int64)
 
@@ -78,15 +80,23 @@ def read_clock(export: NsysFile) -> Clock:
     times, offsets = _marks(export)
     if len(times):
         return Clock(times, offsets, marked=True)
-    if export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
-        rows = export.integers("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})
-        start = rows["utcEpochNs"]
-        if len(start) == 1 and 0 < start[0] < _LATEST_NS:
-            return Clock(np.zeros(1, np.int64), start, marked=False)
-    raise CommandError(
-        f"{export.path} does not say when its session started, so that its kernels cannot be "
-        "put into steps; export the report again with a newer nsys"
-    )
+    clock = session_clock(export)
+    if clock is None:
+        raise CommandError(
+            f"{export.path} does not say when its session started, so that its kernels cannot be "
+            "put into steps; export the report again with a newer nsys"
+        )
+    return clock
+
+
+def session_clock(export: NsysFile) -> Clock | None:
+    """The clock by the session's start alone; None if the export does not say when that was."""
+    if not export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
+        return None
+    start = export.integers("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})["utcEpochNs"]
+    if len(start) != 1 or not 0 < start[0] < _LATEST_NS:
+        return None
+    return Clock(np.zeros(1, np.int64), start, marked=False)
 
 
 def _marks(export: NsysFile) -> tuple[Int64s, Int64s]:
@@ -96,7 +106,7 @@ def _marks(export: NsysFile) -> tuple[Int64s, Int64s]:
     text, join = export.event_text()
     sql = (
         f"SELECT n.start, {text} FROM NVTX_EVENTS n {join} "
-        f"WHERE n.eventType = {_MARK} AND {text} LIKE ? ORDER BY n.start"
+        f"WHERE n.eventType = {MARK} AND {text} LIKE ? ORDER BY n.start"
     )
     pairs = []
     for start, value in export.rows(sql, (f"{CLOCK_MARK}%",)):

@@ -16,10 +16,19 @@ from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from spark_prof.errors import CommandError
 
-__all__ = ["CUDA_TABLES", "ID_MASK", "PROCESS_SHIFT", "NsysFile", "index_export", "open_export"]
+__all__ = [
+    "CUDA_TABLES",
+    "ID_MASK",
+    "PROCESS_SHIFT",
+    "NsysFile",
+    "category",
+    "index_export",
+    "open_export",
+]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -34,6 +43,9 @@ MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+OVERHEADS = ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD")
+"""What the profiler cost; the first that has rows says it."""
+
 CUDA_TABLES = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME)
 """What the GPU ran, and last the API calls."""
 
@@ -84,20 +96,23 @@ class NsysFile:
             where: an SQL condition on the table's columns.
             values: what its question marks stand for.
         """
-        present = self.columns(table)
-        parts = [
-            f"CAST(COALESCE({_quoted(name)}, {default}) AS INTEGER)"
-            if name in present
-            else str(default)
-            for name, default in wanted.items()
-        ]
         cursor = self._connection.execute(
-            f"SELECT {', '.join(parts)} FROM {_quoted(table)} WHERE {where}", values
+            f"SELECT {self.selected(table, wanted)} FROM {_quoted(table)} WHERE {where}", values
         )
         chunks = [np.empty((0, len(wanted)), np.int64)]
         while rows := cursor.fetchmany(_CHUNK):
             chunks.append(np.array(rows, np.int64))
         return dict(zip(wanted, np.concatenate(chunks).T, strict=True))
+
+    def selected(self, table: str, wanted: Mapping[str, int]) -> str:
+        """SQL for integer columns of a table, with what stands for NULL and for absent ones."""
+        present = self.columns(table)
+        return ", ".join(
+            f"CAST(COALESCE({_quoted(name)}, {default}) AS INTEGER) AS {_quoted(name)}"
+            if name in present
+            else f"{default} AS {_quoted(name)}"
+            for name, default in wanted.items()
+        )
 
     def event_text(self) -> tuple[str, str]:
         """SQL for the text of an NVTX event `n`, which is there itself or by its number.
@@ -139,6 +154,19 @@ class NsysFile:
         known = self.strings(unique.tolist())
         texts = np.array([known.get(number, "") for number in unique.tolist()], dtype=object)
         return texts[position] if len(texts) else texts
+
+    def categories(self, ids: Int64s) -> pd.Categorical:
+        """The text of each number as a category; empty where there is none."""
+        codes, unique = pd.factorize(ids)
+        numbers = [int(number) for number in unique]
+        known = self.strings(numbers)
+        return category(codes, [known.get(number, "") for number in numbers])
+
+
+def category(codes: npt.NDArray[np.intp], texts: Sequence[str]) -> pd.Categorical:
+    """Texts by their numbers, of which several may stand for the same text."""
+    same, unique = pd.factorize(np.array(texts, object))
+    return pd.Categorical.from_codes(same[codes] if len(same) else codes, pd.Index(unique.tolist()))
 
 
 @contextmanager

@@ -21,7 +21,9 @@ from spark_prof.traces.readers.nsys_file import (
     open_export,
 )
 
-__all__ = ["nsys_lacks", "nsys_nodes", "nsys_processes"]
+__all__ = ["created_nodes", "diagnostics", "nsys_lacks", "nsys_nodes", "nsys_processes"]
+
+Int64s = npt.NDArray[np.int64]
 
 _NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 """Since 2024 and before; the second then got another meaning, and has no graphNodeId."""
@@ -63,18 +65,35 @@ def nsys_nodes(path: Path, pid: int) -> npt.NDArray[Any]:
         CommandError: it is no whole export, or does not say when its session started.
     """
     with open_export(path) as export:
-        table = _node_table(export)
-        if not table:
-            return np.zeros(0, NODE_DTYPE)
-        wanted = {"start": 0, "graphNodeId": 0, "originalGraphNodeId": 0, "globalTid": 0}
         owned = f"(globalTid >> {PROCESS_SHIFT}) & {ID_MASK} = ?"
-        found = export.integers(table, wanted, owned, (pid,))
+        found = created_nodes(export, owned, (pid,))
         nodes = np.zeros(len(found["start"]), NODE_DTYPE)
+        if not len(nodes):
+            return nodes
         nodes["created_ns"] = read_clock(export).to_epoch(found["start"])
     nodes["node"], nodes["original"] = found["graphNodeId"], found["originalGraphNodeId"]
-    nodes["original"][nodes["original"] == nodes["node"]] = 0
     nodes["thread"] = found["globalTid"] & ID_MASK
     return nodes
+
+
+def created_nodes(
+    export: NsysFile, condition: str = "1", values: tuple[int, ...] = ()
+) -> dict[str, Int64s]:
+    """The graph nodes that were created or cloned; originalGraphNodeId is 0 for no clone.
+
+    Args:
+        export: the export.
+        condition: SQL, which rows.
+        values: what its question marks stand for.
+    """
+    wanted = {"start": 0, "graphNodeId": 0, "originalGraphNodeId": 0, "globalTid": 0}
+    table = _node_table(export)
+    if not table:
+        return {name: np.empty(0, np.int64) for name in wanted}
+    found = export.integers(table, wanted, condition, values)
+    itself = found["originalGraphNodeId"] == found["graphNodeId"]
+    found["originalGraphNodeId"] = np.where(itself, 0, found["originalGraphNodeId"])
+    return found
 
 
 def nsys_lacks(path: Path, pid: int) -> tuple[str, ...]:
@@ -106,7 +125,7 @@ def nsys_lacks(path: Path, pid: int) -> tuple[str, ...]:
                 "the nsys report has no clock marks of spark-prof: its times are placed by the "
                 "start of its session, and how far the clocks drifted apart since is unknown"
             )
-        lacks += _diagnostics(export, pid)
+        lacks += diagnostics(export, pid)
     return tuple(lacks)
 
 
@@ -115,14 +134,14 @@ def _node_table(export: NsysFile) -> str:
     return next((table for table in _NODE_TABLES if export.has(table, *columns)), "")
 
 
-def _diagnostics(export: NsysFile, pid: int) -> list[str]:
-    """Nsys's own warnings about this process or about all of them."""
+def diagnostics(export: NsysFile, pid: int | None = None) -> list[str]:
+    """Nsys's own warnings about a process or about all of them; None for those about any."""
     if not export.has("DIAGNOSTIC_EVENT", "severity", "text", "globalPid"):
         return []
     sql = (
         "SELECT DISTINCT substr(CAST(text AS TEXT), 1, ?) FROM DIAGNOSTIC_EVENT "
-        "WHERE severity BETWEEN ? AND ? AND (globalPid <= 0 OR globalPid IS NULL"
+        "WHERE severity BETWEEN ? AND ? AND (? OR globalPid <= 0 OR globalPid IS NULL"
         f" OR (globalPid >> {PROCESS_SHIFT}) & {ID_MASK} IN (0, ?)) LIMIT ?"
     )
-    values = (_LONGEST_DIAGNOSTIC, _WARNING, _WORST, pid, _MOST_DIAGNOSTICS)
+    values = (_LONGEST_DIAGNOSTIC, _WARNING, _WORST, pid is None, pid, _MOST_DIAGNOSTICS)
     return [f"nsys: {' '.join(str(text).split())}" for (text,) in export.rows(sql, values)]

@@ -1,72 +1,158 @@
-"""Reads the NVTX ranges of one process from an SQLite export of Nsight Systems.
+"""Finds the module of the model that each launch of an nsys export was made for.
 
-Event types: ENUM_NSYS_EVENT_TYPE of the exports. Push/pop ranges of one thread and domain are
-nested; start/end ranges need not be, and may end on another thread.
+Push/pop ranges of one thread are nested. Those that name modules are followed from stretch to
+stretch; what is open at the end of one goes on into the next.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.traces.readers.nsys_clock import read_clock
-from spark_prof.traces.readers.nsys_file import ID_MASK, PROCESS_SHIFT, NsysFile, open_export
+from spark_prof.traces.scopes import NO_SCOPE, Scopes, enclosing, innermost
 
-__all__ = ["nsys_ranges"]
+__all__ = ["ModuleRanges", "ScopeWalk", "groups"]
 
-_PUSH_POP, _START_END, _DOMAIN = 59, 60, 75
-_COLUMNS = ["name", "domain", "nested", "start_ns", "end_ns", "thread"]
+Int64s = npt.NDArray[np.int64]
+
+_DEEPEST = 256
+"""Ranges nested deeper are of no model; what they would name stays with what is around them."""
 
 
-def nsys_ranges(path: Path, pid: int, start_ns: int, end_ns: int) -> pd.DataFrame:
-    """The ranges of a process that began between two moments, in order of their start.
+@dataclass(frozen=True)
+class ModuleRanges:
+    """Ranges of one process that name modules, in order of their start.
 
-    Columns: name, domain (empty for the default one), nested (push/pop), start_ns, end_ns, thread.
-    A range that never ended is left out.
-
-    Raises:
-        CommandError: it is no whole export, or does not say when its session started.
+    Attributes:
+        start: ns.
+        end: ns.
+        thread: the thread.
+        name: the number of its name in the list that the walk was given.
     """
-    with open_export(path) as export:
-        if not export.has("NVTX_EVENTS", "start", "end", "eventType", "text", "globalTid"):
-            return pd.DataFrame(columns=_COLUMNS)
-        clock = read_clock(export)
-        domains = _domains(export, pid)
-        domain = "n.domainId" if export.has("NVTX_EVENTS", "domainId") else "0"
-        text, join = export.event_text()
-        sql = (
-            f"SELECT {text}, {domain}, n.eventType, n.start, n.end, n.globalTid & {ID_MASK} "
-            f"FROM NVTX_EVENTS n {join} WHERE n.eventType IN ({_PUSH_POP}, {_START_END}) "
-            f"AND n.end IS NOT NULL AND (n.globalTid >> {PROCESS_SHIFT}) & {ID_MASK} = ? "
-            "AND n.start BETWEEN ? AND ? ORDER BY n.start"
-        )
-        values = (pid, clock.from_epoch(start_ns), clock.from_epoch(end_ns))
-        rows = list(export.rows(sql, values))
-        starts, ends, threads = (
-            np.array([row[place] for row in rows], np.int64) for place in (3, 4, 5)
-        )
-        return pd.DataFrame(
-            {
-                "name": [str(row[0] or "") for row in rows],
-                "domain": [domains.get(row[1], "") for row in rows],
-                "nested": [row[2] == _PUSH_POP for row in rows],
-                "start_ns": clock.to_epoch(starts),
-                "end_ns": clock.to_epoch(ends),
-                "thread": threads,
-            },
-            columns=_COLUMNS,
-        )
+
+    start: Int64s
+    end: Int64s
+    thread: Int64s
+    name: Int64s
 
 
-def _domains(export: NsysFile, pid: int) -> dict[object, str]:
-    """The names of the process's domains, by their number; a domain is created like an event."""
-    if not export.has("NVTX_EVENTS", "domainId"):
-        return {}
-    text, join = export.event_text()
-    sql = (
-        f"SELECT n.domainId, {text} FROM NVTX_EVENTS n {join} WHERE n.eventType = {_DOMAIN} "
-        f"AND (n.globalTid >> {PROCESS_SHIFT}) & {ID_MASK} = ?"
-    )
-    return {number: str(name or "") for number, name in export.rows(sql, (pid,))}
+@dataclass(frozen=True)
+class _Stack:
+    """The ranges of one thread that matter in a stretch, as `scopes.enclosing` wants them."""
+
+    start: Int64s
+    end: Int64s
+    scope: Int64s
+    parents: Int64s
+
+
+class ScopeWalk:
+    """Follows the ranges of one process through its stretches, in order of time.
+
+    Args:
+        scopes: the tree to which it adds what it finds.
+        names: names of modules by their number; it may grow meanwhile.
+    """
+
+    def __init__(self, scopes: Scopes, names: list[str]) -> None:
+        self._scopes, self._names = scopes, names
+        self._stacks: dict[int, _Stack] = {}
+
+    def advance(self, ranges: ModuleRanges, begin: int) -> Int64s:
+        """Goes on to the next stretch.
+
+        Args:
+            ranges: those that begin in it.
+            begin: when it begins, ns.
+
+        Returns:
+            The scope of each range.
+        """
+        scope = np.full(len(ranges.start), NO_SCOPE, np.int64)
+        before, self._stacks = self._stacks, {}
+        for thread, stack in before.items():
+            open_ = np.flatnonzero(stack.end > begin)
+            if len(open_):
+                start, end = stack.start[open_], stack.end[open_]
+                self._stacks[thread] = _Stack(start, end, stack.scope[open_], enclosing(start, end))
+        for thread, rows in groups(ranges.thread):
+            scope[rows] = self._enter(thread, ranges, rows)
+        return scope
+
+    def at(self, threads: Int64s, times: Int64s) -> Int64s:
+        """The scope that was open on a thread at a time in this stretch."""
+        found = np.full(len(times), NO_SCOPE, np.int64)
+        for thread, rows in groups(threads):
+            stack = self._stacks.get(thread)
+            if stack is not None:
+                place = innermost(stack.start, stack.end, stack.parents, times[rows])
+                found[rows] = np.where(place >= 0, stack.scope[place], NO_SCOPE)
+        return found
+
+    def _enter(self, thread: int, ranges: ModuleRanges, rows: Int64s) -> Int64s:
+        rows_start, rows_end = ranges.start[rows], ranges.end[rows]
+        tied = (rows_start[1:] == rows_start[:-1]) & (rows_end[1:] > rows_end[:-1])
+        order = np.lexsort((-rows_end, rows_start)) if tied.any() else np.arange(len(rows))
+        start, end, name = rows_start[order], rows_end[order], ranges.name[rows][order]
+        known = np.empty(0, np.int64)
+        open_ = self._stacks.get(thread)
+        if open_ is not None:
+            start, end = np.append(open_.start, start), np.append(open_.end, end)
+            known = open_.scope
+        parents = enclosing(start, end)
+        scope = self._named(parents, known, name)
+        self._stacks[thread] = _Stack(start, end, scope, parents)
+        found = np.empty(len(rows), np.int64)
+        found[order] = scope[len(known) :]
+        return found
+
+    def _named(self, parents: Int64s, known: Int64s, name: Int64s) -> Int64s:
+        """The scope of each range: those of the open ones are known, the rest follow by depth."""
+        scope = np.append(known, np.full(len(name), NO_SCOPE, np.int64))
+        names = np.append(np.zeros(len(known), np.int64), name)
+        done = np.zeros(len(scope), bool)
+        done[: len(known)] = True
+        left = np.arange(len(known), len(scope))
+        for _ in range(_DEEPEST):
+            parent = parents[left]
+            ready = (parent < 0) | done[parent]
+            rows, parent = left[ready], parent[ready]
+            if not len(rows):
+                break
+            above = np.where(parent >= 0, scope[parent], NO_SCOPE)
+            codes, pairs = pd.factorize((above + 1) * len(self._names) + names[rows])
+            numbers = [divmod(int(pair), len(self._names)) for pair in pairs]
+            scope[rows] = np.array(
+                [self._scopes.child(over - 1, self._names[number]) for over, number in numbers],
+                np.int64,
+            )[codes]
+            done[rows] = True
+            left = left[~ready]
+        parents = parents.copy()
+        while len(left):
+            over = parents[left]
+            reached = done[over]
+            scope[left[reached]] = scope[over[reached]]
+            done[left[reached]] = True
+            left, over = left[~reached], over[~reached]
+            parents[left] = parents[over]
+        return scope
+
+
+def groups(keys: Int64s) -> Iterator[tuple[int, Int64s]]:
+    """Each key with the rows that have it, in order."""
+    codes, unique = pd.factorize(keys)
+    if len(unique) < 2:
+        if not len(unique):
+            return
+        yield int(unique[0]), np.arange(len(keys))
+        return
+    # Numbers of 16 bits are sorted without comparing them.
+    order = np.argsort(codes.astype(np.uint16) if len(unique) < 1 << 16 else codes, kind="stable")
+    edges = np.cumsum(np.bincount(codes, minlength=len(unique)))
+    for key, first, last in zip(unique, [0, *edges[:-1]], edges, strict=True):
+        yield int(key), order[first:last]

@@ -1,0 +1,215 @@
+"""Reads an nsys export once from end to end, and leaves its events in buckets of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_prof.traces.readers.nsys_buckets import Buckets, bounds_of
+from spark_prof.traces.readers.nsys_clock import MARK
+from spark_prof.traces.readers.nsys_columns import TEXT, Chunk, batches, chunks, some_starts
+from spark_prof.traces.readers.nsys_file import (
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    OVERHEADS,
+    PROCESS_SHIFT,
+    RUNTIME,
+    NsysFile,
+)
+from spark_prof.traces.readers.nsys_texts import decoded
+from spark_prof.traces.readers.nsys_work import GPU_COLUMNS
+
+__all__ = ["LATEST_NS", "NESTED", "NVTX", "OPEN", "RANGES", "Scan", "scan_export"]
+
+Int64s = npt.NDArray[np.int64]
+
+NVTX = "NVTX_EVENTS"
+
+NESTED = (59, 70)
+"""NVTX_EVENTS.eventType of push/pop ranges, which lie inside each other."""
+
+RANGES = (*NESTED, 60, 71)
+"""And of start/end ranges, which may lie anyhow."""
+
+_DOMAIN = 75
+LATEST_NS = 1 << 60
+"""Times beyond this, in ns from the session's start, are damage."""
+
+OPEN = 1 << 61
+"""The end of a range that had not ended when the recording did."""
+
+_ROUNDING_NS = 1_000_000
+"""By so much work may seem to start before its launch: then it is not in a bucket before it."""
+
+_READERS = 2
+"""Threads that read; more than two only wait for each other in SQLite."""
+
+_COLUMNS: Mapping[str, Mapping[str, int]] = {
+    RUNTIME: {"start": -OPEN, "end": -OPEN, "globalTid": 0, "correlationId": -1, "nameId": -1},
+    NVTX: {
+        "start": -OPEN, "end": OPEN, "eventType": 0, "globalTid": 0, "domainId": 0, "textId": -1,
+        TEXT: 0,
+    },
+    **{table: dict(GPU_COLUMNS[table]) | {"start": -OPEN, "end": -OPEN, "globalPid": 0}
+       for table in (KERNEL, MEMCPY, MEMSET, GRAPH)},
+    **{table: {"start": -OPEN, "end": -OPEN, "globalTid": 0, "nameId": -1} for table in OVERHEADS},
+}  # fmt: skip
+_WORK = (KERNEL, MEMCPY, MEMSET, GRAPH)
+
+
+@dataclass
+class Scan:
+    """What one reading found; processes are global ids without their thread.
+
+    Attributes:
+        devices: the GPUs that each process used, by process.
+        callers: processes that called CUDA.
+        domains: the text of each NVTX domain, by process and number.
+        domain_ids: its number in the table of strings where it has no text of its own.
+        marks: how many marks there are.
+        last_ns: the latest end.
+        rows: how many events each table has.
+        impossible: how many events had times that cannot be, by table.
+        endless: ranges that had not ended.
+    """
+
+    devices: dict[int, set[int]] = field(default_factory=dict)
+    callers: set[int] = field(default_factory=set)
+    domains: dict[tuple[int, int], str] = field(default_factory=dict)
+    domain_ids: dict[tuple[int, int], int] = field(default_factory=dict)
+    marks: int = 0
+    last_ns: int = -OPEN
+    rows: dict[str, int] = field(default_factory=dict)
+    impossible: dict[str, int] = field(default_factory=dict)
+    endless: int = 0
+
+    def join(self, other: Scan) -> Scan:
+        """Both together; what is said twice counts as this one says it."""
+        for process, devices in other.devices.items():
+            self.devices[process] = devices | self.devices.get(process, set())
+        self.callers |= other.callers
+        self.domains = other.domains | self.domains
+        self.domain_ids = other.domain_ids | self.domain_ids
+        self.marks += other.marks
+        self.last_ns = max(self.last_ns, other.last_ns)
+        for counts, more in ((self.rows, other.rows), (self.impossible, other.impossible)):
+            for table, count in more.items():
+                counts[table] = counts.get(table, 0) + count
+        self.endless += other.endless
+        return self
+
+
+def scan_export(export: NsysFile, folder: Path, bucket_rows: int) -> tuple[Scan, Buckets]:
+    """Reads every event of an export into buckets.
+
+    Args:
+        export: the export.
+        folder: an empty folder for the buckets.
+        bucket_rows: about how many events make a bucket.
+
+    Raises:
+        CommandError: the export is damaged, or the folder cannot hold its events.
+    """
+    tables = [table for table in _COLUMNS if export.has(table, "start", "end", *_owner(table))]
+    overheads = [table for table in tables if table in OVERHEADS and export.count(table)]
+    tables = [table for table in tables if table not in OVERHEADS] + overheads[:1]
+    work = [chunk for table in tables for chunk in _chunks(export, table)]
+    buckets = Buckets(
+        folder, bounds_of(_samples(export, work), sum(c.rows for c in work), bucket_rows)
+    )
+
+    def read(number: int) -> Scan:
+        found = Scan()
+        for batch in batches(export.path, work[number]):
+            _keep(batch, work[number].table, number, found, buckets)
+        return found
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        return reduce(Scan.join, pool.map(read, range(len(work))), Scan()), buckets
+
+
+def _owner(table: str) -> list[str]:
+    return ["globalPid" if table in _WORK else "globalTid"] + ["eventType"] * (table == NVTX)
+
+
+def _chunks(export: NsysFile, table: str) -> list[Chunk]:
+    wanted = f"eventType IN {(MARK, _DOMAIN, *RANGES)}" if table == NVTX else "1"
+    return chunks(export, table, _COLUMNS[table], wanted)
+
+
+def _samples(export: NsysFile, work: list[Chunk]) -> Int64s:
+    """Starts of rows, a table's as often as stands for its share of all rows."""
+    rows: dict[str, int] = {}
+    for chunk in work:
+        rows[chunk.table] = rows.get(chunk.table, 0) + chunk.rows
+    found = []
+    for table, count in rows.items():
+        starts = np.array(some_starts(export, table), np.int64)
+        share = max(1, 4096 * count // (sum(rows.values()) * max(1, len(starts))))
+        found.append(np.repeat(starts, share))
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _keep(batch: pa.RecordBatch, table: str, chunk: int, found: Scan, buckets: Buckets) -> None:
+    """Puts a batch's events into their buckets, and notes what is said about the whole."""
+    if table == NVTX:
+        batch = _set_aside(batch, found)
+    start, end = (batch[name].to_numpy() for name in ("start", "end"))
+    possible = (start > -LATEST_NS) & (start < LATEST_NS) & (end >= start)
+    possible &= (end < LATEST_NS) | (end == OPEN)
+    if not possible.all():
+        lost = len(start) - int(possible.sum())
+        found.impossible[table] = found.impossible.get(table, 0) + lost
+        batch, end = batch.filter(pa.array(possible)), end[possible]
+    if not batch.num_rows:
+        return
+    found.rows[table] = found.rows.get(table, 0) + batch.num_rows
+    ended = end[end != OPEN] if table == NVTX else end
+    found.endless += len(end) - len(ended)
+    if len(ended):
+        found.last_ns = max(found.last_ns, int(ended.max()))
+    if table in _WORK:
+        _note_devices(batch, found)
+    elif table == RUNTIME:
+        owner = pc.unique(pc.shift_right(batch["globalTid"], PROCESS_SHIFT))
+        found.callers |= set(owner.to_pylist())
+    buckets.add(table, chunk, batch, _ROUNDING_NS if table in _WORK else 0)
+
+
+def _set_aside(batch: pa.RecordBatch, found: Scan) -> pa.RecordBatch:
+    """Takes out the rows that name domains; a mark ends where it begins."""
+    event = batch["eventType"].to_numpy()
+    if (event == _DOMAIN).any():
+        named = batch.filter(pa.array(event == _DOMAIN))
+        for owner, domain, text, number in zip(
+            named["globalTid"].to_pylist(), named["domainId"].to_pylist(),
+            decoded(named[TEXT]), named["textId"].to_pylist(), strict=True,
+        ):  # fmt: skip
+            key = (owner >> PROCESS_SHIFT, domain)
+            found.domains.setdefault(key, text)
+            if not text:
+                found.domain_ids.setdefault(key, number)
+        batch = batch.filter(pa.array(event != _DOMAIN))
+        event = event[event != _DOMAIN]
+    if (event == MARK).any():
+        marks = event == MARK
+        ends = np.where(marks, batch["start"].to_numpy(), batch["end"].to_numpy())
+        batch = batch.set_column(batch.schema.get_field_index("end"), "end", pa.array(ends))
+        found.marks += int(marks.sum())
+    return batch
+
+
+def _note_devices(batch: pa.RecordBatch, found: Scan) -> None:
+    pairs = pa.table({name: batch[name] for name in ("globalPid", "deviceId")})
+    for row in pairs.group_by(["globalPid", "deviceId"]).aggregate([]).to_pylist():
+        found.devices.setdefault(row["globalPid"] >> PROCESS_SHIFT, set()).add(row["deviceId"])

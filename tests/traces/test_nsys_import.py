@@ -1,0 +1,281 @@
+"""Whole exports of nsys: every process with its kernels, launches, ranges and graphs."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.foreign import Foreign, Window
+from spark_prof.traces.readers.nsys_import import nsys_export
+from spark_prof.traces.readers.nsys_work import WHOLE_GRAPH
+from tests.nsys_files import (
+    BEGUN,
+    GRAPH,
+    KERNEL,
+    PID,
+    RUNTIME,
+    TABLES,
+    THREAD,
+    Export,
+    global_pid,
+    global_tid,
+)
+
+REAL = Path(__file__).parents[3] / "shared" / "traces" / "nsys"
+
+
+def model_name(name: str) -> bool:
+    return name.startswith("model")
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., tuple[Foreign, list[Window]]]:
+    def read(export: Export | Path, **options: int) -> tuple[Foreign, list[Window]]:
+        path = export if isinstance(export, Path) else export.write(tmp_path / "export.sqlite")
+        foreign = nsys_export(path, model_name, **options)
+        return foreign, list(foreign.windows)
+
+    return read
+
+
+def work(foreign: Foreign, windows: list[Window]) -> list[tuple[object, ...]]:
+    """Process, name, launch time, thread and path of each kernel and copy."""
+    rows = []
+    for window in windows:
+        scopes = foreign.processes[window.process].scopes
+        names = window.trace.gpu["name"].tolist()
+        placed = zip(names, window.launch_ns, window.thread, window.scope, strict=True)
+        rows += [
+            (window.process, name, int(launch), int(thread), "/".join(scopes.path(scope)))
+            for name, launch, thread, scope in placed
+        ]
+    return rows
+
+
+def push(
+    export: Export, start: int, end: int | None, text: str, pid: int = PID, **more: object
+) -> Export:
+    row: dict[str, object] = {"eventType": 59, "text": text, "domainId": 0}
+    return export.add(
+        "NVTX_EVENTS", start=start, end=end, globalTid=global_tid(pid, THREAD), **(row | more)
+    )
+
+
+def test_a_kernel_goes_to_its_own_processs_launch(read: Callable[..., object]) -> None:
+    export = Export()
+    for pid, device in ((PID, 1), (PID + 1, 0)):
+        export.launch(100 + device, 5, pid=pid)
+        export.kernel(f"of {pid}", 200, 300, 5, pid=pid, deviceId=device)
+        push(export, 50, 150, f"model.{pid}", pid)
+    foreign, windows = read(export)
+    assert [process.facts["pid"] for process in foreign.processes] == [PID + 1, PID]
+    assert [process.rank for process in foreign.processes] == [None, None]
+    assert work(foreign, windows) == [
+        (0, f"of {PID + 1}", BEGUN + 100, THREAD, f"model.{PID + 1}"),
+        (1, f"of {PID}", BEGUN + 101, THREAD, f"model.{PID}"),
+    ]
+
+
+def test_what_names_modules(read: Callable[..., object]) -> None:
+    """Push/pop ranges of the default domain and of torch's, by text or number, and no other."""
+    export = Export()
+    push(export, 10, 900, "model")
+    push(export, 20, 890, "aten::linear")
+    push(export, 25, 880, "model.of torch, seq = 4, op_id = 77", domainId=3)
+    push(export, 30, 870, None, textId=export.text("model.registered"))
+    push(export, 40, 860, "model.of NCCL", domainId=2)
+    push(export, 50, 850, "model.started", eventType=60)
+    for number, name in ((2, "NCCL"), (3, "PyTorch")):
+        push(export, 1, None, name, eventType=75, domainId=number)
+    export.launch(100, 1).kernel("k", 200, 300, 1)
+    foreign, windows = read(export)
+    path = "model/model.of torch/model.registered"
+    assert work(foreign, windows) == [(0, "k", BEGUN + 100, THREAD, path)]
+    markers = windows[0].trace.markers
+    assert markers[["name", "domain", "nested"]].values.tolist() == [
+        ["model", "", True],
+        ["aten::linear", "", True],
+        ["model.of torch, seq = 4, op_id = 77", "PyTorch", True],
+        ["model.registered", "", True],
+        ["model.of NCCL", "NCCL", True],
+        ["model.started", "", False],
+    ]
+    calls = windows[0].calls
+    assert calls.columns.tolist() == ["scope", "start_ns", "end_ns", "thread"]
+    assert calls["start_ns"].tolist() == [BEGUN + 10, BEGUN + 25, BEGUN + 30]
+
+
+def test_a_range_that_never_ended(read: Callable[..., object]) -> None:
+    export = push(Export(), 10, None, "model").launch(100, 1).kernel("k", 200, 300, 1)
+    foreign, windows = read(export)
+    assert windows[0].trace.markers["end_ns"].tolist() == [BEGUN + 300]
+    assert work(foreign, windows)[0][-1] == "model"
+    assert "1 NVTX ranges had not ended" in foreign.lost[0]
+
+
+def random_export(seed: int) -> tuple[Export, list[tuple[object, ...]]]:
+    """A shuffled export of two processes, and what `work` shall find in it."""
+    source = random.Random(seed)
+    export, expected = Export(), []
+    for number in range(2):
+        pid, now, correlation = PID + number, 0, 1
+        for step in range(source.randint(5, 60)):
+            push(export, now, now + 1000, "model", pid)
+            for layer in range(3):
+                begun = now + 10 + layer * 300
+                push(export, begun, begun + 250, f"model.layers.{layer}", pid)
+                launched = begun + source.randint(1, 240)
+                ran = launched + source.choice((20, 500, 60_000))
+                export.launch(launched, correlation, pid=pid)
+                name = f"k{step}.{layer}"
+                export.kernel(name, ran, ran + 9, correlation, pid=pid, deviceId=number)
+                path = f"model/model.layers.{layer}"
+                expected.append((number, name, BEGUN + launched, THREAD, path))
+                export.launch(launched + 5, correlation + 1, "cudaEventRecord_v3020", pid)
+                correlation += 2
+            now += source.choice((1001, 1500, 40_000))
+    for rows in export.rows.values():
+        source.shuffle(rows)
+    return export, expected
+
+
+@pytest.mark.parametrize("bucket_rows", [1_000_000, 100, 7])
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_of_any_size_say_the_same(
+    read: Callable[..., object], seed: int, bucket_rows: int
+) -> None:
+    export, expected = random_export(seed)
+    foreign, windows = read(export, bucket_rows=bucket_rows)
+    assert Counter(work(foreign, windows)) == Counter(expected)
+    assert (len(windows) > 2) == (bucket_rows < 1000)
+    for table, rows in (("markers", "NVTX_EVENTS"), ("launches", RUNTIME)):
+        times = [t for w in windows for t in getattr(w.trace, table)["start_ns"].tolist()]
+        assert sorted(times) == sorted(BEGUN + row["start"] for row in export.rows[rows])
+    for number in range(2):
+        begun = [w.trace.markers["start_ns"] for w in windows if w.process == number]
+        assert pd.concat(begun).is_monotonic_increasing
+    assert sum(len(window.calls) for window in windows) == len(export.rows["NVTX_EVENTS"])
+    assert foreign.lost == []
+
+
+@pytest.mark.parametrize("table", ["CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS"])
+@pytest.mark.parametrize("bucket_rows", [1_000_000, 2])
+def test_graph_nodes_have_the_scope_of_their_capture(
+    read: Callable[..., object], table: str, bucket_rows: int
+) -> None:
+    export = Export()
+    export.columns["CUDA_GRAPH_EVENTS"] = TABLES["CUDA_GRAPH_NODE_EVENTS"]
+    push(export, 10, 400, "model")
+    for layer in (0, 1):
+        push(export, 100 + layer * 100, 190 + layer * 100, f"model.layers.{layer}")
+        export.node(150 + layer * 100, 11 + layer, table=table)
+        export.node(500, 21 + layer, original=11 + layer, table=table)
+        export.node(600, 31 + layer, original=21 + layer, table=table)
+    export.node(700, 41, original=42, table=table).node(700, 42, original=41, table=table)
+    push(export, 1000, 1100, "model.run").launch(1050, 9, "cudaGraphLaunch_v10000")
+    export.kernel("k0", 2000, 2010, 9, node=31).kernel("k1", 2020, 2030, 9, node=32)
+    foreign, windows = read(export, bucket_rows=bucket_rows)
+    process = foreign.processes[0]
+    nodes = process.nodes.set_index("node")
+    for layer in (0, 1):
+        for node in (11, 21, 31):
+            row = nodes.loc[node + layer]
+            assert row["original"] == 11 + layer
+            assert row["created_ns"] == BEGUN + 150 + layer * 100
+            assert process.scopes.path(row["scope"]) == ["model", f"model.layers.{layer}"]
+    assert {41, 42} <= set(nodes.index)
+    placed = [(name, path) for _, name, _, _, path in work(foreign, windows)]
+    assert placed == [("k0", "model.run"), ("k1", "model.run")]
+    gpu = pd.concat([window.trace.gpu for window in windows])
+    assert gpu["graph_node"].tolist() == [31, 32]
+
+
+def test_a_graph_that_was_traced_as_a_whole(read: Callable[..., object]) -> None:
+    export = Export().launch(10, 1, "cudaGraphLaunch_v10000")
+    export.add(
+        GRAPH, start=20, end=90, deviceId=0, streamId=7, correlationId=1, globalPid=global_pid(PID)
+    )
+    foreign, windows = read(export)
+    assert [row[1:3] for row in work(foreign, windows)] == [(WHOLE_GRAPH, BEGUN + 10)]
+    assert any("--cuda-graph-trace=node" in line for line in foreign.lost)
+
+
+def test_an_export_that_does_not_know_when_it_began(read: Callable[..., object]) -> None:
+    export = Export().launch(10, 1).kernel("k", 20, 30, 1)
+    del export.rows["TARGET_INFO_SESSION_START_TIME"]
+    foreign, windows = read(export)
+    assert windows[0].trace.gpu["start_ns"].tolist() == [20]
+    assert "session started" in foreign.lost[0]
+
+
+def test_rows_with_impossible_times_are_left_out(read: Callable[..., object]) -> None:
+    export = Export().launch(10, 1).kernel("k", 20, 30, 1)
+    export.kernel("ends first", 50, 40, 2).kernel("far", 1 << 61, (1 << 61) + 1, 3)
+    foreign, windows = read(export)
+    assert [row[1] for row in work(foreign, windows)] == ["k"]
+    assert any(line.startswith(f"2 rows of {KERNEL}") for line in foreign.lost)
+
+
+def test_processes_without_work_on_a_gpu(read: Callable[..., object]) -> None:
+    export = Export().launch(10, 1).kernel("k", 20, 30, 1).launch(10, 1, "cudaGetDevice", PID + 1)
+    foreign, _ = read(export)
+    assert [process.facts["pid"] for process in foreign.processes] == [PID]
+    assert any(line.endswith(f"left out: {PID + 1}") for line in foreign.lost)
+
+
+def test_texts_that_are_no_texts(read: Callable[..., object], tmp_path: Path) -> None:
+    path = push(Export(), 5, 15, "model").launch(10, 1).kernel("k", 20, 30, 1)
+    path = path.write(tmp_path / "x.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE NVTX_EVENTS SET text = x'6dff'")
+        connection.execute("UPDATE StringIds SET value = x'fffe' WHERE value = 'k'")
+        connection.execute(f"UPDATE {RUNTIME} SET nameId = 'no number'")
+    foreign, windows = read(path)
+    assert [row[1] for row in work(foreign, windows)] == ["\ufffd\ufffd"]
+    assert windows[0].trace.markers["name"].tolist() == ["m\ufffd"]
+
+
+@pytest.mark.parametrize("cut", [0, 100, 5000, 20_000])
+def test_a_truncated_export_is_refused(tmp_path: Path, cut: int) -> None:
+    export, _ = random_export(1)
+    whole = export.write(tmp_path / "whole.sqlite").read_bytes()
+    path = tmp_path / "cut.sqlite"
+    path.write_bytes(whole[:cut])
+    with pytest.raises(CommandError, match=r"cut\.sqlite"):
+        list(nsys_export(path, model_name).windows)
+    assert path.read_bytes() == whole[:cut]
+
+
+def test_an_export_without_cuda(tmp_path: Path) -> None:
+    path = push(Export(), 1, 2, "model").write(tmp_path / "x.sqlite")
+    with pytest.raises(CommandError, match="no CUDA work"):
+        nsys_export(path, model_name)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the folder shared/traces is not there")
+def test_kernels_of_a_real_export_join_the_launches_of_their_process(
+    read: Callable[..., object],
+) -> None:
+    foreign, windows = read(REAL / "mfu_2gpu_before.sqlite")
+    kernels = [(w.trace.gpu["kind"] == "kernel").to_numpy() for w in windows]
+    joined = sum(int((w.launch_ns[k] >= 0).sum()) for w, k in zip(windows, kernels, strict=True))
+    assert (sum(int(k.sum()) for k in kernels), joined) == (4010, 3986)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the folder shared/traces is not there")
+def test_facts_of_a_real_export(read: Callable[..., object]) -> None:
+    foreign, windows = read(REAL / "mock.sqlite")
+    gpu = foreign.processes[0].facts["gpu"]
+    assert (gpu["name"], gpu["compute_capability"]) == ("NVIDIA GeForce RTX 3080", "8.6")
+    assert gpu["vendor"] == "NVIDIA"
+    assert foreign.processes[0].facts["nsys"] == "2026.1.1.204"
+    assert len(windows[0].trace.gpu) == 3
+    assert (np.diff(windows[0].trace.gpu["start_ns"]) >= 0).all()
