@@ -146,7 +146,7 @@ def _lost(found: Collected, window: Window, launches: Launches, by_operator: int
     """What the trace lacks, one line each."""
     gpu = window.trace.gpu
     orphans = int((launches.of_gpu < 0).sum())
-    names = [name.lower() for name in found.names]
+    names = [name.lower() for name in found.texts]
     graph = np.array(["graphlaunch" in name for name in names], bool)
     api_name = np.append(found.api.column("name"), -1)[launches.of_gpu]
     replayed = int((np.append(graph, False)[api_name] & (launches.of_gpu >= 0)).sum())

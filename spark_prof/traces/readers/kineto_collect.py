@@ -22,6 +22,7 @@ from spark_prof.traces.readers.kineto_rows import (
     InexactTimesError,
     Numbered,
     Rows,
+    plain_text,
 )
 
 __all__ = ["DRIVER", "GPU_KINDS", "Collected", "collect"]
@@ -50,6 +51,7 @@ class Collected:
     Attributes:
         names: the names and categories that rows give the number of.
         threads: the pairs of process and thread that they give the number of.
+        texts: what the numbers of names stand for.
         base_ns: what times count from, ns since the epoch.
         around: what the trace says beside its events.
         bare: whether it is a list of events with nothing around it.
@@ -60,6 +62,7 @@ class Collected:
 
     names: Numbered = field(default_factory=Numbered)
     threads: Numbered = field(default_factory=Numbered)
+    texts: list[str] = field(default_factory=list)
     base_ns: int = 0
     around: dict[str, Any] = field(default_factory=dict)
     bare: bool = False
@@ -118,6 +121,7 @@ def _collect(path: Path, is_module: Callable[[str], bool], exact: bool) -> Colle
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         reason = str(error).replace("\n", " ")
         raise CommandError(f"{path} is not a whole Kineto trace ({reason})") from error
+    found.texts = [plain_text(name) for name in found.names]
     found.unmatched += sorter.still_open()
     found.damaged, found.repaired = decode.damaged, decode.repaired > 0
     return found

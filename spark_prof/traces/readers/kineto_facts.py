@@ -9,6 +9,7 @@ import numpy as np
 
 from spark_prof.traces.readers.kineto_collect import Collected
 from spark_prof.traces.readers.kineto_launches import Launches
+from spark_prof.traces.readers.kineto_rows import plain_text
 
 __all__ = ["RANK_NAMES", "is_amd", "process_facts", "rank_of"]
 
@@ -18,7 +19,7 @@ RANK_NAMES: tuple[tuple[str, str, int], ...] = (
     (r"-TP-(\d{1,5})(?!.*-(?:DP|PP)-[1-9])(?!\d)", "1767189312-TP-5-DP-0.trace.json.gz", 5),
     (r"(?<![a-z])tp[-_]?(\d{1,5})(?!\d)(?<!dp\d_pp\d_tp\d)", "bench-tp2.json", 2),
     (r"(?<![a-z])worker[-_]?(\d{1,5})(?!\d)", "worker7_step_12.1694128201545.pt.trace.json", 7),
-    (r"[_-](\d{1,3})(?:\.pt)?(?:\.trace)?\.json", "trace_4.json.gz", 4),
+    (r"_(\d{1,3})(?:\.pt)?(?:\.trace)?\.json", "trace_4.json.gz", 4),
 )
 """How file names tell a rank: pattern, an example, and the rank that it tells."""
 
@@ -39,9 +40,8 @@ def rank_of(found: Collected, file_name: str) -> int | None:
 
 def is_amd(found: Collected) -> bool:
     """Whether it ran on an AMD GPU: its API is HIP's, or the device says so."""
-    names = list(found.names)
     calls = np.unique(found.api.column("name")).tolist()
-    return any(names[number].startswith("hip") for number in calls) or _name(
+    return any(found.texts[number].startswith("hip") for number in calls) or _name(
         _device(found)
     ).startswith(_AMD)
 
@@ -63,8 +63,7 @@ def process_facts(found: Collected, launches: Launches) -> dict[str, Any]:
     for key, field in (("numSms", "multiprocessors"), ("totalGlobalMem", "memory_bytes")):
         if isinstance(device.get(key), int):
             gpu[field] = device[key]
-    names = list(found.names)
-    calls = [names[number] for number in np.unique(found.api.column("name")).tolist()]
+    calls = [found.texts[number] for number in np.unique(found.api.column("name")).tolist()]
     if amd:
         gpu["vendor"] = "AMD"
     elif gpu.get("name", "").startswith(_NVIDIA) or any(c.startswith("cu") for c in calls):
@@ -96,7 +95,7 @@ def _device(found: Collected) -> dict[str, Any]:
 
 def _name(device: dict[str, Any]) -> str:
     name = device.get("name")
-    return name if isinstance(name, str) else ""
+    return plain_text(name) if isinstance(name, str) else ""
 
 
 def _process(found: Collected, launches: Launches) -> int | None:

@@ -20,10 +20,10 @@ def gpu_frame(found: Collected) -> pd.DataFrame:
     """What ran on the GPU, in the order of the file."""
     rows = found.gpu
     shapes = [",".join(map(str, shape[:3])) for shape in rows.shapes]
-    kinds = [GPU_KINDS.get(name, "") for name in found.names]
+    kinds = [GPU_KINDS.get(name, "") for name in found.texts]
     return pd.DataFrame(
         {
-            "name": _texts(rows.column("name"), list(found.names)),
+            "name": _texts(rows.column("name"), found.texts),
             "kind": _texts(rows.column("category"), kinds),
             **_times(rows, found.base_ns),
             "device": rows.column("device"),
@@ -45,7 +45,7 @@ def launch_frame(found: Collected, rows: Int64s) -> pd.DataFrame:
     times = _times(found.api, found.base_ns)
     return pd.DataFrame(
         {
-            "name": _texts(found.api.column("name")[rows], list(found.names)),
+            "name": _texts(found.api.column("name")[rows], found.texts),
             "start_ns": times["start_ns"][rows],
             "end_ns": times["end_ns"][rows],
             "thread": thread_numbers(found)[found.api.column("thread")[rows]],
@@ -59,7 +59,7 @@ def marker_frame(found: Collected) -> pd.DataFrame:
     rows = found.annotations
     return pd.DataFrame(
         {
-            "name": _texts(rows.column("name"), list(found.names)),
+            "name": _texts(rows.column("name"), found.texts),
             "domain": _texts(np.zeros(len(rows), np.int64), [""]),
             **_times(rows, found.base_ns),
             "thread": thread_numbers(found)[rows.column("thread")],
@@ -69,7 +69,7 @@ def marker_frame(found: Collected) -> pd.DataFrame:
 
 def overhead_frame(found: Collected) -> pd.DataFrame:
     """What the profiler itself cost."""
-    names = _texts(found.overhead.column("name"), list(found.names))
+    names = _texts(found.overhead.column("name"), found.texts)
     return pd.DataFrame({"name": names, **_times(found.overhead, found.base_ns)})
 
 
@@ -82,7 +82,7 @@ def operator_frame(found: Collected, all_of_them: bool) -> pd.DataFrame:
     own = stretches(threads[chosen], times["start_ns"][chosen], times["end_ns"][chosen])
     return pd.DataFrame(
         {
-            "name": _texts(rows.column("name")[own.operator], list(found.names)),
+            "name": _texts(rows.column("name")[own.operator], found.texts),
             "start_ns": own.start_ns,
             "end_ns": own.end_ns,
             "part": own.part,

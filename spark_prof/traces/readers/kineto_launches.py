@@ -40,11 +40,10 @@ def find_launches(found: Collected) -> Launches:
     A driver call inside a runtime call with the same number is no launch of its own. Where a
     number was used again, work belongs to the latest call before it.
     """
-    names = list(found.names)
     numbers = found.api.column("correlation")
     started = np.isin(numbers, found.gpu.column("correlation")) & (numbers >= 0)
-    words = [any(word in name.lower() for word in _WORDS) for name in names]
-    kernels = np.array(["launch" in name.lower() for name in names], bool)
+    words = [any(word in name.lower() for word in _WORDS) for name in found.texts]
+    kernels = np.array(["launch" in name.lower() for name in found.texts], bool)
     api_name = found.api.column("name")
     chosen = started | np.array(words, bool)[api_name]
     driver = found.api.column("category") == found.names.get(DRIVER, -1)

@@ -20,7 +20,7 @@ from spark_prof.traces.readers.kineto_events import (
     decode_arguments,
 )
 
-__all__ = ["GpuRows", "HostRows", "InexactTimesError", "Numbered", "Rows"]
+__all__ = ["GpuRows", "HostRows", "InexactTimesError", "Numbered", "Rows", "plain_text"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -41,6 +41,11 @@ class Numbered(dict[Any, int]):
     def __missing__(self, thing: Any) -> int:
         number = self[thing] = len(self)
         return number
+
+
+def plain_text(text: str) -> str:
+    """The text; half of a surrogate pair, which no file can hold, becomes a question mark."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 class Rows:
@@ -154,7 +159,12 @@ def _from_any(microseconds: Sequence[Any]) -> tuple[Int64s, npt.NDArray[np.bool_
             found = Decimal(value) if isinstance(value, (int, float, str, Decimal)) else None
         except InvalidOperation:
             found = None
-        fits = found is not None and found.is_finite() and abs(found) < _LATEST_NS // 1000
+        fits = found is not None and _is_small(found) and abs(found) < _LATEST_NS // 1000
         numbers.append(int((found * 1000).to_integral_value()) if found and fits else 0)
         good.append(fits)
     return np.array(numbers, np.int64), np.array(good, bool)
+
+
+def _is_small(number: Decimal) -> bool:
+    """Whether it can be reckoned with: no NaN, no infinity and no exponent of millions."""
+    return number.is_finite() and number.adjusted() < 20

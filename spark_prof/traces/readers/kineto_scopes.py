@@ -79,12 +79,11 @@ class Calls:
 
 def module_calls(found: Collected, scopes: Scopes, is_module: Callable[[str], bool]) -> Calls:
     """The calls of modules among the frames and annotations of a trace, times after its base."""
-    names = list(found.names)
     annotation = found.annotations.column("name")
     distinct, places = np.unique(annotation, return_inverse=True)
-    named = np.array([is_module(names[number]) for number in distinct.tolist()], bool)[places]
+    named = np.array([is_module(found.texts[number]) for number in distinct.tolist()], bool)[places]
     columns = [
         np.concatenate([found.frames.column(column), found.annotations.column(column)[named]])
         for column in ("name", "thread", "start_ns", "end_ns")
     ]
-    return Calls(scopes, columns[0], names, *columns[1:])
+    return Calls(scopes, columns[0], found.texts, *columns[1:])

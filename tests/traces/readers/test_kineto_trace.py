@@ -1,0 +1,435 @@
+"""Foreign Kineto traces written by hand: dialects, modules, launches, and what they lack."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.foreign import Foreign, Window
+from spark_prof.traces.readers.kineto import kineto_trace
+from spark_prof.traces.readers.kineto_facts import RANK_NAMES
+from tests.support import ORIGIN, THREAD, event, kernel, kineto, operator
+
+PLACES = ("nn.Module: ", "mod:")
+
+
+def names_module(name: str) -> bool:
+    return name.startswith(PLACES)
+
+
+Read = Callable[..., Foreign]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def reader(text: str | bytes, name: str = "trace.json") -> Foreign:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return kineto_trace(path, names_module)
+
+    return reader
+
+
+def window(found: Foreign) -> Window:
+    (only,) = found.windows
+    return only
+
+
+def frame(name: str, start: int, end: int, tid: Any = THREAD) -> dict[str, Any]:
+    return event("python_function", name, start, end, tid)
+
+
+def paths(found: Foreign) -> list[str]:
+    """The path of modules of each kernel, by its start."""
+    scopes = found.processes[0].scopes
+    return ["/".join(scopes.path(scope)) for scope in window(found).scope.tolist()]
+
+
+LAYERS = [
+    frame("nn.Module: Model_0", 0, 1000), frame("model.py(7): forward", 0, 1000),
+    frame("nn.Module: Layer_0", 100, 400), frame("nn.Module: Linear_0", 200, 300),
+    frame("nn.Module: Layer_1", 500, 900),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("launched", "path"),
+    [
+        (50, "Model_0"), (150, "Model_0/Layer_0"), (200, "Model_0/Layer_0/Linear_0"),
+        (300, "Model_0/Layer_0/Linear_0"), (301, "Model_0/Layer_0"), (450, "Model_0"),
+        (600, "Model_0/Layer_1"), (1001, ""),
+    ],
+)  # fmt: skip
+def test_a_kernel_belongs_to_the_module_that_launched_it(
+    read: Read, launched: int, path: str
+) -> None:
+    found = read(kineto(LAYERS, kernel("gemm", 5000, 6000, 3, launched)))
+    assert [p.replace("nn.Module: ", "") for p in paths(found)] == [path]
+
+
+def test_modules_of_another_thread_or_process_do_not_count(read: Read) -> None:
+    elsewhere = kernel("k", 5000, 6000, 3, 250)
+    elsewhere[0]["pid"] = 2
+    found = read(kineto(LAYERS, elsewhere, kernel("q", 5001, 6000, 4, 250, tid=77)))
+    assert paths(found) == ["", ""]
+
+
+def test_annotations_are_markers_and_those_of_modules_are_calls_too(read: Read) -> None:
+    found = read(
+        kineto(
+            event("user_annotation", "execute_context_0(0)_generation_1(1)", 0, 900),
+            event("user_annotation", "mod:model.layers.0", 100, 400),
+            event("gpu_user_annotation", "mod:model.layers.0", 5000, 6000, 7),
+            kernel("gemm", 5000, 6000, 3, 150),
+        )
+    )
+    seen = window(found)
+    assert seen.trace.markers["name"].tolist() == [
+        "execute_context_0(0)_generation_1(1)", "mod:model.layers.0",
+    ]  # fmt: skip
+    assert seen.calls[["start_ns", "end_ns", "thread"]].to_numpy().tolist() == [
+        [ORIGIN + 100, ORIGIN + 400, THREAD]
+    ]
+    assert paths_of(found, seen) == ["mod:model.layers.0"]
+
+
+def paths_of(found: Foreign, seen: Window) -> list[str]:
+    return ["/".join(found.processes[0].scopes.path(scope)) for scope in seen.scope.tolist()]
+
+
+def test_a_frame_is_asked_about_only_where_it_may_be_a_module(tmp_path: Path) -> None:
+    asked: list[str] = []
+    path = tmp_path / "trace.json"
+    path.write_text(kineto(LAYERS, LAYERS))
+    kineto_trace(path, lambda name: bool(asked.append(name)))
+    assert sorted(asked) == sorted({e["name"] for e in LAYERS if "nn." in e["name"]})
+
+
+def test_a_kernel_without_a_launch_has_its_module_from_the_operator(read: Read) -> None:
+    op = operator("aten::mm", 250, 280)
+    op["args"] = {"External id": 9}
+    orphan = event("kernel", "gemm", 5000, 6000, 7, correlation=3, **{"External id": 9})
+    other = event("kernel", "gemm", 7000, 8000, 7, correlation=4, **{"External id": 10})
+    found = read(kineto(LAYERS, op, orphan, other))
+    seen = window(found)
+    assert paths_of(found, seen)[0].endswith("Linear_0")
+    assert seen.launch_ns.tolist() == [-1, -1]
+    assert seen.scope.tolist()[1] == -1
+    assert found.lost == [
+        "2 kernels and copies have no launch in the trace; 1 of them have their module from the "
+        "operator with the same External id"
+    ]
+
+
+def test_a_driver_call_inside_the_runtime_call_is_no_launch(read: Read) -> None:
+    found = read(
+        kineto(
+            event("cuda_driver", "cuLaunchKernel", 20, 30, correlation=3),
+            event("cuda_runtime", "cudaLaunchKernel", 10, 40, correlation=3),
+            event("kernel", "gemm", 100, 200, 7, correlation=3),
+        )
+    )
+    seen = window(found)
+    assert seen.trace.launches["name"].tolist() == ["cudaLaunchKernel"]
+    assert seen.launch_ns.tolist() == [ORIGIN + 10]
+    assert found.lost == []
+
+
+def test_a_number_that_is_used_again_belongs_to_the_latest_launch(read: Read) -> None:
+    found = read(
+        kineto(
+            kernel("a", 100, 200, 3, 50), kernel("b", 500, 600, 3, 400), kernel("c", 10, 20, 4, 30)
+        )
+    )
+    seen = window(found)
+    assert dict(zip(seen.trace.gpu["name"], seen.launch_ns - ORIGIN, strict=True)) == {
+        "c": 30, "a": 50, "b": 400,
+    }  # fmt: skip
+    assert len(found.lost) == 1
+    assert "1 correlation numbers belong to several launches" in found.lost[0]
+
+
+def test_what_a_graph_replays_says_no_layer(read: Read) -> None:
+    graph = kernel("a", 100, 200, 3, 50, api="cudaGraphLaunch")
+    found = read(kineto(graph, event("kernel", "b", 200, 300, 7, correlation=3)))
+    assert found.lost == ["2 kernels ran in CUDA graphs: the replay of a graph carries no layer"]
+
+
+def test_rows_are_in_the_order_of_time_and_keep_their_launch(read: Read) -> None:
+    chosen = random.Random(4)
+    starts = chosen.sample(range(10_000, 90_000), 300)
+    events = [kernel(f"k{s}", s, s + 5, 1 + i, s - 5_000) for i, s in enumerate(starts)]
+    seen = window(read(kineto(*events)))
+    assert seen.trace.gpu["name"].tolist() == [f"k{s}" for s in sorted(starts)]
+    assert (seen.launch_ns - ORIGIN).tolist() == [s - 5_000 for s in sorted(starts)]
+
+
+EVENTS = [e for e in LAYERS] + kernel("gemm", 5000, 6000, 3, 250) + [  # noqa: C416
+    event("user_annotation", 'a "quoted" {name}, {"ph": [', 10, 20),
+    event("cpu_op", "aten::mm", 240, 290, **{"Input Dims": [[1, 2], [3, {"name": "x"}]]}),
+]  # fmt: skip
+
+LAYOUTS = {
+    "compact": lambda document: json.dumps(document, separators=(",", ":")),
+    "spaced": json.dumps,
+    "pretty": lambda document: json.dumps(document, indent=4),
+    "tabs": lambda document: json.dumps(document, indent="\t"),
+    "sorted": lambda document: json.dumps(document, sort_keys=True, indent=1),
+    "lines": lambda document: json.dumps(document).replace('}, {"ph"', '}\r\n,\r\n{ "ph"'),
+    "mark": lambda document: "\ufeff" + json.dumps(document),
+}
+
+
+def summary(found: Foreign) -> list[Any]:
+    seen = window(found)
+    trace = seen.trace
+    frames = (trace.gpu, trace.launches, trace.markers, seen.calls)
+    return [f.astype(object).to_numpy().tolist() for f in frames] + [found.lost]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layout_of_the_text_does_not_matter(read: Read, layout: str) -> None:
+    document = {
+        "deviceProperties": [{"id": 0, "name": "G"}, {"id": 1, "name": "H"}],
+        "traceEvents": EVENTS * 40, "baseTimeNanoseconds": ORIGIN,
+        "later": [{"name": "x", "list": [1, {"ph": "X"}, {"name": "]}"}]}, {"name": "y"}],
+    }  # fmt: skip
+    assert summary(read(LAYOUTS[layout](document))) == summary(
+        read(kineto(EVENTS * 40, deviceProperties=document["deviceProperties"]))
+    )
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_bare_list_of_events(read: Read, wrapped: bool) -> None:
+    text = json.dumps(EVENTS)
+    seen = window(read(f" {text}\n" if wrapped else text))
+    assert seen.trace.gpu["start_ns"].tolist() == [5000]
+
+
+def test_the_dialect_of_2021(read: Read) -> None:
+    found = read(
+        json.dumps(
+            {
+                "traceEvents": [
+                    event("Operator", "aten::conv2d", 100, 900, "5555", **{"External id": 8}),
+                    event("Runtime", "cudaLaunchKernel", 200, 300, "5555", correlation=3),
+                    event("Kernel", "cudnn", 1000, 2000, "stream 7", correlation=3, stream=7),
+                    event("Memset", "Memset (Device)", 3000, 4000, "stream 7", bytes=64),
+                    event("Memcpy", "Memcpy HtoD", 5000, 6000, "stream 7", bytes=32),
+                ]
+            }
+        )
+    )
+    seen = window(found)
+    assert seen.trace.gpu["kind"].tolist() == ["kernel", "memset", "memcpy"]
+    assert seen.trace.gpu["bytes"].tolist() == [0, 64, 32]
+    assert seen.thread.tolist() == [5555, -1, -1]
+
+
+def test_an_amd_gpu_is_called_one(read: Read) -> None:
+    found = read(
+        kineto(
+            event("cuda_runtime", "hipLaunchKernel", 1, 2, correlation=3, kernel="Cijk_Ailk"),
+            event("kernel", "Cijk_Ailk", 10, 20, 0, correlation=3, device=0, stream=0,
+                  kind="Dispatch Kernel", grid=[2, 1, 1], block=[256, 1, 1]),
+            deviceProperties=[{"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9,
+                               "computeMinor": 4, "numSms": 304}],
+        )
+    )  # fmt: skip
+    assert found.processes[0].facts["gpu"] == {
+        "name": "AMD Instinct MI300X", "vendor": "AMD", "multiprocessors": 304,
+    }  # fmt: skip
+    assert found.lost == ["AMD GPU: kernels are labelled by name only, no tensor-core evidence"]
+    assert window(found).trace.gpu["grid"].tolist() == ["2,1,1"]
+
+
+def test_facts(read: Read) -> None:
+    found = read(
+        kineto(
+            event("cuda_runtime", "cudaLaunchKernel", 100, 101, correlation=3),
+            event("kernel", "gemm", 500, 900, 7, correlation=3, device=1),
+            deviceProperties=[
+                {"id": 0, "name": "NVIDIA A100"},
+                {"id": 1, "name": "NVIDIA GB10", "computeMajor": 12, "computeMinor": 1,
+                 "numSms": 48, "totalGlobalMem": 128},
+            ],
+            cuda_runtime_version=13010, cuda_driver_version=13000,
+            distributedInfo={"rank": 5, "world_size": 8},
+        ),
+        "x_rank-2.json",
+    )  # fmt: skip
+    (process,) = found.processes
+    assert process.rank == 5
+    assert process.facts == {
+        "gpu": {"name": "NVIDIA GB10", "compute_capability": "12.1", "multiprocessors": 48,
+                "memory_bytes": 128, "vendor": "NVIDIA"},
+        "cuda": "13.1", "cuda_driver": "13.0", "world_size": 8, "pid": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rank"), [(name, rank) for _, name, rank in RANK_NAMES])
+def test_the_rank_in_a_file_name(read: Read, name: str, rank: int) -> None:
+    assert read(kineto(), name).processes[0].rank == rank
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "trace.json", "host_48213.1694128201545.pt.trace.json", "run_dp1_pp0_tp3.json",
+        "1767189312-TP-1-DP-2.trace.json", "google__1016001.json", "batch_bs1.json",
+        "frank-12.json", "http-2024.json",
+    ],
+)  # fmt: skip
+def test_a_file_name_that_tells_no_rank(read: Read, name: str) -> None:
+    assert read(kineto(), name).processes[0].rank is None
+
+
+def test_only_without_a_gpu_the_operators_stand_for_kernels(read: Read) -> None:
+    alone = read(kineto(operator("linear", 0, 100), operator("mm", 10, 20)))
+    stretches = window(alone).trace.operators
+    assert stretches["name"].tolist() == ["linear", "mm", "linear"]
+    assert alone.lost == [
+        "no kernel ran on a GPU in this trace, operators of the CPU stand for them"
+    ]
+    beside = read(kineto(operator("linear", 0, 100), kernel("gemm", 500, 900, 3, 50)))
+    assert window(beside).trace.operators.empty
+
+
+def test_begins_and_ends_are_folded_into_ranges(read: Read) -> None:
+    def half(phase: str, moment: int, tid: int, **more: Any) -> dict[str, Any]:
+        return {"ph": phase, "pid": 1, "tid": tid, "ts": moment / 1000} | more
+
+    annotation = {"cat": "user_annotation"}
+    found = read(
+        kineto(
+            half("B", 100, 1, name="outer", **annotation),
+            half("B", 150, 2, name="elsewhere", **annotation),
+            half("B", 200, 1, name="inner", **annotation),
+            half("E", 300, 1),
+            half("E", 450, 2),
+            half("E", 400, 1),
+            half("E", 500, 1),
+            half("B", 600, 1, name="open", **annotation),
+        )
+    )
+    markers = window(found).trace.markers
+    rows = zip(
+        markers["name"], markers["start_ns"] - ORIGIN, markers["end_ns"] - ORIGIN, strict=True
+    )
+    assert sorted(rows) == [("elsewhere", 150, 450), ("inner", 200, 300), ("outer", 100, 400)]
+    assert "2 begin and end events have no counterpart and are left out" in found.lost
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "length"),
+    [
+        ("7", 7000, 0), ("7.25", 7250, 0), ('"7.5"', 7500, 0), ("1e3", 1_000_000, 0),
+        ("1767189312123456.789", 1_767_189_312_123_456_789, 0),
+        ("1767189312123456", 1_767_189_312_123_456_000, 0),
+        ('1767189312123456.789, "dur": 0.001', 1_767_189_312_123_456_789, 1),
+        ('-5.001, "dur": "2.5"', -5001, 2500),
+    ],
+)  # fmt: skip
+def test_times_of_every_kind_are_exact(read: Read, text: str, start: int, length: int) -> None:
+    found = read(f'{{"traceEvents": [{{"ph": "X", "cat": "kernel", "name": "k", "ts": {text}}}]}}')
+    gpu = window(found).trace.gpu
+    assert gpu[["start_ns", "end_ns"]].to_numpy().tolist() == [[start, start + length]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_decimals_since_the_epoch_are_exact_to_the_nanosecond(read: Read, seed: int) -> None:
+    chosen = random.Random(seed)
+    moments = [1_767_189_312_000_000_000 + chosen.randrange(10**10) for _ in range(400)]
+    texts = [f"{moment // 1000}.{moment % 1000:03}" for moment in moments]
+    assert [int(Decimal(text) * 1000) for text in texts] == moments
+    events = ",".join(
+        f'{{"ph":"X","cat":"kernel","name":"k","ts":{text},"dur":0.001}}' for text in texts
+    )
+    gpu = window(read(f'{{"displayTimeUnit": "ns", "traceEvents": [{events}]}}')).trace.gpu
+    assert gpu["start_ns"].tolist() == sorted(moments)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ['"dur": NaN', '"dur": -1', '"dur": Infinity', '"ts": NaN', '"ts": "soon"', '"name": ""',
+     '"ts": 1e30', '"ts": 1e999999999', '"dur": null', '"name": 7', '"cat": []'],
+)  # fmt: skip
+def test_events_that_cannot_be_used_are_counted(read: Read, bad: str) -> None:
+    good = '"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2'
+    found = read(f'{{"traceEvents": [{{{good}}}, {{{good}, {bad}}}]}}')
+    assert len(window(found).trace.gpu) == 1
+    assert found.lost[0].startswith("1 events have no usable name, time or duration")
+
+
+@pytest.mark.parametrize("odd", [b"caf\xe9", b"tab\there", b"nul\0", b"\\ud800", b"\xed\xa0\x80"])
+def test_names_that_are_no_text_are_read_as_far_as_they_are(read: Read, odd: bytes) -> None:
+    text = kineto(kernel("gemm NAME", 500, 900, 3, 100)).encode()
+    found = read(text.replace(b"NAME", odd))
+    gpu = window(found).trace.gpu
+    assert gpu["name"].tolist()[0].startswith("gemm ")
+    gpu["name"].tolist()[0].encode()
+    assert gpu["correlation"].tolist() == [3]
+
+
+WHOLE = kineto(EVENTS * 20, deviceProperties=[{"id": 0, "name": "G"}])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_trace_that_ends_early_is_refused_in_one_line(read: Read, seed: int) -> None:
+    cut = random.Random(seed).randrange(len(WHOLE))
+    with pytest.raises(CommandError) as caught:
+        read(WHOLE[:cut])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_damaged_trace_is_read_or_refused_in_one_line(read: Read, seed: int) -> None:
+    chosen = random.Random(seed)
+    text = bytearray(WHOLE.encode())
+    for _ in range(chosen.randrange(1, 8)):
+        if chosen.random() < 0.5:
+            text[chosen.randrange(len(text))] ^= 1 << chosen.randrange(8)
+        else:
+            start = chosen.randrange(len(text))
+            text[start : start + chosen.randrange(30)] = chosen.choice(
+                [b"", b"[[[[", b"}}", b'"', b"-1e9", b"NaN", b'{"traceEvents": [', b"9" * 40]
+            )
+    message = refusal(read, bytes(text))
+    assert "\n" not in message
+
+
+def refusal(read: Read, text: bytes) -> str:
+    try:
+        window(read(text))
+    except CommandError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", "null", "7", '"x"', "[" * 100_000, '{"a":' * 100_000, "[1, 2]]", "[{}] x",
+        '{"traceEvents": [{}]} {}', '{"x": {"traceEvents": [{}]}}', '{"traceEvents": [{}', "PK",
+        '{"x": {"traceEvents": []}, "traceEvents": [{}]}',
+        '{"traceEvents": [], "baseTimeNanoseconds": 1e400}', "\x00" * 5000,
+    ],
+    ids=lambda text: repr(text[:40]),
+)  # fmt: skip
+def test_what_is_no_trace_is_refused_in_one_line(read: Read, text: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        read(text)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_compressed_trace_under_any_name(read: Read) -> None:
+    assert summary(read(gzip.compress(WHOLE.encode()), "trace.json")) == summary(read(WHOLE))
