@@ -1,0 +1,85 @@
+"""Damaged results are read or refused with one line; never anything else."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.benchmarks import document
+from spark_prof.traces.benchmarks.frames import client_frames
+from spark_prof.traces.benchmarks.read import read_benchmark, recognise
+
+from .test_read import DATA, FILES
+
+CASES = 60
+
+
+def survives(path: Path) -> None:
+    """Reads a file as an import would."""
+    recognise(path)
+    refusal = ""
+    try:
+        result = read_benchmark(path)
+        assert result.runs
+        client_frames(result)
+    except CommandError as error:
+        refusal = str(error)
+    assert "\n" not in refusal
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_mutated_files(name: str, tmp_path: Path) -> None:
+    content = (DATA / name).read_bytes()
+    chance = random.Random(name)
+    path = tmp_path / name
+    for _ in range(CASES):
+        changed = bytearray(content)
+        kind = chance.randrange(4)
+        at = chance.randrange(len(changed))
+        if kind == 0:
+            del changed[at:]
+        elif kind == 1:
+            for _ in range(chance.randrange(1, 6)):
+                changed[chance.randrange(len(changed))] = chance.randrange(256)
+        elif kind == 2:
+            changed[at:at] = chance.choice((b"[" * 5000, b'{"a":', b"1e999", b"-7", b"\xff\xfe"))
+        else:
+            digits = [i for i, byte in enumerate(changed) if 48 <= byte < 58]
+            changed[(i := chance.choice(digits)) : i + 1] = chance.choice(
+                (b"NaN", b"-9" * 9, b"9" * 400, b"null", b'"x"', b"1e308")
+            )
+        path.write_bytes(changed)
+        survives(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"null", b"\x00" * 100, b'{"a": 1}', b"[" * 100_000, b"PK\x03\x04",
+        b'{"traceEvents": []}', b"\xff" * 1000,
+        b'{"request_throughput": 1, "total_token_throughput": 1, "completed": "many"}',
+        b'{"latency_mode": "api", "benchmarks": []}',
+        b'{"latency_mode": "api", "benchmarks": [{"concurrency": null}, 3]}',
+    ],
+)  # fmt: skip
+def test_files_that_are_no_result(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(CommandError, match=str(path)):
+        read_benchmark(path)
+
+
+def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nosuch"):
+        assert recognise(path) is None
+        with pytest.raises(CommandError, match="cannot read"):
+            read_benchmark(path)
+
+
+def test_a_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "LARGEST", 1000)
+    with pytest.raises(CommandError, match="larger"):
+        read_benchmark(DATA / "vllm-serve-detailed.json")
