@@ -112,7 +112,10 @@ def head_of(line: str) -> list[str]:
     if len(line) > _LONGEST_HEAD:
         return []
     # Line by line, because a quote in what a program says must not swallow the table.
-    cells = next(csv.reader([line.rstrip("\r\n")]), [])
+    try:
+        cells = next(csv.reader([line.rstrip("\r\n")]), [])
+    except csv.Error:
+        return []
     return [cell.strip().lstrip("\ufeff") for cell in cells]
 
 

@@ -1,0 +1,233 @@
+"""Archives: ordinary ones give their files, hostile ones give one line and no file outside."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces import archives
+from spark_prof.traces.archives import unpacked
+
+FILES = {"rank0.json": b"{}", "deep/er/rank1.json": b"[1]" * 1000, "empty.csv": b""}
+
+
+def tar_bytes(*members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.PAX_FORMAT) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=format) as archive:
+        for info, content in members:
+            info.size = len(content) if info.isreg() else info.size
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    return tar_bytes(*((tarfile.TarInfo(name), content) for name, content in files.items()))
+
+
+def zip_of(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.fixture
+def unpack(tmp_path: Path) -> Callable[[bytes], dict[str, bytes]]:
+    def run(data: bytes) -> dict[str, bytes]:
+        into = tmp_path / "outer" / "into"
+        into.mkdir(parents=True)
+        path = tmp_path / "archive"
+        path.write_bytes(data)
+        try:
+            found = unpacked(path, into)
+        finally:
+            everything = {p for p in tmp_path.rglob("*") if p.is_file() or p.is_symlink()}
+            assert all(into in p.parents for p in everything - {path})
+        return {str(p.relative_to(into)): p.read_bytes() for p in found}
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        zip_of(FILES),
+        zip_of(FILES, zipfile.ZIP_STORED),
+        tar_of(FILES),
+        gzip.compress(tar_of(FILES)),
+        zstd(tar_of(FILES)),
+        tar_of({f"./{name}": content for name, content in FILES.items()}),
+        zip_of(FILES | {"__MACOSX/._rank0.json": b"x"}),
+    ],
+    ids=["zip", "stored", "tar", "tar.gz", "tar.zst", "dots", "macos"],
+)
+def test_every_kind_gives_its_files(
+    unpack: Callable[[bytes], dict[str, bytes]], data: bytes
+) -> None:
+    assert unpack(data) == FILES
+
+
+def test_an_archive_within_stays_packed(unpack: Callable[[bytes], dict[str, bytes]]) -> None:
+    inner = zip_of({"a": b"b"})
+    assert unpack(tar_of({"inner.zip": inner})) == {"inner.zip": inner}
+
+
+OUTSIDE = ["../x", "a/../../x", "/x", "..\\x", "\\x", "C:\\x", "C:x", "//host/x"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("make", [zip_of, tar_of])
+def test_no_name_leads_out(
+    unpack: Callable[[bytes], dict[str, bytes]], make: Callable[..., bytes], name: str
+) -> None:
+    with pytest.raises(CommandError, match="leads out of its folder|no name") as caught:
+        unpack(make({name: b"x"}))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 300, "/".join("abcdefghijklmnopqrst"), "a\nb", "\x1b[31m", "."]
+)
+def test_odd_names_are_refused(unpack: Callable[[bytes], dict[str, bytes]], name: str) -> None:
+    with pytest.raises(CommandError, match="no name") as caught:
+        unpack(tar_of({name: b"x"}))
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE]
+)
+def test_links_and_devices_are_refused(
+    unpack: Callable[[bytes], dict[str, bytes]], kind: bytes
+) -> None:
+    info = tarfile.TarInfo("link")
+    info.type, info.linkname = kind, "/etc/passwd"
+    with pytest.raises(CommandError, match="a link, a device"):
+        unpack(tar_bytes((info, b"")))
+
+
+def test_links_in_a_zip_are_refused(unpack: Callable[[bytes], dict[str, bytes]]) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        info = zipfile.ZipInfo("link")
+        info.create_system, info.external_attr = 3, 0o120777 << 16
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(CommandError, match="a link, a device"):
+        unpack(buffer.getvalue())
+
+
+@pytest.mark.parametrize("twin", ["a", "A", "./a"])
+def test_one_name_twice_is_refused(unpack: Callable[[bytes], dict[str, bytes]], twin: str) -> None:
+    members = [(tarfile.TarInfo(name), b"x") for name in ("a", twin)]
+    with pytest.raises(CommandError, match="twice"):
+        unpack(tar_bytes(*members))
+
+
+def test_a_file_in_the_way_of_a_folder(unpack: Callable[[bytes], dict[str, bytes]]) -> None:
+    with pytest.raises(CommandError, match="cannot be unpacked"):
+        unpack(tar_of({"a": b"x", "a/b": b"y"}))
+
+
+@pytest.mark.parametrize("make", [zip_of, lambda files: gzip.compress(tar_of(files))])
+def test_a_bomb_is_refused_while_it_grows(
+    unpack: Callable[[bytes], dict[str, bytes]],
+    make: Callable[[dict[str, bytes]], bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archives, "_HARMLESS", 1 << 20)
+    with pytest.raises(CommandError, match="grows to more than"):
+        unpack(make({f"{i}": bytes(4 << 20) for i in range(8)}))
+
+
+def test_too_many_files_are_refused(
+    unpack: Callable[[bytes], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_MOST_MEMBERS", 10)
+    with pytest.raises(CommandError, match="more than 10 files"):
+        unpack(tar_of({f"{i}": b"" for i in range(11)}))
+
+
+def test_a_zip_that_lists_too_many_is_refused_before_its_index_is_read(
+    unpack: Callable[[bytes], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = zip_of({f"{i}": b"" for i in range(100)})
+    monkeypatch.setattr(archives, "_MOST_ZIP_INDEX", 1000)
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    with pytest.raises(CommandError, match="lists more files"):
+        unpack(data)
+
+
+def test_tar_headers_have_an_end(
+    unpack: Callable[[bytes], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_MOST_HEADERS", 1 << 16)
+    info = tarfile.TarInfo("a")
+    info.pax_headers = {"comment": "x" * (1 << 20)}
+    with pytest.raises(CommandError, match="headers have no end"):
+        unpack(tar_bytes((info, b"")))
+
+
+def test_a_declared_size_is_not_believed(unpack: Callable[[bytes], dict[str, bytes]]) -> None:
+    info = tarfile.TarInfo("a")
+    info.size = 100 << 30
+    data = info.tobuf(tarfile.GNU_FORMAT) + b"short"
+    with pytest.raises(CommandError, match="damaged"):
+        unpack(data)
+
+
+def test_an_encrypted_zip_is_refused(unpack: Callable[[bytes], dict[str, bytes]]) -> None:
+    data = bytearray(zip_of({"a": b"x"}))
+    data[6] |= 1
+    data[data.index(b"PK\1\2") + 8] |= 1
+    with pytest.raises(CommandError, match="encrypted"):
+        unpack(bytes(data))
+
+
+def test_a_method_that_takes_memory_is_refused(unpack: Callable[[bytes], dict[str, bytes]]) -> None:
+    with pytest.raises(CommandError, match="unusual way"):
+        unpack(zip_of({"a": b"x" * 1000}, zipfile.ZIP_LZMA))
+
+
+@pytest.mark.parametrize("data", [zip_of({}), tar_of({})], ids=["zip", "tar"])
+def test_an_archive_of_nothing(unpack: Callable[[bytes], dict[str, bytes]], data: bytes) -> None:
+    with pytest.raises(CommandError, match="holds no file"):
+        unpack(data)
+
+
+@pytest.mark.parametrize("make", [zip_of, tar_of, lambda files: gzip.compress(tar_of(files))])
+def test_damage_gives_files_or_one_line(tmp_path: Path, make: Callable[..., bytes]) -> None:
+    whole, chance = make(FILES), random.Random(7)
+    for case in range(150):
+        data = bytearray(whole)
+        if case % 3:
+            for _ in range(chance.randint(1, 8)):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+        else:
+            del data[chance.randrange(len(data)) :]
+        folder = tmp_path / str(case)
+        (folder / "into").mkdir(parents=True)
+        (folder / "archive").write_bytes(data)
+        try:
+            found = unpacked(folder / "archive", folder / "into")
+        except CommandError as error:
+            assert "\n" not in str(error)
+        else:
+            assert all(folder / "into" in path.parents for path in found)
+        assert {p.name for p in folder.iterdir()} == {"archive", "into"}
