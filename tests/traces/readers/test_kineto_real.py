@@ -1,0 +1,114 @@
+"""Real traces of public projects and of our own runs, against a plain reading of their JSON."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.traces.foreign import Foreign, Window
+from spark_prof.traces.readers.kineto import kineto_trace
+from spark_prof.traces.readers.kineto_collect import GPU_KINDS
+
+REAL = Path(__file__).parents[4] / "shared" / "traces" / "kineto"
+FILES = sorted(REAL.rglob("*.json.gz"))
+pytestmark = pytest.mark.skipif(not FILES, reason=f"no traces in {REAL}")
+
+MODULE = "nn.Module: "
+
+
+def names_module(name: str) -> bool:
+    return name.startswith((MODULE, "mod:"))
+
+
+def read(path: Path) -> tuple[Foreign, Window]:
+    found = kineto_trace(path, names_module)
+    return found, next(found.windows)
+
+
+def plain(path: Path) -> tuple[int, list[dict[str, Any]]]:
+    with gzip.open(path) as file:
+        document = json.load(file, parse_float=Decimal)
+    whole = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+    return document.get("baseTimeNanoseconds", 0), whole
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:40])
+def test_every_row_of_the_gpu_is_exact_to_the_nanosecond(path: Path) -> None:
+    base, events = plain(path)
+    wanted = Counter(
+        (
+            GPU_KINDS[event["cat"]], event["name"], base + int(Decimal(event["ts"]) * 1000),
+            int(Decimal(event["dur"]) * 1000), event["args"]["correlation"],
+            ",".join(map(str, event["args"].get("grid", []))),
+        )
+        for event in events if event["cat"] in GPU_KINDS
+    )  # fmt: skip
+    gpu = read(path)[1].trace.gpu
+    lengths = gpu["end_ns"] - gpu["start_ns"]
+    columns = (gpu["kind"], gpu["name"], gpu["start_ns"], lengths, gpu["correlation"], gpu["grid"])
+    assert Counter(zip(*columns, strict=True)) == wanted
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:40])
+def test_the_launch_of_every_row_is_the_call_with_its_number(path: Path) -> None:
+    base, events = plain(path)
+    calls = {
+        event["args"]["correlation"]: base + int(Decimal(event["ts"]) * 1000)
+        for event in events if event["cat"] in ("cuda_driver", "cuda_runtime", "Runtime")
+    }  # fmt: skip
+    window = read(path)[1]
+    wanted = [calls.get(number, -1) for number in window.trace.gpu["correlation"]]
+    assert window.launch_ns.tolist() == wanted
+
+
+def test_time_per_module_is_that_of_the_truth() -> None:
+    truth = (REAL / "b200_vllm_eager_tp8_rank0.module_truth.txt").read_text()
+    rows = re.findall(r"^ +(\d+\.\d) .*?n= *(\d+) (\S+)$", truth, re.MULTILINE)
+    wanted = {path.replace("(none)", ""): (us, int(count)) for us, count, path in rows}
+    found, window = read(REAL / "b200_vllm_eager_tp8_rank0.json.gz")
+    gpu = window.trace.gpu
+    time, count = Counter[str](), Counter[str]()
+    for kind, start, end, scope in zip(
+        gpu["kind"], gpu["start_ns"], gpu["end_ns"], window.scope.tolist(), strict=True
+    ):
+        if kind == "kernel":
+            names = found.processes[0].scopes.path(scope)
+            path = "/".join(re.sub(r"_\d+$", "", name.removeprefix(MODULE)) for name in names)
+            time[path] += end - start
+            count[path] += 1
+    assert sum(time.values()) == 10_862_916
+    assert {path: (f"{ns / 1000:.1f}", count[path]) for path, ns in time.items()} == wanted
+
+
+def test_annotations_around_modules_give_every_decode_kernel_its_module() -> None:
+    found, window = read(REAL / "h100_vllm026_gptoss20b_mxfp4_eager_modhooks_bs1.json.gz")
+    names = found.processes[0].scopes.names
+    inside = [names[scope] for scope in window.scope.tolist() if scope >= 0]
+    layers = {int(n.group(1)) for name in inside if (n := re.search(r"layers\.(\d+)\.", name))}
+    assert layers == set(range(24))
+    assert len(inside) > 0.9 * len(window.scope)
+
+
+def test_kernels_of_a_graph_carry_no_layer_and_it_says_so() -> None:
+    found, window = read(REAL / "h100_vllm026_gptoss20b_mxfp4_graph_bs1.json.gz")
+    assert (window.scope == -1).all()
+    assert found.lost == [
+        f"{int(window.in_graphs().sum())} kernels ran in CUDA graphs: "
+        "the replay of a graph carries no layer"
+    ]
+
+
+@pytest.mark.parametrize("rank", range(8))
+def test_each_rank_knows_itself(rank: int) -> None:
+    (path,) = (REAL / "dlrm_v100_8rank").glob(f"worker{rank}_*")
+    process = read(path)[0].processes[0]
+    assert process.rank == rank
+    assert process.facts["world_size"] == 8
+    assert process.facts["gpu"]["name"] == "Tesla V100-SXM2-32GB"
