@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.clients.engine import EngineSide, engine_side
+from spark_prof.analyzers.clients.engine import engine_side
 from spark_prof.analyzers.clients.window import in_window
 from spark_prof.traces.benchmarks.result import Request
 
