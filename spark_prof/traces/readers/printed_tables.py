@@ -24,6 +24,7 @@ _SEARCHED_LINES = 20_000
 _LONGEST_LINE = 1 << 20
 _LONGEST_HEAD = 1 << 17
 _LATEST_NS = 1 << 62
+_MOST_DIGITS = 64
 
 _UNITS_NS = {
     ("ns", "nsec", "nsecond", "nanosecond", "nanoseconds"): 1,
@@ -130,12 +131,12 @@ def units_of(head: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def number(text: str) -> Decimal | None:
-    """The number in a cell, with commas between thousands; None where there is none."""
+    """The number in a cell, with commas between thousands; None for none or a huge one."""
     try:
         value = Decimal(text.replace(",", "").strip())
     except InvalidOperation:
         return None
-    return value if value.is_finite() else None
+    return value if value.is_finite() and abs(value.adjusted()) < _MOST_DIGITS else None
 
 
 def whole(text: str) -> int | None:
