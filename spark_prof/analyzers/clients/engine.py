@@ -20,14 +20,12 @@ class EngineSide:
         token_us: time per output token of a decoding request.
         step_us: time of a step as a decoding request meets it.
         prefill_us: time of the steps that read a prompt, all of them where it takes several.
-        output_rate: generated tokens per second.
     """
 
     steps: int
     token_us: float | None
     step_us: float | None
     prefill_us: float | None
-    output_rate: float | None
 
 
 def engine_side(steps: pd.DataFrame, prompt_tokens: float | None) -> EngineSide:
@@ -40,17 +38,15 @@ def engine_side(steps: pd.DataFrame, prompt_tokens: float | None) -> EngineSide:
     # A step counts once for each request that decodes in it, as each has a client that waits.
     decoding = steps[steps["decode_requests"] > 0]
     weights = decoding["decode_requests"].to_numpy(np.float64)
-    output = steps["output_tokens"].fillna(steps["decode_requests"])
-    each = (output / steps["output_requests"].replace(0, np.nan)).fillna(1.0)
+    each = decoding["output_tokens"] / decoding["output_requests"].replace(0, np.nan)
     time = float((weights * decoding["step_us"]).sum())
-    tokens = float((weights * each.reindex(decoding.index)).sum())
-    wall_us = float(steps["finish_ns"].max() - steps["begin_ns"].min()) / 1e3 if len(steps) else 0.0
+    # Without the scheduler's record every decoding request is taken to get one token.
+    tokens = float((weights * each.fillna(1.0)).sum())
     return EngineSide(
         steps=len(decoding),
         token_us=time / tokens if tokens else None,
         step_us=time / float(weights.sum()) if len(decoding) else None,
         prefill_us=_prefill(steps[steps["prefill_requests"] > 0], prompt_tokens),
-        output_rate=1e6 * float(output.sum()) / wall_us if wall_us else None,
     )
 
 

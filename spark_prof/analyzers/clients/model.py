@@ -18,17 +18,14 @@ VERDICTS = ("agrees", "slower", "faster", "unknown")
 
 @dataclass(frozen=True)
 class Comparison:
-    """One quantity as the client and the engine have it.
+    """One time as the client and the engine have it, in us.
 
     Attributes:
-        quantity: output_token, chunk, first_token or output_rate.
-        unit: us, or tokens/s.
+        quantity: output_token, chunk or first_token.
         statistic: mean or median: what `client` is; `engine` is always a mean.
-        difference: client over engine, less 1.
     """
 
     quantity: str
-    unit: str
     statistic: str
     client: float
     engine: float

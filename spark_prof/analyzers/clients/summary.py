@@ -124,7 +124,7 @@ def _by_window(
         ("chunk", seen.chunk_us, engine.step_us),
         ("first_token", seen.first_us, engine.prefill_us),
     )
-    compared = [Comparison(q, "us", "mean", c, e) for q, c, e in pairs if c and e]
+    compared = [Comparison(q, "mean", c, e) for q, c, e in pairs if c and e]
     said = [remarks.same_time(run.duration_s, (end - begin) / 1e9, seen)]
     return _with(client_row(run), "window", compared, engine.steps, said, seen.requests)
 
@@ -151,7 +151,7 @@ def _by_steps(
         ("first_token", run.ttft, engine.prefill_us),
     )
     compared = [
-        Comparison(quantity, "us", _statistic(client), client.typical, mean)
+        Comparison(quantity, _statistic(client), client.typical, mean)
         for quantity, client, mean in pairs
         if client.typical and mean
     ]

@@ -1,0 +1,96 @@
+"""What reports say about clients: beside a recording, and alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_prof.analyzers.clients.model import ClientRow, Comparison
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.about_clients import agreement, runs
+from spark_prof.dashboards.client_report import render_clients
+from spark_prof.dashboards.render import RENDERERS
+from spark_prof.traces.benchmarks.read import read_benchmark
+from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun, Latency
+
+from .sample import HOSTILE_NAME, SAMPLES
+
+DATA = Path(__file__).parents[1] / "data" / "benchmarks"
+
+
+def row(**more: object) -> ClientRow:
+    usual: dict[str, object] = {
+        "tool": "vllm bench serve", "model": "m", "label": "", "concurrency": 2,
+        "mean_concurrency": None, "request_rate": None, "duration_s": 4.0, "completed": 8,
+        "failed": 0, "output_throughput": 94.5, "ttft": Latency(80_000), "tpot": Latency(11_000),
+        "itl": Latency(), "e2e": Latency(), "tokens_per_chunk": None, "acceptance_length": None,
+        "sentences": ("They agree.",),
+    }  # fmt: skip
+    return ClientRow(**(usual | more))  # type: ignore[arg-type]
+
+
+COMPARED = row(
+    comparisons=(Comparison("output_token", "mean", 11_000.0, 10_000.0),), verdict="agrees"
+)
+
+
+def report(*rows: ClientRow) -> Report:
+    return replace(SAMPLES["mixture_of_experts"], clients=rows)
+
+
+def test_both_sides_and_how_far_they_are_apart() -> None:
+    section = agreement(report(COMPARED))
+    assert section.rows == (
+        ("vllm bench serve, 2 at a time", "TPOT", "11.00 ms", "10.00 ms", "+10.0 %", "1.00 ms"),
+    )
+    assert section.intro[0] == "vllm bench serve, 2 at a time: They agree."
+
+
+def test_what_cannot_be_compared_is_still_said() -> None:
+    section = agreement(report(row(sentences=("Nothing to compare.",))))
+    assert section.rows == (("vllm bench serve, 2 at a time: Nothing to compare.",),)
+
+
+def test_a_derived_figure_is_called_derived() -> None:
+    section = runs([row(tpot=Latency(1.0, derived="1000 / speed"))])
+    assert "TPOT is derived: 1000 / speed." in section.intro
+
+
+def test_without_clients_there_is_no_section() -> None:
+    assert agreement(report()).rows == runs([]).rows == ()
+
+
+@pytest.mark.parametrize("kind", RENDERERS)
+def test_every_format_has_the_section(kind: str) -> None:
+    drawn = RENDERERS[kind](report(COMPARED))
+    assert ("Does the client see the same?" in drawn) == (kind != "json")
+    if kind == "json":
+        [found] = json.loads(drawn)["clients"]
+        assert found["comparisons"][0]["difference"] == pytest.approx(0.1)
+        assert found["tpot"]["p99"] is None
+
+
+@pytest.mark.parametrize("kind", RENDERERS)
+@pytest.mark.parametrize("name", ["vllm-serve-detailed.json", "llama-benchy.md", "vllm-log.txt"])
+def test_results_alone(kind: str, name: str) -> None:
+    drawn = render_clients([read_benchmark(DATA / name)], kind)
+    assert name in drawn
+    if kind == "json":
+        document = json.loads(drawn)
+        assert document["schema"] == 1
+        assert document["clients"]
+    else:
+        assert "What the clients saw" in drawn
+
+
+@pytest.mark.parametrize("kind", ["text", "md", "html"])
+def test_hostile_names_stay_names(kind: str) -> None:
+    run = BenchmarkRun(HOSTILE_NAME, HOSTILE_NAME, HOSTILE_NAME, tpot=Latency(1.0))
+    drawn = render_clients([BenchmarkResult(HOSTILE_NAME, (run,), (HOSTILE_NAME,))], kind)
+    assert "\x1b" not in drawn
+    assert "\u202e" not in drawn
+    assert "<script>alert" not in drawn or kind == "text"
+    assert "<img" not in drawn or kind == "text"
