@@ -1,0 +1,141 @@
+"""Makes Kineto traces of any size out of a real one, and times spark-prof and its peers on them.
+
+The real trace is of OWLv2, a Hugging Face model on an H100 (132 152 events, half of them Python
+frames). It is repeated with times moved on and ids counted up, and written compactly.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from isal import igzip
+
+SOURCE = (
+    Path(__file__).resolve().parents[2]
+    / "shared/traces/kineto/google_owlv2-large-patch14-ensemble__1016001.json.gz"
+)
+EVENTS = 132_152
+"""Events of the real trace."""
+
+BARS = {20: (10.0, 1.5), 10: (5.0, 1.5)}
+"""Seconds and GiB for import and report, by how often the trace is repeated."""
+
+_PERIOD_US = 1_300_000.0
+"""Longer than the trace, in us."""
+
+_IDS = ("correlation", "External id", "Python id", "Python parent id", "Ev Idx")
+_FREE_ID = 10_000_000
+"""Ids of the trace are smaller than this."""
+
+_JSON = "import gzip, json, sys; json.load(gzip.open(sys.argv[1]))"
+_READER = """
+import sys
+from pathlib import Path
+from spark_prof.traces.readers.kineto import kineto_trace
+kineto_trace(Path(sys.argv[1]), lambda name: True)
+"""
+_HTA = """
+import sys
+from hta.common.trace_parser import parse_trace_file
+parse_trace_file(sys.argv[1])
+"""
+_TRACELENS = """
+import sys
+from TraceLens.Reporting.generate_perf_report_pytorch import generate_perf_report_pytorch
+generate_perf_report_pytorch(profile_json_path=sys.argv[1], output_xlsx_path=sys.argv[2])
+"""
+_PEERS = {
+    "HTA parse_trace_file": ("hta", _HTA), "TraceLens report": ("TraceLens", _TRACELENS),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a fresh process took: seconds, and peak memory in bytes."""
+
+    seconds: float
+    memory: int
+
+
+def make_trace(source: Path, copies: int, target: Path) -> int:
+    """Writes the trace repeated `copies` times; returns how many events it has."""
+    with gzip.open(source) as file:
+        document = msgspec.json.decode(file.read())
+    events: list[dict[str, Any]] = document.pop("traceEvents")
+    encode = msgspec.json.Encoder().encode
+    with igzip.open(target, "wb", compresslevel=2) as out:
+        out.write(encode(document)[:-1] + b',"traceEvents":[')
+        for copy in range(copies):
+            if copy:
+                for event in events:
+                    _move_on(event)
+            out.write((b"," if copy else b"") + encode(events)[1:-1])
+        out.write(b"]}")
+    return copies * len(events)
+
+
+def _move_on(event: dict[str, Any]) -> None:
+    if "ts" in event:
+        event["ts"] = round(event["ts"] + _PERIOD_US, 3)
+    if "id" in event:
+        event["id"] += _FREE_ID
+    arguments = event.get("args", {})
+    for name in _IDS:
+        if isinstance(arguments.get(name), int):
+            arguments[name] += _FREE_ID
+
+
+def measure(command: list[str]) -> Cost | None:
+    """What a fresh process took; None where it failed."""
+    begin = time.perf_counter()
+    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    pid = os.posix_spawn(shutil.which(command[0]) or command[0], command, os.environ,
+                         file_actions=silent)  # fmt: skip
+    _, status, usage = os.wait4(pid, 0)
+    wall = time.perf_counter() - begin
+    return None if status else Cost(wall, usage.ru_maxrss << 10)
+
+
+def run_kineto(copies: int, folder: Path, peers: str | None) -> bool:
+    """Times everything on one trace and prints a line each; whether the bar was met."""
+    trace = folder / f"owlv2x{copies}.json.gz"
+    events = make_trace(SOURCE, copies, trace) if not trace.exists() else copies * EVENTS
+    print(f"\nKineto, {events:,} events, {trace.stat().st_size / 1e6:.0f} MB compressed")
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        bundle = str(Path(scratch) / "bundle")
+        spark_prof = [sys.executable, "-m", "spark_prof.cli.main"]
+        read = measure([*spark_prof, "import", str(trace), "-o", bundle])
+        shown = measure([*spark_prof, "report", bundle])
+        own = Cost(read.seconds + shown.seconds, max(read.memory, shown.memory)) \
+            if read and shown else None  # fmt: skip
+        _line("spark-prof import", read, own)
+        _line("spark-prof report", shown, own)
+        _line("both", own, own)
+        _line("its reader alone", measure([sys.executable, "-c", _READER, str(trace)]), own)
+        _line("gunzip", measure(["gunzip", "-c", str(trace)]), own)
+        _line("json.load", measure([sys.executable, "-c", _JSON, str(trace)]), own)
+        for name, (module, code) in _PEERS.items():
+            if not peers or not measure([peers, "-c", f"import {module}"]):
+                print(f"{name:24} absent (--peers PYTHON, one that can import {module})")
+                continue
+            output = str(Path(scratch) / "peer.xlsx")
+            _line(name, measure([peers, "-c", code, str(trace), output]), own)
+    seconds, memory = BARS.get(copies, (float("inf"), 1.5))
+    return own is not None and own.seconds <= seconds and own.memory <= memory * 2**30
+
+
+def _line(name: str, cost: Cost | None, own: Cost | None) -> None:
+    if cost is None:
+        print(f"{name:24} failed")
+        return
+    ratio = f"{cost.seconds / own.seconds:7.1f} x" if own else ""
+    print(f"{name:24} {cost.seconds:8.2f} s {cost.memory / 2**30:6.2f} GiB {ratio}", flush=True)
