@@ -200,7 +200,7 @@ def test_lines_that_are_no_rows_are_told(read: Read) -> None:
 def test_no_damage_gives_a_traceback(read: Read) -> None:
     whole = [
         (SUMS + "1,500,3,,,,,,\"k(a, b)\"\n" * 5).encode(),
-        (TRACE + "5,7,12,6,2,1,256,1,1,40,0.1,0.9,,,,,GPU (1),1,,13,\"k<a, b>(int)\"\n" * 3).encode(),
+        (TRACE + "5,7,12,6,2,1,256,1,1,40,0.1,0.9,,,,,G (1),1,,13,\"k<a, b>(int)\"\n" * 3).encode(),
         (LIST + "1,2,3,4,5,6,7,111,112,0,launch, 1 1 1, 1 1 1,k\n" * 3).encode(),
     ]  # fmt: skip
     chance = random.Random(4)
