@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from spark_prof.cli import export, merge, query, record, report, salvage
+from spark_prof.cli import export, import_, merge, query, record, report, salvage
 from spark_prof.errors import CommandError, SparkProfError
 
 __all__ = ["app", "main"]
@@ -20,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 record.add_to(app)
+import_.add_to(app)
 report.add_to(app)
 merge.add_to(app)
 salvage.add_to(app)

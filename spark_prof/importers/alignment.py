@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.classify.classifier import classify, finishes_gemm
+from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.importers.sequence import MOST_CELLS, align
 from spark_prof.traces.bundle import Bundle
@@ -77,7 +77,8 @@ class Reference:
                 best = matched, partner, sequence
         if best is None or best[0] < _LEAST_MATCHED * len(names):
             return None
-        return _filled(names, best[1], best[2])
+        layers = np.append(self.places["layer"].to_numpy(np.int64), -1)
+        return _filled(names, best[1], best[2], layers)
 
 
 def reference_of(bundle: Bundle, rank: int) -> Reference:
@@ -121,7 +122,7 @@ def _common(kernels: pd.DataFrame, phases: pd.Series) -> dict[str, list[_Sequenc
     }
 
 
-def _filled(names: tuple[str, ...], partner: Int64s, sequence: _Sequence) -> Int64s:
+def _filled(names: tuple[str, ...], partner: Int64s, sequence: _Sequence, layers: Int64s) -> Int64s:
     """The place of each kernel: its partner's, else what its neighbours tell."""
     found = np.where(partner >= 0, sequence.places[partner], -1)
     matched = np.flatnonzero(partner >= 0)
@@ -131,11 +132,13 @@ def _filled(names: tuple[str, ...], partner: Int64s, sequence: _Sequence) -> Int
         after = int(matched[position]) if position < len(matched) else len(names)
         low = int(partner[before]) if before >= 0 else -1
         high = int(partner[after]) if after < len(names) else len(sequence.names)
-        found[index] = _between(names[index], range(low + 1, high), (low, high), sequence)
+        found[index] = _between(names[index], range(low + 1, high), (low, high), sequence, layers)
     return found
 
 
-def _between(name: str, skipped: range, ends: tuple[int, int], sequence: _Sequence) -> int:
+def _between(
+    name: str, skipped: range, ends: tuple[int, int], sequence: _Sequence, layers: Int64s
+) -> int:
     """The place of a kernel that the reference has not: it ran between two that it has."""
     component = classify(name).component
     if skipped:
@@ -144,9 +147,14 @@ def _between(name: str, skipped: range, ends: tuple[int, int], sequence: _Sequen
         if alike or one_place or component is None:
             return int(sequence.places[(alike or list(skipped))[-1]])
     low, high = (end if 0 <= end < len(sequence.names) else -1 for end in ends)
-    if low >= 0 and (finishes_gemm(name) or component in (None, sequence.components[low])):
-        return int(sequence.places[low])
-    if high >= 0 and component == sequence.components[high]:
+    if low < 0 or (high >= 0 and component is not None and component == sequence.components[high]):
+        return int(sequence.places[high]) if high >= 0 else -1
+    # Between a product and what a compiler made of several kernels it is one more of those.
+    fused = component is None and not finishes_gemm(name) and is_gemm(sequence.names[low])
+    if fused and high >= 0 and not is_gemm(sequence.names[high]):
         return int(sequence.places[high])
-    # Its name tells its component; the layer is that of what ran before it.
-    return int(sequence.places[low]) if low >= 0 else -1
+    # What its name calls something else than its neighbours is theirs only within one layer.
+    if component is not None and component != sequence.components[low] and not finishes_gemm(name):
+        inside = high >= 0 and layers[sequence.places[low]] == layers[sequence.places[high]] >= 0
+        return int(sequence.places[low]) if inside else -1
+    return int(sequence.places[low])

@@ -7,10 +7,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.importers.modules import Modules
+from spark_prof.importers.outside import outside_modules
 from spark_prof.importers.steps import Steps
 from spark_prof.traces.foreign import Window
 from spark_prof.traces.scopes import NO_SCOPE
-from spark_prof.traces.timeline import FIRST_MODULE
+from spark_prof.traces.timeline import FIRST_MODULE, PHASE_MODULES
 
 __all__ = ["call_rows", "kernel_rows", "marker_rows", "module_rows", "node_rows"]
 
@@ -32,12 +33,15 @@ def kernel_rows(
     times = np.where(
         window.launch_ns >= 0, window.launch_ns, gpu["start_ns"].to_numpy(np.int64)
     ).astype(np.int64)
+    module, step = _module(modules, scope), steps.of(times)
+    phase = outside_modules(window, modules, steps)
+    outside = (module < 0) & (phase >= 0) & ~inside
     rows = gpu.assign(
         part=0,
-        step=steps.of(times),
-        module=_module(modules, scope),
+        step=step,
+        module=np.where(outside, phase, module),
         layer=modules.layer_of_scope[scope],
-        placed_by="",
+        placed_by=np.where(outside & (gpu["kind"] == "kernel").to_numpy(), "guess", ""),
     )
     if len(window.trace.operators) and gpu.empty:
         rows = _operator_rows(window.trace.operators, steps)
@@ -74,8 +78,11 @@ def node_rows(nodes: pd.DataFrame, modules: Modules) -> pd.DataFrame:
 
 
 def module_rows(modules: Modules) -> pd.DataFrame:
-    """Rows of the `modules` table; the first numbers are those of a recording's phases."""
-    return modules.frame.assign(module=modules.frame["module"] + FIRST_MODULE)
+    """Rows of the `modules` table, those of a step's phases first."""
+    phases = pd.DataFrame(PHASE_MODULES, columns=["path", "component"])
+    phases = phases.assign(module=np.arange(len(phases)), type="", layer=-1)
+    rows = modules.frame.assign(module=modules.frame["module"] + FIRST_MODULE)
+    return pd.concat([phases, rows], ignore_index=True)
 
 
 def _scope_of_node(nodes: pd.DataFrame, gpu: pd.DataFrame) -> Int64s:

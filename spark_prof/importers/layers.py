@@ -64,7 +64,8 @@ class Layers:
         component = np.append(modules.frame["component"].astype(str).to_numpy(object), "")
         module = kernels["module"].to_numpy(np.int64)
         own = component[np.where(module >= FIRST_MODULE, module - FIRST_MODULE, -1)]
-        open_rows = (own == "") & (kernels["kind"] == "kernel").to_numpy()
+        open_rows = (own == "") & ~((module >= 0) & (module < FIRST_MODULE))
+        open_rows &= (kernels["kind"] == "kernel").to_numpy()
         open_rows &= kernels["step"].to_numpy() >= 0
         if not open_rows.any():
             return Placed(kernels)
@@ -108,8 +109,8 @@ def _aligned(
     lost = []
     if unlike:
         lost.append(f"{unlike} steps are not like any step of {reference.source}: not aligned")
-    return _with_places(kernels, place.to_numpy(dtype=np.int64), open_rows, reference.places, "aligned",
-                        free, tuple(lost))  # fmt: skip
+    found = _Found(place.to_numpy(dtype=np.int64), reference.places, "aligned", tuple(lost))
+    return _with_places(kernels, found, open_rows, free)
 
 
 def _guessed(kernels: pd.DataFrame, open_rows: npt.NDArray[np.bool_], free: int) -> Placed:
@@ -121,32 +122,36 @@ def _guessed(kernels: pd.DataFrame, open_rows: npt.NDArray[np.bool_], free: int)
     component, layer = found
     names = np.array([*COMPONENTS, ""], object)[component]
     frame = pd.DataFrame({"path": "", "type": "", "layer": layer, "component": names})
-    known = (component >= 0) & (layer >= 0)
+    known = (component >= 0) & ((layer >= 0) | (names == "lm_head"))
     places = frame[known].drop_duplicates().reset_index(drop=True)
     number = pd.MultiIndex.from_frame(places).get_indexer(pd.MultiIndex.from_frame(frame))
     place = pd.Series(-1, kernels.index)
     place[rows.index] = np.where(known, number, -1)
     line = "no range tells the layers: the n-th attention of a step counts as layer n (a guess)"
-    return _with_places(kernels, place.to_numpy(dtype=np.int64), open_rows, places, "guess", free,
-                        (line,))  # fmt: skip
+    told = _Found(place.to_numpy(dtype=np.int64), places, "guess", (line,))
+    return _with_places(kernels, told, open_rows, free)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Places of kernels: for each its number among the distinct `places`, -1 for none."""
+
+    place: Int64s
+    places: pd.DataFrame
+    placed_by: str
+    lost: tuple[str, ...]
 
 
 def _with_places(
-    kernels: pd.DataFrame,
-    place: Int64s,
-    open_rows: npt.NDArray[np.bool_],
-    places: pd.DataFrame,
-    placed_by: str,
-    free: int,
-    lost: tuple[str, ...],
+    kernels: pd.DataFrame, found: _Found, open_rows: npt.NDArray[np.bool_], free: int
 ) -> Placed:
     """Numbers the places as modules and gives them to the open rows."""
-    mine = open_rows & (place >= 0)
-    layer = np.append(places["layer"].to_numpy(np.int64), -1)[place]
+    mine = open_rows & (found.place >= 0)
+    layer = np.append(found.places["layer"].to_numpy(np.int64), -1)[found.place]
     rows = kernels.assign(
-        module=np.where(mine, place + free, kernels["module"]),
+        module=np.where(mine, found.place + free, kernels["module"]),
         layer=np.where(mine, layer, kernels["layer"]),
-        placed_by=np.where(mine, placed_by, kernels["placed_by"]),
+        placed_by=np.where(mine, found.placed_by, kernels["placed_by"]),
     )
-    modules = places.assign(module=np.arange(len(places)) + free)
-    return Placed(rows, modules[_COLUMNS], lost)
+    modules = found.places.assign(module=np.arange(len(found.places)) + free)
+    return Placed(rows, modules[_COLUMNS], found.lost)

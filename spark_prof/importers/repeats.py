@@ -21,7 +21,6 @@ Int64s = npt.NDArray[np.int64]
 
 _FEWEST_LAYERS = 2
 _MOST_LAYERS = 1024
-_ATTENTION = (CODES["attention"], CODES["kv_write"])
 _OUTSIDE = tuple(CODES[name] for name in ("embedding", "lm_head", "sampler", "memcpy"))
 
 
@@ -42,7 +41,7 @@ def guess_layers(kernels: pd.DataFrame, known: Int64s) -> tuple[Int64s, Int64s] 
     step = kernels["step"].to_numpy(np.int64)
     gemm = _table(names, is_gemm).astype(bool)
     rest = _table(names, finishes_gemm).astype(bool)
-    attention = np.isin(component, _ATTENTION) & (step >= 0)
+    attention = (component == CODES["attention"]) & (step >= 0)
     if not attention.any() or (component == CODES["ssm"]).any():
         return None
     layer = np.where(attention, _count_layers(attention, gemm, step), -1)
@@ -51,22 +50,45 @@ def guess_layers(kernels: pd.DataFrame, known: Int64s) -> tuple[Int64s, Int64s] 
     if not _FEWEST_LAYERS <= usual <= _MOST_LAYERS:
         return None
     regular = np.isin(step, layers.index[layers == usual])
-    layer = np.where(regular, layer, -1)
     experts = component == CODES["experts"]
-    anchor = (attention & regular) | experts
+    anchor = (attention | experts) & regular
+    head = _logits(attention & regular, gemm & ~anchor, np.where(regular, step, -1))
     launched = Launched(
         step=step,
-        layer=layer,
+        layer=np.where(attention & regular, layer, -1),
         component=np.where(anchor, component, -1).astype(np.int8),
-        loose=~anchor & regular,
+        loose=~anchor & regular & ~head,
         gemm=gemm | rest,
         begins=~rest,
         opens=np.isin(component, (CODES["embedding"], CODES["collective"])),
     )
     ordered, placed = place_by_order(launched, {})
     found = np.where(component >= 0, component, ordered)
-    outside = np.isin(found, _OUTSIDE) | ~regular
+    found[head & (component < 0)] = -1
+    found[head & gemm] = CODES["lm_head"]
+    outside = np.isin(found, _OUTSIDE) | ~regular | head
     return found.astype(np.int64), np.where(outside, -1, placed).astype(np.int64)
+
+
+def _logits(
+    attention: npt.NDArray[np.bool_], gemm: npt.NDArray[np.bool_], step: Int64s
+) -> npt.NDArray[np.bool_]:
+    """Which kernels of a step are the logits' product and what follows it.
+
+    After the last attention there are as many products as between two others, but for those of the
+    next layer's qkv: one more than that is the logits'.
+    """
+    head = np.zeros(len(step), bool)
+    for number in np.unique(step[step >= 0]).tolist():
+        rows = np.flatnonzero(step == number)
+        before = np.cumsum(gemm[rows])
+        at = np.flatnonzero(attention[rows])
+        between = np.diff(before[at])
+        usual = int(np.median(between[between > 0])) if (between > 0).any() else 0
+        products = rows[gemm[rows]]
+        if usual and int(before[-1] - before[at[-1]]) == usual:
+            head[rows[rows >= products[-1]]] = True
+    return head
 
 
 def _count_layers(

@@ -18,13 +18,14 @@ from spark_prof.profiler.backends.native import Native
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute
-from spark_prof.profiler.targets import PHASE_MODULES, MarkedModule, choose_targets, phase_modules
+from spark_prof.profiler.targets import MarkedModule, choose_targets, phase_modules
 from spark_prof.traces.pieces import (
     CAPTURE_DTYPE,
     EVENT_DTYPE,
     capture_name,
     write_array,
 )
+from spark_prof.traces.timeline import PHASE_MODULES
 
 __all__ = ["GraphWatch"]
 

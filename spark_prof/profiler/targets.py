@@ -14,19 +14,9 @@ from typing import Any
 from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.profiler.ranges import Target
 from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENTRY
+from spark_prof.traces.timeline import PHASE_MODULES
 
-__all__ = ["PHASE_MODULES", "MarkedModule", "choose_targets", "phase_modules"]
-
-PHASE_MODULES = (
-    ("step.prepare", "attention"),
-    ("step.finish", "lm_head"),
-    ("step.sample", "sampler"),
-)
-"""What runs outside the model, as modules 0 to 2 of every recording, with its component.
-
-Preparation builds positions, block tables, sequence lengths and slots, which attention consumes;
-what follows the model inside execute_model gathers the rows for the logits.
-"""
+__all__ = ["MarkedModule", "choose_targets", "phase_modules"]
 
 
 @dataclass(frozen=True)

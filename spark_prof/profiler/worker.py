@@ -23,9 +23,10 @@ from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.steady import SteadyWindow
-from spark_prof.profiler.targets import PHASE_MODULES, phase_modules
+from spark_prof.profiler.targets import phase_modules
 from spark_prof.profiler.window import Stretches, Take, Window
 from spark_prof.traces.pieces import STEP_DTYPE, array_name
+from spark_prof.traces.timeline import PHASE_MODULES
 
 __all__ = ["WorkerRecording"]
 

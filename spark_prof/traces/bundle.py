@@ -24,6 +24,7 @@ from spark_prof.traces.durable import write_whole
 from spark_prof.traces.tables import TABLES, empty_table
 
 __all__ = [
+    "IMPORTED",
     "META_FILE",
     "SCHEMA",
     "Bundle",
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 SCHEMA = 1
+IMPORTED = "imported: "
+"""What the backend of an imported bundle begins with; the trace's format follows."""
+
 META_FILE = "meta.json"
 _META_LIMIT = 64 << 20
 _JSON_TYPES: Mapping[str, type] = MappingProxyType(
@@ -160,6 +164,11 @@ class Bundle:
         }
         return tuple(sorted(found))
 
+    @property
+    def imported(self) -> bool:
+        """Whether it was made of a trace that something else recorded."""
+        return self.meta.backend.startswith(IMPORTED)
+
     def facts(self, rank: int) -> dict[str, Any]:
         """What the rank's worker said about itself, empty where it said nothing."""
         return self.meta.facts.get(f"rank{rank}", {})
@@ -190,9 +199,9 @@ class Bundle:
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
-        # A column a block: together they would be copied once more.
+        # A column at a time, gone once it is copied: a large table is not held twice.
         found = self.arrow(table, rank, columns).unify_dictionaries()
-        frame: pd.DataFrame = found.to_pandas(split_blocks=True)
+        frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
         return frame
 
     def _check(self, name: str, rows: int) -> None:

@@ -17,14 +17,27 @@ __all__ = [
     "FINISH",
     "FIRST_MODULE",
     "MODEL_PATH",
+    "PHASE_MODULES",
     "PREPARE",
+    "SAMPLE",
     "Call",
     "Timeline",
     "replay",
 ]
 
-PREPARE, FINISH, FIRST_MODULE = 0, 1, 3
-"""Module numbers of what runs before and after the model inside execute_model."""
+PREPARE, FINISH, SAMPLE, FIRST_MODULE = 0, 1, 2, 3
+"""Module numbers of what runs outside the model, and the first one of a module of the model."""
+
+PHASE_MODULES = (
+    ("step.prepare", "attention"),
+    ("step.finish", "lm_head"),
+    ("step.sample", "sampler"),
+)
+"""What runs outside the model, as modules 0 to 2 of every recording, with its component.
+
+Preparation builds positions, block tables, sequence lengths and slots, which attention consumes;
+what follows the model inside execute_model gathers the rows for the logits.
+"""
 
 MODEL_PATH = "model"
 """Path of the model itself among the marked modules."""

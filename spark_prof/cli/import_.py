@@ -1,0 +1,51 @@
+"""`spark-prof import`: a bundle out of traces that something else recorded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["add_to", "import_traces"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    app.command("import")(import_traces)
+
+
+def import_traces(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Traces of one run, archives or folders of them, results of load generators.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The bundle's folder.")],
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            help="A bundle or trace of the same model with known layers, such as an eager run: "
+            "kernels in CUDA graphs take theirs from it."
+        ),
+    ] = None,
+) -> None:
+    """Make a bundle of what nsys, PyTorch's profiler, Proton, ncu or a load generator wrote."""
+    from contextlib import ExitStack
+
+    from spark_prof.datasets.opened import local_path
+    from spark_prof.importers.sources import import_files
+    from spark_prof.traces.merge import check_target
+
+    check_target(out)
+    with ExitStack() as stack:
+        paths = [stack.enter_context(local_path(file)) for file in files]
+        bundle = import_files(paths, out, like)
+    ranks = ", ".join(map(str, bundle.ranks))
+    words = f"ranks {ranks}" if len(bundle.ranks) > 1 else f"rank {ranks}"
+    print(f"spark-prof: {words} in {out}; next: spark-prof report {out}", file=sys.stderr)
+    for line in bundle.meta.lost:
+        print(f"spark-prof: {line}", file=sys.stderr)

@@ -1,0 +1,183 @@
+"""Opens whatever a person has: traces, reports, results, archives, and folders of them."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+
+from spark_prof.errors import CommandError
+from spark_prof.importers.importing import Import, write_import
+from spark_prof.importers.layers import Layers
+from spark_prof.importers.module_names import names_module
+from spark_prof.traces.assemble import open_bundle
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.foreign import Foreign
+from spark_prof.traces.sniff import BENCHMARK, BUNDLE, FOLDER, PIECES, format_of
+
+__all__ = ["READERS", "import_files", "open_source"]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Where a format's reader is, and whether it wants to know which ranges name modules."""
+
+    module: str
+    function: str
+    scoped: bool = True
+
+    def read(self, path: Path) -> Foreign:
+        """Begins to read a file."""
+        function: Callable[..., Foreign] = getattr(
+            import_module(f"spark_prof.traces.readers.{self.module}"), self.function
+        )
+        return function(path, names_module) if self.scoped else function(path)
+
+
+READERS: Mapping[str, _Reader] = MappingProxyType(
+    {
+        "kineto": _Reader("kineto", "kineto_trace"),
+        "nsys-sqlite": _Reader("nsys_import", "nsys_export"),
+        "nsys-stats": _Reader("nsys_stats", "nsys_stats_csv", scoped=False),
+        "ncu": _Reader("ncu_csv", "ncu_csv", scoped=False),
+        "cupti": _Reader("cupti_buffers", "cupti_buffers"),
+        "proton-tree": _Reader("proton_tree", "proton_tree"),
+        "proton-trace": _Reader("proton_trace", "proton_trace"),
+    }
+)
+"""The reader of each format of traces."""
+
+_CAPTURE = re.compile(r"(^|/)capture_traces/|graph_capture_rank")
+"""Files that vLLM and SGLang write while they capture CUDA graphs."""
+
+
+@dataclass
+class _Found:
+    """What was found under the names that the user gave."""
+
+    traces: list[tuple[str, Path]] = field(default_factory=list)
+    captures: list[Path] = field(default_factory=list)
+    results: list[Path] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+
+
+def import_files(sources: Sequence[Path], out: Path, like: Path | None = None) -> Bundle:
+    """Makes one bundle of traces of one run: its ranks, its benchmark results.
+
+    Args:
+        sources: files, archives or folders of them.
+        out: the bundle's folder, which must not exist or be empty.
+        like: a bundle or trace of the same model whose layers are known.
+
+    Raises:
+        CommandError: nothing of it can be imported, or the bundle cannot be written.
+    """
+    from spark_prof.traces.benchmarks.read import read_benchmark
+
+    with ExitStack() as stack:
+        found = _Found()
+        for source in sources:
+            _look(source, found, stack, named=True)
+        if not found.traces:
+            _refuse(sources, found)
+        layers = _layers(like, stack) if like else Layers()
+        name = ", ".join(source.name or str(source) for source in sources)
+        wanted = Import(
+            source=name,
+            traces=(READERS[kind].read(path) for kind, path in found.traces),
+            results=[read_benchmark(path) for path in found.results],
+            layers=layers,
+            lost=tuple(f"not imported: {line}" for line in found.passed_over),
+        )
+        return write_import(wanted, out)
+
+
+@contextmanager
+def open_source(path: Path, like: Path | None = None) -> Iterator[Bundle]:
+    """A bundle, or a trace as a bundle that is gone afterwards.
+
+    Raises:
+        CommandError: it is neither, or damaged.
+    """
+    if format_of(path) in (BUNDLE, PIECES):
+        yield open_bundle(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="spark-prof-") as folder:
+        yield import_files([path], Path(folder) / path.name, like)
+
+
+def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
+    """Adds what a path is, or holds; what the user did not name may be anything."""
+    try:
+        kind = format_of(path)
+    except CommandError as error:
+        if named:
+            raise
+        found.passed_over.append(str(error).replace(f"{path} ", f"{path.name} ", 1))
+        return
+    if kind == BENCHMARK:
+        found.results.append(path)
+    elif kind == "nsys-rep":
+        from spark_prof.traces.readers.nsys_report import export_report
+
+        into = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-prof-")))
+        found.traces.append(("nsys-sqlite", export_report(path, into)))
+    elif kind in READERS:
+        if kind == "kineto" and _CAPTURE.search(path.as_posix()):
+            found.captures.append(path)
+        else:
+            found.traces.append((kind, path))
+    elif named and kind == FOLDER:
+        for file in _files(path):
+            _look(file, found, stack, named=False)
+    elif named and kind == "archive":
+        from spark_prof.traces.archives import unpacked
+
+        into = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-prof-")))
+        for file in unpacked(path, into):
+            _look(file, found, stack, named=False)
+    elif named:
+        raise CommandError(f"{path} is a {kind}, which is imported already; report it as it is")
+    else:
+        found.passed_over.append(f"{path.name} is a {kind}")
+
+
+_MOST_FILES = 10_000
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files in a folder, hidden ones left out; links to folders are not followed."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden:
+            found.append(path)
+        if len(found) > _MOST_FILES:
+            raise CommandError(f"{folder} holds more than {_MOST_FILES:,} files; name the traces")
+    return found
+
+
+def _layers(like: Path, stack: ExitStack) -> Layers:
+    from spark_prof.importers.alignment import reference_of
+
+    bundle = stack.enter_context(open_source(like))
+    if not bundle.ranks:
+        raise CommandError(f"{like} has no steps, so nothing can be aligned with it")
+    references = {rank: reference_of(bundle, rank) for rank in bundle.ranks}
+    return Layers({None: references[bundle.ranks[0]], **references})
+
+
+def _refuse(sources: Sequence[Path], found: _Found) -> None:
+    names = ", ".join(map(str, sources))
+    if found.results:
+        raise CommandError(
+            f"{names} holds results of load generators but no trace; give the trace too, or look "
+            "at a result with: spark-prof report RESULT"
+        )
+    reasons = "; ".join(found.passed_over[:3])
+    raise CommandError(f"{names} holds no trace" + (f" ({reasons})" if reasons else ""))
