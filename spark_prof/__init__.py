@@ -54,8 +54,9 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> Report:
         source: an opened bundle or its folder.
         rank: the rank, the lowest one if None.
     """
+    from spark_prof.analyzers.clients.summary import with_clients
     from spark_prof.analyzers.summary import summarize
     from spark_prof.traces.bundle import Bundle
 
     bundle = source if isinstance(source, Bundle) else load(source)
-    return summarize(bundle, rank)
+    return with_clients(summarize(bundle, rank), bundle, rank)

@@ -20,24 +20,27 @@ class EngineSide:
         token_us: time per output token of a decoding request.
         step_us: time of a step as a decoding request meets it.
         prefill_us: time of the steps that read a prompt, all of them where it takes several.
+        tokens: how many all steps generated.
     """
 
     steps: int
     token_us: float | None
     step_us: float | None
     prefill_us: float | None
+    tokens: float | None
 
 
 def engine_side(steps: pd.DataFrame, prompt_tokens: float | None) -> EngineSide:
     """Means over some of a recording's steps.
 
     Args:
-        steps: what analyzers.ledger.step_books returned, or a part of it.
+        steps: what analyzers.windows.step_windows returned, with `step_us`, or a part of it.
         prompt_tokens: the client's mean prompt, to tell how many steps read it.
     """
     # A step counts once for each request that decodes in it, as each has a client that waits.
     decoding = steps[steps["decode_requests"] > 0]
     weights = decoding["decode_requests"].to_numpy(np.float64)
+    output = steps["output_tokens"]
     each = decoding["output_tokens"] / decoding["output_requests"].replace(0, np.nan)
     time = float((weights * decoding["step_us"]).sum())
     # Without the scheduler's record every decoding request is taken to get one token.
@@ -47,6 +50,7 @@ def engine_side(steps: pd.DataFrame, prompt_tokens: float | None) -> EngineSide:
         token_us=time / tokens if tokens else None,
         step_us=time / float(weights.sum()) if len(decoding) else None,
         prefill_us=_prefill(steps[steps["prefill_requests"] > 0], prompt_tokens),
+        tokens=float(output.sum()) if len(steps) and output.notna().all() else None,
     )
 
 

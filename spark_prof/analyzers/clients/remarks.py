@@ -13,6 +13,7 @@ __all__ = [
     "long_waits",
     "no_token",
     "other_batch",
+    "same_load",
     "same_time",
     "unknown_batch",
     "verdict",
@@ -21,6 +22,9 @@ __all__ = [
 
 NO_DECODE = "No recorded step decodes: nothing can be compared."
 NO_TPOT = "The result has no time per output token that could be compared with a step's."
+
+_MORE = 1.2
+"""So many times the client's tokens are not all on their way to it."""
 
 _SEVERAL = 1.05
 """More tokens a chunk than this are several."""
@@ -58,6 +62,18 @@ def same_time(duration_s: float | None, recorded_s: float, seen: InWindow) -> st
     count = f"{seen.requests} of its requests in flight"
     whole = " Its single chunks are unknown: whole requests are compared."
     return f"{part}{count}; only these are compared.{whole if seen.whole_requests else ''}"
+
+
+def same_load(seen: InWindow, generated: float | None) -> str:
+    """Whether the engine worked for this client alone; empty where that is unknown."""
+    if seen.tokens is None or not generated:
+        return ""
+    counts = (
+        f"The client received {seen.tokens:,.0f} tokens while the engine generated {generated:,.0f}"
+    )
+    if generated > _MORE * seen.tokens:
+        return f"{counts}: other clients were there."
+    return f"{counts}."
 
 
 def no_token(requests: int) -> str:

@@ -125,7 +125,10 @@ def _by_window(
         ("first_token", seen.first_us, engine.prefill_us),
     )
     compared = [Comparison(q, "mean", c, e) for q, c, e in pairs if c and e]
-    said = [remarks.same_time(run.duration_s, (end - begin) / 1e9, seen)]
+    said = [
+        remarks.same_time(run.duration_s, (end - begin) / 1e9, seen),
+        remarks.same_load(seen, engine.tokens),
+    ]
     return _with(client_row(run), "window", compared, engine.steps, said, seen.requests)
 
 

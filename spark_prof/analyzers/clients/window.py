@@ -24,6 +24,7 @@ class InWindow:
         token_us: time per output token of a request.
         chunk_us: time between two chunks of a request.
         first_us: time to the first token, of requests that were sent and answered inside.
+        tokens: how many arrived; None where a request's single chunks are unknown.
         requests: how many requests were in flight.
         whole_requests: whether `token_us` is of whole requests, for want of single chunks.
     """
@@ -31,6 +32,7 @@ class InWindow:
     token_us: float | None
     chunk_us: float | None
     first_us: float | None
+    tokens: float | None
     requests: int
     whole_requests: bool
 
@@ -45,7 +47,7 @@ def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns
         end_ns: the stretch ends.
     """
     gaps, tokens, whole, first = [], [], [], []
-    flying = 0
+    flying, arrived, counted = 0, 0.0, True
     for request in requests:
         if request.failed or request.start_ns is None or request.ttft_us is None:
             continue
@@ -59,28 +61,29 @@ def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns
         flying += 1
         if start >= 0 and answered <= length:
             first.append(request.ttft_us)
-        inside = _inside(request.gaps_us, answered, length)
-        if len(inside) and request.chunks and request.output_tokens:
-            # The first chunk begins the gaps; its tokens are taken to be as many as the others'.
-            gaps.append(inside)
-            tokens.append(inside * (request.chunks / request.output_tokens))
+        if request.gaps_us and request.chunks and request.output_tokens:
+            # Every chunk is taken to hold as many tokens as the others of its request.
+            size = request.output_tokens / request.chunks
+            ends = answered + 1e3 * np.cumsum((0.0, *request.gaps_us))
+            inside = (ends >= 0) & (ends <= length)
+            arrived += size * float(inside.sum())
+            between = np.array(request.gaps_us)[inside[1:] & inside[:-1]]
+            gaps.append(between)
+            tokens.append(between / size)
+        else:
+            counted = False
         covered = min(done, length) - max(answered, 0)
         if request.tpot_us is not None and covered > _ENOUGH * (done - answered):
             whole.append(request.tpot_us)
+    single = _mean(np.concatenate(tokens)) if tokens else None
     return InWindow(
-        token_us=_mean(np.concatenate(tokens)) if tokens else _mean(np.array(whole)),
+        token_us=_mean(np.array(whole)) if single is None else single,
         chunk_us=_mean(np.concatenate(gaps)) if gaps else None,
         first_us=_mean(np.array(first)),
+        tokens=arrived if counted and flying else None,
         requests=flying,
-        whole_requests=not tokens,
+        whole_requests=single is None,
     )
-
-
-def _inside(gaps_us: tuple[float, ...], answered: float, length: float) -> npt.NDArray[np.float64]:
-    """The gaps that begin and end in the stretch."""
-    gaps = np.array(gaps_us, np.float64)
-    ends = answered + 1e3 * np.cumsum(gaps)
-    return gaps[(ends - 1e3 * gaps >= 0) & (ends <= length)]
 
 
 def _mean(values: npt.NDArray[np.float64]) -> float | None:

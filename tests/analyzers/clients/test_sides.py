@@ -38,6 +38,7 @@ def steps(*rows: tuple[float, int, int, int, float, float]) -> pd.DataFrame:
 def test_only_gaps_inside_the_stretch_count() -> None:
     found = in_window([request(0, 10, [5, 5, 100, 5])], ORIGIN, ORIGIN + 10 * MS, ORIGIN + 21 * MS)
     assert found.chunk_us == found.token_us == 5_000
+    assert found.tokens == 3, "the first token and two more"
     assert found.requests == 1
     assert not found.whole_requests
 
@@ -47,6 +48,7 @@ def test_a_chunk_with_several_tokens_is_no_token() -> None:
     found = in_window([one], ORIGIN, ORIGIN, ORIGIN + 100 * MS)
     assert found.chunk_us == pytest.approx(20_000)
     assert found.token_us == pytest.approx(10_000)
+    assert found.tokens == 8
 
 
 def test_without_chunks_whole_requests_are_compared_when_most_of_them_is_inside() -> None:
@@ -55,7 +57,7 @@ def test_without_chunks_whole_requests_are_compared_when_most_of_them_is_inside(
     found = in_window([inside, outside], ORIGIN, ORIGIN, ORIGIN + 60 * MS)
     assert found.token_us == pytest.approx(10_000)
     assert found.whole_requests
-    assert found.requests == 2
+    assert (found.requests, found.tokens) == (2, None)
 
 
 def test_the_first_token_counts_when_its_request_was_sent_inside() -> None:
@@ -78,7 +80,7 @@ def test_a_step_counts_once_for_each_request_that_waits_for_it() -> None:
 
 def test_speculative_steps_give_several_tokens() -> None:
     found = engine_side(steps((30, 2, 0, 0, 6, 2), (30, 2, 0, 0, 6, 2)), None)
-    assert (found.step_us, found.token_us) == (30_000, 10_000)
+    assert (found.step_us, found.token_us, found.tokens) == (30_000, 10_000, 12)
 
 
 def test_unknown_tokens_are_taken_for_one_a_request() -> None:
@@ -94,4 +96,4 @@ def test_a_long_prompt_takes_several_steps() -> None:
 
 
 def test_no_step_says_nothing() -> None:
-    assert engine_side(steps(), 100.0) == EngineSide(0, None, None, None)
+    assert engine_side(steps(), 100.0) == EngineSide(0, None, None, None, None)

@@ -46,6 +46,8 @@ def test_a_real_run_agrees_with_the_steps_of_its_server() -> None:
     assert abs(chunk.difference) < 0.01
     assert first.client > first.engine, "queueing and HTTP come on top"
 
+    assert "received 196 tokens while the engine generated 196." in " ".join(row.sentences)
+
     # Over the whole run they do not: what was not recorded took longer.
     assert runs[0].tpot.mean is not None
     assert runs[0].tpot.mean > 1.2 * token.engine
