@@ -93,22 +93,19 @@ def opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
     Raises:
         CommandError: none of them can be read.
     """
-    from spark_prof.datasets.opened import local_path, opened
+    from spark_prof.datasets.opened import opened
     from spark_prof.traces.members import find_members
 
     bundles: dict[str, Bundle] = {}
     failed: list[str] = []
     with ExitStack() as stack:
-        for source in sources:
-            path = stack.enter_context(local_path(source))
-            for member in find_members(path):
-                try:
-                    bundle = stack.enter_context(opened(str(member.path)))
-                except CommandError as error:
-                    failed.append(str(error))
-                    continue
-                name = member.name if member.name not in bundles else str(member.path)
-                bundles[name] = bundle
+        for member in (member for source in sources for member in find_members(source)):
+            try:
+                bundle = stack.enter_context(opened(member.source))
+            except CommandError as error:
+                failed.append(str(error))
+                continue
+            bundles[member.name if member.name not in bundles else member.source] = bundle
         if not bundles:
             raise CommandError(failed[0])
         for line in failed:

@@ -25,6 +25,13 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class Engine(StrEnum):
+    """Where the recordings of a dataset are read: in processes here, or on a Ray cluster."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 _ENDINGS = {
     ".txt": Format.TEXT,
     "": Format.TEXT,
@@ -41,7 +48,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def report(
-    source: Annotated[Path, typer.Argument(help="A bundle, the folder that record wrote.")],
+    source: Annotated[
+        str, typer.Argument(help="A bundle, a trace, a folder of them, or the URL of one.")
+    ],
     format: Annotated[  # noqa: A002 - the option's name is the contract's
         Format | None,
         typer.Option(help="How to draw it; by default text, or what OUT's ending says."),
@@ -56,26 +65,43 @@ def report(
         list[Path] | None,
         typer.Option(help="A load generator's result to compare the steps with; repeatable."),
     ] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="Where the recordings of a folder are read.")
+    ] = Engine.LOCAL,
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels, books."""
     chosen = format or _format_of(out)
     if out is not None:
         check_folder(out.parent)
+    from spark_prof.cli.dataset import report_dataset
+    from spark_prof.datasets.report import is_dataset
+
+    if is_dataset(source):
+        if rank is not None or bench:
+            raise CommandError(f"{source} holds several recordings; --rank and --bench need one")
+        on_terminal = out is None and sys.stdout.isatty()
+        color = on_terminal and "NO_COLOR" not in os.environ
+        width = _width() if on_terminal else 100
+        _put(report_dataset(source, chosen.value, engine.value, width, color), out)
+        return
     from spark_prof.analyzers.clients.summary import with_clients
     from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import RENDERERS
-    from spark_prof.traces.assemble import open_bundle
+    from spark_prof.datasets.opened import opened
     from spark_prof.traces.benchmarks.read import read_benchmark
 
     results = [read_benchmark(path) for path in bench or ()]
-    bundle = open_bundle(source)
-    summary = with_clients(summarize(bundle, rank), bundle, rank, results)
+    with opened(source) as bundle:
+        summary = with_clients(summarize(bundle, rank), bundle, rank, results)
     if chosen is Format.TEXT and out is None and sys.stdout.isatty():
         from spark_prof.dashboards import text
 
         show(text.render(summary, width=_width(), color="NO_COLOR" not in os.environ))
         return
-    drawn = RENDERERS[chosen.value](summary)
+    _put(RENDERERS[chosen.value](summary), out)
+
+
+def _put(drawn: str, out: Path | None) -> None:
     if out is None:
         show(drawn)
     else:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -105,4 +106,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
+    if isinstance(value, Decimal):
+        return float(value)
     return value.hex() if isinstance(value, bytes | bytearray) else value

@@ -1,23 +1,32 @@
-"""Finds the recordings in a folder: bundles and trace files, at most four folders deep."""
+"""Finds the recordings in a folder or below a URL, at most four folders deep."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.remote import is_url, list_files
+from spark_prof.traces.sniff import format_of
 
-__all__ = ["MOST_MEMBERS", "Member", "find_members", "is_bundle"]
+__all__ = ["MOST_MEMBERS", "Member", "NoMembersError", "find_members", "is_bundle"]
 
-DEPTH = 4
 MOST_MEMBERS = 10_000
+_DEPTH = 4
 _MOST_ENTRIES = 1_000_000
-_TRACE_ENDINGS = (
-    ".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep", ".hatchet", ".chrome_trace",
-)  # fmt: skip
+_TRACE_ENDINGS = (".json.gz", ".json.zst", ".sqlite", ".nsys-rep", ".hatchet", ".chrome_trace")
+_TIMELINES = ("kineto", "proton-trace", "proton-tree")
+"""Formats of traces whose files may end in .json, as much else does."""
+_RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+
+
+class NoMembersError(CommandError):
+    """A folder that holds neither a bundle nor a trace."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +35,11 @@ class Member:
 
     Attributes:
         name: its path below the dataset's folder, with / between the parts.
-        path: where it is.
+        source: its path or URL.
     """
 
     name: str
-    path: Path
+    source: str
 
 
 def is_bundle(path: Path) -> bool:
@@ -41,44 +50,112 @@ def is_bundle(path: Path) -> bool:
         return False
 
 
-def find_members(folder: Path) -> list[Member]:
-    """The recordings in the folder, sorted by name; the folder itself if it is one.
+def find_members(source: str) -> list[Member]:
+    """The recordings that a folder or URL holds, sorted by name; itself if it is one.
 
-    Links to folders are not followed, so that a link to a folder above ends nothing. What is
-    hidden is left out, and so is what lies in a bundle.
+    A folder whose traces are those of several ranks, by their names, is one recording with all
+    that lies below it. Links to
+    folders are not followed, so that a link to a folder above ends nothing. What is hidden is left
+    out, and so is what lies in a bundle.
 
     Raises:
         CommandError: there are none, or too many, or the folder cannot be read.
     """
+    found = _in_store(source) if is_url(source) else _in_folder(Path(source), source)
+    if len(found) > MOST_MEMBERS:
+        raise CommandError(
+            f"{source} holds more than {MOST_MEMBERS:,} recordings; give a folder of fewer"
+        )
+    if not found:
+        raise NoMembersError(f"{source} holds no bundle and no trace; record or import one first")
+    return sorted(found, key=lambda member: member.name)
+
+
+def _in_folder(folder: Path, source: str) -> list[Member]:
     if is_bundle(folder) or folder.is_file():
-        return [Member(folder.name or str(folder), folder)]
+        return [Member(folder.name or source, source)]
     if not folder.is_dir():
         raise CommandError(f"{folder} does not exist; give a bundle, a trace or a folder of them")
     found: list[Member] = []
-    waiting = [(folder, "", 0)]
+    waiting = [("", 0)]
     seen = 0
-    while waiting:
-        here, prefix, depth = waiting.pop()
-        try:
-            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
-        except OSError as error:
-            raise CommandError(f"cannot look into {here}: {error.strerror or error}") from error
+    while waiting and len(found) <= MOST_MEMBERS:
+        prefix, depth = waiting.pop()
+        entries = _entries(folder / prefix)
         seen += len(entries)
+        if seen > _MOST_ENTRIES:
+            raise CommandError(f"{source} holds more than {_MOST_ENTRIES:,} files; give one below")
+        traces: list[str] = []
+        folders: list[tuple[str, int]] = []
         for entry in entries:
-            name, path = prefix + entry.name, here / entry.name
-            if entry.name.startswith("."):
-                continue
+            name = prefix + entry.name
             if entry.is_dir(follow_symlinks=False):
-                if is_bundle(path):
-                    found.append(Member(name, path))
-                elif depth + 1 < DEPTH:
-                    waiting.append((path, f"{name}/", depth + 1))
-            elif entry.name.lower().endswith(_TRACE_ENDINGS) and entry.is_file():
-                found.append(Member(name, path))
-        if len(found) > MOST_MEMBERS or seen > _MOST_ENTRIES:
-            raise CommandError(
-                f"{folder} holds more than {MOST_MEMBERS:,} recordings; give a folder of fewer"
-            )
-    if not found:
-        raise CommandError(f"{folder} holds no bundle and no trace; record or import one first")
-    return sorted(found, key=lambda member: member.name)
+                if is_bundle(folder / name):
+                    found.append(Member(name, str(folder / name)))
+                elif depth + 1 < _DEPTH:
+                    folders.append((f"{name}/", depth + 1))
+            elif entry.is_file() and (_is_trace(name) or _holds_trace(folder / name)):
+                traces.append(name)
+        if _are_ranks(traces):
+            here = prefix.rstrip("/")
+            member = Member(here, str(folder / here)) if here else Member(folder.name, source)
+            found.append(member)
+        else:
+            found += [Member(name, str(folder / name)) for name in traces]
+            waiting += folders
+    return found
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise CommandError(f"cannot look into {folder}: {error.strerror or error}") from error
+
+
+def _in_store(url: str) -> list[Member]:
+    """The same below a URL, from the names of the files alone."""
+    files = list_files(url)
+    if files is None:
+        return [Member(PurePosixPath(url).name or url, url)]
+    if META_FILE in files:
+        return [Member(PurePosixPath(url.rstrip("/")).name or url, url)]
+    base = url.rstrip("/")
+    bundles = {str(PurePosixPath(name).parent) for name in files if name.endswith(f"/{META_FILE}")}
+    by_folder: dict[str, list[str]] = {}
+    for name in files:
+        path = PurePosixPath(name)
+        if not any(str(folder) in bundles for folder in path.parents) and _is_trace(name):
+            by_folder.setdefault("" if len(path.parts) == 1 else str(path.parent), []).append(name)
+    found = [Member(name, f"{base}/{name}") for name in bundles]
+    for folder, traces in by_folder.items():
+        if _are_ranks(traces):
+            whole = f"{base}/{folder}" if folder else url
+            found.append(Member(folder or PurePosixPath(base).name, whole))
+        else:
+            found += [Member(name, f"{base}/{name}") for name in traces]
+    return [member for member in found if member.name.count("/") <= _DEPTH]
+
+
+def _is_trace(name: str) -> bool:
+    """Whether the name is that of a trace; other files may be, see `_holds_trace`."""
+    name = name.lower()
+    file = name.rsplit("/", 1)[-1]
+    return name.endswith(_TRACE_ENDINGS) or (file.endswith(".json") and "trace" in file)
+
+
+def _holds_trace(path: Path) -> bool:
+    if path.suffix.lower() != ".json":
+        return False
+    try:
+        return format_of(path) in _TIMELINES
+    except CommandError:
+        return False
+
+
+def _are_ranks(names: Iterable[str]) -> bool:
+    """Whether the files are the ranks of one run: two or more, each with another rank's number."""
+    ranks = [_RANK.search(name.rsplit("/", 1)[-1]) for name in names]
+    numbers = [match[1] for match in ranks if match]
+    return len(numbers) > 1 and len(numbers) == len(ranks) == len(set(numbers))

@@ -7,6 +7,8 @@ not by what the store says, and no name from the store leads out of the target f
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,13 +16,14 @@ from urllib.parse import urlsplit
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE, Meta, is_table_file
 
-__all__ = ["MOST_BYTES", "is_url", "local_copy"]
+__all__ = ["MOST_BYTES", "is_url", "list_files", "local_copy"]
 
 MOST_BYTES = 64 << 30
 _MOST_FILES = 20_000
 _DEPTH = 6
 _BLOCK = 8 << 20
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,15}://", re.I)
+_WEB = ("http", "https")
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp",
     "https": "aiohttp", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs", "hf": "huggingface_hub",
@@ -47,26 +50,60 @@ def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
     Raises:
         CommandError: the store cannot be read, a package for it is missing, or there is too much.
     """
-    shown = _without_password(url)
-    protocol = url.split("://", 1)[0].lower()
-    if "::" in url:
-        raise CommandError(f"{shown} chains stores with ::; give the URL of one store")
+    protocol, shown = _protocol(url), _without_password(url)
+    name = PurePosixPath(urlsplit(url).path).name
+    target = into / (name if name not in ("", "..") else "source")
     copier = _Copier(shown, most_bytes)
-    try:
-        from fsspec.core import url_to_fs
-
-        store, root = url_to_fs(url)
-        name = PurePosixPath(urlsplit(url).path).name or "source"
-        target = into / (name if name not in (".", "..") else "source")
-        if protocol in ("http", "https"):
+    with _one_line(url):
+        store, root = _store(url)
+        if protocol in _WEB:
             _copy_from_web(copier, store, url, target)
         elif store.isfile(root):
             copier.copy(store, root, target)
         else:
-            _copy_folder(copier, store, root, target)
+            for below in _below(store, root):
+                path = f"{root.rstrip('/')}/{below}"
+                copier.copy(store, path, target.joinpath(*PurePosixPath(below).parts))
+    return target
+
+
+def list_files(url: str) -> list[str] | None:
+    """The files below a URL by their path from there; None where it names a file or a web page.
+
+    Raises:
+        CommandError: the store cannot be read, or there are too many.
+    """
+    if _protocol(url) in _WEB:
+        return None
+    with _one_line(url):
+        store, root = _store(url)
+        return None if store.isfile(root) else _below(store, root)
+
+
+def _protocol(url: str) -> str:
+    if "::" in url:
+        raise CommandError(f"{_without_password(url)} chains stores with ::; give one store's URL")
+    return url.split("://", 1)[0].lower()
+
+
+def _store(url: str) -> tuple[Any, str]:
+    """The store that a URL names, and the path in it."""
+    from fsspec.core import url_to_fs
+
+    store, root = url_to_fs(url)
+    return store, str(root)
+
+
+@contextmanager
+def _one_line(url: str) -> Iterator[None]:
+    """Says in one line what went wrong in a store."""
+    shown = _without_password(url)
+    try:
+        yield
     except CommandError:
         raise
     except ImportError as error:
+        protocol = _protocol(url)
         package = _PACKAGES.get(protocol, f"an fsspec package for {protocol}")
         raise CommandError(f"{shown} needs {package}; run: pip install {package}") from error
     except FileNotFoundError as error:
@@ -75,7 +112,6 @@ def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise CommandError(f"cannot read {shown}: {reason}") from error
-    return target
 
 
 class _Copier:
@@ -113,15 +149,20 @@ def _copy_from_web(copier: _Copier, store: Any, url: str, target: Path) -> None:
             copier.copy(store, f"{base}/{name}", target / name)
 
 
-def _copy_folder(copier: _Copier, store: Any, root: str, target: Path) -> None:
-    names = store.find(root, maxdepth=_DEPTH)
+def _below(store: Any, root: str) -> list[str]:
+    """The files below a folder of a store, by their path from there."""
+    base = root.rstrip("/") + "/"
+    names = sorted(store.find(root, maxdepth=_DEPTH))
     if not names:
         raise FileNotFoundError(root)
-    for name in sorted(names):
-        below = PurePosixPath(name[len(root.rstrip("/")) :].lstrip("/"))
-        if not name.startswith(root.rstrip("/")) or below.is_absolute() or ".." in below.parts:
+    if len(names) > _MOST_FILES:
+        raise CommandError(f"{root} holds more than {_MOST_FILES:,} files; name one run")
+    for name in names:
+        # A store may hold any name: none may lead out of the folder that it is copied to.
+        parts = PurePosixPath(name[len(base) :]).parts
+        if not name.startswith(base) or not parts or parts[0] == "/" or ".." in parts:
             raise CommandError(f"{name!r:.100} lies outside of the folder that was asked for")
-        copier.copy(store, name, target.joinpath(*below.parts))
+    return [name[len(base) :] for name in names]
 
 
 def _without_password(url: str) -> str:

@@ -1,0 +1,131 @@
+"""What a dataset report says of each recording, as plain data, and how it follows from a report.
+
+All times are microseconds, all shares are fractions of 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.summary import summarize
+from spark_prof.traces.bundle import Bundle
+
+__all__ = ["Dataset", "Failure", "RankFigures", "Recording", "recording_of"]
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """The figures of one rank that recordings are compared by."""
+
+    rank: int
+    steps: int
+    decode_steps: int
+    decode_median_us: float | None
+    """Length of a decode step; None without any."""
+    decode_p99_us: float | None
+    tokens_per_s: float | None
+    """Tokens that the requests received over the window's wall time; None without a clock."""
+    kernels_us: float
+    components: dict[str, float]
+    """Share of the kernel time of each component that occurs, the largest first."""
+    layer_coverage: float
+    component_coverage: float
+    engine_coverage: float
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recording of a dataset.
+
+    Attributes:
+        name: its path below the dataset's folder.
+        model: model, architecture and quantization.
+        gpu: the GPU, or the processor of a CPU engine.
+        execution: how the model ran.
+        backend: what watched the kernels, or the format it was imported from.
+        state: complete, interrupted or salvaged.
+        ranks: at least one, the lowest first; the first one stands for the recording.
+        notes: what to know before believing a figure.
+    """
+
+    name: str
+    model: str
+    gpu: str
+    execution: str
+    backend: str
+    state: str
+    ranks: tuple[RankFigures, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def first(self) -> RankFigures:
+        """The figures that stand for the recording."""
+        return self.ranks[0]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A recording that could not be read, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Many recordings beside each other.
+
+    Attributes:
+        name: the folder or URL.
+        recordings: the shortest median decode step first, those without decode steps last.
+        failures: by name.
+    """
+
+    name: str
+    recordings: tuple[Recording, ...]
+    failures: tuple[Failure, ...]
+
+
+def recording_of(bundle: Bundle, name: str) -> Recording:
+    """The row of one recording.
+
+    Args:
+        bundle: the recording.
+        name: what it is called in the dataset.
+
+    Raises:
+        CommandError: the bundle has no steps, or is damaged.
+    """
+    first = summarize(bundle)
+    lowest = next(iter(bundle.ranks))
+    others = [rank for rank in bundle.ranks if rank != lowest]
+    figures = [_figures(lowest, first)]
+    figures += [_figures(rank, summarize(bundle, rank)) for rank in others]
+    return Recording(
+        name=name,
+        model=first.run.model,
+        gpu=first.gpu.name,
+        execution=first.run.execution,
+        backend=first.run.backend,
+        state=first.run.state,
+        ranks=tuple(figures),
+        notes=first.notes,
+    )
+
+
+def _figures(rank: int, report: Report) -> RankFigures:
+    steps, decode = report.steps, report.steps.decode_us
+    return RankFigures(
+        rank=rank,
+        steps=steps.count,
+        decode_steps=steps.decode,
+        decode_median_us=decode.median if decode else None,
+        decode_p99_us=decode.p99 if decode else None,
+        tokens_per_s=1e6 * steps.tokens / report.wall_us if report.wall_us else None,
+        kernels_us=sum(row.us for row in report.components),
+        components={row.name: row.share for row in report.components},
+        layer_coverage=report.coverage.layer,
+        component_coverage=report.coverage.component,
+        engine_coverage=report.coverage.engine,
+    )

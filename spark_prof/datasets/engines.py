@@ -1,0 +1,135 @@
+"""Runs the same function of one file on many files: in processes here, or on a Ray cluster.
+
+The function and what it returns travel between processes by pickle, as multiprocessing and Ray
+do; no file is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from spark_prof.errors import CommandError, SparkProfError
+
+__all__ = ["Engine", "Outcome", "run_each"]
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+_DIED = "the process that read it died, perhaps for want of memory"
+_LONGEST = 300
+
+
+class Engine(StrEnum):
+    """Where the work is done."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Value]):
+    """What became of one item: a value, or the reason why there is none."""
+
+    value: Value | None
+    reason: str = ""
+
+
+def run_each(
+    function: Callable[[Item], Value], items: Sequence[Item], engine: Engine
+) -> list[Outcome[Value]]:
+    """What the function returns for each item, in their order; a failure ends none of the others.
+
+    Args:
+        function: of a module that every worker can import.
+        items: what it is called with; paths in them must mean the same on every worker.
+        engine: where to run it.
+
+    Raises:
+        CommandError: Ray is not installed, or its cluster cannot be reached.
+    """
+    if engine is Engine.RAY:
+        return list(_on_ray(function, items))
+    workers = min(len(items), os.cpu_count() or 1)
+    if workers < 2:
+        return [_attempt(function, item) for item in items]
+    return list(_in_processes(function, items, workers))
+
+
+def _attempt(function: Callable[[Item], Value], item: Item) -> Outcome[Value]:
+    """Runs in the worker: a broken file must not end the others, whatever it brings about."""
+    try:
+        return Outcome(function(item))
+    except SparkProfError as error:
+        return Outcome(None, str(error))
+    except MemoryError:
+        return Outcome(None, "there is not enough memory for it")
+    except Exception as error:
+        text = " ".join(str(error).split())[:_LONGEST]
+        return Outcome(None, f"unexpected {type(error).__name__}: {text}; please report this")
+
+
+def _in_processes(
+    function: Callable[[Item], Value], items: Sequence[Item], workers: int
+) -> Iterator[Outcome[Value]]:
+    # Not forked: a fork copies the locks of Arrow's and DuckDB's threads as they stand.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = [pool.submit(_attempt, function, item) for item in items]
+        for item, future in zip(items, futures, strict=True):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                # One that dies takes all that wait with it: each gets a process of its own.
+                with ProcessPoolExecutor(1, mp_context=context) as alone:
+                    yield _survived(alone.submit(_attempt, function, item))
+
+
+def _survived(future: Future[Outcome[Value]]) -> Outcome[Value]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return Outcome(None, _DIED)
+
+
+def _on_ray(function: Callable[[Item], Value], items: Sequence[Item]) -> Iterator[Outcome[Value]]:
+    try:
+        import ray
+    except ImportError as error:
+        raise CommandError("--engine ray needs Ray; run: pip install 'spark-prof[ray]'") from error
+    found_running = ray.is_initialized()
+    if not found_running:
+        _connect(ray)
+    try:
+        # Spread, or Ray fills the first machine before it uses the next.
+        task = ray.remote(_attempt).options(scheduling_strategy="SPREAD", num_cpus=1)
+        waiting = [task.remote(function, item) for item in items]
+        for one in waiting:
+            try:
+                yield ray.get(one)
+            except ray.exceptions.RayError as error:
+                text = next(iter(str(error).splitlines()), type(error).__name__)
+                yield Outcome(None, f"{_DIED} ({text[:_LONGEST]})")
+    finally:
+        if not found_running:
+            ray.shutdown()
+
+
+def _connect(ray: object) -> None:
+    """Joins the cluster that RAY_ADDRESS or Ray itself knows of; starts one here if there is none.
+
+    Raises:
+        CommandError: the cluster cannot be reached.
+    """
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)  # type: ignore[attr-defined]
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        text = next(iter(str(error).splitlines()), type(error).__name__)[:_LONGEST]
+        raise CommandError(f"cannot reach the Ray cluster: {text}; check RAY_ADDRESS") from error
