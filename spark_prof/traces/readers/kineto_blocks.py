@@ -27,6 +27,7 @@ _BORDER = re.compile(
 _BRACKET = re.compile(rb'(?:[^"{}\[\],]++|"(?:[^"\\]++|\\.)*+")*+([{}\[\],])', re.DOTALL)
 
 _NEAR = 1 << 13
+_LARGEST_EVENT = 16 << 20
 _LARGEST = 64 << 20
 """An event, or what stands before or after the events, that is larger than this is damage."""
 
@@ -57,9 +58,10 @@ class TraceText:
             ValueError: the text ends early, or is no list of events.
         """
         text = self._to_events()
+        enough = 0
         for chunk in chain([b""], self._chunks):
             text += chunk
-            border = _last_border(text)
+            border = _last_border(text) if len(text) >= enough else None
             if border:
                 try:
                     decoded = decode(b"[" + text[: border[0]] + b"]")
@@ -71,14 +73,16 @@ class TraceText:
                     yield decoded
                     continue
                 end, closed = _whole_events(text)
+                # A long event is looked at again when twice as much is there, not at each chunk.
+                enough = 0 if end else 2 * len(text)
                 if end or closed:
                     yield decode(b"[" + text[:end] + b"]")
                 text = text[end + closed :] if closed else text[end:].removeprefix(b",")
                 if closed:
                     self._finish(text)
                     return
-            if len(text) > _LARGEST:
-                raise ValueError("it has an event of more than 64 MiB")
+            if len(text) > _LARGEST_EVENT:
+                raise ValueError("it has an event of more than 16 MiB")
         end, closed = _whole_events(text)
         if not closed:
             raise ValueError("it ends before its list of events does")

@@ -15,13 +15,18 @@ __all__ = ["RANK_NAMES", "is_amd", "process_facts", "rank_of"]
 
 RANK_NAMES: tuple[tuple[str, str, int], ...] = (
     (r"(?<![a-z])rank[-_]?(\d{1,5})(?!\d)", "llama_rank-3.json.gz", 3),
-    (r"(?<![a-z])dp0_pp0_tp(\d{1,5})(?!\d)", "decode_dp0_pp0_tp1.1767189312.pt.trace.json", 1),
-    (r"-TP-(\d{1,5})(?!.*-(?:DP|PP)-[1-9])(?!\d)", "1767189312-TP-5-DP-0.trace.json.gz", 5),
-    (r"(?<![a-z])tp[-_]?(\d{1,5})(?!\d)(?<!dp\d_pp\d_tp\d)", "bench-tp2.json", 2),
+    (
+        r"(?i)^(?!.*(?<![a-z])(?:dp|pp)[-_]?0*[1-9]).*(?<![a-z])tp[-_]?(\d{1,5})(?!\d)",
+        "1767189312-TP-5-DP-0.trace.json.gz",
+        5,
+    ),
     (r"(?<![a-z])worker[-_]?(\d{1,5})(?!\d)", "worker7_step_12.1694128201545.pt.trace.json", 7),
     (r"_(\d{1,3})(?:\.pt)?(?:\.trace)?\.json", "trace_4.json.gz", 4),
 )
-"""How file names tell a rank: pattern, an example, and the rank that it tells."""
+"""How file names tell a rank: pattern, an example, and the rank that it tells.
+
+A tensor-parallel number is the rank only where nothing else is parallel.
+"""
 
 _AMD = ("AMD", "gfx", "Radeon", "Instinct")
 _NVIDIA = ("NVIDIA", "Tesla", "GeForce", "Quadro")

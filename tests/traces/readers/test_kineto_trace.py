@@ -281,9 +281,21 @@ def test_the_rank_in_a_file_name(read: Read, name: str, rank: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("decode_dp0_pp0_tp1.1767189312.pt.trace.json", 1), ("bench-tp2.json", 2),
+        ("dp1_pp0_tp0_dcp0_ep0_rank4.1767.pt.trace.json.gz", 4), ("17-TP-3.trace.json.gz", 3),
+    ],
+)  # fmt: skip
+def test_more_file_names(read: Read, name: str, rank: int) -> None:
+    assert read(kineto(), name).processes[0].rank == rank
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "trace.json", "host_48213.1694128201545.pt.trace.json", "run_dp1_pp0_tp3.json",
+        "dp10_tp3.json",
         "1767189312-TP-1-DP-2.trace.json", "google__1016001.json", "batch_bs1.json",
         "frank-12.json", "http-2024.json",
     ],
@@ -429,6 +441,20 @@ def test_what_is_no_trace_is_refused_in_one_line(read: Read, text: str) -> None:
         read(text)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents": [{"args": {"x": [' + '{"name": 1}, ' * 1_500_000,
+        '{"traceEvents": [{"name": "' + '}, {\\"name\\": ' * 2_000_000,
+        '{"x": "' + "y" * (70 << 20),
+    ],
+    ids=["nested", "text", "before"],
+)
+def test_an_event_without_end_is_refused_before_it_fills_the_memory(read: Read, text: str) -> None:
+    with pytest.raises(CommandError, match=r"more than 16 MiB|no list of traceEvents"):
+        read(text)
 
 
 def test_a_compressed_trace_under_any_name(read: Read) -> None:
