@@ -50,9 +50,7 @@ def agreement(report: Report) -> Section:
         Column("Client off by", "number"),
         Column("Elsewhere", "number"),
     )
-    said = [
-        shorten(clean(f"{name(row)}: {' '.join(row.sentences)}"), _LONGEST_PROSE) for row in shown
-    ]
+    said = _said(shown)
     if shown and not rows:
         # Nothing could be compared: why not is what there is to say.
         return Section("clients", _TITLE, (Column("", "prose"),), tuple((s,) for s in said))
@@ -110,6 +108,17 @@ def name(row: ClientRow) -> str:
     if row.concurrency:
         parts.append(f"{row.concurrency} at a time")
     return shorten(clean(", ".join(filter(None, parts))), _LONGEST_NAME)
+
+
+def _said(found: Sequence[ClientRow]) -> list[str]:
+    """The sentences of each run, those left out that an earlier one had."""
+    said, known = [], set[str]()
+    for row in found:
+        new = [text for text in row.sentences if text not in known]
+        known.update(new)
+        text = " ".join(new) or "The same as above."
+        said.append(shorten(clean(f"{name(row)}: {text}"), _LONGEST_PROSE))
+    return said
 
 
 def _numbered(found: Sequence[Comparison]) -> list[tuple[bool, Comparison]]:

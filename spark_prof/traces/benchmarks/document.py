@@ -7,7 +7,6 @@ texts, without building it.
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -37,6 +36,8 @@ HEAD = 1 << 20
 """Bytes from the begin of a file by which its format is recognised."""
 
 _MOST_NS = 1 << 62
+_LARGEST_FIGURE = 1e15
+"""No duration in us, rate or count is larger: 1e15 us are 31 years."""
 
 T = TypeVar("T")
 
@@ -134,10 +135,8 @@ def _damaged(path: Path, error: Exception, where: str = "") -> CommandError:
 
 
 def figure(value: Figure) -> float | None:
-    """A duration, rate or share; None where it is negative or not finite, so not measured."""
-    if value is None or not math.isfinite(value) or value < 0:
-        return None
-    return float(value)
+    """A duration, rate or share; None where it is negative, endless or NaN, so not measured."""
+    return float(value) if value is not None and 0 <= value <= _LARGEST_FIGURE else None
 
 
 def scaled(value: Figure, factor: float) -> float | None:
@@ -147,9 +146,9 @@ def scaled(value: Figure, factor: float) -> float | None:
 
 
 def whole(value: Figure) -> int | None:
-    """A number of things; None where it is negative or no number that can be counted to."""
+    """A number of things; None where it is no number that can be counted to."""
     known = figure(value)
-    return None if known is None or known > 1 << 53 else round(known)
+    return None if known is None else round(known)
 
 
 def epoch_ns(seconds: Figure) -> int | None:

@@ -66,9 +66,9 @@ def imported_runs(bundle: Bundle) -> tuple[BenchmarkRun, ...]:
 
 
 def _client(number: int, source: str, run: BenchmarkRun) -> dict[str, Any]:
-    row: dict[str, Any] = {"run": number, "source": source, "notes": "\n".join(run.notes)}
+    row: dict[str, Any] = {"run": number, "source": _text(source), "notes": "\n".join(run.notes)}
     row["itl_per_token"] = run.itl_per_token
-    row |= {name: getattr(run, name) for name in _TEXTS}
+    row |= {name: _text(getattr(run, name)) for name in _TEXTS}
     row |= {name: getattr(run, name) or 0 for name in _TIMES}
     row |= {name: _or(getattr(run, name), -1) for name in _COUNTS}
     row |= {name: _or(getattr(run, name), math.nan) for name in _FIGURES}
@@ -125,6 +125,11 @@ def _rows(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
     names = list(frame.columns)
     for values in zip(*(frame[name].tolist() for name in names), strict=True):
         yield dict(zip(names, values, strict=True))
+
+
+def _text(text: str) -> str:
+    """The text without halves of surrogate pairs, which no file can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _or(value: float | None, missing: float) -> float:

@@ -135,7 +135,7 @@ def _row(line: str) -> _Row | None:
         return None
     model = line[: test.start()].strip(" |\t")
     of = (model, test["context"] or "", test["depth"] or "", test["concurrency"] or "")
-    concurrency = int(test["concurrency"] or 1)
+    concurrency = whole(float(test["concurrency"] or 1)) or 1
     return _Row(model, test["kind"], test["tokens"], of, concurrency, values)
 
 

@@ -186,5 +186,5 @@ def _at(column: Sequence[T], index: int) -> T | None:
 def _local(date: str) -> int | None:
     """`date` is the local time at which the result was written, as 20261121-075800."""
     with suppress(ValueError, OverflowError):
-        return timegm(strptime(date, "%Y%m%d-%H%M%S")) * 1_000_000_000
+        return epoch_ns(timegm(strptime(date, "%Y%m%d-%H%M%S")))
     return None

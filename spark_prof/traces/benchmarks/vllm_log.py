@@ -64,7 +64,7 @@ def _run(engine: str, intervals: list[_Interval], accepted: float | None) -> Ben
     lines = f"{len(intervals)} {'line' if len(intervals) == 1 else 'lines'} of the log"
     return BenchmarkRun(
         tool="vLLM's log",
-        label=f"engine {int(engine)}, {lines}" if engine else lines,
+        label=f"engine {engine[-9:]}, {lines}" if engine else lines,
         mean_concurrency=fmean(i.running for i in intervals) or None,
         output_throughput=figure(fmean(i.generated for i in intervals)),
         tpot=Latency(median=figure(median(each)), derived=_DERIVED) if each else Latency(),

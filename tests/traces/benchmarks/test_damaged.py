@@ -5,16 +5,23 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from spark_prof.analyzers.clients.summary import clients_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks import document
 from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.read import read_benchmark, recognise
+from spark_prof.traces.tables import TABLES
+from tests.analyzers.clients.test_sides import ORIGIN, steps
 
 from .test_read import DATA, FILES
 
 CASES = 60
+STEPS = steps(*[(10.0, 2, 0, 0, 2.0, 2.0)] * 20)
+FACTS = {"time_ns": ORIGIN, "monotonic_ns": 23_349_000_000_000}
+"""So that the runs of vLLM's real result overlap with the steps."""
 
 
 def survives(path: Path) -> None:
@@ -24,7 +31,10 @@ def survives(path: Path) -> None:
     try:
         result = read_benchmark(path)
         assert result.runs
-        client_frames(result)
+        for table, frame in client_frames(result).items():
+            schema = TABLES[table].schema
+            assert pa.Table.from_pandas(frame, schema, preserve_index=False).num_rows == len(frame)
+        clients_of(result.runs, STEPS, FACTS)
     except CommandError as error:
         refusal = str(error)
     assert "\n" not in refusal
@@ -63,6 +73,7 @@ def test_mutated_files(name: str, tmp_path: Path) -> None:
         b'{"request_throughput": 1, "total_token_throughput": 1, "completed": "many"}',
         b'{"latency_mode": "api", "benchmarks": []}',
         b'{"latency_mode": "api", "benchmarks": [{"concurrency": null}, 3]}',
+        b'{"request_throughput": 1, "total_token_throughput": 1, "completed": 1' + b"0" * 60 + b"}",
     ],
 )  # fmt: skip
 def test_files_that_are_no_result(content: bytes, tmp_path: Path) -> None:
@@ -70,6 +81,23 @@ def test_files_that_are_no_result(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(CommandError, match=str(path)):
         read_benchmark(path)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"model_id": "\\ud800", "mean_itl_ms": NaN', '"date": "99991231-235959"',
+        '"duration": 1e308, "start_times": [1e308], "ttfts": [1e308]', '"max_concurrency": -1',
+        '"duration": 1e14, "start_times": [23348.0], "ttfts": [0.1], "itls": [[1e9]]',
+        '"itls": [[-1, 0, 1e300]], "ttfts": [1]', '"start_times": [0, -1, null], "errors": [null]',
+        '"ttfts": [0.1], "output_lens": [0], "itls": [[]], "start_times": [23349.0]',
+    ],
+)  # fmt: skip
+def test_figures_that_nobody_measured(field: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text(f'{{"request_throughput": 1, "total_token_throughput": 1, {field}}}')
+    survives(path)
+    assert read_benchmark(path).runs
 
 
 def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:

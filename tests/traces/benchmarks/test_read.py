@@ -179,7 +179,7 @@ def test_lines_of_vllm_s_log() -> None:
     assert first.tpot.median == pytest.approx(1e6 * 55 / 220), "of lines without prompt tokens"
     assert first.tpot.derived
     assert first.acceptance_length == 2.4
-    assert second.label.startswith("engine 1")
+    assert second.label.startswith("engine 001")
     [idle] = runs("vllm-log.txt")
     assert not idle.tpot.known
 
