@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.launch_order import launch_order
+from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.bundle import Bundle
@@ -48,9 +48,10 @@ def main() -> None:
 def decode_step(bundle: Bundle, batch: int) -> pd.DataFrame:
     """The kernels of all decode steps of that batch size, in launch order, with their shares."""
     rank = bundle.ranks[0]
-    placed = place_kernels(bundle, rank)
-    order = launch_order(bundle, rank, placed)
-    placed = placed.iloc[order]
+    placed = place_kernels(bundle, rank, ["correlation", "graph_node"])
+    nodes = nodes_of(bundle, rank, placed["graph_node"].to_numpy())
+    order = launch_order(bundle, rank, placed, nodes)
+    placed = placed if order is None else placed.iloc[order]
     windows = step_windows(bundle, rank, placed)
     wanted = windows[(windows["phase"] == "decode") & (windows["decode_requests"] == batch)]
     rows = placed[placed["step"].isin(wanted.index) & (placed["kind"] == "kernel")]

@@ -58,5 +58,5 @@ CONVERSIONS = (
 EVIDENCE = ("counter", "sass", "name", "unknown")
 """On what an engine label stands, best first."""
 
-PHASES = ("prefill", "decode", "mixed")
+PHASES = ("prefill", "decode", "mixed", "unknown")
 """What one engine iteration works on."""

@@ -1,81 +1,128 @@
-"""Sums of kernel time: by component, by layer and component, and by kernel."""
+"""Sums of kernel time: by component, by layer and component, and by kernel.
+
+Millions of rows are added up once, by everything that tells them apart; the rows of a report are
+made of these sums. They are added up in whole nanoseconds, and so are exact.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify
+from spark_prof.analyzers.lookup import Integers, NameColumn, positions
 from spark_prof.analyzers.model import ComponentRow, KernelRow, LayerRow
-from spark_prof.vocabulary import COMPONENTS, PHASES
+from spark_prof.analyzers.placement import COPIES
+from spark_prof.vocabulary import PHASES
 
-__all__ = ["component_rows", "kernel_rows", "layer_rows"]
+__all__ = ["component_rows", "kernel_rows", "layer_rows", "sums_of"]
+
+_KEYS = ("placed", "placed_by", "phase", "component", "layer", "name")
+"""What tells kernels apart, what has the fewest values first."""
+
+_LARGEST_TABLE = 1 << 24
+"""Combinations that are counted in a table; more are found by their hash."""
 
 
-def component_rows(
-    kernels: pd.DataFrame, phase_of: pd.Series, decode_steps: int
-) -> tuple[ComponentRow, ...]:
+def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
+    """Time and calls of the analyzed kernels, a row for each combination of what they are.
+
+    A later stretch of an operator is no call of its own. Copies are no kernels.
+
+    Args:
+        kernels: name, kind, component, layer, placed, placed_by, step, part, start_ns and end_ns.
+        phase_of: phase of each analyzed step, indexed by step in ascending order.
+
+    Returns:
+        name, component, layer, phase, placed, placed_by, ns and calls.
+    """
+    codes, values = _coded(kernels, phase_of)
+    code: Integers = np.zeros(len(kernels), np.int16)
+    space = 1
+    for key in _KEYS:
+        size = len(values[key])
+        code = code.astype(np.min_scalar_type(-max(space * size, 1)), copy=False)
+        code *= code.dtype.type(size)
+        code += codes[key].astype(code.dtype, copy=False)
+        space *= size
+    known: Integers = np.arange(space if space <= _LARGEST_TABLE else 0)
+    if space > _LARGEST_TABLE:
+        code, known = pd.factorize(code)
+    rows = np.bincount(code, minlength=len(known))
+    took = kernels["end_ns"].to_numpy() - kernels["start_ns"].to_numpy()
+    ns = np.bincount(code, weights=took, minlength=len(known))
+    part = kernels["part"].to_numpy()
+    calls = np.bincount(code[part == 0], minlength=len(known)) if part.any() else rows
+    found = np.flatnonzero(rows)
+    columns: dict[str, object] = {}
+    rest = known[found]
+    for key in reversed(_KEYS):
+        rest, own = np.divmod(rest, len(values[key]))
+        columns[key] = values[key][own]
+    sums = pd.DataFrame(columns).assign(ns=ns[found].astype(np.int64), calls=calls[found])
+    return sums[sums["phase"].notna()]
+
+
+def component_rows(sums: pd.DataFrame, decode_steps: int) -> tuple[ComponentRow, ...]:
     """One row per component that occurs, the most expensive first.
 
     Args:
-        kernels: step, component, us and part of the analyzed kernels.
-        phase_of: phase of each step, indexed by step.
+        sums: what `sums_of` returned.
         decode_steps: number of decode steps, for the time per step.
     """
-    phase = phase_of.reindex(kernels["step"]).array
-    sums = _sums(kernels, ["component", phase])
-    totals = sums.groupby("component", observed=True).sum()
-    totals = totals.sort_values("us", ascending=False, kind="stable")
-    total = totals["us"].sum() or 1.0
+    ns = sums.groupby(["component", "phase"], observed=True)["ns"].sum()
+    totals = sums.groupby("component", observed=True)[["ns", "calls"]].sum()
+    totals = totals.sort_values("ns", ascending=False, kind="stable")
+    total = int(totals["ns"].sum()) or 1
     rows = []
-    for name, us in zip(totals.index.astype(str), totals["us"].tolist(), strict=True):
-        by_phase = {p: float(sums["us"].get((name, p), 0.0)) for p in PHASES}
+    for name, own, calls in totals.itertuples(name=None):
+        us = {phase: float(ns.get((name, phase), 0)) / 1e3 for phase in PHASES}
         rows.append(
             ComponentRow(
-                name=name,
-                us=us,
-                share=us / total,
-                kernels=int(totals.loc[name, "calls"]),
-                prefill_us=by_phase["prefill"],
-                decode_us=by_phase["decode"],
-                mixed_us=by_phase["mixed"],
-                decode_us_per_step=by_phase["decode"] / decode_steps if decode_steps else 0.0,
+                name=str(name),
+                us=own / 1e3,
+                share=own / total,
+                kernels=int(calls),
+                prefill_us=us["prefill"],
+                decode_us=us["decode"],
+                mixed_us=us["mixed"],
+                unknown_us=us["unknown"],
+                decode_us_per_step=us["decode"] / decode_steps if decode_steps else 0.0,
             )
         )
     return tuple(rows)
 
 
-def layer_rows(kernels: pd.DataFrame) -> tuple[LayerRow, ...]:
+def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
     """One row per layer and component, in the model's order; layer None comes first."""
-    sums = _sums(kernels, ["layer", "component"])
-    found = zip(sums.index.tolist(), sums["us"].tolist(), sums["calls"].tolist(), strict=True)
-    ordered = sorted(found, key=lambda row: (row[0][0], COMPONENTS.index(row[0][1])))
+    found = sums.groupby(["layer", "component"], observed=True)[["ns", "calls"]].sum()
     return tuple(
-        LayerRow(int(layer) if layer >= 0 else None, str(component), us, calls)
-        for (layer, component), us, calls in ordered
+        LayerRow(int(layer) if layer >= 0 else None, str(component), ns / 1e3, int(calls))
+        for (layer, component), ns, calls in found.itertuples(name=None)
     )
 
 
-def kernel_rows(kernels: pd.DataFrame) -> tuple[KernelRow, ...]:
+def kernel_rows(sums: pd.DataFrame) -> tuple[KernelRow, ...]:
     """One row per kernel name and component, the most expensive first."""
-    sums = _sums(kernels, ["name", "component"])
-    sums = sums.sort_values("us", ascending=False, kind="stable")
-    total = float(sums["us"].sum()) or 1.0
-    found = zip(sums.index.tolist(), sums["us"].tolist(), sums["calls"].tolist(), strict=True)
+    found = sums.groupby(["name", "component"], observed=True)[["ns", "calls"]].sum()
+    found = found.sort_values("ns", ascending=False, kind="stable")
+    total = int(found["ns"].sum()) or 1
     return tuple(
-        _kernel_row(name, component, calls, us, total) for (name, component), us, calls in found
+        _kernel_row(str(name), str(component), int(calls), int(ns), total)
+        for (name, component), ns, calls in found.itertuples(name=None)
     )
 
 
-def _kernel_row(name: str, component: str, calls: int, us: float, total: float) -> KernelRow:
+def _kernel_row(name: str, component: str, calls: int, ns: int, total: int) -> KernelRow:
     label: Label = classify(name)
     return KernelRow(
         name=name,
         calls=calls,
-        us=us,
-        share=us / total,
+        us=ns / 1e3,
+        share=ns / total,
         component=component,
         engine=label.engine,
         precision=label.precision,
@@ -84,7 +131,37 @@ def _kernel_row(name: str, component: str, calls: int, us: float, total: float) 
     )
 
 
-def _sums(kernels: pd.DataFrame, keys: Sequence[Any]) -> pd.DataFrame:
-    """Time and calls of each group; a later stretch of an operator is no call of its own."""
-    rows = kernels.assign(calls=(kernels["part"] == 0).astype(int))
-    return rows.groupby(list(keys), observed=True)[["us", "calls"]].sum()
+def _coded(
+    kernels: pd.DataFrame, phase_of: pd.Series
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, pd.Index | pd.Categorical]]:
+    """For each key a small number each row, and the values that the numbers stand for."""
+    step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
+    # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
+    phase = pd.Categorical(phase_of, categories=PHASES).codes.astype(np.int8)
+    in_phase = np.append(phase, np.int8(len(PHASES)))[step]
+    in_phase[NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)] = len(PHASES)
+    codes: dict[str, npt.NDArray[Any]] = {
+        "placed": kernels["placed"].to_numpy(),
+        "phase": in_phase,
+    }
+    values: dict[str, pd.Index | pd.Categorical] = {
+        "placed": pd.Index([False, True]),
+        "phase": pd.Categorical([*PHASES, None], categories=PHASES),
+    }
+    for key in ("placed_by", "component", "name"):
+        column = kernels[key].array
+        codes[key] = column.codes
+        values[key] = pd.Categorical.from_codes(range(len(column.categories)), dtype=column.dtype)
+    codes["layer"], values["layer"] = _numbers(kernels["layer"].to_numpy())
+    return codes, values
+
+
+def _numbers(layer: Integers) -> tuple[Integers, pd.Index]:
+    """Layers as small numbers, and which they are."""
+    if not len(layer):
+        return layer, pd.Index([], dtype=np.int64)
+    lowest, highest = int(layer.min()), int(layer.max())
+    if highest - lowest > 1 << 12:
+        found, known = pd.factorize(layer)
+        return found, pd.Index(known)
+    return layer - layer.dtype.type(lowest), pd.Index(range(lowest, highest + 1))

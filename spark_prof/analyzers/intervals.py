@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.lookup import Integers, ascends
 
-__all__ = ["covered_in", "union_by_group"]
+__all__ = ["Int64s", "covered_in", "union_by_group"]
 
 Int64s = npt.NDArray[np.int64]
 

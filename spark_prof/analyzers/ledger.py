@@ -1,6 +1,6 @@
-"""The books of each step: kernels - overlap + gaps + residual = step time.
+"""The books of each step: kernels + copies - overlap + gaps + residual = step time.
 
-Kernels are the durations of everything that the step launched; overlap is what of them ran at the
+Kernels and copies are the durations of what the step launched; overlap is what of them ran at the
 same time; gaps are the parts of the step's window in which nothing ran. The residual is what the
 device's time line and the step's window disagree about: kernels of another step or of none inside
 the window, or its own outside.
@@ -11,36 +11,44 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.intervals import covered_in, union_by_group
+from spark_prof.analyzers.intervals import Int64s, covered_in, union_by_group
+from spark_prof.analyzers.lookup import Integers, NameColumn, positions
 from spark_prof.analyzers.model import Books, Spread
+from spark_prof.analyzers.placement import COPIES
 from spark_prof.vocabulary import PHASES
 
 __all__ = ["books", "spread", "step_books"]
 
 
 def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """The steps of `windows` with step_us, kernels_us, overlap_us, gap_us, residual_us, engine_us.
+    """The steps with the parts of their books.
 
     Args:
         windows: what analyzers.windows.step_windows returned.
-        kernels: step, start_ns and end_ns of every kernel of the rank.
+        kernels: kind, step, start_ns and end_ns of every kernel and copy of the rank.
+
+    Returns:
+        `windows` with step_us, kernels_us, union_us (of the kernels alone), copies_us, overlap_us,
+        gap_us, residual_us and engine_us.
     """
-    start = kernels["start_ns"].to_numpy(np.int64)
-    end = kernels["end_ns"].to_numpy(np.int64)
-    position = pd.Series(np.arange(len(windows)), index=windows.index)
-    group = position.reindex(kernels["step"]).fillna(-1).to_numpy(np.int64)
-    mine = group >= 0
-    busy = np.bincount(group[mine], weights=(end - start)[mine], minlength=len(windows))
-    union = union_by_group(start[mine], end[mine], group[mine], len(windows))
+    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    step = positions(windows.index.to_numpy(), kernels["step"].to_numpy())
+    copies = NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
+    everything, busy = _sum_and_union(start, end, step, len(windows))
+    kernels_ns, union = everything, busy
+    if copies.any():
+        kernels_ns, union = _sum_and_union(start, end, np.where(copies, -1, step), len(windows))
     begin, finish = windows["begin_ns"].to_numpy(), windows["finish_ns"].to_numpy()
     length = finish - begin
     gap = length - covered_in(start, end, begin, finish)
     return windows.assign(
         step_us=length / 1e3,
-        kernels_us=busy / 1e3,
-        overlap_us=(busy - union) / 1e3,
+        kernels_us=kernels_ns / 1e3,
+        union_us=union / 1e3,
+        copies_us=(everything - kernels_ns) / 1e3,
+        overlap_us=(everything - busy) / 1e3,
         gap_us=gap / 1e3,
-        residual_us=(length - union - gap) / 1e3,
+        residual_us=(length - busy - gap) / 1e3,
         engine_us=windows["engine_ns"] / 1e3,
     )
 
@@ -62,6 +70,15 @@ def spread(values: pd.Series) -> Spread | None:
     return Spread(float(known.median()), float(known.quantile(0.99)), float(known.mean()))
 
 
+def _sum_and_union(start: Int64s, end: Int64s, step: Integers, steps: int) -> tuple[Int64s, Int64s]:
+    """Durations and their union, in ns, of what each step launched; a step of -1 is none."""
+    if (step < 0).any():
+        mine = np.flatnonzero(step >= 0)
+        start, end, step = start[mine], end[mine], step[mine]
+    took = np.bincount(step, weights=end - start, minlength=steps)
+    return took.astype(np.int64), union_by_group(start, end, step, steps)
+
+
 def _sum(phase: str, steps: pd.DataFrame) -> Books:
     engine = steps["engine_us"]
     return Books(
@@ -69,6 +86,8 @@ def _sum(phase: str, steps: pd.DataFrame) -> Books:
         steps=len(steps),
         step_us=float(steps["step_us"].sum()),
         kernels_us=float(steps["kernels_us"].sum()),
+        union_us=float(steps["union_us"].sum()),
+        copies_us=float(steps["copies_us"].sum()),
         overlap_us=float(steps["overlap_us"].sum()),
         gap_us=float(steps["gap_us"].sum()),
         residual_us=float(steps["residual_us"].sum()),

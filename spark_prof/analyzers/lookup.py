@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["Integers", "Positions", "ascends", "positions"]
+__all__ = ["Integers", "NameColumn", "ascends", "positions"]
 
 Integers = npt.NDArray[np.signedinteger[Any]]
+Flags = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int32]
 
 _SMALL_TABLE = 1 << 16
+
+
+class NameColumn:
+    """A column of names: one look at each distinct one, however many rows there are.
+
+    Args:
+        column: the column, as categories.
+    """
+
+    def __init__(self, column: pd.Series) -> None:
+        self._names: Iterable[str] = column.cat.categories
+        self._code = column.cat.codes.to_numpy()
+
+    def flags(self, true_of: Callable[[str], bool]) -> Flags:
+        """Whether something is true of the name of each row."""
+        table = np.array([true_of(name) for name in self._names] + [False])
+        return table[self._code] if table.any() else np.zeros(len(self._code), bool)
+
+    def codes(self, code_of: Callable[[str], int]) -> npt.NDArray[np.int8]:
+        """A small number for the name of each row, -1 for a row without one."""
+        return np.array([code_of(name) for name in self._names] + [-1], np.int8)[self._code]
 
 
 def positions(known: Integers, wanted: Integers) -> Positions:
@@ -42,7 +65,7 @@ def positions(known: Integers, wanted: Integers) -> Positions:
 
 def ascends(*keys: Integers) -> bool:
     """Whether the rows ascend by these keys, the first one weighing most."""
-    equal: npt.NDArray[np.bool_] | None = None
+    equal: Flags | None = None
     for key in keys:
         before, after = key[:-1], key[1:]
         falls = after < before

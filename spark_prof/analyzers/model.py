@@ -17,6 +17,8 @@ __all__ = [
     "Collectives",
     "ComponentRow",
     "Conversions",
+    "Copies",
+    "CopyRow",
     "Coverage",
     "Finding",
     "Gpu",
@@ -48,11 +50,14 @@ class Gpu:
 
     name: str
     compute_capability: str | None
+    """What its vendor calls its architecture, such as 9.0 or gfx942."""
+    vendor: str | None = None
+    """NVIDIA or AMD; None where nothing tells."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What was recorded, and with what."""
+    """What was recorded, and with what; a text is empty where the recording does not tell it."""
 
     source: str
     model: str
@@ -89,20 +94,27 @@ class Steps:
     """Decode step time over tokens accepted per sequence."""
     host_gap_us: Spread | None
     """Time inside a decode step in which nothing ran (any step, where no step decodes)."""
+    unknown: int = 0
+    """Steps of which nothing tells what they worked on."""
+    unknown_us: Spread | None = None
 
 
 @dataclass(frozen=True)
 class Books:
-    """How the steps' time splits; kernels - overlap + gap + residual = steps.
+    """How the steps' time splits; kernels + copies - overlap + gap + residual = steps.
 
-    `phase` is prefill, decode, mixed or all.
+    `phase` is prefill, decode, mixed, unknown or all.
     """
 
     phase: str
     steps: int
     step_us: float
     kernels_us: float
+    union_us: float
+    """Time in which at least one kernel ran, copies left out."""
+    copies_us: float
     overlap_us: float
+    """What of the kernels and copies ran at the same time."""
     gap_us: float
     residual_us: float
     engine_us: float | None
@@ -114,9 +126,9 @@ class Books:
         return 100 * self.residual_us / self.step_us if self.step_us else 0.0
 
     @property
-    def union_us(self) -> float:
-        """Time in which at least one kernel ran."""
-        return self.kernels_us - self.overlap_us
+    def busy_us(self) -> float:
+        """Time in which at least one kernel or copy ran."""
+        return self.kernels_us + self.copies_us - self.overlap_us
 
 
 @dataclass(frozen=True)
@@ -128,6 +140,10 @@ class Coverage:
     engine: float
     unplaced_us: float
     """Kernel time with neither a layer nor a named component."""
+    aligned: float = 0.0
+    """Of the kernels whose place was carried over from another trace."""
+    guessed: float = 0.0
+    """Of the kernels whose place was guessed from what repeats."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +157,7 @@ class ComponentRow:
     prefill_us: float
     decode_us: float
     mixed_us: float
+    unknown_us: float
     decode_us_per_step: float
 
 
@@ -170,6 +187,30 @@ class KernelRow:
 
 
 @dataclass(frozen=True)
+class CopyRow:
+    """All copies or memsets of one name."""
+
+    name: str
+    kind: str
+    """memcpy or memset."""
+    calls: int
+    us: float
+    bytes: int
+    """What they moved or set, 0 where unknown."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What copy engines and memsets did beside the kernels, whose sums contain none of it."""
+
+    us: float = 0.0
+    bytes: int = 0
+    share: float | None = 0.0
+    """Their time over that in which anything ran; None where nothing tells that."""
+    items: tuple[CopyRow, ...] = ()
+
+
+@dataclass(frozen=True)
 class ModuleRow:
     """Modules of the live model that are alike."""
 
@@ -190,9 +231,10 @@ class RankRow:
 
     rank: int
     steps: int
-    step_us: float
+    step_us: float | None
+    """None where the kernels have no times, as `gap_us`."""
     kernels_us: float
-    gap_us: float
+    gap_us: float | None
     wait_us: float | None = None
     """In collectives, until the last rank had come; None where none could be matched."""
     transfer_us: float | None = None
@@ -343,9 +385,10 @@ class Report:
     gpu: Gpu
     steps: Steps
     books: tuple[Books, ...]
-    """One for all steps first, then one a phase that occurs."""
-    wall_us: float
-    """First step's start to last step's end, without what lies between two flushed pieces."""
+    """One for all steps first, then one a phase that occurs; none without times."""
+    wall_us: float | None
+    """First step's start to last step's end, without what lies between two flushed pieces; None
+    where the kernels have no times."""
     coverage: Coverage
     components: tuple[ComponentRow, ...]
     layers: tuple[LayerRow, ...]
@@ -356,6 +399,7 @@ class Report:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     """What the recording lost and what the reader must know before believing a figure."""
+    copies: Copies = Copies()
     collectives: Collectives = Collectives()
     """Of a run with several ranks; empty for one rank."""
     overhead: tuple[Overhead, ...] = ()

@@ -19,6 +19,7 @@ def notes_of(
     """The notes of a report, what was lost first."""
     facts = bundle.facts(rank)
     settings = bundle.meta.settings
+    imported = bundle.imported
     execution = str(facts.get("execution", ""))
     notes = [f"lost: {line}" for line in bundle.meta.lost]
     if skipped := settings.get("warmup_steps"):
@@ -29,7 +30,22 @@ def notes_of(
         notes.append("The recording was ended early; it holds the steps up to then.")
     if bundle.meta.state == "salvaged":
         notes.append("The recorded process died; this is what it had written by then.")
-    if coverage.layer < _ENOUGH_LAYERS and "CUDA graphs" in execution:
+    if settings.get("summed"):
+        notes.append(
+            "The source has sums only, not when a kernel ran: there are no times of steps, no gaps "
+            "and nothing about overlap."
+        )
+    if coverage.aligned:
+        notes.append(
+            f"{100 * coverage.aligned:.1f} % of the kernel time has its place from another trace "
+            "of the same model, whose kernels were matched with these in order."
+        )
+    if coverage.guessed:
+        notes.append(
+            f"{100 * coverage.guessed:.1f} % of the kernel time was placed by a guess: kernels "
+            "that repeat like the layers of a model were counted as its layers."
+        )
+    if coverage.layer < _ENOUGH_LAYERS and "CUDA graphs" in execution and not imported:
         notes.append(
             "Kernels of CUDA graphs whose capture was not seen have no layer: torch's profiler "
             "sees none, --attach comes too late. Start vLLM under record with CUPTI, or with "
@@ -49,12 +65,12 @@ def notes_of(
             f"Some decode steps took more than {_LATE} times the median. The first use of a kernel "
             "compiles it: --warmup-steps leaves such steps out."
         )
-    if abs(books[0].residual_percent) > _GOOD_BOOKS_PERCENT:
+    if books and abs(books[0].residual_percent) > _GOOD_BOOKS_PERCENT:
         notes.append(
             f"The books are off by {books[0].residual_percent:.1f} % of the step time: kernels "
             "ran outside the step that launched them."
         )
-    if books[0].engine_us is None:
+    if books and books[0].engine_us is None and not imported:
         notes.append(
             "The scheduler's own record is missing for some steps: their token counts assume one "
             "token per decoding request."

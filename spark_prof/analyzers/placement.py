@@ -7,7 +7,7 @@ name alone; else the component `other`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
-from spark_prof.analyzers.lookup import Integers, ascends, positions
+from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
 from spark_prof.analyzers.order import CODES, Launched, place_by_order
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.timeline import FINISH, MODEL_PATH
@@ -31,14 +31,18 @@ COPIES = ("memcpy", "memset")
 
 _MORE_EXACT = {
     "attention": ("kv_write", "rope", "collective"),
-    "experts": ("router", "collective"),
+    "experts": ("router",),
     "mlp": ("collective",),
     "o_proj": ("collective",),
     "shared_experts": ("collective",),
     "lm_head": ("collective",),
     "embedding": ("collective",),
 }
-"""For a module's component, the components that a kernel's name may make of it."""
+"""For a module's component, the components that a kernel's name may make of it.
+
+A mixture of experts brings its tokens together itself, often within its last kernel: what it sends
+between ranks counts to `experts`, also where that is a kernel of its own.
+"""
 
 _COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::fill_", "aten::zero_")
 
@@ -58,18 +62,20 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
         name, kind, start_ns, end_ns, part, step, layer (-1 for none), bytes, placed_by, component,
         and `placed`: whether the row has a layer or a component that has none by its nature.
     """
-    by_order = not str(bundle.facts(rank).get("execution", "eager")).startswith("eager")
+    # An import has placed what order can place.
+    compiled = not str(bundle.facts(rank).get("execution", "eager")).startswith("eager")
+    by_order = compiled and not bundle.imported
     columns = dict.fromkeys((*_COLUMNS, "module", *(_FOR_ORDER if by_order else ()), *extra))
     rows = bundle.frame("kernels", rank, list(columns))
     if not ascends(rows["start_ns"].to_numpy()):
         rows = rows.sort_values("start_ns", kind="stable", ignore_index=True)
     modules = bundle.frame("modules", rank)
-    names = _Names(rows["name"])
+    names = NameColumn(rows["name"])
     by_name = names.codes(_by_name)
     by_module = _by_module(modules, rows["module"].to_numpy())
     component = _most_exact(by_module, by_name)
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
-    copies |= _Names(rows["kind"]).flags(lambda kind: kind in COPIES)
+    copies |= NameColumn(rows["kind"]).flags(lambda kind: kind in COPIES)
     component[copies & (rows["module"].to_numpy() <= FINISH)] = CODES["memcpy"]
 
     layer = rows["layer"].to_numpy()
@@ -110,23 +116,6 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     )
 
 
-class _Names:
-    """A column of names: one look at each distinct one, however many rows there are."""
-
-    def __init__(self, column: pd.Series) -> None:
-        self._names: Iterable[str] = column.cat.categories
-        self._code = column.cat.codes.to_numpy()
-
-    def flags(self, true_of: Callable[[str], bool]) -> Flags:
-        """Whether something is true of the name of each row."""
-        table = np.array([true_of(name) for name in self._names] + [False])
-        return table[self._code] if table.any() else np.zeros(len(self._code), bool)
-
-    def codes(self, code_of: Callable[[str], int]) -> Codes:
-        """A small number for the name of each row."""
-        return np.array([code_of(name) for name in self._names] + [-1], np.int8)[self._code]
-
-
 def _by_name(name: str) -> int:
     return _code(classify(name).component)
 
@@ -143,7 +132,8 @@ def _by_module(modules: pd.DataFrame, module: Integers) -> Codes:
     """The component of each kernel's module."""
     modules = modules.sort_values("module")
     table = np.array([_code(name) for name in modules["component"]] + [-1], np.int8)
-    return table[positions(modules["module"].to_numpy(), module)]
+    found: Codes = table[positions(modules["module"].to_numpy(), module)]
+    return found
 
 
 def _most_exact(by_module: Codes, by_name: Codes) -> Codes:
@@ -155,7 +145,9 @@ def _most_exact(by_module: Codes, by_name: Codes) -> Codes:
             chosen[(CODES[whole] + 1) * places + CODES[name] + 1] = CODES[name]
     index = (by_module + np.int16(1)) * np.int16(places)
     index += by_name
-    return chosen[index + np.int16(1)]
+    index += 1
+    found: Codes = chosen[index]
+    return found
 
 
 def _placed_by_order(
@@ -172,13 +164,14 @@ def _placed_by_order(
 def _replayed(bundle: Bundle, rank: int, rows: pd.DataFrame, nodes: Integers) -> Flags:
     """The kernels of a step's CUDA graphs whose capture nobody saw."""
     host = bundle.frame("host", rank, ["name", "correlation"])
-    launches = host.loc[_Names(host["name"]).flags(lambda name: "GraphLaunch" in name)]
+    launches = host.loc[NameColumn(host["name"]).flags(lambda name: "GraphLaunch" in name)]
     graphs = np.unique(launches["correlation"].to_numpy())
     graphs = graphs[graphs >= 0]
     if not len(graphs):
         return np.zeros(len(rows), bool)
     inside: Flags = positions(graphs, rows["correlation"].to_numpy()) >= 0
-    return inside & (rows["step"].to_numpy() >= 0) & (nodes == 0)
+    unseen: Flags = inside & (rows["step"].to_numpy() >= 0) & (nodes == 0)
+    return unseen
 
 
 def _products(bundle: Bundle, rank: int) -> dict[str, int]:

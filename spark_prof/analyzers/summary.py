@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows
+from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
+from spark_prof.analyzers.copies import copies_of
 from spark_prof.analyzers.counters.summary import counters_of
 from spark_prof.analyzers.ledger import books, spread, step_books
 from spark_prof.analyzers.markers import markers_of
 from spark_prof.analyzers.model import (
+    Collectives,
     Conversions,
     Coverage,
     Gpu,
@@ -52,38 +54,44 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         raise CommandError(f"{bundle.path} has no rank {rank}; it has {ranks}")
     if not bundle.meta.tables[table_file("steps", rank)]:
         raise CommandError(f"{bundle.path} has no step of rank {rank}; record again")
-    placed = place_kernels(bundle, rank)
-    steps = step_books(step_windows(bundle, rank, placed), placed)
-    kernels = placed[placed["step"].isin(steps.index)]
-    kernels = kernels.assign(us=(kernels["end_ns"] - kernels["start_ns"]) / 1e3)
-    decode_steps = int((steps["phase"] == "decode").sum())
-    by_kernel = kernel_rows(kernels)
-    components = component_rows(kernels, steps["phase"], decode_steps)
+    samples = bundle.frame("counters", rank)
+    placed = place_kernels(bundle, rank, ["graph_node"] if len(samples) else [])
+    # Sums alone, such as a table of kernels, say nothing about when anything ran.
+    timed = not bundle.meta.settings.get("summed")
+    steps = step_windows(bundle, rank, placed)
+    sums = sums_of(placed, steps["phase"])
+    if timed:
+        steps = step_books(steps, placed)
+    by_kernel = kernel_rows(sums)
     summary = _steps(steps)
-    coverage = _coverage(kernels, by_kernel)
-    all_books = books(steps)
-    collectives, shares = collectives_of(bundle)
+    coverage = _coverage(sums, by_kernel)
+    all_books = books(steps) if timed else ()
+    busy_us = all_books[0].busy_us if timed else None
+    collectives, shares = collectives_of(bundle) if timed else (Collectives(), {})
     return Report(
-        run=_run(bundle, rank, kernels),
+        run=_run(bundle, rank, placed),
         gpu=_gpu(bundle.facts(rank)),
         steps=summary,
         books=all_books,
-        wall_us=_wall_us(steps),
+        wall_us=_wall_us(steps) if timed else None,
         coverage=coverage,
-        components=components,
-        layers=layer_rows(kernels),
+        components=component_rows(sums, summary.decode),
+        layers=layer_rows(sums),
         kernels=by_kernel,
         conversions=_conversions(by_kernel),
         modules=_modules(bundle, rank),
+        copies=copies_of(placed, steps.index, busy_us),
         ranks=tuple(
-            _rank(bundle, r, steps if r == rank else None, shares.get(r)) for r in bundle.ranks
+            _rank(bundle, r, steps if r == rank else None, shares.get(r))
+            for r in bundle.ranks
+            if timed
         ),
         findings=(),
         notes=notes_of(bundle, rank, summary, coverage, all_books),
         collectives=collectives,
-        overhead=overhead_of(bundle, rank),
+        overhead=overhead_of(bundle, rank) if timed else (),
         counters=counters_of(
-            bundle.frame("counters", rank),
+            samples,
             placed,
             steps,
             bundle.frame("layers", rank, ["component", "bytes"]),
@@ -100,6 +108,9 @@ def _wall_us(steps: pd.DataFrame) -> float:
 
 
 def _steps(steps: pd.DataFrame) -> Steps:
+    """The steps, without times where the books have none."""
+    if "step_us" not in steps:
+        steps = steps.assign(step_us=np.nan, gap_us=np.nan)
     phase = steps["phase"].astype(str)
     decode = steps[phase == "decode"]
     counts = phase.value_counts()
@@ -112,27 +123,31 @@ def _steps(steps: pd.DataFrame) -> Steps:
         prefill=int(counts.get("prefill", 0)),
         decode=int(counts.get("decode", 0)),
         mixed=int(counts.get("mixed", 0)),
+        unknown=int(counts.get("unknown", 0)),
         tokens=int(tokens.sum()),
         scheduled_tokens=int(steps["prefill_tokens"].sum() + steps["decode_tokens"].sum()),
         prompt_tokens=int(steps["prefill_tokens"].sum()),
         decode_us=spread(decode["step_us"]),
         prefill_us=spread(steps.loc[phase == "prefill", "step_us"]),
         mixed_us=spread(steps.loc[phase == "mixed", "step_us"]),
+        unknown_us=spread(steps.loc[phase == "unknown", "step_us"]),
         tpot_us=spread(decode["step_us"] / per_sequence),
         host_gap_us=spread((decode if len(decode) else steps)["gap_us"]),
     )
 
 
-def _coverage(kernels: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
-    total = float(kernels["us"].sum()) or 1.0
-    named = float(kernels.loc[kernels["component"] != "other", "us"].sum())
-    placed = float(kernels.loc[kernels["placed"], "us"].sum())
-    nowhere = ~kernels["placed"] & (kernels["component"] == "other")
+def _coverage(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
+    ns = sums["ns"]
+    total = int(ns.sum()) or 1
+    named = sums["component"] != "other"
+    by = sums["placed_by"].astype(str)
     return Coverage(
-        layer=placed / total,
-        component=named / total,
-        engine=sum(row.us for row in rows if row.engine != "unknown") / total,
-        unplaced_us=float(kernels.loc[nowhere, "us"].sum()),
+        layer=int(ns[sums["placed"]].sum()) / total,
+        component=int(ns[named].sum()) / total,
+        engine=sum(row.share for row in rows if row.engine != "unknown"),
+        unplaced_us=int(ns[~sums["placed"] & ~named].sum()) / 1e3,
+        aligned=int(ns[by == "aligned"].sum()) / total,
+        guessed=int(ns[by == "guess"].sum()) / total,
     )
 
 
@@ -148,8 +163,8 @@ def _run(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Run:
         source=str(bundle.path),
         model=_model_name(facts),
         command=shlex.join(bundle.meta.command),
-        vllm=str(facts.get("vllm", "unknown")),
-        torch=str(facts.get("torch", "unknown")),
+        vllm=str(facts.get("vllm") or ""),
+        torch=str(facts.get("torch") or ""),
         backend=bundle.meta.backend,
         recorded_at=bundle.meta.created,
         execution=_execution(facts),
@@ -161,26 +176,25 @@ def _run(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Run:
 def _model_name(facts: Mapping[str, Any]) -> str:
     architectures = _object(facts, "model_config").get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
-    path = str(facts.get("model", "unknown")).rstrip("/").rsplit("/", 1)[-1]
-    quantization = facts.get("quantization")
-    known = [str(item) for item in (architecture, quantization) if item]
-    detail = ", ".join(known) or "unknown"
-    return f"{path} ({detail})"
+    path = str(facts.get("model") or "unknown model").rstrip("/").rsplit("/", 1)[-1]
+    known = [str(item) for item in (architecture, facts.get("quantization")) if item]
+    return f"{path} ({', '.join(known)})" if known else path
 
 
 def _execution(facts: Mapping[str, Any]) -> str:
-    parts = [str(facts.get("execution", "unknown"))]
+    parts = [str(facts.get("execution") or "")]
     if runner := facts.get("model_runner"):
         parts.append(f"model runner {runner}")
     if facts.get("async_scheduling"):
         parts.append("asynchronous scheduling")
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
 
 
 def _gpu(facts: Mapping[str, Any]) -> Gpu:
     gpu = _object(facts, "gpu")
-    capability = gpu.get("compute_capability")
-    return Gpu(str(gpu.get("name", "unknown")), str(capability) if capability else None)
+    name, capability = str(gpu.get("name") or "unknown"), gpu.get("compute_capability")
+    vendor = gpu.get("vendor") or ("NVIDIA" if name.startswith("NVIDIA") else None)
+    return Gpu(name, str(capability) if capability else None, str(vendor) if vendor else None)
 
 
 def _object(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -209,7 +223,7 @@ def _rank(
     if not bundle.meta.tables[table_file("steps", rank)]:
         return RankRow(rank, 0, 0.0, 0.0, 0.0)
     if steps is None:
-        kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
+        kernels = bundle.frame("kernels", rank, ["kind", "step", "start_ns", "end_ns"])
         steps = step_books(step_windows(bundle, rank, kernels), kernels)
     sums = steps[["step_us", "kernels_us", "gap_us"]].sum()
     row = RankRow(

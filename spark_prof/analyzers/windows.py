@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.lookup import positions
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
 
@@ -36,8 +37,10 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
     steps = steps[steps["watched"]]
     steps = steps.join(_engine_rows(bundle, steps))
-    # A fill value keeps integers: as floats, nanoseconds since 1970 would lose their last digits.
-    last_end = kernels.groupby("step")["end_ns"].max().reindex(steps.index, fill_value=0)
+    last_end = np.zeros(len(steps) + 1, np.int64)
+    place = positions(steps.index.to_numpy(), kernels["step"].to_numpy())
+    # What belongs to no step of these has its place behind the last one.
+    np.maximum.at(last_end, place, kernels["end_ns"].to_numpy())
     scheduled = steps["schedule_ns"].fillna(steps["start_ns"]).to_numpy(np.int64)
     updated = steps["update_ns"].fillna(steps["end_ns"]).to_numpy(np.int64)
 
@@ -52,7 +55,7 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
     # The first step of a piece may wait for a flush, or for the recording to get ready.
     alone = np.where(same_piece, scheduled, steps["start_ns"])
     # A step without kernels ends on the device when the one before it does.
-    device_done = np.maximum.accumulate(last_end.to_numpy(np.int64))
+    device_done = np.maximum.accumulate(last_end[:-1])
     before = np.append(0, device_done[:-1])
     begin = np.where(follows, np.maximum(scheduled, before), alone)
     begin = np.maximum.accumulate(begin)

@@ -7,7 +7,7 @@ from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, size
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["conversions", "coverage", "kernels", "modules"]
+__all__ = ["conversions", "copies", "coverage", "kernels", "modules"]
 
 _MOST_ROWS = 15
 
@@ -18,10 +18,16 @@ def coverage(report: Report) -> Section:
     rows = [
         ("Layer", share(placed.layer), "in a layer, or in a component that belongs to none"),
         ("Component", share(placed.component), 'in a component other than "other"'),
-        ("Engine", share(placed.engine), "on tensor cores, CUDA cores or a copy engine"),
     ]
-    if on_cpu(report):
-        rows.pop()
+    if report.gpu.vendor == "AMD":
+        rows.append(("Engine", share(placed.engine), 'on an engine other than "unknown"'))
+    elif not on_cpu(report):
+        cores = "on tensor cores, CUDA cores or a copy engine"
+        rows.append(("Engine", share(placed.engine), cores))
+    if placed.aligned:
+        rows.append(("Aligned", share(placed.aligned), "as in another trace of the same model"))
+    if placed.guessed:
+        rows.append(("Guessed", share(placed.guessed), "by what repeats: a guess, no record"))
     columns = (Column("Placed"), Column("Share of the time", "number"), Column("", "prose"))
     unplaced = (
         f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."
@@ -79,6 +85,34 @@ def kernels(report: Report) -> Section:
 
 def _engine(row: KernelRow) -> str:
     return clean(" ".join(part for part in (row.engine, row.precision) if part))
+
+
+def copies(report: Report) -> Section:
+    """Lists copies and memsets, which no sum of kernels contains."""
+    found = report.copies
+    shown = sorted(found.items, key=lambda row: -row.us)[:_MOST_ROWS]
+    rows = tuple(
+        (
+            microseconds(row.us),
+            count(row.calls),
+            size(row.bytes) if row.bytes else MISSING,
+            clean(row.kind),
+            clean(row.name),
+        )
+        for row in shown
+    )
+    columns = (
+        Column("Time", "number"),
+        Column("Calls", "number"),
+        Column("Size", "number"),
+        Column("Kind"),
+        Column("Copy", "name"),
+    )
+    whole = "of the time in which anything ran"
+    part = "" if found.share is None else f", {share(found.share)} {whole}"
+    moved = f" for {size(found.bytes)}" if found.bytes else ""
+    intro = (f"{microseconds(found.us)}{moved}{part}. Kernels and their sums do not contain it.",)
+    return Section("copies", "Copies beside the kernels", columns, rows, intro)
 
 
 def conversions(report: Report) -> Section:

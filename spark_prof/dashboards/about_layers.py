@@ -134,7 +134,9 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
         *(Column(name, "number") for name in titles),
         Column("To the median"),
     )
-    intro = [f"Time of one layer in {unit}, over all {count(report.steps.count)} steps."]
+    # Sums without times come as one step that no engine ran.
+    steps = f", over all {count(report.steps.count)} steps" if report.books else ""
+    intro = [f"Time of one layer in {unit}{steps}."]
     if len(groups) < len(inside):
         intro.append(
             f"Layers with the same components and at most {100 * _ALIKE:.0f} % apart share a row: "
@@ -143,8 +145,13 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     if outside := sum(table.get(None, {}).values()):
         intro.append(f"Without a layer: {outside / divisor:,.{digits}f} {unit}.")
     if report.coverage.layer < _FEW_PLACED:
+        reason = (
+            ": kernels replayed by CUDA graphs carry no layer, so these rows are the steps that "
+            "ran without a graph."
+        )
+        in_graphs = "CUDA graphs" in report.run.execution
         intro.append(
-            f"Only {share(report.coverage.layer)} of the time has a place here: kernels replayed "
-            "by CUDA graphs carry no layer, so these rows are the steps that ran without a graph."
+            f"Only {share(report.coverage.layer)} of the time has a place here"
+            f"{reason if in_graphs else '.'}"
         )
     return Section("layers", "Layers", columns, tuple(rows), tuple(intro))

@@ -44,11 +44,16 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
 def recording(report: Report) -> Section:
     """Says what was recorded, on what and with what."""
     run, gpu = report.run, report.gpu
-    capability = f" (compute capability {gpu.compute_capability})" if gpu.compute_capability else ""
+    name = gpu.name
+    # AMD's own tools give names such as "Instinct MI300X".
+    if gpu.vendor and not name.lower().startswith(gpu.vendor.lower()):
+        name = f"{gpu.vendor} {name}" if name != "unknown" else f"{gpu.vendor}, model unknown"
+    word = "architecture" if gpu.vendor == "AMD" else "compute capability"
+    capability = f" ({word} {gpu.compute_capability})" if gpu.compute_capability else ""
     versions = ((name, version) for name, version in (("vLLM", run.vllm), ("torch", run.torch)))
     fields = (
         ("Model", run.model),
-        ("CPU" if on_cpu(report) else "GPU", f"{gpu.name}{capability}"),
+        ("CPU" if on_cpu(report) else "GPU", f"{name}{capability}"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions if version)),
         ("Execution", run.execution),
         ("Command", run.command),

@@ -37,33 +37,44 @@ def steps(report: Report) -> Section:
         ("Decode step", found.decode, found.decode_us),
         ("Prefill step", found.prefill, found.prefill_us),
         ("Mixed step", found.mixed, found.mixed_us),
+        ("Step", found.unknown if found.unknown_us else 0, found.unknown_us),
     )
     rows = tuple(
         (name, count(number), *_spread(spread)) for name, number, spread in candidates if number
     )
-    intro = (
-        f"{counted(found.count, 'step')} in {microseconds(report.wall_us)} computed "
-        f"{counted(found.scheduled_tokens, 'token')}, "
-        f"{count(found.prompt_tokens)} of them of prompts; "
-        f"the requests received {count(found.tokens)}.",
-    )
+    sentence = f"{counted(found.count, 'step')} in {microseconds(report.wall_us)}"
+    if found.scheduled_tokens:
+        sentence += (
+            f" computed {counted(found.scheduled_tokens, 'token')}, "
+            f"{count(found.prompt_tokens)} of them of prompts; "
+            f"the requests received {count(found.tokens)}"
+        )
+    intro = [f"{sentence}."]
+    if rows and found.unknown == found.count:
+        intro.append("Nothing tells which steps read prompts and which generate tokens.")
     columns = (Column(""), Column("Steps", "number"), *_SPREAD)
-    return Section("steps", "Time per output token", columns, rows, intro)
+    heading = "Time of a step" if found.unknown == found.count else "Time per output token"
+    return Section("steps", heading, columns, rows, tuple(intro))
 
 
 def components(report: Report) -> Section:
-    """Says what the time goes to, in a decode step and over the window."""
+    """Says what the time goes to, in a decode step (any step, without one) and over the window."""
+    # A step of a source that has sums only is no step that an engine ran.
+    steps = report.steps.count if report.books else 0
     decode_us = sum(row.decode_us for row in report.components)
     by_decode = decode_us > 0
 
     def part(row: ComponentRow) -> float:
         return row.decode_us / decode_us if by_decode else row.share
 
+    def per_step(row: ComponentRow) -> float:
+        return row.decode_us_per_step if by_decode else row.us / steps if steps else 0.0
+
     ordered = sorted(report.components, key=lambda row: (-part(row), -row.us))
     rows = tuple(
         (
             clean(row.name),
-            nothing_as_missing(row.decode_us_per_step),
+            nothing_as_missing(per_step(row)),
             share(part(row)) if by_decode and part(row) else MISSING,
             part(row),
             nothing_as_missing(row.us),
@@ -76,10 +87,10 @@ def components(report: Report) -> Section:
     )
     columns = (
         Column("Component"),
-        Column("A decode step", "number"),
+        Column("A decode step" if by_decode else "A step", "number"),
         Column("Share", "number"),
         Column("", "bar"),
-        Column("All steps", "number"),
+        Column("All steps" if report.books else "Time", "number"),
         Column("Share", "number"),
         Column("Prefill", "number", optional=True),
         Column("Mixed", "number", optional=True),
@@ -105,6 +116,7 @@ def books(report: Report) -> Section:
         Column("Steps"),
         Column("Count", "number", optional=True),
         Column(unit, "number"),
+        Column("+ Copies", "number"),
         Column("- Overlap", "number"),
         Column("+ Gaps", "number"),
         Column("+ Residual", "number", optional=True),
@@ -116,9 +128,10 @@ def books(report: Report) -> Section:
     intro: tuple[str, ...] = ()
     if report.books:
         whole = report.books[0]
+        copies = f"{microseconds(whole.copies_us)} of copies, " if whole.copies_us else ""
         intro = (
             f"Over the window: {microseconds(whole.kernels_us)} of {unit.lower()}, "
-            f"{microseconds(whole.union_us)} with what overlaps counted once, "
+            f"{microseconds(whole.union_us)} with what overlaps counted once, {copies}"
             f"in {microseconds(report.wall_us)} from the first step's start to the last one's end.",
             "Each row is the mean of one step, with the engine's own clock beside it."
             if whole.engine_us is not None
@@ -127,12 +140,17 @@ def books(report: Report) -> Section:
     return Section("books", "Do the books balance?", columns, rows, intro)
 
 
+_PHASES = {"all": "any", "unknown": "phase unknown"}
+
+
 def _books_row(entry: Books) -> tuple[str, ...]:
     engine_us = None if entry.engine_us is None else entry.engine_us / entry.steps
-    parts = (entry.kernels_us, entry.overlap_us, entry.gap_us, entry.residual_us, entry.step_us)
+    parts = (entry.overlap_us, entry.gap_us, entry.residual_us, entry.step_us)
     return (
-        "any" if entry.phase == "all" else clean(entry.phase),
+        _PHASES.get(entry.phase) or clean(entry.phase),
         count(entry.steps),
+        microseconds(entry.kernels_us / entry.steps),
+        nothing_as_missing(entry.copies_us / entry.steps),
         *(microseconds(part / entry.steps) for part in parts),
         f"{entry.residual_percent:.2f} %",
         microseconds(engine_us),
@@ -143,7 +161,8 @@ def _books_row(entry: Books) -> tuple[str, ...]:
 def host_gap(report: Report) -> Section:
     """Says how long nothing runs inside a step, because the host is late."""
     found = report.steps
-    whole = found.decode_us if found.decode else None
+    whole = found.unknown_us if found.unknown == found.count else None
+    whole = found.decode_us if found.decode else whole
     columns = (Column(""), *_SPREAD, Column("Of the mean step", "number"))
     rows: tuple[tuple[str, ...], ...] = ()
     if found.host_gap_us:

@@ -129,6 +129,7 @@ def _step_parts(report: Report, books: Books) -> list[tuple[str, float, str]]:
     ]
     rest = (
         ("smaller components", kernels_us - sum(shown.values())),
+        ("+ copies", books.copies_us / books.steps),
         ("- overlap", -books.overlap_us / books.steps),
         ("+ gaps", books.gap_us / books.steps),
         ("+ residual", books.residual_us / books.steps),

@@ -34,13 +34,14 @@ def render(report: Report) -> str:
         "steps": _steps(report),
         "time": _time(report),
         "books": [
-            asdict(entry) | {"union_us": entry.union_us, "residual_percent": entry.residual_percent}
+            asdict(entry) | {"busy_us": entry.busy_us, "residual_percent": entry.residual_percent}
             for entry in report.books
         ],
         "coverage": asdict(report.coverage),
         "components": [asdict(row) for row in report.components],
         "layers": [asdict(row) for row in report.layers],
         "kernels": [asdict(row) for row in report.kernels],
+        "copies": asdict(report.copies),
         "conversions": asdict(report.conversions),
         "modules": [asdict(row) for row in report.modules],
         "ranks": [asdict(row) for row in report.ranks],
@@ -96,6 +97,8 @@ def _time(report: Report) -> dict[str, float | None]:
         "sum_us": whole.kernels_us if whole else sum(row.us for row in report.components),
         "union_us": whole.union_us if whole else None,
         "wall_us": report.wall_us,
+        "busy_us": whole.busy_us if whole else None,
+        "copies_us": whole.copies_us if whole else report.copies.us,
         "gap_us": whole.gap_us if whole else None,
         "overlap_us": whole.overlap_us if whole else None,
         "step_us": whole.step_us if whole else None,

@@ -40,6 +40,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_ranks.clocks(report),
         about_kernels.coverage(report),
         about_kernels.kernels(report),
+        about_kernels.copies(report),
         about_counters.kernels(report),
         about_counters.weights(report),
         about_kernels.conversions(report),

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows
+from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
 from spark_prof.vocabulary import COMPONENTS
 
+FAR = 1_800_000_000_000_000_001
 PHASES = pd.Series(["prefill", "decode", "decode", "mixed"], index=[3, 4, 5, 6])
 
 
 def kernels(*rows: tuple[str, str, int, int, float, int]) -> pd.DataFrame:
-    """name, component, layer, step, us and part of each."""
+    """The sums of kernels with name, component, layer, step, us and part."""
+    return sums_of(placed(*rows), PHASES)
+
+
+def placed(*rows: tuple[str, str, int, int, float, int], kind: str = "kernel") -> pd.DataFrame:
+    """Kernels as they are placed, far from time 0."""
     frame = pd.DataFrame(rows, columns=["name", "component", "layer", "step", "us", "part"])
-    component = pd.Categorical(frame["component"], categories=COMPONENTS)
-    return frame.assign(component=component, name=frame["name"].astype("category"))
+    ns = (frame.pop("us").astype(float) * 1000).astype("int64")
+    numbers = dict.fromkeys(("layer", "step", "part"), "int32")
+    return frame.astype(numbers).assign(
+        component=pd.Categorical(frame["component"], categories=COMPONENTS),
+        name=frame["name"].astype("category"),
+        kind=pd.Categorical([kind] * len(frame)),
+        placed_by=pd.Categorical([""] * len(frame), categories=[""]),
+        placed=frame["component"] != "other",
+        start_ns=FAR,
+        end_ns=FAR + ns,
+    )
 
 
 SOME = kernels(
@@ -29,7 +47,7 @@ SOME = kernels(
 
 
 def test_components_the_most_expensive_first() -> None:
-    rows = component_rows(SOME, PHASES, 2)
+    rows = component_rows(SOME, 2)
     assert [(r.name, r.us, r.kernels) for r in rows] == [
         ("mlp", 44.0, 1), ("qkv", 15.0, 3), ("norm", 1.0, 1),
     ]  # fmt: skip
@@ -37,13 +55,13 @@ def test_components_the_most_expensive_first() -> None:
 
 
 def test_components_by_phase() -> None:
-    qkv = next(row for row in component_rows(SOME, PHASES, 2) if row.name == "qkv")
+    qkv = next(row for row in component_rows(SOME, 2) if row.name == "qkv")
     assert (qkv.prefill_us, qkv.decode_us, qkv.mixed_us) == (10.0, 5.0, 0.0)
     assert qkv.decode_us_per_step == 2.5
 
 
 def test_without_decode_steps_nothing_is_a_time_per_step() -> None:
-    assert {row.decode_us_per_step for row in component_rows(SOME, PHASES, 0)} == {0.0}
+    assert {row.decode_us_per_step for row in component_rows(SOME, 0)} == {0.0}
 
 
 def test_layers_in_the_order_of_the_model() -> None:
@@ -67,18 +85,47 @@ def test_equally_expensive_kernels_keep_one_order() -> None:
 
 
 def test_every_sum_is_the_same_sum() -> None:
-    total = SOME["us"].sum()
-    for rows in (component_rows(SOME, PHASES, 2), layer_rows(SOME), kernel_rows(SOME)):
+    total = SOME["ns"].sum() / 1e3
+    for rows in (component_rows(SOME, 2), layer_rows(SOME), kernel_rows(SOME)):
         assert sum(row.us for row in rows) == pytest.approx(total)
 
 
 def test_nothing() -> None:
     nothing = kernels()
-    assert component_rows(nothing, PHASES, 1) == ()
+    assert component_rows(nothing, 1) == ()
     assert layer_rows(nothing) == ()
     assert kernel_rows(nothing) == ()
 
 
 def test_kernels_of_no_time() -> None:
-    rows = component_rows(kernels(("k", "norm", 0, 4, 0.0, 0)), PHASES, 1)
+    rows = component_rows(kernels(("k", "norm", 0, 4, 0.0, 0)), 1)
     assert [(row.us, row.share) for row in rows] == [(0.0, 0.0)]
+
+
+def test_copies_and_other_steps_are_no_part_of_the_sums() -> None:
+    row = ("k", "norm", 0, 4, 1.0, 0)
+    copies = placed(row, row, kind="memcpy")
+    elsewhere = placed(("k", "norm", 0, 9, 1.0, 0), ("k", "norm", 0, -1, 1.0, 0))
+    found = pd.concat([placed(row), copies, elsewhere], ignore_index=True)
+    found["kind"] = found["kind"].astype("category")
+    assert kernel_rows(sums_of(found, PHASES)) == kernel_rows(kernels(row))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sums_against_a_count_of_every_row(seed: int) -> None:
+    """The layers of half of them lie too far apart for a table."""
+    chosen = random.Random(seed)
+    layers = [-1, 0, 1, 40] if seed % 2 else [-1, 5, 2_000_000_000, 1 << 20]
+    rows = [
+        (f"k{chosen.randrange(3000)}", chosen.choice(COMPONENTS), chosen.choice(layers),
+         chosen.choice([3, 4, 6]), float(chosen.randrange(9)), chosen.randrange(2))
+        for _ in range(4000)
+    ]  # fmt: skip
+    wanted: Counter[tuple[int | None, str]] = Counter()
+    for _, component, layer, _, us, _ in rows:
+        wanted[layer if layer >= 0 else None, component] += round(us)
+    found = kernels(*rows)
+    assert {(row.layer, row.component): row.us for row in layer_rows(found)} == wanted
+    assert int(found["calls"].sum()) == sum(row[-1] == 0 for row in rows)
+    calls = Counter((name, component) for name, component, _, _, _, part in rows if part == 0)
+    assert {(r.name, r.component): r.calls for r in kernel_rows(found) if r.calls} == calls

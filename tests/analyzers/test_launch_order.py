@@ -93,7 +93,7 @@ def test_a_kernel_whose_launch_is_unknown_stands_where_it_started(order: Order) 
 
 def test_of_two_calls_with_one_number_the_first_counts(order: Order) -> None:
     rows = [
-        event("cuda_driver", "cuLaunchKernel", 100, 101, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernelExC", 100, 101, correlation=1),
         *kernel("first", 500, 600, 1, 300),
         *kernel("second", 400, 450, 2, 200),
     ]

@@ -1,8 +1,9 @@
-"""The books balance: kernels - overlap + gap + residual = step, in every step."""
+"""The books balance: kernels + copies - overlap + gap + residual = step, in every step."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pandas as pd
@@ -21,14 +22,20 @@ def windows(*spans: tuple[int, int], phases: str = "", engine: float = 0.0) -> p
     return frame.assign(phase=phase, engine_ns=engine)
 
 
-def kernels(*rows: tuple[int, int, int]) -> pd.DataFrame:
+def kernels(*rows: tuple[int, int, int], copies: Sequence[int] = ()) -> pd.DataFrame:
+    """Kernels by step, start and end; those with the numbers in `copies` are copies."""
     frame = pd.DataFrame(rows, columns=["step", "start_ns", "end_ns"]).astype("int64")
-    return frame.assign(start_ns=frame["start_ns"] + ORIGIN, end_ns=frame["end_ns"] + ORIGIN)
+    kinds = [("memcpy", "memset")[n % 2] if n in copies else "kernel" for n in range(len(rows))]
+    return frame.assign(
+        start_ns=frame["start_ns"] + ORIGIN,
+        end_ns=frame["end_ns"] + ORIGIN,
+        kind=pd.Categorical(kinds),
+    )
 
 
-def entries(found: pd.DataFrame) -> list[tuple[float, ...]]:
-    """kernels, overlap, gap and residual of each step, in ns."""
-    columns = ["kernels_us", "overlap_us", "gap_us", "residual_us"]
+def entries(found: pd.DataFrame, *more: str) -> list[tuple[float, ...]]:
+    """kernels, overlap, gap and residual of each step, in ns; then what else is asked for."""
+    columns = ["kernels_us", "overlap_us", "gap_us", "residual_us", *more]
     return [tuple(row) for row in (found[columns] * 1000).round(6).to_numpy().tolist()]
 
 
@@ -59,10 +66,25 @@ def test_the_books_balance(seed: int) -> None:
     for _ in range(chosen.randrange(80)):
         start = chosen.randrange(-50, 2050)
         rows.append((chosen.randrange(-1, 12), start, start + chosen.randrange(120)))
-    found = step_books(windows(*spans), kernels(*rows))
-    total = found["kernels_us"] - found["overlap_us"] + found["gap_us"] + found["residual_us"]
+    copies = [number for number in range(len(rows)) if chosen.random() < 0.3]
+    found = step_books(windows(*spans), kernels(*rows, copies=copies))
+    total = found["kernels_us"] + found["copies_us"] - found["overlap_us"]
+    total += found["gap_us"] + found["residual_us"]
     assert (total * 1000).round(6).tolist() == [finish - begin for begin, finish in spans]
-    assert (found[["kernels_us", "overlap_us", "gap_us"]] >= 0).all(axis=None)
+    assert (found[["kernels_us", "copies_us", "overlap_us", "gap_us"]] >= 0).all(axis=None)
+    assert (found["union_us"] <= found["kernels_us"] + 1e-9).all()
+    alone = step_books(
+        windows(*spans), kernels(*(r for n, r in enumerate(rows) if n not in copies))
+    )
+    assert found["union_us"].tolist() == alone["union_us"].tolist()
+
+
+def test_a_copy_is_busy_but_no_kernel() -> None:
+    rows = [(0, 10, 40), (0, 30, 60), (0, 70, 80)]
+    found = step_books(windows((0, 100)), kernels(*rows, copies=[1, 2]))
+    assert entries(found, "copies_us", "union_us") == [(30, 10, 40, 0, 40, 30)]
+    (whole, _) = books(found)
+    assert whole.busy_us == pytest.approx(0.06)
 
 
 def test_books_for_all_steps_and_for_each_phase_that_occurs() -> None:

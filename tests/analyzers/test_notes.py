@@ -15,7 +15,7 @@ from tests.support import Recorded, eager_decode
 
 STEPS = Steps(40, 0, 40, 0, 40, 40, 0, None, None, None, None, None)
 COVERAGE = Coverage(1.0, 1.0, 1.0, 0.0)
-BOOKS = Books("all", 40, 1000.0, 900.0, 0.0, 100.0, 0.0, 1000.0)
+BOOKS = Books("all", 40, 1000.0, 890.0, 890.0, 10.0, 0.0, 100.0, 0.0, 1000.0)
 
 
 @pytest.fixture
@@ -51,6 +51,8 @@ def test_a_good_recording_needs_no_note(bundle: Bundle) -> None:
             {},
             "capture was not seen",
         ),
+        ({}, {}, {"aligned": 0.985}, {}, "98.5 % of the kernel time has its place from another"),
+        ({}, {}, {"guessed": 0.5}, {}, "50.0 % of the kernel time was placed by a guess"),
     ],
 )
 def test_each_note_has_its_reason(
@@ -75,6 +77,7 @@ def test_each_note_has_its_reason(
         ({}, {}, {"layer": 0.5}, {}),
         ({"execution": "eager, CUDA graphs (FULL)"}, {}, {"layer": 0.96}, {}),
         ({"settings": {"steps": 0}}, {"count": 0}, {}, {}),
+        ({"backend": "imported: kineto"}, {}, {}, {"engine_us": None}),
     ],
 )
 def test_no_note_without_a_reason(
@@ -93,3 +96,9 @@ def test_what_was_lost_comes_first(bundle: Bundle) -> None:
     notes = notes_of(changed, 0, STEPS, COVERAGE, (BOOKS,))
     assert notes[:2] == ("lost: a", "lost: b")
     assert len(notes) == 3
+
+
+def test_sums_without_times_are_said_to_be_that(bundle: Bundle) -> None:
+    changed = _with(bundle, backend="imported: nsys stats", settings={"summed": True})
+    [note] = notes_of(changed, 0, STEPS, COVERAGE, ())
+    assert "no times of steps, no gaps" in note

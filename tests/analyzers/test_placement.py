@@ -69,7 +69,7 @@ def place(tmp_path: Path) -> Place:
         (ATTENTION, ROUTER, "attention", 0, True),
         (EXPERTS, ROUTER, "router", 0, True),
         (EXPERTS, NORM, "experts", 0, True),
-        (EXPERTS, COLLECTIVE, "collective", 0, True),
+        (EXPERTS, COLLECTIVE, "experts", 0, True),
         (LAYER, NORM, "norm", 0, True),
         (LAYER, "nothing_known", "other", 0, True),
         (SAMPLE, "nothing_known", "sampler", -1, True),

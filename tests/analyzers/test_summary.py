@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.analyzers.model import Books, Coverage, Gpu, LayerRow, RankRow, Spread
+from spark_prof.analyzers.model import Books, CopyRow, Coverage, Gpu, LayerRow, RankRow, Spread
 from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.errors import CommandError
-from tests.support import Piece, Recorded, eager_decode, engine, kineto, layer_row, operator, step
+from spark_prof.traces.bundle import Bundle, table_file
+from tests.support import (
+    Piece,
+    Recorded,
+    eager_decode,
+    engine,
+    event,
+    kernel,
+    kineto,
+    layer_row,
+    operator,
+    step,
+)
 
 FACTS: Mapping[str, Any] = {
     "vllm": "0.32.0", "torch": "2.13.0", "model": "/models/tiny/", "quantization": "mxfp4",
@@ -50,8 +65,8 @@ def test_every_figure_of_a_small_bundle(tmp_path: Path) -> None:
     assert report.steps.prefill_us is None
     assert report.wall_us == pytest.approx(1.95 + 0.05 - 0.05)
     assert report.books[0] == Books(
-        "all", 2, pytest.approx(1.95), pytest.approx(1.2), pytest.approx(0.0),
-        pytest.approx(0.75), pytest.approx(0.0), pytest.approx(0.95 + 1.0),
+        "all", 2, pytest.approx(1.95), pytest.approx(1.2), pytest.approx(1.2), 0.0,
+        pytest.approx(0.0), pytest.approx(0.75), pytest.approx(0.0), pytest.approx(0.95 + 1.0),
     )  # fmt: skip
     assert [(c.name, c.us, c.kernels) for c in report.components] == [
         ("attention", pytest.approx(0.8), 2), ("qkv", pytest.approx(0.4), 2),
@@ -76,7 +91,7 @@ def test_what_was_recorded(tmp_path: Path) -> None:
     assert report.run.command == "vllm serve tiny"
     assert report.run.execution == "eager, model runner V1, asynchronous scheduling"
     assert report.run.units == "kernel"
-    assert report.gpu == Gpu("NVIDIA GB10", "12.1")
+    assert report.gpu == Gpu("NVIDIA GB10", "12.1", "NVIDIA")
 
 
 def test_a_cpu_engine_has_operators(tmp_path: Path) -> None:
@@ -93,8 +108,8 @@ def test_a_cpu_engine_has_operators(tmp_path: Path) -> None:
 def test_kernels_of_no_recorded_step_are_in_the_books_only(tmp_path: Path) -> None:
     piece = eager_decode()
     trace = json.loads(piece.trace or "")
-    for event in trace["traceEvents"][:2]:  # the first kernel and its launch
-        event["ts"] = 2.0
+    for moved in trace["traceEvents"][:2]:  # the first kernel and its launch
+        moved["ts"] = 2.0
     piece.trace = json.dumps(trace)
     report = summarize(Recorded({0: [piece]}).assemble(tmp_path / "b"))
     assert {kernel.name: kernel.calls for kernel in report.kernels} == {
@@ -149,3 +164,78 @@ def test_a_command_is_shown_so_that_it_can_be_typed_again(tmp_path: Path) -> Non
 
     report = summarize(assemble(tmp_path / "b", state="complete"))
     assert report.run.command == "vllm serve m --config '{\"a\": 1}'"
+
+
+def _as_imported(bundle: Bundle, **settings: Any) -> Bundle:
+    bundle.meta = replace(bundle.meta, backend="imported: kineto", command=(), settings=settings)
+    return bundle
+
+
+def test_what_a_foreign_trace_does_not_tell_is_left_out(tmp_path: Path) -> None:
+    facts = {"gpu": {"name": "Instinct MI300X", "vendor": "AMD", "compute_capability": "gfx942"}}
+    piece = Piece([step(0, 0, 1000, phase="unknown")], trace=eager_decode().trace)
+    report = summarize(_as_imported(Recorded({0: [piece]}, facts=facts).assemble(tmp_path / "b")))
+    assert (report.run.vllm, report.run.torch, report.run.execution) == ("", "", "")
+    assert report.steps.unknown == 1
+    assert report.steps.unknown_us is not None
+    assert report.components[0].unknown_us == report.components[0].us
+    assert [entry.phase for entry in report.books] == ["all", "unknown"]
+    text = RENDERERS["text"](report)
+    assert "AMD Instinct MI300X (architecture gfx942)" in text
+    for word in ("NVIDIA", "CUDA", "tensor cores", "unknown,", "scheduler's own record"):
+        assert word not in text
+
+
+def test_sums_without_times_have_no_times(tmp_path: Path) -> None:
+    bundle = _as_imported(recorded().assemble(tmp_path / "b"), summed=True)
+    report = summarize(bundle)
+    assert (report.books, report.wall_us, report.ranks, report.steps.decode_us) == (
+        (),
+        None,
+        (),
+        None,
+    )
+    assert [row.name for row in report.components] == ["attention", "qkv"]
+    document = json.loads(RENDERERS["json"](report))
+    assert document["time"]["sum_us"] == pytest.approx(1.2)
+    assert {document["time"][key] for key in ("union_us", "wall_us", "gap_us", "step_us")} == {None}
+    assert document["steps"]["decode_us"]["median"] is None
+    for render in RENDERERS.values():
+        assert render(report)
+
+
+def test_copies_are_no_kernels(tmp_path: Path) -> None:
+    copy = event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 700, 800, 7, correlation=9,
+                 bytes=4096)  # fmt: skip
+    launch = event("cuda_runtime", "cudaMemcpyAsync", 100, 110, correlation=9)
+    trace = kineto(kernel("gemm", 300, 500, 1, 200), launch, copy)
+    report = summarize(
+        Recorded({0: [Piece([step(0, 0, 1000)], trace=trace)]}).assemble(tmp_path / "b")
+    )
+    assert [(row.name, row.us) for row in report.kernels] == [("gemm", pytest.approx(0.2))]
+    assert report.copies.items == (
+        CopyRow("Memcpy HtoD (Pinned -> Device)", "memcpy", 1, pytest.approx(0.1), 4096),
+    )
+    assert report.copies.share == pytest.approx(1 / 3)
+    whole = report.books[0]
+    assert (whole.kernels_us, whole.copies_us) == (pytest.approx(0.2), pytest.approx(0.1))
+    assert (whole.union_us, whole.busy_us) == (pytest.approx(0.2), pytest.approx(0.3))
+    assert whole.gap_us == pytest.approx(0.7)
+    for rows in (report.components, report.layers):
+        assert sum(row.us for row in rows) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("word", "share"), [("aligned", "aligned"), ("guess", "guessed")])
+def test_on_what_a_place_stands(tmp_path: Path, word: str, share: str) -> None:
+    bundle = recorded().assemble(tmp_path / "b")
+    path = bundle.path / table_file("kernels", 0)
+    table = pq.read_table(path, partitioning=None)
+    # Of four kernels of 200 and 400 ns, one of 400.
+    marks = [word if name == "flash_fwd" else "" for name in table["name"].to_pylist()]
+    marks[marks.index(word)] = ""
+    column = table.schema.get_field_index("placed_by")
+    values = pa.array(marks).cast(table.schema.field("placed_by").type)
+    pq.write_table(table.set_column(column, table.schema.field("placed_by"), values), path)
+    report = summarize(bundle)
+    assert getattr(report.coverage, share) == pytest.approx(1 / 3)
+    assert "33.3 %" in RENDERERS["text"](report)

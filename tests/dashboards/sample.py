@@ -15,6 +15,8 @@ from spark_prof.analyzers.model import (
     Collectives,
     ComponentRow,
     Conversions,
+    Copies,
+    CopyRow,
     Coverage,
     Finding,
     Gpu,
@@ -64,14 +66,27 @@ def _component(name: str, once: float, total: float, places: int) -> ComponentRo
         prefill_us=once * _PREFILL * _PREFILL_WEIGHT,
         decode_us=once * _DECODE,
         mixed_us=once * _MIXED * _MIXED_WEIGHT,
+        unknown_us=0.0,
         decode_us_per_step=once,
     )
 
 
 def _books(phase: str, steps: int, kernels_us: float) -> Books:
     overlap, gap, residual = 0.02 * kernels_us, 0.11 * kernels_us, 0.0005 * kernels_us
-    step_us = kernels_us - overlap + gap + residual
-    return Books(phase, steps, step_us, kernels_us, overlap, gap, residual, 1.012 * step_us)
+    copies = 0.01 * kernels_us
+    step_us = kernels_us + copies - overlap + gap + residual
+    return Books(
+        phase=phase,
+        steps=steps,
+        step_us=step_us,
+        kernels_us=kernels_us,
+        union_us=kernels_us - 0.9 * overlap,
+        copies_us=copies,
+        overlap_us=overlap,
+        gap_us=gap,
+        residual_us=residual,
+        engine_us=1.012 * step_us,
+    )
 
 
 def _kernel(name: str, component: str, us: float, total_us: float, **known: str) -> KernelRow:
@@ -149,7 +164,7 @@ def _mixture_of_experts() -> Report:
             state="complete",
             units="kernel",
         ),
-        gpu=Gpu("NVIDIA GB10", "12.1"),
+        gpu=Gpu("NVIDIA GB10", "12.1", "NVIDIA"),
         steps=Steps(
             count=_STEPS,
             prefill=_PREFILL,
@@ -187,6 +202,46 @@ def _mixture_of_experts() -> Report:
                     "Try a checkpoint whose lm_head is quantized."),
         ),
         notes=("12 kernel records were lost while the buffers were full.",),
+        copies=Copies(books[0].copies_us, 3 << 20, books[0].copies_us / books[0].busy_us, (
+            CopyRow("Memcpy HtoD (Pinned -> Device)", "memcpy", 204, 0.9 * books[0].copies_us,
+                    3 << 20),
+            CopyRow("Memset (Device)", "memset", 51, 0.1 * books[0].copies_us, 0),
+        )),
+    )  # fmt: skip
+
+
+def _imported(report: Report) -> Report:
+    """A trace of an AMD GPU without phases, whose layers were guessed or are another trace's."""
+    whole = replace(report.books[0], engine_us=None)
+    step = Spread(5000.0, 6000.0, 5100.0)
+    return replace(
+        report,
+        run=Run("trace.json.gz", "unknown model", "", "", "2.9.0", "imported: kineto",
+                "2026-03-04 10:20:30", "", "complete", "kernel"),
+        gpu=Gpu("Instinct MI300X", "gfx942", "AMD"),
+        steps=Steps(_STEPS, 0, 0, 0, 0, 0, 0, None, None, None, None, Spread(500.0, 900.0, 510.0),
+                    _STEPS, step),
+        books=(whole, replace(whole, phase="unknown")),
+        coverage=replace(report.coverage, aligned=0.6, guessed=0.25),
+        components=tuple(
+            replace(row, prefill_us=0.0, decode_us=0.0, mixed_us=0.0, unknown_us=row.us,
+                    decode_us_per_step=0.0)
+            for row in report.components
+        ),
+        modules=(), findings=(), notes=(),
+    )  # fmt: skip
+
+
+def _sums(report: Report) -> Report:
+    """A table of kernels that says nothing about when they ran."""
+    imported = _imported(report)
+    return replace(
+        imported,
+        run=replace(imported.run, source="kernels.csv", torch="", backend="imported: nsys stats"),
+        gpu=Gpu("unknown", None),
+        steps=Steps(1, 0, 0, 0, 0, 0, 0, None, None, None, None, None, 1, None),
+        books=(), wall_us=None, coverage=report.coverage, layers=(),
+        copies=replace(report.copies, share=None),
     )  # fmt: skip
 
 
@@ -253,11 +308,11 @@ def _almost_empty() -> Report:
                 "kernel"),
         gpu=Gpu("unknown GPU", None),
         steps=Steps(1, 1, 0, 0, 0, 16, 16, None, None, None, None, None),
-        books=(Books("all", 1, 500.0, kernels_us, 0.0, 80.0, 0.0, None),
-               Books("prefill", 1, 500.0, kernels_us, 0.0, 80.0, 0.0, None)),
+        books=(Books("all", 1, 500.0, kernels_us, kernels_us, 0.0, 0.0, 80.0, 0.0, None),
+               Books("prefill", 1, 500.0, kernels_us, kernels_us, 0.0, 0.0, 80.0, 0.0, None)),
         wall_us=500.0,
         coverage=Coverage(0.0, 0.0, 0.0, kernels_us),
-        components=(ComponentRow("other", kernels_us, 1.0, 7, kernels_us, 0.0, 0.0, 0.0),),
+        components=(ComponentRow("other", kernels_us, 1.0, 7, kernels_us, 0.0, 0.0, 0.0, 0.0),),
         layers=(),
         kernels=(KernelRow("k", 7, kernels_us, 1.0, "other", "unknown", None, "unknown", None),),
         conversions=Conversions(0.0, 0.0, ()),
@@ -295,6 +350,11 @@ def _cpu(report: Report) -> Report:
         gpu=Gpu("AMD EPYC 9654 96-Core Processor", None),
         kernels=kernels,
         conversions=Conversions(0.0, 0.0, ()),
+        copies=Copies(),
+        books=tuple(
+            replace(entry, copies_us=0.0, step_us=entry.step_us - entry.copies_us)
+            for entry in report.books
+        ),
         modules=(),
         findings=(),
     )
@@ -324,6 +384,7 @@ def _hostile(report: Report) -> Report:
         layers=(replace(report.layers[0], component=bad), *report.layers[1:]),
         kernels=spoiled,
         conversions=replace(report.conversions, items=spoiled),
+        copies=Copies(1.0, 1, 1.0, (CopyRow(endless, bad, 1, 1.0, 1),)),
         modules=(ModuleRow(bad, endless, bad, endless, bad, bad, 1, 1),),
         findings=(Finding(bad, 1.0, endless, bad),),
         notes=(endless, bad),
@@ -339,6 +400,8 @@ _FULL = _mixture_of_experts()
 SAMPLES: Mapping[str, Report] = {
     "mixture_of_experts": _FULL,
     "deep": _deep(_FULL),
+    "imported": _imported(_FULL),
+    "sums": _sums(_FULL),
     "cpu": _cpu(_FULL),
     "almost_empty": _almost_empty(),
     "nothing": _nothing(),

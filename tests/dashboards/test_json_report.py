@@ -56,7 +56,7 @@ def test_has_the_keys_of_the_contract(sample: str) -> None:
         "run",
         "notes",
     }
-    assert set(document["gpu"]) == {"name", "compute_capability"}
+    assert set(document["gpu"]) == {"name", "compute_capability", "vendor"}
     assert set(document["steps"]) >= {
         "count",
         "prefill",
@@ -84,8 +84,20 @@ def test_has_the_keys_of_the_contract(sample: str) -> None:
         "residual_us",
         "residual_percent",
         "engine_us",
+        "busy_us",
+        "copies_us",
     }
-    assert set(document["coverage"]) == {"layer", "component", "engine", "unplaced_us"}
+    assert set(document["coverage"]) == {
+        "layer",
+        "component",
+        "engine",
+        "unplaced_us",
+        "aligned",
+        "guessed",
+    }
+    assert set(document["copies"]) == {"us", "bytes", "share", "items"}
+    for row in document["copies"]["items"]:
+        assert set(row) == {"name", "kind", "calls", "us", "bytes"}
     assert set(document["conversions"]) == {"us", "share", "items"}
     for row in document["components"]:
         assert set(row) >= {"name", "us", "share", "kernels", "prefill_us"}
@@ -101,7 +113,9 @@ def test_says_what_the_report_says() -> None:
     report, document = SAMPLES["mixture_of_experts"], _read("mixture_of_experts")
     whole = report.books[0]
     assert document["time"]["sum_us"] == pytest.approx(whole.kernels_us)
-    assert document["time"]["union_us"] == pytest.approx(whole.kernels_us - whole.overlap_us)
+    assert document["time"]["union_us"] == pytest.approx(whole.union_us)
+    busy = whole.kernels_us + whole.copies_us - whole.overlap_us
+    assert document["time"]["busy_us"] == pytest.approx(busy)
     assert document["time"]["wall_us"] == pytest.approx(report.wall_us)
     assert sum(row["us"] for row in document["components"]) == pytest.approx(whole.kernels_us)
     assert sum(row["us"] for row in document["layers"]) == pytest.approx(whole.kernels_us)
@@ -123,6 +137,15 @@ def test_ranges_of_the_program() -> None:
     [row] = _read("deep")["markers"]
     assert row == {"name": "all_reduce", "domain": "NCCL", "calls": 3700, "us": 2500.0}
     assert _read("mixture_of_experts")["markers"] == []
+
+
+def test_sums_without_times_are_null() -> None:
+    document = _read("sums")
+    assert document["time"]["sum_us"] > 0
+    assert {document["time"][name] for name in ("union_us", "wall_us", "gap_us", "step_us")} == {
+        None
+    }
+    assert document["steps"]["unknown_us"] == dict.fromkeys(_SPREAD)
 
 
 def test_without_decode_steps_their_time_is_null() -> None:

@@ -149,12 +149,16 @@ def test_the_worked_example_of_the_books_is_right() -> None:
     launched, documented = tables(page, "A worked example")
     kernels = pd.DataFrame(
         [
-            (int(step.split()[1]), *(1000 * int(time) for time in times.split(" to ")))
-            for step, _, times in launched
+            (
+                int(step.split()[1]),
+                what.split()[0],
+                *(1000 * int(time) for time in times.split(" to ")),
+            )
+            for step, what, times in launched
         ],
-        columns=["step", "start_ns", "end_ns"],
-    )
+        columns=["step", "kind", "start_ns", "end_ns"],
+    ).astype({"kind": "category"})
     result = step_books(windows, kernels)
-    parts = ["kernels_us", "overlap_us", "gap_us", "residual_us", "step_us"]
+    parts = ["kernels_us", "copies_us", "overlap_us", "gap_us", "residual_us", "step_us"]
     figures = [[float(cell) for cell in row[1:]] for row in documented]
     assert figures == [*result[parts].to_numpy().tolist(), result[parts].sum().tolist()]
