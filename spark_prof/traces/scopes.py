@@ -7,10 +7,13 @@ paths stand for millions of launches.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-__all__ = ["NO_SCOPE", "Scopes", "enclosing", "innermost"]
+__all__ = ["NO_SCOPE", "Scopes", "enclosing", "groups", "innermost"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -96,3 +99,18 @@ def innermost(start: Int64s, end: Int64s, parents: Int64s, times: Int64s) -> Int
         found[active] = parents[found[active]]
         active = active[found[active] >= 0]
     return found.astype(np.int64)
+
+
+def groups(keys: Int64s) -> Iterator[tuple[int, Int64s]]:
+    """Each key, such as a thread, with the rows that have it, in order."""
+    codes, unique = pd.factorize(keys)
+    if len(unique) < 2:
+        if not len(unique):
+            return
+        yield int(unique[0]), np.arange(len(keys))
+        return
+    # Numbers of 16 bits are sorted without comparing them.
+    order = np.argsort(codes.astype(np.uint16) if len(unique) < 1 << 16 else codes, kind="stable")
+    edges = np.cumsum(np.bincount(codes, minlength=len(unique)))
+    for key, first, last in zip(unique, [0, *edges[:-1]], edges, strict=True):
+        yield int(key), order[first:last]

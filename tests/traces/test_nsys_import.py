@@ -264,7 +264,7 @@ def test_an_export_without_cuda(tmp_path: Path) -> None:
 def test_kernels_of_a_real_export_join_the_launches_of_their_process(
     read: Callable[..., object],
 ) -> None:
-    foreign, windows = read(REAL / "mfu_2gpu_before.sqlite")
+    _, windows = read(REAL / "mfu_2gpu_before.sqlite")
     kernels = [(w.trace.gpu["kind"] == "kernel").to_numpy() for w in windows]
     joined = sum(int((w.launch_ns[k] >= 0).sum()) for w, k in zip(windows, kernels, strict=True))
     assert (sum(int(k.sum()) for k in kernels), joined) == (4010, 3986)

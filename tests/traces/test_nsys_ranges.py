@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from spark_prof.traces.readers.nsys_ranges import ModuleRanges, ScopeWalk, groups
-from spark_prof.traces.scopes import Scopes
+from spark_prof.traces.readers.nsys_ranges import ModuleRanges, ScopeWalk
+from spark_prof.traces.scopes import Scopes, groups
 
 NAMES = ["a", "b", "c"]
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from spark_prof.traces.readers.nsys_buckets import Buckets
 from spark_prof.traces.readers.nsys_file import ID_MASK, PROCESS_SHIFT, NsysFile, category
-from spark_prof.traces.readers.nsys_ranges import ModuleRanges, groups
+from spark_prof.traces.readers.nsys_ranges import ModuleRanges
 from spark_prof.traces.readers.nsys_scan import NESTED, NVTX, OPEN, Scan
 from spark_prof.traces.readers.nsys_texts import ModuleNames, RangeTexts, read_texts
+from spark_prof.traces.scopes import groups
 
 __all__ = ["Columns", "Events", "RangeRows"]
 

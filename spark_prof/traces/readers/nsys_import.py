@@ -24,11 +24,11 @@ from spark_prof.traces.readers.nsys_events import Events, RangeRows
 from spark_prof.traces.readers.nsys_facts import lacks, process_facts
 from spark_prof.traces.readers.nsys_file import ID_MASK, PROCESS_SHIFT, open_export
 from spark_prof.traces.readers.nsys_graphs import created_nodes
-from spark_prof.traces.readers.nsys_ranges import ScopeWalk, groups
+from spark_prof.traces.readers.nsys_ranges import ScopeWalk
 from spark_prof.traces.readers.nsys_scan import Scan, scan_export
 from spark_prof.traces.readers.nsys_texts import ModuleNames
 from spark_prof.traces.readers.nsys_windows import Unplaced, windows
-from spark_prof.traces.scopes import NO_SCOPE
+from spark_prof.traces.scopes import NO_SCOPE, groups
 
 __all__ = ["nsys_export"]
 

@@ -6,16 +6,15 @@ stretch; what is open at the end of one goes on into the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.traces.scopes import NO_SCOPE, Scopes, enclosing, innermost
+from spark_prof.traces.scopes import NO_SCOPE, Scopes, enclosing, groups, innermost
 
-__all__ = ["ModuleRanges", "ScopeWalk", "groups"]
+__all__ = ["ModuleRanges", "ScopeWalk"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -141,18 +140,3 @@ class ScopeWalk:
             left, over = left[~reached], over[~reached]
             parents[left] = parents[over]
         return scope
-
-
-def groups(keys: Int64s) -> Iterator[tuple[int, Int64s]]:
-    """Each key with the rows that have it, in order."""
-    codes, unique = pd.factorize(keys)
-    if len(unique) < 2:
-        if not len(unique):
-            return
-        yield int(unique[0]), np.arange(len(keys))
-        return
-    # Numbers of 16 bits are sorted without comparing them.
-    order = np.argsort(codes.astype(np.uint16) if len(unique) < 1 << 16 else codes, kind="stable")
-    edges = np.cumsum(np.bincount(codes, minlength=len(unique)))
-    for key, first, last in zip(unique, [0, *edges[:-1]], edges, strict=True):
-        yield int(key), order[first:last]

@@ -1,0 +1,276 @@
+"""Ranges projected onto the GPU: by hand, against a slow and plain way, and against nsys stats."""
+
+from __future__ import annotations
+
+import random
+import re
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from spark_prof.analyzers.projections import (
+    api_sums,
+    kernel_sums,
+    launched,
+    project,
+    projection_sums,
+    range_kernel_sums,
+    range_sums,
+)
+from spark_prof.traces.readers.nsys_import import nsys_export
+
+SHARED = Path(__file__).parents[3] / "shared" / "traces"
+STATS = SHARED / "nsys_stats_2023.4"
+EXPORT = SHARED / "nsys" / "h100_2gpu_1s.sqlite"
+NUMBERS = ["total_ns", "count", "mean_ns", "median_ns", "min_ns", "max_ns", "std_ns"]
+THEIRS = ["Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)"]
+
+needs_stats = pytest.mark.skipif(
+    not STATS.is_dir(), reason="the folder shared/traces/nsys_stats_2023.4 is not there"
+)
+
+Rank = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
+
+
+def stats(report: str) -> pd.DataFrame:
+    return pd.read_csv(STATS / f"h100_2gpu_1s_{report}.csv.gz", keep_default_na=False)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[Rank]:
+    """Markers, host and kernels of each process, with times from the session's start."""
+    foreign = nsys_export(EXPORT, lambda name: False)
+    begun = 1_779_630_014_975_716_426
+    found: list[Rank] = []
+    for window in foreign.windows:
+        pid = foreign.processes[window.process].facts["pid"]
+        tables = (window.trace.markers, window.trace.launches, window.trace.gpu)
+        times = [
+            table.assign(
+                start_ns=table["start_ns"] - begun, end_ns=table["end_ns"] - begun, pid=pid
+            )
+            for table in tables
+        ]
+        found.append((times[0], times[1], times[2]))
+    assert len(found) == 2
+    return found
+
+
+def whole(ranks: list[Rank], table: int) -> pd.DataFrame:
+    return pd.concat([rank[table] for rank in ranks]).astype({"name": object}).reset_index()
+
+
+def without_version(name: str) -> str:
+    return re.sub(r"_v\d+$", "", name)
+
+
+def figures(frame: pd.DataFrame, keys: list[str], columns: list[str]) -> dict[Any, list[float]]:
+    """The rows by their keys, to a tenth as nsys prints them."""
+    assert not frame.duplicated(keys).any()
+    rows = frame[columns].astype(float).round(1).to_numpy().tolist()
+    return dict(zip(frame[keys].itertuples(index=False, name=None), rows, strict=True))
+
+
+@needs_stats
+@pytest.mark.parametrize(
+    ("report", "table", "sums", "name", "count"),
+    [
+        ("cuda_gpu_kern_sum", 2, kernel_sums, "Name", "Instances"),
+        ("cuda_api_sum", 1, api_sums, "Name", "Num Calls"),
+        ("nvtx_pushpop_sum", 0, range_sums, "Range", "Instances"),
+    ],
+)
+def test_sums_are_those_of_nsys(
+    ranks: list[Rank], report: str, table: int, sums: Callable[..., Any], name: str, count: str
+) -> None:
+    told = stats(report)
+    rows = whole(ranks, table)
+    clean = without_version if report == "cuda_api_sum" else str
+    rows = rows.assign(name=rows["name"].map(clean))
+    told = told.assign(name=told[name].map(clean), share=told["Time (%)"])
+    mine = sums(rows)
+    mine = mine.assign(share=mine["share"] * 100)
+    expected = figures(told, ["name"], ["Total Time (ns)", count, *THEIRS])
+    assert figures(mine, ["name"], NUMBERS) == expected
+    shares = mine.set_index("name")["share"] - told.set_index("name")["share"]
+    assert shares.abs().max() <= 0.0501
+
+
+@needs_stats
+def test_launches_are_those_of_nsys(ranks: list[Rank]) -> None:
+    told = stats("cuda_kern_exec_trace").replace({"Queue Dur (ns)": {"": -1}})
+    mine = []
+    for _, host, kernels in ranks:
+        found = launched(host, kernels)
+        kernel, call = kernels.iloc[found["kernel"]], host.iloc[found["call"]]
+        for row, ran, by in zip(
+            found.itertuples(), kernel.itertuples(), call.itertuples(), strict=True
+        ):
+            mine.append((
+                row.call_ns, row.call_time_ns, row.queue_ns, row.start_ns, row.time_ns,
+                row.total_ns, ran.pid, by.thread, ran.device, without_version(by.name),
+                ran.grid, ran.block, ran.name,
+            ))  # fmt: skip
+    columns = [
+        "API Start (ns)", "API Dur (ns)", "Queue Dur (ns)", "Kernel Start (ns)",
+        "Kernel Dur (ns)", "Total Dur (ns)", "PID", "TID", "DevId",
+    ]  # fmt: skip
+    expected = [
+        (*map(int, numbers), without_version(function), *(",".join(t.split()) for t in shape), name)
+        for numbers, function, *shape, name in zip(
+            told[columns].itertuples(index=False, name=None), told["API Function"],
+            told["GridXYZ"], told["BlockXYZ"], told["Kernel Name"], strict=True,
+        )
+    ]  # fmt: skip
+    assert sorted(mine) == sorted(expected)
+    assert len(mine) == 1632
+
+
+@needs_stats
+def test_projected_ranges_are_those_of_nsys(ranks: list[Rank]) -> None:
+    told = stats("nvtx_gpu_proj_trace")
+    with sqlite3.connect(f"file:{EXPORT}?mode=ro&immutable=1", uri=True) as connection:
+        rows = connection.execute(
+            "SELECT globalTid >> 24 & 16777215, start, rowid FROM NVTX_EVENTS"
+        )
+        numbers = {(pid, start): number for pid, start, number in rows}
+    mine = []
+    for markers, host, kernels in ranks:
+        places = zip(markers["pid"], markers["start_ns"], strict=True)
+        number = [*(numbers[place] for place in places), 0]
+        found = project(markers, host, kernels)
+        parents = dict(zip(found["range"], found["parent"], strict=True))
+        for row in found.itertuples():
+            stack, above = "", row.range
+            while above >= 0:
+                stack = f":{number[above]}{stack}"
+                above = parents[above]
+            mine.append((
+                row.name, row.gpu_start_ns, row.gpu_end_ns - row.gpu_start_ns, row.start_ns,
+                row.end_ns - row.start_ns, markers["pid"].iloc[0], row.thread, row.ops, row.level,
+                row.children, number[row.range], number[row.parent], stack,
+            ))  # fmt: skip
+    columns = [
+        "Name", "Projected Start (ns)", "Projected Duration (ns)", "Orig Start (ns)",
+        "Orig Duration (ns)", "PID", "TID", "NumGPUOps", "Lvl", "NumChild", "RangeId", "ParentId",
+        "RangeStack",
+    ]  # fmt: skip
+    told["ParentId"] = told["ParentId"].replace("", 0).astype(int)
+    assert sorted(mine) == sorted(told[columns].itertuples(index=False, name=None))
+    assert len(mine) == 3242
+
+
+@needs_stats
+def test_projected_sums_are_those_of_nsys(ranks: list[Rank]) -> None:
+    told = stats("nvtx_gpu_proj_sum")
+    projected = [project(*rank).astype({"name": object}) for rank in ranks]
+    mine = projection_sums(pd.concat(projected))
+    more = ["host_ns", "ops", "mean_level", "mean_children"]
+    expected = [
+        "Total Proj Time (ns)", "Range Instances", *(f"Proj {name}" for name in THEIRS),
+        "Total Range Time (ns)", "Total GPU Ops", "Avg Range Lvl", "Avg Num Child",
+    ]  # fmt: skip
+    assert figures(mine, ["name"], NUMBERS + more) == figures(told, ["Range"], expected)
+    assert mine["nested"].all()
+
+
+@needs_stats
+def test_kernels_of_ranges_are_those_of_nsys(ranks: list[Rank]) -> None:
+    told = stats("nvtx_kern_sum")
+    told = told.replace({"PID": {"": "0"}, "TID": {"": "-1"}})
+    keys = ["NVTX Range", "PID", "TID", "Kernel Name"]
+    columns = ["Total Time (ns)", "Kern Inst", *THEIRS, "NVTX Inst"]
+    inside = told[told["NVTX Range"] != ""]
+    mine = {}
+    for rank in ranks:
+        sums = range_kernel_sums(*rank).assign(pid=str(rank[0]["pid"].iloc[0]))
+        sums = sums[sums["thread"] >= 0].astype({"thread": str})
+        mine |= figures(sums, ["range", "pid", "thread", "name"], [*NUMBERS, "ranges"])
+    assert mine == figures(inside, keys, columns)
+    assert len(mine) == 2644
+    # What is in no range is told for both processes together.
+    none = whole(ranks, 0).iloc[:0]
+    alone = [rank[2].drop(launched(*rank[1:])["kernel"]).astype({"name": object}) for rank in ranks]
+    sums = range_kernel_sums(none, none.assign(correlation=0), pd.concat(alone))
+    outside = told[told["NVTX Range"] == ""]
+    expected = figures(outside, ["NVTX Range", "TID", "Kernel Name"], columns)
+    sums = sums.astype({"thread": str})
+    assert figures(sums, ["range", "thread", "name"], [*NUMBERS, "ranges"]) == expected
+    assert len(expected) == 33
+
+
+def plain_projection(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) -> list[Any]:
+    """What `project` shall give, by looking at everything for each range."""
+    found = []
+    for at, marker in enumerate(markers.itertuples()):
+        calls = host[
+            (host["thread"] == marker.thread)
+            & (host["start_ns"] >= marker.start_ns)
+            & (host["end_ns"] <= marker.end_ns)
+        ]
+        ops = kernels[kernels["correlation"].isin(calls["correlation"])]
+        if len(ops):
+            found.append((at, ops["start_ns"].min(), ops["end_ns"].max(), len(ops)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_projection_agrees_with_the_plain_way(seed: int) -> None:
+    source = random.Random(seed)
+    threads = [1, 2, 3]
+    markers, host, kernels = [], [], []
+    for thread in threads:
+        now = source.randrange(50)
+        for _ in range(source.randrange(30)):
+            end = now + source.randint(1, 9)
+            number = len(host)
+            host.append({"name": "f", "start_ns": now, "end_ns": end, "thread": thread,
+                         "correlation": number})  # fmt: skip
+            for _ in range(source.choice((0, 1, 1, 4))):
+                start = end + source.randrange(1000)
+                kernels.append({"kind": source.choice(("kernel", "memcpy")), "name": "k",
+                                "start_ns": start, "end_ns": start + source.randrange(40),
+                                "correlation": number})  # fmt: skip
+            now = end + source.randrange(9)
+        for _ in range(source.randrange(20)):
+            start = source.randrange(200)
+            markers.append({"name": source.choice("ab"), "domain": "", "start_ns": start,
+                            "end_ns": start + source.randrange(150), "thread": thread,
+                            "nested": False})  # fmt: skip
+    source.shuffle(host)
+    source.shuffle(kernels)
+    frames = (
+        pd.DataFrame(markers, columns=["name", "domain", "start_ns", "end_ns", "thread", "nested"]),
+        pd.DataFrame(host, columns=["name", "start_ns", "end_ns", "thread", "correlation"]),
+        pd.DataFrame(kernels, columns=["kind", "name", "start_ns", "end_ns", "correlation"]),
+    )
+    found = project(*frames)
+    columns = ["range", "gpu_start_ns", "gpu_end_ns", "ops"]
+    mine = list(found[columns].itertuples(index=False, name=None))
+    assert mine == plain_projection(*frames)
+    counted = range_kernel_sums(*frames).query("thread >= 0")
+    whole_ops = project(frames[0], frames[1], frames[2].query("kind == 'kernel'"))
+    assert counted["count"].sum() == whole_ops["ops"].sum()
+
+
+def test_start_end_ranges_are_nobody_s_parent() -> None:
+    markers = pd.DataFrame(
+        {"name": ["a", "b", "c"], "domain": "", "start_ns": [0, 1, 2], "end_ns": [100, 90, 80],
+         "thread": 1, "nested": [True, False, True]}
+    )  # fmt: skip
+    host = pd.DataFrame(
+        {"name": ["f"], "start_ns": [10], "end_ns": [12], "thread": [1], "correlation": [5]}
+    )
+    kernels = pd.DataFrame(
+        {"kind": ["kernel"], "name": ["k"], "start_ns": [500], "end_ns": [600], "correlation": [5]}
+    )
+    found = project(markers, host, kernels)
+    columns = ["name", "level", "parent", "children", "ops"]
+    assert found[columns].to_numpy().tolist() == [
+        ["a", 0, -1, 1, 1], ["b", 0, -1, 0, 1], ["c", 1, 0, 0, 1],
+    ]  # fmt: skip
+    assert launched(host, kernels)["queue_ns"].tolist() == [488]
