@@ -35,6 +35,22 @@ _EXPERTS = r"MoE|Moe|MLPBlock|SparseMLP|Experts"
 
 RULES: tuple[ClassRule, ...] = (
     ClassRule(
+        "kv_write",
+        r"^vllm::\w*kv_cache_update",
+        (("vllm::unified_kv_cache_update", "Attention"),),
+    ),
+    ClassRule(
+        "ssm",
+        r"^vllm::\w*(mamba|gdn|kda|linear_attention|short_conv)",
+        (("vllm::mamba_mixer2", ""), ("vllm::qwen_gdn_attention_core", "")),
+    ),
+    ClassRule(
+        "attention",
+        r"^vllm::\w*(attention|mla)",
+        (("vllm::unified_attention_with_output", "Attention"),),
+    ),
+    ClassRule("experts", r"^vllm::moe_forward", (("vllm::moe_forward", "FusedMoE"),)),
+    ClassRule(
         "sampler",
         r"Sampler",
         (("Sampler", ""), ("TopKTopPSampler", "Sampler"), ("RejectionSampler", "")),

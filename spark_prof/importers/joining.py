@@ -41,6 +41,7 @@ def kernel_rows(
         step=step,
         module=np.where(outside, phase, module),
         layer=modules.layer_of_scope[scope],
+        in_graph=inside,
         placed_by=np.where(outside & (gpu["kind"] == "kernel").to_numpy(), "guess", ""),
     )
     if len(window.trace.operators) and gpu.empty:
@@ -104,5 +105,6 @@ def _operator_rows(operators: pd.DataFrame, steps: Steps) -> pd.DataFrame:
     start = operators["start_ns"].to_numpy(np.int64)
     return operators.rename(columns={"thread": "stream"}).assign(
         kind="op", device=-1, correlation=-1, graph_node=0, grid="", block="", registers=0,
-        shared_bytes=0, bytes=0, cubin="", step=steps.of(start), module=-1, layer=-1, placed_by="",
+        shared_bytes=0, bytes=0, cubin="", step=steps.of(start), module=-1, layer=-1,
+        in_graph=False, placed_by="",
     )  # fmt: skip

@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.order import CODES
 from spark_prof.importers.alignment import Reference
+from spark_prof.importers.captures import Capture, components_by_capture
 from spark_prof.importers.modules import Modules
 from spark_prof.importers.repeats import guess_layers
 from spark_prof.importers.steps import Steps
@@ -22,6 +24,7 @@ Int64s = npt.NDArray[np.int64]
 _MOSTLY = 0.9
 """Layers are guessed only where ranges place less of the kernel time than the rest of this."""
 
+_ANCHORS = tuple(CODES[name] for name in ("attention", "kv_write", "experts", "ssm"))
 _COLUMNS = ["module", "path", "type", "layer", "component"]
 
 
@@ -47,26 +50,32 @@ class Layers:
     Attributes:
         references: traces of the same model whose layers are known, by rank; the entry None serves
             all ranks.
+        captures: captured graphs, by rank; the entry None serves all ranks.
     """
 
     references: dict[int | None, Reference] = field(default_factory=dict)
+    captures: dict[int | None, list[Capture]] = field(default_factory=dict)
 
     def place(self, kernels: pd.DataFrame, rank: int, steps: Steps, modules: Modules) -> Placed:
-        """Places the kernels of a whole process that have no place yet.
+        """Places the kernels of a whole process that have no layer yet.
 
         Args:
-            kernels: rows of the `kernels` table.
+            kernels: rows of the `kernels` table, `in_graph` beside them.
             rank: the process's rank.
             steps: its steps.
             modules: its modules, whose numbers are taken.
         """
         free = FIRST_MODULE + len(modules.frame)
-        component = np.append(modules.frame["component"].astype(str).to_numpy(object), "")
+        codes = [CODES.get(str(name), -1) for name in modules.frame["component"]]
         module = kernels["module"].to_numpy(np.int64)
-        own = component[np.where(module >= FIRST_MODULE, module - FIRST_MODULE, -1)]
-        open_rows = (own == "") & ~((module >= 0) & (module < FIRST_MODULE))
+        known = np.array([*codes, -1], np.int64)[
+            np.where(module >= FIRST_MODULE, module - FIRST_MODULE, -1)
+        ]
+        # Operators that vLLM hides from its compiler know what they are, but not in which layer.
+        anchor = np.isin(known, _ANCHORS) & (kernels["layer"].to_numpy() < 0)
+        phase = (module >= 0) & (module < FIRST_MODULE)
+        open_rows = ((known < 0) | anchor) & ~phase & (kernels["step"].to_numpy() >= 0)
         open_rows &= (kernels["kind"] == "kernel").to_numpy()
-        open_rows &= kernels["step"].to_numpy() >= 0
         if not open_rows.any():
             return Placed(kernels)
         reference = self.references.get(rank, self.references.get(None))
@@ -74,7 +83,19 @@ class Layers:
             return _aligned(kernels, open_rows, reference, steps, free)
         if _share(kernels, open_rows) < _MOSTLY:
             return Placed(kernels)
-        return _guessed(kernels, open_rows, free)
+        captured = self._captured(kernels, rank, steps)
+        known = np.where(captured >= 0, captured, np.where(open_rows, known, -1))
+        return _guessed(kernels, open_rows, known, captured >= 0, free)
+
+    def _captured(self, kernels: pd.DataFrame, rank: int, steps: Steps) -> Int64s:
+        """The component of each kernel in a graph by the trace of its capture, -1 for none."""
+        captures = self.captures.get(rank, self.captures.get(None, []))
+        correlation = np.where(kernels["in_graph"], kernels["correlation"], -1).astype(np.int64)
+        frame = steps.frame()
+        tokens = np.append((frame["prefill_tokens"] + frame["decode_tokens"]).to_numpy(), 0)
+        return components_by_capture(
+            correlation, tokens[kernels["step"].to_numpy(np.int64)].astype(np.int64), captures
+        )
 
 
 def _share(kernels: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> float:
@@ -109,26 +130,36 @@ def _aligned(
     lost = []
     if unlike:
         lost.append(f"{unlike} steps are not like any step of {reference.source}: not aligned")
-    found = _Found(place.to_numpy(dtype=np.int64), reference.places, "aligned", tuple(lost))
+    marks = np.full(len(kernels), "aligned", object)
+    found = _Found(place.to_numpy(dtype=np.int64), reference.places, marks, tuple(lost))
     return _with_places(kernels, found, open_rows, free)
 
 
-def _guessed(kernels: pd.DataFrame, open_rows: npt.NDArray[np.bool_], free: int) -> Placed:
-    """The kernels, those of `open_rows` placed by what repeats, if all of a step are open."""
-    rows = kernels[kernels["kind"] == "kernel"]
-    found = guess_layers(rows, np.full(len(rows), -1, np.int64))
+def _guessed(
+    kernels: pd.DataFrame,
+    open_rows: npt.NDArray[np.bool_],
+    known: Int64s,
+    captured: npt.NDArray[np.bool_],
+    free: int,
+) -> Placed:
+    """The kernels, those of `open_rows` placed by captures and by what repeats."""
+    chosen = (kernels["kind"] == "kernel").to_numpy()
+    found = guess_layers(kernels[chosen], known[chosen])
     if found is None:
         return Placed(kernels)
     component, layer = found
     names = np.array([*COMPONENTS, ""], object)[component]
     frame = pd.DataFrame({"path": "", "type": "", "layer": layer, "component": names})
-    known = (component >= 0) & ((layer >= 0) | (names == "lm_head"))
-    places = frame[known].drop_duplicates().reset_index(drop=True)
+    sure = (component >= 0) & ((layer >= 0) | (names == "lm_head"))
+    places = frame[sure].drop_duplicates().reset_index(drop=True)
     number = pd.MultiIndex.from_frame(places).get_indexer(pd.MultiIndex.from_frame(frame))
-    place = pd.Series(-1, kernels.index)
-    place[rows.index] = np.where(known, number, -1)
-    line = "no range tells the layers: the n-th attention of a step counts as layer n (a guess)"
-    told = _Found(place.to_numpy(dtype=np.int64), places, "guess", (line,))
+    place = np.full(len(kernels), -1, np.int64)
+    place[chosen] = np.where(sure, number, -1)
+    basis = "the n-th attention of a step counts as layer n (a guess)"
+    line = f"no range tells the layers: {basis}"
+    if captured.any():
+        line = f"components in CUDA graphs are those of the captures' traces; {basis}"
+    told = _Found(place, places, np.where(captured, "aligned", "guess"), (line,))
     return _with_places(kernels, told, open_rows, free)
 
 
@@ -138,7 +169,7 @@ class _Found:
 
     place: Int64s
     places: pd.DataFrame
-    placed_by: str
+    placed_by: npt.NDArray[np.object_]
     lost: tuple[str, ...]
 
 

@@ -76,6 +76,20 @@ RULES: tuple[NameRule, ...] = (
         ),
     ),
     NameRule(
+        "the operators that vLLM hides from its compiler",
+        r"(?P<type>vllm::(?:unified_\w*(?:attention|kv_cache)\w*|mla_\w+|moe_forward\w*|mamba_mixer2?|"
+        r"\w*(?:gdn|kda|linear)_attention\w*|short_conv|plamo2_mamba_mixer))",
+        (
+            (
+                "vllm::unified_attention_with_output",
+                ModuleName("", "vllm::unified_attention_with_output"),
+            ),
+            ("vllm::unified_kv_cache_update", ModuleName("", "vllm::unified_kv_cache_update")),
+            ("vllm::moe_forward_shared", ModuleName("", "vllm::moe_forward_shared")),
+            ("vllm::mamba_mixer2", ModuleName("", "vllm::mamba_mixer2")),
+        ),
+    ),
+    NameRule(
         "Megatron's and others' NVTX ranges by path",
         rf"(?P<path>{_LAYER_PATH})(?:\.forward)?",
         (

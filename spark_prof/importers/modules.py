@@ -83,7 +83,7 @@ def _named(scopes: Scopes) -> list[_Node]:
             path, layer = name.path, layer_of(name.path)
             component = component_of(path, kind)
         else:
-            own = f"{name.type}_{name.number}"
+            own = name.type if name.number < 0 else f"{name.type}_{name.number}"
             path, layer = f"{around.path}.{own}" if around else own, -1
             component = component_of_class(name.type, around.name.type if around else "")
         if around:

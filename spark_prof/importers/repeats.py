@@ -21,6 +21,7 @@ Int64s = npt.NDArray[np.int64]
 
 _FEWEST_LAYERS = 2
 _MOST_LAYERS = 1024
+_PREPARES = ("prepare_varlen", "metadata", "Metadata")
 _OUTSIDE = tuple(CODES[name] for name in ("embedding", "lm_head", "sampler", "memcpy"))
 
 
@@ -42,6 +43,7 @@ def guess_layers(kernels: pd.DataFrame, known: Int64s) -> tuple[Int64s, Int64s] 
     gemm = _table(names, is_gemm).astype(bool)
     rest = _table(names, finishes_gemm).astype(bool)
     attention = (component == CODES["attention"]) & (step >= 0)
+    attention &= ~_table(names, _only_prepares).astype(bool)
     if not attention.any() or (component == CODES["ssm"]).any():
         return None
     layer = np.where(attention, _count_layers(attention, gemm, step), -1)
@@ -89,6 +91,11 @@ def _logits(
         if usual and int(before[-1] - before[at[-1]]) == usual:
             head[rows[rows >= products[-1]]] = True
     return head
+
+
+def _only_prepares(name: str) -> bool:
+    """Whether a kernel only plans an attention, which may happen once a step for all layers."""
+    return any(word in name for word in _PREPARES)
 
 
 def _count_layers(

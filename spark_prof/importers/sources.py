@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from spark_prof.errors import CommandError
+from spark_prof.importers.captures import Capture, captures_of
 from spark_prof.importers.importing import Import, write_import
 from spark_prof.importers.layers import Layers
 from spark_prof.importers.module_names import names_module
@@ -85,7 +86,7 @@ def import_files(sources: Sequence[Path], out: Path, like: Path | None = None) -
             _look(source, found, stack, named=True)
         if not found.traces:
             _refuse(sources, found)
-        layers = _layers(like, stack) if like else Layers()
+        layers = _layers(like, stack) if like else Layers(captures=_captures(found.captures))
         name = ", ".join(source.name or str(source) for source in sources)
         wanted = Import(
             source=name,
@@ -170,6 +171,16 @@ def _layers(like: Path, stack: ExitStack) -> Layers:
         raise CommandError(f"{like} has no steps, so nothing can be aligned with it")
     references = {rank: reference_of(bundle, rank) for rank in bundle.ranks}
     return Layers({None: references[bundle.ranks[0]], **references})
+
+
+def _captures(paths: Sequence[Path]) -> dict[int | None, list[Capture]]:
+    """The captured graphs of each rank."""
+    found: dict[int | None, list[Capture]] = {}
+    for path in paths:
+        foreign = READERS["kineto"].read(path)
+        captures = captures_of(foreign, path.as_posix())
+        found.setdefault(foreign.processes[0].rank, []).extend(captures)
+    return found
 
 
 def _refuse(sources: Sequence[Path], found: _Found) -> None:

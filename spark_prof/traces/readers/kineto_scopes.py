@@ -78,12 +78,17 @@ class Calls:
 
 
 def module_calls(found: Collected, scopes: Scopes, is_module: Callable[[str], bool]) -> Calls:
-    """The calls of modules among the frames and annotations of a trace, times after its base."""
-    annotation = found.annotations.column("name")
-    distinct, places = np.unique(annotation, return_inverse=True)
-    named = np.array([is_module(found.texts[number]) for number in distinct.tolist()], bool)[places]
+    """The calls of modules among frames, annotations and operators, times after the trace's base.
+
+    vLLM's attention and its mixture of experts are operators, which compiled models have too.
+    """
+    chosen = [(found.frames, np.ones(len(found.frames), bool))]
+    for events in (found.annotations, found.operators):
+        distinct, places = np.unique(events.column("name"), return_inverse=True)
+        named = [is_module(found.texts[number]) for number in distinct.tolist()]
+        chosen.append((events, np.array([*named, False])[places]))
     columns = [
-        np.concatenate([found.frames.column(column), found.annotations.column(column)[named]])
+        np.concatenate([events.column(column)[rows] for events, rows in chosen])
         for column in ("name", "thread", "start_ns", "end_ns")
     ]
     return Calls(scopes, columns[0], found.texts, *columns[1:])

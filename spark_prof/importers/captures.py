@@ -1,0 +1,120 @@
+"""Reads what vLLM and SGLang profile while they capture a CUDA graph, and lays it on the replays.
+
+A captured graph replays its launches in the order in which they were captured. While it is
+captured, operators run in Python: the n-th launch was made for the operator around it, and so is
+the n-th kernel of each replay. Launches that were captured have no kernel in the capture's trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.order import CODES
+from spark_prof.importers.modules import modules_of
+from spark_prof.traces.foreign import Foreign, Window
+from spark_prof.traces.scopes import enclosing, innermost
+
+__all__ = ["Capture", "captures_of", "components_by_capture"]
+
+Int64s = npt.NDArray[np.int64]
+
+_NAME = re.compile(r"(?:\w+_)?capture_(\d{1,7})_(FULL|PIECEWISE)")
+_SGLANG = re.compile(r"capture_traces/bs_(\d{1,7})_rank")
+_WORK = ("launchkernel", "memcpy", "memset")
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One captured graph of the whole model.
+
+    Attributes:
+        tokens: tokens of the batch that it was captured for.
+        components: for each launch the number of its component in COMPONENTS, -1 where nothing
+            tells it.
+    """
+
+    tokens: int
+    components: Int64s
+
+
+def captures_of(foreign: Foreign, path: str) -> list[Capture]:
+    """The graphs of the whole model that a capture's trace holds.
+
+    Args:
+        foreign: the trace.
+        path: its path, which tells the batch size of SGLang's.
+    """
+    found = []
+    for window in foreign.windows:
+        scopes = foreign.processes[window.process].scopes
+        frame = modules_of(scopes)
+        names = np.append(frame.frame["component"].astype(str).to_numpy(object), "")
+        components = np.array([CODES.get(name, -1) for name in names], np.int64)
+        for tokens, start, end in _stretches(window, path):
+            launches = _captured(window, start, end)
+            scope = _scope_at(window.calls, launches["start_ns"].to_numpy(np.int64))
+            found.append(Capture(tokens, components[frame.of_scope[scope]]))
+    return found
+
+
+def components_by_capture(
+    correlation: Int64s, tokens: Int64s, captures: Sequence[Capture]
+) -> Int64s:
+    """The component's number of each kernel by the capture of its graph, -1 for none.
+
+    Args:
+        correlation: of each row its graph's launch, -1 outside graphs; rows in order of start.
+        tokens: tokens of each row's step, 0 where unknown.
+        captures: the captured graphs; one fits a replay of as many rows as it has launches.
+    """
+    found = np.full(len(correlation), -1, np.int64)
+    inside = pd.Series(np.flatnonzero(correlation >= 0))
+    for rows in inside.groupby(correlation[correlation >= 0]).indices.values():
+        rows = inside.to_numpy()[rows]
+        fitting = [c for c in captures if len(c.components) == len(rows)]
+        same = [c for c in fitting if c.tokens == tokens[rows[0]]]
+        if fitting:
+            found[rows] = (same or fitting)[0].components
+    return found
+
+
+def _stretches(window: Window, path: str) -> list[tuple[int, int, int]]:
+    """Tokens, begin and end of each capture of a whole model."""
+    markers = window.trace.markers
+    found = []
+    for row in markers.itertuples():
+        match = _NAME.fullmatch(str(row.name))
+        if match and match[2] == "FULL":
+            found.append((int(match[1]), int(row.start_ns), int(row.end_ns)))
+    size = _SGLANG.search(path)
+    if size and not found and len(window.trace.launches):
+        launches = window.trace.launches
+        found.append((int(size[1]), int(launches["start_ns"].min()), int(launches["end_ns"].max())))
+    return found
+
+
+def _captured(window: Window, start: int, end: int) -> pd.DataFrame:
+    """The launches of a stretch that ran nothing then: a graph took them."""
+    launches = window.trace.launches
+    work = np.array(
+        [any(word in str(n).lower() for word in _WORK) for n in launches["name"].cat.categories]
+        + [False]
+    )
+    chosen = work[launches["name"].cat.codes.to_numpy()]
+    chosen &= launches["start_ns"].between(start, end).to_numpy()
+    chosen &= ~launches["correlation"].isin(window.trace.gpu["correlation"]).to_numpy()
+    return launches[chosen].sort_values("start_ns", kind="stable")
+
+
+def _scope_at(calls: pd.DataFrame, times: Int64s) -> Int64s:
+    """The scope of the innermost call at each time, -1 for none; graphs are captured in one thread."""
+    calls = calls.sort_values(["start_ns", "end_ns"], ascending=[True, False], kind="stable")
+    start, end = (calls[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    found = innermost(start, end, enclosing(start, end), times)
+    return np.append(calls["scope"].to_numpy(np.int64), -1)[found]
