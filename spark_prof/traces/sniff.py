@@ -152,8 +152,6 @@ def format_of(path: Path) -> str:
             raw = file.read(512)
     except OSError as error:
         raise CommandError(f"{path} cannot be read ({error.strerror or error})") from error
-    except ValueError as error:
-        raise CommandError(f"{str(path)!r:.80} is no path ({error})") from error
     if not raw:
         raise CommandError(f"{path} is empty; record it again")
     head = Head(path, raw)

@@ -114,10 +114,10 @@ def head_of(line: str) -> list[str]:
         return []
     # Line by line, because a quote in what a program says must not swallow the table.
     try:
-        cells = next(csv.reader([line.rstrip("\r\n")]), [])
+        cells = next(csv.reader([line.strip("\ufeff \t\r\n")]), [])
     except csv.Error:
         return []
-    return [cell.strip().lstrip("\ufeff") for cell in cells]
+    return [cell.strip() for cell in cells]
 
 
 def units_of(head: Sequence[str]) -> dict[str, tuple[str, str]]:

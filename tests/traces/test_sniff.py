@@ -1,0 +1,144 @@
+"""Files and folders are told by what they hold, whatever they are called."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces import sniff
+from spark_prof.traces.sniff import FORMATS, FileFormat, format_of
+from tests.traces.attempts import attempt
+
+DATA = Path(__file__).parents[1] / "data"
+REAL = Path(__file__).parents[3] / "shared" / "traces"
+needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is absent")
+PACKED = {"archive", "cupti", "nsys-rep", "nsys-sqlite", "parquet"}
+"""Formats that are not looked for in a compressed file."""
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("known", FORMATS, ids=lambda known: known.name)
+@pytest.mark.parametrize("name", ["trace", "x.json.gz", "x.sqlite", "x.csv"])
+def test_each_format_knows_its_example(known: FileFormat, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(known.example)
+    assert format_of(path) == known.name
+    if known.name in PACKED:
+        return
+    for pack in (gzip.compress, zstd):
+        path.write_bytes(pack(b"\xef\xbb\xbf\n " + known.example))
+        assert format_of(path) == known.name
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd])
+def test_a_tar_packed_or_not(tmp_path: Path, pack: object) -> None:
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a"), BytesIO())
+    (tmp_path / "x").write_bytes(pack(buffer.getvalue()))  # type: ignore[operator]
+    assert format_of(tmp_path / "x") == "archive"
+
+
+def test_a_tree_in_msgpack(tmp_path: Path) -> None:
+    tree = [{"frame": {"name": "ROOT"}, "metrics": {}, "children": []}, {}]
+    (tmp_path / "x").write_bytes(msgspec.msgpack.encode(tree))
+    assert format_of(tmp_path / "x") == "proton-tree"
+
+
+OWN = {
+    "h100-gpt-oss-20b-mxfp4-eager": "bundle", "cubins": "folder", "cupti/13.0.85": "cupti",
+    "cupti/13.4.92/rank0.00000.activity.bin": "cupti", "proton/tree.hatchet": "proton-tree",
+    "proton/python.hatchet": "proton-tree", "proton/trace.chrome_trace": "proton-trace",
+    "h100-gpt-oss-20b-mxfp4-eager/kernels-rank0.parquet": "parquet",
+    "benchmarks/vllm-log.txt": "benchmark", "benchmarks/vllm-serve-detailed.json": "benchmark",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_captures(name: str) -> None:
+    assert format_of(DATA / name) == OWN[name]
+
+
+@needs_real
+def test_real_files() -> None:
+    expected = {"kineto": "kineto", "nsys": "nsys-sqlite", "ncu_rtx5090": "ncu",
+                "nsys_csv_rtx5090": "nsys-stats"}  # fmt: skip
+    for path in sorted(REAL.rglob("*")):
+        kind = path.relative_to(REAL).parts[0]
+        if path.is_file() and kind in expected and path.suffix != ".txt":
+            assert format_of(path) == expected[kind], path
+
+
+@needs_real
+def test_other_reports_of_nsys_are_refused_with_the_names_of_those_that_are_read() -> None:
+    for path in (REAL / "nsys_stats_2023.4").iterdir():
+        found, error = attempt(lambda path=path: [format_of(path)])
+        readable = "gpu_kern_sum" in path.name or "kern_exec_trace" in path.name
+        assert (found == ["nsys-stats"]) == readable, path
+        assert readable or "cuda_gpu_kern_sum, cuda_gpu_trace, cuda_kern_exec_trace" in str(error)
+
+
+def test_folders(tmp_path: Path) -> None:
+    assert format_of(tmp_path) == sniff.FOLDER
+    (tmp_path / "pieces").mkdir()
+    assert format_of(tmp_path) == sniff.PIECES
+    (tmp_path / "meta.json").write_text("{}")
+    assert format_of(tmp_path) == sniff.BUNDLE
+
+
+def test_a_link_and_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe", "nothing", "x" * 300):
+        with pytest.raises(CommandError) as caught:
+            format_of(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"{}", b"[]", b'{"a": 1}', b"a,b,c\n1,2,3\n", bytes(1000), b"\x1f\x8b",
+     b"\x28\xb5\x2f\xfdx", b"BZh91AY", b"a\rb,c\r\n", b'"' + b",x" * 99_999, os.urandom(5000)],
+)  # fmt: skip
+def test_what_is_nothing_known_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(CommandError) as caught:
+        format_of(tmp_path / "x")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_more_than_the_beginning_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with path.open("wb") as file:
+        file.write(b'{"traceEvents": [')
+        file.truncate(50 << 30)  # a hole
+    assert format_of(path) == "kineto"
+
+
+def test_no_damage_gives_a_traceback(tmp_path: Path) -> None:
+    chance, path = random.Random(8), tmp_path / "x"
+    for case in range(300):
+        data = bytearray(FORMATS[case % len(FORMATS)].example * 3)
+        if case % 2:
+            data = bytearray(gzip.compress(bytes(data)))
+        for _ in range(chance.randint(0, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        path.write_bytes(data)
+        found, error = attempt(lambda: [format_of(path)])
+        assert "\n" not in str(error)
+        assert set(found) <= {known.name for known in FORMATS} | {sniff.BENCHMARK}
