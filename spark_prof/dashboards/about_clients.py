@@ -21,7 +21,10 @@ from spark_prof.traces.benchmarks.result import Latency
 __all__ = ["agreement", "remarks", "runs"]
 
 _MOST_RUNS = 50
-_LONGEST_NAME = 48
+_FEW_RUNS = 4
+_MOST_SENTENCES = 12
+_LONGEST_NAME = 44
+_LONGEST_LABEL = 24
 _LONGEST_PROSE = 1000
 
 _QUANTITIES: Mapping[str, str] = MappingProxyType(
@@ -31,30 +34,23 @@ _BESIDE = (
     "Beside TPOT stands the engine's time per output token, beside ITL a step that decodes, beside "
     "TTFT the steps that read a prompt: what TTFT has beyond them is queueing, tokenizing and HTTP."
 )
-_TITLE = "Does the client see the same?"
 
 
 def agreement(report: Report) -> Section:
     """Puts what the clients saw beside what the engine's steps took."""
     shown = report.clients[:_MOST_RUNS]
-    rows = tuple(
-        (name(row) if first else "", *_compared(comparison))
-        for row in shown
-        for first, comparison in _numbered(row.comparisons)
-    )
+    rows = tuple(line for row in shown for line in _lines(row))
     columns = (
         Column("Run"),
         Column("Of"),
         Column("Client", "number"),
         Column("Engine", "number"),
         Column("Client off by", "number"),
-        Column("Elsewhere", "number"),
+        Column("Elsewhere", "number", optional=True),
+        Column("Verdict"),
     )
-    said = _said(shown)
-    if shown and not rows:
-        # Nothing could be compared: why not is what there is to say.
-        return Section("clients", _TITLE, (Column("", "prose"),), tuple((s,) for s in said))
-    return Section("clients", _TITLE, columns, rows, (*said, _BESIDE))
+    intro = [*_said(shown), _BESIDE] if any(row.comparisons for row in shown) else _said(shown)
+    return Section("clients", "Does the client see the same?", columns, rows, tuple(intro))
 
 
 def runs(found: Sequence[ClientRow]) -> Section:
@@ -63,7 +59,7 @@ def runs(found: Sequence[ClientRow]) -> Section:
         (
             clean(row.tool),
             shorten(clean(row.model), _LONGEST_NAME),
-            shorten(clean(row.label), _LONGEST_NAME),
+            shorten(clean(row.label), _LONGEST_LABEL),
             MISSING if row.concurrency is None else count(row.concurrency),
             MISSING if row.completed is None else count(row.completed),
             MISSING if not row.failed else count(row.failed),
@@ -82,8 +78,8 @@ def runs(found: Sequence[ClientRow]) -> Section:
         Column("Model", optional=True),
         Column("Run"),
         Column("At once", "number"),
-        Column("Requests", "number"),
-        Column("Failed", "number"),
+        Column("Requests", "number", optional=True),
+        Column("Failed", "number", optional=True),
         Column("Tokens/s", "number"),
         Column("TTFT", "number"),
         Column("TPOT", "number"),
@@ -111,18 +107,25 @@ def name(row: ClientRow) -> str:
 
 
 def _said(found: Sequence[ClientRow]) -> list[str]:
-    """The sentences of each run, those left out that an earlier one had."""
-    said, known = [], set[str]()
-    for row in found:
-        new = [text for text in row.sentences if text not in known]
-        known.update(new)
-        text = " ".join(new) or "The same as above."
-        said.append(shorten(clean(f"{name(row)}: {text}"), _LONGEST_PROSE))
-    return said
+    """The sentences of each of a few runs; of many, those that are not about one of them."""
+    if len(found) <= _FEW_RUNS:
+        said = [f"{name(row)}: {' '.join(row.sentences)}" for row in found]
+    else:
+        own = (row.sentences[1:] if row.comparisons else row.sentences for row in found)
+        said = list(dict.fromkeys(text for sentences in own for text in sentences))
+    return [shorten(clean(text), _LONGEST_PROSE) for text in said[:_MOST_SENTENCES]]
 
 
-def _numbered(found: Sequence[Comparison]) -> list[tuple[bool, Comparison]]:
-    return [(index == 0, comparison) for index, comparison in enumerate(found)]
+def _lines(row: ClientRow) -> list[tuple[str, ...]]:
+    """The rows of a run in the table, one for each quantity that was compared."""
+    if not row.comparisons:
+        return [(name(row), *[MISSING] * 5, "not compared")]
+    return [
+        (name(row) if first else "", *_compared(comparison), row.verdict if first else "")
+        for first, comparison in zip(
+            (True, *[False] * len(row.comparisons)), row.comparisons, strict=False
+        )
+    ]
 
 
 def _compared(found: Comparison) -> tuple[str, ...]:
@@ -142,13 +145,12 @@ def _intro(found: Sequence[ClientRow]) -> list[str]:
         "Means, or medians where a tool gives no mean. TPOT is per token after the first, ITL per "
         "chunk of the stream."
     ]
-    derived = {
-        (title, latency.derived)
-        for row in found
-        for title, latency in _latencies(row)
-        if latency.derived
-    }
-    intro += [f"{title} is derived: {how}." for title, how in sorted(derived)]
+    derived: dict[str, set[str]] = {}
+    for row in found:
+        for title, latency in _latencies(row):
+            if latency.derived:
+                derived.setdefault(latency.derived, set()).add(title)
+    intro += [f"Derived, {how}: {', '.join(sorted(titles))}." for how, titles in derived.items()]
     if len(found) > _MOST_RUNS:
         intro.append(f"{counted(len(found) - _MOST_RUNS, 'run')} more; JSON has them all.")
     return [clean(text) for text in intro]

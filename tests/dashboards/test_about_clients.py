@@ -44,19 +44,35 @@ def report(*rows: ClientRow) -> Report:
 def test_both_sides_and_how_far_they_are_apart() -> None:
     section = agreement(report(COMPARED))
     assert section.rows == (
-        ("vllm bench serve, 2 at a time", "TPOT", "11.00 ms", "10.00 ms", "+10.0 %", "1.00 ms"),
+        (
+            "vllm bench serve, 2 at a time",
+            "TPOT",
+            "11.00 ms",
+            "10.00 ms",
+            "+10.0 %",
+            "1.00 ms",
+            "agrees",
+        ),
     )
     assert section.intro[0] == "vllm bench serve, 2 at a time: They agree."
 
 
 def test_what_cannot_be_compared_is_still_said() -> None:
     section = agreement(report(row(sentences=("Nothing to compare.",))))
-    assert section.rows == (("vllm bench serve, 2 at a time: Nothing to compare.",),)
+    assert section.rows[0][-1] == "not compared"
+    assert section.intro == ("vllm bench serve, 2 at a time: Nothing to compare.",)
+
+
+def test_many_runs_share_their_sentences() -> None:
+    alike = [row(label=f"{n}", sentences=("Nothing to compare.",)) for n in range(9)]
+    section = agreement(report(*alike))
+    assert section.intro == ("Nothing to compare.",)
+    assert len(section.rows) == 9
 
 
 def test_a_derived_figure_is_called_derived() -> None:
     section = runs([row(tpot=Latency(1.0, derived="1000 / speed"))])
-    assert "TPOT is derived: 1000 / speed." in section.intro
+    assert "Derived, 1000 / speed: TPOT." in section.intro
 
 
 def test_without_clients_there_is_no_section() -> None:

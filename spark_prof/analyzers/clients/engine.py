@@ -10,6 +10,9 @@ import pandas as pd
 
 __all__ = ["EngineSide", "engine_side"]
 
+_ALIKE = 1.5
+"""Prompts whose lengths differ by no more than this factor are about as long."""
+
 
 @dataclass(frozen=True)
 class EngineSide:
@@ -30,12 +33,16 @@ class EngineSide:
     tokens: float | None
 
 
-def engine_side(steps: pd.DataFrame, prompt_tokens: float | None) -> EngineSide:
+def engine_side(
+    steps: pd.DataFrame, prompt_tokens: float | None, *, same_requests: bool
+) -> EngineSide:
     """Means over some of a recording's steps.
 
     Args:
         steps: what analyzers.windows.step_windows returned, with `step_us`, or a part of it.
-        prompt_tokens: the client's mean prompt, to tell how many steps read it.
+        prompt_tokens: the client's mean prompt, None where it is unknown.
+        same_requests: whether the steps worked for these very prompts, so that one that is longer
+            than what a step reads was read in several.
     """
     # A step counts once for each request that decodes in it, as each has a client that waits.
     decoding = steps[steps["decode_requests"] > 0]
@@ -49,14 +56,18 @@ def engine_side(steps: pd.DataFrame, prompt_tokens: float | None) -> EngineSide:
         steps=len(decoding),
         token_us=time / tokens if tokens else None,
         step_us=time / float(weights.sum()) if len(decoding) else None,
-        prefill_us=_prefill(steps[steps["prefill_requests"] > 0], prompt_tokens),
+        prefill_us=_prefill(steps[steps["prefill_requests"] > 0], prompt_tokens, same_requests),
         tokens=float(output.sum()) if len(steps) and output.notna().all() else None,
     )
 
 
-def _prefill(steps: pd.DataFrame, prompt_tokens: float | None) -> float | None:
+def _prefill(steps: pd.DataFrame, prompt_tokens: float | None, same: bool) -> float | None:
     if steps.empty:
         return None
-    at_once = steps["prefill_tokens"].sum() / steps["prefill_requests"].sum()
-    needed = math.ceil(prompt_tokens / at_once) if prompt_tokens and at_once else 1
-    return float(steps["step_us"].mean()) * max(needed, 1)
+    mean = float(steps["step_us"].mean())
+    at_once = float(steps["prefill_tokens"].sum() / steps["prefill_requests"].sum())
+    if same:
+        return mean * max(math.ceil((prompt_tokens or 0.0) / at_once), 1) if at_once else mean
+    # Steps that read other prompts say something about these only if they are about as long.
+    alike = prompt_tokens is not None and at_once / _ALIKE <= prompt_tokens <= at_once * _ALIKE
+    return mean if alike else None

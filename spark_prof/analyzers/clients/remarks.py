@@ -35,11 +35,13 @@ def verdict(token: Comparison, word: str, basis: str) -> str:
     client, engine = token.client / 1e3, token.engine / 1e3
     times = f"{client:,.2f} ms per token at the client, {engine:,.2f} ms in the engine"
     rest = f"{abs(client - engine):,.2f} ms ({100 * token.difference:+.1f} %)"
+    if word == "unknown":
+        return f"Hardly the same server, model or load: {times}."
     if word == "agrees":
         return f"They agree: {times}; {rest} between them."
     if word == "slower":
         where = "in the API server, tokenizer or network, or between the engine's steps"
-        other = "" if basis == "window" else ", unless the recorded steps had another load"
+        other = "" if basis == "window" else ", if both are of the same server and load"
         return f"The client is slower: {times}; {rest} pass {where}{other}."
     if basis == "window":
         why = "the requests that were matched are not those of these steps"

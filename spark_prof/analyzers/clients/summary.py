@@ -19,10 +19,13 @@ from spark_prof.traces.benchmarks.frames import imported_runs
 from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun, Latency
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["AGREES", "client_row", "clients_of", "with_clients"]
+__all__ = ["AGREES", "SAME_SERVER", "client_row", "clients_of", "with_clients"]
 
 AGREES = 0.1
 """Client and engine agree when their times per token differ by no more than this fraction."""
+
+SAME_SERVER = 2.0
+"""Beyond this factor client and engine were hardly measured on the same server and load."""
 
 _FEWEST = 5
 """Fewer steps with decoding requests say nothing about a mean."""
@@ -118,7 +121,7 @@ def _by_window(
     seen = in_window(run.requests, offset_ns, begin, end)
     if seen.token_us is None:
         return _by_steps(run, shared, remarks.no_token(seen.requests), ())
-    engine = engine_side(shared, _prompt_tokens(run))
+    engine = engine_side(shared, _prompt_tokens(run), same_requests=True)
     pairs = (
         ("output_token", seen.token_us, engine.token_us),
         ("chunk", seen.chunk_us, engine.step_us),
@@ -147,7 +150,7 @@ def _by_steps(
     alike = steps[batch == (wanted or low)]
     if (alike["decode_requests"] > 0).sum() < _FEWEST:
         return client_row(run, (reason, remarks.other_batch(wanted or low, low, high)))
-    engine = engine_side(alike, _prompt_tokens(run))
+    engine = engine_side(alike, _prompt_tokens(run), same_requests=False)
     pairs = (
         ("output_token", run.tpot, engine.token_us),
         ("chunk", Latency() if run.itl_per_token else run.itl, engine.step_us),
@@ -175,7 +178,7 @@ def _with(
 ) -> ClientRow:
     """The row with its comparisons, and what they say first."""
     token = next((c for c in compared if c.quantity == "output_token"), None)
-    verdict = _verdict(token)
+    verdict = _verdict(token, basis)
     first = [remarks.NO_TPOT] if token is None else [remarks.verdict(token, verdict, basis)]
     chunk = next((c for c in compared if c.quantity == "chunk"), None)
     middle = row.itl.median
@@ -194,8 +197,11 @@ def _with(
     )
 
 
-def _verdict(token: Comparison | None) -> str:
+def _verdict(token: Comparison | None, basis: str) -> str:
     if token is None:
+        return "unknown"
+    # Without a common stretch of time nothing tells that both are of one server.
+    if basis == "steps" and not 1 / SAME_SERVER <= token.client / token.engine <= SAME_SERVER:
         return "unknown"
     if abs(token.difference) <= AGREES:
         return "agrees"

@@ -74,26 +74,37 @@ def test_failed_and_distant_requests_count_for_nothing() -> None:
 
 
 def test_a_step_counts_once_for_each_request_that_waits_for_it() -> None:
-    found = engine_side(steps((10, 1, 0, 0, 1, 1), (40, 3, 0, 0, 3, 3)), None)
+    found = engine_side(steps((10, 1, 0, 0, 1, 1), (40, 3, 0, 0, 3, 3)), None, same_requests=True)
     assert found.step_us == found.token_us == pytest.approx((10 + 3 * 40) * 1e3 / 4)
 
 
 def test_speculative_steps_give_several_tokens() -> None:
-    found = engine_side(steps((30, 2, 0, 0, 6, 2), (30, 2, 0, 0, 6, 2)), None)
+    found = engine_side(steps((30, 2, 0, 0, 6, 2), (30, 2, 0, 0, 6, 2)), None, same_requests=True)
     assert (found.step_us, found.token_us, found.tokens) == (30_000, 10_000, 12)
 
 
 def test_unknown_tokens_are_taken_for_one_a_request() -> None:
-    found = engine_side(steps((30, 2, 0, 0, float("nan"), float("nan"))), None)
+    found = engine_side(steps((30, 2, 0, 0, float("nan"), float("nan"))), None, same_requests=True)
     assert found.token_us == 30_000
 
 
 def test_a_long_prompt_takes_several_steps() -> None:
     frame = steps((50, 0, 1, 512, 0, 0), (50, 1, 1, 512, 1, 1))
-    assert engine_side(frame, 512).prefill_us == 50_000
-    assert engine_side(frame, 513).prefill_us == 100_000
-    assert engine_side(frame, None).prefill_us == 50_000
+    assert engine_side(frame, 512, same_requests=True).prefill_us == 50_000
+    assert engine_side(frame, 513, same_requests=True).prefill_us == 100_000
+    assert engine_side(frame, None, same_requests=True).prefill_us == 50_000
+
+
+@pytest.mark.parametrize(
+    ("prompt", "known"), [(512, True), (700, True), (350, True), (1024, False), (None, False)]
+)
+def test_steps_of_other_prompts_tell_only_about_alike_ones(
+    prompt: float | None, known: bool
+) -> None:
+    frame = steps((50, 0, 1, 512, 0, 0))
+    assert (engine_side(frame, prompt, same_requests=False).prefill_us == 50_000) == known
 
 
 def test_no_step_says_nothing() -> None:
-    assert engine_side(steps(), 100.0) == EngineSide(0, None, None, None, None)
+    nothing = EngineSide(0, None, None, None, None)
+    assert engine_side(steps(), 100.0, same_requests=True) == nothing

@@ -70,6 +70,8 @@ def test_the_same_result_without_its_times_is_compared_by_batch_size() -> None:
         (9_001, "agrees"),
         (11_001, "slower"),
         (8_999, "faster"),
+        (20_001, "unknown"),
+        (4_999, "unknown"),
     ],
 )
 def test_the_verdict(tpot: float, verdict: str) -> None:
