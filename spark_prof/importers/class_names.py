@@ -31,7 +31,7 @@ class ClassRule:
 
 
 _ATTENTION = r"Attention|Attn(?!Norm)|MLA(?!P)"
-_EXPERTS = r"MoE|Moe|MLPBlock|SparseMLP|Experts"
+_EXPERTS = r"(MoE|Moe)(Block|Layer)?$|SparseMoe|MLPBlock$|SparseMLP$|Experts$"
 
 RULES: tuple[ClassRule, ...] = (
     ClassRule(
@@ -119,8 +119,9 @@ RULES: tuple[ClassRule, ...] = (
             ("ReplicatedLinear", "MLPBlock"),
             ("Linear", "MLPBlock"),
             ("GateLinear", "Qwen3MoeSparseMoeBlock"),
+            ("ReplicatedLinear", "vllm::moe_forward"),
         ),
-        _EXPERTS,
+        rf"{_EXPERTS}|moe_forward",
     ),
     ClassRule("router", r"Router$|^TopK", (("GptOssTopKRouter", "GptOssMLP"),)),
     ClassRule("experts", _EXPERTS, (

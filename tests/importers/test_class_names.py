@@ -13,11 +13,31 @@ def test_examples(component, name, around):
     assert component_of_class(name, around) == component
 
 
+@pytest.mark.parametrize(
+    ("name", "component"),
+    [("Qwen3MoeAttention", "attention"), ("Qwen3MoeMLP", "mlp"), ("Qwen3MoeRMSNorm", "norm")],
+)
+def test_a_model_with_experts_in_its_name(name, component):
+    assert component_of_class(name, "Qwen3MoeDecoderLayer") == component
+
+
 def test_every_component_is_in_the_vocabulary():
     assert {rule.component for rule in RULES} <= set(COMPONENTS)
 
 
-@pytest.mark.parametrize("name", ["Dropout", "SiLU", "ModuleList", "GptOssForCausalLM", "QuantFP8"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Dropout",
+        "SiLU",
+        "ModuleList",
+        "GptOssForCausalLM",
+        "QuantFP8",
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeModel",
+        "Qwen3MoeDecoderLayer",
+    ],
+)
 def test_a_class_that_says_nothing(name):
     assert component_of_class(name, "") == ""
 
