@@ -20,9 +20,9 @@ from spark_prof.profiler.backends.nsys import (
     with_ray_workers,
 )
 from spark_prof.profiler.commands import Command
-from spark_prof.profiler.nsys_tool import Nsys, find_nsys
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.nsys_pieces import link_exports
+from spark_prof.traces.nsys_tool import Nsys, find_nsys
 from spark_prof.traces.pieces import append_log
 
 __all__ = [

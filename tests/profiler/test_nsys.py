@@ -9,14 +9,12 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.profiler.backends.nsys import (
     PROFILE_OPTIONS,
-    export_command,
     profile_command,
     runs_on_ray,
-    stop_command,
     with_ray_workers,
 )
 from spark_prof.profiler.commands import Command
-from spark_prof.profiler.nsys_tool import find_nsys
+from spark_prof.traces.nsys_tool import export_command, find_nsys, stop_command
 
 NSYS = Path("/opt/nsys")
 VERSION = 'echo "NVIDIA Nsight Systems version {}"'

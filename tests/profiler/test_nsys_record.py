@@ -111,7 +111,7 @@ def test_no_nsys_costs_no_folder(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("spark_prof.profiler.nsys_tool._PLACES", ())
+    monkeypatch.setattr("spark_prof.traces.nsys_tool._PLACES", ())
     with pytest.raises(CommandError, match="nsys is not found on PATH"):
         record(script(tmp_path), settings, lambda _: None)
     assert not settings.folder.exists()

@@ -16,10 +16,8 @@ __all__ = [
     "PROFILE_OPTIONS",
     "REPORT_SUFFIX",
     "UNIMPORTED_SUFFIX",
-    "export_command",
     "profile_command",
     "runs_on_ray",
-    "stop_command",
     "with_ray_workers",
 ]
 
@@ -59,7 +57,7 @@ def profile_command(nsys: Path, command: Command, report: Path, session: str) ->
         nsys: the program.
         command: what starts vLLM.
         report: the report to write, without its suffix.
-        session: the name by which `stop_command` finds this run.
+        session: the name by which nsys_tool.stop_command finds this run.
 
     Raises:
         CommandError: nsys would not see vLLM through this command.
@@ -78,17 +76,6 @@ def profile_command(nsys: Path, command: Command, report: Path, session: str) ->
         )
     options = [*PROFILE_OPTIONS, f"--session-new={session}", f"--output={_escaped(report)}"]
     return [str(nsys), "profile", *options, *command.argv]
-
-
-def stop_command(nsys: Path, session: str) -> list[str]:
-    """The command line that ends the recording and writes the report; what is recorded goes on."""
-    return [str(nsys), "stop", f"--session={session}"]
-
-
-def export_command(nsys: Path, report: Path, export: Path) -> list[str]:
-    """The command line that turns a report into an SQLite file."""
-    options = ["--type=sqlite", "--force-overwrite=true", f"--output={export}"]
-    return [str(nsys), "export", *options, str(report)]
 
 
 def runs_on_ray(command: Command) -> bool:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.backends.nsys import export_command, stop_command
 
-__all__ = ["OLDEST", "Nsys", "find_nsys"]
+__all__ = ["OLDEST", "Nsys", "export_command", "find_nsys", "stop_command"]
 
 OLDEST = (2022, 4)
 """The oldest nsys seen to take every option, and to export the nodes of CUDA graphs."""
@@ -90,6 +89,17 @@ def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
     if refused:
         raise CommandError(f"{refused[0]}; {_INSTALL}")
     raise CommandError(f"nsys is not found on PATH or in /opt/nvidia; {_INSTALL}")
+
+
+def stop_command(nsys: Path, session: str) -> list[str]:
+    """The command line that ends the recording and writes the report; what is recorded goes on."""
+    return [str(nsys), "stop", f"--session={session}"]
+
+
+def export_command(nsys: Path, report: Path, export: Path) -> list[str]:
+    """The command line that turns a report into an SQLite file."""
+    options = ["--type=sqlite", "--force-overwrite=true", f"--output={export}"]
+    return [str(nsys), "export", *options, str(report)]
 
 
 def _installed(root: Path) -> Iterator[Path]:
