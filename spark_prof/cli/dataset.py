@@ -7,7 +7,7 @@ __all__ = ["report_dataset"]
 
 def report_dataset(
     folder: str,
-    format: str,
+    format: str,  # noqa: A002 - the option's name is the contract's
     engine: str,
     width: int = 100,
     color: bool = False,

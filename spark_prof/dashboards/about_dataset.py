@@ -121,12 +121,14 @@ def notes(dataset: Dataset) -> Section:
     everywhere = len(dataset.recordings)
     rows = tuple(
         (
-            "all" if len(names) == everywhere > 1 else shorten(", ".join(map(_name, names)), 200),
+            "all"
+            if len(names) == everywhere > 1
+            else shorten(", ".join(map(_name, names)), _LONGEST_FIELD),
             note,
         )
         for note, names in found.items()
     )
-    columns = (Column("Recording", "name"), Column("Note", "prose"))
+    columns = (Column("Recording"), Column("Note", "prose"))
     return Section("notes", "Before believing these figures", columns, rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 from spark_prof.analyzers.dataset import Dataset, Failure, Recording, recording_of
@@ -20,7 +21,7 @@ def is_dataset(source: str) -> bool:
     Raises:
         CommandError: it is a URL that cannot be read.
     """
-    if not is_url(source) and not Path(source).is_dir():
+    if not is_url(source) and not os.path.isdir(source):
         return False
     try:
         members = find_members(source)

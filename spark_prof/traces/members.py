@@ -135,7 +135,7 @@ def _in_store(url: str) -> list[Member]:
             found.append(Member(folder or PurePosixPath(base).name, whole))
         else:
             found += [Member(name, f"{base}/{name}") for name in traces]
-    return [member for member in found if member.name.count("/") <= _DEPTH]
+    return [member for member in found if member.name.count("/") < _DEPTH]
 
 
 def _is_trace(name: str) -> bool:

@@ -1,0 +1,51 @@
+"""Lanes: no two intervals of one overlap, and nothing is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spark_prof.exporters.lanes import lanes
+
+
+def _sorted(rng: np.random.Generator, count: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    start = np.sort(rng.integers(0, 1000, count))
+    end = start + rng.integers(0, longest + 1, count)
+    order = np.lexsort((-end, start))
+    return start[order], end[order]
+
+
+@pytest.mark.parametrize("longest", [0, 1, 5, 100])
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_within_a_lane_nothing_overlaps(seed: int, nested: bool, longest: int) -> None:
+    start, end = _sorted(np.random.default_rng(seed), 200, longest)
+    found = lanes(start, end, nested=nested)
+    assert len(found) == len(start)
+    for lane in np.unique(found):
+        mine = np.flatnonzero(found == lane)
+        for i, a in enumerate(mine):
+            for b in mine[i + 1 :]:
+                apart = start[b] >= end[a]
+                inside = end[b] <= end[a]
+                assert apart or (nested and inside)
+
+
+def test_as_many_lanes_as_run_at_once_and_no_more() -> None:
+    # Each of the chain overlaps the one before it: two lanes do for all of them.
+    start = np.arange(0, 1000, 10)
+    assert set(lanes(start, start + 11)) == {0, 1}
+    assert set(lanes(start, start + 10)) == {0}
+    assert set(lanes(start, start + 21)) == {0, 1, 2}
+
+
+def test_calls_inside_calls_share_a_lane() -> None:
+    start, end = np.array([0, 10, 20, 50]), np.array([100, 40, 30, 60])
+    assert lanes(start, end, nested=True).tolist() == [0, 0, 0, 0]
+    assert lanes(start, end).tolist() == [0, 1, 2, 1]
+
+
+def test_a_million_at_once_take_bounded_time() -> None:
+    start = np.arange(20_000)
+    found = lanes(start, start + 1_000_000)
+    assert len(np.unique(found)) == len(start)

@@ -1,0 +1,107 @@
+"""What is found in a folder of recordings, on the disk and in a store alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces import members
+from spark_prof.traces.members import find_members
+
+TRACE = json.dumps({"schemaVersion": 1, "traceEvents": []})
+
+Placed = Callable[[str, str], None]
+
+
+@pytest.fixture(params=["disk", "store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Placed]]:
+    """A source, and what puts a file into it."""
+    if request.param == "disk":
+        root = tmp_path / "runs"
+        root.mkdir()
+
+        def write(name: str, text: str) -> None:
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+        yield str(root), write
+        return
+    store = fsspec.filesystem("memory")
+
+    def put(name: str, text: str) -> None:
+        store.pipe_file(f"/runs/{name}", text.encode())
+
+    yield "memory://runs", put
+    store.rm("/runs", recursive=True)
+
+
+def test_bundles_and_traces_at_any_depth(place: tuple[str, Placed]) -> None:
+    source, write = place
+    for name in ("b/meta.json", "a/x/meta.json", "t.json.gz", "a/y/trace.json", "1/2/3/s.sqlite"):
+        write(name, TRACE)
+    found = [member.name for member in find_members(source)]
+    assert found == ["1/2/3/s.sqlite", "a/x", "a/y/trace.json", "b", "t.json.gz"]
+    assert [member.source for member in find_members(source)] == [f"{source}/{n}" for n in found]
+
+
+def test_what_lies_in_a_bundle_is_part_of_it(place: tuple[str, Placed]) -> None:
+    source, write = place
+    write("b/meta.json", "{}")
+    write("b/traces/rank0.json.gz", TRACE)
+    assert [member.name for member in find_members(source)] == ["b"]
+
+
+def test_the_ranks_of_one_run_are_one_recording(place: tuple[str, Placed]) -> None:
+    source, write = place
+    for rank in range(3):
+        write(f"tp/dp0_rank{rank}.pt.trace.json.gz", TRACE)
+    write("other/rank0_a.json.gz", TRACE)
+    write("other/rank0_b.json.gz", TRACE)
+    found = [member.name for member in find_members(source)]
+    assert found == ["other/rank0_a.json.gz", "other/rank0_b.json.gz", "tp"]
+
+
+def test_too_deep_is_left_out(place: tuple[str, Placed]) -> None:
+    source, write = place
+    write("1/2/3/4/meta.json", "{}")
+    write("1/2/3/4b/5/meta.json", "{}")
+    assert [member.name for member in find_members(source)] == ["1/2/3/4"]
+
+
+def test_nothing_is_refused(place: tuple[str, Placed]) -> None:
+    source, write = place
+    write("readme.txt", "none")
+    with pytest.raises(CommandError, match="holds no bundle and no trace"):
+        find_members(source)
+
+
+def test_json_counts_by_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_text(TRACE)
+    (tmp_path / "config.json").write_text('{"model": "x"}')
+    assert [member.name for member in find_members(str(tmp_path))] == ["profile.json"]
+
+
+def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "meta.json").write_text("{}")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert [member.name for member in find_members(str(tmp_path))] == ["b"]
+
+
+def test_too_many_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "MOST_MEMBERS", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.json.gz").write_text("")
+    with pytest.raises(CommandError, match="more than 3"):
+        find_members(str(tmp_path))
+
+
+def test_a_bundle_is_its_own_member(tmp_path: Path) -> None:
+    (tmp_path / "meta.json").write_text("{}")
+    assert [member.source for member in find_members(str(tmp_path))] == [str(tmp_path)]

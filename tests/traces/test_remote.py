@@ -1,0 +1,141 @@
+"""What comes from a store: bounded, inside the target folder, and one line when it fails."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces import remote
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.remote import is_url, list_files, local_copy
+from tests.support import Recorded, eager_decode
+
+
+@pytest.fixture
+def store() -> Iterator[fsspec.AbstractFileSystem]:
+    found = fsspec.filesystem("memory")
+    yield found
+    found.rm("/", recursive=True)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
+    return tmp_path / "b"
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    (tmp_path / "into").mkdir()
+    return tmp_path / "into"
+
+
+@pytest.mark.parametrize("source", ["s3://b/x", "HTTPS://h/x", "memory://x", "file:///x"])
+def test_urls(source: str) -> None:
+    assert is_url(source)
+
+
+@pytest.mark.parametrize("source", ["run", "/a/b", "./a://b", "C:/x", "", "a:b", "://x"])
+def test_paths(source: str) -> None:
+    assert not is_url(source)
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file"])
+def test_a_bundle_arrives_whole(
+    protocol: str, bundle: Path, into: Path, store: fsspec.AbstractFileSystem
+) -> None:
+    url = f"file://{bundle}"
+    if protocol == "memory":
+        store.put(str(bundle), "/runs/b", recursive=True)
+        url = "memory://runs/b"
+    found = Bundle(local_copy(url, into))
+    assert found.meta == Bundle(bundle).meta
+    assert found.path.parent == into
+
+
+def test_a_file_arrives(into: Path, store: fsspec.AbstractFileSystem) -> None:
+    store.pipe_file("/t/x.json.gz", b"abc")
+    assert local_copy("memory://t/x.json.gz", into).read_bytes() == b"abc"
+
+
+def test_a_bundle_on_a_web_server(bundle: Path, into: Path) -> None:
+    pytest.importorskip("aiohttp", reason="fsspec reads http only with aiohttp")
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    handler = partial(quiet, directory=str(bundle.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_port}"
+        try:
+            assert Bundle(local_copy(f"{base}/b", into)).meta == Bundle(bundle).meta
+            with pytest.raises(CommandError, match="does not exist"):
+                local_copy(f"{base}/nothing.json", into)
+        finally:
+            server.shutdown()
+
+
+def test_more_than_the_limit_is_refused(into: Path, store: fsspec.AbstractFileSystem) -> None:
+    store.pipe_file("/t/large.json", b"x" * 1000)
+    with pytest.raises(CommandError, match="is larger than"):
+        local_copy("memory://t/large.json", into, most_bytes=999)
+    assert local_copy("memory://t/large.json", into, most_bytes=1000).stat().st_size == 1000
+
+
+def test_more_files_than_the_limit_are_refused(
+    into: Path, store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_MOST_FILES", 2)
+    for number in range(3):
+        store.pipe_file(f"/t/{number}", b"")
+    with pytest.raises(CommandError, match="more than 2 files"):
+        local_copy("memory://t", into)
+
+
+@pytest.mark.parametrize("name", ["/t/../../out", "/t/a/../../../out", "/elsewhere/x"])
+def test_no_name_leads_out_of_the_folder(
+    name: str, into: Path, store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.pipe_file("/t/meta.json", b"{}")
+    # What a hostile store would list: the memory store keeps no such names itself.
+    monkeypatch.setattr(type(store), "find", lambda *_, **__: [name])
+    with pytest.raises(CommandError, match="outside"):
+        local_copy("memory://t", into)
+    assert list(into.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("memory://nothing/here", "does not exist"),
+        ("nosuch://x/y", "cannot read"),
+        ("simplecache::memory://x", "chains stores"),
+        ("s3://user:secret@bucket/x", "pip install s3fs"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(url: str, says: str, into: Path) -> None:
+    if "s3fs" in says and _has_s3():
+        pytest.skip("s3fs is installed")
+    with pytest.raises(CommandError, match=says) as caught:
+        local_copy(url, into)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def _has_s3() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("s3fs") is not None
+
+
+def test_files_below_a_url(store: fsspec.AbstractFileSystem) -> None:
+    store.pipe_file("/t/a/x", b"")
+    store.pipe_file("/t/y", b"")
+    assert list_files("memory://t") == ["a/x", "y"]
+    assert list_files("memory://t/y") is None
