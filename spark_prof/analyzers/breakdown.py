@@ -6,6 +6,7 @@ made of these sums. They are added up in whole nanoseconds, and so are exact.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,19 +106,27 @@ def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
     )
 
 
-def kernel_rows(sums: pd.DataFrame) -> tuple[KernelRow, ...]:
-    """One row per kernel name and component, the most expensive first."""
+def kernel_rows(
+    sums: pd.DataFrame, label_of: Callable[[str], Label] = classify
+) -> tuple[KernelRow, ...]:
+    """One row per kernel name and component, the most expensive first.
+
+    Args:
+        sums: what `sums_of` returned.
+        label_of: what is known about a kernel of that name.
+    """
     found = sums.groupby(["name", "component"], observed=True)[["ns", "calls"]].sum()
     found = found.sort_values("ns", ascending=False, kind="stable")
     total = int(found["ns"].sum()) or 1
     return tuple(
-        _kernel_row(str(name), str(component), int(calls), int(ns), total)
+        _kernel_row(str(name), label_of(str(name)), str(component), int(calls), int(ns), total)
         for (name, component), ns, calls in found.itertuples(name=None)
     )
 
 
-def _kernel_row(name: str, component: str, calls: int, ns: int, total: int) -> KernelRow:
-    label: Label = classify(name)
+def _kernel_row(
+    name: str, label: Label, component: str, calls: int, ns: int, total: int
+) -> KernelRow:
     return KernelRow(
         name=name,
         calls=calls,

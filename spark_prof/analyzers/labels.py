@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES
@@ -31,7 +31,8 @@ def label_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
     schema = TABLES["kernels"].schema.names
     placed = place_kernels(bundle, rank, schema)
     names = placed["name"].cat
-    known = [classify(str(name)) for name in names.categories]
+    evidence = evidence_of(bundle, rank)
+    known = [evidence.label(str(name)) for name in names.categories]
     codes = names.codes.to_numpy()
     placed["layer"] = placed["layer"].astype(np.int32)
     placed["phase"] = _phases(bundle, rank, placed["step"])

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
+from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.copies import copies_of
 from spark_prof.analyzers.counters.summary import counters_of
 from spark_prof.analyzers.ledger import books, spread, step_books
@@ -62,7 +63,8 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
     sums = sums_of(placed, steps["phase"])
     if timed:
         steps = step_books(steps, placed)
-    by_kernel = kernel_rows(sums)
+    evidence = evidence_of(bundle, rank)
+    by_kernel = kernel_rows(sums, evidence.label)
     summary = _steps(steps)
     coverage = _coverage(sums, by_kernel)
     all_books = books(steps) if timed else ()
@@ -87,7 +89,10 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
             if timed
         ),
         findings=(),
-        notes=notes_of(bundle, rank, summary, coverage, all_books),
+        notes=(
+            *notes_of(bundle, rank, summary, coverage, all_books),
+            *evidence.conflicts(dict.fromkeys(row.name for row in by_kernel)),
+        ),
         collectives=collectives,
         overhead=overhead_of(bundle, rank) if timed else (),
         counters=counters_of(

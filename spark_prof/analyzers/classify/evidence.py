@@ -71,6 +71,7 @@ _COMPILED = tuple((counter, re.compile(counter.pattern)) for counter in COUNTERS
 _UNITS = ("sm__", "smsp__")
 _EXACT = frozenset({"sum", "max"})
 """Rollups whose zero is a zero, not a small number that was rounded when it was printed."""
+_MOST_SENTENCES = 5
 _CONSTANT = "peak_sustained"
 """A rollup that tells what the hardware could do, not what the kernel did."""
 
@@ -131,9 +132,13 @@ class Evidence:
         return replace(by_name, engine=counted.engine, precision=precision, evidence="counter")
 
     def conflicts(self, names: Iterable[str]) -> tuple[str, ...]:
-        """One sentence for each kernel whose counters contradict its name."""
+        """One sentence for each kernel whose counters contradict its name; for the first few."""
         found = (self._conflict(name, classify(name), self._of(name)) for name in names)
-        return tuple(sentence for sentence in found if sentence)
+        sentences = [sentence for sentence in found if sentence]
+        rest = len(sentences) - _MOST_SENTENCES
+        if rest > 0:
+            sentences[_MOST_SENTENCES:] = [f"The counters contradict the names of {rest} more."]
+        return tuple(sentences)
 
     def _of(self, name: str) -> Counted | None:
         if not self._exact:
@@ -191,7 +196,16 @@ def find_counter(metric: str) -> Counter | None:
 
 
 def evidence_of(bundle: Bundle, rank: int) -> Evidence:
-    """The evidence that a rank of a bundle has."""
-    gpu = bundle.facts(rank).get("gpu")
+    """The evidence for a rank of a bundle: its own, else that of the first rank that has any.
+
+    Nsight Compute's measurements that were imported beside a trace are a rank of their own.
+    """
+    found = rank
+    metrics = bundle.frame("metrics", rank)
+    for other in bundle.ranks if metrics.empty else ():
+        if not (others := bundle.frame("metrics", other)).empty:
+            found, metrics = other, others
+            break
+    gpu = bundle.facts(found).get("gpu")
     capability = gpu.get("compute_capability") if isinstance(gpu, dict) else None
-    return Evidence(bundle.frame("metrics", rank), str(capability) if capability else None)
+    return Evidence(metrics, str(capability) if capability else None)

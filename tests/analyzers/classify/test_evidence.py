@@ -154,6 +154,15 @@ def test_other_kernels_are_spelled_otherwise(one: str, other: str) -> None:
     assert measured({BF16: 64.0}, one).label(other).evidence != "counter"
 
 
+def test_contradictions_do_not_fill_a_report() -> None:
+    names = [f"{GEMM}_{number}" for number in range(9)]
+    rows = [(name, 0, PIPE, 0.0, "") for name in names]
+    metrics = pd.DataFrame(rows, columns=["name", "launch", "metric", "value", "unit"])
+    sentences = Evidence(metrics, "12.1").conflicts(names)
+    assert len(sentences) == 6
+    assert "4 more" in sentences[-1]
+
+
 def test_two_kernels_of_one_spelling_must_agree() -> None:
     rows = [("a::f(int)", 0, BF16, 64.0, ""), ("b::f(int)", 1, PIPE, 0.0, "")]
     metrics = pd.DataFrame(rows, columns=["name", "launch", "metric", "value", "unit"])
