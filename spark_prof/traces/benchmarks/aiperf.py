@@ -204,7 +204,7 @@ def _utc(text: str | None) -> int | None:
 
 def _concurrency(config: dict[str, Any]) -> int | None:
     """The concurrency of either tool's configuration; its place moved with the versions."""
-    places = (("loadgen",), ("perf_analyzer", "stimulus"), ())
+    places = (("loadgen",), ("phases", "profiling"), ("perf_analyzer", "stimulus"), ())
     return next((n for place in places if (n := _count(config, *place, "concurrency"))), None)
 
 

@@ -174,6 +174,22 @@ def test_the_unit_tells_what_a_figure_of_genai_perf_is() -> None:
     assert new.itl.mean == 2 * (new.tpot.mean or 0)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"loadgen": {"concurrency": 4}},
+        {"phases": {"profiling": {"concurrency": 4}}},
+        {"perf_analyzer": {"stimulus": {"concurrency": 4}}},
+        {"concurrency": 4},
+    ],
+)
+def test_every_place_of_aiperf_s_concurrency(config: dict[str, object], tmp_path: Path) -> None:
+    value = json.loads((DATA / "aiperf.json").read_text()) | {"input_config": config}
+    path = tmp_path / "file"
+    path.write_text(json.dumps(value))
+    assert read_benchmark(path).runs[0].concurrency == 4
+
+
 def test_lines_of_vllm_s_log() -> None:
     first, second = runs("vllm-spec-log.txt")
     assert first.tpot.median == pytest.approx(1e6 * 55 / 220), "of lines without prompt tokens"
