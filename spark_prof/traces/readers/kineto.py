@@ -7,7 +7,6 @@ operator and what it launched share `External id`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ import pandas as pd
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Window
 from spark_prof.traces.readers.kineto_collect import Collected, collect
-from spark_prof.traces.readers.kineto_facts import is_amd, process_facts, rank_of
+from spark_prof.traces.readers.kineto_facts import process_facts, rank_of
 from spark_prof.traces.readers.kineto_frames import (
     gpu_frame,
     launch_frame,
@@ -26,7 +25,8 @@ from spark_prof.traces.readers.kineto_frames import (
     overhead_frame,
     thread_numbers,
 )
-from spark_prof.traces.readers.kineto_launches import Launches, find_launches
+from spark_prof.traces.readers.kineto_launches import Launches, find_launches, operators_of
+from spark_prof.traces.readers.kineto_lost import what_is_lost
 from spark_prof.traces.readers.kineto_scopes import Calls, module_calls
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.scopes import NO_SCOPE
@@ -70,7 +70,7 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
     process = Process(rank_of(found, path.name), process_facts(found, launches))
     calls = module_calls(found, process.scopes, names_module)
     window, by_operator = _window(found, launches, calls)
-    lost = _lost(found, window, launches, by_operator)
+    lost = what_is_lost(found, window.trace.gpu, launches, by_operator)
     return Foreign("kineto", [process], iter([window]), lost)
 
 
@@ -90,7 +90,7 @@ def _window(found: Collected, launches: Launches, calls: Calls) -> tuple[Window,
     launched = launches.of_gpu >= 0
     start = np.where(launched, _taken(found.api.column("start_ns"), launches.of_gpu), -1)
     thread = np.where(launched, _taken(found.api.column("thread"), launches.of_gpu), -1)
-    operator = np.where(launched, -1, _operators_of(found))
+    operator = np.where(launched, -1, operators_of(found))
     known = operator >= 0
     asked = np.where(known, _taken(found.operators.column("start_ns"), operator), start)
     caller = np.where(known, _taken(found.operators.column("thread"), operator), thread)
@@ -125,53 +125,3 @@ def _window(found: Collected, launches: Launches, calls: Calls) -> tuple[Window,
 def _taken(values: Int64s, index: Int64s) -> Int64s:
     """The values at these places, anything where the place is -1."""
     return np.append(values, -1)[index]
-
-
-def _operators_of(found: Collected) -> Int64s:
-    """The operator with the same External id as each row of the GPU, -1 for none."""
-    ids = found.operators.column("external")
-    wanted = found.gpu.column("external")
-    if not len(ids):
-        return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(ids, kind="stable")
-    place = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
-    match = (ids[order[place]] == wanted) & (wanted >= 0)
-    return np.where(match, order[place], -1).astype(np.int64)
-
-
-_Count = Callable[[], int]
-
-
-def _lost(found: Collected, window: Window, launches: Launches, by_operator: int) -> list[str]:
-    """What the trace lacks, one line each."""
-    gpu = window.trace.gpu
-    orphans = int((launches.of_gpu < 0).sum())
-    names = [name.lower() for name in found.texts]
-    graph = np.array(["graphlaunch" in name for name in names], bool)
-    api_name = np.append(found.api.column("name"), -1)[launches.of_gpu]
-    replayed = int((np.append(graph, False)[api_name] & (launches.of_gpu >= 0)).sum())
-    unnumbered = int((found.gpu.column("correlation") < 0).sum())
-    several = gpu["device"].nunique()
-    lines = (
-        (found.dropped, "events have no usable name, time or duration and are left out"),
-        (found.unmatched, "begin and end events have no counterpart and are left out"),
-        (unnumbered, "kernels and copies have no correlation number"),
-        (orphans, f"kernels and copies have no launch in the trace; {by_operator} of them have "
-                  "their module from the operator with the same External id"),
-        (launches.idle, "launches of kernels have no kernel in the trace"),
-        (launches.shared, "correlation numbers belong to several launches: work is taken to be of "
-                          "the latest before it"),
-        (replayed, "kernels ran in CUDA graphs: the replay of a graph carries no layer"),
-        (several if several > 1 else 0, "GPUs were used by this process"),
-    )  # fmt: skip
-    lost = [f"{count} {text}" for count, text in lines if count]
-    if found.repaired:
-        lost.append(
-            "the file is no strict JSON (NaN, control characters or bytes that are no text)"
-        )
-    if is_amd(found):
-        lost.append("AMD GPU: kernels are labelled by name only, no tensor-core evidence")
-    if gpu.empty:
-        stand = "operators of the CPU stand for them" if len(found.operators) else "nor an operator"
-        lost.append(f"no kernel ran on a GPU in this trace, {stand}")
-    return lost

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from spark_prof.traces.readers.kineto_collect import DRIVER, Collected
 
-__all__ = ["Launches", "find_launches"]
+__all__ = ["Launches", "find_launches", "operators_of"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -60,6 +60,18 @@ def find_launches(found: Collected) -> Launches:
     counts = np.unique(numbers[numbered], return_counts=True)[1]
     idle = int((kernels[api_name] & ~started)[rows].sum())
     return Launches(rows, of_gpu.astype(np.int64), idle, int((counts > 1).sum()))
+
+
+def operators_of(found: Collected) -> Int64s:
+    """The operator with the same External id as each row of the GPU, -1 for none."""
+    ids = found.operators.column("external")
+    wanted = found.gpu.column("external")
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(ids, kind="stable")
+    place = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
+    match = (ids[order[place]] == wanted) & (wanted >= 0)
+    return np.where(match, order[place], -1).astype(np.int64)
 
 
 def _latest_before(numbers: Int64s, times: Int64s, wanted: Int64s, moments: Int64s) -> Int64s:
