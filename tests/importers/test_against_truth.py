@@ -1,0 +1,146 @@
+"""Real traces: modules, layers and components against what an independent reading says."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from spark_prof.analyzers.components import component_of
+from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.summary import summarize
+from spark_prof.importers.sources import import_files, open_source
+from tests.importers.traces import DATA, SHARED
+
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared traces are not here")
+EAGER = "h100_vllm026_gptoss20b_mxfp4_eager_modhooks_bs1.json.gz"
+GRAPH = "h100_vllm026_gptoss20b_mxfp4_graph_bs1.json.gz"
+
+
+def placed(bundle, **columns):
+    """The kernels of rank 0 with component, phase and us."""
+    kernels = place_kernels(bundle, 0, ["module", "correlation"])
+    phase = bundle.frame("steps", 0).set_index("step")["phase"].astype(str)
+    kernels = kernels[kernels["kind"] == "kernel"]
+    return kernels.assign(
+        us=(kernels["end_ns"] - kernels["start_ns"]) / 1e3, phase=kernels["step"].map(phase)
+    )
+
+
+@needs_shared
+def test_time_per_module_of_an_eager_run_on_b200():
+    lines = (SHARED / "b200_vllm_eager_tp8_rank0.module_truth.txt").read_text().splitlines()
+    rows = [re.match(r"\s*([\d.]+)\s+([\d.]+)% n=\s*(\d+) (\S+)", line) for line in lines]
+    truth = {row[4]: float(row[1]) for row in rows if row}
+    assert len(truth) == 13
+    with open_source(SHARED / "b200_vllm_eager_tp8_rank0.json.gz") as bundle:
+        kernels = placed(bundle)
+        paths = bundle.frame("modules", 0).set_index("module")["path"].astype(str)
+        report = summarize(bundle)
+    names = kernels["module"].map(paths).fillna("(none)")
+    names = names.where(~names.str.startswith("step."), "(none)")
+    operators = names.str.replace(r"(\.vllm::\w+)+$", "", regex=True)
+    classes = operators.str.replace(r"_\d+(?=\.|$)", "", regex=True).str.replace(".", "/")
+    found = kernels.groupby(classes.to_numpy())["us"].sum()
+    assert set(found.index) == set(truth)
+    total = sum(truth.values())
+    for name, us in truth.items():
+        assert abs(found[name] - us) / total < 0.001, name
+    books = report.books[0]
+    assert books.kernels_us == pytest.approx(10_862.916, abs=0.001)
+    assert sum(row.us for row in report.components) == pytest.approx(10_862.916, abs=0.001)
+    share = {row.name: row.share for row in report.components}
+    assert share["experts"] + share["router"] == pytest.approx(0.707, abs=0.005)
+    assert share["qkv"] == pytest.approx(0.026, abs=0.005)
+    outer = (truth["GptOssForCausalLM/VocabParallelEmbedding"] - 14.3 + 22.0) / total
+    assert share["o_proj"] + share["collective"] == pytest.approx(0.104 + outer, abs=0.005)
+
+
+@needs_shared
+def test_every_kernel_has_the_layer_and_component_of_its_module_range():
+    events = orjson.loads(gzip.open(SHARED / EAGER).read())["traceEvents"]
+    whole = [e for e in events if e.get("ph") == "X"]
+    launch = {
+        e["args"]["correlation"]: e["ts"]
+        for e in whole
+        if e.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in e["args"]
+    }
+    ranges = [e for e in whole if e["name"].startswith("mod:") and e["cat"] == "user_annotation"]
+    start = np.array([e["ts"] for e in ranges])
+    end = start + np.array([e["dur"] for e in ranges])
+    with open_source(SHARED / EAGER) as bundle:
+        kernels = placed(bundle)
+    found = kernels.set_index("correlation")
+    checked = 0
+    for kernel in whole:
+        if kernel.get("cat") != "kernel":
+            continue
+        time = launch[kernel["args"]["correlation"]]
+        inside = np.flatnonzero((start <= time) & (time <= end))
+        if not len(inside):
+            continue
+        around = sorted(inside, key=lambda i: end[i] - start[i])
+        paths = [ranges[i]["name"].removeprefix("mod:") for i in around]
+        layers = [int(m[1]) for p in reversed(paths) if (m := re.search(r"layers\.(\d+)", p))]
+        row = found.loc[kernel["args"]["correlation"]]
+        assert row["layer"] == (layers[0] if layers else -1), paths
+        # The block around router and experts is a mixture of experts; names are more exact.
+        kind = "MoE" if paths[0].endswith(".mlp") else ""
+        exact = {"attention": {"kv_write", "rope"}, "experts": {"router"}}
+        component = component_of(paths[0], kind)
+        known = {component} | exact.get(component, set())
+        if component:
+            assert row["component"] in known, paths
+        checked += 1
+    assert checked > 5_000
+
+
+@needs_shared
+def test_layers_of_the_eager_run_are_carried_onto_the_graphs(tmp_path):
+    bundle = import_files([SHARED / GRAPH], tmp_path / "graph", SHARED / EAGER)
+    kernels = placed(bundle)
+    decode = kernels[kernels["phase"] == "decode"]
+    assert (decode["step"].nunique(), decode["layer"].max()) == (23, 23)
+    aligned = decode[decode["placed_by"] == "aligned"]
+    assert aligned["us"].sum() >= 0.98 * decode["us"].sum()
+    # Every layer of every step runs the same kernels, but for the norm that ends the model.
+    counts = aligned[aligned["layer"] >= 0].groupby(["step", "layer"]).size().unstack()
+    assert (counts.nunique() == 1).all()
+    experts = aligned[aligned["component"] == "experts"]["name"].astype(str)
+    assert experts.str.contains("_matmul_ogs").sum() == 23 * 24 * 2
+
+
+@pytest.mark.parametrize("model", ["gpt-oss", "qwen3"])
+def test_captures_and_repeats_say_what_an_eager_run_says(model, tmp_path):
+    graphs = DATA / f"{model}-graphs"
+    told = placed(import_files([graphs], tmp_path / "told"))
+    like = DATA / f"{model}-eager.json.gz"
+    carried = placed(import_files([graphs / "rank0.pt.trace.json.gz"], tmp_path / "like", like))
+    assert (told["start_ns"].to_numpy() == carried["start_ns"].to_numpy()).all()
+    decode = (told["phase"] == "decode").to_numpy() & (carried["placed_by"] == "aligned").to_numpy()
+    told, carried = told[decode], carried[decode]
+    same = told["component"].astype(str).to_numpy() == carried["component"].astype(str).to_numpy()
+    same &= told["layer"].to_numpy() == carried["layer"].to_numpy()
+    assert carried["us"][same].sum() / carried["us"].sum() > 0.97
+    captured = told["placed_by"] == "aligned"
+    assert captured.any()
+    assert same[captured.to_numpy()].mean() > 0.95
+
+
+@pytest.mark.parametrize("model", ["gpt-oss", "qwen3"])
+def test_an_eager_run_of_vllm_needs_no_guess_but_around_the_model(model):
+    with open_source(DATA / f"{model}-eager.json.gz") as bundle:
+        kernels = placed(bundle)
+        modules = bundle.frame("modules", 0).set_index("module")["path"].astype(str)
+    assert kernels["layer"].max() == 3
+    guessed = kernels[kernels["placed_by"] == "guess"]
+    assert modules[guessed["module"]].str.startswith("step.").all()
+    assert (kernels["component"] != "other").all()
+
+
+def test_the_files_are_small():
+    assert sum(path.stat().st_size for path in Path(DATA).rglob("*.gz")) < 1 << 20

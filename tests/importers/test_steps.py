@@ -1,0 +1,71 @@
+"""Steps by ranges, and which of them a launch belongs to."""
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.importers.steps import Steps, one_step
+
+
+def markers(*rows):
+    frame = pd.DataFrame(rows, columns=["name", "start_ns", "end_ns"])
+    return frame.assign(name=frame["name"].astype("category"))
+
+
+def decode(start, end):
+    return ("execute_context_0(0)_generation_1(1)", start, end)
+
+
+def of(steps, *times):
+    return steps.of(np.array(times, np.int64)).tolist()
+
+
+def test_what_vllm_launches_after_its_range_belongs_to_the_step_until_the_next_one():
+    steps = Steps()
+    steps.add_markers(markers(decode(100, 110), decode(130, 140)))
+    assert of(steps, 99, 100, 110, 129, 130, 140, 159, 160) == [-1, 0, 0, 0, 1, 1, 1, -1]
+
+
+def test_pytorch_says_itself_where_its_steps_end():
+    steps = Steps()
+    steps.add_markers(markers(("ProfilerStep#3", 100, 110), ("ProfilerStep#4", 120, 130)))
+    assert of(steps, 105, 115, 125) == [0, -1, 1]
+    assert steps.frame()["phase"].tolist() == ["unknown", "unknown"]
+
+
+def test_the_engine_s_own_ranges_go_before_the_profiler_s():
+    steps = Steps()
+    steps.add_markers(markers(("ProfilerStep#3", 0, 1000), decode(100, 110), decode(200, 210)))
+    assert len(steps) == 2
+
+
+def test_a_range_around_nothing_is_no_step():
+    steps = Steps()
+    steps.add_markers(markers(("execute_context_0(0)_generation_0(0)", 1, 2), decode(5, 6)))
+    assert len(steps) == 1
+
+
+def test_of_ranges_that_overlap_the_first_is_kept():
+    steps = Steps()
+    steps.add_markers(markers(decode(100, 200), decode(150, 160), decode(200, 250)))
+    assert steps.frame()["start_ns"].tolist() == [100, 200]
+
+
+def test_steps_may_come_window_by_window():
+    whole, parts = Steps(), Steps()
+    rows = [decode(100 * i, 100 * i + 50) for i in range(10)]
+    whole.add_markers(markers(*rows))
+    for row in rows:
+        parts.add_markers(markers(row))
+    pd.testing.assert_frame_equal(whole.frame(), parts.frame())
+
+
+def test_no_steps():
+    steps = Steps()
+    steps.add_markers(markers(("forward", 1, 2)))
+    assert len(steps) == 0
+    assert of(steps, 1) == [-1]
+    assert steps.frame().empty
+
+
+def test_a_trace_without_steps_is_one():
+    assert of(one_step(10, 20), 9, 10, 20, 21) == [-1, 0, 0, -1]
