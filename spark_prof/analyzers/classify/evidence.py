@@ -196,16 +196,21 @@ def find_counter(metric: str) -> Counter | None:
 
 
 def evidence_of(bundle: Bundle, rank: int) -> Evidence:
-    """The evidence for a rank of a bundle: its own, else that of the first rank that has any.
+    """The evidence for a rank of a bundle: its own, else that of the others.
 
-    Nsight Compute's measurements that were imported beside a trace are a rank of their own.
+    Measurements of Nsight Compute that were imported beside a trace are ranks of their own. Where
+    they come from different kinds of GPU, those of the first kind count.
     """
-    found = rank
-    metrics = bundle.frame("metrics", rank)
-    for other in bundle.ranks if metrics.empty else ():
-        if not (others := bundle.frame("metrics", other)).empty:
-            found, metrics = other, others
-            break
-    gpu = bundle.facts(found).get("gpu")
+    if not (own := bundle.frame("metrics", rank)).empty:
+        return Evidence(own, _capability(bundle, rank))
+    found = {r: rows for r in bundle.ranks if not (rows := bundle.frame("metrics", r)).empty}
+    capability = next((_capability(bundle, r) for r in found), None)
+    alike = [rows for r, rows in found.items() if _capability(bundle, r) == capability]
+    texts = {"name": str, "metric": str, "unit": str}
+    return Evidence(pd.concat([own, *alike]).astype(texts) if alike else own, capability)
+
+
+def _capability(bundle: Bundle, rank: int) -> str | None:
+    gpu = bundle.facts(rank).get("gpu")
     capability = gpu.get("compute_capability") if isinstance(gpu, dict) else None
-    return Evidence(metrics, str(capability) if capability else None)
+    return str(capability) if capability else None

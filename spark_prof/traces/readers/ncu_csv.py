@@ -81,8 +81,8 @@ def ncu_csv(path: Path) -> Foreign:
     if not found:
         raise CommandError(f"{path} lists no kernel; ncu measured none")
     lost = [
-        "Nsight Compute runs each kernel alone, with fixed clocks and empty caches: gaps, steps "
-        "and layers are unknown, and times are not those of the whole run",
+        "Nsight Compute runs each kernel alone, by default with fixed clocks and empty caches: "
+        "gaps, steps and layers are unknown, and times are not those of the whole run",
         *table.lost(),
     ]
     timeless = sum(kernel.duration_ns() is None for kernel in found)
