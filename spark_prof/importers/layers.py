@@ -144,7 +144,7 @@ def _guessed(
 ) -> Placed:
     """The kernels, those of `open_rows` placed by captures and by what repeats."""
     chosen = (kernels["kind"] == "kernel").to_numpy()
-    found = guess_layers(kernels[chosen], known[chosen])
+    found = guess_layers(kernels[chosen], known[chosen], kernels["in_graph"].to_numpy()[chosen])
     if found is None:
         return Placed(kernels)
     component, layer = found

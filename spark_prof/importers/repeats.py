@@ -25,12 +25,16 @@ _PREPARES = ("prepare_varlen", "metadata", "Metadata")
 _OUTSIDE = tuple(CODES[name] for name in ("embedding", "lm_head", "sampler", "memcpy"))
 
 
-def guess_layers(kernels: pd.DataFrame, known: Int64s) -> tuple[Int64s, Int64s] | None:
+def guess_layers(
+    kernels: pd.DataFrame, known: Int64s, in_graph: npt.NDArray[np.bool_]
+) -> tuple[Int64s, Int64s] | None:
     """Component (a number of COMPONENTS, -1 for none) and layer (-1 for none) of each kernel.
 
     Args:
         kernels: `name` as categories and `step`, in launch order.
         known: the component's number where something better than the name tells it, else -1.
+        in_graph: which ran in a CUDA graph. In a step with attention in a graph, the graph is the
+            model, and what ran outside it prepares the batch or samples.
 
     Returns:
         None where nothing repeats as layers do: steps with different numbers of them, other
@@ -46,6 +50,9 @@ def guess_layers(kernels: pd.DataFrame, known: Int64s) -> tuple[Int64s, Int64s] 
     attention &= ~_table(names, _only_prepares).astype(bool)
     if not attention.any() or (component == CODES["ssm"]).any():
         return None
+    replays = np.isin(step, np.unique(step[attention & in_graph]))
+    model = in_graph | ~replays
+    attention &= model
     layer = np.where(attention, _count_layers(attention, gemm, step), -1)
     layers = pd.Series(layer[attention]).groupby(step[attention]).max() + 1
     usual = int(layers.mode().iloc[0])
@@ -59,7 +66,7 @@ def guess_layers(kernels: pd.DataFrame, known: Int64s) -> tuple[Int64s, Int64s] 
         step=step,
         layer=np.where(attention & regular, layer, -1),
         component=np.where(anchor, component, -1).astype(np.int8),
-        loose=~anchor & regular & ~head,
+        loose=~anchor & regular & ~head & model,
         gemm=gemm | rest,
         begins=~rest,
         opens=np.isin(component, (CODES["embedding"], CODES["collective"])),
@@ -68,7 +75,7 @@ def guess_layers(kernels: pd.DataFrame, known: Int64s) -> tuple[Int64s, Int64s] 
     found = np.where(component >= 0, component, ordered)
     found[head & (component < 0)] = -1
     found[head & gemm] = CODES["lm_head"]
-    outside = np.isin(found, _OUTSIDE) | ~regular | head
+    outside = np.isin(found, _OUTSIDE) | ~regular | head | ~model
     return found.astype(np.int64), np.where(outside, -1, placed).astype(np.int64)
 
 
