@@ -45,7 +45,7 @@ kineto_trace(Path(sys.argv[1]), lambda name: True)
 """
 _HTA = """
 import sys
-from hta.common.trace_parser import parse_trace_file
+from hta.common.trace import parse_trace_file
 parse_trace_file(sys.argv[1])
 """
 _TRACELENS = """
@@ -95,14 +95,22 @@ def _move_on(event: dict[str, Any]) -> None:
 
 
 def measure(command: list[str]) -> Cost | None:
-    """What a fresh process took; None where it failed."""
-    begin = time.perf_counter()
-    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-    pid = os.posix_spawn(shutil.which(command[0]) or command[0], command, os.environ,
-                         file_actions=silent)  # fmt: skip
-    _, status, usage = os.wait4(pid, 0)
-    wall = time.perf_counter() - begin
-    return None if status else Cost(wall, usage.ru_maxrss << 10)
+    """What a fresh process took; None where it failed, and what it said of that is printed."""
+    program = shutil.which(command[0]) or command[0]
+    with tempfile.TemporaryFile() as said:
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, said.fileno(), 2),
+        ]
+        begin = time.perf_counter()
+        pid = os.posix_spawn(program, command, os.environ, file_actions=actions)
+        _, status, usage = os.wait4(pid, 0)
+        wall = time.perf_counter() - begin
+        if status:
+            said.seek(0)
+            print(said.read().decode(errors="replace")[-1000:], end="")
+            return None
+    return Cost(wall, usage.ru_maxrss << 10)
 
 
 def run_kineto(copies: int, folder: Path, peers: str | None) -> bool:
@@ -124,7 +132,8 @@ def run_kineto(copies: int, folder: Path, peers: str | None) -> bool:
         _line("gunzip", measure(["gunzip", "-c", str(trace)]), own)
         _line("json.load", measure([sys.executable, "-c", _JSON, str(trace)]), own)
         for name, (module, code) in _PEERS.items():
-            if not peers or not measure([peers, "-c", f"import {module}"]):
+            missing = f"import importlib.util; exit(not importlib.util.find_spec('{module}'))"
+            if not peers or not measure([peers, "-c", missing]):
                 print(f"{name:24} absent (--peers PYTHON, one that can import {module})")
                 continue
             output = str(Path(scratch) / "peer.xlsx")
