@@ -37,6 +37,7 @@ from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.result import BenchmarkResult
 from spark_prof.traces.bundle import IMPORTED, SCHEMA, Bundle, Meta
 from spark_prof.traces.foreign import Foreign, Process, Window
+from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.table_files import TableFiles
 
 __all__ = ["Import", "write_import"]
@@ -103,9 +104,13 @@ class _Writer:
         self._formats: list[str] = []
         self._lost = list(wanted.lost)
         self._summed = False
+        self._measured = 0
 
     def add(self, foreign: Foreign) -> None:
-        """Adds the processes of one trace."""
+        """Adds the processes of one trace; beside others Nsight Compute's only as counters."""
+        if foreign.format == NCU and any(name != NCU for name in self._formats):
+            self._add_counters(foreign)
+            return
         ranks = self._ranks(foreign.processes)
         writers = [
             _ProcessWriter(process, rank, self._tables, self._wanted)
@@ -124,6 +129,16 @@ class _Writer:
             self._summed |= bool(writer.process.facts.get("summed"))
         self._formats.append(foreign.format)
         self._lost += foreign.lost
+
+    def _add_counters(self, foreign: Foreign) -> None:
+        """Adds what was measured of kernels to the first rank: a name is the same on all."""
+        rank = int(next(iter(self._facts)).removeprefix("rank"))
+        for process in foreign.processes:
+            metrics = process.metrics
+            launch = metrics["launch"] + self._measured
+            self._tables.add("metrics", rank, metrics.assign(launch=launch))
+            self._measured += int(metrics["launch"].max()) + 1 if len(metrics) else 0
+        self._formats.append(foreign.format)
 
     def finish(self) -> None:
         """Adds what belongs to no trace."""

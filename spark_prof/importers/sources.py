@@ -90,7 +90,11 @@ def import_files(sources: Sequence[Path], out: Path, like: Path | None = None) -
         name = ", ".join(source.name or str(source) for source in sources)
         wanted = Import(
             source=name,
-            traces=(READERS[kind].read(path) for kind, path in found.traces),
+            # Counters belong to a trace, where there is one, and so come after it.
+            traces=(
+                READERS[kind].read(path)
+                for kind, path in sorted(found.traces, key=lambda trace: trace[0] == "ncu")
+            ),
             results=[read_benchmark(path) for path in found.results],
             layers=layers,
             lost=tuple(f"not imported: {line}" for line in found.passed_over),
