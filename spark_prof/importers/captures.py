@@ -113,7 +113,7 @@ def _captured(window: Window, start: int, end: int) -> pd.DataFrame:
 
 
 def _scope_at(calls: pd.DataFrame, times: Int64s) -> Int64s:
-    """The scope of the innermost call at each time, -1 for none; graphs are captured in one thread."""
+    """The scope of the innermost call at each time, -1 for none; one thread captures."""
     calls = calls.sort_values(["start_ns", "end_ns"], ascending=[True, False], kind="stable")
     start, end = (calls[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     found = innermost(start, end, enclosing(start, end), times)

@@ -62,7 +62,7 @@ def test_time_per_module_of_an_eager_run_on_b200():
 
 @needs_shared
 def test_every_kernel_has_the_layer_and_component_of_its_module_range():
-    events = orjson.loads(gzip.open(SHARED / EAGER).read())["traceEvents"]
+    events = orjson.loads(gzip.decompress((SHARED / EAGER).read_bytes()))["traceEvents"]
     whole = [e for e in events if e.get("ph") == "X"]
     launch = {
         e["args"]["correlation"]: e["ts"]
