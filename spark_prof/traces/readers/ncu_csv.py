@@ -148,7 +148,8 @@ def _sum(kernel: Measured) -> KernelSum:
 
 def _facts(kernels: list[Measured]) -> dict[str, Any]:
     about = dict(zip(_ABOUT, kernels[0].about, strict=True))
-    facts: dict[str, Any] = {"summed": True, "tool": "ncu", "gpu": {"vendor": "NVIDIA"}}
+    facts: dict[str, Any] = {"summed": True, "tool": "ncu", "execution": "unknown"}
+    facts["gpu"] = {"vendor": "NVIDIA"}
     if number(about["CC"]) is not None:
         facts["gpu"]["compute_capability"] = about["CC"].strip()
     if (pid := whole(about["Process ID"])) is not None:

@@ -31,6 +31,8 @@ _DEVICE = re.compile(r"(?P<name>.*) \((?P<number>\d{1,4})\)")
 _ROWS = 1 << 18
 """Rows of a list that become one window."""
 _MOST_PROCESSES = 4096
+_FACTS = {"tool": "nsys stats", "execution": "unknown"}
+"""No report of nsys stats tells kernels of CUDA graphs from others."""
 _MOST_BYTES = 1 << 62
 _BYTES: Mapping[str, int] = MappingProxyType(
     {"byte": 1, "bytes": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -44,7 +46,7 @@ _GRID, _BLOCK = ("GrdX", "GrdY", "GrdZ"), ("BlkX", "BlkY", "BlkZ")
 def gpu_trace(table: PrintedTable) -> Foreign:
     """What ran on the GPUs, from the report cuda_gpu_trace."""
     units = units_of(table.head)
-    process = Process(None, {"tool": "nsys stats"})
+    process = Process(None, dict(_FACTS))
     lost = [_LOST, "when and by which thread the kernels were launched is unknown"]
     if any(units[n][1] not in ("byte", "bytes", "B") for n in _SIZES if n in units):
         lost.append("sizes are rounded to what the report prints")
@@ -83,7 +85,7 @@ def kernel_list(table: PrintedTable) -> Foreign:
     numbers = {pid: i for i, pid in enumerate(dict.fromkeys(r[0] for r in table.rows("PID")))}
     if len(numbers) > _MOST_PROCESSES:
         raise CommandError(f"{table.path} names {len(numbers)} processes; write it again")
-    processes = [Process(None, {"pid": whole(p) or 0, "tool": "nsys stats"}) for p in numbers]
+    processes = [Process(None, {"pid": whole(pid) or 0, **_FACTS}) for pid in numbers]
     lost = [_LOST, "copies, memsets, streams and registers are no part of this report of nsys"]
 
     def windows() -> Iterator[Window]:

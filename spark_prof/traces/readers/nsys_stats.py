@@ -76,7 +76,7 @@ def _kernel_sums(table: PrintedTable) -> Foreign:
         "copies and memsets are no part of this report of nsys",
         *table.lost(),
     ]
-    process = Process(None, {"summed": True, "tool": "nsys stats"})
+    process = Process(None, {"summed": True, "tool": "nsys stats", "execution": "unknown"})
     return Foreign(FORMAT, [process], end_to_end(0, sums, table.path), lost)
 
 

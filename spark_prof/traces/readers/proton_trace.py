@@ -117,7 +117,7 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
             f"{path} holds no kernels; record with Proton's backend cupti or roctracer, not with "
             "its instrumentation, which looks inside kernels"
         )
-    process = Process(None, {"tool": "proton"})
+    process = Process(None, {"tool": "proton", "execution": "unknown"})
     paths, own = Paths(process.scopes, names_module, {}), OwnWork()
     kernels = [
         e for e in kernels if not own.takes((*paths.of(e)[0], e.name), 1, e.end_ns - e.start_ns)

@@ -56,7 +56,8 @@ def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
         CommandError: it is no whole tree, or holds no time.
     """
     root, devices = _decoded(path)
-    process = Process(None, {"summed": True, "tool": "proton"} | gpu_facts(devices))
+    facts = {"summed": True, "tool": "proton", "execution": "unknown"}
+    process = Process(None, facts | gpu_facts(devices))
     own = OwnWork()
     sums = _sums(root, process.scopes, names_module, own)
     if not sums:
