@@ -42,6 +42,9 @@ from spark_prof.traces.table_files import TableFiles
 
 __all__ = ["Import", "write_import"]
 
+_ALONE = "ncu"
+"""The format whose kernels were measured one by one, outside the run."""
+
 _OPEN_END = 1 << 62
 """The end of a step whose end is not known yet, ns."""
 
