@@ -25,7 +25,7 @@ class RankFigures:
     """Length of a decode step; None without any."""
     decode_p99_us: float | None
     tokens_per_s: float | None
-    """Tokens that the requests received over the window's wall time; None without a clock."""
+    """Tokens that the requests received over the window's wall time; None where unknown."""
     kernels_us: float
     components: dict[str, float]
     """Share of the kernel time of each component that occurs, the largest first."""
@@ -122,7 +122,9 @@ def _figures(rank: int, report: Report) -> RankFigures:
         decode_steps=steps.decode,
         decode_median_us=decode.median if decode else None,
         decode_p99_us=decode.p99 if decode else None,
-        tokens_per_s=1e6 * steps.tokens / report.wall_us if report.wall_us else None,
+        tokens_per_s=1e6 * steps.tokens / report.wall_us
+        if steps.tokens and report.wall_us
+        else None,
         kernels_us=sum(row.us for row in report.components),
         components={row.name: row.share for row in report.components},
         layer_coverage=report.coverage.layer,

@@ -105,11 +105,14 @@ def ranks(dataset: Dataset) -> Section:
 def failures(dataset: Dataset) -> Section:
     """What could not be read, and why."""
     rows = tuple(
-        (_name(failure.name), shorten(clean(failure.reason), _LONGEST_PROSE))
+        (
+            shorten(clean(failure.name), _LONGEST_FIELD),
+            shorten(clean(failure.reason), _LONGEST_PROSE),
+        )
         for failure in dataset.failures
     )
     title = f"Not read ({counted(len(rows), 'recording')})"
-    return Section("failures", title, (Column("Recording", "name"), Column("Why", "prose")), rows)
+    return Section("failures", title, (Column("Recording"), Column("Why", "prose")), rows)
 
 
 def notes(dataset: Dataset) -> Section:

@@ -22,6 +22,10 @@ _MOST_ENTRIES = 1_000_000
 _TRACE_ENDINGS = (".json.gz", ".json.zst", ".sqlite", ".nsys-rep", ".hatchet", ".chrome_trace")
 _TIMELINES = ("kineto", "proton-trace", "proton-tree")
 """Formats of traces whose files may end in .json, as much else does."""
+_CAPTURES = "capture_traces"
+_CAPTURE_FILE = "graph_capture_rank"
+"""Folder and files with what vLLM and SGLang recorded while they captured CUDA graphs."""
+
 _RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 
 
@@ -54,9 +58,8 @@ def find_members(source: str) -> list[Member]:
     """The recordings that a folder or URL holds, sorted by name; itself if it is one.
 
     A folder whose traces are those of several ranks, by their names, is one recording with all
-    that lies below it. Links to
-    folders are not followed, so that a link to a folder above ends nothing. What is hidden is left
-    out, and so is what lies in a bundle.
+    that lies below it. Links to folders are not followed, so that a link to a folder above ends
+    nothing. What is hidden is left out, and so is what lies in a bundle.
 
     Raises:
         CommandError: there are none, or too many, or the folder cannot be read.
@@ -96,12 +99,12 @@ def _in_folder(folder: Path, source: str) -> list[Member]:
                     folders.append((f"{name}/", depth + 1))
             elif entry.is_file() and (_is_trace(name) or _holds_trace(folder / name)):
                 traces.append(name)
-        if _are_ranks(traces):
+        if _one_run(traces, [name for name, _ in folders]):
             here = prefix.rstrip("/")
             member = Member(here, str(folder / here)) if here else Member(folder.name, source)
             found.append(member)
         else:
-            found += [Member(name, str(folder / name)) for name in traces]
+            found += [Member(name, str(folder / name)) for name in traces if not _captured(name)]
             waiting += folders
     return found
 
@@ -130,11 +133,14 @@ def _in_store(url: str) -> list[Member]:
             by_folder.setdefault("" if len(path.parts) == 1 else str(path.parent), []).append(name)
     found = [Member(name, f"{base}/{name}") for name in bundles]
     for folder, traces in by_folder.items():
-        if _are_ranks(traces):
+        if _captured(f"{folder}/"):
+            continue
+        captures = str(PurePosixPath(folder) / _CAPTURES)
+        if _one_run(traces, [f"{captures}/"] if captures in by_folder else []):
             whole = f"{base}/{folder}" if folder else url
             found.append(Member(folder or PurePosixPath(base).name, whole))
         else:
-            found += [Member(name, f"{base}/{name}") for name in traces]
+            found += [Member(name, f"{base}/{name}") for name in traces if not _captured(name)]
     return [member for member in found if member.name.count("/") < _DEPTH]
 
 
@@ -154,8 +160,19 @@ def _holds_trace(path: Path) -> bool:
         return False
 
 
-def _are_ranks(names: Iterable[str]) -> bool:
-    """Whether the files are the ranks of one run: two or more, each with another rank's number."""
-    ranks = [_RANK.search(name.rsplit("/", 1)[-1]) for name in names]
-    numbers = [match[1] for match in ranks if match]
-    return len(numbers) > 1 and len(numbers) == len(ranks) == len(set(numbers))
+def _captured(name: str) -> bool:
+    """Whether the file belongs to the trace beside it and is none of its own."""
+    return f"/{_CAPTURES}/" in f"/{name}" or _CAPTURE_FILE in name
+
+
+def _one_run(traces: Iterable[str], folders: Iterable[str]) -> bool:
+    """Whether the traces of a folder are the ranks of one run: each has another rank's number.
+
+    One rank alone is a run only with the captures of its graphs beside it.
+    """
+    names = list(traces)
+    own = [name.rsplit("/", 1)[-1] for name in names if not _captured(name)]
+    numbers = [match[1] for name in own if (match := _RANK.search(name))]
+    captures = len(own) < len(names) or any(_captured(name) for name in folders)
+    alone = len(numbers) == 1 and not captures
+    return bool(numbers) and len(numbers) == len(own) == len(set(numbers)) and not alone

@@ -67,6 +67,15 @@ def test_the_ranks_of_one_run_are_one_recording(place: tuple[str, Placed]) -> No
     assert found == ["other/rank0_a.json.gz", "other/rank0_b.json.gz", "tp"]
 
 
+def test_captures_of_graphs_belong_to_their_trace(place: tuple[str, Placed]) -> None:
+    source, write = place
+    for run in ("one", "two"):
+        write(f"{run}/rank0.1.pt.trace.json.gz", TRACE)
+    write("one/capture_traces/graph_capture_rank_0.json.gz", TRACE)
+    found = [member.name for member in find_members(source)]
+    assert found == ["one", "two/rank0.1.pt.trace.json.gz"]
+
+
 def test_too_deep_is_left_out(place: tuple[str, Placed]) -> None:
     source, write = place
     write("1/2/3/4/meta.json", "{}")

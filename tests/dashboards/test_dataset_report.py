@@ -1,0 +1,80 @@
+"""The report of a dataset: sorted, bounded, and safe whatever a recording is called."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from spark_prof.analyzers.dataset import Dataset, Failure, RankFigures, Recording
+from spark_prof.dashboards.dataset_report import document, render_dataset
+from tests.dashboards.sample import HOSTILE_NAME
+
+FIGURES = RankFigures(
+    rank=0, steps=10, decode_steps=8, decode_median_us=1000.0, decode_p99_us=1500.0,
+    tokens_per_s=123.4, kernels_us=8000.0, components={"experts": 0.75, "attention": 0.25},
+    layer_coverage=1.0, component_coverage=0.99, engine_coverage=0.5,
+)  # fmt: skip
+FAST = Recording(
+    "fast", "tiny (Tiny, mxfp4)", "NVIDIA GB10", "eager", "cupti", "complete", (FIGURES,), ("note",)
+)
+SLOW = replace(
+    FAST,
+    name="deep/slow",
+    ranks=(replace(FIGURES, decode_median_us=1100.0), replace(FIGURES, rank=1)),
+)
+NONE = replace(
+    FAST,
+    name="none",
+    ranks=(replace(FIGURES, decode_median_us=None, decode_p99_us=None, tokens_per_s=None,
+                   components={"other": 1.0}),),
+    notes=("note", "another"),
+)  # fmt: skip
+DATASET = Dataset("runs", (FAST, SLOW, NONE), (Failure("broken", "it is damaged; record again"),))
+
+
+@pytest.mark.parametrize("kind", ["text", "md", "html", "json"])
+def test_every_format_names_everything(kind: str) -> None:
+    drawn = render_dataset(DATASET, kind, width=160)
+    for word in ("fast", "slow", "none", "broken", "it is damaged", "another", "GB10", "experts"):
+        assert word in drawn, word
+
+
+def test_differences_are_to_the_first() -> None:
+    sections = {section.id: section for section in document(DATASET).sections}
+    assert [row[1] for row in sections["recordings"].rows] == ["-", "+10.0 %", "-"]
+    ranks = sections["ranks"]
+    assert [row[:3] for row in ranks.rows] == [
+        ("deep/slow", "0", "+10.0 %"),
+        ("deep/slow", "1", "+0.0 %"),
+    ]
+
+
+def test_a_note_of_all_stands_there_once() -> None:
+    notes = next(section for section in document(DATASET).sections if section.id == "notes")
+    assert notes.rows == (("all", "note"), ("none", "another"))
+
+
+def test_json_has_every_figure() -> None:
+    found = json.loads(render_dataset(DATASET, "json"))
+    assert [recording["name"] for recording in found["recordings"]] == ["fast", "deep/slow", "none"]
+    assert found["recordings"][0]["ranks"][0] == {
+        "rank": 0, "steps": 10, "decode_steps": 8, "decode_median_us": 1000.0,
+        "decode_p99_us": 1500.0, "tokens_per_s": 123.4, "kernels_us": 8000.0,
+        "components": {"experts": 0.75, "attention": 0.25}, "layer_coverage": 1.0,
+        "component_coverage": 0.99, "engine_coverage": 0.5,
+    }  # fmt: skip
+    assert found["recordings"][2]["ranks"][0]["decode_median_us"] is None
+    assert found["failures"] == [{"name": "broken", "reason": "it is damaged; record again"}]
+
+
+@pytest.mark.parametrize("name", [HOSTILE_NAME, "\x1b[2Jx", "<script>alert(1)</script>", "a|b\nc"])
+def test_hostile_names_stay_names(name: str) -> None:
+    dataset = Dataset(name, (replace(FAST, name=name, model=name, notes=(name,)),),
+                      (Failure(name, name),))  # fmt: skip
+    assert "\x1b" not in render_dataset(dataset, "text")
+    assert "<script>alert(1)" not in render_dataset(dataset, "html")
+    rows = [line for line in render_dataset(dataset, "md").splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in rows)
+    assert json.loads(render_dataset(dataset, "json"))["recordings"][0]["name"] == name
