@@ -12,9 +12,10 @@ import argparse
 import os
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
-from ingest_kineto import SOURCE, run_kineto
+from ingest_kineto import SOURCE, meets_bar, run_kineto
 
 
 def main() -> int:
@@ -31,8 +32,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        met = [run_kineto(copies, folder, options.peers) for copies in options.kineto]
-    return int(not all(met))
+        costs = {n: run_kineto(n, folder, options.peers) for n in sorted(options.kineto)}
+    for (few, less), (many, more) in pairwise(costs.items()):
+        if less and more:
+            print(f"{many / few:.2f} x as many events took {more.seconds / less.seconds:.2f} x")
+    return int(not all(meets_bar(copies, cost) for copies, cost in costs.items()))
 
 
 if __name__ == "__main__":
