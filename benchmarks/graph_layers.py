@@ -50,7 +50,8 @@ def decode_step(bundle: Bundle, batch: int) -> pd.DataFrame:
     rank = bundle.ranks[0]
     placed = place_kernels(bundle, rank, ["correlation", "graph_node"])
     nodes = nodes_of(bundle, rank, placed["graph_node"].to_numpy())
-    order = launch_order(bundle, rank, placed, nodes)
+    host = bundle.frame("host", rank, ["correlation", "start_ns"])
+    order = launch_order(placed, host, nodes)
     placed = placed if order is None else placed.iloc[order]
     windows = step_windows(bundle, rank, placed)
     wanted = windows[(windows["phase"] == "decode") & (windows["decode_requests"] == batch)]

@@ -7,9 +7,24 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.lookup import Integers, ascends
 
-__all__ = ["Int64s", "covered_in", "union_by_group"]
+__all__ = ["covered_in", "sum_by_group", "union_by_group"]
 
 Int64s = npt.NDArray[np.int64]
+
+
+def sum_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
+    """Summed length of the intervals of each group; the groups are those of `union_by_group`."""
+    took = end - start
+    if (group < 0).any():
+        took, group = took[group >= 0], group[group >= 0]
+    if not len(group):
+        return np.zeros(groups, np.int64)
+    if not ascends(group):
+        return np.bincount(group, weights=took, minlength=groups).astype(np.int64)
+    opens = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
+    found = np.zeros(groups, np.int64)
+    found[group[opens]] = np.add.reduceat(took, opens)
+    return found
 
 
 def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
@@ -18,9 +33,12 @@ def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> 
     Args:
         start: starts in ns.
         end: ends in ns.
-        group: group of each interval, 0 to groups - 1.
+        group: group of each interval, 0 to groups - 1; below 0 is none.
         groups: number of groups.
     """
+    if (group < 0).any():
+        mine = np.flatnonzero(group >= 0)
+        start, end, group = start[mine], end[mine], group[mine]
     if not len(start):
         return np.zeros(groups, np.int64)
     if not ascends(group, start):

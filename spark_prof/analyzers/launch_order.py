@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.blocks import by_blocks
 from spark_prof.analyzers.lookup import ascends, positions
 from spark_prof.traces.bundle import Bundle
 
@@ -18,18 +19,16 @@ __all__ = ["launch_order", "nodes_of"]
 Int64s = npt.NDArray[np.int64]
 
 
-def launch_order(bundle: Bundle, rank: int, rows: pd.DataFrame, nodes: Int64s) -> Int64s | None:
+def launch_order(rows: pd.DataFrame, host: pd.DataFrame, nodes: Int64s) -> Int64s | None:
     """The positions of the rows in launch order, step by step; None if they are in it.
 
     Args:
-        bundle: the bundle.
-        rank: the rank.
-        rows: its kernels in order of start, with `start_ns`, `step` and `correlation`.
+        rows: kernels of a rank in order of start, with `start_ns`, `step` and `correlation`.
+        host: `correlation` and `start_ns` of the calls that launched them.
         nodes: what `nodes_of` says of them.
     """
     start, step = rows["start_ns"].to_numpy(), rows["step"].to_numpy()
-    host = bundle.frame("host", rank, ["correlation", "start_ns"])
-    launched = _look_up(host, rows["correlation"].to_numpy(), start)
+    launched = _look_up(host[["correlation", "start_ns"]], rows["correlation"].to_numpy(), start)
     order = None if ascends(step, launched) else np.lexsort((launched, step))
     if order is not None:
         step, launched, nodes = step[order], launched[order], nodes[order]
@@ -59,4 +58,9 @@ def _look_up(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Int64s:
         known, first = np.unique(known, return_index=True)
         values = values[first]
     found = positions(known, keys)
-    return np.where(found >= 0, values[found], otherwise)
+
+    def chosen(block: slice) -> Int64s:
+        place = found[block]
+        return np.where(place >= 0, values[place], otherwise[block])
+
+    return by_blocks(len(keys), np.int64, chosen)

@@ -8,11 +8,14 @@ the window, or its own outside.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.intervals import Int64s, covered_in, union_by_group
-from spark_prof.analyzers.lookup import Integers, NameColumn, positions
+from spark_prof.analyzers.blocks import at_once
+from spark_prof.analyzers.intervals import covered_in, sum_by_group, union_by_group
+from spark_prof.analyzers.lookup import NameColumn, positions
 from spark_prof.analyzers.model import Books, Spread
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.vocabulary import PHASES
@@ -34,13 +37,17 @@ def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     step = positions(windows.index.to_numpy(), kernels["step"].to_numpy())
     copies = NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
-    everything, busy = _sum_and_union(start, end, step, len(windows))
-    kernels_ns, union = everything, busy
-    if copies.any():
-        kernels_ns, union = _sum_and_union(start, end, np.where(copies, -1, step), len(windows))
     begin, finish = windows["begin_ns"].to_numpy(), windows["finish_ns"].to_numpy()
+    # Cut down to nothing, a copy takes no part in what only kernels add up to.
+    ends = (end, np.where(copies, start, end)) if copies.any() else (end,)
+    covered, *summed = at_once(
+        lambda: covered_in(start, end, begin, finish),
+        *(partial(sum_by_group, start, last, step, len(windows)) for last in ends),
+        *(partial(union_by_group, start, last, step, len(windows)) for last in ends),
+    )
+    everything, kernels_ns, busy, union = summed if len(ends) > 1 else np.repeat(summed, 2, axis=0)
     length = finish - begin
-    gap = length - covered_in(start, end, begin, finish)
+    gap = length - covered
     return windows.assign(
         step_us=length / 1e3,
         kernels_us=kernels_ns / 1e3,
@@ -68,15 +75,6 @@ def spread(values: pd.Series) -> Spread | None:
     if known.empty:
         return None
     return Spread(float(known.median()), float(known.quantile(0.99)), float(known.mean()))
-
-
-def _sum_and_union(start: Int64s, end: Int64s, step: Integers, steps: int) -> tuple[Int64s, Int64s]:
-    """Durations and their union, in ns, of what each step launched; a step of -1 is none."""
-    if (step < 0).any():
-        mine = np.flatnonzero(step >= 0)
-        start, end, step = start[mine], end[mine], step[mine]
-    took = np.bincount(step, weights=end - start, minlength=steps)
-    return took.astype(np.int64), union_by_group(start, end, step, steps)
 
 
 def _sum(phase: str, steps: pd.DataFrame) -> Books:

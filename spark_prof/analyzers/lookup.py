@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.blocks import by_blocks
+
 __all__ = ["Integers", "NameColumn", "ascends", "positions"]
 
 Integers = npt.NDArray[np.signedinteger[Any]]
@@ -32,11 +34,14 @@ class NameColumn:
     def flags(self, true_of: Callable[[str], bool]) -> Flags:
         """Whether something is true of the name of each row."""
         table = np.array([true_of(name) for name in self._names] + [False])
-        return table[self._code] if table.any() else np.zeros(len(self._code), bool)
+        if not table.any():
+            return np.zeros(len(self._code), bool)
+        return by_blocks(len(self._code), bool, lambda block: table[self._code[block]])
 
     def codes(self, code_of: Callable[[str], int]) -> npt.NDArray[np.int8]:
         """A small number for the name of each row, -1 for a row without one."""
-        return np.array([code_of(name) for name in self._names] + [-1], np.int8)[self._code]
+        table = np.array([code_of(name) for name in self._names] + [-1], np.int8)
+        return by_blocks(len(self._code), np.int8, lambda block: table[self._code[block]])
 
 
 def positions(known: Integers, wanted: Integers) -> Positions:
@@ -55,12 +60,15 @@ def positions(known: Integers, wanted: Integers) -> Positions:
         return pd.Index(known).get_indexer(pd.Index(wanted)).astype(np.int32)
     table = np.full(span + 1, -1, np.int32)
     table[known.astype(np.int64) - lowest] = np.arange(len(known), dtype=np.int32)
-    offset = wanted.astype(np.int64)
-    offset -= lowest
-    # As unsigned numbers the negative ones are the largest, so that one limit does for both ends.
-    offset = np.minimum(offset.view(np.uint64), np.uint64(span))
-    found: Positions = table[offset.view(np.int64)]
-    return found
+    # As an unsigned number a difference below 0 is larger than any span.
+    unsigned = np.dtype(f"u{wanted.dtype.itemsize}")
+    zero, last = np.array(lowest, wanted.dtype).view(unsigned), unsigned.type(span)
+
+    def found(block: slice) -> Positions:
+        places: Positions = table[np.minimum(wanted[block].view(unsigned) - zero, last)]
+        return places
+
+    return by_blocks(len(wanted), np.int32, found)
 
 
 def ascends(*keys: Integers) -> bool:

@@ -82,7 +82,8 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     if by_order:
         nodes = nodes_of(bundle, rank, rows["graph_node"].to_numpy())
         root = modules.loc[modules["path"] == MODEL_PATH, "module"]
-        in_model = _replayed(bundle, rank, rows, nodes)
+        host = bundle.frame("host", rank, ["name", "correlation", "start_ns"])
+        in_model = _replayed(host, rows, nodes)
         in_model |= rows["module"].to_numpy() == (int(root.iloc[0]) if len(root) else -2)
         experts = by_name == CODES["experts"]
         # What adds up the parts of a split product is one more stretch of it.
@@ -97,7 +98,7 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
             opens=names.flags(_opens_model),
         )
         ordered, its_layer = _placed_by_order(
-            launched, launch_order(bundle, rank, rows, nodes), _products(bundle, rank)
+            launched, launch_order(rows, host, nodes), _products(bundle, rank)
         )
         told = in_model & (ordered >= 0)
         named = (by_name >= 0) & (by_name != CODES["memcpy"])
@@ -161,9 +162,8 @@ def _placed_by_order(
     return component, layer
 
 
-def _replayed(bundle: Bundle, rank: int, rows: pd.DataFrame, nodes: Integers) -> Flags:
+def _replayed(host: pd.DataFrame, rows: pd.DataFrame, nodes: Integers) -> Flags:
     """The kernels of a step's CUDA graphs whose capture nobody saw."""
-    host = bundle.frame("host", rank, ["name", "correlation"])
     launches = host.loc[NameColumn(host["name"]).flags(lambda name: "GraphLaunch" in name)]
     graphs = np.unique(launches["correlation"].to_numpy())
     graphs = graphs[graphs >= 0]

@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.columns import is_array, read_columns
 from spark_prof.traces.durable import write_whole
-from spark_prof.traces.tables import TABLES, empty_table
+from spark_prof.traces.tables import TABLES, Column, empty_table
 
 __all__ = [
     "IMPORTED",
@@ -40,6 +41,9 @@ IMPORTED = "imported: "
 
 META_FILE = "meta.json"
 _META_LIMIT = 64 << 20
+_LARGE = 1 << 18
+"""Rows from which on a table is read a few row groups at a time."""
+
 _JSON_TYPES: Mapping[str, type] = MappingProxyType(
     dict.fromkeys(("spark_prof", "state", "created", "backend"), str)
     | dict.fromkeys(("command", "lost"), list)
@@ -181,15 +185,15 @@ class Bundle:
         if name not in self.meta.tables:
             return empty_table(table).select(names)
         strings = [f.name for f in schema if pa.types.is_dictionary(f.type)]
+        later = self._later_columns(table, name)
         try:
-            later = TABLES[table].later_columns(pq.read_schema(self.path / name)) or []
-            there = [n for n in names if n not in {column.name for column in later}]
+            there = [n for n in names if n not in later]
             found = pq.read_table(
                 self.path / name, columns=there, read_dictionary=strings, partitioning=None
             )
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
-        for column in later:
+        for column in later.values():
             if column.name in names:
                 found = found.append_column(schema.field(column.name), column.repeated(len(found)))
         found = found.select(names)
@@ -199,10 +203,37 @@ class Bundle:
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
-        # A column at a time, gone once it is copied: a large table is not held twice.
+        name = table_file(table, rank)
+        schema = TABLES[table].schema
+        names = list(columns) if columns is not None else schema.names
+        plain = all(is_array(schema.field(n).type) for n in names)
+        if self.meta.tables.get(name, 0) >= _LARGE and plain:
+            return self._large_frame(table, name, names)
+        # A column at a time, gone once it is copied: a table is not held twice.
         found = self.arrow(table, rank, columns).unify_dictionaries()
         frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
         return frame
+
+    def _large_frame(self, table: str, name: str, names: Sequence[str]) -> pd.DataFrame:
+        """The same of a table of many rows."""
+        schema, rows = TABLES[table].schema, self.meta.tables[name]
+        later = self._later_columns(table, name)
+        try:
+            wanted = pa.schema([schema.field(n) for n in names if n not in later])
+            found = dict(read_columns(self.path / name, wanted))
+        except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
+            raise CommandError(f"{self.path / name} is damaged ({error}); record again") from error
+        for column in later.values():
+            found[column.name] = column.repeated(rows).to_pandas()
+        return pd.DataFrame({n: found[n] for n in names}, copy=False)
+
+    def _later_columns(self, table: str, name: str) -> dict[str, Column]:
+        """The columns that the file was written before."""
+        try:
+            found = TABLES[table].later_columns(pq.read_schema(self.path / name))
+        except (OSError, pa.ArrowException) as error:
+            raise CommandError(f"{self.path / name} is damaged; record again") from error
+        return {column.name: column for column in found or ()}
 
     def _check(self, name: str, rows: int) -> None:
         """Refuses a table file that is not what meta.json promises."""

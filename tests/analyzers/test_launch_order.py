@@ -29,7 +29,7 @@ def order(tmp_path: Path) -> Order:
         found = bundle.frame("kernels", 0)
         assert found["start_ns"].is_monotonic_increasing
         nodes_seen = nodes_of(bundle, 0, found["graph_node"].to_numpy())
-        places = launch_order(bundle, 0, found, nodes_seen)
+        places = launch_order(found, bundle.frame("host", 0), nodes_seen)
         names = found["name"] if places is None else found["name"].iloc[places]
         return [str(name) for name in names]
 

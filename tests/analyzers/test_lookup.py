@@ -1,0 +1,80 @@
+"""Lookups against a dictionary, and what counts as sorted."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_prof.analyzers.blocks import by_blocks
+from spark_prof.analyzers.lookup import NameColumn, ascends, positions
+
+FAR = (1 << 62) + 1
+RANGES = {
+    "close": (-3, 40),
+    "scattered": (-(1 << 31), (1 << 31) - 1),
+    "far": (FAR, FAR + 90),
+    "both ends": (-(1 << 63), (1 << 63) - 1),
+}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", RANGES)
+def test_positions(kind: str, seed: int) -> None:
+    chosen = random.Random(seed)
+    lowest, highest = RANGES[kind]
+    known = sorted({chosen.randint(lowest, highest) for _ in range(chosen.choice([1, 30]))})
+    edges = [lowest, highest, *known]
+    wanted = [chosen.choice([chosen.choice(edges), chosen.randint(lowest, highest)])
+              for _ in range(200)]  # fmt: skip
+    where = {number: place for place, number in enumerate(known)}
+    types = [np.int64] + [np.int32] * (kind in ("close", "scattered"))
+    for dtype in types:
+        found = positions(np.array(known, dtype), np.array(wanted, dtype))
+        assert found.tolist() == [where.get(number, -1) for number in wanted]
+
+
+@pytest.mark.parametrize("wanted", [-(1 << 31), -1, 4, 8, (1 << 31) - 1])
+def test_a_number_outside_the_known_ones_is_none_of_them(wanted: int) -> None:
+    for known in ([5, 6, 7], [-(1 << 31) + 1, -(1 << 31) + 2], [(1 << 31) - 2]):
+        found = positions(np.array(known, np.int32), np.array([wanted], np.int32))
+        assert found.tolist() == [-1]
+
+
+def test_nothing_is_known() -> None:
+    assert positions(np.array([], np.int64), np.array([1, 2])).tolist() == [-1, -1]
+    assert positions(np.array([1, 2]), np.array([], np.int64)).tolist() == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_rows_that_ascend(seed: int) -> None:
+    chosen = random.Random(seed)
+    rows = [tuple(chosen.randrange(3) for _ in range(3)) for _ in range(chosen.randrange(4))]
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    assert ascends(*columns) == (rows == sorted(rows))
+
+
+def test_names_are_looked_at_once_each() -> None:
+    column = pd.Series(["a", "b", "a", None]).astype("category")
+    seen: list[str] = []
+
+    def is_a(name: str) -> bool:
+        seen.append(name)
+        return name == "a"
+
+    assert NameColumn(column).flags(is_a).tolist() == [True, False, True, False]
+    assert seen == ["a", "b"]
+    assert NameColumn(column).codes({"a": 3, "b": 5}.__getitem__).tolist() == [3, 5, 3, -1]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1 << 17, (1 << 17) + 1, 400_000])
+def test_blocks_are_the_whole(rows: int) -> None:
+    numbers = np.arange(rows)
+    assert (by_blocks(rows, np.int64, lambda block: 2 * numbers[block]) == 2 * numbers).all()
+
+
+def test_what_goes_wrong_in_a_block_is_not_lost() -> None:
+    with pytest.raises(ZeroDivisionError):
+        by_blocks(1 << 18, np.int64, lambda block: 1 // 0)
