@@ -106,6 +106,7 @@ class _Writer:
         self._facts: dict[str, dict[str, Any]] = {}
         self._formats: list[str] = []
         self._lost = list(wanted.lost)
+        self._lost_by_rank: dict[str, list[int]] = {}
         self._summed = False
         self._measured = 0
 
@@ -127,8 +128,8 @@ class _Writer:
         for writer in writers:
             writer.finish()
             self._facts[f"rank{writer.rank}"] = writer.facts()
-            mark = f"rank {writer.rank}: " if len(writers) > 1 or len(self._facts) > 1 else ""
-            self._lost += [mark + line for line in writer.lost]
+            for line in dict.fromkeys(writer.lost):
+                self._lost_by_rank.setdefault(line, []).append(writer.rank)
             self._summed |= bool(writer.process.facts.get("summed"))
         self._formats.append(foreign.format)
         self._lost += foreign.lost
@@ -163,9 +164,16 @@ class _Writer:
             backend=IMPORTED + ", ".join(dict.fromkeys(self._formats)),
             settings=settings,
             facts=self._facts,
-            lost=tuple(dict.fromkeys(self._lost)),
+            lost=tuple(dict.fromkeys([*self._all_lost(), *self._lost])),
             tables=rows,
         )
+
+    def _all_lost(self) -> list[str]:
+        """What the processes lack, each line once, with the ranks where it is not all of them."""
+        return [
+            line if len(ranks) == len(self._facts) else f"{_ranks_in_words(ranks)}: {line}"
+            for line, ranks in self._lost_by_rank.items()
+        ]
 
     def _ranks(self, processes: Sequence[Process]) -> list[int]:
         """A rank for each process: its own, else the next free number."""
@@ -266,6 +274,10 @@ class _ProcessWriter:
             if len(frame):
                 self._first = min(self._first, int(frame["start_ns"].min()))
                 self._last = max(self._last, int(frame["end_ns"].max()))
+
+
+def _ranks_in_words(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 def _model(modules: Modules) -> str:

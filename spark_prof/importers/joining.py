@@ -9,6 +9,7 @@ import pandas as pd
 from spark_prof.importers.modules import Modules
 from spark_prof.importers.outside import outside_modules
 from spark_prof.importers.steps import Steps
+from spark_prof.traces.demangle import demangler
 from spark_prof.traces.foreign import Window
 from spark_prof.traces.scopes import NO_SCOPE
 from spark_prof.traces.timeline import FIRST_MODULE, PHASE_MODULES
@@ -28,6 +29,7 @@ def kernel_rows(
     replays a graph says nothing about what its kernels work for.
     """
     gpu = window.trace.gpu
+    gpu = gpu.assign(name=_readable(gpu["name"]))
     inside = window.in_graphs()
     scope = np.where(inside, _scope_of_node(nodes, gpu), window.scope)
     times = np.where(
@@ -93,6 +95,17 @@ def _scope_of_node(nodes: pd.DataFrame, gpu: pd.DataFrame) -> Int64s:
     scopes = nodes.drop_duplicates("node", keep="last").set_index("node")["scope"]
     found = scopes.reindex(gpu["graph_node"], fill_value=NO_SCOPE)
     return found.to_numpy(np.int64)
+
+
+def _readable(names: pd.Series) -> pd.Series:
+    """The names, those that are symbols of C++ functions as people read them."""
+    if not any(str(name).startswith("_Z") for name in names.cat.categories):
+        return names
+    demangle = demangler()
+    readable = [demangle(str(name)) for name in names.cat.categories]
+    distinct, code = np.unique(np.array(readable, object), return_inverse=True)
+    codes = np.append(code, -1)[names.cat.codes.to_numpy()]
+    return pd.Series(pd.Categorical.from_codes(codes, distinct), index=names.index)
 
 
 def _module(modules: Modules, scope: Int64s) -> Int64s:

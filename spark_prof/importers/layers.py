@@ -81,7 +81,7 @@ class Layers:
         reference = self.references.get(rank, self.references.get(None))
         if reference is not None:
             return _aligned(kernels, open_rows, reference, steps, free)
-        if _share(kernels, open_rows) < _MOSTLY:
+        if not steps.known or _share(kernels, open_rows) < _MOSTLY:
             return Placed(kernels)
         captured = self._captured(kernels, rank, steps)
         known = np.where(captured >= 0, captured, np.where(open_rows, known, -1))

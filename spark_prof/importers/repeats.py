@@ -22,6 +22,7 @@ Int64s = npt.NDArray[np.int64]
 _FEWEST_LAYERS = 2
 _MOST_LAYERS = 1024
 _PREPARES = ("prepare_varlen", "metadata", "Metadata")
+_TRAINING = ("backward", "_bwd", "multi_tensor_apply")
 _OUTSIDE = tuple(CODES[name] for name in ("embedding", "lm_head", "sampler", "memcpy"))
 
 
@@ -38,7 +39,7 @@ def guess_layers(
 
     Returns:
         None where nothing repeats as layers do: steps with different numbers of them, other
-        mixers than attention, or no attention at all.
+        mixers than attention, no attention at all, or training, which runs through them twice.
     """
     names = kernels["name"]
     by_name = _table(names, lambda name: CODES.get(classify(name).component or "", -1))
@@ -48,7 +49,8 @@ def guess_layers(
     rest = _table(names, finishes_gemm).astype(bool)
     attention = (component == CODES["attention"]) & (step >= 0)
     attention &= ~_table(names, _only_prepares).astype(bool)
-    if not attention.any() or (component == CODES["ssm"]).any():
+    trains = _table(names, _trains).astype(bool)
+    if not attention.any() or trains.any() or (component == CODES["ssm"]).any():
         return None
     replays = np.isin(step, np.unique(step[attention & in_graph]))
     model = in_graph | ~replays
@@ -98,6 +100,10 @@ def _logits(
         if usual and int(before[-1] - before[at[-1]]) == usual:
             head[rows[rows >= products[-1]]] = True
     return head
+
+
+def _trains(name: str) -> bool:
+    return any(word in name.lower() for word in _TRAINING)
 
 
 def _only_prepares(name: str) -> bool:

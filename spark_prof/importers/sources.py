@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from spark_prof.errors import CommandError
+from spark_prof.importers.alone import one_process
 from spark_prof.importers.captures import Capture, captures_of
 from spark_prof.importers.importing import Import, write_import
 from spark_prof.importers.layers import Layers
@@ -19,6 +20,7 @@ from spark_prof.importers.module_names import names_module
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.foreign import Foreign
+from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.sniff import BENCHMARK, BUNDLE, FOLDER, PIECES, format_of
 
 __all__ = ["READERS", "import_files", "open_source"]
@@ -91,10 +93,7 @@ def import_files(sources: Sequence[Path], out: Path, like: Path | None = None) -
         wanted = Import(
             source=name,
             # Counters belong to a trace, where there is one, and so come after it.
-            traces=(
-                READERS[kind].read(path)
-                for kind, path in sorted(found.traces, key=lambda trace: trace[0] == "ncu")
-            ),
+            traces=_read(found.traces),
             results=[read_benchmark(path) for path in found.results],
             layers=layers,
             lost=tuple(f"not imported: {line}" for line in found.passed_over),
@@ -175,6 +174,16 @@ def _layers(like: Path, stack: ExitStack) -> Layers:
         raise CommandError(f"{like} has no steps, so nothing can be aligned with it")
     references = {rank: reference_of(bundle, rank) for rank in bundle.ranks}
     return Layers({None: references[bundle.ranks[0]], **references})
+
+
+def _read(traces: Sequence[tuple[str, Path]]) -> Iterator[Foreign]:
+    """The traces, one after another; kernels that were measured alone come last, as one."""
+    for kind, path in traces:
+        if kind != NCU:
+            yield READERS[kind].read(path)
+    alone = [READERS[NCU].read(path) for kind, path in traces if kind == NCU]
+    if alone:
+        yield one_process(alone)
 
 
 def _captures(paths: Sequence[Path]) -> dict[int | None, list[Capture]]:

@@ -27,6 +27,7 @@ class Steps:
 
     Attributes:
         lost: what to say about them, one line each.
+        known: whether they are iterations of an engine, and not just the whole trace.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class Steps:
         self._end = np.empty(0, np.int64)
         self._until = np.empty(0, np.int64)
         self.lost: list[str] = []
+        self.known = True
 
     def __len__(self) -> int:
         return len(self._start)
@@ -107,5 +109,6 @@ class Steps:
 def one_step(start_ns: int, end_ns: int) -> Steps:
     """The whole trace as one step of which nothing is known."""
     steps = Steps()
+    steps.known = False
     steps.add(np.array([start_ns], np.int64), np.array([end_ns], np.int64), [Batch()])
     return steps

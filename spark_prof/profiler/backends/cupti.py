@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from spark_prof.profiler.backends.native import Native, NativeError
 from spark_prof.profiler.backends.nvtx import read_texts
 from spark_prof.profiler.cubins import code_caches, copy_cached
+from spark_prof.traces.demangle import demangler
 from spark_prof.traces.pieces import activity_name, cubins_folder, names_name, write_json
 from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
 from spark_prof.traces.readers.cupti_names import CALLS
@@ -149,32 +150,9 @@ def _synchronize() -> None:
 
 def _names(pointers: Iterable[int]) -> dict[int, tuple[str, str]]:
     """The name that people read and the function's symbol, for each pointer of this process."""
-    demangle = _demangler()
+    demangle = demangler()
     names = {}
     for pointer in pointers:
-        symbol = ctypes.string_at(pointer)
-        names[pointer] = (demangle(symbol), symbol.decode(errors="replace"))
+        symbol = ctypes.string_at(pointer).decode(errors="replace")
+        names[pointer] = (demangle(symbol), symbol)
     return names
-
-
-def _demangler() -> Callable[[bytes], str]:
-    """What turns a C++ symbol into its name; the standard library of this process does it."""
-    try:
-        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
-        release = ctypes.CDLL(None).free
-    except (OSError, AttributeError):
-        return lambda symbol: symbol.decode(errors="replace")
-    function.restype = ctypes.c_void_p
-    release.argtypes = [ctypes.c_void_p]
-
-    def demangle(symbol: bytes) -> str:
-        status = ctypes.c_int()
-        found = function(symbol, None, None, ctypes.byref(status))
-        if not found:
-            return symbol.decode(errors="replace")
-        try:
-            return ctypes.string_at(found).decode(errors="replace")
-        finally:
-            release(found)
-
-    return demangle
