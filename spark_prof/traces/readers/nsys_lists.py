@@ -7,7 +7,8 @@ that launched them. Times count from the beginning of the nsys session.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -63,15 +64,15 @@ def gpu_trace(table: PrintedTable) -> Foreign:
             gpu = gpu_frame(
                 start_ns=start,
                 end_ns=end,
-                device=[_device(row[2], process.facts) for row in rows],
+                device=_devices([row[2] for row in rows], process.facts),
                 stream=[whole(row[3]) or 0 for row in rows],
                 name=[row[4] for row in rows],
                 kind=[_kind(row[4]) for row in rows],
                 registers=[_small(row[5]) for row in rows],
                 shared_bytes=[min(sum(s), 1 << 30) for s in zip(static, dynamic, strict=True)],
                 bytes=moved,
-                grid=[_joined(row[9:12]) for row in rows],
-                block=[_joined(row[12:15]) for row in rows],
+                grid=[_joined(*row[9:12]) for row in rows],
+                block=[_joined(*row[12:15]) for row in rows],
             )
             yield window(0, gpu.sort_values("start_ns", kind="stable", ignore_index=True))
         lost.extend(table.lost())
@@ -148,9 +149,10 @@ def _launched(
     )
 
 
+@lru_cache(maxsize=4096)
 def triple(text: str) -> str:
     """A grid such as " 800    1    1" as the `kernels` table has it."""
-    return _joined(text.split())
+    return _joined(*text.split())
 
 
 def _chunks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
@@ -169,13 +171,15 @@ def _times(table: PrintedTable, rows: list[list[str]], start_unit: str, unit: st
     return start, end
 
 
-def _device(text: str, facts: dict[str, Any]) -> int:
-    """The number of a device such as "NVIDIA H100 80GB HBM3 (0)"; its name becomes a fact."""
-    match = _DEVICE.fullmatch(text)
-    if match is None:
-        return 0
-    facts.setdefault("gpu", {"name": match["name"], "vendor": "NVIDIA"})
-    return int(match["number"])
+def _devices(texts: list[str], facts: dict[str, Any]) -> list[int]:
+    """Numbers of devices such as "NVIDIA H100 80GB HBM3 (0)"; the first one's name is a fact."""
+    numbers = {}
+    for text in dict.fromkeys(texts):
+        match = _DEVICE.fullmatch(text)
+        numbers[text] = int(match["number"]) if match else 0
+        if match:
+            facts.setdefault("gpu", {"name": match["name"], "vendor": "NVIDIA"})
+    return [numbers[text] for text in texts]
 
 
 def _kind(name: str) -> str:
@@ -185,6 +189,7 @@ def _kind(name: str) -> str:
     return "memcpy" if name.startswith("[CUDA memcpy") else "kernel"
 
 
+@lru_cache(maxsize=4096)
 def _bytes(text: str, unit: str) -> int:
     size = number(text)
     if size is None or not 0 <= size < _MOST_BYTES:
@@ -197,7 +202,8 @@ def _small(text: str) -> int:
     return value if value is not None and 0 <= value < 1 << 31 else 0
 
 
-def _joined(cells: Sequence[str]) -> str:
+@lru_cache(maxsize=4096)
+def _joined(*cells: str) -> str:
     """Three numbers as `x,y,z`, empty where they are none."""
     numbers = [cell.strip() for cell in cells]
     return ",".join(numbers) if all(n.isdecimal() for n in numbers) else ""

@@ -25,6 +25,7 @@ _LONGEST_LINE = 1 << 20
 _LONGEST_HEAD = 1 << 17
 _LATEST_NS = 1 << 62
 _MOST_DIGITS = 64
+_PLAIN_DIGITS = 18
 
 _UNITS_NS = {
     ("ns", "nsec", "nsecond", "nanosecond", "nanoseconds"): 1,
@@ -141,6 +142,8 @@ def number(text: str) -> Decimal | None:
 
 def whole(text: str) -> int | None:
     """The integer in a cell, None where there is none or one beyond any table's."""
+    if _is_plain(text):
+        return int(text)
     value = number(text)
     if value is None or abs(value) > _LATEST_NS or value != value.to_integral_value():
         return None
@@ -149,11 +152,19 @@ def whole(text: str) -> int | None:
 
 def time_ns(text: str, unit: str) -> int | None:
     """A time in ns, rounded; None where the text is no number or the unit no unit of time."""
-    value, factor = number(text), _NANOSECONDS.get(unit.strip().lower())
+    factor = _NANOSECONDS.get(unit.strip().lower())
+    if factor == 1 and _is_plain(text):
+        return int(text)
+    value = number(text)
     if value is None or factor is None or abs(value) > _LATEST_NS:
         return None
     nanoseconds = int((value * factor).to_integral_value())
     return nanoseconds if abs(nanoseconds) < _LATEST_NS else None
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the text is digits alone, as in nearly all cells of a large table."""
+    return len(text) < _PLAIN_DIGITS and text.isascii() and text.isdigit()
 
 
 def _text_lines(blocks: Iterator[bytes], path: Path) -> Iterator[str]:

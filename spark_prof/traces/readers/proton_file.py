@@ -50,7 +50,7 @@ class OwnWork:
         return [f"{self._kernels} kernels of Proton itself ({self._ns} ns) are left out"]
 
 
-def read_whole(path: Path, most: int) -> bytes:
+def read_whole(path: Path, most: int) -> bytearray:
     """The content of a file, decompressed.
 
     Raises:
@@ -64,7 +64,7 @@ def read_whole(path: Path, most: int) -> bytes:
                 raise CommandError(
                     f"{path} holds more than {most >> 20} MiB; record fewer steps with Proton"
                 )
-    return bytes(data)
+    return data
 
 
 def scope_of(path: Sequence[str], scopes: Scopes, names_module: NamesModule) -> int:

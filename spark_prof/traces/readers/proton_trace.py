@@ -27,7 +27,7 @@ from spark_prof.traces.scopes import NO_SCOPE, Scopes
 __all__ = ["proton_trace"]
 
 _LATEST_NS = 1 << 62
-_MOST_BYTES = 1 << 30
+_MOST_BYTES = 512 << 20
 _STREAM = re.compile(r"Stream (\d{1,18})$")
 _DEVICE = re.compile(r"\b(?:GPU|Device) (\d{1,4})\b")
 _NO_LAUNCH = (-1, -1)

@@ -28,6 +28,7 @@ from spark_prof.traces.scopes import Scopes
 __all__ = ["proton_tree"]
 
 _MOST_BYTES = 256 << 20
+_BEGIN = 1024
 _DEVICES = frozenset(map(str, range(64)))
 
 
@@ -77,7 +78,7 @@ def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
 
 def _decoded(path: Path) -> tuple[Node, dict[str, Any]]:
     data = read_whole(path, _MOST_BYTES)
-    codec: Any = msgspec.json if data.lstrip()[:1] == b"[" else msgspec.msgpack
+    codec: Any = msgspec.json if data[:_BEGIN].lstrip()[:1] == b"[" else msgspec.msgpack
     try:
         root, *rest = codec.decode(data, type=list[msgspec.Raw])
         devices = codec.decode(rest[0], type=dict[str, Any]) if rest else {}
