@@ -131,8 +131,9 @@ def _aligned(
     if unlike:
         lost.append(f"{unlike} steps are not like any step of {reference.source}: not aligned")
     marks = np.full(len(kernels), "aligned", object)
-    found = _Found(place.to_numpy(dtype=np.int64), reference.places, marks, tuple(lost))
-    return _with_places(kernels, found, open_rows, free)
+    numbers = np.asarray(place, np.int64)
+    told = _Found(numbers, reference.places, marks, tuple(lost))
+    return _with_places(kernels, told, open_rows, free)
 
 
 def _guessed(

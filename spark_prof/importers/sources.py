@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from spark_prof.errors import CommandError
+from spark_prof.importers.alignment import Reference, reference_of
 from spark_prof.importers.alone import one_process
 from spark_prof.importers.captures import Capture, captures_of
 from spark_prof.importers.importing import Import, write_import
@@ -167,13 +168,13 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _layers(like: Path, stack: ExitStack) -> Layers:
-    from spark_prof.importers.alignment import reference_of
-
     bundle = stack.enter_context(open_source(like))
     if not bundle.ranks:
         raise CommandError(f"{like} has no steps, so nothing can be aligned with it")
-    references = {rank: reference_of(bundle, rank) for rank in bundle.ranks}
-    return Layers({None: references[bundle.ranks[0]], **references})
+    references: dict[int | None, Reference] = {
+        rank: reference_of(bundle, rank) for rank in bundle.ranks
+    }
+    return Layers(references | {None: references[bundle.ranks[0]]})
 
 
 def _read(traces: Sequence[tuple[str, Path]]) -> Iterator[Foreign]:
