@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from spark_prof.traces.foreign import Foreign, Window
@@ -43,6 +44,5 @@ def _in_a_row(traces: list[Foreign]) -> Iterator[Window]:
     gpu = pd.concat(frames, ignore_index=True)
     gpu["name"] = gpu["name"].astype("category")
     first = windows[0]
-    nothing = first.launch_ns[:0]
-    unknown = [pd.Series(-1, gpu.index).to_numpy(nothing.dtype) for _ in range(3)]
-    yield Window(0, replace(first.trace, gpu=gpu), *unknown, first.calls)
+    unknown = np.full(len(gpu), -1, np.int64)
+    yield Window(0, replace(first.trace, gpu=gpu), unknown, unknown, unknown, first.calls)

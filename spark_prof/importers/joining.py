@@ -105,7 +105,7 @@ def _readable(names: pd.Series) -> pd.Series:
     readable = [demangle(str(name)) for name in names.cat.categories]
     distinct, code = np.unique(np.array(readable, object), return_inverse=True)
     codes = np.append(code, -1)[names.cat.codes.to_numpy()]
-    return pd.Series(pd.Categorical.from_codes(codes, distinct), index=names.index)
+    return pd.Series(pd.Categorical.from_codes(codes, pd.Index(distinct)), index=names.index)
 
 
 def _module(modules: Modules, scope: Int64s) -> Int64s:

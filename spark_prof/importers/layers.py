@@ -118,10 +118,8 @@ def _aligned(
     place = pd.Series(-1, kernels.index)
     known: dict[tuple[str, tuple[str, ...]], Int64s | None] = {}
     unlike = 0
-    for step, rows in [(int(s), r) for s, r in ran.groupby(ran["step"].to_numpy(int))]:
-        names = tuple(rows["name"].astype(str))
-        key = str(phase[step]), names
-        if key not in known:
+    for _, rows in ran.groupby("step", sort=True):
+        step = int(rows["step"].iloc[0])
             known[key] = reference.place(names, key[0])
         found = known[key]
         unlike += found is None
