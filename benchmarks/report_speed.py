@@ -1,17 +1,23 @@
-"""Time and memory of `spark-prof report --format json` on a bundle of one million kernels.
+"""Time and memory of `spark-prof report --format json` on bundles of 1 to 16 million kernels.
 
-The bundle is one decode step of a real capture, made 48 layers deep out of its second layer and
-repeated about a thousand times. With --compiled the same kernels come as torch.compile leaves
-them: only attention, KV write and experts know their layer, the rest is placed by its order. The
-floor is a fresh process that only reads the same columns with pyarrow, in the same run.
+A bundle is one decode step of a real capture, made 48 layers deep out of its second layer and
+repeated about a thousand times a million kernels. With --compiled the same kernels come as
+torch.compile leaves them: only attention, KV write and experts know their layer, the rest is placed
+by its order, and every kernel has a launch of its own. The floor is a fresh process that only reads
+the same columns with pyarrow, in the same run.
 
-usage: python benchmarks/report_speed.py [--capture BUNDLE] [--compiled] [--keep FOLDER]
+usage: python benchmarks/report_speed.py [--capture BUNDLE] [--compiled] [--millions 1,2,4,8,10,16]
+       [--runs 3] [--keep FOLDER]
+
+It fails where 10 million kernels take longer or more memory than the bar, or twice as many kernels
+more than 2.1 times as long.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -28,8 +34,8 @@ from spark_prof.traces.tables import TABLES, empty_table
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURE = ROOT / "tests" / "data" / "h100-gpt-oss-20b-mxfp4-eager"
-KERNELS, LAYERS, STEPS_PER_PIECE, RUNS = 1_000_000, 48, 32, 3
-BAR_SECONDS, BAR_MEMORY = 3.0, 1 << 30
+LAYERS, STEPS_PER_PIECE = 48, 32
+BAR_MILLIONS, BAR_SECONDS, BAR_MEMORY, BAR_DOUBLING = 10, 5.0, 3 << 30, 2.1
 ANCHORS = r"\.impl\.(?:forward|do_kv_cache_update)$|\.experts\b"
 FLOOR = """
 import sys, pyarrow.parquet as pq
@@ -42,25 +48,47 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--capture", type=Path, default=CAPTURE)
     parser.add_argument("--compiled", action="store_true")
-    parser.add_argument("--keep", type=Path, help="make the bundle there and keep it")
+    parser.add_argument("--millions", default="1,2,4,8,10,16", help="sizes, by commas")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--keep", type=Path, help="make the bundles there and keep them")
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    print(f"report --format json, {'compiled' if options.compiled else 'eager'}, {LAYERS} layers, "
+          f"2 cores, median of {options.runs} runs")  # fmt: skip
+    print("   kernels   seconds  processor  memory MiB   reading only")
+    taken: dict[int, float] = {}
+    failed = False
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.keep or Path(temporary) / "bundle"
-        rows = make_bundle(Bundle(options.capture), folder, options.compiled)
-        kernels = str(folder / table_file("kernels", 0))
-        floor = [measure([sys.executable, "-c", FLOOR, kernels]) for _ in range(RUNS)]
-        command = [sys.executable, "-m", "spark_prof.cli.main", "report", str(folder)]
-        found = [measure([*command, "--format", "json"]) for _ in range(RUNS)]
+        for millions in (int(size) for size in options.millions.split(",")):
+            kind = "compiled" if options.compiled else "eager"
+            folder = (options.keep or Path(temporary)) / f"{millions}m-{kind}"
+            if not folder.exists():
+                make_bundle(Bundle(options.capture), folder, options.compiled, millions * 10**6)
+            command = [sys.executable, "-m", "spark_prof.cli.main", "report", str(folder)]
+            seconds, busy, memory = median_of(options.runs, [*command, "--format", "json"])
+            kernels = folder / table_file("kernels", 0)
+            floor, _, _ = median_of(options.runs, [sys.executable, "-c", FLOOR, str(kernels)])
+            rows = Bundle(folder).meta.tables[kernels.name]
+            print(
+                f"{rows:10,}  {seconds:8.2f}  {busy:9.2f}  {memory / 2**20:10.0f}  {floor:9.2f} s"
+            )
+            taken[millions] = seconds
+            if millions == BAR_MILLIONS:
+                failed |= seconds > BAR_SECONDS or memory > BAR_MEMORY
+            if not options.keep:
+                shutil.rmtree(folder)
+    for millions, seconds in taken.items():
+        if half := taken.get(millions // 2) if millions % 2 == 0 else None:
+            print(f"{millions // 2} to {millions} million: {seconds / half:.2f} times as long")
+            failed |= seconds / half > BAR_DOUBLING
+    return int(failed)
+
+
+def median_of(runs: int, command: list[str]) -> tuple[float, float, int]:
+    """Median wall and processor time in seconds and peak memory in bytes of fresh processes."""
+    found = [measure(command) for _ in range(runs)]
     seconds, busy, memory = (statistics.median(values) for values in zip(*found, strict=True))
-    least, _, least_memory = (statistics.median(values) for values in zip(*floor, strict=True))
-    print(f"{rows} kernels, {LAYERS} layers, {'compiled' if options.compiled else 'eager'}")
-    print(f"report --format json  {seconds:6.2f} s  {memory / 2**20:5.0f} MiB  "
-          f"(bar {BAR_SECONDS:.0f} s, {BAR_MEMORY / 2**20:.0f} MiB, 2 cores)")  # fmt: skip
-    print(f"its processor time    {busy:6.2f} s")
-    print(f"reading the columns   {least:6.2f} s  {least_memory / 2**20:5.0f} MiB")
-    print(f"ratio                 {seconds / least:6.1f}    {memory / least_memory:5.1f}")
-    return int(seconds > BAR_SECONDS or memory > BAR_MEMORY)
+    return seconds, busy, int(memory)
 
 
 def measure(command: list[str]) -> tuple[float, float, int]:

@@ -135,7 +135,8 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
         Column("To the median"),
     )
     # Sums without times come as one step that no engine ran.
-    steps = f", over all {count(report.steps.count)} steps" if report.books else ""
+    number = report.steps.count if report.books else 0
+    steps = f", over all {count(number)} steps" if number > 1 else ", in one step" * number
     intro = [f"Time of one layer in {unit}{steps}."]
     if len(groups) < len(inside):
         intro.append(
