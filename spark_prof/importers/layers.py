@@ -119,7 +119,9 @@ def _aligned(
     known: dict[tuple[str, tuple[str, ...]], Int64s | None] = {}
     unlike = 0
     for _, rows in ran.groupby("step", sort=True):
-        step = int(rows["step"].iloc[0])
+        names = tuple(rows["name"].astype(str))
+        key = str(phase[int(rows["step"].iloc[0])]), names
+        if key not in known:
             known[key] = reference.place(names, key[0])
         found = known[key]
         unlike += found is None
