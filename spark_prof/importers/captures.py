@@ -87,11 +87,12 @@ def components_by_capture(
 def _stretches(window: Window, path: str) -> list[tuple[int, int, int]]:
     """Tokens, begin and end of each capture of a whole model."""
     markers = window.trace.markers
+    times = markers[["start_ns", "end_ns"]].to_numpy(np.int64).tolist()
     found = []
-    for row in markers.itertuples():
-        match = _NAME.fullmatch(str(row.name))
+    for name, (start, end) in zip(markers["name"].astype(str), times, strict=True):
+        match = _NAME.fullmatch(name)
         if match and match[2] == "FULL":
-            found.append((int(match[1]), int(row.start_ns), int(row.end_ns)))
+            found.append((int(match[1]), start, end))
     size = _SGLANG.search(path)
     if size and not found and len(window.trace.launches):
         launches = window.trace.launches
