@@ -1,13 +1,13 @@
 """Time and memory of `spark-prof report --format json` on bundles of 1 to 16 million kernels.
 
-A bundle is one decode step of a real capture, made 48 layers deep out of its second layer and
-repeated about a thousand times a million kernels. With --compiled the same kernels come as
-torch.compile leaves them: only attention, KV write and experts know their layer, the rest is placed
-by its order, and every kernel has a launch of its own. The floor is a fresh process that only reads
-the same columns with pyarrow, in the same run.
+A bundle is one decode step of a real capture, repeated. Of the kind eager it was made 48 layers
+deep out of its second layer. Of the kind compiled the same kernels come as torch.compile leaves
+them: only attention, KV write and experts know their layer, the rest is placed by its order, and
+every kernel has a launch of its own. Of the kind graphs it is a step of CUDA graphs as it was
+recorded. The floor is a fresh process that only reads the same columns with pyarrow, in the same run.
 
-usage: python benchmarks/report_speed.py [--capture BUNDLE] [--compiled] [--millions 1,2,4,8,10,16]
-       [--runs 3] [--keep FOLDER]
+usage: python benchmarks/report_speed.py [--kind eager|compiled|graphs] [--capture BUNDLE]
+       [--millions 1,2,4,8,10,16] [--runs 3] [--keep FOLDER]
 
 It fails where 10 million kernels take longer or more memory than the bar, or twice as many kernels
 more than 2.1 times as long.
@@ -33,7 +33,12 @@ from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES, empty_table
 
 ROOT = Path(__file__).resolve().parent.parent
-CAPTURE = ROOT / "tests" / "data" / "h100-gpt-oss-20b-mxfp4-eager"
+DATA = ROOT / "tests" / "data"
+CAPTURES = {
+    "eager": "h100-gpt-oss-20b-mxfp4-eager",
+    "compiled": "h100-gpt-oss-20b-mxfp4-eager",
+    "graphs": "h100-gpt-oss-20b-mxfp4-graphs",
+}
 LAYERS, STEPS_PER_PIECE = 48, 32
 BAR_MILLIONS, BAR_SECONDS, BAR_MEMORY, BAR_DOUBLING = 10, 5.0, 3 << 30, 2.1
 ANCHORS = r"\.impl\.(?:forward|do_kv_cache_update)$|\.experts\b"
@@ -46,24 +51,24 @@ pq.read_table(sys.argv[1], columns=columns, read_dictionary=["name", "kind"])
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--capture", type=Path, default=CAPTURE)
-    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--kind", choices=CAPTURES, default="eager")
+    parser.add_argument("--capture", type=Path, help="a bundle with such steps")
     parser.add_argument("--millions", default="1,2,4,8,10,16", help="sizes, by commas")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="make the bundles there and keep them")
     options = parser.parse_args()
+    capture = Bundle(options.capture or DATA / CAPTURES[options.kind])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    print(f"report --format json, {'compiled' if options.compiled else 'eager'}, {LAYERS} layers, "
-          f"2 cores, median of {options.runs} runs")  # fmt: skip
+    print(f"report --format json, {options.kind}, 2 cores, "
+          f"median of {options.runs} runs")  # fmt: skip
     print("   kernels   seconds  processor  memory MiB   reading only")
     taken: dict[int, float] = {}
     failed = False
     with tempfile.TemporaryDirectory() as temporary:
         for millions in (int(size) for size in options.millions.split(",")):
-            kind = "compiled" if options.compiled else "eager"
-            folder = (options.keep or Path(temporary)) / f"{millions}m-{kind}"
+            folder = (options.keep or Path(temporary)) / f"{millions}m-{options.kind}"
             if not folder.exists():
-                make_bundle(Bundle(options.capture), folder, options.compiled, millions * 10**6)
+                make_bundle(capture, folder, options.kind, millions * 10**6)
             command = [sys.executable, "-m", "spark_prof.cli.main", "report", str(folder)]
             seconds, busy, memory = median_of(options.runs, [*command, "--format", "json"])
             kernels = folder / table_file("kernels", 0)
@@ -103,9 +108,10 @@ def measure(command: list[str]) -> tuple[float, float, int]:
     return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
 
 
-def make_bundle(capture: Bundle, folder: Path, compiled: bool, wanted: int) -> int:
+def make_bundle(capture: Bundle, folder: Path, kind: str, wanted: int) -> int:
     """Writes a bundle of at least so many kernels, and returns how many it has."""
-    one, modules = deep_step(capture, compiled)
+    deep = kind != "graphs"
+    one, modules = deep_step(capture, kind == "compiled") if deep else graph_step(capture)
     count = -(-wanted // len(one))
     steps = capture.frame("steps", 0)
     step = steps[steps["phase"] == "decode"].iloc[len(steps) // 2]
@@ -113,24 +119,28 @@ def make_bundle(capture: Bundle, folder: Path, compiled: bool, wanted: int) -> i
     # The repeated step is as long as its kernels, so that the steps follow each other.
     length = int(one["end_ns"].max()) + 2000
     origin = int(step["start_ns"])
-    layers = pd.concat([capture.frame("layers", 0)] * (LAYERS // 24)).assign(layer=-1)
+    layers = capture.frame("layers", 0)
+    if deep:
+        layers = pd.concat([layers] * (LAYERS // 24)).assign(layer=-1)
     folder.mkdir(parents=True)
     with TableFiles(folder) as files:
         for name in TABLES:
             files.add(name, 0, empty_table(name).to_pandas())
         files.add("modules", 0, modules)
         files.add("layers", 0, layers)
+        files.add("graph_nodes", 0, capture.frame("graph_nodes", 0))
         for first in range(0, count, STEPS_PER_PIECE):
             index = np.arange(first, min(first + STEPS_PER_PIECE, count))
             begin = origin + index * length
             kernels = pd.concat([one] * len(index), ignore_index=True)
             kernels["step"] = np.repeat(index, len(one))
-            kernels["correlation"] = np.arange(len(kernels)) + first * len(one) + 1
+            kernels["correlation"] += np.repeat(index * len(one), len(one))
             kernels[["start_ns", "end_ns"]] += np.repeat(begin, len(one))[:, None]
-            host = pd.DataFrame({"name": "cudaLaunchKernel",
-                                 "start_ns": kernels["start_ns"] - 5000,
-                                 "end_ns": kernels["start_ns"] - 4000, "thread": 1,
-                                 "correlation": kernels["correlation"]})  # fmt: skip
+            launched = kernels.drop_duplicates("correlation")
+            name = np.where(launched["graph_node"] > 0, "cudaGraphLaunch", "cudaLaunchKernel")
+            host = pd.DataFrame({"name": name, "start_ns": launched["start_ns"] - 5000,
+                                 "end_ns": launched["start_ns"] - 4000, "thread": 1,
+                                 "correlation": launched["correlation"]})  # fmt: skip
             steps = pd.DataFrame([step] * len(index)).assign(
                 step=index, key=index, piece=first // STEPS_PER_PIECE, start_ns=begin,
                 end_ns=begin + length - 1000)  # fmt: skip
@@ -141,7 +151,7 @@ def make_bundle(capture: Bundle, folder: Path, compiled: bool, wanted: int) -> i
             for name, frame in (("kernels", kernels), ("host", host), ("steps", steps),
                                 ("engine", record)):  # fmt: skip
                 files.add(name, 0, frame)
-    execution = "torch.compile, CUDA graphs" if compiled else "eager"
+    execution = "eager" if kind == "eager" else "torch.compile, CUDA graphs"
     facts = {"rank0": capture.facts(0) | {"execution": execution}}
     replace(capture.meta, tables=files.rows, facts=facts).write(folder)
     return count * len(one)
@@ -178,7 +188,21 @@ def deep_step(capture: Bundle, compiled: bool) -> tuple[pd.DataFrame, pd.DataFra
         step.loc[loose, ["module", "layer"]] = model, -1
     length = (step["end_ns"] - step["start_ns"]).to_numpy()
     start = np.cumsum(length + 1000) - length
-    return step.assign(start_ns=start, end_ns=start + length, device=0), modules
+    own = np.arange(1, len(step) + 1)
+    step = step.assign(start_ns=start, end_ns=start + length, device=0, correlation=own)
+    return step, modules
+
+
+def graph_step(capture: Bundle) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The kernels of a decode step inside CUDA graphs, from time 0, and all modules."""
+    steps = capture.frame("steps", 0)
+    decode = steps.loc[steps["phase"] == "decode", "step"]
+    kernels = capture.frame("kernels", 0)
+    step = kernels[kernels["step"] == decode.iloc[len(decode) // 2]].reset_index(drop=True)
+    step[["start_ns", "end_ns"]] -= step["start_ns"].min()
+    # Numbered anew, so that the steps' launches do not share a number.
+    launch = pd.factorize(step["correlation"])[0] + 1
+    return step.assign(correlation=launch), capture.frame("modules", 0)
 
 
 if __name__ == "__main__":
