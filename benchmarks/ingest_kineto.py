@@ -7,17 +7,14 @@ frames). It is repeated with times moved on and ids counted up, and written comp
 from __future__ import annotations
 
 import gzip
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from cost import Cost, line, measure
 from isal import igzip
 
 SOURCE = (
@@ -62,14 +59,6 @@ _PEERS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a fresh process took: seconds, and peak memory in bytes."""
-
-    seconds: float
-    memory: int
-
-
 def make_trace(source: Path, copies: int, target: Path) -> None:
     """Writes the trace repeated `copies` times."""
     with gzip.open(source) as file:
@@ -97,25 +86,6 @@ def _move_on(event: dict[str, Any]) -> None:
             arguments[name] += _FREE_ID
 
 
-def measure(command: list[str]) -> Cost | None:
-    """What a fresh process took; None where it failed, and what it said of that is printed."""
-    program = shutil.which(command[0]) or command[0]
-    with tempfile.TemporaryFile() as said:
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-            (os.POSIX_SPAWN_DUP2, said.fileno(), 2),
-        ]
-        begin = time.perf_counter()
-        pid = os.posix_spawn(program, command, os.environ, file_actions=actions)
-        _, status, usage = os.wait4(pid, 0)
-        wall = time.perf_counter() - begin
-        if status:
-            said.seek(0)
-            print(said.read().decode(errors="replace")[-1000:], end="")
-            return None
-    return Cost(wall, usage.ru_maxrss << 10)
-
-
 def run_kineto(copies: int, folder: Path, peers: str | None) -> Cost | None:
     """Times everything on one trace and prints a line each; returns what spark-prof took."""
     trace = folder / f"owlv2x{copies}.json.gz"
@@ -130,21 +100,21 @@ def run_kineto(copies: int, folder: Path, peers: str | None) -> Cost | None:
         shown = measure([*spark_prof, "report", bundle])
         own = Cost(read.seconds + shown.seconds, max(read.memory, shown.memory)) \
             if read and shown else None  # fmt: skip
-        _line("spark-prof import", read, own)
-        _line("spark-prof report", shown, own)
-        _line("both", own, own)
-        _line("its reader alone", measure([sys.executable, "-c", _READER, str(trace)]), own)
-        _line("gunzip", measure(["gunzip", "-c", str(trace)]), own)
+        line("spark-prof import", read, own)
+        line("spark-prof report", shown, own)
+        line("both", own, own)
+        line("its reader alone", measure([sys.executable, "-c", _READER, str(trace)]), own)
+        line("gunzip", measure(["gunzip", "-c", str(trace)]), own)
         if copies > _MOST_FOR_PEERS:
             return own
-        _line("json.load", measure([sys.executable, "-c", _JSON, str(trace)]), own)
+        line("json.load", measure([sys.executable, "-c", _JSON, str(trace)]), own)
         for name, (module, code) in _PEERS.items():
             missing = f"import importlib.util; exit(not importlib.util.find_spec('{module}'))"
             if not peers or not measure([peers, "-c", missing]):
                 print(f"{name:24} absent (--peers PYTHON, one that can import {module})")
                 continue
             output = str(Path(scratch) / "peer.xlsx")
-            _line(name, measure([peers, "-c", code, str(trace), output]), own)
+            line(name, measure([peers, "-c", code, str(trace), output]), own)
     return own
 
 
@@ -152,14 +122,6 @@ def meets_bar(copies: int, own: Cost | None) -> bool:
     """Whether import and report of that trace were fast and small enough."""
     seconds, memory = BARS.get(copies, (float("inf"), 1.5))
     return own is not None and own.seconds <= seconds and own.memory <= memory * 2**30
-
-
-def _line(name: str, cost: Cost | None, own: Cost | None) -> None:
-    if cost is None:
-        print(f"{name:24} failed")
-        return
-    ratio = f"{cost.seconds / own.seconds:7.1f} x" if own else ""
-    print(f"{name:24} {cost.seconds:8.2f} s {cost.memory / 2**30:6.2f} GiB {ratio}", flush=True)
 
 
 if __name__ == "__main__":

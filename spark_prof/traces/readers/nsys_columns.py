@@ -44,7 +44,7 @@ class Chunk:
     sql: str
 
 
-def chunks(export: NsysFile, table: str, wanted: Mapping[str, int], condition: str) -> list[Chunk]:
+def chunks(export: NsysFile, table: str, wanted: Mapping[str, int]) -> list[Chunk]:
     """Cuts a table into chunks that can be read apart from each other.
 
     Args:
@@ -52,7 +52,6 @@ def chunks(export: NsysFile, table: str, wanted: Mapping[str, int], condition: s
         table: one that is there.
         wanted: each integer column with what stands for NULL and where it is absent; the column
             `text`, if it is among them, is read as text.
-        condition: SQL, which rows.
     """
     first, last = _row_numbers(export, table)
     columns = export.selected(table, {name: wanted[name] for name in wanted if name != TEXT})
@@ -66,8 +65,7 @@ def chunks(export: NsysFile, table: str, wanted: Mapping[str, int], condition: s
         Chunk(
             table,
             size,
-            f"SELECT {columns} FROM {table} WHERE rowid BETWEEN {at} AND {at + size - 1} "
-            f"AND {condition}",
+            f"SELECT {columns} FROM {table} WHERE rowid BETWEEN {at} AND {at + size - 1}",
         )
         for at in range(first, last + 1, size)
     ]

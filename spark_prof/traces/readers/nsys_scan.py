@@ -123,7 +123,7 @@ def scan_export(export: NsysFile, folder: Path, bucket_rows: int) -> tuple[Scan,
     tables = [table for table in _COLUMNS if export.has(table, "start", "end", *_owner(table))]
     overheads = [table for table in tables if table in OVERHEADS and export.count(table)]
     tables = [table for table in tables if table not in OVERHEADS] + overheads[:1]
-    work = [chunk for table in tables for chunk in _chunks(export, table)]
+    work = [chunk for table in tables for chunk in chunks(export, table, _COLUMNS[table])]
     buckets = Buckets(
         folder, bounds_of(_samples(export, work), sum(c.rows for c in work), bucket_rows)
     )
@@ -140,11 +140,6 @@ def scan_export(export: NsysFile, folder: Path, bucket_rows: int) -> tuple[Scan,
 
 def _owner(table: str) -> list[str]:
     return ["globalPid" if table in _WORK else "globalTid"] + ["eventType"] * (table == NVTX)
-
-
-def _chunks(export: NsysFile, table: str) -> list[Chunk]:
-    wanted = f"eventType IN {(MARK, _DOMAIN, *RANGES)}" if table == NVTX else "1"
-    return chunks(export, table, _COLUMNS[table], wanted)
 
 
 def _samples(export: NsysFile, work: list[Chunk]) -> Int64s:
@@ -187,8 +182,11 @@ def _keep(batch: pa.RecordBatch, table: str, chunk: int, found: Scan, buckets: B
 
 
 def _set_aside(batch: pa.RecordBatch, found: Scan) -> pa.RecordBatch:
-    """Takes out the rows that name domains; a mark ends where it begins."""
+    """Takes out the rows that name domains and what is no range; a mark ends where it begins."""
     event = batch["eventType"].to_numpy()
+    known = np.isin(event, (MARK, _DOMAIN, *RANGES))
+    if not known.all():
+        batch, event = batch.filter(pa.array(known)), event[known]
     if (event == _DOMAIN).any():
         named = batch.filter(pa.array(event == _DOMAIN))
         for owner, domain, text, number in zip(
