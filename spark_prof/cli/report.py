@@ -87,12 +87,19 @@ def report(
     from spark_prof.analyzers.clients.summary import with_clients
     from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import RENDERERS
-    from spark_prof.datasets.opened import opened
+    from spark_prof.datasets.opened import local_path, opened
     from spark_prof.traces.benchmarks.read import read_benchmark
+    from spark_prof.traces.sniff import BENCHMARK, format_of
 
     results = [read_benchmark(path) for path in bench or ()]
-    with opened(source) as bundle:
-        summary = with_clients(summarize(bundle, rank), bundle, rank, results)
+    with local_path(source) as path:
+        if path.is_file() and format_of(path) == BENCHMARK:
+            from spark_prof.dashboards.client_report import render_clients
+
+            _put(render_clients([read_benchmark(path), *results], chosen.value), out)
+            return
+        with opened(str(path)) as bundle:
+            summary = with_clients(summarize(bundle, rank), bundle, rank, results)
     if chosen is Format.TEXT and out is None and sys.stdout.isatty():
         from spark_prof.dashboards import text
 
