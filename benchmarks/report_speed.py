@@ -4,7 +4,7 @@ A bundle is one decode step of a real capture, repeated. Of the kind eager it wa
 deep out of its second layer. Of the kind compiled the same kernels come as torch.compile leaves
 them: only attention, KV write and experts know their layer, the rest is placed by its order, and
 every kernel has a launch of its own. Of the kind graphs it is a step of CUDA graphs as it was
-recorded. The floor is a fresh process that only reads the same columns with pyarrow, in the same run.
+recorded. The floor is a fresh process that only reads the same columns with pyarrow.
 
 usage: python benchmarks/report_speed.py [--kind eager|compiled|graphs] [--capture BUNDLE]
        [--millions 1,2,4,8,10,16] [--runs 3] [--keep FOLDER]
