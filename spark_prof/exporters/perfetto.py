@@ -40,9 +40,14 @@ def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
         out: where to.
 
     Raises:
-        CommandError: a rank is not there, or there is nothing to write.
+        CommandError: a rank is not there, or nothing has a time.
     """
     ranks = selection.ranks_of(bundle)
+    if bundle.meta.settings.get("summed"):
+        raise CommandError(
+            f"{bundle.path.name} holds sums without times, so it has no time line; "
+            "export it with --format csv or parquet"
+        )
     origin = _origin(bundle, ranks)
     out.write(b"{\n")
     for key, value in _heading(bundle, ranks, origin).items():
@@ -78,13 +83,18 @@ def _write_rank(trace: RankTrace, first_flow: int) -> int:
 def _heading(bundle: Bundle, ranks: tuple[int, ...], origin: int) -> dict[str, Any]:
     facts = bundle.facts(ranks[0])
     gpu = facts.get("gpu")
-    name = str(gpu.get("name", "unknown")) if isinstance(gpu, dict) else "unknown"
+    device: dict[str, Any] = {"name": "unknown"}
+    if isinstance(gpu, dict):
+        device["name"] = str(gpu.get("name", "unknown"))
+        numbers = str(gpu.get("compute_capability")).split(".")
+        if len(numbers) == 2 and all(number.isdecimal() for number in numbers):
+            device |= {"computeMajor": int(numbers[0]), "computeMinor": int(numbers[1])}
     heading: dict[str, Any] = {
         "schemaVersion": 1,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": origin,
         "traceName": f"{bundle.path.name} (spark-prof)",
-        "deviceProperties": [{"id": device, "name": name} for device in _devices(bundle, ranks)],
+        "deviceProperties": [{"id": number} | device for number in _devices(bundle, ranks)],
         "lost": list(bundle.meta.lost),
     }
     if len(ranks) == 1:

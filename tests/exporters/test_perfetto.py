@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 from collections import defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.analyzers.labels import label_kernels
@@ -17,8 +20,19 @@ from spark_prof.errors import CommandError
 from spark_prof.exporters.perfetto import write_perfetto
 from spark_prof.exporters.selection import Selection, parse_steps
 from spark_prof.importers.sources import open_source
-from spark_prof.traces.bundle import Bundle
-from tests.support import Piece, Recorded, call, eager_decode, kernel, kineto, layer_row, step
+from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.traces.tables import TABLES
+from tests.support import (
+    ORIGIN,
+    Piece,
+    Recorded,
+    call,
+    eager_decode,
+    kernel,
+    kineto,
+    layer_row,
+    step,
+)
 
 DATA = Path(__file__).parents[1] / "data"
 CAPTURES = sorted(path.name for path in DATA.glob("h100-*"))
@@ -176,6 +190,46 @@ def test_hostile_names_stay_names(name: str, tmp_path: Path) -> None:
     document = exported(recorded.assemble(tmp_path / "b"))
     assert [event["name"] for event in of(document, "kernel")] == [name]
     assert [event["name"] for event in of(document, "user_annotation")] == [name]
+
+
+def test_sums_have_no_time_line() -> None:
+    with (
+        open_source(DATA / "proton" / "tree.hatchet") as bundle,
+        pytest.raises(CommandError, match="without times"),
+    ):
+        exported(bundle)
+
+
+def test_counters_are_sampled_where_they_were(tmp_path: Path) -> None:
+    bundle = Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
+    # Two intervals next to each other, a pause, and one in which a counter was not read.
+    begin = [ORIGIN, ORIGIN + 100, ORIGIN + 500]
+    nothing = float("nan")
+    table = pa.table(
+        {
+            "start_ns": begin,
+            "end_ns": [time + 100 for time in begin],
+            "dram_read_bytes": [200.0, 300.0, nothing],
+            "dram_write_bytes": [0.0, 0.0, 0.0],
+            "tensor_active": [0.5, 0.25, 0.125],
+            "sm_active": [1.0, 1.0, 1.0],
+            "warps_active": [nothing] * 3,
+        },
+        schema=TABLES["counters"].schema,
+    )
+    name = table_file("counters", 0)
+    pq.write_table(table, bundle.path / name)
+    replace(bundle.meta, tables=bundle.meta.tables | {name: 3}).write(bundle.path)
+    document = exported(Bundle(bundle.path))
+    found = defaultdict(list)
+    for event in document["traceEvents"]:
+        if event["ph"] == "C":
+            at = start_ns(document, event) - ORIGIN
+            found[event["name"]].append((at, float(event["args"]["value"])))
+    assert sorted(found["DRAM read (GB/s)"]) == [(0, 2.0), (100, 3.0), (200, 0.0)]
+    tensor = [(0, 50.0), (100, 25.0), (200, 0.0), (500, 12.5), (600, 0.0)]
+    assert sorted(found["tensor pipe busy (%)"]) == tensor
+    assert "occupancy (%)" not in found
 
 
 def test_the_same_bundle_gives_the_same_bytes() -> None:
