@@ -48,15 +48,22 @@ def record(command: Sequence[str], out: str | Path, steps: int = 0) -> Bundle:
 
 
 def report(source: Bundle | str | Path, rank: int | None = None) -> Report:
-    """The report of one rank of a bundle, as data.
+    """The report of one rank of a bundle or of somebody else's trace, as data.
 
     Args:
-        source: an opened bundle or its folder.
+        source: an opened bundle, its folder, a trace, or the URL of one.
         rank: the rank, the lowest one if None.
+
+    Raises:
+        CommandError: the source is none of these, or damaged.
     """
     from spark_prof.analyzers.clients.summary import with_clients
     from spark_prof.analyzers.summary import summarize
     from spark_prof.traces.bundle import Bundle
 
-    bundle = source if isinstance(source, Bundle) else load(source)
-    return with_clients(summarize(bundle, rank), bundle, rank)
+    if isinstance(source, Bundle):
+        return with_clients(summarize(source, rank), source, rank)
+    from spark_prof.datasets.opened import opened
+
+    with opened(str(source)) as bundle:
+        return with_clients(summarize(bundle, rank), bundle, rank)
