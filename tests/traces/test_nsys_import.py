@@ -254,6 +254,47 @@ def test_a_truncated_export_is_refused(tmp_path: Path, cut: int) -> None:
     assert path.read_bytes() == whole[:cut]
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_export_is_read_or_refused(tmp_path: Path, seed: int) -> None:
+    """Whatever the bytes are, there is no other error."""
+    source = random.Random(seed)
+    export, _ = random_export(2)
+    content = bytearray(export.write(tmp_path / "whole.sqlite").read_bytes())
+    for _ in range(source.choice((1, 10, 300))):
+        content[source.randrange(len(content))] = source.randrange(256)
+    path = tmp_path / "damaged.sqlite"
+    path.write_bytes(content)
+    said = "damaged.sqlite"
+    try:
+        list(nsys_export(path, model_name).windows)
+    except CommandError as error:
+        said = str(error)
+    assert "damaged.sqlite" in said
+    assert "\n" not in said
+
+
+def test_values_of_the_wrong_type_and_size(tmp_path: Path) -> None:
+    export, _ = random_export(3)
+    path = export.write(tmp_path / "x.sqlite")
+    with sqlite3.connect(path) as connection:
+        for number, value in enumerate((2**62, -(2**63), 1e300, "text", b"\xff", None)):
+            for table, rows in export.rows.items():
+                if "start" in rows[0]:
+                    for column in rows[0]:
+                        connection.execute(
+                            f"UPDATE {table} SET {column} = ? WHERE rowid % 97 = ?",
+                            (value, (number * 13 + len(column)) % 97),
+                        )
+    foreign = nsys_export(path, model_name)
+    windows = list(foreign.windows)
+    assert windows
+    assert any("times that cannot be" in line for line in foreign.lost)
+    for window in windows:
+        gpu = window.trace.gpu
+        assert gpu[["registers", "shared_bytes", "device"]].to_numpy().max() < 1 << 31
+        assert (gpu["end_ns"] >= gpu["start_ns"]).all()
+
+
 def test_an_export_without_cuda(tmp_path: Path) -> None:
     path = push(Export(), 1, 2, "model").write(tmp_path / "x.sqlite")
     with pytest.raises(CommandError, match="no CUDA work"):
