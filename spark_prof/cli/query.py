@@ -68,7 +68,7 @@ def query(
     from spark_prof.datasets.query import query as run
     from spark_prof.traces.durable import write_whole
 
-    with opened_bundles(sources[:-1]) as bundles, run(bundles, sources[-1]) as result:
+    with _opened_bundles(sources[:-1]) as bundles, run(bundles, sources[-1]) as result:
         if out is None:
             for text in WRITERS[chosen.value](result.columns, result.rows()):
                 show(text.removesuffix("\n"))
@@ -87,7 +87,7 @@ def query(
 
 
 @contextmanager
-def opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
+def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
     """All bundles and traces that the sources hold, by name; one that is broken is told.
 
     Raises:
