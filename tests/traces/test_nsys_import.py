@@ -273,6 +273,20 @@ def test_a_damaged_export_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     assert "\n" not in said
 
 
+def test_a_damaged_definition_of_a_table_is_told_in_one_line(tmp_path: Path) -> None:
+    export, _ = random_export(1)
+    path = export.write(tmp_path / "x.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_master SET sql = 'CREATE TABLE NVTX_EVENTS (' || char(10) || 'start' "
+            "WHERE name = 'NVTX_EVENTS'"
+        )
+    with pytest.raises(CommandError) as caught:
+        nsys_export(path, model_name)
+    assert "\n" not in str(caught.value)
+
+
 def test_values_of_the_wrong_type_and_size(tmp_path: Path) -> None:
     export, _ = random_export(3)
     path = export.write(tmp_path / "x.sqlite")

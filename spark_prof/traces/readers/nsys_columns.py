@@ -112,6 +112,7 @@ def _row_numbers(export: NsysFile, table: str) -> tuple[int, int]:
     for least, most in export.rows(
         f"SELECT (SELECT min(rowid) FROM {table}), (SELECT max(rowid) FROM {table})"
     ):
-        if isinstance(least, int) and isinstance(most, int):
+        # A damaged table may count down.
+        if isinstance(least, int) and isinstance(most, int) and least <= most:
             return least, most
     return 1, 0

@@ -53,6 +53,7 @@ _CHUNK = 1 << 16
 _SOME_IDS = 500
 _LONGEST_NAME = 1 << 16
 _LONGEST_TEXT = 1 << 12
+_LONGEST_ERROR = 200
 
 
 class NsysFile:
@@ -186,7 +187,9 @@ def open_export(path: Path) -> Iterator[NsysFile]:
         connection.execute("PRAGMA query_only = ON")
         yield NsysFile(connection, path)
     except (sqlite3.Error, OverflowError, ValueError, TypeError) as error:
-        raise CommandError(f"{path} is no whole Nsight Systems export ({error})") from error
+        # SQLite may quote a whole table's definition.
+        why = " ".join(str(error).split())[:_LONGEST_ERROR]
+        raise CommandError(f"{path} is no whole Nsight Systems export ({why})") from error
     finally:
         connection.close()
 
