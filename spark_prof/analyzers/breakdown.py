@@ -6,6 +6,7 @@ made of these sums. They are added up in whole nanoseconds, and so are exact.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.blocks import by_blocks
 from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.lookup import Integers, NameColumn, positions
 from spark_prof.analyzers.model import ComponentRow, KernelRow, LayerRow
@@ -41,19 +43,23 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
         name, component, layer, phase, placed, placed_by, ns and calls.
     """
     codes, values = _coded(kernels, phase_of)
-    code: Integers = np.zeros(len(kernels), np.int16)
-    space = 1
-    for key in _KEYS:
-        size = len(values[key])
-        code = code.astype(np.min_scalar_type(-max(space * size, 1)), copy=False)
-        code *= code.dtype.type(size)
-        code += codes[key].astype(code.dtype, copy=False)
-        space *= size
+    space = math.prod(len(values[key]) for key in _KEYS)
+
+    def combined(block: slice) -> npt.NDArray[np.int64]:
+        code = np.zeros(block.stop - block.start, np.int64)
+        for key in _KEYS:
+            code *= len(values[key])
+            code += codes[key][block]
+        return code
+
+    code: Integers = by_blocks(len(kernels), np.int64, combined)
     known: Integers = np.arange(space if space <= _LARGEST_TABLE else 0)
     if space > _LARGEST_TABLE:
         code, known = pd.factorize(code)
     rows = np.bincount(code, minlength=len(known))
-    took = kernels["end_ns"].to_numpy() - kernels["start_ns"].to_numpy()
+    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    # As floats, which count whole nanoseconds up to a hundred days exactly.
+    took = by_blocks(len(kernels), np.float64, lambda block: end[block] - start[block])
     ns = np.bincount(code, weights=took, minlength=len(known))
     part = kernels["part"].to_numpy()
     calls = np.bincount(code[part == 0], minlength=len(known)) if part.any() else rows

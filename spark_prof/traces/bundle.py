@@ -184,13 +184,14 @@ class Bundle:
         names = list(columns) if columns is not None else schema.names
         if name not in self.meta.tables:
             return empty_table(table).select(names)
-        strings = [f.name for f in schema if pa.types.is_dictionary(f.type)]
         later = self._later_columns(table, name)
+        # One column at least, which tells how many rows there are.
+        there = [n for n in names if n not in later] or schema.names[:1]
+        strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
         try:
-            there = [n for n in names if n not in later]
-            found = pq.read_table(
-                self.path / name, columns=there, read_dictionary=strings, partitioning=None
-            )
+            # Threads cost more than they bring where a table has many small row groups.
+            with pq.ParquetFile(self.path / name, read_dictionary=strings) as file:
+                found = file.read(there, use_threads=self.meta.tables[name] >= _LARGE)
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
         for column in later.values():
