@@ -84,38 +84,38 @@ class FileFormat:
 
 FORMATS = (
     FileFormat(
-        "nsys-sqlite", "an SQLite export of Nsight Systems",
+        "nsys-sqlite", "an SQLite export of nsys",
         lambda h: h.raw.startswith(b"SQLite format 3\0"),
         b"SQLite format 3\0",
     ),
     FileFormat(
-        "nsys-rep", "a report of Nsight Systems",
+        "nsys-rep", "a report of nsys",
         lambda h: h.raw.startswith(b"NVIDIA Tegra Profiler Report"),
         b"NVIDIA Tegra Profiler Report 2025@6@1@190-",
     ),
     FileFormat(
-        "cupti", "raw CUPTI buffers of spark-prof", lambda h: h.raw.startswith(MAGIC), MAGIC,
+        "cupti", "raw CUPTI buffers", lambda h: h.raw.startswith(MAGIC), MAGIC,
     ),
     FileFormat("parquet", "a Parquet table", lambda h: h.raw.startswith(b"PAR1"), b"PAR1"),
     FileFormat(
-        "archive", "a zip or tar archive of any of these",
+        "archive", "a zip or tar of these",
         lambda h: h.raw.startswith((b"PK\3\4", b"PK\5\6")) or h.content[_TAR_MAGIC] == b"ustar",
         b"PK\3\4",
     ),
     FileFormat(
-        "proton-tree", "a call tree of Triton's Proton (hatchet JSON or msgpack)",
+        "proton-tree", "a call tree of Proton",
         lambda h: h.content[1:8] == b"\x83\xa5frame"
         or h.holds(b"[", b'"frame"', b'"metrics"', b'"children"'),
         b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
     ),
     FileFormat(
-        "proton-trace", "a Chrome trace of Triton's Proton",
+        "proton-trace", "a Chrome trace of Proton",
         lambda h: h.holds(b"{", b'"traceEvents"', b'"call_stack"')
         and b'"schemaVersion"' not in h.text,
         b'{"traceEvents": [{"ph": "X", "args": {"call_stack": ["ROOT"]}}]}',
     ),
     FileFormat(
-        "kineto", "a trace of PyTorch's profiler or another Chrome trace (JSON)",
+        "kineto", "a JSON trace of PyTorch's profiler",
         lambda h: h.holds(b"{", b'"traceEvents"')
         or h.holds(b"{", b'"schemaVersion"', b'"deviceProperties"')
         or h.holds(b"[", b'"ph"', b'"ts"'),
