@@ -120,4 +120,4 @@ def test_columns_that_came_later_have_a_default() -> None:
     later = {
         f"{t.name}.{c.name}" for t in TABLES.values() for c in t.columns if c.default is not None
     }
-    assert later == {"kernels.cubin", "kernels.placed_by", "steps.watched"}
+    assert later == {"kernels.cubin", "kernels.placed_by", "markers.nested", "steps.watched"}
