@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from spark_prof.datasets.engines import Engine
+from spark_prof.errors import CommandError, one_line
+
 __all__ = ["add_to", "import_traces"]
 
 
@@ -32,8 +35,22 @@ def import_traces(
             "kernels in CUDA graphs take theirs from it."
         ),
     ] = None,
+    each: Annotated[
+        bool,
+        typer.Option(
+            "--each", help="Import every recording of a folder into a bundle of its own below OUT."
+        ),
+    ] = False,
+    engine: Annotated[
+        Engine, typer.Option(help="Where the recordings of --each are imported.")
+    ] = Engine.LOCAL,
 ) -> None:
     """Make a bundle of what nsys, PyTorch's profiler, Proton, ncu or a load generator wrote."""
+    if each:
+        _import_each(files, out, like, engine)
+        return
+    if engine is not Engine.LOCAL:
+        raise CommandError("--engine spreads many imports over a cluster: give --each with it")
     from contextlib import ExitStack
 
     from spark_prof.datasets.opened import local_path
@@ -48,4 +65,22 @@ def import_traces(
     words = f"ranks {ranks}" if len(bundle.ranks) > 1 else f"rank {ranks}"
     print(f"spark-prof: {words} in {out}; next: spark-prof report {out}", file=sys.stderr)
     for line in bundle.meta.lost:
-        print(f"spark-prof: {line}", file=sys.stderr)
+        print(f"spark-prof: {one_line(line)}", file=sys.stderr)
+
+
+def _import_each(files: list[str], out: Path, like: Path | None, engine: Engine) -> None:
+    from spark_prof.datasets.imports import import_each
+
+    if len(files) != 1:
+        raise CommandError("--each wants one folder of recordings")
+    done = import_each(files[0], out, like, engine)
+    failed = [(name, outcome.reason) for name, outcome in done if outcome.value is None]
+    for name, reason in failed:
+        print(f"spark-prof: {name}: {reason}", file=sys.stderr)
+    if len(failed) == len(done):
+        raise CommandError(f"none of the {len(done)} recordings in {files[0]} could be imported")
+    print(
+        f"spark-prof: {len(done) - len(failed)} of {len(done)} recordings in {out}; "
+        f"next: spark-prof report {out}",
+        file=sys.stderr,
+    )

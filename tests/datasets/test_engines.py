@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,26 +12,6 @@ from spark_prof.datasets.engines import Engine, run_each
 from spark_prof.errors import CommandError
 from tests.datasets.pieces_of_work import node_of, process_of, some_fail
 from tests.support import Recorded, eager_decode
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[set[str]]:
-    """A real Ray cluster of two nodes with one CPU each; their ids."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed")
-    from ray.cluster_utils import Cluster
-
-    environment = {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    try:
-        found.add_node(num_cpus=1)
-        ray.init(address=found.address, runtime_env={"env_vars": environment}, log_to_driver=False)
-        found.wait_for_nodes()
-        yield {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    finally:
-        ray.shutdown()
-        found.shutdown()
 
 
 @pytest.fixture(scope="module")
