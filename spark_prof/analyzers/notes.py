@@ -42,8 +42,8 @@ def notes_of(
         )
     if coverage.guessed:
         notes.append(
-            f"{100 * coverage.guessed:.1f} % of the kernel time was placed by a guess: kernels "
-            "that repeat like the layers of a model were counted as its layers."
+            f"{100 * coverage.guessed:.1f} % of the kernel time was placed by a guess: by what "
+            "repeats like the layers of a model, or by when it ran before or after the model."
         )
     if coverage.layer < _ENOUGH_LAYERS and "CUDA graphs" in execution and not imported:
         notes.append(
