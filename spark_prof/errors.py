@@ -1,6 +1,23 @@
-"""The exceptions that this package raises on purpose."""
+"""The exceptions that this package raises on purpose, and how a line of theirs is made safe."""
 
-__all__ = ["CommandError", "SparkProfError"]
+from __future__ import annotations
+
+__all__ = ["CommandError", "SparkProfError", "one_line"]
+
+_LONGEST = 1000
+
+
+def one_line(text: str) -> str:
+    """Makes a text one line that a terminal only shows, however it came from a foreign file.
+
+    What is not printable, such as a line break or an escape, is written as in Python's strings;
+    of a long text the middle is left out.
+    """
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class SparkProfError(Exception):
@@ -14,5 +31,5 @@ class CommandError(SparkProfError):
     """
 
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.exit_code = exit_code

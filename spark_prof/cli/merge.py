@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, one_line
 
 __all__ = ["add_to", "merge"]
 
@@ -66,4 +66,4 @@ def merge(
             file=sys.stderr,
         )
     for line in lost:
-        print(f"spark-prof: {line}", file=sys.stderr)
+        print(f"spark-prof: {one_line(line)}", file=sys.stderr)

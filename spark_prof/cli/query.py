@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli.report import check_folder, show
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, one_line
 
 if TYPE_CHECKING:
     from spark_prof.traces.bundle import Bundle
@@ -109,7 +109,7 @@ def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
         if not bundles:
             raise CommandError(failed[0])
         for line in failed:
-            print(f"spark-prof: left out: {line}", file=sys.stderr)
+            print(f"spark-prof: left out: {one_line(line)}", file=sys.stderr)
         yield bundles
 
 

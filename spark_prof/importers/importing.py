@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, one_line
 from spark_prof.importers.graph_steps import steps_by_graphs
 from spark_prof.importers.joining import (
     call_rows,
