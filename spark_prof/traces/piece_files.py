@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.tables import TABLES
@@ -20,6 +21,9 @@ _PIECE = re.compile(
     r"(?:steps\.npy|events\.npy|counters\.npy|kineto\.json|activity\.bin)"
 )
 """Any of these is evidence of a piece: its process may have been killed before the others."""
+
+_MODULE = ("path", "type", "layer", "component")
+"""What a process says of a module; its number is its place in the list."""
 
 _PROCESS = re.compile(r"(?P<name>(?:rank|engine)(?P<rank>[0-9]{1,9}))\..*(?:facts\.json|npy|bin)")
 
@@ -33,7 +37,9 @@ def processes(pieces: Path) -> dict[str, dict[str, Any]]:
     for match in filter(None, (_PROCESS.fullmatch(path.name) for path in pieces.iterdir())):
         name = match["name"]
         fact = next(json_files(pieces, f"{name}.facts.json"), {})
-        known = all(isinstance(fact.get(rows), list) for rows in ("modules", "layers"))
+        known = _are_rows(fact.get("modules"), "modules", _MODULE) and _are_rows(
+            fact.get("layers"), "layers", TABLES["layers"].schema.names
+        )
         found[name] = (fact if known else {}) | {"process": name, "rank": int(match["rank"])}
     return dict(sorted(found.items()))
 
@@ -79,6 +85,22 @@ def log_lines(pieces: Path) -> list[dict[str, Any]]:
                 value = json.loads(line)
             except (ValueError, RecursionError):  # the line that a killed process was writing
                 continue
-            if isinstance(value, dict) and value.keys() >= set(TABLES["log"].schema.names):
+            if _are_rows([value], "log", TABLES["log"].schema.names):
                 lines.append(value)
     return lines
+
+
+def _are_rows(found: object, table: str, columns: Sequence[str]) -> bool:
+    """Whether it is a list of objects with these columns of a table, each of the right type."""
+    kinds = {name: TABLES[table].schema.field(name).type for name in columns}
+    return isinstance(found, list) and all(
+        isinstance(row, dict) and all(_fits(row.get(name), kinds[name]) for name in columns)
+        for row in found
+    )
+
+
+def _fits(value: object, kind: pa.DataType) -> bool:
+    if not pa.types.is_integer(kind):
+        return isinstance(value, str)
+    most = 1 << (kind.bit_width - 1)
+    return type(value) is int and -most <= value < most

@@ -36,10 +36,14 @@ from spark_prof.traces.pieces import (
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES
+from spark_prof.vocabulary import PHASES
 
 __all__ = ["PieceTables"]
 
 Rows = npt.NDArray[Any]
+
+_MOST_MODULES = 1 << 20
+"""Models have thousands; a larger number in a file is damage."""
 
 
 class PieceTables:
@@ -172,6 +176,11 @@ def _whole(rows: Rows, name: str) -> Rows:
     for column in {"start_ns", "time_ns", "schedule_ns"}.intersection(rows.dtype.names or ()):
         if (rows[column] <= 0).any():
             raise CommandError(f"{name} is damaged: it holds rows without a time")
+    names = rows.dtype.names or ()
+    if "phase" in names and not np.isin(rows["phase"], range(len(PHASES))).all():
+        raise CommandError(f"{name} is damaged: it holds steps of no phase")
+    if "code" in names and (np.abs(rows["code"] // 2) > _MOST_MODULES).any():
+        raise CommandError(f"{name} is damaged: it holds calls of no module")
     return rows
 
 
@@ -195,6 +204,7 @@ def _nameless_modules(pieces: Path, name: str) -> list[dict[str, Any]]:
             codes = load_array(path, EVENT_DTYPE)["code"]
         except CommandError:
             continue
-        highest = max(highest, int(np.abs(codes).max(initial=0)))
+        known = np.abs(codes[np.abs(codes // 2) <= _MOST_MODULES])
+        highest = max(highest, int(known.max(initial=0)))
     row = {"type": "", "layer": -1, "component": ""}
     return [{"path": f"unknown.{number}"} | row for number in range(highest)]
