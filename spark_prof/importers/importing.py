@@ -33,6 +33,7 @@ from spark_prof.importers.joining import (
 from spark_prof.importers.layers import Layers
 from spark_prof.importers.modules import Modules, modules_of
 from spark_prof.importers.steps import Steps, one_step
+from spark_prof.importers.writing import BehindTables
 from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.result import BenchmarkResult
 from spark_prof.traces.bundle import IMPORTED, SCHEMA, Bundle, Meta
@@ -81,8 +82,8 @@ def write_import(wanted: Import, out: Path) -> Bundle:
     except OSError as error:
         raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
     try:
-        with TableFiles(staging) as tables:
-            writer = _Writer(wanted, tables)
+        with TableFiles(staging) as tables, BehindTables(tables) as behind:
+            writer = _Writer(wanted, behind)
             for foreign in wanted.traces:
                 writer.add(foreign)
             writer.finish()
@@ -101,7 +102,7 @@ def write_import(wanted: Import, out: Path) -> Bundle:
 class _Writer:
     """Writes trace after trace into the tables of one bundle."""
 
-    def __init__(self, wanted: Import, tables: TableFiles) -> None:
+    def __init__(self, wanted: Import, tables: BehindTables) -> None:
         self._wanted, self._tables = wanted, tables
         self._facts: dict[str, dict[str, Any]] = {}
         self._formats: list[str] = []
@@ -146,7 +147,7 @@ class _Writer:
 
     def finish(self) -> None:
         """Adds what belongs to no trace."""
-        if not any(name.startswith("steps-") for name in self._tables.rows):
+        if not any(name.startswith("steps-") for name in self._tables.rows()):
             raise CommandError(f"{self._wanted.source} holds no work on a GPU or CPU")
         for result in self._wanted.results:
             for table, frame in client_frames(result).items():
@@ -196,7 +197,7 @@ class _Writer:
 class _ProcessWriter:
     """Writes one process, window by window."""
 
-    def __init__(self, process: Process, rank: int, tables: TableFiles, wanted: Import) -> None:
+    def __init__(self, process: Process, rank: int, tables: BehindTables, wanted: Import) -> None:
         self.process, self.rank = process, rank
         self._source = wanted.source
         self.lost: list[str] = []
