@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.lookup import positions
+from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
 
@@ -33,8 +34,13 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
         the step's window, `engine_ns` (the iteration's length by the engine's own clock, NaN where
         unknown),
         `output_tokens` and `output_requests` (NaN where unknown).
+
+    Raises:
+        CommandError: the table is damaged: two steps have one number.
     """
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
+    if not steps.index.is_unique:
+        raise CommandError(f"{bundle.path} has two steps of one number in rank {rank}; it is damaged")
     steps = steps[steps["watched"]]
     steps = steps.join(_engine_rows(bundle, steps))
     last_end = np.zeros(len(steps) + 1, np.int64)

@@ -93,7 +93,7 @@ def report(
 
     results = [read_benchmark(path) for path in bench or ()]
     with local_path(source) as path:
-        if path.is_file() and format_of(path) == BENCHMARK:
+        if os.path.isfile(path) and format_of(path) == BENCHMARK:
             from spark_prof.dashboards.client_report import render_clients
 
             _put(render_clients([read_benchmark(path), *results], chosen.value), out)

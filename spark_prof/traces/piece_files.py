@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """
     try:
         array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
+    except (OSError, ValueError, EOFError, MemoryError, TokenError) as error:
         raise CommandError(f"{path.name} is missing or damaged") from error
     if not isinstance(array, np.ndarray) or array.dtype != kind or array.ndim != 1:
         raise CommandError(f"{path.name} was written by another spark-prof")
