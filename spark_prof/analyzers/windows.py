@@ -40,7 +40,9 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
     """
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
     if not steps.index.is_unique:
-        raise CommandError(f"{bundle.path} has two steps of one number in rank {rank}; it is damaged")
+        raise CommandError(
+            f"{bundle.path} has two steps of one number in rank {rank}; it is damaged"
+        )
     steps = steps[steps["watched"]]
     steps = steps.join(_engine_rows(bundle, steps))
     last_end = np.zeros(len(steps) + 1, np.int64)
