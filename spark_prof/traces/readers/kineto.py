@@ -7,6 +7,7 @@ operator and what it launched share `External id`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from spark_prof.traces.readers.kineto_frames import (
 )
 from spark_prof.traces.readers.kineto_launches import Launches, find_launches, operators_of
 from spark_prof.traces.readers.kineto_lost import what_is_lost
+from spark_prof.traces.readers.kineto_ranks import MERGED, by_rank
 from spark_prof.traces.readers.kineto_scopes import Calls, module_calls
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.scopes import NO_SCOPE
@@ -56,7 +58,7 @@ def read_kineto(path: Path) -> Trace:
 
 
 def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
-    """Reads a trace of vLLM, SGLang or any PyTorch program, as one process and one window.
+    """Reads a trace of vLLM, SGLang or any PyTorch program: each process as one window.
 
     Args:
         path: the file, plain, .gz or .zst.
@@ -65,13 +67,18 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
     Raises:
         CommandError: the file cannot be read or is not a whole Kineto trace.
     """
-    found = collect(path, names_module)
-    launches = find_launches(found)
-    process = Process(rank_of(found, path.name), process_facts(found, launches))
-    calls = module_calls(found, process.scopes, names_module)
-    window, by_operator = _window(found, launches, calls)
-    lost = what_is_lost(found, window.trace.gpu, launches, by_operator)
-    return Foreign("kineto", [process], iter([window]), lost)
+    whole = collect(path, names_module)
+    ranks = by_rank(whole)
+    processes, windows, lost = [], [], [MERGED] if len(ranks) > 1 else []
+    for number, (rank, found) in enumerate(ranks or [(rank_of(whole, path.name), whole)]):
+        launches = find_launches(found)
+        process = Process(rank, process_facts(found, launches))
+        calls = module_calls(found, process.scopes, names_module)
+        window, by_operator = _window(found, launches, calls)
+        processes.append(process)
+        windows.append(replace(window, process=number))
+        lost += what_is_lost(found, window.trace.gpu, launches, by_operator)
+    return Foreign("kineto", processes, iter(windows), lost)
 
 
 def _no_module(_: str) -> bool:

@@ -7,10 +7,14 @@ are most of a trace and are left out, but for the calls of modules.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
@@ -77,6 +81,13 @@ class Collected:
         self.annotations = Rows(self.names, self.threads)
         self.frames = Rows(self.names, self.threads)
         self.overhead = Rows(self.names, self.threads)
+
+    def taken(self, threads: npt.NDArray[np.bool_]) -> Collected:
+        """The events of the chosen threads, by their number."""
+        part = copy(self)
+        for kind in ("gpu", "api", "operators", "annotations", "frames", "overhead"):
+            setattr(part, kind, getattr(self, kind).of_threads(threads))
+        return part
 
     @property
     def dropped(self) -> int:

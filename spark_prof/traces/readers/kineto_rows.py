@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from copy import copy
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,16 @@ class Rows:
         self._columns.setdefault("start_ns", array("q")).frombytes(start.tobytes())
         self._columns.setdefault("end_ns", array("q")).frombytes((start + length).tobytes())
         self._more(events)
+
+    def of_threads(self, chosen: npt.NDArray[np.bool_]) -> Self:
+        """The rows of the chosen threads, by their number."""
+        taken = copy(self)
+        mine = np.append(chosen, False)[self.column("thread")]
+        taken._columns = {
+            name: array("q", self.column(name)[mine].tobytes()) for name in self._columns
+        }
+        taken.dropped = 0
+        return taken
 
     def _more(self, events: Sequence[Event]) -> None:
         """Appends the columns that only this kind has."""
