@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -108,15 +106,9 @@ def _write_trace(bundle: Bundle, selection: Selection, out: Path) -> None:
 def _write_folder(bundle: Bundle, selection: Selection, out: Path, kind: Format) -> None:
     """Writes a folder whole or not at all."""
     from spark_prof.exporters.table_folder import write_tables
+    from spark_prof.traces.staging import staged
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CommandError(f"{out} is there already; name a new folder")
-    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
-    try:
+    with staged(out) as staging:
         write_tables(bundle, selection, staging, kind.value)
-        staging.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        staging.rename(out)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -35,26 +33,14 @@ def merge(
         raise CommandError("give at least two folders to merge, each with other ranks of one run")
     from spark_prof.analyzers.ranks.shifts import untied, wanted_shifts
     from spark_prof.traces.merge import check_target, join_bundles, move_clocks, open_parts
+    from spark_prof.traces.staging import staged
 
     check_target(out)
     parts = open_parts(sources)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
-    try:
+    with staged(out) as staging:
         bundle = join_bundles(parts, staging)
         shifts, lost = wanted_shifts(bundle), untied(bundle)
         bundle = move_clocks(bundle, shifts, lost)
-        staging.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        staging.rename(out)
-    except OSError as error:
-        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     ranks = ", ".join(map(str, bundle.ranks))
     print(f"spark-prof: ranks {ranks} in {out}; next: spark-prof report {out}", file=sys.stderr)
     for process, shift in shifts.items():

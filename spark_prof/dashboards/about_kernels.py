@@ -27,7 +27,8 @@ def coverage(report: Report) -> Section:
     if placed.aligned:
         rows.append(("Aligned", share(placed.aligned), "as in another trace of the same model"))
     if placed.guessed:
-        rows.append(("Guessed", share(placed.guessed), "by what repeats, or by its time in the step: a guess"))
+        how = "by what repeats, or by its time in the step: a guess"
+        rows.append(("Guessed", share(placed.guessed), how))
     columns = (Column("Placed"), Column("Share of the time", "number"), Column("", "prose"))
     unplaced = (
         f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."

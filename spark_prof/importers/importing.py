@@ -7,8 +7,6 @@ they are looked for in what repeats.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_prof.errors import CommandError, one_line
+from spark_prof.errors import CommandError
 from spark_prof.importers.graph_steps import steps_by_graphs
 from spark_prof.importers.joining import (
     call_rows,
@@ -39,6 +37,7 @@ from spark_prof.traces.benchmarks.result import BenchmarkResult
 from spark_prof.traces.bundle import IMPORTED, SCHEMA, Bundle, Meta
 from spark_prof.traces.foreign import Foreign, Process, Window
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
+from spark_prof.traces.staging import staged
 from spark_prof.traces.table_files import TableFiles
 
 __all__ = ["Import", "write_import"]
@@ -76,26 +75,13 @@ def write_import(wanted: Import, out: Path) -> Bundle:
         CommandError: a trace is damaged or holds nothing, two are of one rank, or the bundle cannot
             be written.
     """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
-    try:
+    with staged(out) as staging:
         with TableFiles(staging) as tables, BehindTables(tables) as behind:
             writer = _Writer(wanted, behind)
             for foreign in wanted.traces:
                 writer.add(foreign)
             writer.finish()
         writer.meta(tables.rows).write(staging)
-        staging.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        staging.rename(out)
-    except OSError as error:
-        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return Bundle(out)
 
 
