@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 import psutil
 
-from spark_prof.datasets.views import PLACED, create_views
+from spark_prof.datasets.views import create_views
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
@@ -89,8 +89,8 @@ def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
         }
         with _one_line(), duckdb.connect(":memory:", config=settings) as database:
             _check(database, sql)
-            wanted = re.search(rf"\b{PLACED}\b", sql, re.IGNORECASE) is not None
-            create_views(database, bundles, folder / "tables", placed=wanted)
+            words = set(re.findall(r"\w+", sql.lower()))
+            create_views(database, bundles, folder / "tables", words)
             _lock(database, folder)
             # Only its names: every way of asking a relation for rows runs the query again.
             columns = database.sql(sql).columns

@@ -8,21 +8,18 @@ folder stands in a statement. Files that were written before a column came are a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_prof.analyzers.labels import LABELS, label_kernels
+from spark_prof.datasets.computed import COMPUTED
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES, Column, Table, empty_table
 
-__all__ = ["PLACED", "create_views"]
-
-PLACED = "placed"
-"""The view of the kernels with their labels, which takes time to make."""
+__all__ = ["create_views"]
 
 _FACTS = ("state", "created", "backend", "spark_prof")
 
@@ -31,16 +28,15 @@ def create_views(
     database: duckdb.DuckDBPyConnection,
     bundles: Mapping[str, Bundle],
     folder: Path,
-    *,
-    placed: bool,
+    wanted: Container[str],
 ) -> None:
-    """Creates a view a table with `bundle` and `rank` as its first columns, and `bundles`.
+    """Creates a view a table with `bundle` and `rank` first, the computed ones, and `bundles`.
 
     Args:
         database: an empty database.
         bundles: the bundles by name.
         folder: an empty folder, which must stay as long as the database.
-        placed: whether to fill the view `placed`; else it has no rows.
+        wanted: the computed views to fill; the others have no rows.
 
     Raises:
         CommandError: a bundle is damaged.
@@ -55,14 +51,14 @@ def create_views(
     for table in TABLES.values():
         variants = _link(table, list(bundles.values()), folder / table.name)
         _view(database, table.name, table.schema.names, variants)
-    place = folder / PLACED / "0"
-    labelled = pa.schema([*TABLES["kernels"].schema, *(pa.field(n, pa.string()) for n in LABELS)])
-    _write(_place(place, -1, -1), labelled.empty_table())
-    for number, bundle in enumerate(bundles.values() if placed else ()):
-        for rank in bundle.ranks:
-            kernels = pa.Table.from_pandas(label_kernels(bundle, rank), preserve_index=False)
-            _write(_place(place, number, rank), kernels)
-    _view(database, PLACED, labelled.names, {place: ()})
+    for view in COMPUTED:
+        place = folder / view.name / "0"
+        _write(_place(place, -1, -1), view.schema.empty_table())
+        for number, bundle in enumerate(bundles.values() if view.name in wanted else ()):
+            for rank in bundle.ranks:
+                rows = pa.Table.from_pandas(view.rows(bundle, rank), preserve_index=False)
+                _write(_place(place, number, rank), rows)
+        _view(database, view.name, view.schema.names, {place: ()})
 
 
 def _link(table: Table, bundles: Sequence[Bundle], folder: Path) -> dict[Path, Sequence[Column]]:
