@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, one_line
 from spark_prof.importers.graph_steps import steps_by_graphs
 from spark_prof.importers.joining import (
     call_rows,
@@ -151,7 +151,7 @@ class _Writer:
             backend=IMPORTED + ", ".join(dict.fromkeys(self._formats)),
             settings=settings,
             facts=self._facts,
-            lost=tuple(dict.fromkeys([*self._all_lost(), *self._lost])),
+            lost=tuple(dict.fromkeys(map(one_line, [*self._all_lost(), *self._lost]))),
             tables=rows,
         )
 
