@@ -97,7 +97,7 @@ def import_files(sources: Sequence[Path], out: Path, like: Path | None = None) -
             traces=_read(found.traces),
             results=[read_benchmark(path) for path in found.results],
             layers=layers,
-            lost=tuple(f"not imported: {line}" for line in found.passed_over),
+            lost=_not_imported(found.passed_over),
         )
         return write_import(wanted, out)
 
@@ -153,6 +153,7 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
 
 
 _MOST_FILES = 10_000
+_MOST_TOLD = 20
 
 
 def _files(folder: Path) -> list[Path]:
@@ -197,6 +198,14 @@ def _captures(paths: Sequence[Path]) -> dict[int | None, list[Capture]]:
     return found
 
 
+def _not_imported(lines: Sequence[str]) -> tuple[str, ...]:
+    """What was passed over; of many files the first ones."""
+    told = [f"not imported: {line}" for line in lines[:_MOST_TOLD]]
+    if len(lines) > _MOST_TOLD:
+        told.append(f"not imported: {len(lines) - _MOST_TOLD:,} other files")
+    return tuple(told)
+
+
 def _refuse(sources: Sequence[Path], found: _Found) -> None:
     names = ", ".join(map(str, sources))
     if found.results:
@@ -204,5 +213,6 @@ def _refuse(sources: Sequence[Path], found: _Found) -> None:
             f"{names} holds results of load generators but no trace; give the trace too, or look "
             "at a result with: spark-prof report RESULT"
         )
-    reasons = "; ".join(found.passed_over[:3])
+    # Each reason ends in what could be given instead, which the others need not repeat.
+    reasons = "; ".join(line.partition(": give")[0] for line in found.passed_over[:3])
     raise CommandError(f"{names} holds no trace" + (f" ({reasons})" if reasons else ""))
