@@ -70,7 +70,7 @@ def test_kinds_that_are_not_read_are_stepped_over(read: Read, version: int) -> N
 
 def test_the_columns_are_those_of_the_tables(read: Read) -> None:
     trace = read(block(kernel(2), records(RUNTIME, cbid=211), records(OVERHEAD)))
-    without = {"part", "step", "module", "layer"}
+    without = {"part", "step", "module", "layer", "placed_by"}
     assert set(trace.gpu) == set(TABLES["kernels"].schema.names) - without
     assert set(trace.launches) == set(TABLES["host"].schema.names)
     assert set(trace.overhead) == set(TABLES["overhead"].schema.names)

@@ -86,7 +86,7 @@ def test_a_range_and_a_mark_of_every_version(read: Read, version: int) -> None:
          "thread": THREAD},
     ]  # fmt: skip
     assert trace.lost == ()
-    assert {*trace.markers, "step"} == set(TABLES["markers"].schema.names)
+    assert {*trace.markers, "step", "nested"} == set(TABLES["markers"].schema.names)
 
 
 def test_ranges_inside_each_other_and_across_threads(read: Read) -> None:
