@@ -123,7 +123,9 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
     except CommandError as error:
         if named:
             raise
-        found.passed_over.append(str(error).replace(f"{path} ", f"{path.name} ", 1))
+        # What could be given instead goes without saying here.
+        reason = str(error).replace(f"{path} ", f"{path.name} ", 1).partition(": give a")[0]
+        found.passed_over.append(reason)
         return
     if kind == BENCHMARK:
         found.results.append(path)
@@ -213,6 +215,5 @@ def _refuse(sources: Sequence[Path], found: _Found) -> None:
             f"{names} holds results of load generators but no trace; give the trace too, or look "
             "at a result with: spark-prof report RESULT"
         )
-    # Each reason ends in what could be given instead, which the others need not repeat.
-    reasons = "; ".join(line.partition(": give")[0] for line in found.passed_over[:3])
+    reasons = "; ".join(found.passed_over[:3])
     raise CommandError(f"{names} holds no trace" + (f" ({reasons})" if reasons else ""))
