@@ -1,0 +1,197 @@
+"""One damaged file through import, analysis and drawing, watched for time, memory and litter."""
+
+from __future__ import annotations
+
+import csv
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from types import FrameType
+
+from spark_prof.analyzers.clients.summary import with_clients
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.summary import summarize
+from spark_prof.errors import CommandError
+from spark_prof.importers.sources import import_files
+from spark_prof.traces.assemble import open_bundle
+from spark_prof.traces.benchmarks.read import read_benchmark
+from spark_prof.traces.bundle import Bundle
+from tests.fuzz import checks
+from tests.fuzz.fixtures import DATA, PIECES, RESULT, TRACE, Fixture
+from tests.fuzz.mutations import mutate
+
+__all__ = ["MOST_BYTES", "MOST_SECONDS", "Case", "Outcome", "limit_memory", "run"]
+
+MOST_SECONDS = 60
+"""A case that takes longer hangs; a sound one takes a tenth of a second."""
+
+MOST_BYTES = 500 << 20
+"""A case may need so much memory; the files are below 2 MiB."""
+
+_FORMATS = ("text", "md", "json", "text", "json", "md", "json", "md", "html")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fixture and the number from which its damage is drawn."""
+
+    fixture: Fixture
+    number: int
+
+    @property
+    def again(self) -> str:
+        """The command that runs this case alone."""
+        return f"python -m tests.fuzz --case {self.fixture.name}:{self.number}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case.
+
+    Attributes:
+        refused: the error line; empty where the file was read.
+        failure: what must not have happened; empty where all was well.
+        peak: bytes of memory that the case took at most, above what was there before.
+        seconds: how long it took.
+    """
+
+    case: str
+    refused: str
+    failure: str
+    peak: int
+    seconds: float
+
+
+class _HangsError(BaseException):
+    """The case took too long; no handler of Exception may take it."""
+
+
+def limit_memory(more: int) -> None:
+    """Lets this process have so many bytes of address space more; beyond it is a MemoryError."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    most = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def run(case: Case, folder: Path) -> Outcome:
+    """Runs one case below an existing folder, which is left as it was."""
+    chance = Random(f"{case.fixture.name}:{case.number}")
+    place = Path(tempfile.mkdtemp(dir=folder))
+    done, refused, failure = "", "", ""
+    before, began = 0, time.monotonic()
+    try:
+        source = _copy(case.fixture, place / "source")
+        done = mutate(chance.choice(sorted(p for p in source.rglob("*") if p.is_file())), chance)
+        if case.fixture.path.is_file():
+            source = next(source.iterdir())
+        before, began = _resident(reset=True), time.monotonic()
+        with _watched(place), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            try:
+                _use(case.fixture, source, place, chance)
+            except CommandError as error:
+                refused = str(error)
+                checks.check_line(refused, source, place)
+    except (Exception, _HangsError):
+        failure = traceback.format_exc(limit=-12)
+    peak, seconds = _resident(reset=False) - before, time.monotonic() - began
+    if not failure and peak > MOST_BYTES:
+        failure = f"{peak >> 20} MiB of memory"
+    if failure:
+        failure = f"{case.again}\n({done})\n{failure}"
+    shutil.rmtree(place)
+    return Outcome(f"{case.fixture.name}:{case.number}", refused, failure, peak, seconds)
+
+
+def _use(fixture: Fixture, source: Path, place: Path, chance: Random) -> None:
+    if fixture.kind == RESULT:
+        bundle, report = _recording()
+        with_result = with_clients(report, bundle, None, [read_benchmark(source)])
+        checks.check_report(with_result, chance.choice(_FORMATS))
+        return
+    bundle = _import(source, place) if fixture.kind == TRACE else open_bundle(source)
+    if fixture.kind in (TRACE, PIECES):
+        for line in bundle.meta.lost:
+            checks.check_line(line, source, place)
+    checks.check_report(summarize(bundle), chance.choice(_FORMATS))
+    _export(bundle, place, chance)
+
+
+@cache
+def _recording() -> tuple[Bundle, Report]:
+    """The recording that results of load generators are compared with."""
+    bundle = open_bundle(DATA / "benchmarks" / "vllm-serve-bundle")
+    return bundle, summarize(bundle)
+
+
+def _export(bundle: Bundle, place: Path, chance: Random) -> None:
+    kind = chance.randrange(12)
+    if kind == 0:
+        checks.check_perfetto(bundle)
+    elif kind == 1:
+        csv.field_size_limit(1 << 30)
+        checks.check_csv(bundle, place / "csv")
+
+
+def _import(source: Path, place: Path) -> Bundle:
+    """Imports a trace; whatever comes of it, nothing but the bundle may be left."""
+    out = place / "out" / "bundle"
+    try:
+        return import_files([source], out)
+    except CommandError:
+        assert not list(out.parent.glob("*")), "a half-written bundle is left"
+        raise
+    finally:
+        left = list((place / "temporary").iterdir())
+        assert not left, f"temporary files are left: {left}"
+        assert {p.name for p in out.parent.glob("*")} <= {"bundle"}, "files beside the bundle"
+
+
+def _copy(fixture: Fixture, target: Path) -> Path:
+    if fixture.path.is_dir():
+        return Path(shutil.copytree(fixture.path, target))
+    target.mkdir()
+    shutil.copyfile(fixture.path, target / fixture.path.name)
+    return target
+
+
+@contextmanager
+def _watched(place: Path) -> Iterator[None]:
+    """Temporary files come below `place`, and what takes too long is stopped."""
+
+    def stop(_: int, frame: FrameType | None) -> None:
+        raise _HangsError
+
+    temporary, earlier = place / "temporary", tempfile.tempdir
+    temporary.mkdir()
+    tempfile.tempdir = str(temporary)
+    handler = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(MOST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        tempfile.tempdir = earlier
+
+
+def _resident(*, reset: bool) -> int:
+    """The most memory since the last reset, in bytes; 0 on systems that do not tell."""
+    if sys.platform != "linux":
+        return 0
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10
