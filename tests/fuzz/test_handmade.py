@@ -1,0 +1,226 @@
+"""Files made to hurt: bombs, sizes that lie, names that lead out, nesting without end."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fuzz.command_line import Finished, spark_prof
+from tests.fuzz.fixtures import DATA
+from tests.fuzz.hostile import TEXTS
+from tests.nsys_files import Export
+from tests.support import Recorded, eager_decode
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as on Linux")
+
+GIB = 1 << 30
+
+
+def deflated_zeros(size: int, begin: bytes = b"") -> bytes:
+    """A gzip stream of so many zeros after a beginning; its check sum is not theirs."""
+    packer = zlib.compressobj(9, wbits=31)
+    head = packer.compress(begin) + packer.flush(zlib.Z_FULL_FLUSH)
+    # After a full flush the next block stands for itself, and so may be repeated.
+    block = packer.compress(bytes(1 << 24)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return head + block * (size >> 24) + packer.flush()
+
+
+def zip_that_says(size: int) -> bytes:
+    """A zip whose headers declare a member of that size."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("trace.json", b'{"traceEvents": []}')
+    data = bytearray(buffer.getvalue())
+    entry = data.index(b"PK\1\2")
+    struct.pack_into("<II", data, entry + 20, 0xFFFFFFFF, 0xFFFFFFFF)
+    extra = struct.pack("<HHQQ", 1, 16, size, size)
+    name = struct.unpack_from("<H", data, entry + 28)[0]
+    struct.pack_into("<H", data, entry + 30, len(extra))
+    at = entry + 46 + name
+    data[at:at] = extra
+    end = data.index(b"PK\5\6")
+    struct.pack_into("<I", data, end + 12, end - entry)
+    return bytes(data)
+
+
+def tar_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for info, content in members:
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+def zip_of(*names: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"{}")
+    return buffer.getvalue()
+
+
+def tar_that_says(size: int) -> bytes:
+    info = tarfile.TarInfo("trace.json")
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT) + b"{}" + bytes(510)
+
+
+def events(*more: object) -> bytes:
+    return json.dumps({"schemaVersion": 1, "traceEvents": [*more]}).encode()
+
+
+HURTFUL: dict[str, Callable[[], bytes]] = {
+    "10 GiB of zeros": lambda: deflated_zeros(10 * GIB),
+    "10 GiB of zeros in an event": lambda: deflated_zeros(
+        10 * GIB, b'{"schemaVersion": 1, "traceEvents": [{"name": "'
+    ),
+    "a bomb in a bomb": lambda: gzip.compress(deflated_zeros(GIB)),
+    "a zip of 100 GB by its header": lambda: zip_that_says(100 * 10**9),
+    "a tar of 100 GB by its header": lambda: tar_that_says(100 * 10**9),
+    "a tar of less than nothing": lambda: tar_that_says(-5),
+    "a zip that leads out": lambda: zip_of("../../escaped.json"),
+    "a zip with a root": lambda: zip_of("/escaped.json"),
+    "a zip with a drive": lambda: zip_of("C:\\escaped.json"),
+    "a zip with a name twice": lambda: zip_of("a.json", "A.JSON"),
+    "a tar that leads out": lambda: tar_of((member("a/../../escaped.json"), b"{}")),
+    "a tar with a root": lambda: tar_of((member("/tmp/escaped.json"), b"{}")),
+    "a tar with a link": lambda: tar_of((member("a", tarfile.SYMTYPE, "/etc/passwd"), b"")),
+    "a tar with a hard link": lambda: tar_of((member("a", tarfile.LNKTYPE, "/etc/passwd"), b"")),
+    "a tar with a device": lambda: tar_of((member("a", tarfile.CHRTYPE), b"")),
+    "a tar with a pipe": lambda: tar_of((member("a", tarfile.FIFOTYPE), b"")),
+    "a tar with a name twice": lambda: tar_of((member("a"), b"{}"), (member("a"), b"{}")),
+    "a hundred thousand brackets": lambda: b'{"traceEvents": ' + b"[" * 100_000,
+    "nested arguments": lambda: events().replace(
+        b"[]", b'[{"ph":"X","args":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}]"
+    ),
+    "nested calls of Proton": lambda: (
+        b'[{"frame":{"name":"R"},"metrics":{},"children":['
+        + b'{"frame":{"name":"k"},"metrics":{},"children":[' * 100_000
+        + b"]}" * 100_001 + b"]"
+    ),
+    "no rows": lambda: events(),
+    "only a magic number": lambda: b"SQLite format 3\0",
+    "a report without a head": lambda: b"NVIDIA Tegra Profiler Report ",
+    "a Parquet table": lambda: b"PAR1" + b"\xff" * 64 + b"PAR1",
+    "an npy file": lambda: b"\x93NUMPY\1\0v\0{'descr': '<i8', 'fortran_order': False",
+    "a CSV that never ends its quote": lambda: (
+        b'Time (%),Total Time (ns),Instances,Name\n1,2,3,"' + b"x" * (8 << 20)
+    ),
+    "a CSV of a million columns": lambda: (
+        b"Total Time (ns),Instances,Name" + b",x" * 1_000_000 + b"\n1,1,k\n"
+    ),
+    "nothing": lambda: b"",
+    "UTF-16": lambda: '{"traceEvents": []}'.encode("utf-16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HURTFUL)
+def test_one_line_and_nothing_left(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "in" / "trace.json.gz"
+    path.parent.mkdir()
+    path.write_bytes(HURTFUL[what]())
+    done = spark_prof("import", path, "-o", tmp_path / "out" / "bundle")
+    done.assert_refused()
+    assert not list((tmp_path / "out").glob("*"))
+    assert not list(tmp_path.rglob("escaped*"))
+    assert not Path("/tmp/escaped.json").exists()
+
+
+def hostile_kineto() -> bytes:
+    """A trace in which every name, category and argument is hostile."""
+    found: list[Any] = []
+    for number, text in enumerate(TEXTS):
+        times = {"ts": 10.0 * number, "dur": 5.0, "pid": 1, "tid": 1}
+        launch = {"correlation": number, text: text}
+        found += [
+            {"ph": "X", "cat": "user_annotation", "name": text, **times, "args": {}},
+            {"ph": "X", "cat": "python_function", "name": f"nn.Module: {text}_0", **times},
+            {"ph": "X", "cat": "cuda_runtime", "name": text, **times, "args": launch},
+            {"ph": "X", "cat": "kernel", "name": text, **times,
+             "args": {"correlation": number, "device": 0, "stream": 7}},
+        ]  # fmt: skip
+    value = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": TEXTS[0]}],
+             "traceEvents": found, "baseTimeNanoseconds": 10**18}  # fmt: skip
+    return json.dumps(value).encode()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostile") / "\x1b]0;x\x07<b>.json"
+    path.write_bytes(hostile_kineto())
+    return path
+
+
+def shown_by(*arguments: object) -> Finished:
+    done = spark_prof(*arguments)
+    done.assert_sound()
+    assert done.code == 0, done.errors
+    return done
+
+
+def test_hostile_names_on_a_terminal(hostile: Path, tmp_path: Path) -> None:
+    for arguments in (("report", hostile), ("import", hostile, "-o", tmp_path / "b")):
+        done = shown_by(*arguments)
+        bad = {c for c in done.output + done.errors if not c.isprintable() and c != "\n"}
+        assert not bad
+
+
+@pytest.mark.parametrize("ending", ["html", "md", "json"])
+def test_hostile_names_in_files(hostile: Path, tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"report.{ending}"
+    shown_by("report", hostile, "-o", out)
+    text = out.read_text(encoding="utf-8")
+    if ending == "json":
+        assert json.loads(text)["kernels"]
+    else:
+        outside = text.replace("`", "\n") if ending == "html" else "".join(text.split("`")[::2])
+        assert "<fuzzed" not in outside
+
+
+def test_numbers_that_are_cyclic_in_an_export(tmp_path: Path) -> None:
+    export = Export()
+    for node, original in ((1, 2), (2, 3), (3, 1), (4, 4)):
+        export.node(node, node, original)
+        export.launch(100 * node, node, "cudaGraphLaunch")
+        export.kernel("k", 100 * node + 1, 100 * node + 9, node, node=node)
+    path = export.write(tmp_path / "cyclic.sqlite")
+    assert "k" in shown_by("report", path).output
+
+
+def test_an_array_that_declares_100_gb(tmp_path: Path) -> None:
+    pieces = Recorded({0: [eager_decode()]}).write(tmp_path / "run")
+    head = "{'descr': '<i8', 'fortran_order': False, 'shape': (12500000000,), }".ljust(117) + "\n"
+    array = np.lib.format.magic(1, 0) + struct.pack("<H", len(head)) + head.encode()
+    (pieces / "rank0.00001.steps.npy").write_bytes(array)
+    done = shown_by("salvage", tmp_path / "run")
+    assert "rank0.00001.steps.npy is missing or damaged" in done.output + done.errors
+
+
+def test_damaged_bundles_are_refused(tmp_path: Path) -> None:
+    source = DATA / "benchmarks" / "vllm-serve-bundle"
+    for name in ("meta.json", "kernels-rank0.parquet", "steps-rank0.parquet"):
+        folder = tmp_path / name
+        folder.mkdir()
+        for path in source.iterdir():
+            data = path.read_bytes()
+            (folder / path.name).write_bytes(data[: len(data) // 2] if path.name == name else data)
+        spark_prof("report", folder).assert_refused()
