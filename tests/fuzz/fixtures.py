@@ -30,9 +30,9 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 TRACE, BUNDLE, PIECES, RESULT = "trace", "bundle", "pieces", "result"
 
-_GPU_EVENTS = 40
-_MOST_EVENTS = 500
-_ROWS = 150
+_GPU_EVENTS = 24
+_MOST_EVENTS = 250
+_ROWS = 80
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _repeat(table: pa.Table, number: int, chance: Random) -> pa.Table:
 def _shuffle(table: pa.Table, number: int, chance: Random) -> pa.Table:
     order = list(range(table.num_rows))
     chance.shuffle(order)
-    return table.take(order[: chance.choice((1, len(order), len(order)))])
+    return table.take(pa.array(order[: chance.choice((1, len(order), len(order)))], pa.int64()))
 
 
 def _empty(table: pa.Table, number: int, chance: Random) -> pa.Table:
