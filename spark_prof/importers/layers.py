@@ -56,6 +56,9 @@ class Layers:
     references: dict[int | None, Reference] = field(default_factory=dict)
     captures: dict[int | None, list[Capture]] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.references or self.captures)
+
     def place(self, kernels: pd.DataFrame, rank: int, steps: Steps, modules: Modules) -> Placed:
         """Places the kernels of a whole process that have no layer yet.
 

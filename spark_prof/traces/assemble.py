@@ -10,12 +10,11 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, OtherSchemaError
+from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, OtherSchemaError, own_version
 from spark_prof.traces.piece_files import json_files, piece_numbers, processes
 from spark_prof.traces.piece_tables import PieceTables
 from spark_prof.traces.pieces import RECORDING_FILE, pieces_folder
@@ -151,7 +150,7 @@ def _meta(
     recording = next(json_files(pieces, RECORDING_FILE), {})
     return Meta(
         schema=SCHEMA,
-        spark_prof=_version(),
+        spark_prof=own_version(),
         state=state,
         command=tuple(recording.get("command", ())),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -186,10 +185,3 @@ def _backend(recording: dict[str, Any], facts: Iterable[dict[str, Any]]) -> str:
 
 def _without_rows(fact: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fact.items() if key not in ("modules", "layers")}
-
-
-def _version() -> str:
-    try:
-        return version("spark-prof")
-    except PackageNotFoundError:
-        return "unknown"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = [
     "Meta",
     "OtherSchemaError",
     "is_table_file",
+    "own_version",
     "table_file",
 ]
 
@@ -126,6 +128,14 @@ class Meta:
             raise TypeError("facts holds something that is no object")
         known = {item.name: value[item.name] for item in fields(cls)}
         return cls(**(known | {"command": tuple(value["command"]), "lost": tuple(value["lost"])}))
+
+
+def own_version() -> str:
+    """The version of the spark-prof that is running."""
+    try:
+        return version("spark-prof")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def table_file(table: str, rank: int) -> str:

@@ -5,6 +5,7 @@ import pytest
 from spark_prof.analyzers.summary import summarize
 from spark_prof.errors import CommandError
 from spark_prof.importers.importing import Import, write_import
+from spark_prof.traces.foreign import Process
 from spark_prof.traces.scopes import Scopes
 from tests.importers.traces import foreign, window
 
@@ -52,6 +53,16 @@ def test_many_windows_without_steps_are_one_step_that_ends_with_the_last(tmp_pat
     assert (steps["start_ns"].tolist(), steps["end_ns"].tolist()) == ([100], [309])
     assert bundle.frame("kernels", 0)["step"].tolist() == [0, 0, 0]
     assert any("whole trace" in line for line in bundle.meta.lost)
+
+
+def test_two_windows_of_one_process_are_no_whole_even_where_another_has_none(tmp_path):
+    parts = [window([("k", t, t + 5, t + 9, -1, t)], [(STEP, t - 1, t + 1)]) for t in (100, 200)]
+    trace = foreign(parts)
+    trace.processes.append(Process(1, {}))
+    bundle = write_import(Import("t", [trace]), tmp_path / "b")
+    assert bundle.ranks == (0,)
+    assert bundle.frame("kernels", 0)["step"].tolist() == [0, 1]
+    assert bundle.frame("modules", 0)["module"].is_unique
 
 
 def test_ranks_that_the_traces_do_not_tell_are_counted(tmp_path):
