@@ -31,7 +31,7 @@ class ModuleName:
 
 @dataclass(frozen=True)
 class NameRule:
-    """Names that match begin with what names a module: groups `path`, or `type` and `number`."""
+    """Names that match name a module: groups `path`, `layer`, or `type` and `number`."""
 
     writer: str
     pattern: str
@@ -90,6 +90,15 @@ RULES: tuple[NameRule, ...] = (
         ),
     ),
     NameRule(
+        "a range a layer, as SGLang's and TensorRT-LLM's scripts set them",
+        r"(?i:(?:decoder|encoder|transformer)?[_ ]?(?:layer|block))[_ .:#]?(?P<layer>\d{1,4})",
+        (
+            ("layer_0", ModuleName("layers.0")),
+            ("Decoder layer 12", ModuleName("layers.12")),
+            ("block.3", ModuleName("layers.3")),
+        ),
+    ),
+    NameRule(
         "Megatron's and others' NVTX ranges by path",
         rf"(?P<path>{_LAYER_PATH})(?:\.forward)?",
         (
@@ -99,6 +108,9 @@ RULES: tuple[NameRule, ...] = (
         ),
     ),
 )
+
+_LAYER_ONLY = "layers.{}"
+"""The path of a range that says only in which layer it is."""
 
 _COMPILED = tuple(re.compile(rule.pattern, re.DOTALL) for rule in RULES)
 _LONGEST = 4096
@@ -118,5 +130,6 @@ def module_name(name: str) -> ModuleName | None:
         if match:
             found = match.groupdict()
             number = int(found["number"]) if found.get("number") else -1
-            return ModuleName(found.get("path") or "", found.get("type") or "", number)
+            layer = _LAYER_ONLY.format(int(found["layer"])) if found.get("layer") else ""
+            return ModuleName(found.get("path") or layer, found.get("type") or "", number)
     return None

@@ -85,7 +85,7 @@ RULES: tuple[StepRule, ...] = (
         (
             ("step[DECODE bs=64]", Batch("decode", 0, 0, 64, 64)),
             ("step[EXTEND bs=2 toks=512]", Batch("prefill", 2, 512)),
-            ("step[MIXED bs=2 toks=512]", Batch("mixed", 0, 0, 2, 512)),
+            ("step[MIXED bs=2]", Batch("mixed")),
             ("step[IDLE]", None),
         ),
         runs_on=True,
@@ -94,6 +94,20 @@ RULES: tuple[StepRule, ...] = (
             "PREFILL": "prefill", "MIXED": "mixed", "DRAFT_EXTEND": "unknown", "SPLIT_PREFILL":
             "prefill", "IDLE": "",
         },
+    ),
+    StepRule(
+        "TensorRT-LLM",
+        r"\[Executor\] _forward_step(?: \d+)?: (?P<prefill_requests>\d+) ctx reqs, "
+        r"(?:(?P<prefill_tokens>\d+) ctx tokens, )?(?P<decode_requests>\d+) gen reqs",
+        (
+            (
+                "[Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs",
+                Batch("decode", 0, 0, 32, 32),
+            ),
+            ("[Executor] _forward_step 7: 1 ctx reqs, 2 gen reqs", Batch("mixed", 1, 0, 2, 2)),
+            ("[Executor] _forward_step: 1 ctx reqs, 0 gen reqs", Batch("prefill", 1)),
+        ),
+        runs_on=True,
     ),
     StepRule(
         "PyTorch",
@@ -145,7 +159,7 @@ def batch_of(name: str, rule: int) -> Batch | None:
     prefill, decode = number["prefill_requests"], number["decode_requests"]
     if not prefill and not decode:
         return None
-    tokens = number["prefill_tokens"], number["decode_tokens"]
+    tokens = number.get("prefill_tokens", 0), number.get("decode_tokens", decode)
     # The name counts a request's whole context, this step's tokens included.
     context = number.get("prefill_context", 0) + number.get("decode_context", 0)
     phase = "mixed" if prefill and decode else "prefill" if prefill else "decode"
@@ -160,6 +174,6 @@ def _of_mode(mode: str, number: Mapping[str, int], modes: Mapping[str, str]) -> 
         return None
     if phase == "prefill":
         return Batch(phase, requests, number.get("tokens", 0))
-    if phase == "unknown":
-        return Batch(phase)
-    return Batch(phase, 0, 0, requests, number.get("tokens", requests))
+    if phase == "decode":
+        return Batch(phase, 0, 0, requests, number.get("tokens", requests))
+    return Batch(phase)
