@@ -161,7 +161,8 @@ class Control:
         stop = (recording.process.folder / STOP_FILE).exists()
         if stop:
             recording.request_stop()
-        if (stop or recording.wants_flush) and recording.idle and self._signals:
+        due = stop or recording.wants_flush or recording.rests
+        if due and recording.idle and self._signals:
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
 
     def _tend_engine(self, engine: EngineRecording) -> None:
@@ -175,10 +176,9 @@ class Control:
             engine.flush_when_quiet()
 
     def _on_signal(self, *_: object) -> None:
-        """Ends the recordings that wait for a step, in the main thread and between two steps."""
+        """Ends or flushes the recordings that wait for a step, in the thread of the steps."""
         for recording in list(self.recordings):
-            if recording.idle:
-                self._fence.call("signal", recording.finish)
+            self._fence.call("signal", recording.settle)
 
     def _take_request(self, registry: Path) -> None:
         path = registry / request_name(os.getpid())

@@ -36,6 +36,10 @@ _VITAL = frozenset({"begin_step", "end_step", "stop", "flush"})
 """Hooks without which a recording would grow or go on: when one fails, the recording ends."""
 
 
+_REST_SECONDS = 1.0
+"""An engine without a step for so long has nothing to do."""
+
+
 class WorkerRecording:
     """One recording in one worker.
 
@@ -72,6 +76,7 @@ class WorkerRecording:
         self._open: tuple[Batch, int, bool] | None = None
         self._steps: list[tuple[int, ...]] = []
         self._number = self._piece = 0
+        self._latest = time.monotonic()
         self._undo: list[Callable[[], None]] = []
 
     @property
@@ -99,6 +104,15 @@ class WorkerRecording:
         """Whether the recording has ended but its last piece is still in memory."""
         return self._window.closed and bool(self._undo)
 
+    @property
+    def rests(self) -> bool:
+        """Whether steps wait in memory while the engine has nothing to do.
+
+        vLLM kills its processes when it is told to end, so that what waits would be lost.
+        """
+        quiet = time.monotonic() - self._latest > _REST_SECONDS
+        return quiet and self.idle and bool(self._steps) and not self._window.closed
+
     def install(self) -> None:
         """Wraps the worker's methods; everything else waits until the model is loaded."""
         self._wrap("compile_or_warm_up_model", self._around_loading)
@@ -109,6 +123,13 @@ class WorkerRecording:
     def request_stop(self) -> None:
         """Asks to end after the running step; callable from any thread."""
         self._stop = True
+
+    def settle(self) -> None:
+        """Ends the recording if it is to end, else writes what waits; callable between two steps."""
+        if self.idle and (self._stop or self.wants_flush):
+            self.finish()
+        elif self.rests:
+            self._fence.call("flush", self._flush)
 
     def abandon(self) -> None:
         """Ends the recording when the process ends, even inside a step; that step is lost."""
@@ -225,6 +246,7 @@ class WorkerRecording:
             self._marker.add(code, time.time_ns() if now is None else now)
 
     def _end_step(self) -> None:
+        self._latest = time.monotonic()  # first: from here on it looks idle
         if self._open is None:
             return
         (batch, start, watched), self._open = self._open, None

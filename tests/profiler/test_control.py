@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from spark_prof.profiler import control as module
+from spark_prof.profiler import worker as worker_module
 from spark_prof.profiler.control import (
     STOP_FILE,
     Control,
@@ -219,6 +220,29 @@ def test_a_request_to_another_process_is_left_alone(control: Control, tmp_path: 
     time.sleep(0.05)
     assert other.exists()
     assert control.recordings == []
+
+
+def test_an_engine_that_rests_is_flushed_in_the_main_thread_and_goes_on(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_REST_SECONDS", 0.05)
+    worker = Worker()
+    control.add_worker(worker, settings(tmp_path))
+    (recording,) = control.recordings
+    threads: list[threading.Thread] = []
+    write = recording.process.write
+    monkeypatch.setattr(
+        recording.process,
+        "write",
+        lambda *a: (threads.append(threading.current_thread()), write(*a)),
+    )
+    pieces = pieces_folder(tmp_path / "b")
+    for piece in range(2):
+        run(worker, prefill())
+        wait((pieces / f"rank0.{piece:05}.steps.npy").exists)
+    assert set(threads) == {threading.main_thread()}
+    assert control.recordings == [recording]
+    recording.finish()
 
 
 def test_a_stop_file_ends_an_idle_recording_in_the_main_thread(

@@ -133,6 +133,37 @@ def test_a_stop_ends_after_the_running_step(record: Record, pieces: Path) -> Non
     assert steps(pieces) == [[0, 1]]
 
 
+def test_an_engine_that_rests_leaves_nothing_in_memory(
+    record: Record, pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_REST_SECONDS", 0.0)
+    worker = Worker()
+    recording = record(worker)
+    recording.settle()
+    assert (recording.rests, steps(pieces)) == (False, [])
+    for number in range(2):
+        run(worker, BATCHES[number])
+    assert recording.rests
+    recording.settle()
+    assert (recording.rests, steps(pieces)) == (False, [[0, 1]])
+    run(worker, BATCHES[2])
+    recording.finish()
+    assert steps(pieces) == [[0, 1], [2]]
+    recording.settle()
+    assert steps(pieces) == [[0, 1], [2]]
+
+
+def test_an_engine_between_two_steps_does_not_rest(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    recording = record(worker)
+    run(worker, BATCHES[0])
+    recording.settle()
+    assert (recording.rests, steps(pieces)) == (False, [])
+    recording.request_stop()
+    recording.settle()
+    assert steps(pieces) == [[0]]
+
+
 @pytest.mark.parametrize(
     ("settings", "wanted"), [({"warmup_steps": 6}, [[0, 1]]), ({"decode_only": True}, 7)]
 )
