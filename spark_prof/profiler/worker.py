@@ -125,7 +125,7 @@ class WorkerRecording:
         self._stop = True
 
     def settle(self) -> None:
-        """Ends the recording if it is to end, else writes what waits; callable between two steps."""
+        """Ends the recording if it is to end, else writes what waits, between two steps."""
         if self.idle and (self._stop or self.wants_flush):
             self.finish()
         elif self.rests:

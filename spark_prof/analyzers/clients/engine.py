@@ -6,12 +6,19 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 __all__ = ["EngineSide", "engine_side"]
 
 _ALIKE = 1.5
 """Prompts whose lengths differ by no more than this factor are about as long."""
+
+_STALL = 20
+"""So many times the median is no step's usual work."""
+
+_FEW = 4
+"""Fewer steps have no median to speak of."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,8 @@ class EngineSide:
         step_us: time of a step as a decoding request meets it.
         prefill_us: time of the steps that read a prompt, all of them where it takes several.
         tokens: how many all steps generated.
+        stalls_us: the steps that are left out because they took many times as long as their like:
+            the first use of a kernel compiles it.
     """
 
     steps: int
@@ -31,6 +40,7 @@ class EngineSide:
     step_us: float | None
     prefill_us: float | None
     tokens: float | None
+    stalls_us: tuple[float, ...] = ()
 
 
 def engine_side(
@@ -44,21 +54,37 @@ def engine_side(
         same_requests: whether the steps worked for these very prompts, so that one that is longer
             than what a step reads was read in several.
     """
+    output = steps["output_tokens"]
+    tokens = float(output.sum()) if len(steps) and output.notna().all() else None
+    # One such step outweighs hundreds, and a client may meet it before its first token.
+    stalls = _stalls(steps)
+    stalled, steps = steps[stalls], steps[~stalls]
     # A step counts once for each request that decodes in it, as each has a client that waits.
     decoding = steps[steps["decode_requests"] > 0]
     weights = decoding["decode_requests"].to_numpy(np.float64)
-    output = steps["output_tokens"]
     each = decoding["output_tokens"] / decoding["output_requests"].replace(0, np.nan)
     time = float((weights * decoding["step_us"]).sum())
     # Without the scheduler's record every decoding request is taken to get one token.
-    tokens = float((weights * each.fillna(1.0)).sum())
+    given = float((weights * each.fillna(1.0)).sum())
     return EngineSide(
         steps=len(decoding),
-        token_us=time / tokens if tokens else None,
+        token_us=time / given if given else None,
         step_us=time / float(weights.sum()) if len(decoding) else None,
         prefill_us=_prefill(steps[steps["prefill_requests"] > 0], prompt_tokens, same_requests),
-        tokens=float(output.sum()) if len(steps) and output.notna().all() else None,
+        tokens=tokens,
+        stalls_us=tuple(stalled["step_us"]),
     )
+
+
+def _stalls(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """The steps that took many times the median of those that read prompts, or do not."""
+    stalls = np.zeros(len(steps), bool)
+    reads = (steps["prefill_requests"] > 0).to_numpy()
+    time = steps["step_us"].to_numpy(np.float64)
+    for kind in (reads, ~reads):
+        if kind.sum() >= _FEW:
+            stalls |= kind & (time > _STALL * np.median(time[kind]))
+    return stalls
 
 
 def _prefill(steps: pd.DataFrame, prompt_tokens: float | None, same: bool) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spark_prof.analyzers.clients.model import ClientRow, Comparison
 from spark_prof.analyzers.clients.window import InWindow
 
@@ -15,6 +17,7 @@ __all__ = [
     "other_batch",
     "same_load",
     "same_time",
+    "stalls",
     "unknown_batch",
     "verdict",
     "watching",
@@ -118,6 +121,17 @@ def watching(ratio: float, token_us: float) -> str:
     return (
         f"Watching made these steps {ratio:.3f} times as long; without it a token would have "
         f"taken {token_us / ratio / 1e3:,.2f} ms."
+    )
+
+
+def stalls(times_us: Sequence[float]) -> str:
+    """What is left out of the engine's side; empty if nothing is."""
+    if not times_us:
+        return ""
+    steps = "1 step" if len(times_us) == 1 else f"{len(times_us)} steps"
+    return (
+        f"Left out of the engine's side: {steps} of up to {max(times_us) / 1e3:,.0f} ms, many "
+        "times the usual, which a client may meet as time to a first token."
     )
 
 

@@ -131,6 +131,7 @@ def _by_window(
     said = [
         remarks.same_time(run.duration_s, (end - begin) / 1e9, seen),
         remarks.same_load(seen, engine.tokens),
+        remarks.stalls(engine.stalls_us),
     ]
     return _with(client_row(run), "window", compared, engine.steps, said, seen.requests)
 
@@ -161,7 +162,7 @@ def _by_steps(
         for quantity, client, mean in pairs
         if client.typical and mean
     ]
-    said = [reason, remarks.alike(wanted, low)]
+    said = [reason, remarks.alike(wanted, low), remarks.stalls(engine.stalls_us)]
     cost = next((row for row in overhead if row.batch_size == (wanted or low)), None)
     if cost is not None and engine.token_us:
         said.append(remarks.watching(cost.ratio, engine.token_us))

@@ -108,3 +108,18 @@ def test_steps_of_other_prompts_tell_only_about_alike_ones(
 def test_no_step_says_nothing() -> None:
     nothing = EngineSide(0, None, None, None, None)
     assert engine_side(steps(), 100.0, same_requests=True) == nothing
+
+
+def test_a_step_of_many_times_the_usual_is_no_step_s_work() -> None:
+    usual = [(10, 4, 0, 0, 4, 4)] * 20
+    found = engine_side(steps(*usual, (190, 4, 0, 0, 4, 4)), None, same_requests=True)
+    assert (found.steps, found.stalls_us) == (21, ())
+    found = engine_side(steps(*usual, (900, 4, 0, 0, 4, 4)), None, same_requests=True)
+    assert (found.steps, found.token_us, found.tokens) == (20, 10_000, 84)
+    assert found.stalls_us == (900_000,)
+
+
+def test_steps_that_read_prompts_are_compared_with_their_like() -> None:
+    reads = [(300, 0, 1, 64, 1, 1)] * 5
+    found = engine_side(steps(*[(10, 4, 0, 0, 4, 4)] * 20, *reads), 64, same_requests=True)
+    assert (found.prefill_us, found.stalls_us) == (300_000, ())
