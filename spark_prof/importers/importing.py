@@ -155,8 +155,8 @@ class _Writer:
                 rank = next(n for n in range(len(taken) + 1) if n not in taken)
             elif rank in taken:
                 raise CommandError(
-                    f"{self._wanted.source} holds two traces of rank {rank}; import them one by "
-                    "one, or give the one that has layers as --like"
+                    f"{self._wanted.source} holds two traces of rank {rank}; of several runs make "
+                    "a bundle each (--each), or give the one that has layers as --like"
                 )
             taken.add(rank)
             ranks.append(rank)
