@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
 
 __all__ = ["summarize"]
+
+_SINCE_EPOCH_NS = 10**18
+"""Times before this, in 2001, count from something else than the epoch."""
 
 
 def summarize(bundle: Bundle, rank: int | None = None) -> Report:
@@ -71,7 +75,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
     busy_us = all_books[0].busy_us if timed else None
     collectives, shares = collectives_of(bundle) if timed else (Collectives(), {})
     return Report(
-        run=_run(bundle, rank, placed),
+        run=_run(bundle, rank, placed, steps),
         gpu=_gpu(bundle.facts(rank)),
         steps=summary,
         books=all_books,
@@ -161,17 +165,33 @@ def _conversions(rows: tuple[KernelRow, ...]) -> Conversions:
     return Conversions(sum(r.us for r in items), sum(r.share for r in items), items)
 
 
-def _run(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Run:
+def _source(bundle: Bundle) -> str:
+    """The bundle's folder; of an import what it was made of, as its folder may be gone by then."""
+    made_of = bundle.meta.settings.get("source") if bundle.imported else None
+    return str(made_of or bundle.path)
+
+
+def _recorded_at(bundle: Bundle, steps: pd.DataFrame) -> str:
+    """When the recording ended, of an import when its first step began; empty where unknown."""
+    if not bundle.imported:
+        return bundle.meta.created
+    begin = int(steps["start_ns"].min())
+    if begin < _SINCE_EPOCH_NS:
+        return ""
+    return datetime.fromtimestamp(begin // 10**9, UTC).isoformat(timespec="seconds")
+
+
+def _run(bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame) -> Run:
     facts = bundle.facts(rank)
     on_cpu = bool(len(kernels)) and bool((kernels["kind"] == "op").all())
     return Run(
-        source=str(bundle.path),
+        source=_source(bundle),
         model=_model_name(facts),
         command=shlex.join(bundle.meta.command),
         vllm=str(facts.get("vllm") or ""),
         torch=str(facts.get("torch") or ""),
         backend=bundle.meta.backend,
-        recorded_at=bundle.meta.created,
+        recorded_at=_recorded_at(bundle, steps),
         execution=_execution(facts),
         state=bundle.meta.state,
         units="op" if on_cpu else "kernel",
