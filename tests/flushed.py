@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,11 @@ def flushed_in(pieces: Path) -> Flushed:
         found.events[_number(path, "rank")] += len(np.load(path))
     for path in pieces.glob("rank*.*.kineto.json"):
         rank = _number(path, "rank")
-        trace = json.loads(path.read_text())
+        # As floats, microseconds of a few months no longer tell every nanosecond.
+        trace = json.loads(path.read_text(), parse_float=Decimal)
         base = int(trace["baseTimeNanoseconds"])
         found.kernels.setdefault(rank, Counter()).update(
-            (e["name"], base + round(e["ts"] * 1000))
+            (e["name"], base + int(e["ts"] * 1000))
             for e in trace["traceEvents"]
             if e.get("cat") in GPU
             or (e.get("cat") == "cpu_op" and e["tid"] == threads.get(rank, e["tid"]))
