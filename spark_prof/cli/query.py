@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.report import check_folder, show
+from spark_prof.cli.report import check_folder, format_by_ending, show
 from spark_prof.errors import CommandError, one_line
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def query(
     """Ask the tables of bundles in SQL; docs/query.md names the tables and their columns."""
     if len(sources) < 2:
         raise CommandError('give a source and a query: spark-prof query DIR "SHOW TABLES"')
-    chosen = format or _format_of(out)
+    chosen = format or format_by_ending(out, _ENDINGS)
     if chosen is Format.PARQUET and out is None:
         raise CommandError("Parquet is no text; say with -o which file to write")
     if out is not None:
@@ -111,13 +111,3 @@ def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
         for line in failed:
             print(f"spark-prof: left out: {one_line(line)}", file=sys.stderr)
         yield bundles
-
-
-def _format_of(out: Path | None) -> Format:
-    if out is None:
-        return Format.TEXT
-    try:
-        return _ENDINGS[out.suffix.lower()]
-    except KeyError:
-        known = ", ".join(filter(None, _ENDINGS))
-        raise CommandError(f"{out} ends in none of {known}; say which --format it has") from None

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
+from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError
 
 __all__ = ["Format", "add_to", "report"]
+
+
+Kind = TypeVar("Kind")
 
 
 class Format(StrEnum):
@@ -23,13 +28,6 @@ class Format(StrEnum):
     MARKDOWN = "md"
     HTML = "html"
     JSON = "json"
-
-
-class Engine(StrEnum):
-    """Where the recordings of a dataset are read: in processes here, or on a Ray cluster."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 _ENDINGS = {
@@ -70,7 +68,7 @@ def report(
     ] = Engine.LOCAL,
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels, books."""
-    chosen = format or _format_of(out)
+    chosen = format or format_by_ending(out, _ENDINGS)
     if out is not None:
         check_folder(out.parent)
     from spark_prof.cli.dataset import report_dataset
@@ -151,13 +149,16 @@ def write_whole(path: Path, text: str) -> None:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _format_of(out: Path | None) -> Format:
-    if out is None:
-        return Format.TEXT
+def format_by_ending(out: Path | None, endings: Mapping[str, Kind]) -> Kind:
+    """The format that the ending of a file means; without a file that of no ending.
+
+    Raises:
+        CommandError: the file has another ending.
+    """
     try:
-        return _ENDINGS[out.suffix.lower()]
+        return endings["" if out is None else out.suffix.lower()]
     except KeyError:
-        known = ", ".join(filter(None, _ENDINGS))
+        known = ", ".join(filter(None, endings))
         raise CommandError(f"{out} ends in none of {known}; say which --format it has") from None
 
 
