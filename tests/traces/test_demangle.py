@@ -25,5 +25,6 @@ def test_no_symbol_breaks_it(seed):
 
     letters = "ZNSt1239abcILPKRvEfidjmTS0_"
     noise = random.Random(seed)
-    for _ in range(200):
-        demangler()("_Z" + "".join(noise.choices(letters, k=noise.randrange(400))))
+    demangle = demangler()
+    symbols = ["_Z" + "".join(noise.choices(letters, k=noise.randrange(400))) for _ in range(200)]
+    assert all(demangle(symbol) for symbol in symbols)
