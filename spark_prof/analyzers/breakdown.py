@@ -121,28 +121,26 @@ def kernel_rows(
         sums: what `sums_of` returned.
         label_of: what is known about a kernel of that name.
     """
-    found = sums.groupby(["name", "component"], observed=True)[["ns", "calls"]].sum()
-    found = found.sort_values("ns", ascending=False, kind="stable")
-    total = int(found["ns"].sum()) or 1
+    in_decode = sums["ns"].where(sums["phase"] == "decode", 0)
+    keys = ["name", "component"]
+    found = sums.assign(decode=in_decode).groupby(keys, observed=True)[["ns", "decode", "calls"]]
+    rows = found.sum().sort_values("ns", ascending=False, kind="stable")
+    total = int(rows["ns"].sum()) or 1
     return tuple(
-        _kernel_row(str(name), label_of(str(name)), str(component), int(calls), int(ns), total)
-        for (name, component), ns, calls in found.itertuples(name=None)
-    )
-
-
-def _kernel_row(
-    name: str, label: Label, component: str, calls: int, ns: int, total: int
-) -> KernelRow:
-    return KernelRow(
-        name=name,
-        calls=calls,
-        us=ns / 1e3,
-        share=ns / total,
-        component=component,
-        engine=label.engine,
-        precision=label.precision,
-        evidence=label.evidence,
-        conversion=label.conversion,
+        KernelRow(
+            name=str(name),
+            calls=int(calls),
+            us=ns / 1e3,
+            share=ns / total,
+            component=str(component),
+            engine=label.engine,
+            precision=label.precision,
+            evidence=label.evidence,
+            conversion=label.conversion,
+            decode_us=decode / 1e3,
+        )
+        for (name, component), ns, decode, calls in rows.itertuples(name=None)
+        for label in [label_of(str(name))]
     )
 
 

@@ -184,6 +184,10 @@ class KernelRow:
     precision: str | None
     evidence: str
     conversion: str | None
+    weights: str | None = None
+    """Format in which its weights are stored, where that is not what it computes in."""
+    decode_us: float = 0.0
+    """What of its time belongs to decode steps."""
 
 
 @dataclass(frozen=True)
@@ -327,12 +331,21 @@ class Conversions:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something worth changing, with what it would bring where that is known."""
+    """Something worth changing.
+
+    Attributes:
+        id: of the rule that found it.
+        ms_per_token: what the fix should bring in each token's time, at most; None where unknown.
+        text: what was found, with its figures.
+        fix: what to do about it.
+        evidence: what it stands on, one sentence each.
+    """
 
     id: str
     ms_per_token: float | None
     text: str
     fix: str
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

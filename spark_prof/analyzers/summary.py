@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_ro
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.copies import copies_of
 from spark_prof.analyzers.counters.summary import counters_of
+from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.ledger import books, spread, step_books
 from spark_prof.analyzers.markers import markers_of
 from spark_prof.analyzers.model import (
@@ -74,7 +76,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
     all_books = books(steps) if timed else ()
     busy_us = all_books[0].busy_us if timed else None
     collectives, shares = collectives_of(bundle) if timed else (Collectives(), {})
-    return Report(
+    report = Report(
         run=_run(bundle, rank, placed, steps),
         gpu=_gpu(bundle.facts(rank)),
         steps=summary,
@@ -108,6 +110,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         ),
         markers=markers_of(bundle, rank),
     )
+    return replace(report, findings=findings_of(report))
 
 
 def _wall_us(steps: pd.DataFrame) -> float:

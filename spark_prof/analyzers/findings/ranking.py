@@ -1,0 +1,17 @@
+"""Runs all rules over a report and ranks what they find by milliseconds per token."""
+
+from __future__ import annotations
+
+from spark_prof.analyzers.findings.rule import Rule
+from spark_prof.analyzers.model import Finding, Report
+
+__all__ = ["RULES", "findings_of"]
+
+RULES: tuple[Rule, ...] = ()
+"""Every rule, in the order of docs/findings.md."""
+
+
+def findings_of(report: Report, rules: tuple[Rule, ...] = RULES) -> tuple[Finding, ...]:
+    """What the rules find, the largest gain first and what nobody can put a figure on last."""
+    found = [finding for rule in rules for finding in rule.find(report)]
+    return tuple(sorted(found, key=lambda f: (f.ms_per_token is None, -(f.ms_per_token or 0.0))))
