@@ -1,0 +1,191 @@
+"""Measured ceilings of a machine: the file in which they are kept, and where it is found.
+
+One JSON file a device, in `$XDG_STATE_HOME/spark-prof/ceilings`. It is read with the types below,
+so that a file of another kind is refused and nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.durable import write_whole
+
+__all__ = [
+    "DeviceState",
+    "Measured",
+    "Measurement",
+    "find_measured",
+    "keep_measured",
+    "read_measured",
+    "state_folder",
+]
+
+_SCHEMA = 1
+_LARGEST_FILE = 1 << 20
+_MOST_FILES = 256
+_UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measured ceiling.
+
+    Attributes:
+        quantity: read, write or copy (bytes/s), a precision of spark_prof.vocabulary (dense
+            operations/s of a matrix product), launch_graph or launch_eager (s).
+        value: the median of the repeats, in `unit`.
+        unit: B/s, op/s or s.
+        lowest: the smallest of the repeats.
+        highest: the largest.
+        repeats: how many there were.
+        how: what ran.
+    """
+
+    quantity: str
+    value: float
+    unit: str
+    lowest: float
+    highest: float
+    repeats: int
+    how: str
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """Clocks and temperature at one moment; None where the driver does not tell."""
+
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttled: tuple[str, ...] = ()
+    """Reasons for which the clocks are held down."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a machine reached when it was measured.
+
+    Attributes:
+        device: name of the GPU as its driver tells it, or of the processor.
+        taken: when, ISO 8601 in UTC.
+        measurements: one a quantity.
+        before: the device before the first measurement.
+        after: right after the last one.
+        uuid: of the GPU, empty for a processor.
+        compute_capability: None for a processor.
+        driver: version of the driver, empty where unknown.
+        torch: version of the torch that measured.
+        notes: what was not measured, and why.
+        schema: version of this format.
+    """
+
+    device: str
+    taken: str
+    measurements: tuple[Measurement, ...]
+    before: DeviceState = DeviceState()
+    after: DeviceState = DeviceState()
+    uuid: str = ""
+    compute_capability: str | None = None
+    driver: str = ""
+    torch: str = ""
+    notes: tuple[str, ...] = ()
+    schema: int = _SCHEMA
+
+    def value(self, quantity: str) -> float | None:
+        """The measured ceiling of that quantity, None where it was not measured."""
+        return next((m.value for m in self.measurements if m.quantity == quantity), None)
+
+
+def state_folder() -> Path:
+    """Where measured ceilings are kept, by the XDG base directory specification."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    # The specification has relative paths ignored.
+    base = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    return base / "spark-prof" / "ceilings"
+
+
+def keep_measured(measured: Measured, folder: Path | None = None) -> Path:
+    """Writes the file of that device, in place of an earlier one; returns its path.
+
+    Raises:
+        CommandError: it cannot be written.
+    """
+    folder = state_folder() if folder is None else folder
+    name = _UNSAFE.sub("-", measured.uuid or measured.device).strip("-.")[:100] or "device"
+    path = folder / f"{name}.json"
+    text = msgspec.json.format(msgspec.json.encode(measured), indent=2) + b"\n"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: file.write(text))
+    except OSError as error:
+        raise CommandError(
+            f"cannot write {path}: {error.strerror or error}; set XDG_STATE_HOME to another folder"
+        ) from error
+    return path
+
+
+def read_measured(path: Path) -> Measured:
+    """Reads what `spark-prof doctor --measure` kept.
+
+    Raises:
+        CommandError: the file cannot be read or is none of these.
+    """
+    try:
+        if not path.is_file():
+            raise CommandError(f"{path} is no file; `spark-prof doctor --measure` writes one")
+        with open(path, "rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(text) > _LARGEST_FILE:
+        raise CommandError(f"{path} is too long for a file of measured ceilings; measure again")
+    try:
+        measured = msgspec.json.decode(text, type=Measured)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandError(
+            f"{path} holds no measured ceilings ({error}); run `spark-prof doctor --measure` again"
+        ) from error
+    if measured.schema != _SCHEMA:
+        raise CommandError(f"{path} is of another version of spark-prof; measure again")
+    for entry in measured.measurements:
+        # Every one of them is divided by.
+        if not (math.isfinite(entry.value) and entry.value > 0):
+            raise CommandError(f"{path} says {entry.value} for {entry.quantity}; measure again")
+    return measured
+
+
+def find_measured(device: str, folder: Path | None = None) -> tuple[Path, Measured] | None:
+    """The latest measurement of a device of that name, and its file; None where there is none.
+
+    Files that are damaged are passed over: nobody named them.
+
+    Args:
+        device: the GPU's name as its driver tells it, or the processor's.
+        folder: where to look, the state folder if None.
+    """
+    found = [
+        pair for pair in _kept(state_folder() if folder is None else folder)
+        if pair[1].device == device
+    ]  # fmt: skip
+    return max(found, key=lambda pair: pair[1].taken, default=None)
+
+
+def _kept(folder: Path) -> Iterator[tuple[Path, Measured]]:
+    try:
+        paths = sorted(folder.glob("*.json"))[:_MOST_FILES]
+    except OSError:
+        return
+    for path in paths:
+        try:
+            yield path, read_measured(path)
+        except CommandError:
+            continue
