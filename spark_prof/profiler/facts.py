@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_prof.profiler.redact import is_secret
 
-__all__ = ["engine_facts", "visible_environment"]
+__all__ = ["device_facts", "engine_facts", "visible_environment"]
 
 _PREFIXES = (
     "VLLM_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "OMP_", "MKL_",
@@ -49,7 +49,7 @@ def engine_facts(worker: Any) -> dict[str, Any]:
             "data": parallel.data_parallel_size,
         },
         "environment": visible_environment(os.environ),
-        "gpu": _gpu(),
+        "gpu": device_facts(),
     }
 
 
@@ -81,8 +81,8 @@ def _plain(config: Any) -> dict[str, str]:
     }
 
 
-def _gpu() -> dict[str, Any]:
-    """The GPU of this worker with its clocks; the processor's name where there is no GPU."""
+def device_facts() -> dict[str, Any]:
+    """The GPU of this process with its clocks; the processor's name where there is no GPU."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,0 +1,115 @@
+"""Times work on a GPU with its own clock, or on a processor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from spark_prof.traces.measured import Measurement
+
+__all__ = ["Device", "Seconds"]
+
+_WARM_UPS = 3
+_FEWEST, _MOST = 5, 25
+_LONGEST_S = 1.0
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """How long one piece of work took, each repeat."""
+
+    repeats: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The one in the middle."""
+        return median(self.repeats)
+
+    def rate(self, quantity: str, amount: float, unit: str, how: str) -> Measurement:
+        """Amount over time."""
+        slowest, fastest = max(self.repeats), min(self.repeats)
+        return Measurement(
+            quantity=quantity,
+            value=amount / self.median,
+            unit=unit,
+            lowest=amount / slowest,
+            highest=amount / fastest,
+            repeats=len(self.repeats),
+            how=how,
+        )
+
+
+class Device:
+    """A GPU or the processor, and how work on it is timed.
+
+    Args:
+        name: cuda or cpu, as torch calls them.
+
+    Attributes:
+        torch: the module.
+        is_gpu: whether it is a GPU.
+    """
+
+    def __init__(self, name: str) -> None:
+        import torch
+
+        self.torch = torch
+        self.name = name
+        self.is_gpu = name == "cuda"
+
+    def empty(self, count: int, dtype: Any) -> Any:
+        """A tensor there, with whatever its memory held."""
+        return self.torch.empty(count, dtype=dtype, device=self.name)
+
+    def matrix(self, side: int, dtype: Any) -> Any:
+        """A square matrix there of normally distributed numbers: zeros would flatter the clocks."""
+        return self.torch.randn(side, side, dtype=dtype, device=self.name)
+
+    def finish(self) -> None:
+        """Waits until all work is done."""
+        if self.is_gpu:
+            self.torch.cuda.synchronize()
+
+    def seconds(
+        self, work: Callable[[], object], before: Callable[[], object] | None = None
+    ) -> Seconds:
+        """Times a piece of work some 5 to 25 times, about a second in all.
+
+        Args:
+            work: runs it once.
+            before: runs before each, untimed, such as what makes the cache cold.
+        """
+        once = self._once_on_gpu if self.is_gpu else self._once
+        for _ in range(_WARM_UPS):
+            once(work, before)
+        repeats: list[float] = []
+        begun = time.perf_counter()
+        while len(repeats) < _FEWEST or (
+            len(repeats) < _MOST and time.perf_counter() - begun < _LONGEST_S
+        ):
+            repeats.append(once(work, before))
+        return Seconds(tuple(repeats))
+
+    def _once(self, work: Callable[[], object], before: Callable[[], object] | None) -> float:
+        if before:
+            before()
+        begun = time.perf_counter()
+        work()
+        return max(time.perf_counter() - begun, 1e-9)
+
+    def _once_on_gpu(
+        self, work: Callable[[], object], before: Callable[[], object] | None
+    ) -> float:
+        cuda = self.torch.cuda
+        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        if before:
+            before()
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        # Milliseconds, to about half a microsecond.
+        return max(float(begin.elapsed_time(end)) / 1e3, 1e-9)
