@@ -53,6 +53,11 @@ def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
         tables.add("log", 0, pd.concat([part.frame("log", 0) for part in parts]))
         if any(table_file("cubins", 0) in part.meta.tables for part in parts):
             tables.add("cubins", 0, _cubins([part.frame("cubins", 0) for part in parts]))
+        if any(table_file("functions", 0) in part.meta.tables for part in parts):
+            found = pd.concat([part.frame("functions", 0) for part in parts], ignore_index=True)
+            texts = {"architecture": str, "suffix": str}
+            found = found.astype(texts).drop_duplicates(["hash", "function"], ignore_index=True)
+            tables.add("functions", 0, found)
     rows = dict(tables.rows)
     for part in parts:
         for name in part.meta.tables.keys() - rows:

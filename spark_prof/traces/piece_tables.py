@@ -16,9 +16,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.cubins import Cubins, function_symbols
+from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
+from spark_prof.traces.cuda_tools import find_tool
 from spark_prof.traces.graph_nodes import GraphNodes, capture_rows, place_nodes
 from spark_prof.traces.join import join_piece
+from spark_prof.traces.machine_code import read_machine_code
 from spark_prof.traces.piece_files import load_array, log_lines, piece_numbers
 from spark_prof.traces.piece_trace import read_trace, trace_files
 from spark_prof.traces.pieces import (
@@ -116,9 +118,21 @@ class PieceTables:
         self.lost += [f"{row.process}: {row.message}" for row in log.itertuples()]
 
     def add_cubins(self, bundle: Path) -> None:
-        """Adds the machine code, and keeps what ran of it in the bundle."""
-        self._tables.add("cubins", 0, self._cubins.keep(bundle))
+        """Adds the machine code and its opcodes, and keeps what ran of it in the bundle."""
+        rows = self._cubins.keep(bundle)
+        self._tables.add("cubins", 0, rows)
         self.lost += self._cubins.lost
+        # Without the tool nothing is lost: the cubins are kept, and read when it is there.
+        if find_tool("nvdisasm"):
+            ran = {
+                bundle / CUBINS_FOLDER / f"{key}.cubin": functions.split("\n")
+                for key, functions in zip(rows["hash"], rows["functions"], strict=True)
+                if functions
+            }
+            found = read_machine_code(ran)
+            self.lost += found.lost
+            if len(found.rows):
+                self._tables.add("functions", 0, found.rows)
 
     def _lose(self, text: str) -> None:
         self.lost.append(f"{self._name}: {text}")

@@ -10,7 +10,7 @@ from spark_prof.traces.bundle import Bundle
 
 __all__ = ["SHARED_TABLES", "check_same_run"]
 
-SHARED_TABLES = frozenset({"log", "cubins"})
+SHARED_TABLES = frozenset({"log", "cubins", "functions"})
 """Tables of all processes of a bundle, kept as rank 0's."""
 
 _ALIKE = ("vllm", "model", "model_config", "quantization", "dtype", "parallel")

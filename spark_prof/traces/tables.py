@@ -247,6 +247,31 @@ CUBINS = Table(
     ),
 )
 
+FUNCTIONS = Table(
+    "functions",
+    "one row per function of machine code that ran, with the instructions that it is made of",
+    (
+        Column("hash", pa.string(), "`cubins.hash` of the file that holds it"),
+        Column("function", pa.string(), "its symbol"),
+        Column("name", pa.string(), "its name as `kernels.name` has it"),
+        Column("architecture", NAMES, "what it was compiled for, such as sm_120"),
+        Column(
+            "suffix",
+            NAMES,
+            "a where for this architecture only, f for its family, plain for neither; empty where "
+            "nothing tells",
+        ),
+        Column("registers", pa.int32(), "registers per thread, 0 where unknown"),
+        Column("instructions", pa.int64(), "how many there are"),
+        Column(
+            "opcodes",
+            pa.string(),
+            "its opcodes, one a line, each with how often it stands there; LDL and STL are loads "
+            "and stores of local memory",
+        ),
+    ),
+)
+
 COUNTERS = Table(
     "counters",
     "one row per interval in which the GPU's hardware counters were sampled",
@@ -380,7 +405,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         t.name: t
         for t in (
             KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, GRAPH_NODES, CAPTURES, CUBINS,
-            COUNTERS, OVERHEAD, MARKERS, METRICS, CLIENTS, REQUESTS, LOG,
+            FUNCTIONS, COUNTERS, OVERHEAD, MARKERS, METRICS, CLIENTS, REQUESTS, LOG,
         )
     }
 )  # fmt: skip

@@ -1,40 +1,30 @@
-"""Reads which functions a cubin holds: NVIDIA's GPU machine code in an ELF file.
+"""Reads which functions a cubin holds, and their code: NVIDIA's GPU machine code in an ELF file.
 
-Formats: ELF64 (elf.h); a function `f` is the section ``.text.f``, whose `sh_info` is its symbol;
-``.nv.info`` holds attributes as (format u8, attribute u8, size u16), and EIATTR_REGCOUNT (0x2f)
-with (symbol u32, registers u32), as `cuobjdump -elf` prints them.
+Formats: a function `f` is the section ``.text.f``, whose `sh_info` is its symbol; ``.nv.info``
+holds attributes as (format u8, attribute u8, size u16), and EIATTR_REGCOUNT (0x2f) with (symbol
+u32, registers u32), as `cuobjdump -elf` prints them. `e_flags` names the architecture without its
+suffix; ``.note.nv.tkinfo`` holds ptxas' command line, the only place that tells ``sm_121`` from
+``sm_121a`` and ``sm_121f``.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from spark_prof.errors import CommandError
+from spark_prof.traces.readers.elf import Elf, Section
 
-__all__ = ["Function", "read_functions"]
+__all__ = ["Code", "Function", "read_code", "read_functions"]
 
-_HEADER = np.dtype(
-    [
-        ("ident", "S16"), ("type", "<u2"), ("machine", "<u2"), ("version", "<u4"),
-        ("entry", "<u8"), ("program_offset", "<u8"), ("section_offset", "<u8"), ("flags", "<u4"),
-        ("size", "<u2"), ("program_size", "<u2"), ("programs", "<u2"),
-        ("section_size", "<u2"), ("sections", "<u2"), ("names", "<u2"),
-    ]
-)  # fmt: skip
-_SECTION = np.dtype(
-    [
-        ("name", "<u4"), ("type", "<u4"), ("flags", "<u8"), ("address", "<u8"), ("offset", "<u8"),
-        ("size", "<u8"), ("link", "<u4"), ("info", "<u4"), ("align", "<u8"), ("entry", "<u8"),
-    ]
-)  # fmt: skip
-_CUDA_MACHINE = 190
 _FOUR_BYTES_OR_NONE, _SIZED = (1, 2, 3), 4
 _REGISTERS = 0x2F
-_LARGEST = 1 << 30
+_FIRST_ABI = 0x33
+"""Up to CUDA 12 the lowest byte of `e_flags` is the architecture, later the second one."""
+_TARGET = re.compile(rb"(?:-arch|--?gpu-name|-code)[ =](sm_\d{2,4})([af]?)\b")
+_ARCHITECTURE_CODES = range(10, 256)
 
 
 @dataclass(frozen=True)
@@ -45,40 +35,75 @@ class Function:
     registers: int
 
 
+@dataclass(frozen=True)
+class Code:
+    """The code of one function.
+
+    Attributes:
+        symbol: its mangled name.
+        registers: per thread, 0 where unknown.
+        architecture: such as sm_121, empty where the file names none.
+        suffix: what it was built for beyond that: a (this architecture only), f (its family),
+            plain, or empty where nothing tells.
+        instructions: as the GPU reads them.
+    """
+
+    symbol: str
+    registers: int
+    architecture: str
+    suffix: str
+    instructions: bytes
+
+
 def read_functions(path: Path) -> list[Function]:
     """The kernels of a cubin.
 
     Raises:
         CommandError: the file is no cubin or is damaged.
     """
+    return [Function(code.symbol, code.registers) for code in read_code(path, ())]
+
+
+def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
+    """The functions of a cubin with their code.
+
+    Args:
+        path: the cubin.
+        wanted: symbols of the functions whose code is read, all if None; the others come without.
+
+    Raises:
+        CommandError: the file is no cubin or is damaged.
+    """
     try:
-        if path.stat().st_size > _LARGEST:
-            raise ValueError("it is larger than any cubin")
-        data = np.fromfile(path, np.uint8)
-        return _functions(data)
+        elf = Elf(path)
+        sections = list(elf.sections())
+        registers = _register_counts(elf, [s for s in sections if s.name == ".nv.info"])
+        if sum(s.size for s in sections if s.name.startswith(".text.")) > elf.size:
+            raise ValueError("its functions overlap")
+        architecture, suffix = _target(elf, [s for s in sections if s.name == ".note.nv.tkinfo"])
+        return [
+            Code(
+                symbol=symbol,
+                registers=_registers(section.info, registers),
+                architecture=architecture,
+                suffix=suffix,
+                instructions=elf.read(section) if wanted is None or symbol in wanted else b"",
+            )
+            for section in sections
+            if section.name.startswith(".text.")
+            for symbol in [section.name.removeprefix(".text.")]
+        ]
     except (OSError, ValueError, IndexError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} is no whole cubin ({error})") from error
 
 
-def _functions(data: npt.NDArray[np.uint8]) -> list[Function]:
-    header = _take(data, 0, _HEADER, 1)[0]
-    if not header["ident"].startswith(b"\x7fELF\x02\x01") or header["machine"] != _CUDA_MACHINE:
-        raise ValueError("it has no ELF header for CUDA")
-    if header["section_size"] != _SECTION.itemsize:
-        raise ValueError("its sections have an unknown layout")
-    first = _take(data, int(header["section_offset"]), _SECTION, 1)[0]
-    # Files with more sections than fit keep number and names in the first one.
-    count = int(header["sections"]) or int(first["size"])
-    sections = _take(data, int(header["section_offset"]), _SECTION, count)
-    index = int(header["names"])
-    names = _content(data, sections[int(first["link"]) if index == 0xFFFF else index])
-    named = [(_string(names, int(s["name"])), s) for s in sections]
-    registers = _register_counts(data, [s for name, s in named if name == ".nv.info"])
-    return [
-        Function(name.removeprefix(".text."), _registers(int(section["info"]), registers))
-        for name, section in named
-        if name.startswith(".text.")
-    ]
+def _target(elf: Elf, notes: list[Section]) -> tuple[str, str]:
+    """Architecture and suffix."""
+    found = [match for note in notes for match in _TARGET.finditer(elf.read(note))]
+    if found:
+        return found[0][1].decode(), found[0][2].decode() or "plain"
+    number = elf.flags & 0xFF if elf.abi == _FIRST_ABI else elf.flags >> 8 & 0xFF
+    return (f"sm_{number}", "") if number in _ARCHITECTURE_CODES else ("", "")
 
 
 def _registers(info: int, counts: dict[int, int]) -> int:
@@ -86,11 +111,11 @@ def _registers(info: int, counts: dict[int, int]) -> int:
     return info >> 24 or counts.get(info & 0xFFFFFF, 0)
 
 
-def _register_counts(data: npt.NDArray[np.uint8], sections: list[np.void]) -> dict[int, int]:
+def _register_counts(elf: Elf, sections: list[Section]) -> dict[int, int]:
     """Registers per thread by symbol number."""
     counts: dict[int, int] = {}
     for section in sections:
-        content = _content(data, section)
+        content = elf.read(section)
         at = 0
         while at + 4 <= len(content):
             kind, attribute = content[at], content[at + 1]
@@ -102,23 +127,3 @@ def _register_counts(data: npt.NDArray[np.uint8], sections: list[np.void]) -> di
                 break
             at += 4 + (size if kind == _SIZED else 0)
     return counts
-
-
-def _take(
-    data: npt.NDArray[np.uint8], offset: int, kind: np.dtype[np.void], count: int
-) -> npt.NDArray[np.void]:
-    end = offset + kind.itemsize * count
-    if not 0 <= offset <= end <= len(data):
-        raise ValueError("it is cut off")
-    return data[offset:end].view(kind)
-
-
-def _content(data: npt.NDArray[np.uint8], section: np.void) -> bytes:
-    offset, size = int(section["offset"]), int(section["size"])
-    if offset + size > len(data):
-        raise ValueError("it is cut off")
-    return data[offset : offset + size].tobytes()
-
-
-def _string(names: bytes, offset: int) -> str:
-    return names[offset : names.index(b"\0", offset)].decode()
