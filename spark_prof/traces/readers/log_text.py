@@ -1,0 +1,130 @@
+"""Reads the lines of a text log that hold one of some words, in bounded memory.
+
+A log may be compressed, UTF-8, UTF-16 or neither, coloured, and have lines of any length. Blocks
+without any of the words are only counted, so that a log of gigabytes takes seconds per gigabyte.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.compressed import open_stream
+
+__all__ = ["LogText"]
+
+_LONGEST_LINE = 1 << 16
+_SAMPLE = 4096
+_MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_ESCAPES = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-9;?]*[A-Za-z]")
+"""Colours as a terminal gets them, and as JSON, `cat -v` and shells write them."""
+
+
+@dataclass
+class LogText:
+    """The lines of one log; what was found out about it stands here once they have been read.
+
+    Attributes:
+        path: the file.
+        lines: how many lines it has.
+        cut: how many of them were longer than 64 KiB; of those only the first part is looked at.
+        encoding: utf-8, or a variant of utf-16.
+        foreign: lines among the given ones that are not valid in it.
+    """
+
+    path: Path
+    lines: int = 0
+    cut: int = 0
+    encoding: str = "utf-8"
+    foreign: int = 0
+
+    def holding(self, words: Sequence[bytes]) -> Iterator[tuple[int, str]]:
+        """The number from 1 and the text of each line in which one of the ASCII words stands.
+
+        Raises:
+            CommandError: the file cannot be read, is empty, damaged or no text.
+        """
+        rest = b""
+        whole = True  # whether `rest` is the beginning of its line
+        with open_stream(self.path) as blocks:
+            for block in self._utf8(blocks):
+                data = rest + block
+                end = data.rfind(b"\n") + 1
+                if end:
+                    yield from self._lines(data[:end], words, whole)
+                    rest, whole = data[end:], True
+                else:
+                    rest = data
+                if len(rest) > _LONGEST_LINE:
+                    if whole:
+                        self.cut += 1
+                        yield from self._line(self.lines + 1, rest[:_LONGEST_LINE], words)
+                    rest, whole = b"", False
+        if rest or not whole:
+            yield from self._lines(rest + b"\n", words, whole)
+        if not self.lines:
+            raise CommandError(f"{self.path} is empty; give what the engine printed")
+
+    def _utf8(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        first = next(blocks, b"")
+        self.encoding = _encoding(first[:_SAMPLE])
+        if self.encoding == "utf-8" and b"\0" in first[:_SAMPLE]:
+            raise CommandError(f"{self.path} is no text; give what the engine printed")
+        if self.encoding == "utf-8":
+            yield first.removeprefix(codecs.BOM_UTF8)
+            yield from blocks
+            return
+        decoder = codecs.getincrementaldecoder(self.encoding)("replace")
+        yield decoder.decode(first).removeprefix("\ufeff").encode("utf-8", "replace")
+        for block in blocks:
+            yield decoder.decode(block).encode("utf-8", "replace")
+
+    def _lines(self, data: bytes, words: Sequence[bytes], whole: bool) -> Iterator[tuple[int, str]]:
+        """Lines of `data`, which ends with one; the first one was given already if not `whole`."""
+        begins = set()
+        for word in words:
+            at = data.find(word)
+            while at >= 0:
+                begin = data.rfind(b"\n", 0, at) + 1
+                begins.add(begin)
+                at = data.find(word, data.find(b"\n", at))
+        counted = 0
+        for begin in sorted(begins):
+            self.lines += data.count(b"\n", counted, begin)
+            counted = begin
+            if begin == 0 and not whole:
+                continue
+            line = data[begin : data.find(b"\n", begin)]
+            if len(line) > _LONGEST_LINE:
+                self.cut += 1
+                line = line[:_LONGEST_LINE]
+            yield from self._line(self.lines + 1, line, words)
+        self.lines += data.count(b"\n", counted)
+
+    def _line(self, number: int, line: bytes, words: Sequence[bytes]) -> Iterator[tuple[int, str]]:
+        if not any(word in line for word in words):
+            return
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            self.foreign += 1
+            text = line.decode("latin-1")
+        yield number, _ESCAPES.sub("", text)
+
+
+def _encoding(sample: bytes) -> str:
+    for mark, name in _MARKS:
+        if sample.startswith(mark):
+            return name
+    # Without a mark: in UTF-16 every other byte of English is zero.
+    pairs = len(sample) // 2
+    if pairs > 1:
+        if sample[1::2].count(0) > 0.6 * pairs and sample[::2].count(0) < 0.1 * pairs:
+            return "utf-16-le"
+        if sample[::2].count(0) > 0.6 * pairs and sample[1::2].count(0) < 0.1 * pairs:
+            return "utf-16-be"
+    return "utf-8"

@@ -1,0 +1,138 @@
+"""Logs as files: encodings, compression, damage, size."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.readers.engine_log import read_engine_log
+
+LINES = [
+    "(EngineCore pid=1) INFO 06-01 21:36:09 [core.py:109] Initializing a V1 LLM engine (v0.22.0) "
+    "with config: model='m', enforce_eager=False",
+    "(EngineCore pid=1) INFO 06-01 21:36:10 [nvfp4.py:231] Using 'MARLIN' NvFp4 MoE backend out of "
+    "potential backends: ['MARLIN'].",
+    "Loading safetensors checkpoint shards: 100% Completed | 3/3 [00:02<00:00, 1.31it/s]",
+    "(EngineCore pid=1) WARNING 06-01 21:40:20 [marlin.py:34] Your GPU does not have native "
+    "support for FP4 computation but FP4 quantization is being used.",
+]
+SAID = ["engine-config", "moe-backend", "no-native-fp"]
+
+
+def write(folder: Path, data: bytes, name: str = "log.txt") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_any_encoding(tmp_path: Path, encoding: str, end: str) -> None:
+    log = read_engine_log(write(tmp_path, end.join([*LINES, ""]).encode(encoding)))
+    assert [said.rule.id for said in log.statements] == SAID
+    assert [said.line for said in log.statements] == [1, 2, 4]
+    assert log.lines == len(LINES)
+    assert log.lost == ()
+
+
+def test_latin_1_and_broken_bytes_are_read_and_told(tmp_path: Path) -> None:
+    text = "\n".join(LINES).encode().replace(b"'m'", b"'mod\xe8le'")
+    log = read_engine_log(write(tmp_path, text))
+    assert [said.rule.id for said in log.statements] == SAID
+    assert "modèle" in log.statements[0].detail
+    assert "not UTF-8" in log.lost[0]
+
+
+def test_a_compressed_log(tmp_path: Path) -> None:
+    log = read_engine_log(write(tmp_path, gzip.compress("\n".join(LINES).encode()), "log.gz"))
+    assert [said.rule.id for said in log.statements] == SAID
+
+
+@pytest.mark.parametrize(
+    "colour", ["\x1b[33;1m{}\x1b[0m", "\\u001b[33m{}\\u001b[0m", "^[[33m{}^[[0m"]
+)
+def test_colours(tmp_path: Path, colour: str) -> None:
+    lines = [line.replace("WARNING", colour.format("WARNING")) for line in LINES]
+    lines = [line.replace("INFO", colour.format("INFO")) for line in lines]
+    log = read_engine_log(write(tmp_path, "\n".join(lines).encode()))
+    assert [said.rule.id for said in log.statements] == SAID
+    assert all("[33" not in said.text for said in log.statements)
+
+
+def test_repeated_lines_are_counted_once(tmp_path: Path) -> None:
+    ranks = [LINES[1].replace("21:36:10", f"21:36:{10 + rank}") for rank in range(8)]
+    (said,) = read_engine_log(write(tmp_path, "\n".join(ranks).encode())).statements
+    assert (said.count, said.line) == (8, 1)
+
+
+def test_a_line_that_is_longer_than_any_is_cut(tmp_path: Path) -> None:
+    filler = "x" * (3 << 20)
+    data = "\n".join([LINES[0] + filler, filler + LINES[1], LINES[3]])
+    log = read_engine_log(write(tmp_path, data.encode()))
+    assert [said.rule.id for said in log.statements] == ["engine-config", "no-native-fp"]
+    assert log.statements[1].line == 3
+    assert log.lines == 3
+    assert "64 KiB" in log.lost[0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20, (1 << 20) + 1])
+def test_blocks_may_end_anywhere(tmp_path: Path, size: int) -> None:
+    """Lines around the border between two blocks keep their text and number."""
+    filler = ("a" * 99 + "\n") * (size // 100) + "b" * (size % 100) + "\n"
+    log = read_engine_log(write(tmp_path, (filler + "\n".join(LINES)).encode()))
+    assert [said.rule.id for said in log.statements] == SAID
+    assert log.statements[0].line == size // 100 + 2
+
+
+def test_a_log_that_says_nothing_is_told(tmp_path: Path) -> None:
+    log = read_engine_log(write(tmp_path, b"hello\nworld\n"))
+    assert log.statements == ()
+    assert "none of its 2 lines" in log.lost[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is empty"),
+        (b"\x7fELF" + bytes(400), "is no text"),
+        (bytes(range(256)) * 20, "is no text"),
+        (gzip.compress("\n".join(LINES).encode())[:60], "log.txt"),
+        (b"PK\x03\x04" + bytes(100), "zip"),
+    ],
+)
+def test_what_is_no_log_is_one_line(tmp_path: Path, data: bytes, words: str) -> None:
+    with pytest.raises(CommandError, match=words) as caught:
+        read_engine_log(write(tmp_path, data))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_or_nothing_is_one_line(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(CommandError):
+            read_engine_log(path)
+
+
+def test_noise_never_raises_anything_else(tmp_path: Path) -> None:
+    random.seed(5)
+    whole = "\n".join(LINES).encode()
+    for _ in range(200):
+        data = bytearray(whole)
+        for _ in range(random.randrange(1, 30)):
+            data[random.randrange(len(data))] = random.randrange(256)
+        del data[random.randrange(len(data)) :]
+        try:
+            log = read_engine_log(write(tmp_path, bytes(data)))
+        except CommandError:
+            continue
+        assert len(log.statements) <= len(LINES)
+
+
+def test_ever_new_statements_stay_bounded(tmp_path: Path) -> None:
+    lines = (f"Unknown vLLM environment variable detected: VLLM_{i}" for i in range(5000))
+    log = read_engine_log(write(tmp_path, "\n".join(lines).encode()))
+    assert len(log.statements) == 2000
+    assert "3,000 statements" in log.lost[0]
