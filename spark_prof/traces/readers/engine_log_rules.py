@@ -27,7 +27,8 @@ class LineRule:
         id: words joined by hyphens.
         topic: one of `TOPICS`.
         level: the engine's own: D, I, W or E.
-        word: stands in every such line; what is searched for before the pattern is tried.
+        word: stands in every such line; what is searched for before the pattern is tried, so that
+            rules share words where they can.
         pattern: its groups are any of value, format, layer and detail.
         means: what the line says, in one sentence.
         examples: real lines without their prefix; each is a test.
@@ -155,7 +156,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     # Fallbacks, before the plain choices: some of their lines begin alike.
     _rule(
-        "nvfp4-emulation", "fallback", "W", "emulation",
+        "nvfp4-emulation", "fallback", "W", "alling back",
         r"NVFP4 linear falling back to the slow and unoptimized emulation backend",
         "Weights are widened to BF16 and multiplied in BF16 in every step: the slowest way.",
         "NVFP4 linear falling back to the slow and unoptimized emulation backend as no optimized "
@@ -163,7 +164,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="linear", format="nvfp4",
     ),
     _rule(
-        "emulation-experts", "fallback", "W", "Emulation",
+        "emulation-experts", "fallback", "W", "Using ",
         r"Using (?P<value>\w*Emulation\w*)(?: MO?o?E backend|, with simulated)",
         "Weights are widened before every product: the slowest way.",
         "Using Nvfp4QuantizationEmulationTritonExperts MOE backend. This will dequantize weights "
@@ -182,7 +183,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="linear",
     ),
     _rule(
-        "mxfp8-widened", "fallback", "I", "MXFP8 weights will be",
+        "mxfp8-widened", "fallback", "I", "MoE backend",
         r"No native MXFP8 MoE backend available on this device; MXFP8 weights will be dequantized",
         "Experts in MXFP8 are widened to BF16 when the model is loaded: twice the bytes per token.",
         "No native MXFP8 MoE backend available on this device; MXFP8 weights will be dequantized "
@@ -206,7 +207,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe",
     ),
     _rule(
-        "activations-not-quantized", "fallback", "W", "MoE backend supports activation",
+        "activations-not-quantized", "fallback", "W", "alling back",
         r"No (?P<format>\w+) MoE backend supports activation=(?P<detail>.+?) for the deployment "
         r"configuration\. Falling back to '(?P<value>\w+)'",
         "Experts run with 16-bit activations although quantized ones were asked for.",
@@ -224,7 +225,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="linear", format="mxfp4",
     ),
     _rule(
-        "mxfp4-activations", "fallback", "W", "No MXFP4 linear kernel",
+        "mxfp4-activations", "fallback", "W", "alling back",
         r"No MXFP4 linear kernel supports (?P<detail>\w+) activations on this platform",
         "Activations are quantized to another format than the checkpoint asks for.",
         "No MXFP4 linear kernel supports FP8 activations on this platform; falling back to MXFP4 "
@@ -232,14 +233,14 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="linear", format="mxfp4",
     ),
     _rule(
-        "mxfp4-linear-unquantized", "fallback", "D", "MXFP4 linear layer is not",
+        "mxfp4-linear-unquantized", "fallback", "D", "alling back",
         r"MXFP4 linear layer is not implemented - falling back to (?P<value>\w+)",
         "Linear layers of this MXFP4 model run unquantized.",
         "MXFP4 linear layer is not implemented - falling back to UnquantizedLinearMethod.",
         layer="linear", format="mxfp4",
     ),
     _rule(
-        "layer-unquantized", "kernel", "W", "UnquantizedLinearMethod",
+        "layer-unquantized", "kernel", "W", "alling back",
         r"Acceleration for non-quantized schemes is not supported by Compressed Tensors\. Falling "
         r"back to (?P<value>UnquantizedLinearMethod)",
         "Some layers are not quantized in the checkpoint and run as they are.",
@@ -248,7 +249,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="linear", format="unquantized",
     ),
     _rule(
-        "flashinfer-unavailable-moe", "fallback", "W", "FlashInfer kernels unavailable",
+        "flashinfer-unavailable-moe", "fallback", "W", "FlashInfer",
         r"FlashInfer kernels unavailable for (?P<detail>\w[\w -]*?) on current platform",
         "FlashInfer's FP4 experts were asked for and are not built for this GPU (vLLM up to 0.12).",
         "FlashInfer kernels unavailable for ModelOptNvFp4FusedMoE on current platform.",
@@ -257,14 +258,14 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe", format="nvfp4",
     ),
     _rule(
-        "marlin-fp4-moe", "fallback", "I", "Falling back to Marlin",
+        "marlin-fp4-moe", "fallback", "I", "alling back",
         r"Falling back to (?P<value>Marlin) FP4 MoE kernel",
         "Experts run on Marlin, which takes FP4 weights and 16-bit activations.",
         "Falling back to Marlin FP4 MoE kernel.",
         layer="moe", format="nvfp4",
     ),
     _rule(
-        "int4-fallback", "fallback", "W", "Falling back to ",
+        "int4-fallback", "fallback", "W", "alling back",
         r"Layer '(?P<layer>[^']*)' is not supported by (?P<detail>\w+)\. Falling back to "
         r"(?P<value>[\w -]+?) kernels",
         "Marlin does not take the shape of this layer; a slower kernel does its work.",
@@ -276,7 +277,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         format="int4",
     ),
     _rule(
-        "transformers-model", "fallback", "W", "falling back to Transformers",
+        "transformers-model", "fallback", "W", "alling back",
         r"(?P<value>\w+) has no vLLM implementation, falling back to Transformers",
         "The model runs as Transformers wrote it, without vLLM's own layers.",
         "MyForCausalLM has no vLLM implementation, falling back to Transformers implementation. "
@@ -310,7 +311,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     # Why a backend was not taken; most need VLLM_LOGGING_LEVEL=DEBUG.
     _rule(
-        "moe-backend-refused", "refused", "D", "does not support the deployment",
+        "moe-backend-refused", "refused", "D", "MoE backend",
         r"(?P<format>\w+(?: Int8)?) MoE backend '?(?P<value>[\w ]+?)'? does not support the "
         r"deployment configuration(?: since (?P<detail>.+?))?\.?$",
         "Why these experts do not run on that backend.",
@@ -354,7 +355,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     # Tuned configurations.
     _rule(
-        "default-moe-config", "config", "W", "Using default",
+        "default-moe-config", "config", "W", "Using ",
         r"Using default (?P<value>(?:FlyDSL )?MoE) (?:kernel )?config\. Performance might be "
         rf"sub-optimal!.*?(?:Config file not found at .*?(?P<detail>{_PATH_END})|$)",
         "No tuned configuration for the Triton experts on this GPU and shape.",
@@ -369,7 +370,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe",
     ),
     _rule(
-        "default-block-config", "config", "W", "Using default W8A8",
+        "default-block-config", "config", "W", "Using ",
         r"Using default W8A8 Block (?P<format>FP8|INT8) kernel config\. Performance might be "
         rf"sub-optimal!.*?(?:Config file not found at .*?(?P<detail>{_PATH_END})|$)",
         "No tuned configuration for the block-scaled Triton GEMM on this GPU and shape.",
@@ -379,7 +380,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="linear",
     ),
     _rule(
-        "default-ssm-config", "config", "W", "Using default Mamba",
+        "default-ssm-config", "config", "W", "Using ",
         r"Using default (?P<value>Mamba SSU) config\. Performance might be sub-optimal!.*?"
         rf"(?:Config file not found at .*?(?P<detail>{_PATH_END})|$)",
         "No tuned configuration for the state-space kernel on this GPU.",
@@ -396,7 +397,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     # The plain choices.
     _rule(
-        "linear-kernel", "kernel", "I", " GEMM",
+        "linear-kernel", "kernel", "I", "Using ",
         r"Using (?P<value>[\w.-]+(?: [\w.-]+)?) for (?P<format>NVFP4|MXFP4|MXFP6|MXFP8) GEMM",
         "The kernel of the linear layers in that format.",
         "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
@@ -414,7 +415,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="linear",
     ),
     _rule(
-        "mixed-linear", "kernel", "I", "LinearKernel for",
+        "mixed-linear", "kernel", "I", "Using ",
         r"Using (?P<value>\w+LinearKernel) for (?P<detail>\w+(?: linear)?|mixed-precision linear)",
         "The kernel of the linear layers with that method.",
         "Using MarlinLinearKernel for GPTQMarlinLinearMethod",
@@ -422,7 +423,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="linear", format="int4",
     ),
     _rule(
-        "moe-backend", "kernel", "I", " MoE backend",
+        "moe-backend", "kernel", "I", "Using ",
         r"Using '?(?P<value>[A-Za-z][\w .]*?)'? (?P<format>(?:NvFp4|Mxfp4|MxFp8|Mxfp8|Fp8|FP8|"
         r"Int8|WNA16|W4A8(?: Int8)?|Unquantized|Humming)) MoE backend",
         "The backend of the experts in that format.",
@@ -434,7 +435,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe",
     ),
     _rule(
-        "moe-backend-older", "kernel", "I", " backend for ",
+        "moe-backend-older", "kernel", "I", "Using ",
         r"Using (?P<value>[\w .]+?) backend for (?P<format>FP8|NVFP4|NvFp4|MXFP4|Unquantized|FP4) "
         r"MoE",
         "The backend of the experts in that format (vLLM up to 0.15).",
@@ -443,7 +444,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe",
     ),
     _rule(
-        "moe-flashinfer-older", "kernel", "I", "Using FlashInfer ",
+        "moe-flashinfer-older", "kernel", "I", "Using ",
         r"Using (?P<value>FlashInfer (?P<format>MXFP4|FP8) (?:MoE )?[\w ]+?) backend for SM\d+",
         "The backend of the experts in that format (vLLM up to 0.18).",
         "Using FlashInfer MXFP4 BF16 backend for SM90",
@@ -452,7 +453,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe",
     ),
     _rule(
-        "moe-mxfp4-older", "kernel", "I", "backend",
+        "moe-mxfp4-older", "kernel", "I", "Using ",
         r"(?:mxfp4\.py:\d+\]|\[get_mxfp4_backend\w*\]) Using (?P<value>Marlin|Triton) backend",
         "The backend of the MXFP4 experts (vLLM up to 0.18).",
         "INFO 11-28 11:46:20 [mxfp4.py:136] Using Triton backend",
@@ -469,7 +470,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe", format="nvfp4",
     ),
     _rule(
-        "moe-experts", "kernel", "I", "Experts",
+        "moe-experts", "kernel", "I", "Using ",
         r"Using (?P<value>\w+Experts\w*)(?: \(weight-only FP4\))?(?: for (?:AutoRound )?"
         r"(?P<format>MXFP4) MoE| MoE backend|\.?\s*$)",
         "The class that runs the experts.",
@@ -479,21 +480,21 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe",
     ),
     _rule(
-        "moe-wna16", "kernel", "I", "MoEMethod",
+        "moe-wna16", "kernel", "I", "Using ",
         r"Using (?P<value>CompressedTensorsWNA16\w*MoEMethod)",
         "The method of integer experts.",
         "Using CompressedTensorsWNA16MarlinMoEMethod",
         layer="moe", format="int4",
     ),
     _rule(
-        "prepare-finalize", "kernel", "I", "PrepareAndFinalize",
+        "prepare-finalize", "kernel", "I", "Using ",
         r"Using (?P<value>\w*PrepareAndFinalize\w*)",
         "How tokens get to the experts and back.",
         "Using MoEPrepareAndFinalizeNoDPEPModular",
         layer="dispatch",
     ),
     _rule(
-        "gdn-kernel", "kernel", "I", "GDN prefill kernel",
+        "gdn-kernel", "kernel", "I", "Using ",
         r"Using (?P<value>\S+) GDN prefill kernel",
         "The kernel of the gated delta net's prompts.",
         "Using Triton/FLA GDN prefill kernel (requested=auto, head_k_dim=None).",
@@ -501,13 +502,13 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     # Attention.
     _rule(
-        "attention-of-images", "attention", "I", "Attention",
+        "attention-of-images", "attention", "I", "Using ",
         r"Using (?:backend )?\S+ for (?:vit attention|MMEncoderAttention)",
         "The kernel of attention over images.",
         "Using backend AttentionBackendEnum.FLASH_ATTN for vit attention",
     ),
     _rule(
-        "attention", "attention", "I", "backend",
+        "attention", "attention", "I", "Using ",
         r"Using (?:AttentionBackendEnum\.)?(?P<value>[A-Z][A-Z0-9_]{3,}) (?:attention )?backend"
         r"(?: out of potential backends|\.| \(selected)",
         "The backend of attention.",
@@ -515,7 +516,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         "Using AttentionBackendEnum.FLASHINFER backend.",
     ),
     _rule(
-        "attention-older", "attention", "I", "backend",
+        "attention-older", "attention", "I", "Using ",
         r"Using (?P<value>Flash Attention|FlashAttention-\d|FlashInfer|FlashMLA|FlexAttention|"
         r"Triton|Triton MLA|Cutlass MLA|XFormers|TORCH_SDPA|Torch SDPA) backend"
         r"(?: on V1 engine\b|\.\s*$|$)",
@@ -531,7 +532,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         "Attention backend not explicitly specified. Use triton backend by default.",
     ),
     _rule(
-        "flash-version", "attention", "I", "Using FlashAttention version",
+        "flash-version", "attention", "I", "Using ",
         r"Using FlashAttention version (?P<value>\d)",
         "The version of FlashAttention.",
         "Using FlashAttention version 2",
@@ -618,7 +619,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     # What is installed.
     _rule(
-        "flashinfer-missing", "install", "D", "FlashInfer unavailable since",
+        "flashinfer-missing", "install", "D", "FlashInfer",
         r"FlashInfer unavailable since (?P<value>package|nvcc) was not found",
         "vLLM cannot use FlashInfer: the root of many fallbacks.",
         "FlashInfer unavailable since package was not found",
@@ -642,7 +643,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         "flashinfer-cubin package was not found",
     ),
     _rule(
-        "sampler-fallback", "install", "W", "sampling",
+        "sampler-fallback", "install", "W", "FlashInfer",
         r"FlashInfer (?:top-p/top-k sampling unavailable: (?P<detail>.+?); falling back|is not "
         r"available\. Falling back to the PyTorch-native implementation of top-p)",
         "Sampling runs in torch instead of FlashInfer.",
@@ -690,7 +691,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         "Prefix caching is not supported for RISC-V CPUs; disabling it for V1 backend.",
     ),
     _rule(
-        "kv-cache-type", "cache", "I", "data type to store kv cache",
+        "kv-cache-type", "cache", "I", "Using ",
         r"Using (?P<value>\w+) data type to store kv cache",
         "The KV cache's format.",
         "Using fp8 data type to store kv cache. It reduces the GPU memory footprint and boosts the "
@@ -703,7 +704,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         "GPU KV cache size: 1,138,176 tokens",
     ),
     _rule(
-        "kv-scale", "cache", "W", "KV cache scaling factor",
+        "kv-scale", "cache", "W", "Using ",
         r"Using KV cache scaling factor 1\.0 for (?P<value>\w+)",
         "The FP8 KV cache has no scales from the checkpoint: less exact, no slower.",
         "Using KV cache scaling factor 1.0 for fp8_e4m3.",
@@ -728,7 +729,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         "degraded.",
     ),
     _rule(
-        "hidden-padding", "padding", "W", "Padding hidden size",
+        "hidden-padding", "padding", "W", "Padding ",
         r"Padding hidden size from (?P<value>\d+) to (?P<detail>\d+) for (?P<format>[\w ]+) "
         r"weights",
         "Activations are padded and cut around these experts in every step.",
@@ -737,7 +738,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe",
     ),
     _rule(
-        "intermediate-padding", "padding", "I", "Padding intermediate size",
+        "intermediate-padding", "padding", "I", "Padding ",
         r"Padding intermediate size from (?P<value>\d+) to (?P<detail>\d+)",
         "Expert weights are padded: more bytes per token.",
         "Padding intermediate size from 2880 to 3072 for up/down projection weights.",
