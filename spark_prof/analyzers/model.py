@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.token_ledger.model import Ledger
 
 __all__ = [
     "Books",
@@ -423,3 +424,5 @@ class Report:
     """The recorded NVTX ranges that took the longest."""
     clients: tuple[ClientRow, ...] = ()
     """What load generators saw of the same server, beside the steps."""
+    tokens: tuple[Ledger, ...] = ()
+    """Where the time of a step and a token goes; none without times."""

@@ -34,7 +34,8 @@ from spark_prof.analyzers.notes import notes_of
 from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.ranks.summary import RankShare, collectives_of
-from spark_prof.analyzers.windows import step_windows
+from spark_prof.analyzers.token_ledger.ledger import token_ledgers
+from spark_prof.analyzers.windows import step_windows, tokens_per_sequence
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
 
@@ -109,6 +110,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
             _object(bundle.facts(rank), "model_config"),
         ),
         markers=markers_of(bundle, rank),
+        tokens=token_ledgers(placed, steps, sums) if timed else (),
     )
     return replace(report, findings=findings_of(report))
 
@@ -126,10 +128,8 @@ def _steps(steps: pd.DataFrame) -> Steps:
     phase = steps["phase"].astype(str)
     decode = steps[phase == "decode"]
     counts = phase.value_counts()
-    # Without the scheduler's record every decoding request is taken to get one token.
     tokens = steps["output_tokens"].fillna(steps["decode_requests"])
-    requests = steps["output_requests"].fillna(steps["decode_requests"])
-    per_sequence = (tokens / requests.replace(0, np.nan)).reindex(decode.index)
+    per_sequence = tokens_per_sequence(decode)
     return Steps(
         count=len(steps),
         prefill=int(counts.get("prefill", 0)),

@@ -15,7 +15,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
 
-__all__ = ["step_windows"]
+__all__ = ["step_windows", "tokens_per_sequence"]
 
 _PAUSE_NS = 50_000_000
 """Without the scheduler's record, steps further apart than this had the engine idle between."""
@@ -73,6 +73,17 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
     period = np.where(follows, updated - np.append(0, updated[:-1]), updated - alone)
     engine = np.where(steps["update_ns"].notna(), period.astype(np.float64), np.nan)
     return steps.assign(begin_ns=begin, finish_ns=finish, engine_ns=engine)
+
+
+def tokens_per_sequence(steps: pd.DataFrame) -> pd.Series:
+    """How many tokens each step gave a sequence, NaN where no sequence got any.
+
+    Without the scheduler's record every decoding request is taken to get one.
+    """
+    tokens = steps["output_tokens"].fillna(steps["decode_requests"])
+    requests = steps["output_requests"].fillna(steps["decode_requests"])
+    per_sequence: pd.Series = tokens / requests.replace(0, np.nan)
+    return per_sequence
 
 
 def _engine_rows(bundle: Bundle, steps: pd.DataFrame) -> pd.DataFrame:

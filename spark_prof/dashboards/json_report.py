@@ -41,6 +41,7 @@ def render(report: Report) -> str:
         "components": [asdict(row) for row in report.components],
         "layers": [asdict(row) for row in report.layers],
         "kernels": [asdict(row) for row in report.kernels],
+        "tokens": [asdict(ledger) for ledger in report.tokens],
         "copies": asdict(report.copies),
         "conversions": asdict(report.conversions),
         "modules": [asdict(row) for row in report.modules],

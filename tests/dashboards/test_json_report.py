@@ -98,15 +98,15 @@ def test_has_the_keys_of_the_contract(sample: str) -> None:
     assert set(document["copies"]) == {"us", "bytes", "share", "items"}
     for row in document["copies"]["items"]:
         assert set(row) == {"name", "kind", "calls", "us", "bytes"}
-    assert set(document["conversions"]) == {"us", "share", "items"}
+    assert set(document["conversions"]) >= {"us", "share", "items"}
     for row in document["components"]:
         assert set(row) >= {"name", "us", "share", "kernels", "prefill_us"}
     for row in document["layers"]:
         assert set(row) == {"layer", "component", "us", "kernels"}
     for row in document["kernels"] + document["conversions"]["items"]:
-        assert set(row) == _KERNEL
+        assert set(row) >= _KERNEL
     for found in document["findings"]:
-        assert set(found) == {"id", "ms_per_token", "text", "fix"}
+        assert set(found) >= {"id", "ms_per_token", "text", "fix"}
 
 
 def test_says_what_the_report_says() -> None:

@@ -1,0 +1,137 @@
+"""Charges against a brute force that looks at every nanosecond."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from spark_prof.analyzers.token_ledger import charging
+from spark_prof.analyzers.token_ledger.charging import Charges, Work, charge
+
+FAR = 1_800_000_000_000_000_001
+KINDS = 3
+
+Row = tuple[int, int, int, bool]
+Span = tuple[int, int]
+
+
+def charges(rows: list[Row], windows: list[Span], origin: int = 0) -> Charges:
+    """What `charge` says of rows of start, end, kind and whether it is a kernel."""
+    rows = sorted(rows, key=lambda row: row[0])
+    start, end, kind = (np.array([row[n] for row in rows], np.int64) for n in range(3))
+    work = Work(start + origin, end + origin, kind, np.array([row[3] for row in rows], bool))
+    begin, finish = (np.array([window[n] for window in windows], np.int64) for n in range(2))
+    return charge(work, begin + origin, finish + origin, KINDS)
+
+
+def by_moment(rows: list[Row], windows: list[Span]) -> Charges:
+    """The same, nanosecond by nanosecond."""
+    shape = (len(windows), KINDS)
+    wanted = Charges(*(np.zeros(shape) for _ in range(3)), *(np.zeros(len(windows)) for _ in "ab"))
+    for number, (begin, finish) in enumerate(windows):
+        inside = sorted(
+            (row for row in rows if row[3] and begin <= row[0] < finish), key=lambda row: row[0]
+        )
+        opens, closes = (inside[0][0], inside[-1][0]) if inside else (finish, finish)
+        reaching = [row for row in rows if row[0] < begin < row[1]]
+        if reaching and inside:
+            opens = begin
+        for moment in range(begin, finish):
+            running = Counter(kind for start, end, kind, _ in rows if start <= moment < end)
+            count = running.total()
+            for kind, own in running.items():
+                wanted.summed[number, kind] += own
+                wanted.charged[number, kind] += own / count
+                wanted.alone[number, kind] += count == 1
+            if not count:
+                idle = wanted.between if opens <= moment < closes else wanted.outside
+                idle[number] += 1
+    return wanted
+
+
+def assert_same(found: Charges, wanted: Charges) -> None:
+    for name, values in vars(wanted).items():
+        np.testing.assert_allclose(getattr(found, name), values, atol=1e-6, err_msg=name)
+
+
+def some_rows(chosen: random.Random, most: int) -> list[Row]:
+    rows = []
+    for _ in range(chosen.randrange(most)):
+        start = chosen.randrange(-20, 160)
+        length = chosen.choice([0, 1, 3, 10, 70])
+        rows.append((start, start + length, chosen.randrange(KINDS), chosen.random() < 0.8))
+    return rows
+
+
+def some_windows(chosen: random.Random) -> list[Span]:
+    cuts = sorted(chosen.choices(range(150), k=chosen.randrange(2, 9)))
+    kept = [window for window in pairwise(cuts) if chosen.random() < 0.8]
+    return kept or [(0, 150)]
+
+
+@pytest.mark.parametrize("origin", [0, FAR])
+@pytest.mark.parametrize("seed", range(60))
+def test_every_nanosecond_is_charged(seed: int, origin: int) -> None:
+    chosen = random.Random(seed)
+    rows, windows = some_rows(chosen, 4 if seed % 3 else 40), some_windows(chosen)
+    assert_same(charges(rows, windows, origin), by_moment(rows, windows))
+
+
+@pytest.mark.parametrize("block", [1, 2, 7])
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_make_no_difference(seed: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = random.Random(1000 + seed)
+    rows, windows = some_rows(chosen, 40), some_windows(chosen)
+    monkeypatch.setattr(charging, "_BLOCK", block)
+    assert_same(charges(rows, windows), by_moment(rows, windows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "charged", "alone", "between", "outside"),
+    [
+        pytest.param([], [0, 0], [0, 0], 0, 100, id="nothing ran"),
+        pytest.param([(10, 90, 0, True)], [80, 0], [80, 0], 0, 20, id="one kernel"),
+        pytest.param(
+            [(0, 60, 0, True), (40, 100, 1, True)], [50, 50], [40, 40], 0, 0, id="two streams"
+        ),
+        pytest.param(
+            [(0, 100, 0, True), (20, 40, 1, True)], [90, 10], [80, 0], 0, 0, id="one inside"
+        ),
+        pytest.param(
+            [(10, 20, 0, True), (50, 60, 1, True)], [10, 10], [10, 10], 30, 50, id="a launch gap"
+        ),
+        pytest.param(
+            [(10, 20, 0, False), (50, 60, 1, True)], [10, 10], [10, 10], 0, 80,
+            id="a copy before the first kernel is the host's business",
+        ),
+        pytest.param([(-50, 150, 0, True)], [100, 0], [100, 0], 0, 0, id="longer than the step"),
+    ],
+)  # fmt: skip
+def test_one_window(
+    rows: list[Row], charged: list[float], alone: list[float], between: float, outside: float
+) -> None:
+    found = charges(rows, [(0, 100)])
+    assert found.charged[0, :2].tolist() == charged
+    assert found.alone[0, :2].tolist() == alone
+    assert (found.between.tolist(), found.outside.tolist()) == ([between], [outside])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_parts_of_a_window_are_its_length(seed: int) -> None:
+    chosen = random.Random(seed)
+    rows = some_rows(chosen, 400)
+    windows = some_windows(chosen)
+    found = charges(rows, windows, FAR)
+    total = found.charged.sum(axis=1) + found.between + found.outside
+    np.testing.assert_allclose(total, [finish - begin for begin, finish in windows], atol=1e-6)
+    assert (found.alone <= found.charged + 1e-6).all()
+    assert (found.charged <= found.summed + 1e-6).all()
+
+
+def test_no_windows() -> None:
+    found = charges([(0, 10, 0, True)], [])
+    assert found.summed.shape == (0, KINDS)
