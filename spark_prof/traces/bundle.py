@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -224,6 +226,35 @@ class Bundle:
         found = self.arrow(table, rank, columns).unify_dictionaries()
         frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
         return frame
+
+    def spread(
+        self, table: str, rank: int, columns: Sequence[str], rows: int
+    ) -> tuple[pd.DataFrame, npt.NDArray[np.int64]]:
+        """Whole row groups, spread evenly over a table, of about so many rows.
+
+        Returns:
+            The rows, and which rows of the table they are; all where it has no more than that.
+        """
+        name = table_file(table, rank)
+        total = self.meta.tables.get(name, 0)
+        if total <= rows:
+            return self.frame(table, rank, columns), np.arange(total)
+        strings = [n for n in columns if pa.types.is_dictionary(TABLES[table].schema.field(n).type)]
+        try:
+            with pq.ParquetFile(self.path / name, read_dictionary=strings) as file:
+                groups = file.num_row_groups
+                chosen = np.unique(
+                    np.linspace(0, groups - 1, max(1, groups * rows // total), dtype=int)
+                )
+                sizes = [file.metadata.row_group(group).num_rows for group in range(groups)]
+                found = file.read_row_groups(chosen.tolist(), columns=list(columns))
+        except (OSError, pa.ArrowException) as error:
+            raise CommandError(f"{self.path / name} is damaged; record again") from error
+        if any(column.null_count for column in found.columns):
+            raise CommandError(f"{self.path / name} lacks values; record again")
+        first = np.append(0, np.cumsum(sizes))
+        place = [np.arange(first[group], first[group + 1]) for group in chosen]
+        return found.unify_dictionaries().to_pandas(split_blocks=True), np.concatenate(place)
 
     def _large_frame(self, table: str, name: str, names: Sequence[str]) -> pd.DataFrame:
         """The same of a table of many rows."""

@@ -1,0 +1,265 @@
+"""Reads the tile of a matrix product or an attention kernel out of its name.
+
+A tile has two sides: along one lie tokens, along the other features of the weights. Which is which
+depends on the library, and some libraries swap the two for few tokens. A family says so only where
+its names or its launches prove it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from spark_prof.analyzers.classify.names import NAME_LIMIT
+from spark_prof.analyzers.classify.spelling import spelling
+from spark_prof.analyzers.shapes.model import Tile
+
+__all__ = ["FAMILIES", "Family", "tile_of"]
+
+_LARGEST = 1 << 14
+"""No side of a tile is longer."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Kernels whose names hold their tile in the same way.
+
+    Attributes:
+        name: who makes them.
+        pattern: searched in the name as `spelling` writes it; its groups `a` and `b` are the sides
+            as they are named, `k` the depth.
+        tokens: the side that holds tokens. "same" where that is known of a square tile only,
+            "none" where its rows are no tokens.
+        evidence: why that is the side.
+        example: a real name.
+        tile: what the example says: first side, second side, depth, rows for tokens.
+        unit: what a number of the name counts, for first side, second side and depth.
+    """
+
+    name: str
+    pattern: str
+    tokens: Literal["first", "second", "same", "none"]
+    evidence: str
+    example: str
+    tile: tuple[int, int, int | None, int | None]
+    unit: tuple[int, int, int] = (1, 1, 1)
+
+
+_SIDES = r"(?P<a>\d{1,5})x(?P<b>\d{1,5})"
+_SIZES = r"tuple<C<(?P<a>\d{1,5})>,C<(?P<b>\d{1,5})>,C<(?P<k>\d{1,5})>>"
+_MARLIN = r"\bMarlin<(?:\w{1,20},){2,4}?(?:64|128|256|512),"
+_NVJET = (
+    "grids of H100 and B200 recordings: the first side times the tiles is the number of features"
+)
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        "cuBLAS nvjet, sm_120",
+        rf"\bnvjet_sm12\d_\w{{3}}_(?:\w{{1,6}}_)?mma_{_SIDES}x(?P<k>\d{{1,5}})_",
+        "same",
+        "no recording of it has told yet",
+        "nvjet_sm120_tst_mma_64x64x128_3_32x32x128_tmaAB_alignCD4_bz_TNNN",
+        (64, 64, 128, 64),
+    ),
+    Family(
+        "cuBLAS nvjet",
+        rf"\bnvjet_(?:sm\d{{2,3}}_)?[a-z]{{2,8}}_(?:tf32_)?{_SIDES}_(?P<k>\d{{1,5}})x\d{{1,3}}_",
+        "second",
+        _NVJET,
+        "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_bias_TNT",
+        (64, 8, 64, 8),
+    ),
+    Family(
+        "Marlin, at most 8 tokens",
+        _MARLIN + r"(?P<a>1),(?P<b>\d{1,2}),(?P<k>\d{1,2}),1,",
+        "first",
+        "vLLM's marlin_template.h: m_block_size_8 halves the 16 rows of a block",
+        "void marlin::Marlin<1125899906909960l, 562949953487106l, 1125899906909960l, "
+        "2814749767172868l, 256, 1, 8, 8, true, 4, 1, false>(int4 const*, int4 const*)",
+        (8, 128, 128, 8),
+        (8, 16, 16),
+    ),
+    Family(
+        "Marlin",
+        _MARLIN + r"(?P<a>[1-4]),(?P<b>\d{1,2}),(?P<k>\d{1,2}),",
+        "first",
+        "vLLM's marlin_template.h: thread_m_blocks of 16 rows",
+        "void marlin::Marlin<1125899906909960l, 562949953487106l, 1125899906909960l, "
+        "2814749767172868l, 256, 4, 16, 4, false, 4, 1, false>(int4 const*, int4 const*)",
+        (64, 256, 64, 64),
+        (16, 16, 16),
+    ),
+    Family(
+        "Triton matmul_ogs",
+        rf"\b_p?_?matmul(?:_ogs)?_[NT]{{3}}_\w{{1,40}}?_{_SIDES}x(?P<k>\d{{1,5}})x\d{{1,3}}",
+        "first",
+        "triton_kernels: block_m of the tokens, block_n, block_k, split_k",
+        "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu",
+        (16, 256, 128, 16),
+    ),
+    Family(
+        "TensorRT-LLM, batch along the second side",
+        rf"\b(?:bmm|gemm)_\w{{1,60}}?_t{_SIDES}x(?P<k>\d{{1,5}})\w{{1,99}}_transOut_",
+        "second",
+        "trtllm-gen: transOut computes the transposed product, weights first",
+        "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_"
+        "rM_TN_transOut_schedP2x1x2x3_biasM_bN_tmaOpt_clmp_dynBatch_sm100f",
+        (128, 16, 256, 16),
+    ),
+    Family(
+        "TensorRT-LLM",
+        rf"\b(?:bmm|gemm)_\w{{1,60}}?_t{_SIDES}x(?P<k>\d{{1,5}})",
+        "same",
+        "without transOut no recording has told yet",
+        "bmm_E4m3_E4m3E4m3_Fp32_t128x64x128u2_s6_et64x64",
+        (128, 64, 128, None),
+    ),
+    Family(
+        "DeepGEMM",
+        r"\bsm\d{2,3}_\w{0,12}gemm_1d[12]d_impl<(?:\(Major\))?\d,(?:\d{1,7},){4}"
+        r"(?P<a>\d{1,4}),(?P<b>\d{1,4}),(?P<k>\d{1,4}),",
+        "first",
+        "DeepGEMM's sources: SHAPE_M, N and K, groups, then BLOCK_M of the tokens, N and K",
+        "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 4096u, 1024u, 1u, 256u, "
+        "128u, 128u, 128u, 128u, 128u, 3u, 128u, 256u, 2u, true, 132u, (deep_gemm::GemmType)0, "
+        "deep_gemm::epilogue::transform::EpilogueIdentity>(float*, int*)",
+        (256, 128, 128, 256),
+    ),
+    Family(
+        "vLLM CUTLASS, swapped",
+        rf"\bcutlass_3x_gemm_sm\d{{2,3}}_fp8<[^<>]{{1,80}},{_SIZES},tuple<[^()]{{1,200}},1>",
+        "second",
+        "vLLM's scaled_mm_sm90_fp8_dispatch.cuh: the last argument is swap_ab",
+        "void cutlass::device_kernel<vllm::cutlass_3x_gemm_sm90_fp8<cutlass::float_e4m3_t, "
+        "cutlass::bfloat16_t, vllm::c3x::ScaledEpilogueColumnBias, cute::tuple<cute::C<64>, "
+        "cute::C<16>, cute::C<256> >, cute::tuple<cute::C<1>, cute::C<4>, cute::C<1> >, "
+        "cutlass::gemm::KernelTmaWarpSpecializedFP8FastAccum, cutlass::epilogue::"
+        "TmaWarpSpecialized, true>::GemmKernel>()",
+        (64, 16, 256, 16),
+    ),
+    Family(
+        "vLLM CUTLASS",
+        rf"\bcutlass_3x_gemm\w{{0,20}}<[^<>]{{1,80}},{_SIZES},tuple<[^()]{{1,200}}"
+        r"(?:TmaWarpSpecialized|,0)>",
+        "first",
+        "vLLM's scaled_mm: without swap_ab the first operand is the activations",
+        "void cutlass::device_kernel<vllm::cutlass_3x_gemm<signed char, cutlass::bfloat16_t, "
+        "vllm::c3x::ScaledEpilogue, cute::tuple<cute::C<64>, cute::C<128>, cute::C<256> >, "
+        "cute::tuple<cute::C<1>, cute::C<4>, cute::C<1> >, cutlass::gemm::KernelTmaWarpSpecialized,"
+        " cutlass::epilogue::TmaWarpSpecialized>::GemmKernel>()",
+        (64, 128, 256, 64),
+    ),
+    Family(
+        "CUTLASS 3, result by columns",
+        rf"\bCollectiveEpilogue<Sm\d+\w{{0,60}}<[^<>]{{0,40}}>,{_SIZES},"
+        r".{1,250}?tuple<C<1>,long,(?:long|C<0>)>",
+        "second",
+        "a result that lies in memory by columns is the transpose of PyTorch's",
+        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, "
+        "int, int>, machete::MacheteCollectiveMma<cute::tuple<cutlass::integer_subbyte<4, false>, "
+        "cutlass::bfloat16_t, cutlass::bfloat16_t>, machete::PrepackedLayoutBTemplate<"
+        "cutlass::bfloat16_t, cutlass::integer_subbyte<4, false>, cutlass::bfloat16_t, float, "
+        "cutlass::layout::ColumnMajor, cutlass::gemm::KernelTmaWarpSpecializedCooperative, "
+        "machete::IlvBlkLayoutAuto>, 32, cutlass::bfloat16_t, cutlass::layout::ColumnMajor, 8, "
+        "float, cute::tuple<cute::C<128>, cute::C<16>, cute::C<64> >, cute::tuple<cute::C<1>, "
+        "cute::C<1>, cute::C<1> >, cutlass::gemm::collective::StageCountAutoCarveout<6144>, "
+        "cutlass::gemm::KernelTmaWarpSpecializedCooperative>, cutlass::epilogue::collective::"
+        "CollectiveEpilogue<cutlass::epilogue::Sm90TmaWarpSpecialized<1, 1, 8, false, true>, "
+        "cute::tuple<cute::C<128>, cute::C<16>, cute::C<64> >, cute::tuple<cute::C<128>, "
+        "cute::C<16> >, void, cute::tuple<cute::C<1>, long, long>, cutlass::bfloat16_t, "
+        "cute::tuple<cute::C<1>, long, long>, cutlass::epilogue::fusion::Sm90TreeVisitor<> > > >()",
+        (128, 16, 64, 16),
+    ),
+    Family(
+        "FlashAttention 3",
+        rf"\bCollectiveMainloopFwdSm90<\d{{1,2}},tuple<[^()]{{0,40}}>,{_SIZES},",
+        "none",
+        "the first side holds queries, several heads of one token among them",
+        "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<"
+        "flash::CollectiveMainloopFwdSm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, "
+        "cute::tuple<cute::C<64>, cute::C<128>, cute::C<128> >, 128, cutlass::bfloat16_t, float, "
+        "cutlass::arch::Sm90, true, false, false, true>>>>()",
+        (64, 128, 128, None),
+    ),
+    Family(
+        "FlashAttention 2",
+        r"\bFlash_fwd_kernel_traits<(?P<k>\d{2,3}),(?P<a>\d{2,3}),(?P<b>\d{2,3}),",
+        "none",
+        "the first side holds queries, several heads of one token among them",
+        "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64, (int)128, "
+        "(int)4, (bool)0, (bool)0, cutlass::bfloat16_t, Flash_kernel_traits<(int)128, (int)64, "
+        "(int)128, (int)4, cutlass::bfloat16_t>>, (bool)0>(flash::Flash_fwd_params)",
+        (64, 128, 128, None),
+    ),
+    Family(
+        "TensorRT-LLM attention",
+        r"\bfmhaSm\d{2,3}\w{1,150}?Q(?P<a>\d{1,4})Kv(?P<b>\d{1,4})",
+        "none",
+        "the first side holds queries, several heads of one token among them",
+        "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",
+        (128, 128, None, None),
+    ),
+    Family(
+        "xFormers attention",
+        rf"\bfmha_cutlassF_\w{{1,30}}_{_SIDES}_",
+        "none",
+        "the first side holds queries",
+        "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<"
+        "cutlass::bfloat16_t, cutlass::arch::Sm80, true, 64, 64, 64, true, true>::Params)",
+        (64, 64, None, None),
+    ),
+    Family(
+        "CUTLASS 2",
+        rf"cutlass_\d{{2}}_(?:wmma_)?(?:tensorop|simt)_\w{{1,60}}?_{_SIDES}"
+        r"_(?:(?P<k>\d{1,4})x\d{1,2}_)?",
+        "same",
+        "cuBLAS calls it with the operands in either order",
+        "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>"
+        "(cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8::Params)",
+        (64, 64, 64, 64),
+    ),
+    Family(
+        "cuBLAS xmma",
+        rf"\bsm\d{{2,3}}_xmma_\w{{1,80}}_tilesize{_SIDES}x(?P<k>\d{{1,4}})_",
+        "same",
+        "cuBLAS calls it with the operands in either order",
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1_"
+        "execute_segment_k_off_kernel__5x_cublas",
+        (64, 64, 64, 64),
+    ),
+    Family(
+        "cuBLAS",
+        rf"\b(?:maxwell|volta|turing|ampere)_\w{{1,40}}?gemm\w{{0,10}}?_{_SIDES}_",
+        "same",
+        "cuBLAS calls it with the operands in either order",
+        "ampere_sgemm_32x128_tn",
+        (32, 128, None, None),
+    ),
+)
+"""Every family whose names are read; the first that matches counts."""
+
+_COMPILED = tuple((family, re.compile(family.pattern)) for family in FAMILIES)
+
+
+@lru_cache(maxsize=16384)
+def tile_of(name: str) -> Tile | None:
+    """The tile that a kernel's name tells; None for a name of no known family."""
+    spelt = spelling(name[:NAME_LIMIT])
+    for family, pattern in _COMPILED:
+        if match := pattern.search(spelt):
+            return _tile(family, match)
+    return None
+
+
+def _tile(family: Family, match: re.Match[str]) -> Tile | None:
+    groups = match.groupdict()
+    first, second = (int(groups[g]) * unit for g, unit in zip("ab", family.unit, strict=False))
+    depth = int(groups["k"]) * family.unit[2] if groups.get("k") else None
+    if not (0 < first <= _LARGEST and 0 < second <= _LARGEST):
+        return None
+    rows = {"first": first, "second": second, "none": None}.get(
+        family.tokens, first if first == second else None
+    )
+    return Tile(family.name, first, second, depth, rows)
