@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.shapes.model import Shapes
 from spark_prof.analyzers.token_ledger.model import Ledger
 
 __all__ = [
@@ -424,5 +425,7 @@ class Report:
     """The recorded NVTX ranges that took the longest."""
     clients: tuple[ClientRow, ...] = ()
     """What load generators saw of the same server, beside the steps."""
+    shapes: Shapes | None = None
+    """How the kernels of decode steps were launched; None where nothing tells their shapes."""
     tokens: tuple[Ledger, ...] = ()
     """Where the time of a step and a token goes; none without times."""

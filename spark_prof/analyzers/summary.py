@@ -34,6 +34,7 @@ from spark_prof.analyzers.notes import notes_of
 from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.ranks.summary import RankShare, collectives_of
+from spark_prof.analyzers.shapes.summary import shapes_of
 from spark_prof.analyzers.token_ledger.ledger import token_ledgers
 from spark_prof.analyzers.windows import step_windows, tokens_per_sequence
 from spark_prof.errors import CommandError
@@ -77,6 +78,13 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
     all_books = books(steps) if timed else ()
     busy_us = all_books[0].busy_us if timed else None
     collectives, shares = collectives_of(bundle) if timed else (Collectives(), {})
+    counters = counters_of(
+        samples,
+        placed,
+        steps,
+        bundle.frame("layers", rank, ["component", "bytes"]),
+        _object(bundle.facts(rank), "model_config"),
+    )
     report = Report(
         run=_run(bundle, rank, placed, steps),
         gpu=_gpu(bundle.facts(rank)),
@@ -102,14 +110,9 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         ),
         collectives=collectives,
         overhead=overhead_of(bundle, rank) if timed else (),
-        counters=counters_of(
-            samples,
-            placed,
-            steps,
-            bundle.frame("layers", rank, ["component", "bytes"]),
-            _object(bundle.facts(rank), "model_config"),
-        ),
+        counters=counters,
         markers=markers_of(bundle, rank),
+        shapes=shapes_of(bundle, rank, placed, steps, sums, counters),
         tokens=token_ledgers(placed, steps, sums) if timed else (),
     )
     return replace(report, findings=findings_of(report))

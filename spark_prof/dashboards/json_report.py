@@ -16,6 +16,7 @@ from typing import Any
 from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.model import Books, Report, Spread
+from spark_prof.analyzers.shapes.model import Shapes
 
 __all__ = ["SCHEMA", "client_rows", "render", "write"]
 
@@ -43,6 +44,7 @@ def render(report: Report) -> str:
         "kernels": [asdict(row) for row in report.kernels],
         "tokens": [asdict(ledger) for ledger in report.tokens],
         "copies": asdict(report.copies),
+        "shapes": _shapes(report.shapes),
         "conversions": asdict(report.conversions),
         "modules": [asdict(row) for row in report.modules],
         "ranks": [asdict(row) for row in report.ranks],
@@ -89,6 +91,15 @@ def _counters(counters: Counters | None) -> dict[str, Any] | None:
     for batch, rows in zip(counters.batches, value["batches"], strict=True):
         for row, written in zip(batch.weights, rows["weights"], strict=True):
             written["ratio"] = row.ratio
+    return value
+
+
+def _shapes(shapes: Shapes | None) -> dict[str, Any] | None:
+    if shapes is None:
+        return None
+    value = asdict(shapes)
+    for row, written in zip(shapes.rows, value["rows"], strict=True):
+        written |= {"us_per_call": row.us_per_call, "tile_waste": row.tile_waste}
     return value
 
 

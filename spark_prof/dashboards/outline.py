@@ -10,6 +10,7 @@ from spark_prof.dashboards import (
     about_layers,
     about_ranks,
     about_run,
+    about_shapes,
     about_time,
 )
 from spark_prof.dashboards.formats import MISSING
@@ -41,6 +42,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_kernels.coverage(report),
         about_kernels.kernels(report),
         about_kernels.copies(report),
+        about_shapes.shapes(report),
         about_counters.kernels(report),
         about_counters.weights(report),
         about_kernels.conversions(report),
