@@ -29,6 +29,10 @@ class Rule:
     component: str | None = None
     conversion: str | None = None
     """Set only where changing a format is all that the kernel does."""
+    fused_conversion: str | None = None
+    """The format change that the kernel does beside its other work."""
+    load_time: bool = False
+    """Runs when weights are loaded, not for each token."""
     gemm: bool = False
     """A matrix product, not counting convolutions and attention."""
     finishes_gemm: bool = False
@@ -573,6 +577,7 @@ _CONVERSIONS = (
         r"(?:^|::)_?(?:silu|gelu|relu|swiglu|act)\w*_(?:mul|squared)\w*(?:quant|cvt)",
         "void vllm::silu_mul_cvt_fp16_to_fp4<__nv_bfloat16, false>(int, int)",
         _CUDA,
+        fused_conversion="quantize",
     ),
     Rule(
         "norm-and-quantize",
@@ -581,6 +586,7 @@ _CONVERSIONS = (
         " c10::Float8_e4m3fn, false>(int)",
         _CUDA,
         component="norm",
+        fused_conversion="quantize",
     ),
     Rule(
         "quantize-fp4",
@@ -622,6 +628,7 @@ _CONVERSIONS = (
         "void marlin::gptq_marlin_repack_kernel<256, 4, false, false>(unsigned int const*)",
         _CUDA,
         conversion="repack",
+        load_time=True,
     ),
     Rule(
         "permute-columns",
