@@ -1,0 +1,246 @@
+"""What is known of a model's weights, what one decode step streams, and the ceilings from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = [
+    "ROLES",
+    "Architecture",
+    "Ceiling",
+    "Ceilings",
+    "Choice",
+    "GpuCeilings",
+    "Question",
+    "Row",
+    "State",
+    "Step",
+    "Weights",
+    "WeightsOfModel",
+]
+
+ROLES = ("decoder", "drafter", "encoder")
+"""What weights are for: every decode step, drafting tokens (MTP, EAGLE), or images and sound."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What each sequence keeps between steps, for layers of one kind.
+
+    Attributes:
+        layers: how many layers keep it.
+        kind: kv (grows with the context), window (a sliding window of it), latent (MLA) or
+            recurrent (of one size, read and written in every step).
+        elements: values per token of context and layer; of a recurrent state, per layer.
+        heads: key-value heads that tensor parallelism can share out; 0 where it cannot.
+        window: tokens of context that are read at most, 0 for all.
+        operations: arithmetic per generated token, token of context and layer.
+        bytes_per_element: where the configuration says it, 0 for the type of the KV cache.
+    """
+
+    layers: int
+    kind: str
+    elements: int
+    heads: int = 0
+    window: int = 0
+    operations: int = 0
+    bytes_per_element: float = 0
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What config.json says that the weights do not.
+
+    Attributes:
+        name: architecture's class.
+        layers: decoder layers; layers beyond them draft.
+        experts: routed experts of a layer, 0 for a dense model.
+        experts_per_token: how many of them each token takes, 0 if unknown.
+        vocabulary: rows of the embedding, 0 if unknown.
+        states: what each sequence keeps.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    experts: int
+    experts_per_token: int
+    vocabulary: int
+    states: tuple[State, ...]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All weights of one component in one format.
+
+    Attributes:
+        component: a word of the vocabulary; `other` for tensors that no rule places.
+        format: bf16, fp16, fp32, fp8, mxfp8, int8, nvfp4, mxfp4, int4, or the tensor's own type.
+        role: one of ROLES.
+        parameters: elements of the matrices, unpacked.
+        bytes: as stored, with scales, zero points and biases.
+        matrices: how many modules.
+        matrix: whether they are matrices that a token is multiplied with.
+    """
+
+    component: str
+    format: str
+    role: str
+    parameters: int
+    bytes: float
+    matrices: int
+    matrix: bool
+
+
+@dataclass(frozen=True)
+class WeightsOfModel:
+    """The weights and what says how they are used.
+
+    Attributes:
+        seen: whether tensors were seen; else the shapes are derived from the configuration.
+        unplaced: names of tensors that no rule places, with their bytes.
+        lost: what is missing and what that means, a line each.
+    """
+
+    architecture: Architecture
+    weights: tuple[Weights, ...]
+    seen: bool
+    unplaced: tuple[tuple[str, int], ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Question:
+    """For which use the ceilings are.
+
+    Attributes:
+        batch: sequences that decode at a time.
+        context: tokens that each has in the KV cache; 0 asks for the weights alone, without any
+            cache or state.
+        scheduled: tokens of each sequence in a step: 1, and one for each drafted token.
+        accepted: tokens that a step yields a sequence, at most `scheduled`.
+        ranks: GPUs of tensor parallelism.
+        kv_bytes: bytes of one element of the KV cache: 2 for BF16, 1 for FP8.
+    """
+
+    batch: int = 1
+    context: int = 0
+    scheduled: int = 1
+    accepted: float = 1.0
+    ranks: int = 1
+    kv_bytes: float = 2.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a step computes."""
+        return self.batch * self.scheduled
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one component streams in a step, on one GPU.
+
+    Attributes:
+        component: a word of the vocabulary; `attention` holds the KV cache too.
+        format: of its weights, `kv` for the KV cache, `state` for a recurrent state.
+        stored: bytes of all of it.
+        read: bytes that the step moves.
+        operations: arithmetic of the step, a multiply-add counted as two.
+    """
+
+    component: str
+    format: str
+    stored: float
+    read: float
+    operations: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decode step on each GPU: what it must move and calculate."""
+
+    question: Question
+    experts_hit: float | None
+    rows: tuple[Row, ...]
+
+    @property
+    def read(self) -> float:
+        """Bytes moved on each GPU."""
+        return sum(row.read for row in self.rows)
+
+    @property
+    def operations(self) -> Mapping[str, float]:
+        """Arithmetic by the format of the weights."""
+        found: dict[str, float] = {}
+        for row in self.rows:
+            found[row.format] = found.get(row.format, 0.0) + row.operations
+        return found
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The most that a GPU can do by one bandwidth.
+
+    Attributes:
+        bandwidth: bytes per second that it stands on.
+        basis: data sheet, or what the GPU's table says of a reading kernel.
+        step_us: the shortest step.
+        tokens_per_s: of each sequence.
+        total_tokens_per_s: of all sequences.
+        limit: memory or arithmetic.
+    """
+
+    bandwidth: float
+    basis: str
+    step_us: float
+    tokens_per_s: float
+    total_tokens_per_s: float
+    limit: str
+
+
+@dataclass(frozen=True)
+class GpuCeilings:
+    """What one GPU can do at most: by its data sheet and, where known, as a kernel reads."""
+
+    gpu: str
+    data_sheet: Ceiling
+    read: Ceiling | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The model with some of its weights in another format.
+
+    Attributes:
+        id: a short name.
+        title: what is changed, as a person would say it.
+        step: what its decode step streams.
+        gpus: its ceilings.
+    """
+
+    id: str
+    title: str
+    step: Step
+    gpus: tuple[GpuCeilings, ...]
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Everything that a checkpoint says about how fast it can decode.
+
+    Attributes:
+        question: for which the choices are.
+        choices: the model as it is first, then what if.
+        batches: the model as it is, for more sequences at a time, on each GPU.
+        contexts: the model as it is, with more tokens in the KV cache.
+        left_out: weights that no decode step streams, such as an image encoder.
+    """
+
+    folder: str
+    model: WeightsOfModel
+    question: Question
+    choices: tuple[Choice, ...]
+    batches: tuple[Choice, ...]
+    contexts: tuple[Choice, ...]
+    left_out: tuple[Weights, ...]

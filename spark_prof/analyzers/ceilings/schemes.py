@@ -1,0 +1,177 @@
+"""Reads a quantization configuration: which modules are in which format.
+
+Formats: Hugging Face's quantization_config (mxfp4, fp8, compressed-tensors, awq, gptq,
+bitsandbytes, modelopt) and the `quantization` object of ModelOpt's hf_quant_config.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+__all__ = ["Scheme", "Schemes", "schemes_of"]
+
+_MOST_PATTERNS = 5_000
+_LONGEST_PATTERN = 300
+_ALGORITHMS = {
+    "NVFP4": "nvfp4",
+    "NVFP4_AWQ": "nvfp4",
+    "W4A16_NVFP4": "nvfp4",
+    "MXFP4": "mxfp4",
+    "MXFP8": "mxfp8",
+    "FP8": "fp8",
+    "FP8_PB_WO": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "W4A16_AWQ": "int4",
+    "W4A8_AWQ": "int4",
+    "INT8_SQ": "int8",
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A format and the modules that it is for; without targets, all linear layers."""
+
+    format: str
+    targets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schemes:
+    """Which formats a checkpoint uses.
+
+    Attributes:
+        schemes: the first one that fits a module counts.
+        kept: modules that stay as they are, as globs.
+        bits: of integer weights packed into words.
+        lost: what could not be understood.
+    """
+
+    schemes: tuple[Scheme, ...] = ()
+    kept: tuple[str, ...] = ()
+    bits: int = 4
+    lost: tuple[str, ...] = ()
+
+    def format_of(self, path: str) -> str | None:
+        """The format of the module at that path, None where it stays as the model is."""
+        if any(_fits(path, pattern) for pattern in self.kept):
+            return None
+        for scheme in self.schemes:
+            if not scheme.targets or any(_fits(path, pattern) for pattern in scheme.targets):
+                return scheme.format
+        return None
+
+
+def schemes_of(config: Mapping[str, Any]) -> Schemes:
+    """Reads a quantization configuration; an empty one quantizes nothing."""
+    lost: list[str] = []
+    method = str(config.get("quant_method") or "").lower()
+    names = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
+    kept: list[Any] = next(
+        (config[name] for name in names if isinstance(config.get(name), list)), []
+    )
+    bits = config.get("bits")
+    groups = config.get("config_groups")
+    layers = config.get("quantized_layers")
+    if isinstance(layers, dict):
+        found = _by_layer(layers, lost)
+    elif isinstance(groups, dict):
+        found = [_group(group, str(config.get("format") or "")) for group in groups.values()]
+    elif method == "mxfp4":
+        found = [Scheme("mxfp4", ("*.experts*",))]
+    elif method == "fp8":
+        found = [Scheme("fp8")]
+    elif method in ("awq", "gptq", "auto-round", "gptq_marlin", "awq_marlin"):
+        found = [Scheme("int8" if bits == 8 else "int4")]
+    elif method == "bitsandbytes":
+        found = [Scheme("nf4" if config.get("load_in_4bit") else "int8")]
+    else:
+        found = [_algorithm(str(config.get("quant_algo") or ""), lost)] if config else []
+        if method and method != "modelopt" and not config.get("quant_algo"):
+            lost.append(f"the quantization method {method} is not known: taken as unquantized")
+    formats = [scheme for scheme in found if scheme.format]
+    return Schemes(
+        tuple(formats),
+        _globs(kept, lost),
+        _bits(groups) or (bits if bits in (2, 3, 4, 8) else 4),
+        tuple(lost),
+    )
+
+
+def _by_layer(layers: Mapping[str, Any], lost: list[str]) -> list[Scheme]:
+    """ModelOpt's mixed precision: a format for each module."""
+    targets: dict[str, list[str]] = {}
+    for path, chosen in list(layers.items())[:_MOST_PATTERNS]:
+        name = chosen.get("quant_algo") if isinstance(chosen, dict) else None
+        targets.setdefault(str(name or ""), []).append(_anywhere(path))
+    return [Scheme(_algorithm(name, lost).format, tuple(paths)) for name, paths in targets.items()]
+
+
+def _algorithm(name: str, lost: list[str]) -> Scheme:
+    if name and name not in _ALGORITHMS:
+        lost.append(f"the quantization {name} is not known: taken as unquantized")
+    return Scheme(_ALGORITHMS.get(name, ""))
+
+
+def _group(group: object, overall: str) -> Scheme:
+    """A group of compressed-tensors, or of ModelOpt in the same form."""
+    if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
+        return Scheme("")
+    weights = group["weights"]
+    bits, kind = weights.get("num_bits"), str(weights.get("type") or "")
+    packing = str(group.get("format") or overall)
+    size = weights.get("group_size")
+    if kind == "float" and bits == 4:
+        form = "mxfp4" if "mxfp4" in packing or size == 32 else "nvfp4"
+    elif kind == "float":
+        form = "mxfp8" if "mxfp8" in packing else "fp8"
+    else:
+        form = "int8" if bits == 8 else "int4"
+    targets = group.get("targets")
+    named = [t for t in targets if isinstance(t, str)] if isinstance(targets, list) else []
+    # A class such as Linear stands for every module of it.
+    return Scheme(form, () if "Linear" in named else _globs(named, []))
+
+
+def _bits(groups: object) -> int:
+    """Bits of the integer weights of compressed-tensors' groups."""
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict) and weights.get("num_bits") in (2, 3, 4, 8):
+            return int(weights["num_bits"])
+    return 0
+
+
+def _globs(patterns: list[Any], lost: list[str]) -> tuple[str, ...]:
+    """Patterns of modules as globs, which are matched in bounded time, unlike expressions."""
+    found = []
+    for pattern in patterns[:_MOST_PATTERNS]:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= _LONGEST_PATTERN:
+            continue
+        if not pattern.startswith("re:"):
+            found.append(_anywhere(pattern))
+            continue
+        glob = re.sub(r"\\d\+|\[0-9\]\+|\.\*|\.\+", "*", pattern.removeprefix("re:"))
+        glob = glob.replace("\\.", ".").removeprefix("^")
+        if re.search(r"[\\()\[\]|+?{}]", glob):
+            lost.append(f"the pattern {pattern} is not understood: taken as fitting nothing")
+            continue
+        # An expression that is found at the begin fits; only $ asks for the end.
+        found.append(_anywhere(glob.removesuffix("$") if glob.endswith("$") else f"{glob}*"))
+    return tuple(found)
+
+
+def _anywhere(pattern: str) -> str:
+    """The pattern for any prefix before the layers: checkpoints and configurations differ there."""
+    before, layers, after = pattern.partition("layers.")
+    return f"*{layers}{after}" if layers and "*" not in before else pattern
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """Whether a pattern names the module, one that holds it, or a part of its path."""
+    if "*" in pattern:
+        return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}.*")
+    return path == pattern or f".{pattern}." in f".{path}."

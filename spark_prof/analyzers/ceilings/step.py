@@ -1,0 +1,98 @@
+"""What one decode step moves and calculates on each GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_prof.analyzers.ceilings.model import (
+    Architecture,
+    Question,
+    Row,
+    State,
+    Step,
+    Weights,
+    WeightsOfModel,
+)
+
+__all__ = ["expected_experts", "step_of"]
+
+_WHOLE_ON_EACH_RANK = frozenset({"router", "norm", "other"})
+"""Components that tensor parallelism does not share out."""
+
+
+def expected_experts(experts: int, per_token: int, tokens: int) -> float:
+    """How many of a layer's experts a step reads, if every token takes any of them alike.
+
+    E * (1 - ((E - k) / E) ** M). Real routing is uneven and reads fewer.
+
+    Args:
+        experts: E, of a layer.
+        per_token: k, that a token takes.
+        tokens: M, of the step.
+    """
+    if not 0 < per_token < experts:
+        return float(experts)
+    return float(experts * (1 - ((experts - per_token) / experts) ** tokens))
+
+
+def step_of(model: WeightsOfModel, question: Question) -> Step:
+    """The step that the question describes."""
+    architecture = model.architecture
+    experts = architecture.experts
+    known = 0 < architecture.experts_per_token <= experts
+    has_experts = any(w.component == "experts" and w.role == "decoder" for w in model.weights)
+    hit = (
+        expected_experts(experts, architecture.experts_per_token, question.tokens)
+        if known and has_experts
+        else None
+    )
+    rows = [
+        _row(weights, architecture, question, hit)
+        for weights in model.weights
+        if weights.role == "decoder"
+    ]
+    if question.context:
+        rows += _state_rows(architecture.states, question)
+    return Step(question, hit, tuple(sorted(rows, key=lambda row: -row.read)))
+
+
+def _row(weights: Weights, model: Architecture, question: Question, hit: float | None) -> Row:
+    """What the step reads of some weights."""
+    shared_out = question.ranks if weights.component not in _WHOLE_ON_EACH_RANK else 1
+    read = weights.bytes / shared_out
+    active = float(weights.parameters if weights.matrix else 0) / shared_out
+    if weights.component == "experts" and hit is not None:
+        read *= hit / model.experts
+        active *= model.experts_per_token / model.experts
+    elif weights.component == "embedding":
+        # One row a token.
+        read *= min(question.tokens / model.vocabulary, 1.0) if model.vocabulary else 0.0
+        active = 0.0
+    operations = 2 * active * question.tokens
+    return Row(weights.component, weights.format, weights.bytes, read, operations)
+
+
+def _state_rows(states: tuple[State, ...], question: Question) -> Iterator[Row]:
+    """What the step reads of the KV cache, and moves of recurrent states."""
+    cache = cache_operations = recurrent = 0.0
+    for state in states:
+        width = state.bytes_per_element or question.kv_bytes
+        # A head is not cut in two: with more GPUs than heads each keeps one of them whole.
+        ranks = min(question.ranks, state.heads) if state.heads else 1
+        if state.kind == "recurrent":
+            # Read and written.
+            recurrent += 2 * state.layers * state.elements * width / question.ranks
+            continue
+        seen = min(question.context, state.window) if state.window else question.context
+        cache += state.layers * state.elements * width * seen / ranks
+        cache_operations += state.layers * state.operations * seen / question.ranks
+    if cache:
+        yield Row(
+            "attention",
+            "kv",
+            cache * question.batch,
+            cache * question.batch,
+            cache_operations * question.tokens,
+        )
+    if recurrent:
+        yield Row("ssm", "state", recurrent * question.batch / 2, recurrent * question.batch, 0.0)

@@ -1,0 +1,162 @@
+"""Gathers a checkpoint's tensors by what they are for and in which format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_prof.analyzers.ceilings.architecture import architecture_of
+from spark_prof.analyzers.ceilings.config import Config
+from spark_prof.analyzers.ceilings.derived import derived_modules
+from spark_prof.analyzers.ceilings.formats import format_of
+from spark_prof.analyzers.ceilings.model import Architecture, Weights, WeightsOfModel
+from spark_prof.analyzers.ceilings.modules import Module
+from spark_prof.analyzers.ceilings.schemes import schemes_of
+from spark_prof.analyzers.ceilings.tensor_names import place_of, split_name
+from spark_prof.traces.checkpoint import Checkpoint
+from spark_prof.traces.readers.safetensors_header import Tensor
+
+__all__ = ["weights_of"]
+
+_MAIN = ("weight", "weight_packed", "qweight", "blocks")
+_SCALES = ("weight_scale", "weight_scale_inv", "scale", "scales", "scale_inv")
+_MATRICES = frozenset(
+    {"qkv", "o_proj", "attention", "mlp", "experts", "shared_experts", "router", "ssm", "lm_head"}
+)
+_NARROWEST = 16
+"""Fewer rows or columns make no matrix whose format is worth a choice, such as a convolution."""
+_MOST_UNPLACED = 20
+
+
+@dataclass
+class _Gathered:
+    """What the tensors of one module add up to."""
+
+    bytes: int = 0
+    stored: int = 0
+    dtype: str = ""
+    part: str = ""
+    shape: tuple[int, ...] = ()
+    copies: int = 0
+    scales: dict[str, int] = field(default_factory=dict)
+
+
+def weights_of(checkpoint: Checkpoint) -> WeightsOfModel:
+    """What a checkpoint's weights are for; derived from its configuration where none were seen."""
+    architecture = architecture_of(checkpoint.config)
+    lost = list(checkpoint.lost)
+    schemes = schemes_of(checkpoint.quantization)
+    if checkpoint.tensors:
+        modules = list(_modules(checkpoint.tensors, schemes.bits))
+    else:
+        modules = derived_modules(Config.of(checkpoint.config), schemes)
+        lost += schemes.lost
+        lost.append(
+            "no tensors were seen: shapes and formats are derived from the configuration"
+            if modules
+            else "the configuration does not say enough to derive the shapes of the weights"
+        )
+    lost += _missing(architecture, modules)
+    return WeightsOfModel(
+        architecture,
+        tuple(_summed(modules, architecture, checkpoint.config)),
+        seen=bool(checkpoint.tensors),
+        unplaced=_unplaced(modules, architecture.layers),
+        lost=tuple(lost),
+    )
+
+
+def _modules(tensors: Iterable[Tensor], bits: int) -> Iterable[Module]:
+    """The modules whose tensors these are; the experts of a layer are one of them."""
+    gathered: dict[str, _Gathered] = {}
+    for tensor in tensors:
+        path, part = split_name(tensor.name)
+        module = gathered.setdefault(path, _Gathered())
+        module.bytes += tensor.bytes
+        elements = math.prod(tensor.shape)
+        if part in _MAIN:
+            module.stored += elements
+            module.dtype, module.part, module.shape = tensor.dtype, part, tensor.shape
+            module.copies += 1
+        elif part in _SCALES:
+            module.scales[tensor.dtype] = module.scales.get(tensor.dtype, 0) + elements
+        elif part.endswith("absmax"):
+            module.scales["absmax"] = elements
+    for path, module in gathered.items():
+        name, parameters = format_of(module.dtype, module.part, module.stored, module.scales, bits)
+        sizes = sorted(module.shape)[-2:]
+        # bitsandbytes stores a matrix as one column.
+        narrow = name != "nf4" and (len(sizes) < 2 or sizes[0] < _NARROWEST)
+        stacked = module.shape[0] if len(module.shape) > 2 else 1
+        yield Module(path, parameters, module.bytes, name, not narrow, max(module.copies, stacked))
+
+
+def _summed(
+    modules: Iterable[Module], architecture: Architecture, config: Mapping[str, Any]
+) -> list[Weights]:
+    """The modules of one component, format and role together, the largest first."""
+    sums: dict[tuple[str, str, str, bool], list[float]] = {}
+    for module in modules:
+        place = place_of(module.path, architecture.layers)
+        matrix = module.matrix and place.component in _MATRICES
+        key = (place.component, module.format, place.role, matrix)
+        total = sums.setdefault(key, [0, 0, 0])
+        for index, value in enumerate((module.parameters, module.bytes, 1)):
+            total[index] += value
+    found = [
+        Weights(component, form, role, int(parameters), size, int(count), matrix)
+        for (component, form, role, matrix), (parameters, size, count) in sums.items()
+    ]
+    return sorted(_with_tied_head(found, config), key=lambda w: -w.bytes)
+
+
+def _with_tied_head(found: list[Weights], config: Mapping[str, Any]) -> list[Weights]:
+    """Where no lm_head is stored, the embedding is read as one."""
+    if any(w.component == "lm_head" and w.role == "decoder" and w.matrix for w in found):
+        return found
+    tied = [w for w in found if w.component == "embedding" and w.role == "decoder"]
+    if not tied or Config.of(config).values.get("tie_word_embeddings") is False:
+        return found
+    largest = max(tied, key=lambda w: w.bytes)
+    head = Weights(
+        "lm_head", largest.format, "decoder", largest.parameters, largest.bytes, 1, matrix=True
+    )
+    return [*found, head]
+
+
+def _missing(architecture: Architecture, modules: Iterable[Module]) -> list[str]:
+    """What follows from what the configuration does not say."""
+    lost = []
+    has_experts = any(place_of(m.path, 0).component == "experts" for m in modules)
+    if has_experts and not architecture.experts_per_token:
+        lost.append(
+            "the configuration does not say how many experts a token takes: all are counted as read"
+        )
+    if has_experts and not architecture.experts and architecture.experts_per_token:
+        lost.append(
+            "the configuration does not say how many experts there are: all are counted as read"
+        )
+    if not architecture.states:
+        lost.append(
+            "the configuration does not say what the KV cache holds: context is not counted"
+        )
+    if not architecture.layers:
+        lost.append(
+            "the configuration does not say how many layers there are: all are taken to decode"
+        )
+    return lost
+
+
+def _unplaced(modules: Iterable[Module], layers: int) -> tuple[tuple[str, int], ...]:
+    """The largest modules that no rule places."""
+    found = [
+        (module.path, int(module.bytes))
+        for module in modules
+        if place_of(module.path, layers) == _UNPLACED
+    ]
+    return tuple(sorted(found, key=lambda named: -named[1])[:_MOST_UNPLACED])
+
+
+_UNPLACED = place_of("", 0)
