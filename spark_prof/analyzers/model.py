@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_prof.analyzers.classify.model import CodeRow, Conflict
 from spark_prof.analyzers.clients.model import ClientRow
+from spark_prof.analyzers.conversions.model import (
+    ChargedConversion,
+    FusedConversion,
+    LayerConversions,
+    LoadTimeConversion,
+    RepeatedQuantization,
+)
 from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.shapes.model import Shapes
 from spark_prof.analyzers.token_ledger.model import Ledger
@@ -324,11 +332,23 @@ class Collectives:
 
 @dataclass(frozen=True)
 class Conversions:
-    """Kernels whose work is only changing a format."""
+    """Kernels whose work is only changing a format, of the analyzed steps."""
 
     us: float
     share: float
     items: tuple[KernelRow, ...]
+    us_per_token: float | None = None
+    """In the time of one token of a sequence; None where nothing tells it."""
+    charged: tuple[ChargedConversion, ...] = ()
+    """The same time by what it was spent for, the most expensive in decode steps first."""
+    layers: tuple[LayerConversions, ...] = ()
+    """The same time by layer."""
+    fused: tuple[FusedConversion, ...] = ()
+    """Kernels that convert beside other work; their time is in none of the sums."""
+    load_time: tuple[LoadTimeConversion, ...] = ()
+    """What ran at load time or outside the steps; in none of the sums."""
+    repeated: tuple[RepeatedQuantization, ...] = ()
+    """Activations that are quantized once for each consumer."""
 
 
 @dataclass(frozen=True)
@@ -425,6 +445,10 @@ class Report:
     """The recorded NVTX ranges that took the longest."""
     clients: tuple[ClientRow, ...] = ()
     """What load generators saw of the same server, beside the steps."""
+    machine_code: tuple[CodeRow, ...] = ()
+    """The machine code of its kernels, the most expensive first; empty where none was read."""
+    conflicts: tuple[Conflict, ...] = ()
+    """Kernels whose names say something else than counters or machine code."""
     shapes: Shapes | None = None
     """How the kernels of decode steps were launched; None where nothing tells their shapes."""
     tokens: tuple[Ledger, ...] = ()

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
+from spark_prof.analyzers.classify.code_times import code_of, conflicts_of
 from spark_prof.analyzers.classify.evidence import evidence_of
+from spark_prof.analyzers.conversions.summary import conversions_of
 from spark_prof.analyzers.copies import copies_of
 from spark_prof.analyzers.counters.summary import counters_of
 from spark_prof.analyzers.findings.ranking import findings_of
@@ -20,7 +22,6 @@ from spark_prof.analyzers.ledger import books, spread, step_books
 from spark_prof.analyzers.markers import markers_of
 from spark_prof.analyzers.model import (
     Collectives,
-    Conversions,
     Coverage,
     Gpu,
     KernelRow,
@@ -95,7 +96,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         components=component_rows(sums, summary.decode),
         layers=layer_rows(sums),
         kernels=by_kernel,
-        conversions=_conversions(by_kernel),
+        conversions=conversions_of(placed, steps, summary, by_kernel, evidence.label),
         modules=_modules(bundle, rank),
         copies=copies_of(placed, steps.index, busy_us),
         ranks=tuple(
@@ -106,12 +107,14 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         findings=(),
         notes=(
             *notes_of(bundle, rank, summary, coverage, all_books),
-            *evidence.conflicts(dict.fromkeys(row.name for row in by_kernel)),
+            *evidence.lost,
         ),
         collectives=collectives,
         overhead=overhead_of(bundle, rank) if timed else (),
         counters=counters,
         markers=markers_of(bundle, rank),
+        machine_code=code_of(evidence, by_kernel),
+        conflicts=conflicts_of(evidence, by_kernel),
         shapes=shapes_of(bundle, rank, placed, steps, sums, counters),
         tokens=token_ledgers(placed, steps, sums) if timed else (),
     )
@@ -164,11 +167,6 @@ def _coverage(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
         aligned=int(ns[by == "aligned"].sum()) / total,
         guessed=int(ns[by == "guess"].sum()) / total,
     )
-
-
-def _conversions(rows: tuple[KernelRow, ...]) -> Conversions:
-    items = tuple(row for row in rows if row.conversion)
-    return Conversions(sum(r.us for r in items), sum(r.share for r in items), items)
 
 
 def _source(bundle: Bundle) -> str:

@@ -24,6 +24,8 @@ COLUMNS = {
     "graph_nodes": "node:8 original:8 graph:8 created_ns:8 module:4 layer:4 capture:4",
     "captures": "capture:4 start_ns:8 end_ns:8 tokens:4 mode:s",
     "cubins": "hash:t bytes:8 source:s functions:t",
+    "functions": "hash:t function:t name:t architecture:s suffix:s registers:4 instructions:8 "
+    "opcodes:t",
     "counters": "start_ns:8 end_ns:8 dram_read_bytes:f dram_write_bytes:f tensor_active:f "
     "sm_active:f warps_active:f",
     "overhead": "name:s start_ns:8 end_ns:8",

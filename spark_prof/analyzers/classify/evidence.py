@@ -1,213 +1,144 @@
-"""Where a kernel ran and in which precision, by the hardware counters that were read for it.
+"""Where a kernel ran and in which precision, by the best evidence that a bundle has.
 
-A counter is better evidence than a name: a positive count of tensor-core work proves tensor cores.
-A count of none proves their absence only where the counter sees all of them. Names and meanings
-of the counters: Nsight Compute's profiling guide, "Metrics Reference", and `ncu --query-metrics`.
+Counters that were read for the kernel come first, then the instructions of the machine code that
+was loaded, then its name. Where several pieces of machine code have the kernel's name and they
+disagree, they say nothing.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify
-from spark_prof.analyzers.classify.spelling import spelling
+from spark_prof.analyzers.classify.counters import Counted, CountedKernels
+from spark_prof.analyzers.classify.machine_code import code_rows
+from spark_prof.analyzers.classify.model import CodeRow, Conflict
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.machine_code import machine_code_of
 
-__all__ = ["COUNTERS", "Counter", "Evidence", "evidence_of", "find_counter"]
+__all__ = ["Evidence", "evidence_of", "with_code"]
 
-
-@dataclass(frozen=True)
-class Counter:
-    """Counters of tensor-core work.
-
-    Attributes:
-        pattern: regular expression for the counter's name, without the unit (`sm__`, `smsp__`)
-            before it and the rollup (`.sum`) behind it.
-        example: a metric of it.
-        precision: of the operands, None where the name does not tell.
-        complete_on: major compute capabilities on which it counts the work of all tensor cores.
-    """
-
-    pattern: str
-    example: str
-    precision: str | None = None
-    complete_on: frozenset[int] = frozenset()
-
-
-_OPS = r"ops_path_tensor_(?:op_[a-z]+_)?src_"
-
-COUNTERS = (
-    Counter(_OPS + r"bf16(?:_.+)?", "sm__ops_path_tensor_src_bf16_dst_fp32.sum", "bf16"),
-    Counter(_OPS + r"fp16(?:_.+)?", "sm__ops_path_tensor_src_fp16_dst_fp16.sum", "fp16"),
-    Counter(_OPS + r"tf32(?:_.+)?", "sm__ops_path_tensor_src_tf32_dst_fp32.sum", "tf32"),
-    Counter(_OPS + r"fp8(?:_(?!fp).+)?", "sm__ops_path_tensor_src_fp8.sum", "fp8"),
-    Counter(_OPS + r"fp4(?:_(?!fp).+)?", "sm__ops_path_tensor_src_fp4_dst_fp32.sum", "fp4"),
-    Counter(_OPS + r"int8(?:_.+)?", "sm__ops_path_tensor_src_int8.sum", "int8"),
-    # One counter for several formats, and formats without a word of their own.
-    Counter(r"ops_path_tensor.*", "sm__ops_path_tensor_src_fp4_fp6_fp8_dst_fp32.sum"),
-    # HMMA stands for fp16, bf16 and tf32, IMMA for int8 and int4: the operation is no precision.
-    Counter(r"inst_executed_pipe_tensor_.+", "sm__inst_executed_pipe_tensor_op_hmma.sum"),
-    # Since Hopper a warp group's product is one instruction, which not every unit counts here.
-    Counter(
-        r"inst_executed_pipe_tensor", "sm__inst_executed_pipe_tensor.sum",
-        complete_on=frozenset({7, 8, 12}),
-    ),
-    Counter(r"pipe_tensor_op_.+_cycles_active", "sm__pipe_tensor_op_hmma_cycles_active.sum"),
-    # Compute capability 10 has a second pipe, for tcgen05.
-    Counter(
-        r"pipe_tensor(?:_v2)?_cycles_active", "sm__pipe_tensor_cycles_active.sum",
-        complete_on=frozenset({7, 8, 9, 12}),
-    ),
-    Counter(r"(?:inst_executed_)?pipe_tc(?:_.+)?", "sm__pipe_tc_cycles_active.max"),
-)  # fmt: skip
-"""The counters that tell of tensor cores; the first row that fits a metric counts."""
-
-_COMPILED = tuple((counter, re.compile(counter.pattern)) for counter in COUNTERS)
-_UNITS = ("sm__", "smsp__")
-_EXACT = frozenset({"sum", "max"})
-"""Rollups whose zero is a zero, not a small number that was rounded when it was printed."""
-_MOST_SENTENCES = 5
-_CONSTANT = "peak_sustained"
-"""A rollup that tells what the hardware could do, not what the kernel did."""
-
-
-@dataclass(frozen=True)
-class Counted:
-    """What the counters say about a kernel.
-
-    Attributes:
-        engine: tensor-core or cuda-core; None where they do not tell.
-        precision: of the tensor-core work, None where they do not tell.
-        absent: precisions of which no tensor-core work was counted.
-        metric: the metric that tells.
-    """
-
-    engine: str | None
-    precision: str | None
-    absent: frozenset[str]
-    metric: str
-
-    @property
-    def says(self) -> tuple[str | None, str | None]:
-        """What a label takes from it."""
-        return self.engine, self.precision
+_MOST_OPCODES = 3
 
 
 class Evidence:
-    """What counters say about kernels, by name.
+    """What is known about kernels, by name.
 
     Args:
         metrics: rows of the `metrics` table.
         capability: the GPU's compute capability, such as 12.1; None where unknown.
+        functions: rows of the `functions` table.
+        lost: what of the machine code could not be read, one line each.
     """
 
-    def __init__(self, metrics: pd.DataFrame, capability: str | None) -> None:
-        major = (capability or "").partition(".")[0]
-        self._major = int(major) if major.isdecimal() else None
-        self._exact: dict[str, Counted] = {}
-        self._spelled: dict[str, Counted | None] = {}
-        measured = metrics[~np.isnan(metrics["value"].to_numpy(np.float64))]
-        for name, rows in measured.groupby("name", observed=True):
-            most = rows.groupby("metric", observed=True)["value"].max()
-            counted = self._counted(dict(zip(most.index.astype(str), most, strict=True)))
-            if counted:
-                self._exact[str(name)] = counted
-                # Kernels that share a spelling must agree.
-                same = self._spelled.setdefault(spelling(str(name)), counted)
-                if same is None or same.says != counted.says:
-                    self._spelled[spelling(str(name))] = None
+    def __init__(
+        self,
+        metrics: pd.DataFrame,
+        capability: str | None,
+        functions: pd.DataFrame | None = None,
+        lost: Iterable[str] = (),
+    ) -> None:
+        self.lost = tuple(lost)
+        self._counted = CountedKernels(metrics, capability)
+        self._code: dict[str, list[CodeRow]] = {}
+        for row in code_rows(functions) if functions is not None else ():
+            self._code.setdefault(row.name, []).append(row)
 
     def label(self, name: str) -> Label:
-        """What is known about the kernel: by its counters where they tell, else by its name."""
-        by_name, counted = classify(name), self._of(name)
+        """What is known about the kernel."""
+        label = classify(name)
+        code = self.code(name)
+        if code is not None:
+            label = with_code(label, code)
+        counted = self._counted.find(name)
         if counted is None or counted.engine is None:
-            return by_name
-        same = by_name.engine == counted.engine
-        precision = counted.precision or (by_name.precision if same else None)
-        return replace(by_name, engine=counted.engine, precision=precision, evidence="counter")
+            return label
+        same = label.engine == counted.engine
+        precision = counted.precision or (label.precision if same else None)
+        return replace(label, engine=counted.engine, precision=precision, evidence="counter")
 
-    def conflicts(self, names: Iterable[str]) -> tuple[str, ...]:
-        """One sentence for each kernel whose counters contradict its name; for the first few."""
-        found = (self._conflict(name, classify(name), self._of(name)) for name in names)
-        sentences = [sentence for sentence in found if sentence]
-        rest = len(sentences) - _MOST_SENTENCES
-        if rest > 0:
-            sentences[_MOST_SENTENCES:] = [f"The counters contradict the names of {rest} more."]
-        return tuple(sentences)
+    def code(self, name: str) -> CodeRow | None:
+        """The kernel's machine code; of several pieces that agree the first, else None."""
+        rows = self._code.get(name, [])
+        says = {(row.engine, row.precision) for row in rows}
+        return rows[0] if len(says) == 1 else None
 
-    def _of(self, name: str) -> Counted | None:
-        if not self._exact:
+    def codes(self, names: Iterable[str]) -> tuple[CodeRow, ...]:
+        """The machine code of these kernels, all of it."""
+        return tuple(row for name in names for row in self._code.get(name, ()))
+
+    def conflicts(self, names: Iterable[str]) -> tuple[Conflict, ...]:
+        """The kernels whose names contradict better evidence."""
+        found = (self._conflict(name) for name in names)
+        return tuple(conflict for conflict in found if conflict)
+
+    def _conflict(self, name: str) -> Conflict | None:
+        label = classify(name)
+        if label.evidence != "name":
             return None
-        return self._exact.get(name) or self._spelled.get(spelling(name))
-
-    def _counted(self, values: dict[str, float]) -> Counted | None:
-        """What the highest values of a kernel's metrics say."""
-        told: dict[str, str | None] = {}
-        none: list[tuple[str, Counter]] = []
-        for metric, value in values.items():
-            counter = find_counter(metric)
-            if counter is None:
-                continue
-            if value > 0:
-                told[metric] = counter.precision
-            elif value == 0 and metric.rpartition(".")[2] in _EXACT:
-                none.append((metric, counter))
-        precisions = {p for p in told.values() if p}
-        absent = frozenset(c.precision for _, c in none if c.precision) - precisions
-        if told:
-            precision = precisions.pop() if len(precisions) == 1 else None
-            metric = next((m for m, p in told.items() if p == precision), next(iter(told)))
-            return Counted("tensor-core", precision, absent, metric)
-        for metric, counter in none:
-            if self._major in counter.complete_on:
-                return Counted("cuda-core", None, absent, metric)
-        return Counted(None, None, absent, none[0][0]) if none else None
-
-    def _conflict(self, name: str, label: Label, counted: Counted | None) -> str | None:
-        if counted is None or label.evidence != "name":
+        by_name = _says(label.engine, label.precision)
+        counted, code = self._counted.find(name), self.code(name)
+        if counted is not None and (truth := _contradiction(label, counted)):
+            return Conflict(name, by_name, truth, "counter", counted.metric)
+        if counted is not None and counted.engine is not None:
             return None
-        says = f"{label.engine} {label.precision or ''}".strip()
-        shown = name if len(name) <= 80 else f"{name[:77]}..."
-        if counted.engine and (
-            counted.engine != label.engine
-            or (counted.precision and label.precision and counted.precision != label.precision)
+        if code is None or code.engine is None:
+            return None
+        if code.engine == label.engine and (
+            code.precision is None or label.precision in (None, code.precision)
         ):
-            truth = f"{counted.engine} {counted.precision or ''}".strip()
-            return f"{shown}: its name says {says}, its counters {truth} ({counted.metric})."
-        tensor = label.engine == "tensor-core"
-        if counted.engine is None and tensor and label.precision in counted.absent:
-            return f"{shown}: its name says {says}, but {counted.metric} counted nothing."
-        return None
+            return None
+        most = [row.opcode for row in code.products[:_MOST_OPCODES]]
+        basis = ", ".join(most) or "no tensor-core instruction"
+        if code.reads and code.products:
+            basis += f", stored as {' and '.join(code.reads)}"
+        return Conflict(name, by_name, _says(code.engine, code.precision), "sass", basis)
 
 
-def find_counter(metric: str) -> Counter | None:
-    """The row that knows the metric; None where it does not tell what the kernel did."""
-    base, _, rollup = metric.partition(".")
-    unit = next((unit for unit in _UNITS if base.startswith(unit)), None)
-    if unit is None or any(part.startswith(_CONSTANT) for part in rollup.split(".")):
-        return None
-    name = base.removeprefix(unit)
-    return next((counter for counter, pattern in _COMPILED if pattern.fullmatch(name)), None)
+def with_code(label: Label, code: CodeRow) -> Label:
+    """A label by name, with what machine code knows better."""
+    if code.engine is None:
+        return label
+    precision = code.precision
+    if precision is None and label.engine == code.engine:
+        fits = not code.precisions or label.precision in code.precisions
+        precision = label.precision if fits else None
+    return replace(label, engine=code.engine, precision=precision, evidence="sass")
 
 
 def evidence_of(bundle: Bundle, rank: int) -> Evidence:
-    """The evidence for a rank of a bundle: its own, else that of the others.
+    """The evidence for a rank of a bundle: its own counters, else those of the others.
 
     Measurements of Nsight Compute that were imported beside a trace are ranks of their own. Where
     they come from different kinds of GPU, those of the first kind count.
     """
+    code = machine_code_of(bundle)
     if not (own := bundle.frame("metrics", rank)).empty:
-        return Evidence(own, _capability(bundle, rank))
+        return Evidence(own, _capability(bundle, rank), code.rows, code.lost)
     found = {r: rows for r in bundle.ranks if not (rows := bundle.frame("metrics", r)).empty}
     capability = next((_capability(bundle, r) for r in found), None)
     alike = [rows for r, rows in found.items() if _capability(bundle, r) == capability]
     texts = {"name": str, "metric": str, "unit": str}
-    return Evidence(pd.concat([own, *alike]).astype(texts) if alike else own, capability)
+    metrics = pd.concat([own, *alike]).astype(texts) if alike else own
+    return Evidence(metrics, capability, code.rows, code.lost)
+
+
+def _contradiction(label: Label, counted: Counted) -> str | None:
+    """What the counters say instead."""
+    if counted.engine is None:
+        tensor = label.engine == "tensor-core"
+        return "nothing of that" if tensor and label.precision in counted.absent else None
+    other = counted.precision and label.precision and counted.precision != label.precision
+    if counted.engine != label.engine or other:
+        return _says(counted.engine, counted.precision)
+    return None
+
+
+def _says(engine: str, precision: str | None) -> str:
+    return f"{engine} {precision or ''}".strip()
 
 
 def _capability(bundle: Bundle, rank: int) -> str | None:

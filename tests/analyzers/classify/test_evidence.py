@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.classify.evidence import COUNTERS, Counter, Evidence, find_counter
+from spark_prof.analyzers.classify.counters import COUNTERS, Counter, find_counter
+from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.classify.spelling import spelling
 from spark_prof.traces.readers.ncu_csv import ncu_csv
 from spark_prof.traces.readers.nsys_stats import nsys_stats_csv
@@ -107,17 +108,20 @@ def test_a_name_adds_the_precision_that_counters_do_not_tell() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "name", "words"),
+    ("values", "name", "by_name", "found"),
     [
-        ({PIPE: 0.0}, GEMM, "tensor-core bf16, its counters cuda-core"),
-        ({FP8: 64.0}, GEMM, "tensor-core bf16, its counters tensor-core fp8"),
-        ({BF16: 64.0}, NORM, "its counters tensor-core bf16"),
-        ({BF16: 0.0}, GEMM, "counted nothing"),
+        ({PIPE: 0.0}, GEMM, "tensor-core bf16", "cuda-core"),
+        ({FP8: 64.0}, GEMM, "tensor-core bf16", "tensor-core fp8"),
+        ({BF16: 64.0}, NORM, "cuda-core", "tensor-core bf16"),
+        ({BF16: 0.0}, GEMM, "tensor-core bf16", "nothing of that"),
     ],
 )
-def test_contradictions_are_told(values: dict[str, float], name: str, words: str) -> None:
-    (sentence,) = measured(values, name).conflicts([name])
-    assert words in sentence
+def test_contradictions_are_told(
+    values: dict[str, float], name: str, by_name: str, found: str
+) -> None:
+    (conflict,) = measured(values, name).conflicts([name])
+    assert (conflict.by_name, conflict.found) == (by_name, found)
+    assert (conflict.evidence, conflict.basis) == ("counter", next(iter(values)))
 
 
 @pytest.mark.parametrize(
@@ -152,15 +156,6 @@ def test_profilers_spell_one_kernel_alike(nsys: str, ncu: str) -> None:
 def test_other_kernels_are_spelled_otherwise(one: str, other: str) -> None:
     assert spelling(one) != spelling(other)
     assert measured({BF16: 64.0}, one).label(other).evidence != "counter"
-
-
-def test_contradictions_do_not_fill_a_report() -> None:
-    names = [f"{GEMM}_{number}" for number in range(9)]
-    rows = [(name, 0, PIPE, 0.0, "") for name in names]
-    metrics = pd.DataFrame(rows, columns=["name", "launch", "metric", "value", "unit"])
-    sentences = Evidence(metrics, "12.1").conflicts(names)
-    assert len(sentences) == 6
-    assert "4 more" in sentences[-1]
 
 
 def test_two_kernels_of_one_spelling_must_agree() -> None:
