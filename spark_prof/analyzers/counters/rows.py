@@ -91,7 +91,7 @@ def weight_rows(estimate: Estimate, needed: Mapping[str, tuple[float, str]]) -> 
 
     Args:
         estimate: amounts of the kernels of one batch size.
-        needed: what analyzers.counters.weights.needed_weights says.
+        needed: what analyzers.roofline.weights.needed_weights says.
     """
     slots = estimate.slots
     count = slots["count"].to_numpy()

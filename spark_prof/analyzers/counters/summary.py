@@ -16,7 +16,7 @@ from spark_prof.analyzers.counters.model import CounterBatch, Counters
 from spark_prof.analyzers.counters.overlap import overlaps
 from spark_prof.analyzers.counters.rows import AMOUNTS, SHARES, folded_rows, long_rows, weight_rows
 from spark_prof.analyzers.counters.slots import sampled_steps, slotted
-from spark_prof.analyzers.counters.weights import needed_weights
+from spark_prof.analyzers.roofline.weights import needed_weights
 
 __all__ = ["FEWEST_STEPS", "counters_of"]
 

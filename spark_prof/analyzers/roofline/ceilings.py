@@ -1,0 +1,63 @@
+"""What a GPU allows: measured on this machine, else from what is known of such GPUs."""
+
+from __future__ import annotations
+
+from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
+from spark_prof.hardware import find_gpu
+from spark_prof.traces.measured import DeviceState, Measured
+from spark_prof.vocabulary import PRECISIONS
+
+__all__ = ["ceilings_of"]
+
+
+def ceilings_of(
+    gpu: str, compute_capability: str | None, measured: Measured | None = None
+) -> Ceilings:
+    """The ceilings of a GPU, or of a processor that was measured.
+
+    Args:
+        gpu: its name as the driver tells it.
+        compute_capability: None where unknown.
+        measured: what `spark-prof doctor --measure` kept; of another device it is not used.
+    """
+    if measured is not None and measured.device != gpu:
+        measured = None
+    known = find_gpu(gpu, compute_capability)
+    peaks = {name: figure.value for name, figure in known.peaks.items()} if known else {}
+    reached = None
+    if known and known.read_bandwidth:
+        reached = Bandwidth(known.read_bandwidth.value, known.read_bandwidth.source)
+    source = known.source if known else ""
+    if measured is None:
+        return Ceilings(
+            gpu,
+            Bandwidth(known.memory_bandwidth.value, source) if known else None,
+            reached,
+            tuple(peaks.items()),
+            source,
+        )
+    found = {p: rate for p in PRECISIONS if (rate := measured.value(p)) is not None}
+    read = next((m for m in measured.measurements if m.quantity == "read"), None)
+    if read:
+        reached = Bandwidth(read.value, f"measured here on {measured.taken}: {read.how}")
+    smallest = measured.value("launch_graph")
+    return Ceilings(
+        gpu,
+        Bandwidth(known.memory_bandwidth.value, source) if known else None,
+        reached,
+        tuple((peaks | found).items()),
+        f"measured here on {measured.taken}" if found else source,
+        _clocks(measured.after),
+        None if smallest is None else smallest * 1e6,
+    )
+
+
+def _clocks(state: DeviceState) -> str:
+    parts = [
+        f"SM clock {state.sm_mhz} MHz" if state.sm_mhz else "",
+        f"memory clock {state.memory_mhz} MHz" if state.memory_mhz else "",
+        f"{state.temperature_c} degrees Celsius" if state.temperature_c else "",
+        f"{state.power_w:.0f} W" if state.power_w else "",
+        f"held down by {' and '.join(state.throttled)}" if state.throttled else "",
+    ]
+    return ", ".join(filter(None, parts))

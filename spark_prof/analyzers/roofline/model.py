@@ -1,0 +1,159 @@
+"""What a roofline says, as plain data. Times are microseconds, bandwidths bytes per second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Bandwidth", "Ceilings", "Roofline", "RooflinePhase", "RooflineRow", "StreamedWeights"]
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """A memory bandwidth, and who says so."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the GPU allows.
+
+    Attributes:
+        gpu: its name.
+        data_sheet: memory bandwidth of the data sheet, None where the GPU is not known.
+        reached: what a kernel that only reads reached: measured on this machine, else measured or
+            reported for such a GPU; None where nobody said.
+        peaks: operations per second by precision, what was measured before what is printed.
+        peak_source: whose peaks those are.
+        clocks: how the clocks stood when it was measured, empty where it was not.
+        smallest_kernel_us: what an empty kernel takes in a CUDA graph, where it was measured.
+    """
+
+    gpu: str
+    data_sheet: Bandwidth | None = None
+    reached: Bandwidth | None = None
+    peaks: tuple[tuple[str, float], ...] = ()
+    peak_source: str = ""
+    clocks: str = ""
+    smallest_kernel_us: float | None = None
+
+    @property
+    def bandwidth(self) -> Bandwidth | None:
+        """The one that floors stand on: what was reached, else that of the data sheet."""
+        return self.reached or self.data_sheet
+
+    def peak(self, precision: str | None) -> float | None:
+        """Operations per second in that precision, None where nobody said."""
+        return dict(self.peaks).get(precision or "")
+
+
+@dataclass(frozen=True)
+class RooflineRow:
+    """All calls of one kernel that work for one component, in the steps of one phase.
+
+    A figure is None where nothing tells it. What one call needs is a mean over the calls.
+    """
+
+    name: str
+    component: str
+    calls: float
+    """Calls in a step."""
+    us: float
+    """Time of one call."""
+    needed_bytes: float | None
+    """Bytes that one call has to move: weights, KV cache and activations, each once."""
+    streamed_bytes: float
+    """What of it must come from memory: weights and KV cache."""
+    operations: float
+    """Arithmetic operations of one call, a multiply-add counted as two."""
+    what: str
+    """What it moves, such as "w13: 4 of 32 experts"."""
+    basis: str
+    """How that was found to be this kernel's work; empty where nothing was."""
+    expected: bool
+    """Whether a number in it is an expectation, such as the experts that a batch hits."""
+    bandwidth: float | None
+    """Needed bytes over time."""
+    of_data_sheet: float | None
+    """Share of the data sheet's bandwidth."""
+    of_reached: float | None
+    """Share of the bandwidth that a reader reaches."""
+    floor_us: float | None
+    """What one call takes at least: its bytes or its operations at the ceiling."""
+    limiter: str | None
+    """memory or arithmetic, whichever takes longer, or latency where both take less than the
+    smallest kernel does."""
+    left_us: float | None
+    """Time above the floor, of all calls of a step."""
+    left_ms_per_token: float | None
+    read_bytes: float | None = None
+    """Bytes that one call really read from memory, by hardware counters."""
+    read_by: str = ""
+    """Which counters: PM sampling or Nsight Compute."""
+    amplification: float | None = None
+    """Bytes really read over those that had to be, in the steps that were counted."""
+
+
+@dataclass(frozen=True)
+class RooflinePhase:
+    """The steps of one phase."""
+
+    phase: str
+    """decode or prefill."""
+    steps: int
+    tokens: float
+    """Mean of the tokens of a step."""
+    step_us: float | None
+    """Median step; None where the kernels have no times."""
+    kernels_us: float
+    """Kernel time of a mean step."""
+    placed_us: float
+    """What of it is in kernels whose needs are known."""
+    floor_us: float | None
+    """Sum of the floors of a step."""
+    needed_bytes: float
+    """Of a step."""
+    streamed_bytes: float
+    operations: float
+    rows: tuple[RooflineRow, ...]
+
+    @property
+    def of_floor(self) -> float | None:
+        """Share of the step that its floors take: 1 is as fast as it gets."""
+        if not self.step_us or self.floor_us is None:
+            return None
+        return self.floor_us / self.step_us
+
+
+@dataclass(frozen=True)
+class StreamedWeights:
+    """Weights of one component and storage type that a decode step streams."""
+
+    component: str
+    dtype: str
+    """Storage type of the largest weight as torch calls it."""
+    quantized: bool
+    """Whether it holds fewer bits than BF16 does."""
+    bytes: float
+    """In a step."""
+    share: float
+    """Of all bytes that a step streams, the KV cache among them."""
+    part: str
+    """Which of its weights, such as "4 of 32 experts"; empty for all."""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Everything that is said about one rank."""
+
+    ceilings: Ceilings
+    phases: tuple[RooflinePhase, ...]
+    weights: tuple[StreamedWeights, ...]
+    notes: tuple[str, ...]
+    """What could not be said, and why."""
+
+    @property
+    def decode(self) -> RooflinePhase | None:
+        """The decode steps, None where none was analyzed."""
+        return next((phase for phase in self.phases if phase.phase == "decode"), None)

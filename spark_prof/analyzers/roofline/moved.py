@@ -1,0 +1,77 @@
+"""What kernels really read from memory, by hardware counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.analyzers.classify.spelling import spelling
+from spark_prof.analyzers.counters.model import Counters
+
+__all__ = ["Moved", "by_sampling", "by_single_kernels"]
+
+_METRIC = "dram__bytes_read.sum"
+_UNITS = {"": 1.0, "byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9}
+"""Nsight Compute's units are decimal."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes that one call of a kernel read, and what it had to stream in those steps."""
+
+    read: float
+    streamed: float
+    by: str
+
+
+def by_sampling(
+    counters: Counters | None, streamed: Mapping[int, Mapping[tuple[str, str], float]]
+) -> dict[tuple[str, str], Moved]:
+    """By component and name, from the batch size that was sampled most.
+
+    Args:
+        counters: what the sampled counters say.
+        streamed: by tokens of a step, what each kernel has to stream in it.
+    """
+    for batch in counters.batches if counters else ():
+        if batch.tokens not in streamed:
+            continue
+        needed = streamed[batch.tokens]
+        return {
+            place: Moved(row.read_bytes, needed.get(place, 0.0) / row.calls, "PM sampling")
+            for row in batch.rows
+            if row.read_bytes is not None and row.calls
+            for place in [(row.component, row.name)]
+        }
+    return {}
+
+
+def by_single_kernels(
+    metrics: pd.DataFrame, needed: Mapping[tuple[str, str], float]
+) -> dict[tuple[str, str], Moved]:
+    """By component and name, from kernels that Nsight Compute measured alone.
+
+    A kernel that works for several components is left out: which of its calls was measured is
+    not known.
+
+    Args:
+        metrics: the `metrics` table.
+        needed: by component and name, what one call has to stream.
+    """
+    rows = metrics[(metrics["metric"] == _METRIC).to_numpy()]
+    read: dict[str, list[float]] = {}
+    for name, value, unit in zip(rows["name"], rows["value"], rows["unit"], strict=True):
+        scale = _UNITS.get(str(unit).lower())
+        if scale is not None and np.isfinite(value) and value >= 0:
+            read.setdefault(spelling(str(name)), []).append(float(value) * scale)
+    places: dict[str, list[tuple[str, str]]] = {}
+    for place in needed:
+        places.setdefault(spelling(place[1]), []).append(place)
+    return {
+        known[0]: Moved(float(np.mean(values)), needed[known[0]], "Nsight Compute")
+        for spelt, values in read.items()
+        if len(known := places.get(spelt, [])) == 1
+    }

@@ -1,0 +1,169 @@
+"""What one piece of work has to move and to calculate, for a step of a given size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_prof.analyzers.roofline.shape import Shape
+from spark_prof.analyzers.roofline.weights import Weights
+
+__all__ = ["Load", "Need", "Work", "attention", "elementwise", "need_of", "reading", "state"]
+
+_LOGIT_BYTES = 4
+"""vLLM samples from logits in float32."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step works on; means where several steps are alike.
+
+    Attributes:
+        tokens: tokens that go through the layers, drafts included.
+        requests: sequences that they belong to.
+        sampled: tokens whose logits are computed.
+        context: tokens in the KV cache before the step, of one request.
+    """
+
+    tokens: float
+    requests: float
+    sampled: float
+    context: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """One piece of work in one layer of a step.
+
+    Attributes:
+        component: of the kernels that do it.
+        layer: its decoder layer, -1 for none.
+        kind: product, attention, kv_write, state (recurrent, read and written), small (weights
+            that are no factor) or elementwise (activations).
+        what: its name in a report.
+        weights: what it reads of the model, None for nothing.
+        window: tokens that an attention looks back, 0 for all.
+        width: elements of a token that a small kernel reads.
+    """
+
+    component: str
+    layer: int
+    kind: str
+    what: str
+    weights: Weights | None = None
+    window: int = 0
+    width: int = 0
+
+    @property
+    def order(self) -> int:
+        """Place among the products of its layer and component."""
+        return self.weights.order if self.weights else 0
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a piece of work moves and calculates in one step.
+
+    Attributes:
+        streamed: bytes of weights and KV cache that it reads.
+        other: bytes of activations, and what it writes.
+        operations: a multiply-add counts as two.
+        part: which of the weights, such as "4 of 32 experts"; empty for all.
+        expected: whether the router's choice was taken to be even.
+    """
+
+    streamed: float
+    other: float
+    operations: float
+    part: str = ""
+    expected: bool = False
+
+
+def reading(weights: Weights) -> Work:
+    """The work that reads those weights."""
+    if weights.is_product:
+        return Work(weights.component, weights.layer, "product", weights.what, weights)
+    return Work(weights.component, weights.layer, "small", "small weights", weights)
+
+
+def attention(layer: int, shape: Shape) -> tuple[Work, Work]:
+    """Attention in that layer, and the KV cache's write before it."""
+    window = shape.window(layer)
+    name = f"KV cache, {window} tokens at most" if window else "KV cache"
+    return (
+        Work("attention", layer, "attention", name, window=window),
+        Work("kv_write", layer, "kv_write", "KV cache, written"),
+    )
+
+
+def state(layer: int) -> Work:
+    """The recurrent state of a layer that keeps one in place of a KV cache."""
+    return Work("ssm", layer, "state", "recurrent state")
+
+
+def elementwise(component: str, layer: int, shape: Shape, norms: int = 1) -> Work | None:
+    """The small kernels of a component in that layer, None where nothing is known of them.
+
+    Args:
+        component: whose kernels.
+        layer: the layer, -1 for none.
+        shape: of the model.
+        norms: how many norms of the residual stream the layer has.
+    """
+    widths = {
+        # A sum with the residual stream, which is read and written as well.
+        "norm": 2 * norms * shape.hidden,
+        "rope": (shape.heads + shape.kv_heads) * shape.head_dim,
+        "embedding": shape.hidden,
+    }
+    width = widths.get(component, 0)
+    return Work(component, layer, "elementwise", "activations", width=width) if width else None
+
+
+def need_of(work: Work, load: Load, shape: Shape) -> Need:
+    """What that work needs in such a step."""
+    size = shape.activation_bytes
+    if work.kind == "attention":
+        return _attention(work, load, shape)
+    if work.kind == "kv_write":
+        # Read once as keys and values, written once in the cache's format.
+        return Need(0.0, load.tokens * shape.kv_elements * (size + shape.kv_bytes), 0.0)
+    if work.kind == "state":
+        moved = load.requests * shape.state_bytes
+        return Need(moved, moved, 0.0)
+    if work.kind == "elementwise":
+        return Need(0.0, 2 * load.tokens * work.width * size, 0.0)
+    if work.weights is None or work.kind == "small":
+        return Need(float(work.weights.bytes if work.weights else 0), 0.0, 0.0)
+    return _product(work.weights, load, shape)
+
+
+def _product(weights: Weights, load: Load, shape: Shape) -> Need:
+    tokens = load.sampled if weights.component == "lm_head" else load.tokens
+    share, part, expected, rows = 1.0, "", False, tokens
+    elements = float(weights.elements)
+    if weights.among_experts and shape.experts and shape.chosen:
+        hit = shape.experts_hit(tokens)
+        share, expected = hit / shape.experts, tokens != 1
+        part = f"{hit:.1f} of {shape.experts} experts" if expected else ""
+        part = part or f"{shape.chosen} of {shape.experts} experts"
+        # Each token is multiplied with its own experts, however many others there are.
+        elements /= shape.experts
+        rows = tokens * shape.chosen
+    # A factor has the hidden size on one side: whichever it is, the other is the rest.
+    other = elements / shape.hidden if shape.hidden else 0.0
+    moved = rows * (shape.hidden + other) * shape.activation_bytes
+    if weights.component == "lm_head":
+        moved = rows * (shape.hidden * shape.activation_bytes + other * _LOGIT_BYTES)
+    return Need(weights.bytes * share, moved, 2.0 * rows * elements, part, expected)
+
+
+def _attention(work: Work, load: Load, shape: Shape) -> Need:
+    requests = max(load.requests, 1e-9)
+    new = load.tokens / requests
+    before = min(load.context, work.window) if work.window else load.context
+    read = requests * (before + new)
+    # A token sees what was there, and of the new ones itself and those before it.
+    pairs = load.tokens * (before + (min(new, work.window) if work.window else new) / 2 + 0.5)
+    per_pair = shape.heads * (2 * shape.latent if shape.latent else 2 * shape.head_dim)
+    queries = 2 * load.tokens * shape.heads * shape.head_dim * shape.activation_bytes
+    return Need(read * shape.kv_elements * shape.kv_bytes, queries, 2.0 * pairs * per_pair)

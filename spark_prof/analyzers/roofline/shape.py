@@ -1,0 +1,108 @@
+"""The few numbers of a model that say what its layers move, from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_prof.analyzers.ceilings.architecture import architecture_of, layer_kinds
+from spark_prof.analyzers.ceilings.config import Config
+from spark_prof.analyzers.ceilings.step import expected_experts
+
+__all__ = ["Shape", "shape_of"]
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2}
+_MOST_RANKS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Numbers of a model as one rank has it; 0 where the configuration does not tell.
+
+    Attributes:
+        hidden: width of the residual stream.
+        heads: query heads of this rank.
+        kv_heads: key and value heads of this rank; each rank has at least one.
+        head_dim: elements of a head.
+        latent: elements that multi-head latent attention keeps a token, in place of heads.
+        state_bytes: of the recurrent state of a sequence in one layer, on this rank.
+        experts: routed experts of all ranks.
+        chosen: how many of them each token is sent to.
+        windows: by layer, the tokens that its attention looks back; 0 for all.
+        activation_bytes: of one element between two kernels.
+        kv_bytes: of one element of the KV cache.
+        tied: whether lm_head is the embedding.
+    """
+
+    hidden: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    latent: int = 0
+    state_bytes: float = 0.0
+    experts: int = 0
+    chosen: int = 0
+    windows: tuple[int, ...] = ()
+    activation_bytes: int = 2
+    kv_bytes: int = 2
+    tied: bool = False
+
+    @property
+    def kv_elements(self) -> int:
+        """What one layer keeps of one token on this rank, in elements."""
+        return self.latent or 2 * self.kv_heads * self.head_dim
+
+    def window(self, layer: int) -> int:
+        """Tokens that the attention of that layer looks back, 0 for all."""
+        return self.windows[layer] if 0 <= layer < len(self.windows) else 0
+
+    def experts_hit(self, tokens: float) -> float:
+        """Distinct experts that so many tokens hit; for more than one token an expectation."""
+        return expected_experts(self.experts, self.chosen, max(round(tokens), 1))
+
+
+def shape_of(facts: Mapping[str, Any]) -> Shape:
+    """Reads the shape of a recorded model.
+
+    Args:
+        facts: of a rank: model_config as Hugging Face writes it, engine_config, dtype, parallel.
+    """
+    config = _object(facts, "model_config")
+    read = Config.of(config)
+    ranks = _object(facts, "parallel").get("tensor")
+    if not isinstance(ranks, int) or not 0 < ranks < _MOST_RANKS:
+        ranks = 1
+    dtype = str(facts.get("dtype") or read.text("dtype", "torch_dtype"))
+    activation = _BYTES.get(dtype.removeprefix("torch."), 2)
+    rank = read.whole("kv_lora_rank")
+    recurrent = [s for s in architecture_of(config).states if s.kind == "recurrent"]
+    return Shape(
+        hidden=read.hidden,
+        heads=max(read.heads // ranks, min(read.heads, 1)),
+        kv_heads=max(read.kv_heads // ranks, min(read.kv_heads, 1)),
+        head_dim=read.head_dim,
+        latent=rank + read.whole("qk_rope_head_dim") if rank else 0,
+        state_bytes=max(
+            (s.elements * (s.bytes_per_element or activation) / ranks for s in recurrent),
+            default=0.0,
+        ),
+        experts=read.experts,
+        chosen=read.experts_per_token,
+        windows=tuple(read.window if kind == "window" else 0 for kind in layer_kinds(read)),
+        activation_bytes=activation,
+        kv_bytes=_kv_bytes(facts, activation),
+        tied=read.flag("tie_word_embeddings"),
+    )
+
+
+def _kv_bytes(facts: Mapping[str, Any], activation: int) -> int:
+    dtype = str(_object(_object(facts, "engine_config"), "cache_config").get("cache_dtype") or "")
+    if dtype.startswith(("fp8", "int8")):
+        return 1
+    return _BYTES.get(dtype, activation)
+
+
+def _object(source: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = source.get(name)
+    return value if isinstance(value, Mapping) else {}

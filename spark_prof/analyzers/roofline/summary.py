@@ -1,0 +1,169 @@
+"""Puts the roofline of a rank together from its weights, steps and kernels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.model import KernelRow, Steps
+from spark_prof.analyzers.roofline.ceilings import ceilings_of
+from spark_prof.analyzers.roofline.model import (
+    Roofline,
+    RooflinePhase,
+    StreamedWeights,
+)
+from spark_prof.analyzers.roofline.moved import Moved, by_sampling, by_single_kernels
+from spark_prof.analyzers.roofline.needs import need_of, reading
+from spark_prof.analyzers.roofline.phases import Wanted, phase_of, wanted_of
+from spark_prof.analyzers.roofline.rows import Place
+from spark_prof.analyzers.roofline.shape import Shape, shape_of
+from spark_prof.analyzers.roofline.steps import Group, groups_of, launches_of
+from spark_prof.analyzers.roofline.weights import Weights, derived_weights, weights_of
+from spark_prof.traces.measured import Measured
+
+__all__ = ["Recorded", "roofline_of"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was recorded of a rank.
+
+    Attributes:
+        kernels: name, kind, component, layer, step, part, start_ns and end_ns, by start.
+        steps: the watched steps, indexed by step.
+        sums: what analyzers.breakdown.sums_of says of the kernels.
+        layers: the `layers` table.
+        metrics: the `metrics` table.
+        facts: of the rank.
+    """
+
+    kernels: pd.DataFrame
+    steps: pd.DataFrame
+    sums: pd.DataFrame
+    layers: pd.DataFrame
+    metrics: pd.DataFrame
+    facts: Mapping[str, Any]
+
+
+def roofline_of(
+    recorded: Recorded,
+    kernels: Sequence[KernelRow],
+    summary: Steps,
+    counters: Counters | None = None,
+    measured: Measured | None = None,
+) -> Roofline | None:
+    """The roofline of one rank; None where nothing tells what its kernels need.
+
+    Args:
+        recorded: the rank.
+        kernels: what is known about its kernels.
+        summary: of its steps.
+        counters: what the sampled counters say.
+        measured: ceilings that were measured; those of another GPU are not used.
+    """
+    shape = shape_of(recorded.facts)
+    weights, notes = _weights(recorded, shape)
+    gpu = _object(recorded.facts, "gpu")
+    capability = gpu.get("compute_capability")
+    name = str(gpu.get("name") or "unknown")
+    ceilings = ceilings_of(name, str(capability) if capability else None, measured)
+    known = {(row.component, row.name): row for row in kernels}
+    phases: list[RooflinePhase] = []
+    streamed: tuple[StreamedWeights, ...] = ()
+    for phase in ("decode", "prefill"):
+        groups = groups_of(recorded.steps, phase)
+        if not groups:
+            continue
+        decodes = phase == "decode"
+        launches = launches_of(recorded.kernels, [group.step for group in groups])
+        wanted = wanted_of(groups, launches, weights, shape)
+        steps = int((recorded.steps["phase"] == phase).sum())
+        times = recorded.sums[(recorded.sums["phase"] == phase).to_numpy()]
+        moved = _moved(recorded.metrics, steps, times, wanted, counters if decodes else None)
+        found = phase_of(
+            phase, groups, steps, times, wanted, known, moved, ceilings,
+            summary.decode_us if decodes else summary.prefill_us,
+            summary.tpot_us if decodes else None,
+        )  # fmt: skip
+        notes += wanted.notes(phase)
+        phases.append(found)
+        if decodes:
+            streamed = _streamed(weights, groups, shape, found.streamed_bytes)
+    if not any(phase.needed_bytes for phase in phases):
+        return None
+    if ceilings.bandwidth is None:
+        notes.append(
+            f"The bandwidth of {ceilings.gpu} is not known: `spark-prof doctor --measure` on that "
+            "machine measures it."
+        )
+    return Roofline(ceilings, tuple(phases), streamed, tuple(notes))
+
+
+def _weights(recorded: Recorded, shape: Shape) -> tuple[list[Weights], list[str]]:
+    """The model's weights, and what to know about them."""
+    if len(recorded.layers):
+        found = weights_of(recorded.layers, shape)
+        if any(w.among_experts for w in found) and not (shape.experts and shape.chosen):
+            return found, [
+                "How many experts a token is sent to is not known: all of them are counted."
+            ]
+        return found, []
+    ranks = _object(recorded.facts, "parallel").get("tensor")
+    config = _object(recorded.facts, "model_config")
+    found = derived_weights(config, ranks if isinstance(ranks, int) else 1)
+    if found:
+        return found, [
+            "Nobody looked into the live model: sizes of weights are derived from its "
+            "configuration, not seen."
+        ]
+    return [], ["Nothing tells the sizes of the weights: their kernels have no floor."]
+
+
+def _moved(
+    metrics: pd.DataFrame,
+    steps: int,
+    times: pd.DataFrame,
+    wanted: Wanted,
+    counters: Counters | None,
+) -> dict[Place, Moved]:
+    """What kernels really read: sampled in the run, else measured alone."""
+    calls: dict[Place, int] = defaultdict(int)
+    for component, name, count in zip(
+        times["component"], times["name"], times["calls"], strict=True
+    ):
+        calls[str(component), str(name)] += int(count)
+    each = {
+        place: found.streamed * steps / calls[place]
+        for place, found in wanted.sums.items()
+        if calls.get(place)
+    }
+    return by_single_kernels(metrics, each) | by_sampling(counters, wanted.streamed)
+
+
+def _streamed(
+    weights: Sequence[Weights], groups: Sequence[Group], shape: Shape, total: float
+) -> tuple[StreamedWeights, ...]:
+    """What a decode step streams, by component and storage type, the most first."""
+    sizes: dict[tuple[str, str, bool], float] = defaultdict(float)
+    parts: dict[tuple[str, str, bool], str] = {}
+    for entry in weights:
+        key = (entry.component, entry.dtype, entry.quantized)
+        for group in groups:
+            need = need_of(reading(entry), group.load, shape)
+            sizes[key] += need.streamed * group.share
+            parts[key] = need.part if len(groups) == 1 else ""
+    return tuple(
+        StreamedWeights(*key, size, size / total if total else 0.0, parts[key])
+        for key, size in sorted(sizes.items(), key=lambda item: -item[1])
+        if size
+    )
+
+
+def _object(source: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = source.get(name)
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,217 @@
+"""Which weights a step streams: from the `layers` table, the live model's own account.
+
+One calculation for the roofline and for the bytes that hardware counters saw.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import pandas as pd
+
+from spark_prof.analyzers.ceilings.config import Config
+from spark_prof.analyzers.ceilings.derived import derived_modules
+from spark_prof.analyzers.ceilings.schemes import schemes_of
+from spark_prof.analyzers.ceilings.tensor_names import place_of
+from spark_prof.analyzers.components import layer_of
+from spark_prof.analyzers.roofline.shape import Shape, shape_of
+
+__all__ = ["Weights", "derived_weights", "needed_weights", "weights_of"]
+
+PRODUCTS = frozenset(
+    {"qkv", "o_proj", "router", "experts", "shared_experts", "mlp", "ssm", "lm_head"}
+)
+"""Components whose weights are multiplied with; those of others are added or scaled by."""
+
+_LOOKED_UP = "embedding"
+"""Of this table a step reads a row a token."""
+
+_NO_FACTOR = re.compile(
+    r"scale|bias|zero|zp|alpha|g_idx|perm|sinks|workspace|global|_inv$|A_log|dt_|conv|^D$"
+)
+"""Tensors of a module that are not the factor of its product."""
+
+_SECOND = re.compile(r"(^|\.)(w2|down_proj|fc2|c_proj|out_proj|dense_4h_to_h)")
+_LAST = re.compile(r"(_gate$)")
+_OF_EXPERTS = re.compile(r"(?:^|\.)(w13|w1|w2|w3|gate_up_proj|down_proj)(?=_|\.|$)")
+_ELEMENT_BYTES = {
+    "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "int64": 8, "float64": 8,
+}  # fmt: skip
+_FOUR_BITS = re.compile(r"(?i)fp4|int4|w4a|awq|gptq|marlin")
+_EIGHT_BITS = re.compile(r"(?i)fp8|int8|w8a")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights that one module, or one of the two products of a mixture of experts, has.
+
+    Attributes:
+        component: whose they are.
+        layer: its decoder layer, -1 for none.
+        what: the module's last name, or w13 or w2.
+        bytes: of all its tensors on this rank, scales and biases included.
+        elements: numbers in the factor of its product, 0 where it is no product.
+        among_experts: whether a step needs only those of the experts that its tokens hit.
+        dtype: storage type of the largest tensor.
+        quantized: whether an element takes fewer bits than in BF16.
+        order: place among the products of its layer and component: 0, 1 or 2.
+    """
+
+    component: str
+    layer: int
+    what: str
+    bytes: int
+    elements: int
+    among_experts: bool
+    dtype: str
+    quantized: bool
+    order: int = 0
+
+    @property
+    def is_product(self) -> bool:
+        """Whether a matrix product reads them."""
+        return self.elements > 0
+
+
+def weights_of(layers: pd.DataFrame, shape: Shape) -> list[Weights]:
+    """The weights that decode and prefill steps stream, in the model's order.
+
+    Left out are the embedding, of which a step reads some rows, and vision, audio and draft parts.
+
+    Args:
+        layers: the `layers` table.
+        shape: of the model: a tied lm_head is the embedding's tensor and has no row.
+    """
+    columns = ["path", "layer", "component", "quant_method", "kernel", "weight_dtype", "bytes"]
+    rows = layers[[*columns, "parameters"]].itertuples(index=False, name=None)
+    found: list[Weights] = []
+    embedding: tuple[int, str, str] | None = None
+    has_head = False
+    for path, layer, component, method, kernel, dtype, size, parameters in rows:
+        if not size or not component or place_of(path, 0).role != "decoder":
+            continue
+        if component == _LOOKED_UP:
+            embedding = embedding or (size, dtype, parameters)
+            continue
+        has_head |= component == "lm_head"
+        how = f"{method} {kernel}"
+        bits = 4 if _FOUR_BITS.search(how) and not _EIGHT_BITS.search(how) else 8
+        leaf = path.rpartition(".")[2]
+        found += _parts(component, layer, leaf, int(size), str(dtype), parameters, bits)
+    if embedding and not has_head and shape.tied:
+        size, dtype, parameters = embedding
+        found += _parts("lm_head", -1, "embedding, tied", int(size), str(dtype), parameters, 8)
+    return found
+
+
+def needed_weights(
+    layers: pd.DataFrame, config: Mapping[str, Any], tokens: int
+) -> dict[str, tuple[float, str]]:
+    """Bytes that one step needs of each component's weights, and which part of them that is.
+
+    Experts are left out where more than one token chooses among them: how many experts are hit is
+    then a matter of the router's choice, which nobody recorded.
+
+    Args:
+        layers: component and bytes of the `layers` table.
+        config: the model's configuration as Hugging Face writes it.
+        tokens: tokens of the step.
+    """
+    sums = layers.groupby("component", observed=True)["bytes"].sum()
+    needed = {str(name): (float(size), "") for name, size in sums.items() if name and size}
+    needed.pop(_LOOKED_UP, None)
+    if "experts" in needed:
+        whole, _ = needed.pop("experts")
+        shape = shape_of({"model_config": config})
+        if tokens == 1 and shape.experts and shape.chosen:
+            part = shape.experts_hit(tokens) / shape.experts
+            needed["experts"] = (whole * part, f"{shape.chosen} of {shape.experts} experts")
+    return needed
+
+
+def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
+    """The same from a model's configuration, where nobody looked into the live model.
+
+    Args:
+        config: the model's configuration as Hugging Face writes it.
+        ranks: how many ranks share the weights out.
+    """
+    quantization = config.get("quantization_config")
+    schemes = schemes_of(quantization if isinstance(quantization, Mapping) else {})
+    found: dict[tuple[str, int, int], Weights] = {}
+    tied = Config.of(config).flag("tie_word_embeddings")
+    for module in derived_modules(Config.of(config), schemes):
+        component = place_of(module.path, 0).component
+        if component == _LOOKED_UP and tied:
+            component = "lm_head"
+        if component not in PRODUCTS:
+            continue
+        leaf = module.path.rpartition(".")[2]
+        order = 2 if _LAST.search(leaf) else int(bool(_SECOND.search(leaf)))
+        share = 1 if component == "router" else max(ranks, 1)
+        key = (component, layer_of(module.path), order)
+        before = found.get(key)
+        # vLLM runs what reads the same input as one product.
+        found[key] = Weights(
+            component, key[1], leaf if before is None else before.what,
+            (before.bytes if before else 0) + round(module.bytes / share),
+            (before.elements if before else 0) + module.parameters // share,
+            component == "experts", module.format,
+            module.format not in ("bf16", "fp16", "fp32"), order,
+        )  # fmt: skip
+    return list(found.values())
+
+
+def _parts(
+    component: str, layer: int, leaf: str, size: int, dtype: str, parameters: str, bits: int
+) -> Iterator[Weights]:
+    """One entry a module, two where it holds both products of a mixture of experts."""
+    tensors = [t for text in parameters.split() if (t := _tensor(text, bits))]
+    product = component in PRODUCTS and "norm" not in leaf and "conv" not in leaf
+    experts = component == "experts"
+    quantized = dtype not in ("bfloat16", "float16", "float32", "float64", "")
+    groups: dict[str, list[tuple[str, int, int]]] = {}
+    for name, taken, elements in tensors:
+        match = _OF_EXPERTS.search(name) if experts else None
+        groups.setdefault(match[1] if match else "", []).append((name, taken, elements))
+    if experts and len(groups) > 1 and "" not in groups:
+        for what, members in groups.items():
+            yield Weights(
+                component, layer, what,
+                sum(taken for _, taken, _ in members),
+                sum(elements for _, _, elements in members) if product else 0,
+                experts, dtype, quantized, order=int(bool(_SECOND.search(what))),
+            )  # fmt: skip
+        return
+    order = 2 if _LAST.search(leaf) else int(bool(_SECOND.search(leaf)))
+    elements = sum(elements for _, _, elements in tensors)
+    if product and not tensors:
+        # Nothing says how many numbers: as many as the bytes hold.
+        elements = size * 8 // bits if quantized else size // _ELEMENT_BYTES.get(dtype, 2)
+    yield Weights(
+        component, layer, leaf, size, elements if product else 0, experts, dtype, quantized, order
+    )
+
+
+def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
+    """Name, bytes and factor's elements of one `name:dtype:shape`; None where it says nothing."""
+    name, _, rest = text.rpartition(":")
+    shape = rest
+    name, _, dtype = name.rpartition(":")
+    try:
+        count = prod(int(side) for side in shape.split("x")) if shape else 1
+    except ValueError:
+        return None
+    if not name or count < 0:
+        return None
+    taken = count * _ELEMENT_BYTES.get(dtype, 1)
+    if "x" not in shape or _NO_FACTOR.search(name):
+        return name, taken, 0
+    if dtype in ("int32", "uint8", "int64") or dtype.startswith("float4"):
+        # Several narrow numbers packed into each.
+        return name, taken, taken * 8 // (4 if dtype.startswith("float4") else bits)
+    return name, taken, count
