@@ -49,7 +49,10 @@ def layer_kinds(read: Config) -> list[str]:
     """
     named = read.words("layer_types", "layers_block_type")
     if named:
-        return [_KINDS.get(word, "full") for word in named[: read.layers or None]]
+        kinds = [_KINDS.get(word, "full") for word in named[: read.layers or None]]
+        # Newer configurations call Mamba's layers linear attention too.
+        is_mamba = not read.whole("linear_num_value_heads") and _mamba_size(read) > 0
+        return ["mamba" if kind == "linear" and is_mamba else kind for kind in kinds]
     pattern = read.text("hybrid_override_pattern")
     if pattern:
         return [_PATTERN[letter] for letter in pattern if letter in _PATTERN]
@@ -79,7 +82,7 @@ def _states(read: Config, layers: Counter[str]) -> tuple[State, ...]:
     rank = read.whole("kv_lora_rank")
     for kind, count in attention.items():
         window = read.window if kind == "window" else 0
-        found += _latent(read, count, rank) if rank else [_grouped(read, count, window)]
+        found += _latent(read, count, rank) if rank else _grouped(read, count, window)
     recurrent = [("linear", _delta_net(read)), ("mamba", _mamba(read))]
     width = read.state_bytes
     found += [
@@ -90,10 +93,10 @@ def _states(read: Config, layers: Counter[str]) -> tuple[State, ...]:
     return tuple(found)
 
 
-def _grouped(read: Config, layers: int, window: int) -> State:
+def _grouped(read: Config, layers: int, window: int) -> list[State]:
     """Keys and values of grouped-query attention; the arithmetic is that of both products."""
     width = read.head_dim + (read.whole("v_head_dim") or read.head_dim)
-    return State(
+    state = State(
         layers,
         "window" if window else "kv",
         read.kv_heads * width,
@@ -101,6 +104,7 @@ def _grouped(read: Config, layers: int, window: int) -> State:
         window=window,
         operations=2 * read.heads * width,
     )
+    return [state] if state.elements else []
 
 
 def _latent(read: Config, layers: int, rank: int) -> list[State]:
@@ -129,10 +133,14 @@ def _delta_net(read: Config) -> int:
 
 def _mamba(read: Config) -> int:
     """Elements of a Mamba state and of its convolution's."""
-    size = read.whole("ssm_state_size", "mamba_d_state", "state_size")
+    size = _mamba_size(read)
     groups = read.whole("n_groups", "mamba_n_groups")
     inner = read.mamba_heads * read.mamba_head_dim or read.hidden * max(
         read.whole("mamba_expand", "expand"), 1
     )
     taps = max(read.whole("conv_kernel", "mamba_d_conv") - 1, 0)
     return inner * size + taps * (inner + 2 * groups * size)
+
+
+def _mamba_size(read: Config) -> int:
+    return read.whole("ssm_state_size", "mamba_d_state", "state_size")

@@ -80,7 +80,9 @@ class Config:
     def layers(self) -> int:
         """Decoder layers."""
         found = self.whole("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-        return min(found, _MOST_LAYERS)
+        pattern = self.words("layer_types", "layers_block_type")
+        listed = pattern or self.text("hybrid_override_pattern")
+        return min(found or len(listed), _MOST_LAYERS)
 
     @property
     def hidden(self) -> int:

@@ -15,7 +15,30 @@ from spark_prof.analyzers.ceilings.modules import Module
 from spark_prof.analyzers.ceilings.schemes import Schemes
 from spark_prof.analyzers.ceilings.tensor_names import place_of
 
-__all__ = ["derived_modules"]
+__all__ = ["derived_modules", "is_known"]
+
+# fmt: off
+_KNOWN = frozenset(
+    {
+        "bamba", "cohere2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5_moe",
+        "exaone4", "falcon", "falcon_h1", "gemma2", "gemma3", "glm4", "glm4_moe",
+        "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss", "granitemoe", "granitemoehybrid",
+        "granitemoeshared", "llama", "llama4", "minimax_m2", "ministral3", "mistral", "mixtral",
+        "nemotron_h", "olmoe", "opt", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
+        "qwen3_5", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen3_vl_moe", "seed_oss",
+        "starcoder2",
+    }
+)
+# fmt: on
+"""Families whose shapes were compared with those of transformers."""
+
+_TWO_PROJECTIONS = frozenset(
+    {"falcon", "gpt2", "gpt_neox", "nemotron_h", "opt", "starcoder2", "bloom", "nemotron"}
+)
+"""Families whose MLP has no gate."""
+
+_GATED_ATTENTION = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_moe"})
+"""Families whose attention has a gate of the queries' size."""
 
 _QUANTIZED = frozenset({"qkv", "o_proj", "mlp", "experts", "shared_experts", "ssm"})
 """Components whose linear layers a quantization is for; others must be named."""
@@ -24,6 +47,11 @@ _WIDTHS = {"float32": "fp32", "float16": "fp16"}
 
 Shape = tuple[str, int, int]
 """Path below the layer, and the two sizes of the matrix; all experts of a layer are one row."""
+
+
+def is_known(read: Config) -> bool:
+    """Whether the family's shapes were checked; others are taken for a Llama or a Mixtral."""
+    return _family(read) in _KNOWN
 
 
 def derived_modules(read: Config, schemes: Schemes) -> list[Module]:
@@ -58,6 +86,8 @@ def _layer(read: Config, layer: int, kind: str) -> Iterator[Shape]:
     """The matrices of one decoder layer."""
     if kind in ("full", "window"):
         yield from _latent(read) if read.whole("kv_lora_rank") else _attention(read)
+        if _family(read) == "falcon_h1":
+            yield from _mamba(read)
     elif kind == "linear":
         yield from _delta_net(read)
     elif kind == "mamba":
@@ -73,7 +103,7 @@ def _layer(read: Config, layer: int, kind: str) -> Iterator[Shape]:
 def _attention(read: Config) -> Iterator[Shape]:
     """Grouped-query attention; a gated one has a second query of the same size."""
     queries = read.heads * read.head_dim
-    gated = read.flag("attn_output_gate", default=read.text("model_type") == "qwen3_next")
+    gated = read.flag("attn_output_gate", default=_family(read) in _GATED_ATTENTION)
     values = read.whole("v_head_dim") or read.head_dim
     yield "self_attn.q_proj", queries * (2 if gated else 1), read.hidden
     yield "self_attn.k_proj", read.kv_heads * read.head_dim, read.hidden
@@ -95,6 +125,12 @@ def _latent(read: Config) -> Iterator[Shape]:
     yield "self_attn.kv_a_proj_with_mqa", rank + rope, read.hidden
     yield "self_attn.kv_b_proj", read.heads * (plain + values), rank
     yield "self_attn.o_proj", read.hidden, read.heads * values
+    index = read.whole("index_head_dim")
+    if index and query_rank:
+        # DeepSeek's sparse attention chooses by an attention of its own.
+        yield "self_attn.indexer.wq_b", read.whole("index_n_heads") * index, query_rank
+        yield "self_attn.indexer.wk", index, read.hidden
+        yield "self_attn.indexer.weights_proj", read.whole("index_n_heads"), read.hidden
 
 
 def _delta_net(read: Config) -> Iterator[Shape]:
@@ -110,7 +146,9 @@ def _delta_net(read: Config) -> Iterator[Shape]:
 def _mamba(read: Config) -> Iterator[Shape]:
     """A Mamba-2 mixer, as Nemotron-H, Bamba and Granite have it."""
     expand = max(read.whole("mamba_expand", "expand"), 1)
-    inner = read.mamba_heads * read.mamba_head_dim or read.hidden * expand
+    inner = (
+        read.whole("mamba_d_ssm") or read.mamba_heads * read.mamba_head_dim or read.hidden * expand
+    )
     groups = read.whole("n_groups", "mamba_n_groups")
     size = read.whole("ssm_state_size", "mamba_d_state", "state_size")
     rows = 2 * inner + 2 * groups * size + read.mamba_heads
@@ -122,40 +160,54 @@ def _is_routed(read: Config, layer: int, kind: str) -> bool:
     """Whether the layer's MLP is one of experts."""
     if not read.experts or kind == "mlp":
         return False
-    if layer in read.numbers("mlp_only_layers") or layer < read.whole("first_k_dense_replace"):
+    chosen = read.words("mlp_layer_types")
+    if chosen:
+        return chosen[layer : layer + 1] != ["dense"]
+    first = read.whole("first_k_dense_replace", "moe_layer_start_index")
+    if layer in read.numbers("mlp_only_layers") or layer < first:
         return False
-    step = read.whole("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step")
+    step = read.whole(
+        "decoder_sparse_step", "moe_layer_interval", "moe_layer_freq", "interleave_moe_layer_step"
+    )
     return kind == "moe" or not step or (layer + 1) % step == 0
 
 
 def _feed_forward(read: Config, *, routed: bool) -> Iterator[Shape]:
     """An MLP, or a router with its experts."""
-    if not routed:
-        width = read.whole("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size")
-        yield from _projections(read, "mlp", width)
-        return
     width = read.expert_width
-    yield "mlp.gate", read.experts, read.hidden
-    yield from _projections(read, "mlp.experts.*", width, copies=read.experts)
-    shared = (
-        read.whole(
-            "moe_shared_expert_intermediate_size",
-            "shared_expert_intermediate_size",
-            "shared_intermediate_size",
-        )
-        or read.whole("n_shared_experts", "num_shared_experts") * width
+    shared = read.whole(
+        "moe_shared_expert_intermediate_size",
+        "shared_expert_intermediate_size",
+        "shared_intermediate_size",
     )
+    if routed:
+        yield "mlp.gate", read.experts, read.hidden
+        yield from _projections(read, "mlp.experts.*", width, copies=read.experts)
+        several = read.whole("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+        # Llama 4 has one that is as large as a routed one, and does not say so.
+        several = several or int(_family(read) == "llama4")
+        shared = shared or several * width
+    else:
+        dense = read.whole("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim")
+        if not (shared and _family(read) == "granitemoehybrid"):
+            yield from _projections(read, "mlp", dense or 4 * read.hidden)
+            return
     if shared:
         yield from _projections(read, "mlp.shared_experts", shared)
 
 
 def _projections(read: Config, path: str, width: int, copies: int = 1) -> Iterator[Shape]:
-    """The two projections of an MLP, and its gate; Nemotron-H squares instead."""
-    if not _is_nemotron(read):
+    """The two projections of an MLP, and its gate if it has one."""
+    if _family(read) not in _TWO_PROJECTIONS:
         yield f"{path}.gate_proj", copies * width, read.hidden
     yield f"{path}.up_proj", copies * width, read.hidden
     yield f"{path}.down_proj", copies * read.hidden, width
 
 
 def _is_nemotron(read: Config) -> bool:
-    return read.text("model_type") == "nemotron_h"
+    return _family(read) == "nemotron_h"
+
+
+def _family(read: Config) -> str:
+    """The model's type without what marks its part for text."""
+    return read.text("model_type").removesuffix("_text")

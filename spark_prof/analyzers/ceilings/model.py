@@ -158,16 +158,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Step:
-    """One decode step on each GPU: what it must move and calculate."""
+    """One decode step on each GPU: what it must move and calculate.
+
+    Attributes:
+        experts_hit: routed experts of a layer that are read, expected; None without a figure.
+        read: bytes moved.
+    """
 
     question: Question
     experts_hit: float | None
+    read: float
     rows: tuple[Row, ...]
-
-    @property
-    def read(self) -> float:
-        """Bytes moved on each GPU."""
-        return sum(row.read for row in self.rows)
 
     @property
     def operations(self) -> Mapping[str, float]:
@@ -234,6 +235,7 @@ class Ceilings:
         choices: the model as it is first, then what if.
         batches: the model as it is, for more sequences at a time, on each GPU.
         contexts: the model as it is, with more tokens in the KV cache.
+        drafts: the model as it is, with more drafted tokens, all of them accepted.
         left_out: weights that no decode step streams, such as an image encoder.
     """
 
@@ -243,4 +245,5 @@ class Ceilings:
     choices: tuple[Choice, ...]
     batches: tuple[Choice, ...]
     contexts: tuple[Choice, ...]
+    drafts: tuple[Choice, ...]
     left_out: tuple[Weights, ...]

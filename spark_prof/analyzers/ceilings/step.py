@@ -53,7 +53,8 @@ def step_of(model: WeightsOfModel, question: Question) -> Step:
     ]
     if question.context:
         rows += _state_rows(architecture.states, question)
-    return Step(question, hit, tuple(sorted(rows, key=lambda row: -row.read)))
+    ordered = tuple(sorted(rows, key=lambda row: -row.read))
+    return Step(question, hit, sum(row.read for row in rows), ordered)
 
 
 def _row(weights: Weights, model: Architecture, question: Question, hit: float | None) -> Row:

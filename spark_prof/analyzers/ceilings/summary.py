@@ -13,10 +13,11 @@ from spark_prof.analyzers.ceilings.what_if import CHANGES, changed
 from spark_prof.hardware import GPUS, Gpu
 from spark_prof.traces.checkpoint import Checkpoint
 
-__all__ = ["BATCHES", "CONTEXTS", "ceilings_of"]
+__all__ = ["BATCHES", "CONTEXTS", "DRAFTS", "ceilings_of"]
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (0, 1024, 8192, 32768, 131072)
+DRAFTS = (0, 1, 2, 3, 5, 7)
 
 
 def ceilings_of(
@@ -26,10 +27,11 @@ def ceilings_of(
 
     Args:
         checkpoint: its folder, as `traces.checkpoint.read_checkpoint` reads it.
-        question: the use that the ceilings are for; by default one sequence, short context.
+        question: the use that the ceilings are for; by default one sequence, the weights alone,
+            and a KV cache in the type that the checkpoint was made for.
         gpus: for which GPUs.
     """
-    asked = question or Question()
+    asked = question or Question(kv_bytes=_kv_bytes(checkpoint))
     model = weights_of(checkpoint)
     choices = [_choice("as-shipped", "as it is", model, asked, gpus)]
     for change in CHANGES:
@@ -43,6 +45,7 @@ def ceilings_of(
         choices=tuple(choices),
         batches=_varied(model, (replace(asked, batch=batch) for batch in BATCHES), gpus),
         contexts=_varied(model, (replace(asked, context=context) for context in CONTEXTS), gpus),
+        drafts=_varied(model, (_drafted(asked, drafts) for drafts in DRAFTS), gpus),
         left_out=tuple(weights for weights in model.weights if weights.role != "decoder"),
     )
 
@@ -59,3 +62,15 @@ def _choice(
 ) -> Choice:
     step = step_of(model, question)
     return Choice(name, title, step, tuple(ceilings_on(step, gpu) for gpu in gpus))
+
+
+def _drafted(asked: Question, drafts: int) -> Question:
+    return replace(asked, scheduled=1 + drafts, accepted=1.0 + drafts)
+
+
+def _kv_bytes(checkpoint: Checkpoint) -> float:
+    """Bytes of one element of the KV cache, as the quantization has it."""
+    quantization = checkpoint.quantization
+    scheme = quantization.get("kv_cache_scheme")
+    bits = scheme.get("num_bits") if isinstance(scheme, dict) else None
+    return 1.0 if bits == 8 or quantization.get("kv_cache_quant_algo") == "FP8" else 2.0

@@ -98,9 +98,13 @@ RULES: tuple[Rule, ...] = (
         ("backbone.layers.5.mixer.o_proj", "model.layers.0.attention.wo"),
     ),
     Rule(
-        r"\.mixer\.(?:up|down|gate)_proj$",
+        r"\.mixer\.(?:up|down|gate)_proj$|\.mlps?\.\d+\.|\.fc[12]$",
         Place("mlp"),
-        ("backbone.layers.3.mixer.up_proj",),
+        (
+            "backbone.layers.3.mixer.up_proj",
+            "model.layers.0.mlps.1.up_proj",
+            "model.decoder.layers.0.fc1",
+        ),
     ),
     Rule(
         r"\.(?:short_)?conv(?:\.|$)",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_prof.analyzers.ceilings.architecture import architecture_of
 from spark_prof.analyzers.ceilings.config import Config
-from spark_prof.analyzers.ceilings.derived import derived_modules
+from spark_prof.analyzers.ceilings.derived import derived_modules, is_known
 from spark_prof.analyzers.ceilings.formats import format_of
 from spark_prof.analyzers.ceilings.model import Architecture, Weights, WeightsOfModel
 from spark_prof.analyzers.ceilings.modules import Module
@@ -51,13 +51,9 @@ def weights_of(checkpoint: Checkpoint) -> WeightsOfModel:
     if checkpoint.tensors:
         modules = list(_modules(checkpoint.tensors, schemes.bits))
     else:
-        modules = derived_modules(Config.of(checkpoint.config), schemes)
-        lost += schemes.lost
-        lost.append(
-            "no tensors were seen: shapes and formats are derived from the configuration"
-            if modules
-            else "the configuration does not say enough to derive the shapes of the weights"
-        )
+        read = Config.of(checkpoint.config)
+        modules = derived_modules(read, schemes)
+        lost += [*schemes.lost, *_derived(read, modules)]
     lost += _missing(architecture, modules)
     return WeightsOfModel(
         architecture,
@@ -124,6 +120,19 @@ def _with_tied_head(found: list[Weights], config: Mapping[str, Any]) -> list[Wei
         "lm_head", largest.format, "decoder", largest.parameters, largest.bytes, 1, matrix=True
     )
     return [*found, head]
+
+
+def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
+    """How far shapes can be believed that nobody has seen."""
+    if not modules:
+        return ["the configuration does not say enough to derive the shapes of the weights"]
+    lost = ["no tensors were seen: shapes and formats are derived from the configuration"]
+    if not is_known(read):
+        family = read.text("model_type") or "without a model_type"
+        lost.append(
+            f"the family {family} was not checked: its shapes are taken to be a Llama's or a Mixtral's"
+        )
+    return lost
 
 
 def _missing(architecture: Architecture, modules: Iterable[Module]) -> list[str]:
