@@ -17,6 +17,7 @@ from spark_prof.analyzers.conversions.model import (
     RepeatedQuantization,
 )
 from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.fallbacks.model import Audit
 from spark_prof.analyzers.shapes.model import Shapes
 from spark_prof.analyzers.token_ledger.model import Ledger
 
@@ -453,3 +454,5 @@ class Report:
     """How the kernels of decode steps were launched; None where nothing tells their shapes."""
     tokens: tuple[Ledger, ...] = ()
     """Where the time of a step and a token goes; none without times."""
+    audit: Audit | None = None
+    """Which kernels were chosen for which layers, and why; None where nothing tells."""

@@ -17,6 +17,7 @@ from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.conversions.summary import conversions_of
 from spark_prof.analyzers.copies import copies_of
 from spark_prof.analyzers.counters.summary import counters_of
+from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.ledger import books, spread, step_books
 from spark_prof.analyzers.markers import markers_of
@@ -40,6 +41,7 @@ from spark_prof.analyzers.token_ledger.ledger import token_ledgers
 from spark_prof.analyzers.windows import step_windows, tokens_per_sequence
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.traces.readers.engine_log import EngineLog
 
 __all__ = ["summarize"]
 
@@ -47,12 +49,13 @@ _SINCE_EPOCH_NS = 10**18
 """Times before this, in 2001, count from something else than the epoch."""
 
 
-def summarize(bundle: Bundle, rank: int | None = None) -> Report:
+def summarize(bundle: Bundle, rank: int | None = None, log: EngineLog | None = None) -> Report:
     """The report of one rank of a bundle.
 
     Args:
         bundle: an opened bundle.
         rank: the rank, the lowest one if None.
+        log: what the engine printed in the same run.
 
     Raises:
         CommandError: the bundle has no such rank.
@@ -65,7 +68,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
     if not bundle.meta.tables[table_file("steps", rank)]:
         raise CommandError(f"{bundle.path} has no step of rank {rank}; record again")
     samples = bundle.frame("counters", rank)
-    placed = place_kernels(bundle, rank, ["graph_node"] if len(samples) else [])
+    placed = place_kernels(bundle, rank, ["stream", *(["graph_node"] if len(samples) else [])])
     # Sums alone, such as a table of kernels, say nothing about when anything ran.
     timed = not bundle.meta.settings.get("summed")
     steps = step_windows(bundle, rank, placed)
@@ -117,6 +120,7 @@ def summarize(bundle: Bundle, rank: int | None = None) -> Report:
         conflicts=conflicts_of(evidence, by_kernel),
         shapes=shapes_of(bundle, rank, placed, steps, sums, counters),
         tokens=token_ledgers(placed, steps, sums) if timed else (),
+        audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),
     )
     return replace(report, findings=findings_of(report))
 
@@ -125,6 +129,12 @@ def _wall_us(steps: pd.DataFrame) -> float:
     """How long the steps took, piece by piece: between two pieces others may have run."""
     pieces = steps.groupby("piece")
     return float((pieces["finish_ns"].max() - pieces["begin_ns"].min()).sum()) / 1e3
+
+
+def _decode_sizes(steps: pd.DataFrame) -> dict[int, int]:
+    """How many decode steps compute how many tokens."""
+    tokens = steps.loc[steps["phase"].astype(str) == "decode", "decode_tokens"]
+    return {int(size): int(count) for size, count in tokens.value_counts().items()}
 
 
 def _steps(steps: pd.DataFrame) -> Steps:

@@ -1,0 +1,1 @@
+"""What changing formats costs, charged to the work that needs the format."""

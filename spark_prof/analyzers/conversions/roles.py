@@ -1,0 +1,53 @@
+"""What a kernel does between two matrix products, as far as that decides what could be fused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from spark_prof.analyzers.classify.classifier import classify, find_rule, is_gemm
+
+__all__ = ["ROLES", "Role", "fused_conversion", "role_of", "runs_at_load"]
+
+
+@dataclass(frozen=True)
+class Role:
+    """Kernels whose name matches; the first that does counts."""
+
+    name: str
+    pattern: str
+    example: str
+
+
+ROLES = (
+    Role("activation", r"(?i)silu|gelu|swiglu|act_and_mul|activation|relu",
+         "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel, true>(int)"),
+    Role("norm", r"(?i)rms_?norm|layer_?norm|_norm_",
+         "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, float, int)"),
+)  # fmt: skip
+"""What comes before a quantization that vLLM can do in the same kernel."""
+
+_COMPILED = tuple((role.name, re.compile(role.pattern)) for role in ROLES)
+_LONGEST = 300
+"""A fused kernel's name says in its beginning what it does."""
+
+
+def role_of(name: str) -> str:
+    """product, attention, one of ROLES, or empty."""
+    if is_gemm(name):
+        return "product"
+    if classify(name).component == "attention":
+        return "attention"
+    return next((role for role, known in _COMPILED if known.search(name[:_LONGEST])), "")
+
+
+def fused_conversion(name: str) -> str | None:
+    """The conversion that the kernel does beside other work, None for none."""
+    rule = find_rule(name)
+    return rule.fused_conversion if rule else None
+
+
+def runs_at_load(name: str) -> bool:
+    """Whether kernels of that name run when weights are loaded."""
+    rule = find_rule(name)
+    return rule is not None and rule.load_time
