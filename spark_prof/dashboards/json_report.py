@@ -47,6 +47,7 @@ def render(report: Report) -> str:
         "shapes": _shapes(report.shapes),
         "conversions": asdict(report.conversions),
         "modules": [asdict(row) for row in report.modules],
+        "audit": asdict(report.audit) if report.audit else None,
         "ranks": [asdict(row) for row in report.ranks],
         "collectives": asdict(report.collectives),
         "overhead": [asdict(row) for row in report.overhead],

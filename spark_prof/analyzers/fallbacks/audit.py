@@ -1,0 +1,156 @@
+"""The audit of a run: its layers and their kernels, its settings, its batches, its log."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from spark_prof.analyzers.fallbacks.causes import cause_of
+from spark_prof.analyzers.fallbacks.engine import (
+    differences,
+    engine_of_facts,
+    engine_of_log,
+    merged,
+)
+from spark_prof.analyzers.fallbacks.groups import Group, Module, groups_of, groups_of_log
+from spark_prof.analyzers.fallbacks.model import Audit, AuditRow, BatchRow, Engine, LogRow
+from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes
+from spark_prof.analyzers.fallbacks.settings import setting_rows
+from spark_prof.analyzers.model import KernelRow
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.readers.engine_log import EngineLog, Statement, statements_of
+
+__all__ = ["audit_of", "audit_of_log"]
+
+_MOST_BATCHES = 200
+
+
+def audit_of(
+    bundle: Bundle,
+    rank: int,
+    kernels: Sequence[KernelRow],
+    batches: Mapping[int, int],
+    log: EngineLog | None = None,
+) -> Audit | None:
+    """The audit of one rank of a recording.
+
+    Args:
+        bundle: an opened bundle.
+        rank: the rank.
+        kernels: of its report.
+        batches: how many decode steps compute how many tokens.
+        log: of the same run; without one, what the bundle keeps of it counts.
+
+    Returns:
+        None where the bundle tells nothing about its engine, as an imported trace.
+    """
+    facts = bundle.facts(rank)
+    said = log.statements if log else statements_of(_recorded_log(bundle, rank))
+    recorded = engine_of_facts(facts, bundle.meta.command)
+    logged = engine_of_log(said)
+    modules = _modules(bundle, rank)
+    if not modules and not facts.get("engine_config") and not said:
+        return None
+    model_config = facts.get("model_config")
+    checkpoint = CheckpointSchemes(model_config if isinstance(model_config, dict) else {})
+    groups = groups_of(modules, checkpoint, kernels, said)
+    notes = list(log.lost) if log else []
+    if not modules:
+        notes.append("The recording holds no modules: nothing but the log says which kernels run.")
+        groups = groups_of_log(said)
+    return _audit(merged(recorded, logged), groups, said, batches, notes, (recorded, logged))
+
+
+def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
+    """The audit of a log alone.
+
+    Args:
+        log: the log.
+        gpu: what the GPU is called, where the log does not tell.
+        capability: its compute capability.
+    """
+    logged = engine_of_log(log.statements)
+    engine = merged(logged, Engine(gpu=gpu, capability=capability))
+    notes = [*log.lost, "A log names kernels for kinds of layers, not for single layers."]
+    if not engine.capability:
+        notes.append("The log does not tell the GPU; --gpu does, and fewer causes stay open.")
+    return _audit(engine, groups_of_log(log.statements), log.statements, {}, notes, ())
+
+
+def _audit(
+    engine: Engine,
+    groups: Iterable[Group],
+    said: Sequence[Statement],
+    batches: Mapping[int, int],
+    notes: Sequence[str],
+    sides: tuple[Engine, ...],
+) -> Audit:
+    rows = tuple(_row(group, engine, said) for group in groups)
+    return Audit(
+        engine,
+        rows,
+        setting_rows(
+            dict(engine.environment),
+            engine.vllm,
+            tuple(line.value for line in said if line.rule.id == "unknown-variable"),
+            tuple(line.value for line in said if line.rule.id == "deprecated-variable"),
+        ),
+        _batches(batches, engine),
+        tuple(_log_row(line) for line in said),
+        (*(differences(*sides) if len(sides) == 2 else ()), *_conflicts(rows)),
+        tuple(notes),
+    )
+
+
+def _row(group: Group, engine: Engine, said: Sequence[Statement]) -> AuditRow:
+    cause = cause_of(group, engine, said)
+    return AuditRow(
+        group.layer,
+        group.modules,
+        group.checkpoint,
+        group.executed,
+        tuple(group.witnesses),
+        cause.id if cause else "",
+        cause.why if cause else "",
+        cause.fix if cause else "",
+        group.conflict,
+    )
+
+
+def _conflicts(rows: Iterable[AuditRow]) -> tuple[str, ...]:
+    return tuple(f"{row.layer}: {row.conflict}" for row in rows if row.conflict)
+
+
+def _log_row(line: Statement) -> LogRow:
+    rule = line.rule
+    # A whole configuration is read for its fields and would fill pages.
+    detail = "" if rule.topic == "engine" else line.detail[:1000]
+    return LogRow(
+        rule.id, rule.topic, rule.means, line.value, line.format, line.layer, detail,
+        line.line, line.count, line.text,
+    )  # fmt: skip
+
+
+def _batches(batches: Mapping[int, int], engine: Engine) -> tuple[BatchRow, ...]:
+    """Each size of decode steps with the graph that it is padded to."""
+    if engine.eager or not engine.graph_sizes or engine.graph_mode == "NONE":
+        return ()
+    sizes = engine.graph_sizes
+    most = sorted(batches.items(), key=lambda item: -item[1])[:_MOST_BATCHES]
+    return tuple(
+        BatchRow(
+            tokens, steps, sizes[at] if (at := bisect_left(sizes, tokens)) < len(sizes) else None
+        )
+        for tokens, steps in sorted(most)
+    )
+
+
+def _modules(bundle: Bundle, rank: int) -> list[Module]:
+    layers = bundle.frame("layers", rank, ["path", "component", "quant_method", "kernel"])
+    rows: Iterable[Any] = layers.astype(str).itertuples(index=False, name=None)
+    return [Module(*row) for row in rows]
+
+
+def _recorded_log(bundle: Bundle, rank: int) -> list[str]:
+    return [str(message) for message in bundle.frame("log", rank, ["message"])["message"]]

@@ -1,0 +1,190 @@
+"""Why layers do not run in the scheme that their checkpoint asks for, and what changes that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_prof.analyzers.fallbacks.groups import Group
+from spark_prof.analyzers.fallbacks.kernels import choice_of
+from spark_prof.analyzers.fallbacks.model import Engine
+from spark_prof.analyzers.fallbacks.schemes import SIXTEEN_BIT, bits_of
+from spark_prof.analyzers.fallbacks.versions import backend_flag, since, version_of
+from spark_prof.traces.readers.engine_log import Statement
+
+__all__ = ["Cause", "capability_of", "cause_of"]
+
+_FIRST_WITH = {"nvfp4": 10.0, "mxfp4": 10.0, "mxfp8": 10.0, "fp8": 8.9}
+"""Compute capability from which tensor cores multiply that format (CUDA C++ programming guide)."""
+
+_FORCED = ("VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_MXFP4_USE_MARLIN", "VLLM_NVFP4_GEMM_BACKEND")
+_A16_FIRST = "FlashInferCuteDslNvFp4W4A16LinearKernel"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause.
+
+    Attributes:
+        id: scheme, architecture, forced, disabled, order, install, refused, emulation or unknown.
+        why: it in a sentence.
+        fix: what changes it; empty where nothing should be changed.
+    """
+
+    id: str
+    why: str
+    fix: str = ""
+
+
+def capability_of(engine: Engine) -> float | None:
+    """The compute capability as a number; None where it is unknown or not NVIDIA's."""
+    try:
+        found = float(engine.capability)
+    except ValueError:
+        return None
+    return found if 1 <= found < 100 else None
+
+
+def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause | None:
+    """What made the engine leave the checkpoint's scheme; None where it did not.
+
+    Args:
+        group: the layers.
+        engine: how it was set up.
+        said: lines of its log.
+    """
+    weights = group.weights or group.asked[0]
+    families = {witness.family for witness in group.witnesses}
+    if "emulation" in families:
+        return _of_emulation(group, engine, said)
+    if "unquantized" in families:
+        if (bits_of(group.asked[0]) or 16) < 16:
+            return Cause(
+                "unquantized",
+                f"the checkpoint stores these layers as {group.asked[0]} and they run unquantized",
+                "check with VLLM_LOGGING_LEVEL=DEBUG why vLLM has no method for them",
+            )
+        return None
+    activations = next((w.activations for w in group.witnesses if w.activations), "")
+    if activations != SIXTEEN_BIT or (bits_of(weights) or 16) >= 16:
+        return None
+    if group.asked[1] == SIXTEEN_BIT:
+        return Cause("scheme", "the checkpoint itself asks for 16-bit activations")
+    if group.asked[0] and not group.asked[1]:
+        return Cause("scheme", "the checkpoint asks for nothing but 16-bit activations")
+    first, capability = _FIRST_WITH.get(weights), capability_of(engine)
+    if first is not None and capability is not None and capability < first:
+        return Cause(
+            "architecture",
+            f"tensor cores multiply {weights} from compute capability {first} on; this GPU has "
+            f"{engine.capability}",
+        )
+    return (
+        _of_settings(group, engine)
+        or _of_order(group, engine)
+        or _of_reasons(group, engine, said)
+        or Cause("unknown", _open_question(group), _ask(group, engine))
+    )
+
+
+def _open_question(group: Group) -> str:
+    if group.asked[1]:
+        return "nothing that is known of the run tells why"
+    return "either the checkpoint asks for 16-bit activations, or no other kernel was found"
+
+
+def _ask(group: Group, engine: Engine) -> str:
+    return (
+        f"if the checkpoint quantizes activations too, ask with {_better(group, engine)}; "
+        "VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason"
+    )
+
+
+def _better(group: Group, engine: Engine) -> str:
+    return backend_flag(group.kind, "flashinfer_cutlass", engine.vllm)
+
+
+def _of_emulation(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause:
+    asked = engine.moe_backend if group.kind == "moe" else engine.linear_backend
+    if asked == "emulation":
+        return Cause("forced", f"--{group.kind}-backend emulation", "leave that flag out")
+    marlin = backend_flag(group.kind, "marlin", engine.vllm)
+    reasons = _of_reasons(group, engine, said)
+    why = "no faster kernel was found" + (f": {reasons.why}" if reasons else "")
+    return Cause("emulation", why, f"install FlashInfer, or use {marlin}")
+
+
+def _of_settings(group: Group, engine: Engine) -> Cause | None:
+    """What a flag or variable asked for."""
+    asked = engine.moe_backend if group.kind == "moe" else engine.linear_backend
+    choice = choice_of(asked) if asked else None
+    if choice is not None and choice.activations == SIXTEEN_BIT:
+        return Cause(
+            "forced", f"--{group.kind}-backend {asked}",
+            f"leave --{group.kind}-backend out, or use {_better(group, engine)}",
+        )  # fmt: skip
+    environment = dict(engine.environment)
+    if not since(engine.vllm, (0, 23)):
+        for name in _FORCED:
+            if environment.get(name, "0") not in ("", "0") and (
+                name != "VLLM_NVFP4_GEMM_BACKEND" or environment[name] == "marlin"
+            ):
+                return Cause("forced", f"{name}={environment[name]}", f"unset {name}")
+    disabled = environment.get("VLLM_DISABLED_KERNELS", "")
+    names = [name for name in disabled.split(",") if _is_w4a4(name)]
+    if names:
+        return Cause(
+            "disabled", f"VLLM_DISABLED_KERNELS={disabled}",
+            f"take {', '.join(names)} out of VLLM_DISABLED_KERNELS",
+        )  # fmt: skip
+    return None
+
+
+def _is_w4a4(name: str) -> bool:
+    choice = choice_of(name)
+    return choice is not None and choice.activations == "same"
+
+
+def _of_order(group: Group, engine: Engine) -> Cause | None:
+    """A weight-only kernel was tried first: vLLM issue 55397."""
+    if version_of(engine.vllm) >= (0, 30):
+        return None
+    if not any(_A16_FIRST in witness.kernel for witness in group.witnesses):
+        return None
+    return Cause(
+        "order",
+        f"{_A16_FIRST} comes before the kernels with FP4 activations in vLLM up to 0.29 (issue "
+        "55397; on a GB10 31 % slower prompts are reported there)",
+        f"set VLLM_DISABLED_KERNELS={_A16_FIRST}, or update vLLM to 0.30",
+    )
+
+
+def _of_reasons(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause | None:
+    """What the log gives as reason: something is not installed, or a kernel was refused."""
+    for line in said:
+        if line.rule.id == "flashinfer-missing" and line.value == "nvcc":
+            return Cause(
+                "install", "FlashInfer is off: no nvcc and no flashinfer-cubin",
+                "install flashinfer-cubin, or a CUDA toolkit and set CUDA_HOME",
+            )  # fmt: skip
+        if line.rule.id in ("flashinfer-missing", "flashinfer-disabled"):
+            return Cause(
+                "install", f"FlashInfer is off: {line.detail or 'its package was not found'}",
+                "install flashinfer-python and flashinfer-cubin of the version that vLLM pins",
+            )  # fmt: skip
+        if line.rule.id == "flashinfer-unavailable-moe" and group.kind == "moe":
+            return Cause(
+                "install", f"FlashInfer has no kernels for {line.detail} on this GPU",
+                "update vLLM and FlashInfer to versions built for this GPU",
+            )  # fmt: skip
+    refused = [
+        f"{line.value}: {line.detail}"
+        for line in said
+        if line.rule.topic == "refused" and line.layer == group.kind and line.detail
+    ]
+    if refused:
+        return Cause(
+            "refused", "; ".join(refused[:3])[:600],
+            f"when that is mended, {_better(group, engine)} asks for it",
+        )  # fmt: skip
+    return None

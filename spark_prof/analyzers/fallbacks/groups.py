@@ -1,0 +1,182 @@
+"""Layers that run alike, with what the engine, the log and the trace say of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_prof.analyzers.fallbacks.kernels import choice_of, family_of_kernel
+from spark_prof.analyzers.fallbacks.model import Witness
+from spark_prof.analyzers.fallbacks.schemes import SIXTEEN_BIT, CheckpointSchemes, label
+from spark_prof.analyzers.model import KernelRow
+from spark_prof.traces.readers.engine_log import Statement
+
+__all__ = ["Group", "Module", "groups_of", "groups_of_log"]
+
+_COMPONENTS = ("qkv", "o_proj", "mlp", "experts", "shared_experts", "ssm", "router", "lm_head")
+_FORMATS = (
+    ("nvfp4", "nvfp4"), ("mxfp4", "mxfp4"), ("mxfp8", "mxfp8"), ("fp4", "nvfp4"),
+    ("awq", "int4"), ("gptq", "int4"), ("wna16", "int4"), ("w4a16", "int4"), ("w4a8", "int4"),
+    ("fp8", "fp8"), ("int8", "int8"), ("unquantized", SIXTEEN_BIT),
+)  # fmt: skip
+"""What in the name of a quantization method tells the weights' format; first match wins."""
+
+_ENOUGH = 0.2
+"""Share of a component's known kernels from which on a family counts as running there."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of the live model, as the `layers` table has it."""
+
+    path: str
+    component: str
+    quant_method: str
+    kernel: str
+
+
+@dataclass
+class Group:
+    """Layers of one component, with the same method and kernel.
+
+    Attributes:
+        layer: the component; linear or moe, where only a log tells.
+        kind: linear or moe.
+        weights: their format in the engine, or where nothing tells in the checkpoint.
+        asked: formats of weights and activations in the checkpoint.
+        modules: how many.
+        witnesses: the engine's first.
+    """
+
+    layer: str
+    kind: str
+    weights: str
+    asked: tuple[str, str]
+    modules: int = 0
+    witnesses: list[Witness] = field(default_factory=list)
+
+    @property
+    def checkpoint(self) -> str:
+        """The scheme that the checkpoint asks for."""
+        return label(*self.asked)
+
+    @property
+    def executed(self) -> str:
+        """The scheme that runs, by the best witness that tells."""
+        weights = self.weights or self.asked[0]
+        told = (w.activations for w in self.witnesses if w.activations)
+        activations = next(told, "")
+        if any(w.family == "emulation" for w in self.witnesses):
+            return f"emulated in 16-bit, weights {weights}" if weights else "emulated in 16-bit"
+        return label(weights, activations)
+
+    @property
+    def conflict(self) -> str:
+        """Who contradicts whom; empty where they agree."""
+        first = self.witnesses[0] if self.witnesses else None
+        choice = choice_of(first.kernel) if first else None
+        if first is None or choice is None:
+            return ""
+        for who in ("log", "trace"):
+            others = [w for w in self.witnesses[1:] if w.who == who and w.family]
+            allowed = {choice.family} if who == "log" else set(choice.traced)
+            if others and allowed and not any(w.family in allowed for w in others):
+                named = " and ".join(dict.fromkeys(f"{w.family} ({w.kernel})" for w in others))
+                return f"the {first.who} says {first.family} ({first.kernel}), the {who} {named}"
+        return ""
+
+
+def groups_of(
+    modules: Iterable[Module],
+    checkpoint: CheckpointSchemes,
+    kernels: Sequence[KernelRow],
+    said: Sequence[Statement],
+) -> list[Group]:
+    """The groups of a recorded model, largest first within a component.
+
+    Args:
+        modules: of the live model.
+        checkpoint: what its checkpoint asks for.
+        kernels: of the trace, by component.
+        said: lines of the engine's log, none where there is no log.
+    """
+    groups: dict[tuple[str, str, str, tuple[str, str]], Group] = {}
+    for module in modules:
+        if module.component not in _COMPONENTS or not module.quant_method:
+            continue
+        asked = checkpoint.of(module.path)
+        key = (module.component, module.quant_method, module.kernel, asked)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _group(module, asked)
+            group.witnesses += _of_log(group, said) + _of_trace(group, kernels)
+        group.modules += 1
+    return sorted(groups.values(), key=lambda g: (_COMPONENTS.index(g.layer), -g.modules))
+
+
+def groups_of_log(said: Sequence[Statement]) -> list[Group]:
+    """The groups that a log alone tells: one a kind of layer and format."""
+    groups: dict[tuple[str, str], Group] = {}
+    for line in said:
+        if line.rule.topic not in ("kernel", "fallback") or line.layer not in ("linear", "moe"):
+            continue
+        name = line.value or ("emulation" if line.rule.id == "nvfp4-emulation" else "")
+        choice = choice_of(name)
+        if choice is None:
+            continue
+        weights = _format_of(line.format) or _format_of(f"{line.value} {line.detail}")
+        group = groups.setdefault(
+            (line.layer, weights), Group(line.layer, line.layer, weights, ("", ""))
+        )
+        witness = Witness("log", name, choice.family, _activations(choice.activations, weights))
+        if witness not in group.witnesses:
+            group.witnesses.append(witness)
+    return list(groups.values())
+
+
+def _group(module: Module, asked: tuple[str, str]) -> Group:
+    weights = _format_of(f"{module.kernel} {module.quant_method}") or asked[0]
+    kind = "moe" if module.component == "experts" else "linear"
+    name = module.kernel or module.quant_method
+    choice = choice_of(name) or choice_of(module.quant_method)
+    family = choice.family if choice else ""
+    activations = _activations(choice.activations if choice else "", weights)
+    group = Group(module.component, kind, weights, asked)
+    group.witnesses.append(Witness("engine", name, family, activations))
+    return group
+
+
+def _of_log(group: Group, said: Sequence[Statement]) -> list[Witness]:
+    """What the log says of layers of that kind and format; it does not name single layers."""
+    return [
+        witness
+        for other in groups_of_log(said)
+        if other.kind == group.kind and other.weights == group.weights
+        for witness in other.witnesses
+    ]
+
+
+def _of_trace(group: Group, kernels: Sequence[KernelRow]) -> list[Witness]:
+    """The family of kernels that does most of the component's products."""
+    times: dict[str, float] = {}
+    names: Mapping[str, str] = {}
+    for row in kernels:
+        family = family_of_kernel(row.name) if row.component == group.layer else ""
+        if family and row.engine != "cuda-core":
+            times[family] = times.get(family, 0.0) + row.us
+            names = {family: row.name, **names}
+    whole = sum(times.values())
+    return [
+        Witness("trace", names[family], family, SIXTEEN_BIT if family == "Marlin" else "")
+        for family, us in sorted(times.items(), key=lambda item: -item[1])
+        if us >= _ENOUGH * whole
+    ]
+
+
+def _format_of(name: str) -> str:
+    lowered = name.lower()
+    return next((found for word, found in _FORMATS if word in lowered), "")
+
+
+def _activations(told: str, weights: str) -> str:
+    return weights if told == "same" else told
