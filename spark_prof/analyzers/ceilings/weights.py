@@ -130,7 +130,7 @@ def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
     if not is_known(read):
         family = read.text("model_type") or "without a model_type"
         lost.append(
-            f"the family {family} was not checked: its shapes are taken to be a Llama's or a Mixtral's"
+            f"the family {family} was not checked: its shapes are taken to be Llama's or Mixtral's"
         )
     return lost
 
