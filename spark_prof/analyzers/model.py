@@ -18,6 +18,7 @@ from spark_prof.analyzers.conversions.model import (
 )
 from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.fallbacks.model import Audit
+from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.model import Shapes
 from spark_prof.analyzers.token_ledger.model import Ledger
 
@@ -450,6 +451,8 @@ class Report:
     """The machine code of its kernels, the most expensive first; empty where none was read."""
     conflicts: tuple[Conflict, ...] = ()
     """Kernels whose names say something else than counters or machine code."""
+    roofline: Roofline | None = None
+    """How far kernels are from their floor; None where nothing tells what they need."""
     shapes: Shapes | None = None
     """How the kernels of decode steps were launched; None where nothing tells their shapes."""
     tokens: tuple[Ledger, ...] = ()

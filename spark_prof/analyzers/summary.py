@@ -36,11 +36,13 @@ from spark_prof.analyzers.notes import notes_of
 from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.ranks.summary import RankShare, collectives_of
+from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
 from spark_prof.analyzers.shapes.summary import shapes_of
 from spark_prof.analyzers.token_ledger.ledger import token_ledgers
 from spark_prof.analyzers.windows import step_windows, tokens_per_sequence
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.traces.measured import Measured
 from spark_prof.traces.readers.engine_log import EngineLog
 
 __all__ = ["summarize"]
@@ -49,13 +51,19 @@ _SINCE_EPOCH_NS = 10**18
 """Times before this, in 2001, count from something else than the epoch."""
 
 
-def summarize(bundle: Bundle, rank: int | None = None, log: EngineLog | None = None) -> Report:
+def summarize(
+    bundle: Bundle,
+    rank: int | None = None,
+    log: EngineLog | None = None,
+    measured: Measured | None = None,
+) -> Report:
     """The report of one rank of a bundle.
 
     Args:
         bundle: an opened bundle.
         rank: the rank, the lowest one if None.
         log: what the engine printed in the same run.
+        measured: ceilings of its GPU that were measured; those of another GPU are not used.
 
     Raises:
         CommandError: the bundle has no such rank.
@@ -118,6 +126,20 @@ def summarize(bundle: Bundle, rank: int | None = None, log: EngineLog | None = N
         markers=markers_of(bundle, rank),
         machine_code=code_of(evidence, by_kernel),
         conflicts=conflicts_of(evidence, by_kernel),
+        roofline=roofline_of(
+            Recorded(
+                placed,
+                steps,
+                sums,
+                bundle.frame("layers", rank),
+                bundle.frame("metrics", rank),
+                bundle.facts(rank),
+            ),
+            by_kernel,
+            summary,
+            counters,
+            measured,
+        ),
         shapes=shapes_of(bundle, rank, placed, steps, sums, counters),
         tokens=token_ledgers(placed, steps, sums) if timed else (),
         audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),

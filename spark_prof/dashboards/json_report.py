@@ -16,6 +16,7 @@ from typing import Any
 from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.model import Books, Report, Spread
+from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.model import Shapes
 
 __all__ = ["SCHEMA", "client_rows", "render", "write"]
@@ -53,6 +54,7 @@ def render(report: Report) -> str:
         "overhead": [asdict(row) for row in report.overhead],
         "counters": _counters(report.counters),
         "markers": [asdict(row) for row in report.markers],
+        "roofline": _roofline(report.roofline),
         "clients": client_rows(report.clients),
         "findings": [asdict(found) for found in report.findings],
         "notes": list(report.notes),
@@ -101,6 +103,16 @@ def _shapes(shapes: Shapes | None) -> dict[str, Any] | None:
     value = asdict(shapes)
     for row, written in zip(shapes.rows, value["rows"], strict=True):
         written |= {"us_per_call": row.us_per_call, "tile_waste": row.tile_waste}
+    return value
+
+
+def _roofline(roofline: Roofline | None) -> dict[str, Any] | None:
+    if roofline is None:
+        return None
+    value = asdict(roofline)
+    for phase, written in zip(roofline.phases, value["phases"], strict=True):
+        written["of_floor"] = phase.of_floor
+    value["ceilings"]["peaks"] = dict(roofline.ceilings.peaks)
     return value
 
 
