@@ -1,4 +1,4 @@
-"""Sections about ceilings: how far kernels are from them, what a step streams, what was measured."""
+"""Sections about floors: how far kernels are from them, what steps stream, what was measured."""
 
 from __future__ import annotations
 
