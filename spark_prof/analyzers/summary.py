@@ -156,7 +156,8 @@ def _wall_us(steps: pd.DataFrame) -> float:
 def _decode_sizes(steps: pd.DataFrame) -> dict[int, int]:
     """How many decode steps compute how many tokens."""
     tokens = steps.loc[steps["phase"].astype(str) == "decode", "decode_tokens"]
-    return {int(size): int(count) for size, count in tokens.value_counts().items()}
+    sizes, counts = np.unique(tokens.to_numpy(np.int64), return_counts=True)
+    return dict(zip(sizes.tolist(), counts.tolist(), strict=True))
 
 
 def _steps(steps: pd.DataFrame) -> Steps:
