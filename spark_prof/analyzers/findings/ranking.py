@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from spark_prof.analyzers.findings.ranks import RANKS
 from spark_prof.analyzers.findings.rule import Rule
+from spark_prof.analyzers.findings.shapes import SHAPES
+from spark_prof.analyzers.findings.time import TIME
+from spark_prof.analyzers.findings.work import WORK
 from spark_prof.analyzers.model import Finding, Report
 
 __all__ = ["RULES", "findings_of"]
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    *TIME,
+    *WORK,
+    *SHAPES,
+    *RANKS,
+)
 """Every rule, in the order of docs/findings.md."""
 
 

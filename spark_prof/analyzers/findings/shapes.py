@@ -1,0 +1,195 @@
+"""Rules about how kernels of decode steps are cut into blocks and tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from spark_prof.analyzers.classify.classifier import is_gemm
+from spark_prof.analyzers.classify.names import base_name
+from spark_prof.analyzers.findings.rule import Rule
+from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least
+from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.shapes.model import ShapeRow
+from spark_prof.hardware import find_gpu
+
+__all__ = ["SHAPES"]
+
+_MUCH = 0.02
+_LEAST_US = 5.0
+_IDLE = 0.1
+_HOLLOW_TAIL = 0.8
+_MUCH_WASTE = 0.5
+_NEAR_THE_RIDGE = 0.5
+_NAMED = 3
+_LONGEST_NAME = 60
+
+_WEIGHT_BYTES = {
+    "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5,
+}  # fmt: skip
+"""Bytes of one weight, its scales left out."""
+
+_Stake = tuple[float, ShapeRow]
+"""What could be won in a shape over all decode steps at most, in us."""
+
+
+def _products(report: Report) -> Iterator[ShapeRow]:
+    """Shapes that stream weights or the KV cache, and last long enough to be more than a start."""
+    for row in report.shapes.rows if report.shapes else ():
+        if row.us_per_call >= _LEAST_US and (is_gemm(row.name) or row.component == "attention"):
+            yield row
+
+
+def _matters(report: Report, stakes: Sequence[_Stake]) -> float | None:
+    """Their sum in ms per token; None where it is too little of a decode step to speak of."""
+    us = sum(stake for stake, _ in stakes)
+    whole = decode_steps_us(report)
+    return ms_per_token(report, us) if whole and us >= _MUCH * whole else None
+
+
+def _named(stakes: Sequence[_Stake], describe: str) -> str:
+    """The shapes with the most at stake, each with the figures that `describe` formats."""
+    ordered = sorted(stakes, key=lambda item: -item[0])
+    texts = [
+        f"{base_name(row.name)[:_LONGEST_NAME]} ({row.component}): {describe.format(row=row)}"
+        for _, row in ordered[:_NAMED]
+    ]
+    rest = len(ordered) - len(texts)
+    return "; ".join(texts) + (f"; and {rest} more" if rest else "")
+
+
+def _other_kernel(report: Report, stakes: Sequence[_Stake]) -> str:
+    """How to get another kernel for them."""
+    components = {row.component for _, row in stakes}
+    # vLLM 0.24 has both options; where the version is not known they are not promised.
+    if not is_at_least(report, 0, 24):
+        return "another backend"
+    options = [
+        *(["--moe-backend for the experts"] if "experts" in components else []),
+        *(["--attention-backend for attention"] if "attention" in components else []),
+        *(
+            ["--linear-backend for quantized linear layers"]
+            if components - {"experts", "attention"}
+            else []
+        ),
+    ]
+    return f"another {', '.join(options)}"
+
+
+def _small_grids(report: Report) -> Iterator[Finding]:
+    stakes = [
+        (row.us * (1 - row.busy), row)
+        for row in _products(report)
+        if row.busy is not None
+        and row.busy < 1 - _IDLE
+        and report.shapes
+        and report.shapes.multiprocessors
+        and row.blocks < report.shapes.multiprocessors
+    ]
+    won = _matters(report, stakes)
+    if won is None or not report.shapes:
+        return
+    yield Finding(
+        "grid-smaller-than-gpu",
+        won,
+        f"Kernels that stream weights have fewer blocks than the GPU's "
+        f"{report.shapes.multiprocessors} multiprocessors: "
+        f"{_named(stakes, '{row.blocks} blocks')}.",
+        "A kernel with narrower tiles or a split inner dimension has more blocks: try "
+        f"{_other_kernel(report, stakes)}. Products that share an input can be one (q, k and v; "
+        "gate and up).",
+        (
+            "The time of these kernels by the share of the multiprocessors without a block, as if "
+            "the others' speed did not suffer from more at work: an upper bound.",
+        ),
+    )
+
+
+def _tail_waves(report: Report) -> Iterator[Finding]:
+    stakes = [
+        (row.us * (1 - row.busy), row)
+        for row in _products(report)
+        if row.busy is not None and row.waves and row.waves > 1 and row.busy < _HOLLOW_TAIL
+    ]
+    won = _matters(report, stakes)
+    if won is None:
+        return
+    yield Finding(
+        "tail-wave",
+        won,
+        "The last wave of blocks leaves much of the GPU idle: "
+        f"{_named(stakes, '{row.blocks} blocks in {row.waves:.2f} waves')}.",
+        "Other tiles, so that the blocks fill whole waves, or a persistent kernel: try "
+        f"{_other_kernel(report, stakes)}.",
+        (
+            "The time of these kernels by the places that the last wave leaves empty, if all "
+            "blocks take equally long: an upper bound.",
+        ),
+    )
+
+
+def _tile_waste(report: Report) -> Iterator[Finding]:
+    stakes = [
+        (row.us * waste * min(ratio, 1.0), row)
+        for row in _products(report)
+        if (waste := row.tile_waste) is not None
+        and waste >= _MUCH_WASTE
+        and (ratio := _arithmetic_over_memory(report, row)) is not None
+        and ratio >= _NEAR_THE_RIDGE
+    ]
+    won = _matters(report, stakes)
+    if won is None:
+        return
+    described = "{row.rows_used:.3g} of {row.tile.token_rows} rows hold a token"
+    yield Finding(
+        "tile-waste",
+        won,
+        f"Tiles are mostly empty and still cost arithmetic: {_named(stakes, described)}.",
+        f"A kernel with fewer rows a tile, or with its operands swapped: try "
+        f"{_other_kernel(report, stakes)}. Larger batches fill the rows without more time.",
+        (
+            "The empty rows' share of the time, where the arithmetic of a whole tile takes at "
+            "least half as long as reading its weights does, by the GPU's data sheet.",
+        ),
+    )
+
+
+def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float | None:
+    """How long the tile's arithmetic takes over how long reading its weights does.
+
+    None where the kernel's formats or the GPU's peaks are not known.
+    """
+    gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    kernel = next((k for k in report.kernels if k.name == row.name), None)
+    if gpu is None or kernel is None or row.tile is None or row.tile.token_rows is None:
+        return None
+    size = _WEIGHT_BYTES.get(kernel.weights or kernel.precision or "")
+    peak = gpu.peaks.get(kernel.precision or "")
+    if not size or not peak:
+        return None
+    bandwidth = gpu.read_bandwidth or gpu.memory_bandwidth
+    operations_per_byte = 2 * row.tile.token_rows / size
+    return operations_per_byte * bandwidth.value / peak.value
+
+
+SHAPES = (
+    Rule(
+        "grid-smaller-than-gpu",
+        "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
+        "decode step at stake",
+        _small_grids,
+    ),
+    Rule(
+        "tail-wave",
+        "the same kernels in more than one wave that fills less than 80 % of its places, 2 % at "
+        "stake",
+        _tail_waves,
+    ),
+    Rule(
+        "tile-waste",
+        "tiles half empty whose arithmetic takes half as long as their memory traffic, 2 % at "
+        "stake",
+        _tile_waste,
+    ),
+)
+"""Rules about blocks, waves and tiles."""
