@@ -31,7 +31,7 @@ def test_counters_beside_a_trace_label_its_kernels(tmp_path: Path, order: tuple[
     files = [
         TRACE,
         counters(tmp_path / "a.csv", (GEMM, "sm__ops_path_tensor_src_bf16_dst_fp32.sum", "64")),
-        counters(tmp_path / "b.csv", ("add", "sm__pipe_tensor_cycles_active.sum", "7"),
+        counters(tmp_path / "b.csv", ("add", "sm__inst_executed_pipe_tensor_op_gmma.sum", "7"),
                  (GEMM, "gpu__time_duration.sum", "1,000")),
     ]  # fmt: skip
     bundle = import_files([files[i] for i in order], tmp_path / "bundle")

@@ -1,8 +1,10 @@
 """What hardware counters say about kernels: whether they used tensor cores, in which precision.
 
-A positive count of tensor-core work proves tensor cores. A count of none proves their absence only
-where the counter sees all of them. Names and meanings of the counters: Nsight Compute's profiling
-guide, "Metrics Reference", and `ncu --query-metrics`.
+A count of matrix operations proves tensor cores, a count of none proves their absence only where
+the counter sees all of them. That the tensor pipe was busy proves them only since compute
+capability 10: before, HFMA2.MMA, an ordinary multiply-add, runs in that pipe too (on an H100 a
+norm without one matrix instruction counts thousands, tests/data/ncu-h100). Names and meanings of
+the counters: Nsight Compute's profiling guide, "Metrics Reference", and `ncu --query-metrics`.
 """
 
 from __future__ import annotations
@@ -28,13 +30,19 @@ class Counter:
         example: a metric of it.
         precision: of the operands, None where the name does not tell.
         complete_on: major compute capabilities on which it counts the work of all tensor cores.
+        proves_on: those on which it counts nothing else; None for all.
     """
 
     pattern: str
     example: str
     precision: str | None = None
     complete_on: frozenset[int] = frozenset()
+    proves_on: frozenset[int] | None = None
 
+
+_NO_HFMA2_MMA = frozenset({10, 12})
+_FORMATS_ON = {9: frozenset({"bf16", "fp16", "tf32", "fp8", "int8"})}
+"""All formats of this project's words that the tensor cores of a compute capability know."""
 
 _OPS = r"ops_path_tensor_(?:op_[a-z]+_)?src_"
 
@@ -47,18 +55,32 @@ COUNTERS = (
     Counter(_OPS + r"int8(?:_.+)?", "sm__ops_path_tensor_src_int8.sum", "int8"),
     # One counter for several formats, and formats without a word of their own.
     Counter(r"ops_path_tensor.*", "sm__ops_path_tensor_src_fp4_fp6_fp8_dst_fp32.sum"),
-    # HMMA stands for fp16, bf16 and tf32, IMMA for int8 and int4: the operation is no precision.
-    Counter(r"inst_executed_pipe_tensor_.+", "sm__inst_executed_pipe_tensor_op_hmma.sum"),
+    # Warp-group products, HMMA stands for fp16, bf16 and tf32, IMMA for int8 and int4: the
+    # operation is no precision.
+    Counter(
+        r"inst_executed_pipe_tensor_op_(?!hmma).+", "sm__inst_executed_pipe_tensor_op_gmma.sum"
+    ),
+    Counter(
+        r"inst_executed_pipe_tensor_op_hmma(?!_type_hfma2).*",
+        "sm__inst_executed_pipe_tensor_op_hmma.sum", proves_on=_NO_HFMA2_MMA,
+    ),
     # Since Hopper a warp group's product is one instruction, which not every unit counts here.
     Counter(
         r"inst_executed_pipe_tensor", "sm__inst_executed_pipe_tensor.sum",
-        complete_on=frozenset({7, 8, 12}),
+        complete_on=frozenset({7, 8, 12}), proves_on=_NO_HFMA2_MMA,
     ),
-    Counter(r"pipe_tensor_op_.+_cycles_active", "sm__pipe_tensor_op_hmma_cycles_active.sum"),
+    Counter(
+        r"pipe_tensor(?:_op_hmma)?_type_hmma.+_cycles_active",
+        "sm__pipe_tensor_op_hmma_type_hmma_hgmma_qgmma_cycles_active.sum",
+    ),
+    Counter(
+        r"pipe_tensor_op_.+_cycles_active", "sm__pipe_tensor_op_hmma_cycles_active.sum",
+        proves_on=_NO_HFMA2_MMA,
+    ),
     # Compute capability 10 has a second pipe, for tcgen05.
     Counter(
         r"pipe_tensor(?:_v2)?_cycles_active", "sm__pipe_tensor_cycles_active.sum",
-        complete_on=frozenset({7, 8, 9, 12}),
+        complete_on=frozenset({7, 8, 9, 12}), proves_on=_NO_HFMA2_MMA,
     ),
     Counter(r"(?:inst_executed_)?pipe_tc(?:_.+)?", "sm__pipe_tc_cycles_active.max"),
 )  # fmt: skip
@@ -98,15 +120,17 @@ class CountedKernels:
     """What counters say about kernels, by name.
 
     Args:
-        metrics: rows of the `metrics` table.
+        metrics: rows of the `metrics` table; None for none.
         capability: the GPU's compute capability, such as 12.1; None where unknown.
     """
 
-    def __init__(self, metrics: pd.DataFrame, capability: str | None) -> None:
+    def __init__(self, metrics: pd.DataFrame | None, capability: str | None) -> None:
         major = (capability or "").partition(".")[0]
         self._major = int(major) if major.isdecimal() else None
         self._exact: dict[str, Counted] = {}
         self._spelled: dict[str, Counted | None] = {}
+        if metrics is None:
+            return
         measured = metrics[~np.isnan(metrics["value"].to_numpy(np.float64))]
         for name, rows in measured.groupby("name", observed=True):
             most = rows.groupby("metric", observed=True)["value"].max()
@@ -133,7 +157,8 @@ class CountedKernels:
             if counter is None:
                 continue
             if value > 0:
-                told[metric] = counter.precision
+                if counter.proves_on is None or self._major in counter.proves_on:
+                    told[metric] = counter.precision
             elif value == 0 and metric.rpartition(".")[2] in _EXACT:
                 none.append((metric, counter))
         precisions = {p for p in told.values() if p}
@@ -142,8 +167,9 @@ class CountedKernels:
             precision = precisions.pop() if len(precisions) == 1 else None
             metric = next((m for m, p in told.items() if p == precision), next(iter(told)))
             return Counted("tensor-core", precision, absent, metric)
+        formats = _FORMATS_ON.get(self._major or 0)
         for metric, counter in none:
-            if self._major in counter.complete_on:
+            if self._major in counter.complete_on or (formats and formats <= absent):
                 return Counted("cuda-core", None, absent, metric)
         return Counted(None, None, absent, none[0][0]) if none else None
 
