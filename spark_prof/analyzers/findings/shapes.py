@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.classify.names import base_name
@@ -10,6 +10,7 @@ from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.shapes.model import ShapeRow
 from spark_prof.hardware import find_gpu
 
@@ -21,6 +22,11 @@ _IDLE = 0.1
 _HOLLOW_TAIL = 0.8
 _MUCH_WASTE = 0.5
 _NEAR_THE_RIDGE = 0.5
+_SLOW_READER = 0.5
+_FEW_WARPS = 0.25
+_DEEP_PIPELINE = 64 << 10
+"""Bytes of shared memory a multiprocessor that can hold what was fetched ahead: warps then matter
+less."""
 _NAMED = 3
 _LONGEST_NAME = 60
 
@@ -38,6 +44,26 @@ def _products(report: Report) -> Iterator[ShapeRow]:
     for row in report.shapes.rows if report.shapes else ():
         if row.us_per_call >= _LEAST_US and (is_gemm(row.name) or row.component == "attention"):
             yield row
+
+
+def _floors(report: Report) -> dict[tuple[str, str], RooflineRow]:
+    """What the roofline says of decode steps, by kernel and component; empty without one."""
+    phases = report.roofline.phases if report.roofline else ()
+    return {
+        (row.name, row.component): row
+        for phase in phases
+        if phase.phase == "decode"
+        for row in phase.rows
+        if row.floor_us is not None and row.us > 0
+    }
+
+
+def _idle_stake(row: ShapeRow, floors: Mapping[tuple[str, str], RooflineRow]) -> float:
+    """The time by the share of the GPU that idles, and no more than it is above its floor."""
+    idle = 1 - (1.0 if row.busy is None else row.busy)
+    if (floor := floors.get((row.name, row.component))) and floor.floor_us is not None:
+        idle = min(idle, max(0.0, 1 - floor.floor_us / floor.us))
+    return row.us * idle
 
 
 def _matters(report: Report, stakes: Sequence[_Stake]) -> float | None:
@@ -77,8 +103,9 @@ def _other_kernel(report: Report, stakes: Sequence[_Stake]) -> str:
 
 
 def _small_grids(report: Report) -> Iterator[Finding]:
+    floors = _floors(report)
     stakes = [
-        (row.us * (1 - row.busy), row)
+        (_idle_stake(row, floors), row)
         for row in _products(report)
         if row.busy is not None
         and row.busy < 1 - _IDLE
@@ -99,15 +126,16 @@ def _small_grids(report: Report) -> Iterator[Finding]:
         f"{_other_kernel(report, stakes)}. Products that share an input can be one (q, k and v; "
         "gate and up).",
         (
-            "The time of these kernels by the share of the multiprocessors without a block, as if "
-            "the others' speed did not suffer from more at work: an upper bound.",
+            "The time of these kernels by the share of the multiprocessors without a block, and no "
+            "more than it is above their floor where that is known: an upper bound.",
         ),
     )
 
 
 def _tail_waves(report: Report) -> Iterator[Finding]:
+    floors = _floors(report)
     stakes = [
-        (row.us * (1 - row.busy), row)
+        (_idle_stake(row, floors), row)
         for row in _products(report)
         if row.busy is not None and row.waves and row.waves > 1 and row.busy < _HOLLOW_TAIL
     ]
@@ -123,7 +151,8 @@ def _tail_waves(report: Report) -> Iterator[Finding]:
         f"{_other_kernel(report, stakes)}.",
         (
             "The time of these kernels by the places that the last wave leaves empty, if all "
-            "blocks take equally long: an upper bound.",
+            "blocks take equally long, and no more than it is above their floor where that is "
+            "known: an upper bound.",
         ),
     )
 
@@ -150,6 +179,40 @@ def _tile_waste(report: Report) -> Iterator[Finding]:
         (
             "The empty rows' share of the time, where the arithmetic of a whole tile takes at "
             "least half as long as reading its weights does, by the GPU's data sheet.",
+        ),
+    )
+
+
+def _low_occupancy(report: Report) -> Iterator[Finding]:
+    floors = _floors(report)
+    stakes = [
+        (row.us * (1 - floor.floor_us / floor.us), row)
+        for row in _products(report)
+        if (floor := floors.get((row.name, row.component)))
+        and floor.floor_us is not None
+        and floor.limiter == "memory"
+        and floor.of_reached is not None
+        and floor.of_reached < _SLOW_READER
+        and row.occupancy
+        and row.occupancy.share <= _FEW_WARPS
+        and row.occupancy.blocks * row.shared_bytes < _DEEP_PIPELINE
+        and row.busy is not None
+        and row.busy >= 1 - _IDLE
+    ]
+    won = _matters(report, stakes)
+    if won is None:
+        return
+    described = "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}"
+    yield Finding(
+        "low-occupancy",
+        won,
+        "Kernels that wait for memory have too few warps in flight to hide it: "
+        f"{_named(stakes, described)}.",
+        "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
+        f"memory: try {_other_kernel(report, stakes)}.",
+        (
+            "They read at less than half of what a reader reaches on this GPU; the time above "
+            "their floor is what more warps could save at most.",
         ),
     )
 
@@ -190,6 +253,12 @@ SHAPES = (
         "tiles half empty whose arithmetic takes half as long as their memory traffic, 2 % at "
         "stake",
         _tile_waste,
+    ),
+    Rule(
+        "low-occupancy",
+        "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
+        "little fetched ahead, 2 % at stake",
+        _low_occupancy,
     ),
 )
 """Rules about blocks, waves and tiles."""
