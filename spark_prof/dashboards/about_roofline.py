@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.model import Ceilings, Roofline, RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.model import (
+    Ceilings,
+    Roofline,
+    RooflinePhase,
+    RooflineRow,
+    StreamedWeights,
+)
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, size
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.traces.measured import DeviceState, Measured
@@ -26,7 +32,7 @@ def kernels(report: Report) -> Section:
         Column("Floor", "number"),
         Column("Needs", "number"),
         Column("Reaches", "number"),
-        Column("Of reader", "number"),
+        Column("Of reader", "number", optional=True),
         Column("Of data sheet", "number", optional=True),
         Column("Limited by"),
         Column("Really read", "number"),
@@ -49,7 +55,7 @@ def streamed(report: Report) -> Section:
             share(row.share),
             microseconds(row.bytes / bandwidth.value * 1e6) if bandwidth else MISSING,
             clean(row.component),
-            clean(row.dtype) or MISSING,
+            _stored(row),
             clean(row.part) or MISSING,
         )
         for row in (found.weights if found else ())
@@ -63,7 +69,7 @@ def streamed(report: Report) -> Section:
         Column("Stored as"),
         Column("Which weights"),
     )
-    intro = ()
+    intro: tuple[str, ...] = ()
     if phase and rows:
         intro = (
             f"Of {size(round(phase.streamed_bytes))} that a decode step has to read, KV cache "
@@ -138,6 +144,11 @@ def _row(row: RooflineRow) -> tuple[str, ...]:
     )
 
 
+def _stored(row: StreamedWeights) -> str:
+    packed = row.quantized and row.dtype in ("int32", "int64", "uint8")
+    return f"packed in {row.dtype}" if packed else clean(row.dtype) or MISSING
+
+
 def _really(row: RooflineRow) -> str:
     if row.read_bytes is None:
         return MISSING
@@ -164,7 +175,7 @@ def _intro(found: Roofline, phase: RooflinePhase) -> tuple[str, ...]:
             f"{microseconds(rest)} a step."
         )
     lines += _ceiling_lines(found.ceilings)
-    return (*lines, *(clean(note) for note in found.notes))
+    return (*lines, *(clean(note) for note in (*found.notes, *phase.notes)))
 
 
 def _ceiling_lines(ceilings: Ceilings) -> list[str]:
@@ -202,5 +213,3 @@ def _rate(bytes_a_second: float | None) -> str:
     if bytes_a_second is None:
         return MISSING
     return f"{bytes_a_second / 1e9:,.{0 if bytes_a_second >= 1e11 else 1}f} GB/s"
-
-

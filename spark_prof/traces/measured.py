@@ -24,6 +24,7 @@ __all__ = [
     "Measurement",
     "find_measured",
     "keep_measured",
+    "measured_for",
     "read_measured",
     "state_folder",
 ]
@@ -177,6 +178,28 @@ def find_measured(device: str, folder: Path | None = None) -> tuple[Path, Measur
         if pair[1].device == device
     ]  # fmt: skip
     return max(found, key=lambda pair: pair[1].taken, default=None)
+
+
+def measured_for(device: str, file: Path | None = None) -> Measured | None:
+    """The measured ceilings to hold a recording of that device against; None where there are none.
+
+    Args:
+        device: the recorded GPU or processor.
+        file: what a person named, else the latest measurement that is kept here.
+
+    Raises:
+        CommandError: the file cannot be read, or was measured on another device.
+    """
+    if file is None:
+        found = find_measured(device)
+        return found[1] if found else None
+    measured = read_measured(file)
+    if measured.device != device:
+        raise CommandError(
+            f"{file} was measured on {measured.device}, the recording is of {device or 'no GPU'}; "
+            "give a file of the same device"
+        )
+    return measured
 
 
 def _kept(folder: Path) -> Iterator[tuple[Path, Measured]]:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
 from spark_prof.hardware import find_gpu
 from spark_prof.traces.measured import DeviceState, Measured
 from spark_prof.vocabulary import PRECISIONS
 
-__all__ = ["ceilings_of"]
+__all__ = ["ceilings_of", "device_of"]
+
+
+def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The recorded GPU or processor by its driver's name, and its compute capability.
+
+    Args:
+        facts: of a rank.
+    """
+    gpu = facts.get("gpu")
+    gpu = gpu if isinstance(gpu, Mapping) else {}
+    capability = gpu.get("compute_capability")
+    return str(gpu.get("name") or "unknown"), str(capability) if capability else None
 
 
 def ceilings_of(

@@ -117,6 +117,8 @@ class RooflinePhase:
     streamed_bytes: float
     operations: float
     rows: tuple[RooflineRow, ...]
+    notes: tuple[str, ...] = ()
+    """What could not be said about these steps, and why."""
 
     @property
     def of_floor(self) -> float | None:
@@ -150,8 +152,8 @@ class Roofline:
     ceilings: Ceilings
     phases: tuple[RooflinePhase, ...]
     weights: tuple[StreamedWeights, ...]
-    notes: tuple[str, ...]
-    """What could not be said, and why."""
+    notes: tuple[str, ...] = ()
+    """What could not be said of any phase, and why."""
 
     @property
     def decode(self) -> RooflinePhase | None:

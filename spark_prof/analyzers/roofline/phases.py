@@ -144,6 +144,7 @@ def phase_of(
         streamed_bytes=sum(row.streamed_bytes * row.calls for row in rows) + nobody,
         operations=sum(row.operations * row.calls for row in rows),
         rows=rows,
+        notes=tuple(wanted.notes(phase)),
     )
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.model import KernelRow, Steps
-from spark_prof.analyzers.roofline.ceilings import ceilings_of
+from spark_prof.analyzers.roofline.ceilings import ceilings_of, device_of
 from spark_prof.analyzers.roofline.model import (
     Roofline,
     RooflinePhase,
@@ -68,10 +68,7 @@ def roofline_of(
     """
     shape = shape_of(recorded.facts)
     weights, notes = _weights(recorded, shape)
-    gpu = _object(recorded.facts, "gpu")
-    capability = gpu.get("compute_capability")
-    name = str(gpu.get("name") or "unknown")
-    ceilings = ceilings_of(name, str(capability) if capability else None, measured)
+    ceilings = ceilings_of(*device_of(recorded.facts), measured)
     known = {(row.component, row.name): row for row in kernels}
     phases: list[RooflinePhase] = []
     streamed: tuple[StreamedWeights, ...] = ()
@@ -90,7 +87,6 @@ def roofline_of(
             summary.decode_us if decodes else summary.prefill_us,
             summary.tpot_us if decodes else None,
         )  # fmt: skip
-        notes += wanted.notes(phase)
         phases.append(found)
         if decodes:
             streamed = _streamed(weights, groups, shape, found.streamed_bytes)
