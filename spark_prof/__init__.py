@@ -59,11 +59,14 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> Report:
     """
     from spark_prof.analyzers.clients.summary import with_clients
     from spark_prof.analyzers.summary import summarize
+    from spark_prof.datasets.ceilings import ceilings_for
     from spark_prof.traces.bundle import Bundle
 
     if isinstance(source, Bundle):
-        return with_clients(summarize(source, rank), source, rank)
+        found = summarize(source, rank, measured=ceilings_for(source, rank))
+        return with_clients(found, source, rank)
     from spark_prof.datasets.opened import opened
 
     with opened(str(source)) as bundle:
-        return with_clients(summarize(bundle, rank), bundle, rank)
+        found = summarize(bundle, rank, measured=ceilings_for(bundle, rank))
+        return with_clients(found, bundle, rank)

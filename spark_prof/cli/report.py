@@ -63,6 +63,10 @@ def report(
         list[Path] | None,
         typer.Option(help="A load generator's result to compare the steps with; repeatable."),
     ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="Ceilings that doctor --measure kept; by default those of this machine."),
+    ] = None,
     engine: Annotated[
         Engine, typer.Option(help="Where the recordings of a folder are read.")
     ] = Engine.LOCAL,
@@ -75,8 +79,10 @@ def report(
     from spark_prof.datasets.report import is_dataset
 
     if is_dataset(source):
-        if rank is not None or bench:
-            raise CommandError(f"{source} holds several recordings; --rank and --bench need one")
+        if rank is not None or bench or measured:
+            raise CommandError(
+                f"{source} holds several recordings; --rank, --bench and --measured need one"
+            )
         on_terminal = out is None and sys.stdout.isatty()
         color = on_terminal and "NO_COLOR" not in os.environ
         width = _width() if on_terminal else 100
@@ -85,6 +91,7 @@ def report(
     from spark_prof.analyzers.clients.summary import with_clients
     from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import RENDERERS
+    from spark_prof.datasets.ceilings import ceilings_for
     from spark_prof.datasets.opened import local_path, opened
     from spark_prof.traces.benchmarks.read import read_benchmark
     from spark_prof.traces.sniff import BENCHMARK, format_of
@@ -97,7 +104,9 @@ def report(
             _put(render_clients([read_benchmark(path), *results], chosen.value), out)
             return
         with opened(str(path)) as bundle:
-            summary = with_clients(summarize(bundle, rank), bundle, rank, results)
+            ceilings = ceilings_for(bundle, rank, measured)
+            found = summarize(bundle, rank, measured=ceilings)
+            summary = with_clients(found, bundle, rank, results)
     if chosen is Format.TEXT and out is None and sys.stdout.isatty():
         from spark_prof.dashboards import text
 
