@@ -157,3 +157,7 @@ class Audit:
     """Where two sources tell different things about the same run."""
     notes: tuple[str, ...] = ()
     """What could not be told, and why."""
+
+    def said(self, *rules: str) -> tuple[LogRow, ...]:
+        """What the log says by these rules."""
+        return tuple(row for row in self.log if row.id in rules)

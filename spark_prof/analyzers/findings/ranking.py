@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_prof.analyzers.findings.fallbacks import FALLBACKS
 from spark_prof.analyzers.findings.ranks import RANKS
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.shapes import SHAPES
@@ -16,6 +17,7 @@ RULES: tuple[Rule, ...] = (
     *WORK,
     *SHAPES,
     *RANKS,
+    *FALLBACKS,
 )
 """Every rule, in the order of docs/findings.md."""
 

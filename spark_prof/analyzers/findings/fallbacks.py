@@ -1,0 +1,189 @@
+"""Rules about layers that do not run as their checkpoint asks; all rules that read the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from spark_prof.analyzers.fallbacks.causes import capability_of
+from spark_prof.analyzers.fallbacks.model import Audit, AuditRow
+from spark_prof.analyzers.findings.achieved import achieved_bandwidth
+from spark_prof.analyzers.findings.engine_setup import SETUP
+from spark_prof.analyzers.findings.log_lines import LINES
+from spark_prof.analyzers.findings.rule import Rule
+from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.model import Finding, Report
+
+__all__ = ["FALLBACKS", "findings_of_audit"]
+
+_Look = Callable[[Audit], Iterator[Finding]]
+
+_NATIVE = {"FP4": 10.0, "FP8": 8.9}
+"""Compute capability from which tensor cores multiply that format."""
+
+_WORTH = (
+    "Weights take the same bytes either way, so that a batch of 1 is not automatically slower on a "
+    "weight-only kernel such as Marlin: FP4 activations win prompts and larger batches, and are "
+    "reported to lose a few per cent at batch 1 (vLLM pull request 55170)."
+)
+
+
+def _names(rows: list[AuditRow]) -> str:
+    return ", ".join(dict.fromkeys(row.layer for row in rows))
+
+
+def _kernels(rows: list[AuditRow]) -> str:
+    return ", ".join(dict.fromkeys(row.witnesses[0].kernel for row in rows if row.witnesses))
+
+
+def _evidence(rows: list[AuditRow]) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(
+            f"{row.layer}: the {witness.who} says {witness.kernel[:120]}"
+            for row in rows
+            for witness in row.witnesses
+        )
+    )
+
+
+def _by_cause(audit: Audit, *causes: str) -> dict[tuple[str, str], list[AuditRow]]:
+    """The rows with these causes, those with the same cause and fix together."""
+    found: dict[tuple[str, str], list[AuditRow]] = {}
+    for row in audit.rows:
+        if row.cause in causes:
+            found.setdefault((row.why, row.fix), []).append(row)
+    return found
+
+
+def _weight_only(audit: Audit) -> Iterator[Finding]:
+    causes = ("order", "disabled", "install", "refused", "unknown")
+    for (why, fix), rows in _by_cause(audit, *causes).items():
+        asked = rows[0].checkpoint
+        instead = f"although the checkpoint asks for {asked}" if asked else "on a GPU that need not"
+        yield Finding(
+            "weight-only-fp4",
+            None,
+            f"{_names(rows)} run {rows[0].executed} on {_kernels(rows)}, {instead}: {why}. "
+            f"{_WORTH}",
+            f"{_capital(fix)}. Compare prompts and the batch that you serve, not batch 1 alone.",
+            _evidence(rows),
+        )
+
+
+def _forced(audit: Audit) -> Iterator[Finding]:
+    for (why, fix), rows in _by_cause(audit, "forced").items():
+        if any("emulated" in row.executed for row in rows):
+            continue
+        yield Finding(
+            "marlin-forced",
+            None,
+            f"{_names(rows)} run {rows[0].executed} because {why} asks for it. {_WORTH}",
+            f"{_capital(fix)}, and compare.",
+            _evidence(rows),
+        )
+
+
+def _emulated(audit: Audit) -> Iterator[Finding]:
+    for (why, fix), rows in _by_cause(audit, "emulation", "forced").items():
+        if not any("emulated" in row.executed for row in rows):
+            continue
+        yield Finding(
+            "emulation-backend",
+            None,
+            f"{_names(rows)} are emulated: each step widens their weights to BF16 first, and so "
+            f"moves several times their bytes ({why}).",
+            f"{_capital(fix)}.",
+            _evidence(rows),
+        )
+
+
+def _unquantized(audit: Audit) -> Iterator[Finding]:
+    for (why, fix), rows in _by_cause(audit, "unquantized").items():
+        yield Finding(
+            "unquantized-layers", None, f"{_names(rows)}: {why}.", f"{_capital(fix)}.",
+            _evidence(rows),
+        )  # fmt: skip
+
+
+def _conflicts(audit: Audit) -> Iterator[Finding]:
+    for conflict in audit.conflicts:
+        yield Finding(
+            "witness-conflict",
+            None,
+            f"Witnesses disagree. {_capital(conflict)}",
+            "Believe the trace for what ran. A log names kernels for kinds of layers and for draft "
+            "models too; make sure that recording and log are of one run.",
+            (),
+        )
+
+
+def _misleading(audit: Audit) -> Iterator[Finding]:
+    capability = capability_of(audit.engine)
+    for said in audit.said("no-native-fp"):
+        kind = said.format.upper()
+        if capability is None or capability < _NATIVE.get(kind, 99):
+            continue
+        rows = [row for row in audit.rows if row.cause and "A16" in row.executed]
+        causes = "; ".join(dict.fromkeys(f"{row.layer}: {row.why}" for row in rows))
+        yield Finding(
+            "misleading-fp4-warning",
+            None,
+            f"The log says that the GPU has no native {kind}. It has: compute capability "
+            f"{audit.engine.capability} multiplies {kind} on its tensor cores. vLLM prints the "
+            "line whenever it takes Marlin, without looking at the GPU. What is the case: "
+            f"{causes or 'some layers run weight-only on Marlin'}.",
+            "Do not look for a fault of the GPU; the cause named here is what can be changed.",
+            (f"Line {said.line} of the log: {said.text[:160]}",),
+        )
+
+
+def _capital(text: str) -> str:
+    # A flag or a variable keeps its case.
+    return text[:1].upper() + text[1:] if text[:1].islower() else text
+
+
+_OF_LAYERS: tuple[tuple[str, str, _Look], ...] = (
+    ("emulation-backend", "Quantized layers are computed by emulation.", _emulated),
+    ("weight-only-fp4", "A checkpoint with FP4 activations runs weight-only on a GPU with FP4 "
+     "tensor cores.", _weight_only),
+    ("marlin-forced", "A flag or variable asks for a weight-only kernel there.", _forced),
+    ("unquantized-layers", "Layers that the checkpoint quantizes run unquantized.", _unquantized),
+    ("witness-conflict", "Engine, log and trace name different kernels for the same layers, or a "
+     "recording and a log are of different runs.", _conflicts),
+    ("misleading-fp4-warning", "The log says that a GPU with FP4 tensor cores has none.",
+     _misleading),
+)  # fmt: skip
+_LOOKS = (*_OF_LAYERS, *SETUP, *LINES)
+
+
+def findings_of_audit(audit: Audit) -> tuple[Finding, ...]:
+    """What the rules find in an audit alone, without a recording's times."""
+    return tuple(found for _, _, look in _LOOKS for found in look(audit))
+
+
+def _in_report(look: _Look) -> Callable[[Report], Iterator[Finding]]:
+    def find(report: Report) -> Iterator[Finding]:
+        # A CPU engine has neither graphs nor these kernels.
+        if report.audit is None or report.run.units == "op":
+            return
+        for found in look(report.audit):
+            yield _with_figures(found, report, report.audit)
+
+    return find
+
+
+def _with_figures(found: Finding, report: Report, audit: Audit) -> Finding:
+    """Adds what the recording's times tell."""
+    gap = report.steps.host_gap_us
+    if found.id == "eager-mode" and gap is not None and report.steps.decode:
+        return replace(found, ms_per_token=ms_per_token(report, gap.mean * report.steps.decode))
+    if found.id in ("weight-only-fp4", "marlin-forced"):
+        layers = {row.layer for row in audit.rows if "A16" in row.executed}
+        measured = achieved_bandwidth(report, layers)
+        return replace(found, evidence=(*found.evidence, *measured))
+    return found
+
+
+FALLBACKS: tuple[Rule, ...] = tuple(
+    Rule(id_, fires, _in_report(look)) for id_, fires, look in _LOOKS
+)
