@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from spark_prof.cli import export, import_, merge, query, record, report, salvage
+from spark_prof.cli import classify, export, import_, merge, query, record, report, salvage
 from spark_prof.errors import CommandError, SparkProfError
 
 __all__ = ["app", "main"]
@@ -22,6 +22,7 @@ app = typer.Typer(
 record.add_to(app)
 import_.add_to(app)
 report.add_to(app)
+classify.add_to(app)
 merge.add_to(app)
 salvage.add_to(app)
 export.add_to(app)

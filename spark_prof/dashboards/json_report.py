@@ -18,6 +18,7 @@ from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.model import Books, Report, Spread
 from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.model import Shapes
+from spark_prof.analyzers.token_ledger.clients import beside_clients
 
 __all__ = ["SCHEMA", "client_rows", "render", "write"]
 
@@ -44,6 +45,7 @@ def render(report: Report) -> str:
         "layers": [asdict(row) for row in report.layers],
         "kernels": [asdict(row) for row in report.kernels],
         "tokens": [asdict(ledger) for ledger in report.tokens],
+        "client_tokens": [asdict(row) for row in beside_clients(report.tokens, report.clients)],
         "copies": asdict(report.copies),
         "shapes": _shapes(report.shapes),
         "conversions": asdict(report.conversions),
@@ -71,7 +73,7 @@ def client_rows(rows: Iterable[ClientRow]) -> list[dict[str, Any]]:
     ]
 
 
-def write(document: dict[str, Any]) -> str:
+def write(document: dict[str, Any] | list[Any]) -> str:
     """Writes a document as JSON that says nothing that JSON can't."""
     # ASCII only: half of a surrogate pair in a kernel's name could not be written as UTF-8.
     return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"

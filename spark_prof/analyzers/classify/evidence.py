@@ -22,29 +22,30 @@ from spark_prof.traces.machine_code import machine_code_of
 __all__ = ["Evidence", "evidence_of", "with_code"]
 
 _MOST_OPCODES = 3
+_STORED = ("fp4", "fp6", "fp8", "int4", "int8")
 
 
 class Evidence:
     """What is known about kernels, by name.
 
     Args:
-        metrics: rows of the `metrics` table.
+        metrics: rows of the `metrics` table; None for none.
         capability: the GPU's compute capability, such as 12.1; None where unknown.
-        functions: rows of the `functions` table.
+        codes: the machine code of kernels.
         lost: what of the machine code could not be read, one line each.
     """
 
     def __init__(
         self,
-        metrics: pd.DataFrame,
-        capability: str | None,
-        functions: pd.DataFrame | None = None,
+        metrics: pd.DataFrame | None = None,
+        capability: str | None = None,
+        codes: Iterable[CodeRow] = (),
         lost: Iterable[str] = (),
     ) -> None:
         self.lost = tuple(lost)
         self._counted = CountedKernels(metrics, capability)
         self._code: dict[str, list[CodeRow]] = {}
-        for row in code_rows(functions) if functions is not None else ():
+        for row in codes:
             self._code.setdefault(row.name, []).append(row)
 
     def label(self, name: str) -> Label:
@@ -106,7 +107,12 @@ def with_code(label: Label, code: CodeRow) -> Label:
     if precision is None and label.engine == code.engine:
         fits = not code.precisions or label.precision in code.precisions
         precision = label.precision if fits else None
-    return replace(label, engine=code.engine, precision=precision, evidence="sass")
+    weights = label.weights
+    # What attention reads in another format is the KV cache.
+    if weights is None and code.products and label.component != "attention":
+        stored = [found for found in code.reads if found in _STORED and found != precision]
+        weights = stored[0] if len(stored) == 1 else None
+    return replace(label, engine=code.engine, precision=precision, evidence="sass", weights=weights)
 
 
 def evidence_of(bundle: Bundle, rank: int) -> Evidence:
@@ -116,14 +122,15 @@ def evidence_of(bundle: Bundle, rank: int) -> Evidence:
     they come from different kinds of GPU, those of the first kind count.
     """
     code = machine_code_of(bundle)
+    codes = code_rows(code.rows)
     if not (own := bundle.frame("metrics", rank)).empty:
-        return Evidence(own, _capability(bundle, rank), code.rows, code.lost)
+        return Evidence(own, _capability(bundle, rank), codes, code.lost)
     found = {r: rows for r in bundle.ranks if not (rows := bundle.frame("metrics", r)).empty}
     capability = next((_capability(bundle, r) for r in found), None)
     alike = [rows for r, rows in found.items() if _capability(bundle, r) == capability]
     texts = {"name": str, "metric": str, "unit": str}
     metrics = pd.concat([own, *alike]).astype(texts) if alike else own
-    return Evidence(metrics, capability, code.rows, code.lost)
+    return Evidence(metrics, capability, codes, code.lost)
 
 
 def _contradiction(label: Label, counted: Counted) -> str | None:

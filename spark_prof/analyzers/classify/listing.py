@@ -1,0 +1,111 @@
+"""Says of each kernel of a source where it runs, in which precision, and how that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from spark_prof.analyzers.classify.classifier import find_rule
+from spark_prof.analyzers.classify.evidence import Evidence, evidence_of
+from spark_prof.analyzers.classify.machine_code import code_rows
+from spark_prof.analyzers.classify.model import CodeRow, Conflict
+from spark_prof.analyzers.placement import COPIES
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.demangle import demangler
+
+__all__ = ["Classified", "list_bundle", "list_code", "list_names"]
+
+
+@dataclass(frozen=True)
+class Classified:
+    """One kernel, in the words of spark_prof.vocabulary; None where nothing tells.
+
+    Attributes:
+        name: as the source has it, of machine code demangled.
+        component: as far as the name alone tells; a report knows it from the layer.
+        evidence: of the engine: counter, sass, name or unknown.
+        fused_conversion: the format change that it does beside its other work.
+        load_time: whether it runs when weights are loaded, not for each token.
+        compiled_from: architecture of the PTX that the driver would compile, where there is no
+            machine code.
+        code: its machine code.
+        conflict: where its name contradicts better evidence.
+    """
+
+    name: str
+    component: str | None
+    engine: str
+    precision: str | None
+    evidence: str
+    conversion: str | None
+    weights: str | None
+    fused_conversion: str | None
+    load_time: bool
+    compiled_from: str | None = None
+    code: CodeRow | None = None
+    conflict: Conflict | None = None
+
+
+def list_names(names: Iterable[str]) -> tuple[Classified, ...]:
+    """What the names alone tell."""
+    nothing = Evidence()
+    return tuple(_classified(name, nothing) for name in names)
+
+
+def list_bundle(bundle: Bundle) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
+    """All kernels of a bundle by name, and what of its machine code could not be read."""
+    found: dict[str, Classified] = {}
+    lost: dict[str, None] = {}
+    for rank in bundle.ranks:
+        evidence = evidence_of(bundle, rank)
+        lost |= dict.fromkeys(evidence.lost)
+        for name in _kernel_names(bundle, rank):
+            if name not in found or found[name].evidence != "counter":
+                found[name] = _classified(name, evidence)
+    return tuple(found[name] for name in sorted(found)), tuple(lost)
+
+
+def list_code(
+    functions: pd.DataFrame, compiled_by_driver: Mapping[str, str]
+) -> tuple[Classified, ...]:
+    """Every function of machine code, each for itself.
+
+    Args:
+        functions: rows of the `functions` table.
+        compiled_by_driver: functions of which there is only PTX, with its architecture.
+    """
+    # Functions of one name may differ: each has only its own code as evidence.
+    rows = [_classified(row.name, Evidence(codes=[row])) for row in code_rows(functions)]
+    demangle = demangler()
+    rows += [
+        _classified(demangle(symbol), Evidence(), compiled_from=architecture)
+        for symbol, architecture in compiled_by_driver.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: row.name))
+
+
+def _classified(name: str, evidence: Evidence, compiled_from: str | None = None) -> Classified:
+    label, rule = evidence.label(name), find_rule(name)
+    return Classified(
+        name=name,
+        component=label.component,
+        engine=label.engine,
+        precision=label.precision,
+        evidence=label.evidence,
+        conversion=label.conversion,
+        weights=label.weights,
+        fused_conversion=rule.fused_conversion if rule else None,
+        load_time=rule.load_time if rule else False,
+        compiled_from=compiled_from,
+        code=evidence.code(name),
+        conflict=next(iter(evidence.conflicts([name])), None),
+    )
+
+
+def _kernel_names(bundle: Bundle, rank: int) -> list[str]:
+    """The names of what ran, copies left out, each once."""
+    kernels = bundle.frame("kernels", rank, ["name", "kind"])
+    ran = ~kernels["kind"].isin(COPIES)
+    return [str(name) for name in kernels["name"][ran].unique()]

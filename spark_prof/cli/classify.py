@@ -1,0 +1,110 @@
+"""`spark-prof classify`: where kernels run, in which precision, and how that is known."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_prof.cli.report import check_folder, format_by_ending, show, write_whole
+from spark_prof.errors import CommandError, one_line
+
+if TYPE_CHECKING:
+    from spark_prof.analyzers.classify.listing import Classified
+
+__all__ = ["add_to", "classify"]
+
+
+class Format(StrEnum):
+    """How the kernels are written."""
+
+    TEXT = "text"
+    MARKDOWN = "md"
+    JSON = "json"
+
+
+_ENDINGS = {
+    ".txt": Format.TEXT, "": Format.TEXT, ".md": Format.MARKDOWN, ".json": Format.JSON,
+}  # fmt: skip
+_WIDE = 160
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    app.command()(classify)
+
+
+def classify(
+    source: Annotated[
+        str | None,
+        typer.Argument(help="A bundle, a trace, a cubin, a folder of cubins, or a library."),
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="A kernel's name instead of a source; repeatable.")
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name is the contract's
+        Format | None,
+        typer.Option(help="How to draw it; by default text, or what OUT's ending says."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a library: the GPU it is for, such as sm_121; by default its newest."
+        ),
+    ] = None,
+) -> None:
+    """Say of each kernel: tensor cores or CUDA cores, which precision, on what evidence."""
+    if (source is None) == (not name):
+        raise CommandError("give either a source or --name KERNEL_NAME; see spark-prof classify -h")
+    chosen = format or format_by_ending(out, _ENDINGS)
+    if out is not None:
+        check_folder(out.absolute().parent)
+    from spark_prof.dashboards.classification import render_classification
+
+    rows, lost = _of_names(name) if name else _of_source(source or "", arch)
+    for line in lost:
+        print(f"spark-prof: {one_line(line)}", file=sys.stderr)
+    title = source or "kernels by name"
+    drawn = render_classification(title, rows, chosen.value, _WIDE)
+    if out is None:
+        show(drawn.removesuffix("\n"))
+    else:
+        write_whole(out, drawn)
+        print(f"spark-prof: wrote {out}", file=sys.stderr)
+
+
+def _of_names(names: list[str]) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
+    from spark_prof.analyzers.classify.listing import list_names
+
+    return list_names(names), ()
+
+
+def _of_source(source: str, arch: str | None) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
+    from spark_prof.analyzers.classify.listing import list_bundle
+    from spark_prof.datasets.opened import local_path, opened
+    from spark_prof.traces.code_files import holds_machine_code
+
+    with local_path(source) as path:
+        if holds_machine_code(path):
+            return _of_code(path, arch)
+        with opened(str(path)) as bundle:
+            return list_bundle(bundle)
+
+
+def _of_code(path: Path, arch: str | None) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
+    from spark_prof.analyzers.classify.listing import list_code
+    from spark_prof.traces.code_files import code_files
+    from spark_prof.traces.machine_code import read_machine_code
+
+    with code_files(path, arch) as files:
+        code = read_machine_code(files.cubins)
+        rows = list_code(code.rows, files.compiled_by_driver)
+        if not rows:
+            raise CommandError(next(iter(code.lost), f"{path} holds no kernel"))
+        return rows, (*files.remarks, *code.lost)

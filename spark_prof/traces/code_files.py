@@ -1,0 +1,164 @@
+"""Finds machine code on disk: a cubin, a folder of them such as Triton's cache, a library.
+
+Of a library what a GPU of one compute capability would load counts: the newest machine code that
+runs on it, else PTX, which its driver would compile.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import META_FILE
+from spark_prof.traces.cuda_tools import ToolError, find_tool, missing_tool
+from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.readers.cubin import read_functions
+from spark_prof.traces.readers.fatbin import FatFile, ptx_entries, read_fatbin, take_out
+
+__all__ = ["CodeFiles", "code_files", "holds_machine_code"]
+
+_ELF = b"\x7fELF"
+_CUDA = (190).to_bytes(2, "little")
+_MOST_FILES = 20_000
+_SECONDS = 120.0
+_ARCHITECTURE = re.compile(r"(?:sm_?|compute_?)?(\d{1,3})(?:\.(\d))?([af]?)")
+
+
+@dataclass
+class CodeFiles:
+    """What was found.
+
+    Attributes:
+        cubins: the cubins, and which of their functions count, all if None.
+        compiled_by_driver: functions of which there is only PTX, with its architecture.
+        remarks: what the reader should know, one line each.
+    """
+
+    cubins: dict[Path, set[str] | None] = field(default_factory=dict)
+    compiled_by_driver: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def holds_machine_code(path: Path) -> bool:
+    """Whether it is machine code or a library, or a folder with cubins that is no bundle."""
+    try:
+        if path.is_dir():
+            if (path / META_FILE).exists() or pieces_folder(path).is_dir():
+                return False
+            return next(path.rglob("*.cubin"), None) is not None
+        with path.open("rb") as file:
+            return file.read(4) == _ELF
+    except OSError:
+        return False
+
+
+@contextmanager
+def code_files(path: Path, architecture: str | None = None) -> Iterator[CodeFiles]:
+    """The machine code of a file or folder; what had to be taken out is removed again.
+
+    Args:
+        path: a cubin, a library or executable, or a folder of cubins.
+        architecture: of a library: sm_121, 12.1 or 121; the newest that it holds if None.
+
+    Raises:
+        CommandError: there is none, or it cannot be taken out.
+    """
+    if path.is_dir():
+        yield _folder(path)
+    elif _head(path)[18:20] == _CUDA:
+        yield CodeFiles({path: None})
+    else:
+        with tempfile.TemporaryDirectory(prefix="spark-prof-") as folder:
+            yield _library(path, architecture, Path(folder))
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _folder(path: Path) -> CodeFiles:
+    found = CodeFiles()
+    for cubin in sorted(path.rglob("*.cubin")):
+        if len(found.cubins) == _MOST_FILES:
+            found.remarks.append(f"{path} holds more than {_MOST_FILES:,} cubins; the first count")
+            break
+        found.cubins[cubin] = None
+    return found
+
+
+def _library(path: Path, architecture: str | None, folder: Path) -> CodeFiles:
+    tool = find_tool("cuobjdump")
+    if tool is None:
+        raise CommandError(f"{path} is a library: {missing_tool('cuobjdump')}")
+    try:
+        files = read_fatbin(tool, path, _SECONDS)
+        if not files:
+            raise CommandError(
+                f"{path} holds no GPU code, or is cut short; give a library with kernels"
+            )
+        number, suffix = _wanted(path, architecture, files)
+        usable = [file for file in files if file.runs_on(number, suffix)]
+        if not usable:
+            raise CommandError(
+                f"{path} holds nothing for sm_{number}{suffix}, only {_architectures(files)}"
+            )
+        there = {p.name: p for p in take_out(tool, path, usable, folder, _SECONDS)}
+    except ToolError as error:
+        raise CommandError(f"{path}: {error}") from error
+    found = CodeFiles()
+    if architecture is None and len({file.number for file in files}) > 1:
+        found.remarks.append(
+            f"{path} holds {_architectures(files)}; this is what sm_{number} loads, --arch chooses "
+            "another"
+        )
+    # The newest code wins, machine code before PTX.
+    usable.sort(key=lambda file: (file.is_ptx, -file.number, not file.suffix))
+    seen: set[str] = set()
+    for file in usable:
+        if file.name in there:
+            _add(found, there[file.name], file, seen)
+    return found
+
+
+def _add(found: CodeFiles, path: Path, file: FatFile, seen: set[str]) -> None:
+    """Adds those of the file's functions that no newer file has."""
+    if file.is_ptx:
+        new = [symbol for symbol in ptx_entries(path) if symbol not in seen]
+        found.compiled_by_driver |= dict.fromkeys(new, f"sm_{file.number}{file.suffix}")
+    else:
+        try:
+            new = [f.symbol for f in read_functions(path) if f.symbol not in seen]
+        except CommandError as error:
+            found.remarks.append(str(error))
+            return
+        found.cubins[path] = set(new)
+    seen.update(new)
+
+
+def _wanted(path: Path, architecture: str | None, files: list[FatFile]) -> tuple[int, str]:
+    """Compute capability times ten, and the suffix that was asked for."""
+    if architecture is None:
+        return max(file.number for file in files), ""
+    match = _ARCHITECTURE.fullmatch(architecture.strip().lower())
+    if match is None:
+        raise CommandError(f"{architecture!r:.40} is no architecture; try --arch sm_121")
+    number = int(match[1]) * 10 + int(match[2]) if match[2] else int(match[1])
+    if number < 50:
+        raise CommandError(
+            f"{architecture!r:.40} is no architecture; {path} holds {_architectures(files)}"
+        )
+    return number, "a" if match[3] == "a" else ""
+
+
+def _architectures(files: list[FatFile]) -> str:
+    found = {(f.number, f.suffix, f"sm_{f.number}{f.suffix}{' (PTX)' * f.is_ptx}") for f in files}
+    return ", ".join(name for _, _, name in sorted(found))
