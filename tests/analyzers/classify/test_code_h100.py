@@ -1,0 +1,61 @@
+"""Real recordings of an H100 with the machine code of their kernels: names must agree with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.classify.counters import CountedKernels
+from spark_prof.analyzers.classify.evidence import evidence_of
+from spark_prof.analyzers.summary import summarize
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.readers.ncu_csv import ncu_csv
+
+DATA = Path(__file__).parents[2] / "data"
+BUNDLES = sorted((DATA / "h100-code").iterdir())
+COUNTED = {
+    "dense-awq": "awq", "dense-bf16": "bf16", "dense-fp8-block": "fp8", "dense-nvfp4": "nvfp4",
+    "gpt-oss-20b-mxfp4": "gpt-oss", "qwen3-30b-a3b-nvfp4": "qwen3-nvfp4",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", BUNDLES, ids=lambda folder: folder.name)
+def test_nearly_all_time_is_known_by_machine_code(folder: Path) -> None:
+    report = summarize(Bundle(folder))
+    total = sum(row.us for row in report.kernels)
+    unknown = sum(row.us for row in report.kernels if row.engine == "unknown")
+    by_code = sum(row.us for row in report.kernels if row.evidence == "sass")
+    assert unknown <= 0.005 * total
+    assert by_code >= 0.97 * total
+
+
+@pytest.mark.parametrize("folder", BUNDLES, ids=lambda folder: folder.name)
+def test_names_and_machine_code_agree(folder: Path) -> None:
+    bundle = Bundle(folder)
+    names = {row.name for row in summarize(bundle).kernels}
+    assert evidence_of(bundle, 0).conflicts(sorted(names)) == ()
+
+
+def test_counters_confirm_machine_code() -> None:
+    confirmed = set()
+    for name, file in COUNTED.items():
+        evidence = evidence_of(Bundle(DATA / "h100-code" / name), 0)
+        metrics = ncu_csv(DATA / "ncu-h100" / f"{file}.csv").processes[0].metrics
+        counted = CountedKernels(metrics.astype({"name": str, "metric": str}), "9.0")
+        for row in summarize(Bundle(DATA / "h100-code" / name)).kernels:
+            said, code = counted.find(row.name), evidence.code(row.name)
+            if said and said.engine and code and code.engine:
+                assert code.engine == said.engine, row.name
+                if said.precision and code.precision:
+                    assert code.precision == said.precision, row.name
+                confirmed.add(row.name)
+    assert len(confirmed) >= 30
+
+
+def test_names_alone_leave_little_unknown() -> None:
+    for folder in BUNDLES:
+        rows = summarize(Bundle(folder)).kernels
+        unknown = sum(row.us for row in rows if classify(row.name).engine == "unknown")
+        assert unknown <= 0.02 * sum(row.us for row in rows), folder.name
