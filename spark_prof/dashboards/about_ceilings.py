@@ -40,6 +40,7 @@ def sections(found: Ceilings) -> tuple[Section, ...]:
         _reads(found),
         _choices(found),
         _gpus(found),
+        _sources(found),
         _batches(found),
         _contexts(found),
         _drafts(found),
@@ -81,8 +82,8 @@ def _reads(found: Ceilings) -> Section:
     if step.experts_hit is not None:
         architecture = found.model.architecture
         intro.append(
-            f"{count(step.question.tokens)} tokens read {step.experts_hit:.1f} of "
-            f"{architecture.experts} experts of a layer, if all are chosen alike."
+            f"{counted(step.question.tokens, 'token')} of a step: {step.experts_hit:.1f} of "
+            f"{architecture.experts} experts of a layer are read, if all are chosen alike."
         )
     return Section("step_bytes", "What a decode step reads", columns, rows, tuple(intro))
 
@@ -126,7 +127,7 @@ def _gpus(found: Ceilings) -> Section:
             _rate(gpu.data_sheet.tokens_per_s),
             MISSING if gpu.read is None else _rate(gpu.read.tokens_per_s),
             gpu.data_sheet.limit,
-            _sources(gpu),
+            count(gpu.needed),
         )
         for gpu in found.choices[0].gpus
     )
@@ -137,10 +138,24 @@ def _gpus(found: Ceilings) -> Section:
         Column("Tokens/s", "number"),
         Column("By read", "number"),
         Column("Limit", optional=True),
-        Column("Source", "prose", optional=True),
+        Column("GPUs to hold it", "number", optional=True),
     )
-    intro = ("Data sheet first; then what a kernel that only reads was seen to reach.",)
+    intro = (
+        "By the data sheet, and by what a kernel that only reads was seen to reach. Where one GPU "
+        "cannot hold the weights its figures are those of one that could.",
+    )
     return Section("ceilings_gpus", "On every GPU", columns, rows, intro)
+
+
+def _sources(found: Ceilings) -> Section:
+    """Who says so."""
+    named: dict[str, list[str]] = {}
+    for gpu in found.choices[0].gpus:
+        for ceiling in filter(None, (gpu.data_sheet, gpu.read)):
+            named.setdefault(ceiling.basis, []).append(gpu.gpu)
+    rows = tuple((", ".join(gpus), source) for source, gpus in named.items())
+    columns = (Column("Figures of", "prose"), Column("Source", "prose"))
+    return Section("ceilings_sources", "Where these bandwidths come from", columns, rows)
 
 
 def _batches(found: Ceilings) -> Section:
@@ -283,10 +298,6 @@ def _best(gpu: GpuCeilings) -> Ceiling:
 def _both(gpu: GpuCeilings) -> str:
     sheet = _rate(gpu.data_sheet.tokens_per_s)
     return sheet if gpu.read is None else f"{_rate(gpu.read.tokens_per_s)} / {sheet}"
-
-
-def _sources(gpu: GpuCeilings) -> str:
-    return "; ".join(c.basis for c in (gpu.data_sheet, gpu.read) if c is not None)
 
 
 def _rate(tokens: float) -> str:

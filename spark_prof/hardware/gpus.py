@@ -32,6 +32,7 @@ class Gpu:
         memory_bandwidth: of its data sheet, in bytes per second.
         read_bandwidth: what a kernel that only reads reached, in bytes per second; None where
             nobody said.
+        memory_bytes: what it is sold with, in units of 10^9; a little more is there.
         multiprocessors: how many of them are enabled.
         l2_bytes: size of its level-2 cache, None where the sources do not say.
         clock_hz: boost clock, None where the sources do not say.
@@ -46,6 +47,7 @@ class Gpu:
     pattern: str
     compute_capability: str
     memory_bandwidth: Figure
+    memory_bytes: int
     multiprocessors: int
     l2_bytes: int | None
     clock_hz: int | None
@@ -57,7 +59,7 @@ class Gpu:
 def _gpu(
     named: tuple[str, str, str, str],
     source: str,
-    gigabytes: float,
+    memory: tuple[int, float],
     sizes: tuple[int, int | None, int | None],
     teraops: Mapping[str, float],
     read: Figure | None = None,
@@ -67,15 +69,17 @@ def _gpu(
     Args:
         named: name, short name, pattern, compute capability.
         source: of the figures.
-        gigabytes: memory bandwidth in 10^9 bytes per second.
+        memory: its size in 10^9 bytes, its bandwidth in 10^9 bytes per second.
         sizes: multiprocessors, level-2 cache in MiB, boost clock in MHz.
         teraops: peaks in 10^12 operations per second.
         read: what a kernel that only reads reached.
     """
+    size, bandwidth = memory
     multiprocessors, l2, clock = sizes
     return Gpu(
         *named,
-        memory_bandwidth=Figure(gigabytes * 1e9, source),
+        memory_bandwidth=Figure(bandwidth * 1e9, source),
+        memory_bytes=size * 1_000_000_000,
         multiprocessors=multiprocessors,
         l2_bytes=None if l2 is None else l2 * _MB,
         clock_hz=None if clock is None else clock * 1_000_000,
@@ -114,7 +118,7 @@ GPUS: tuple[Gpu, ...] = (
         ("GB10 (DGX Spark)", "gb10", r"\bgb10\b|dgx spark", "12.1"),
         "NVIDIA DGX Spark data sheet (273 GB/s; 1 PFLOP of FP4 with sparsity, halved), "
         "Hot Chips 2025 (31 TFLOPS of FP32)",
-        273,
+        (128, 273),
         (48, 24, None),
         {"fp4": 500, "fp32": 31},
         read=Figure(
@@ -124,35 +128,35 @@ GPUS: tuple[Gpu, ...] = (
     _gpu(
         ("RTX 5090", "rtx5090", r"rtx 5090(?! d| laptop)", "12.0"),
         _RTX_50,
-        1792,
+        (32, 1792),
         (170, 96, 2407),
         _rates(104.8, 209.5, fp8=419, fp4=1676, int8=838),
     ),
     _gpu(
         ("RTX 5080", "rtx5080", r"rtx 5080(?! laptop)", "12.0"),
         _RTX_50,
-        960,
+        (16, 960),
         (84, 64, 2617),
         _rates(56.3, 112.6, fp8=225.1, fp4=900.4, int8=450.2),
     ),
     _gpu(
         ("RTX 5070 Ti", "rtx5070ti", r"rtx 5070 ti(?! laptop)", "12.0"),
         _RTX_50,
-        896,
+        (16, 896),
         (70, 48, 2452),
         _rates(43.9, 87.9, fp8=175.8, fp4=703, int8=351.5),
     ),
     _gpu(
         ("RTX 5070", "rtx5070", r"rtx 5070(?! ti| laptop)", "12.0"),
         _RTX_50,
-        672,
+        (12, 672),
         (48, 48, 2512),
         _rates(30.9, 61.7, fp8=123.5, fp4=493.9, int8=246.9),
     ),
     _gpu(
         ("RTX PRO 6000 Blackwell", "pro6000", r"rtx pro 6000 blackwell(?! max-q)", "12.0"),
         _RTX_PRO,
-        1792,
+        (96, 1792),
         (188, 128, 2617),
         _rates(126, 503.8, fp8=1007.6, fp4=2015.2, int8=1007.6),
     ),
@@ -160,14 +164,14 @@ GPUS: tuple[Gpu, ...] = (
         ("RTX PRO 6000 Blackwell Max-Q", "pro6000maxq", r"rtx pro 6000 blackwell max-q", "12.0"),
         "NVIDIA RTX PRO 6000 Blackwell Max-Q data sheet (110 TFLOPS of FP32, 3,511 AI TOPS of FP4 "
         "with sparsity, halved)",
-        1792,
+        (96, 1792),
         (188, 128, None),
         {"fp4": 1755.5, "fp32": 110},
     ),
     _gpu(
         ("H100 SXM", "h100", r"h100 (?:80gb hbm3|sxm)|h100-sxm|^(?:nvidia )?h100$", "9.0"),
         _H100,
-        3350,
+        (80, 3350),
         (132, 50, 1830),
         _rates(66.9, 989.4, fp8=1978.9, int8=1978.9),
         read=Figure(3.03e12, "measured in this project: a float32 sum on an H100 80GB HBM3"),
@@ -175,70 +179,70 @@ GPUS: tuple[Gpu, ...] = (
     _gpu(
         ("H100 PCIe", "h100pcie", r"h100[ -]pcie", "9.0"),
         _H100,
-        2039,
+        (80, 2039),
         (114, 50, 1620),
         _rates(51.2, 756, fp8=1513, int8=1513),
     ),
     _gpu(
         ("H100 NVL", "h100nvl", r"h100[ -]nvl", "9.0"),
         _H100,
-        3938,
+        (94, 3938),
         (132, 50, None),
         _rates(60, 835.5, fp8=1670.5, int8=1670.5),
     ),
     _gpu(
         ("H200 SXM", "h200", r"\bh200(?! ?-?nvl)\b", "9.0"),
         _H200,
-        4800,
+        (141, 4800),
         (132, 50, None),
         _rates(67, 989.5, fp8=1979, int8=1979),
     ),
     _gpu(
         ("H200 NVL", "h200nvl", r"\bh200[ -]nvl", "9.0"),
         _H200,
-        4800,
+        (141, 4800),
         (132, 50, None),
         _rates(60, 835.5, fp8=1670.5, int8=1670.5),
     ),
     _gpu(
         ("B200", "b200", r"\bb200\b", "10.0"),
         "NVIDIA DGX B200 and HGX B200 data sheets, an eighth each; sparse figures halved",
-        8000,
+        (180, 8000),
         (148, 126, None),
         _rates(75, 2250, fp8=4500, fp4=9000, int8=4500),
     ),
     _gpu(
         ("A100 80GB SXM", "a100", r"a100-sxm4?-80gb|^(?:nvidia )?a100$", "8.0"),
         _A100,
-        2039,
+        (80, 2039),
         (108, 40, 1410),
         _rates(19.5, 312, int8=624),
     ),
     _gpu(
         ("A100 80GB PCIe", "a100pcie", r"a100 80gb pcie|a100-pcie-80gb", "8.0"),
         _A100,
-        1935,
+        (80, 1935),
         (108, 40, 1410),
         _rates(19.5, 312, int8=624),
     ),
     _gpu(
         ("A100 40GB", "a100-40gb", r"a100-(?:sxm4|pcie)-40gb", "8.0"),
         _A100,
-        1555,
+        (40, 1555),
         (108, 40, 1410),
         _rates(19.5, 312, int8=624),
     ),
     _gpu(
         ("L40S", "l40s", r"\bl40s\b", "8.9"),
         "NVIDIA L40S data sheet; sparse figures halved",
-        864,
+        (48, 864),
         (142, 96, 2520),
         _rates(91.6, 362.05, fp8=733, int8=733),
     ),
     _gpu(
         ("RTX 4090", "rtx4090", r"rtx 4090(?! d| laptop)", "8.9"),
         _RTX_40,
-        1008,
+        (24, 1008),
         (128, 72, 2520),
         _rates(82.6, 165.2, fp8=330.3, int8=660.6),
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from spark_prof.analyzers.ceilings.model import Ceiling, GpuCeilings, Step
 from spark_prof.hardware import Gpu
 
@@ -58,8 +60,10 @@ def ceiling_at(step: Step, bandwidth: float, basis: str, gpu: Gpu | None = None)
 def ceilings_on(step: Step, gpu: Gpu) -> GpuCeilings:
     """The ceilings by the GPU's data sheet and, where it is known, as a kernel reads."""
     sheet, read = gpu.memory_bandwidth, gpu.read_bandwidth
+    stored = sum(row.stored for row in step.rows)
     return GpuCeilings(
         gpu.name,
+        math.ceil(stored / gpu.memory_bytes),
         ceiling_at(step, sheet.value, sheet.source, gpu),
         None if read is None else ceiling_at(step, read.value, read.source, gpu),
     )

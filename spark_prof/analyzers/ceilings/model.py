@@ -202,9 +202,14 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class GpuCeilings:
-    """What one GPU can do at most: by its data sheet and, where known, as a kernel reads."""
+    """What one GPU can do at most: by its data sheet and, where known, as a kernel reads.
+
+    Attributes:
+        needed: GPUs of that memory that the weights and the cache take.
+    """
 
     gpu: str
+    needed: int
     data_sheet: Ceiling
     read: Ceiling | None
 

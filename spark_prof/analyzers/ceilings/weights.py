@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_prof.analyzers.ceilings.architecture import architecture_of
@@ -109,17 +109,15 @@ def _summed(
 
 
 def _with_tied_head(found: list[Weights], config: Mapping[str, Any]) -> list[Weights]:
-    """Where no lm_head is stored, the embedding is read as one."""
+    """Where no lm_head is stored, the embedding is read as one; next to that a row is nothing."""
     if any(w.component == "lm_head" and w.role == "decoder" and w.matrix for w in found):
         return found
     tied = [w for w in found if w.component == "embedding" and w.role == "decoder"]
     if not tied or Config.of(config).values.get("tie_word_embeddings") is False:
         return found
     largest = max(tied, key=lambda w: w.bytes)
-    head = Weights(
-        "lm_head", largest.format, "decoder", largest.parameters, largest.bytes, 1, matrix=True
-    )
-    return [*found, head]
+    head = replace(largest, component="lm_head", matrix=True)
+    return [head if weights is largest else weights for weights in found]
 
 
 def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
