@@ -11,6 +11,7 @@ __all__ = [
     "EVIDENCE",
     "PHASES",
     "PRECISIONS",
+    "WEIGHTS",
 ]
 
 COMPONENTS = (
@@ -42,6 +43,9 @@ ENGINES = ("tensor-core", "cuda-core", "copy", "unknown")
 
 PRECISIONS = ("bf16", "fp16", "tf32", "fp32", "fp8", "fp4", "int8")
 """What the arithmetic ran in."""
+
+WEIGHTS = ("fp8", "fp6", "fp4", "int8", "int6", "int5", "int4", "int3", "int2")
+"""How weights are stored, where that is narrower than what the arithmetic ran in."""
 
 CONVERSIONS = (
     "quantize",

@@ -138,6 +138,7 @@ def kernel_rows(
             evidence=label.evidence,
             conversion=label.conversion,
             decode_us=decode / 1e3,
+            weights=label.weights,
         )
         for (name, component), ns, decode, calls in rows.itertuples(name=None)
         for label in [label_of(str(name))]

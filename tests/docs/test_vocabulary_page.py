@@ -12,6 +12,7 @@ SECTIONS = {
     "Phases": vocabulary.PHASES,
     "Engines": vocabulary.ENGINES,
     "Precisions": vocabulary.PRECISIONS,
+    "Weights": vocabulary.WEIGHTS,
     "Conversions": vocabulary.CONVERSIONS,
     "Evidence": vocabulary.EVIDENCE,
 }

@@ -22,7 +22,7 @@ _ANONYMOUS = re.compile(
 _OPENING = {")": "(", "]": "[", "}": "{"}
 # Numbers that are no length stand in literals (Li128E) and in references back (S1F_).
 _MANGLED_STEP = re.compile(
-    r"(?P<number>L[a-z]n?\d{1,20}E|[ST][0-9A-Z]{0,4}_|E\d{1,20}E)"
+    r"L[a-z]n?(?P<number>\d{1,20})E|(?P<skipped>[ST][0-9A-Z]{0,4}_|E\d{1,20}E)"
     r"|(?P<length>\d{1,4})|(?P<other>.)",
     re.DOTALL,
 )
@@ -36,7 +36,8 @@ def base_name(name: str) -> str:
 def split_name(name: str) -> tuple[str, str]:
     """The base name, and the text of the template arguments ("" where there are none).
 
-    Of a mangled name the second part is the identifiers after the name, one blank between two.
+    Of a mangled name the second part is the identifiers and numbers after the name, one blank
+    between two.
     """
     name = name[:NAME_LIMIT].strip()
     copy = _COPY.match(name)
@@ -98,7 +99,9 @@ def _split_mangled(name: str) -> tuple[str, str]:
         if step is None:
             break
         position = step.end()
-        if step["length"]:
+        if step["number"] and not in_base:
+            arguments.append(step["number"])
+        elif step["length"]:
             identifier = name[position : position + int(step["length"])]
             position += len(identifier)
             if not in_base:

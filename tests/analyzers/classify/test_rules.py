@@ -139,7 +139,7 @@ def test_traps(name: str, engine: str) -> None:
         ),
         (
             "void device_kernel<G<MainloopSm120TmaWarpSpecializedBlockScaled<2>,"
-            " cutlass::float_e4m3_t, cutlass::float_e2m1_t> >(int)",
+            " cutlass::float_e2m1_t, cutlass::float_e4m3_t> >(int)",
             None,
         ),
         (
