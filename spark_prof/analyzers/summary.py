@@ -107,7 +107,7 @@ def summarize(
         components=component_rows(sums, summary.decode),
         layers=layer_rows(sums),
         kernels=by_kernel,
-        conversions=conversions_of(placed, steps, summary, by_kernel, evidence.label),
+        conversions=conversions_of(placed, steps, summary, by_kernel, evidence.label, timed=timed),
         modules=_modules(bundle, rank),
         copies=copies_of(placed, steps.index, busy_us),
         ranks=tuple(

@@ -1,4 +1,4 @@
-"""Sections about kernels: which could be placed, which cost most, which only change formats."""
+"""Sections about kernels: which could be placed, which cost most."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, size
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["conversions", "copies", "coverage", "kernels", "modules"]
+__all__ = ["copies", "coverage", "kernels", "modules"]
 
 _MOST_ROWS = 15
 
@@ -114,36 +114,6 @@ def copies(report: Report) -> Section:
     moved = f" for {size(found.bytes)}" if found.bytes else ""
     intro = (f"{microseconds(found.us)}{moved}{part}. Kernels and their sums do not contain it.",)
     return Section("copies", "Copies beside the kernels", columns, rows, intro)
-
-
-def conversions(report: Report) -> Section:
-    """Lists the kernels whose work is only changing a format."""
-    found = report.conversions
-    items = sorted(found.items, key=lambda row: -row.us)[:_MOST_ROWS]
-    rows = tuple(
-        (
-            microseconds(row.us),
-            share(row.share),
-            count(row.calls),
-            clean(row.conversion or ""),
-            clean(row.component),
-            clean(row.name),
-        )
-        for row in items
-    )
-    columns = (
-        Column("Time", "number"),
-        Column("Share", "number"),
-        Column("Calls", "number", optional=True),
-        Column("Conversion"),
-        Column("For"),
-        _name_column(report),
-    )
-    intro = (
-        f"{microseconds(found.us)}, {share(found.share)} of the time, go to work "
-        "that only changes a format.",
-    )
-    return Section("conversions", "Format conversions", columns, rows, intro)
 
 
 def modules(report: Report) -> Section:

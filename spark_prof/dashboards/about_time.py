@@ -1,4 +1,4 @@
-"""Sections about time: the steps, the components they spend it on, the books and the gaps."""
+"""Sections about time: the steps, the components they spend it on and the books."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["books", "components", "host_gap", "overhead", "steps"]
+__all__ = ["books", "components", "overhead", "steps"]
 
 _MUCH_UNNAMED = 0.05
 
@@ -156,25 +156,6 @@ def _books_row(entry: Books) -> tuple[str, ...]:
         microseconds(engine_us),
         difference(engine_us, entry.step_us / entry.steps),
     )
-
-
-def host_gap(report: Report) -> Section:
-    """Says how long nothing runs inside a step, because the host is late."""
-    found = report.steps
-    whole = found.unknown_us if found.unknown == found.count else None
-    whole = found.decode_us if found.decode else whole
-    columns = (Column(""), *_SPREAD, Column("Of the mean step", "number"))
-    rows: tuple[tuple[str, ...], ...] = ()
-    if found.host_gap_us:
-        part = found.host_gap_us.mean / whole.mean if whole and whole.mean else None
-        step = "A decode step" if found.decode else "Any step"
-        rows = ((step, *_spread(found.host_gap_us), share(part)),)
-    # A CPU engine has no device that could wait: its gaps are the engine's own Python.
-    cpu = on_cpu(report)
-    heading = "Between the operators" if cpu else "Waiting for the host"
-    reason = "no operator ran." if cpu else "nothing ran: the GPU waits for the host."
-    intro = (f"Time inside a step in which {reason}",)
-    return Section("host_gap", heading, columns, rows, intro)
 
 
 def overhead(report: Report) -> Section:

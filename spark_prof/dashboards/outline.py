@@ -5,6 +5,7 @@ from __future__ import annotations
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import (
     about_clients,
+    about_conversions,
     about_counters,
     about_kernels,
     about_layers,
@@ -13,6 +14,7 @@ from spark_prof.dashboards import (
     about_run,
     about_shapes,
     about_time,
+    about_tokens,
 )
 from spark_prof.dashboards.formats import MISSING
 from spark_prof.dashboards.section import Document, Section
@@ -29,10 +31,10 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
     sections = (
         about_run.recording(report),
         about_time.steps(report),
-        about_time.components(report),
+        about_tokens.ledger(report) if report.tokens else about_time.components(report),
+        about_tokens.batch_sizes(report),
         about_layers.layers(report, layer_columns),
         about_time.books(report),
-        about_time.host_gap(report),
         about_time.overhead(report),
         about_clients.agreement(report),
         about_clients.runs(report.clients),
@@ -48,7 +50,8 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_shapes.shapes(report),
         about_counters.kernels(report),
         about_counters.weights(report),
-        about_kernels.conversions(report),
+        about_conversions.charged(report),
+        about_conversions.others(report),
         about_kernels.modules(report),
         about_run.findings(report),
         about_run.notes(report),

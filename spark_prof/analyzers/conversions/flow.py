@@ -19,7 +19,7 @@ from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.order import CODES
 from spark_prof.analyzers.placement import COPIES
 
-__all__ = ["Flow", "flow_of"]
+__all__ = ["Flow", "alone", "flow_of"]
 
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -57,7 +57,7 @@ def flow_of(placed: pd.DataFrame, converts: Flags) -> Flow:
         converts: whether each row is a conversion.
     """
     if not converts.any():
-        return Flow(*(np.zeros(0, np.int64) for _ in range(4)))
+        return alone(converts)
     order = _in_lanes(placed)
     lane = _Lane(placed, order, np.flatnonzero(converts[order]))
     own = lane.component(lane.place)
@@ -75,6 +75,13 @@ def flow_of(placed: pd.DataFrame, converts: Flags) -> Flow:
     place = np.where(wanted | (consumer < 0), lane.place, consumer)
     found = (lane.place, consumer, producer, place)
     return Flow(*(np.where(near >= 0, order[near], -1) for near in found))
+
+
+def alone(converts: Flags) -> Flow:
+    """The conversions where nothing tells what comes before or after them."""
+    rows = np.flatnonzero(converts)
+    nothing = np.full(len(rows), -1)
+    return Flow(rows, nothing, nothing, rows)
 
 
 class _Lane:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, is_gemm
-from spark_prof.analyzers.conversions.flow import Flow, flow_of
+from spark_prof.analyzers.conversions.flow import Flow, alone, flow_of
 from spark_prof.analyzers.conversions.model import (
     ChargedConversion,
     FusedConversion,
@@ -38,6 +38,8 @@ def conversions_of(
     steps: Steps,
     kernels: tuple[KernelRow, ...],
     label_of: LabelOf,
+    *,
+    timed: bool = True,
 ) -> Conversions:
     """What changing formats costs.
 
@@ -47,8 +49,9 @@ def conversions_of(
         steps: what the report says of them.
         kernels: the report's kernels.
         label_of: what is known about a kernel of that name.
+        timed: whether the rows have times; without them nothing tells what read a result.
     """
-    calls = _calls(placed, windows, label_of)
+    calls = _calls(placed, windows, label_of, timed)
     at_load = _load_time_names(calls, steps.decode)
     loading = (calls["phase"] == "") | calls["name"].isin(at_load)
     charged = _charged(calls[~loading], steps)
@@ -66,13 +69,15 @@ def conversions_of(
     )
 
 
-def _calls(placed: pd.DataFrame, windows: pd.DataFrame, label_of: LabelOf) -> pd.DataFrame:
+def _calls(
+    placed: pd.DataFrame, windows: pd.DataFrame, label_of: LabelOf, timed: bool
+) -> pd.DataFrame:
     """Conversions that are alike, summed: what they are, ns and calls."""
     names = [str(name) for name in placed["name"].cat.categories]
     kinds = [label_of(name).conversion or "" for name in names]
     converts = NameColumn(placed["name"]).flags(lambda name: bool(label_of(name).conversion))
     converts &= ~NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
-    flow = flow_of(placed, converts)
+    flow = flow_of(placed, converts) if timed else alone(converts)
     name = placed["name"].cat.codes.to_numpy()
     component = placed["component"].cat.codes.to_numpy()
     found = flow.consumers >= 0

@@ -1,0 +1,76 @@
+"""Puts what clients waited for a token beside the token ledger of the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_prof.analyzers.clients.model import ClientRow
+from spark_prof.analyzers.token_ledger.model import Ledger
+
+__all__ = ["ClientToken", "beside_clients"]
+
+
+@dataclass(frozen=True)
+class ClientToken:
+    """One client's time per token or chunk beside a ledger's, in us.
+
+    Attributes:
+        tool: what measured.
+        label: which of its runs.
+        quantity: output_token or chunk.
+        statistic: mean or median: what `client_us` is.
+        client_us: what the client waited.
+        batch_size: of the ledger; None for decode steps of any size.
+        ledger_us: time per token, beside a chunk the length of a step.
+        beyond_us: what the client waited longer: its share of requests that queue, of steps that
+            also read prompts, of tokenizing and HTTP.
+    """
+
+    tool: str
+    label: str
+    quantity: str
+    statistic: str
+    client_us: float
+    batch_size: int | None
+    ledger_us: float
+    beyond_us: float
+
+
+def beside_clients(
+    ledgers: tuple[Ledger, ...], clients: Iterable[ClientRow]
+) -> tuple[ClientToken, ...]:
+    """The clients that can be compared, each beside the decode ledger of its batch size.
+
+    Args:
+        ledgers: of the report.
+        clients: of the report.
+    """
+    decode = [ledger for ledger in ledgers if ledger.phase == "decode"]
+    if not decode:
+        return ()
+    sizes = {ledger.batch_size: ledger for ledger in decode}
+    found = []
+    for row in clients:
+        ledger = sizes.get(row.concurrency) or decode[0]
+        for one in row.comparisons:
+            us = ledger.step.mean
+            if one.quantity == "output_token":
+                if ledger.ms_per_token is None:
+                    continue
+                us = 1e3 * ledger.ms_per_token
+            elif one.quantity != "chunk":
+                continue
+            found.append(
+                ClientToken(
+                    tool=row.tool,
+                    label=row.label,
+                    quantity=one.quantity,
+                    statistic=one.statistic,
+                    client_us=one.client,
+                    batch_size=ledger.batch_size,
+                    ledger_us=us,
+                    beyond_us=one.client - us,
+                )
+            )
+    return tuple(found)
