@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_prof.analyzers.findings.fallbacks import FALLBACKS
 from spark_prof.analyzers.findings.ranks import RANKS
+from spark_prof.analyzers.findings.roofline import ROOFLINE
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.shapes import SHAPES
 from spark_prof.analyzers.findings.time import TIME
@@ -15,6 +16,7 @@ __all__ = ["RULES", "findings_of"]
 RULES: tuple[Rule, ...] = (
     *TIME,
     *WORK,
+    *ROOFLINE,
     *SHAPES,
     *RANKS,
     *FALLBACKS,
