@@ -164,8 +164,8 @@ def _other_kernel(report: Report, row: RooflineRow, *, begins: bool = True) -> s
     weights = report.roofline.weights if report.roofline else ()
     if any(not w.quantized for w in weights if w.component == row.component):
         return (
-            f"{first} the {row.component} in a quantized format: vLLM has one kernel for layers that "
-            "are not quantized, and no flag for another."
+            f"{first} the {row.component} in a quantized format: vLLM has one kernel for layers "
+            "that are not quantized, and no flag for another."
         )
     if not is_at_least(report, *_BACKENDS_SINCE):
         return f"{first} another kernel for {row.component}, and measure the same steps again."
