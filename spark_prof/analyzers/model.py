@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_prof.analyzers.answers.model import Answer
 from spark_prof.analyzers.classify.model import CodeRow, Conflict
 from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.conversions.model import (
@@ -457,5 +458,7 @@ class Report:
     """How the kernels of decode steps were launched; None where nothing tells their shapes."""
     tokens: tuple[Ledger, ...] = ()
     """Where the time of a step and a token goes; none without times."""
+    answers: tuple[Answer, ...] = ()
+    """What the run says to the questions that people ask first."""
     audit: Audit | None = None
     """Which kernels were chosen for which layers, and why; None where nothing tells."""

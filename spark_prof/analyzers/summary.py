@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.answers.answering import answers_of
 from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
 from spark_prof.analyzers.classify.code_times import code_of, conflicts_of
 from spark_prof.analyzers.classify.evidence import evidence_of
@@ -144,7 +145,7 @@ def summarize(
         tokens=token_ledgers(placed, steps, sums) if timed else (),
         audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),
     )
-    return replace(report, findings=findings_of(report))
+    return replace(report, findings=findings_of(report), answers=answers_of(report))
 
 
 def _wall_us(steps: pd.DataFrame) -> float:

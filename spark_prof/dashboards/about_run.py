@@ -34,7 +34,7 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
         if steps.tpot_us == steps.decode_us:
             del found["a decode step"]  # without speculation both are the same
         if steps.host_gap_us:
-            idle = steps.host_gap_us.mean / steps.decode_us.mean
+            idle = steps.host_gap_us.median / steps.decode_us.median
             found["of a decode step idle"] = share(idle)
     if report.conversions.us:
         found["of the time for format conversions"] = share(report.conversions.share)

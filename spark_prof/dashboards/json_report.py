@@ -58,6 +58,7 @@ def render(report: Report) -> str:
         "markers": [asdict(row) for row in report.markers],
         "roofline": _roofline(report.roofline),
         "clients": client_rows(report.clients),
+        "answers": [asdict(row) for row in report.answers],
         "findings": [asdict(found) for found in report.findings],
         "notes": list(report.notes),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import (
+    about_answers,
     about_clients,
     about_conversions,
     about_counters,
@@ -30,6 +31,8 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
     """
     sections = (
         about_run.recording(report),
+        about_answers.answers(report),
+        about_run.findings(report),
         about_time.steps(report),
         about_tokens.ledger(report) if report.tokens else about_time.components(report),
         about_tokens.batch_sizes(report),
@@ -53,7 +56,6 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_conversions.charged(report),
         about_conversions.others(report),
         about_kernels.modules(report),
-        about_run.findings(report),
         about_run.notes(report),
     )
     return Document(
