@@ -1,0 +1,85 @@
+"""The answers say what the figures of the report say, and nothing where there are none."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from spark_prof.analyzers.answers.answering import answers_of
+from spark_prof.analyzers.answers.shares import shares
+from spark_prof.analyzers.model import Conversions, Report
+from spark_prof.analyzers.summary import summarize
+from spark_prof.traces.bundle import Bundle
+from tests.support import Piece, Recorded, kineto, operator, step
+
+CODE = Path(__file__).parents[2] / "data" / "h100-code"
+
+
+@cache
+def report(name: str) -> Report:
+    return summarize(Bundle(CODE / name))
+
+
+def text(found: Report, which: str) -> str:
+    return next(answer.text for answer in answers_of(found) if answer.id == which)
+
+
+def test_shares_add_what_has_one_name_and_leave_out_nothing_to_see() -> None:
+    assert shares([("a", 1.0), ("b", 6.0), ("a", 3.0)]) == "60.0 % b, 40.0 % a"
+    assert shares([("a", 1.0), ("b", 0.0001)]) == "100.0 % a"
+    assert shares([]) == ""
+
+
+@pytest.mark.parametrize("folder", sorted(CODE.iterdir()), ids=lambda folder: folder.name)
+def test_a_recording_with_graphs_or_without_answers_all_questions(folder: Path) -> None:
+    ids = [answer.id for answer in answers_of(report(folder.name))]
+    assert ids == ["tensor-cores", "formats", "memory", "shapes", "overhead"]
+
+
+def test_fp4_weights_that_no_product_computes_in_are_called_storage() -> None:
+    assert "no product computes in it" in text(report("dense-nvfp4"), "tensor-cores")
+    assert "bf16 on tensor cores from fp4 weights" in text(report("dense-nvfp4"), "tensor-cores")
+    assert "no product computes in it" not in text(report("dense-fp8-block"), "tensor-cores")
+    native = tuple(
+        replace(row, precision="fp4") if row.weights == "fp4" else row
+        for row in report("dense-nvfp4").kernels
+    )
+    found = text(replace(report("dense-nvfp4"), kernels=native), "tensor-cores")
+    assert "fp4 on tensor cores" in found
+    assert "no product" not in found
+
+
+def test_the_formats_of_products_add_up() -> None:
+    found = text(report("dense-fp8-token"), "tensor-cores")
+    parts = [float(value) for value in re.findall(r"([\d.]+) % (?:bf16|fp8|fp16|something)", found)]
+    assert sum(parts) == pytest.approx(100, abs=0.2)
+
+
+def test_figures_are_those_of_the_report() -> None:
+    found = report("gpt-oss-20b-mxfp4")
+    assert found.roofline is not None
+    decode = found.roofline.decode
+    assert decode is not None
+    assert decode.of_floor is not None
+    assert f"{100 * decode.of_floor:.0f} % of it is the floor" in text(found, "memory")
+    idle = replace(found, conversions=Conversions(0.0, 0.0, (), us_per_token=0.0))
+    assert "No kernel only changes a format." in text(idle, "formats")
+
+
+def test_a_cpu_engine_has_no_tensor_cores(tmp_path: Path) -> None:
+    trace = kineto(operator("aten::mm", 1000, 2000), operator("aten::mm", 3000, 4000))
+    recorded = Recorded({0: [Piece([step(0, 0, 5000)], trace=trace)]})
+    found = summarize(recorded.assemble(tmp_path))
+    assert {answer.id for answer in answers_of(found)} <= {"formats", "memory", "overhead"}
+
+
+def test_nothing_is_said_of_what_is_not_there() -> None:
+    bare = replace(
+        report("dense-awq"), kernels=(), roofline=None, shapes=None, tokens=(),
+        conversions=Conversions(0.0, 0.0, ()),
+    )  # fmt: skip
+    assert answers_of(bare) == ()
