@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from spark_prof.cli import classify, export, import_, merge, query, record, report, salvage
+from spark_prof.cli import classify, doctor, export, import_, merge, query, record, report, salvage
 from spark_prof.errors import CommandError, SparkProfError
 
 __all__ = ["app", "main"]
@@ -23,6 +23,7 @@ record.add_to(app)
 import_.add_to(app)
 report.add_to(app)
 classify.add_to(app)
+doctor.add_to(app)
 merge.add_to(app)
 salvage.add_to(app)
 export.add_to(app)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.model import Report
+from collections.abc import Sequence
+
+from spark_prof.analyzers.model import Finding, Report
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, shorten
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["findings", "headline", "notes", "on_cpu", "recording", "title"]
+__all__ = ["findings", "headline", "list_of_findings", "notes", "on_cpu", "recording", "title"]
 
 _LONGEST_FIELD = 400
 _LONGEST_PROSE = 1000
@@ -84,6 +86,11 @@ def recording(report: Report) -> Section:
 
 def findings(report: Report) -> Section:
     """Lists what is worth changing, with what it would bring."""
+    return list_of_findings(report.findings)
+
+
+def list_of_findings(all_found: Sequence[Finding]) -> Section:
+    """The same of findings that belong to no report."""
     rows = tuple(
         (
             MISSING if found.ms_per_token is None else microseconds(1000 * found.ms_per_token),
@@ -91,7 +98,7 @@ def findings(report: Report) -> Section:
             shorten(clean(found.fix), _LONGEST_PROSE),
             clean(found.id),
         )
-        for found in report.findings
+        for found in all_found
     )
     columns = (
         Column("Per token", "number"),

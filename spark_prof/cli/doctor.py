@@ -1,0 +1,172 @@
+"""`spark-prof doctor`: which kernels were chosen and why, and what could be reached at most."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_prof.cli.report import Format, check_folder, format_by_ending, show, write_whole
+from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:
+    from spark_prof.analyzers.ceilings.model import Ceilings
+    from spark_prof.analyzers.fallbacks.model import Audit
+    from spark_prof.analyzers.model import Finding
+    from spark_prof.hardware import Gpu
+    from spark_prof.traces.measured import Measured
+    from spark_prof.traces.readers.engine_log import EngineLog
+
+__all__ = ["add_to", "doctor"]
+
+_ENDINGS = {
+    ".txt": Format.TEXT, "": Format.TEXT, ".md": Format.MARKDOWN, ".html": Format.HTML,
+    ".htm": Format.HTML, ".json": Format.JSON,
+}  # fmt: skip
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    app.command()(doctor)
+
+
+def doctor(
+    source: Annotated[
+        str | None,
+        typer.Argument(help="A bundle, a trace, or the URL of one; without any, this machine."),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="What the engine printed, in the same run if there is a source."),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A model's folder: how fast can it be at most?")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="The GPU that a log or a model is for, such as gb10.")
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure this machine, which takes half a minute.")
+    ] = False,
+    rank: Annotated[
+        int | None, typer.Option(help="The rank of the source; by default the lowest.")
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name is the contract's
+        Format | None,
+        typer.Option(help="How to draw it; by default text, or what OUT's ending says."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
+    ] = None,
+    fail_on_findings: Annotated[
+        bool, typer.Option("--fail-on-findings", help="Exit with 1 if anything was found.")
+    ] = False,
+) -> None:
+    """Say which kernels were chosen and why, what is set to no effect, and what would be faster."""
+    chosen = format or format_by_ending(out, _ENDINGS)
+    if out is not None:
+        check_folder(out.absolute().parent)
+    from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
+
+    named = _gpu(gpu)
+    read = _log(log)
+    audit, findings = None, ()
+    if source is not None:
+        audit, findings = _of_source(source, rank, read)
+    elif read is not None:
+        audit, findings = _of_log(read, named)
+    ceilings = _ceilings(model, named or _recorded_gpu(audit)) if model else None
+    measured = _measured() if measure else None
+    machine = None
+    if source is None and log is None and model is None and not measure:
+        from spark_prof.analyzers.fallbacks.machine import machine_findings
+        from spark_prof.profiler.installed import installed
+
+        machine = installed()
+        findings = machine_findings(machine)
+    subjects = [str(subject) for subject in (source, log, model) if subject is not None]
+    found = Diagnosis(
+        ", ".join(subjects) or "this machine", findings, audit, machine, ceilings, measured
+    )
+    on_terminal = out is None and sys.stdout.isatty()
+    color = on_terminal and "NO_COLOR" not in os.environ
+    drawn = render_diagnosis(found, chosen.value, _width() if on_terminal else 100, color)
+    if out is None:
+        show(drawn)
+    else:
+        write_whole(out, drawn)
+        print(f"spark-prof: wrote {out}", file=sys.stderr)
+    if fail_on_findings and findings:
+        raise typer.Exit(1)
+
+
+def _gpu(name: str | None) -> Gpu | None:
+    if name is None:
+        return None
+    from spark_prof.hardware import GPUS, find_gpu
+
+    found = find_gpu(name)
+    if found is None:
+        known = ", ".join(gpu.short for gpu in GPUS)
+        raise CommandError(f"--gpu {name} is not known; known are {known}")
+    return found
+
+
+def _log(path: Path | None) -> EngineLog | None:
+    if path is None:
+        return None
+    from spark_prof.traces.readers.engine_log import read_engine_log
+
+    return read_engine_log(path)
+
+
+def _of_source(
+    source: str, rank: int | None, log: EngineLog | None
+) -> tuple[Audit | None, tuple[Finding, ...]]:
+    from spark_prof.analyzers.summary import summarize
+    from spark_prof.datasets.opened import opened
+
+    with opened(source) as bundle:
+        report = summarize(bundle, rank, log)
+    return report.audit, report.findings
+
+
+def _of_log(log: EngineLog, gpu: Gpu | None) -> tuple[Audit, tuple[Finding, ...]]:
+    from spark_prof.analyzers.fallbacks.audit import audit_of_log
+    from spark_prof.analyzers.findings.fallbacks import findings_of_audit
+
+    audit = audit_of_log(log, gpu.name if gpu else "", gpu.compute_capability if gpu else "")
+    return audit, findings_of_audit(audit)
+
+
+def _recorded_gpu(audit: Audit | None) -> Gpu | None:
+    from spark_prof.hardware import find_gpu
+
+    return find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None
+
+
+def _ceilings(folder: Path, first: Gpu | None) -> Ceilings:
+    from spark_prof.analyzers.ceilings.summary import ceilings_of
+    from spark_prof.hardware import GPUS
+    from spark_prof.traces.checkpoint import read_checkpoint
+
+    gpus = (first, *(gpu for gpu in GPUS if gpu is not first)) if first else GPUS
+    return ceilings_of(read_checkpoint(folder), gpus=gpus)
+
+
+def _measured() -> Measured:
+    from spark_prof.profiler.measure import measure
+    from spark_prof.traces.measured import keep_measured
+
+    found = measure(lambda line: print(f"spark-prof: {line}", file=sys.stderr))
+    print(f"spark-prof: wrote {keep_measured(found)}", file=sys.stderr)
+    return found
+
+
+def _width() -> int:
+    from shutil import get_terminal_size
+
+    return get_terminal_size((120, 40)).columns

