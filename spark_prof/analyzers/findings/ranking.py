@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from spark_prof.analyzers.findings.conversions import CONVERSIONS
 from spark_prof.analyzers.findings.fallbacks import FALLBACKS
+from spark_prof.analyzers.findings.lm_head import LM_HEAD
 from spark_prof.analyzers.findings.ranks import RANKS
 from spark_prof.analyzers.findings.roofline import ROOFLINE
 from spark_prof.analyzers.findings.rule import Rule
@@ -19,6 +21,8 @@ RULES: tuple[Rule, ...] = (
     *ROOFLINE,
     *SHAPES,
     *RANKS,
+    *CONVERSIONS,
+    *LM_HEAD,
     *FALLBACKS,
 )
 """Every rule, in the order of docs/findings.md."""
