@@ -21,8 +21,8 @@ BYTES: Mapping[str, float] = MappingProxyType(
         "nvfp4": 0.5 + 1 / 16,
         # A scale of two bytes and a zero point of four bits for 128 elements, as AWQ has it.
         "int4": 0.5 + 2.5 / 128,
-        # A scale of four bytes for 64 elements, as bitsandbytes has it.
-        "nf4": 0.5 + 4 / 64,
+        # A scale for 64 elements, itself quantized to a byte, as bitsandbytes has it.
+        "nf4": 0.5 + 1 / 64,
     }
 )
 """Bytes of one weight in each format, scales included."""

@@ -1,0 +1,67 @@
+"""Every format is recognised by the types of its tensors, and counted with its scales."""
+
+import math
+
+import pytest
+
+from spark_prof.analyzers.ceilings.formats import BYTES
+from spark_prof.analyzers.ceilings.weights import weights_of
+from spark_prof.traces.checkpoint import Checkpoint
+from spark_prof.traces.readers.safetensors_header import BITS, Tensor
+from tests.checkpoints import FORMATS
+
+NAME = "model.layers.0.mlp.up_proj"
+
+
+def checkpoint(tensors: dict[str, tuple[str, tuple[int, ...]]], **config: object) -> Checkpoint:
+    found = tuple(
+        Tensor(name, dtype, shape, -(-math.prod(shape) * BITS[dtype] // 8))
+        for name, (dtype, shape) in tensors.items()
+    )
+    return Checkpoint("", config, {}, found)
+
+
+@pytest.mark.parametrize(("form", "linear"), FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize(("rows", "columns"), [(256, 512), (1408, 2048), (4096, 128)])
+def test_a_matrix_has_its_parameters_and_its_bytes(form, linear, rows: int, columns: int) -> None:
+    tensors = {NAME + part: tensor for part, tensor in linear(rows, columns).items()}
+    (weights,) = weights_of(checkpoint(tensors)).weights
+    assert (weights.format, weights.component, weights.matrix) == (form, "mlp", True)
+    assert weights.parameters == rows * columns
+    # Scales of FP8 in blocks, group indices and tables come on top of what the format takes.
+    assert 0.95 * BYTES[form] * weights.parameters <= weights.bytes
+    assert weights.bytes <= 1.06 * BYTES[form] * weights.parameters + 2000
+
+
+@pytest.mark.parametrize(("form", "linear"), FORMATS.values(), ids=FORMATS)
+def test_experts_by_number_count_as_many_times(form, linear) -> None:
+    tensors = {
+        f"model.layers.0.mlp.experts.{expert}.up_proj{part}": tensor
+        for expert in range(12)
+        for part, tensor in linear(256, 512).items()
+    }
+    (weights,) = weights_of(checkpoint(tensors, num_experts=12, num_experts_per_tok=2)).weights
+    assert (weights.component, weights.format) == ("experts", form)
+    assert weights.parameters == 12 * 256 * 512
+
+
+def test_sub_byte_types() -> None:
+    tensors = {
+        f"{NAME}.weight": ("F4", (256, 512)),
+        f"{NAME}.weight_scale": ("F8_E8M0", (256, 16)),
+    }
+    (weights,) = weights_of(checkpoint(tensors)).weights
+    assert (weights.format, weights.parameters) == ("mxfp4", 256 * 512)
+
+
+def test_eight_bit_words() -> None:
+    tensors = {f"{NAME}.qweight": ("I32", (128, 256)), f"{NAME}.scales": ("F16", (4, 256))}
+    quantized = checkpoint(tensors)
+    quantized = Checkpoint("", {}, {"quant_method": "gptq", "bits": 8}, quantized.tensors)
+    (weights,) = weights_of(quantized).weights
+    assert (weights.format, weights.parameters) == ("int8", 4 * 128 * 256)
+
+
+def test_an_unknown_type_is_named_as_it_is() -> None:
+    (weights,) = weights_of(checkpoint({f"{NAME}.weight": ("F64", (64, 64))})).weights
+    assert weights.format == "f64"

@@ -1,0 +1,159 @@
+"""What a step reads: experts, caches, states, ranks and drafts, of tiny models."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from spark_prof.analyzers.ceilings.ceiling import ceiling_at, ceilings_on, peak_of
+from spark_prof.analyzers.ceilings.model import (
+    Architecture,
+    Question,
+    State,
+    Step,
+    Weights,
+    WeightsOfModel,
+)
+from spark_prof.analyzers.ceilings.step import expected_experts, step_of
+from spark_prof.hardware import GPUS, gpu_called
+
+DENSE = Weights("qkv", "bf16", "decoder", 1_000, 2_000.0, 1, matrix=True)
+EXPERTS = Weights("experts", "mxfp4", "decoder", 128_000, 68_000.0, 1, matrix=True)
+ROUTER = Weights("router", "bf16", "decoder", 128, 256.0, 1, matrix=True)
+EMBEDDING = Weights("embedding", "bf16", "decoder", 5_000, 10_000.0, 1, matrix=False)
+VISION = Weights("other", "bf16", "encoder", 9_000, 18_000.0, 1, matrix=True)
+WINDOW = State(2, "window", 16, heads=4, window=100, operations=64)
+CACHE = State(3, "kv", 16, heads=4, operations=64)
+LATENT = State(1, "latent", 10, operations=40)
+RECURRENT = State(1, "recurrent", 500, bytes_per_element=4)
+
+
+def model(*weights: Weights, states: tuple[State, ...] = ()) -> WeightsOfModel:
+    return WeightsOfModel(Architecture("X", 5, 10, 128, 4, 500, states), weights, seen=True)
+
+
+def read(step: Step, component: str) -> float:
+    return sum(row.read for row in step.rows if row.component == component)
+
+
+def test_distinct_experts_of_gpt_oss_120b() -> None:
+    found = [expected_experts(128, 4, tokens) for tokens in (1, 4, 8, 16)]
+    assert [round(value, 1) for value in found] == [4.0, 15.3, 28.7, 51.0]
+
+
+def test_distinct_experts_of_qwen3_next() -> None:
+    found = [expected_experts(512, 10, tokens) for tokens in (1, 4, 8, 16)]
+    assert [round(value, 1) for value in found] == [10.0, 38.8, 74.7, 138.6]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_expectation_is_what_happens_on_average(seed: int) -> None:
+    dice = random.Random(seed)
+    experts = dice.randrange(4, 200)
+    taken, tokens = dice.randrange(1, experts), dice.randrange(1, 20)
+    rounds = 400
+    hits = sum(
+        len({e for _ in range(tokens) for e in dice.sample(range(experts), taken)})
+        for _ in range(rounds)
+    )
+    assert hits / rounds == pytest.approx(expected_experts(experts, taken, tokens), rel=0.06)
+
+
+def test_a_step_of_one_token() -> None:
+    step = step_of(model(DENSE, EXPERTS, ROUTER, EMBEDDING, VISION), Question())
+    assert read(step, "qkv") == 2_000
+    assert read(step, "experts") == 68_000 * 4 / 128
+    assert read(step, "router") == 256
+    assert read(step, "embedding") == 10_000 / 500
+    assert step.read == pytest.approx(2_000 + 2_125 + 256 + 20)
+    assert step.operations == pytest.approx({"bf16": 2 * 1_128, "mxfp4": 2 * 128_000 * 4 / 128})
+
+
+def test_more_sequences_read_dense_weights_once_and_more_experts() -> None:
+    few, many = (step_of(model(DENSE, EXPERTS), Question(batch=batch)) for batch in (1, 16))
+    assert read(few, "qkv") == read(many, "qkv")
+    assert read(many, "experts") / read(few, "experts") == pytest.approx(51.0 / 4, rel=0.001)
+    assert many.operations["mxfp4"] == pytest.approx(16 * few.operations["mxfp4"])
+
+
+def test_without_the_experts_of_a_token_all_are_read() -> None:
+    unknown = model(EXPERTS)
+    unknown = replace(unknown, architecture=replace(unknown.architecture, experts_per_token=0))
+    step = step_of(unknown, Question())
+    assert step.experts_hit is None
+    assert step.read == 68_000
+
+
+def test_the_cache_of_every_kind() -> None:
+    states = (WINDOW, CACHE, LATENT, RECURRENT)
+    step = step_of(model(DENSE, states=states), Question(context=1_000, batch=2))
+    cache = 2 * 16 * 100 + 3 * 16 * 1_000 + 1 * 10 * 1_000
+    assert read(step, "attention") == cache * 2 * 2
+    assert read(step, "ssm") == 2 * 500 * 4 * 2
+    narrow = step_of(model(DENSE, states=states), Question(context=1_000, batch=2, kv_bytes=1))
+    assert read(narrow, "attention") == cache * 2
+    assert read(narrow, "ssm") == read(step, "ssm")
+
+
+def test_no_context_asks_for_the_weights_alone() -> None:
+    assert step_of(model(DENSE, states=(CACHE, RECURRENT)), Question()).read == 2_000
+
+
+def test_a_short_context_does_not_fill_a_window() -> None:
+    step = step_of(model(DENSE, states=(WINDOW,)), Question(context=10))
+    assert read(step, "attention") == 2 * 16 * 10 * 2
+
+
+@pytest.mark.parametrize(("ranks", "heads"), [(1, 1), (2, 2), (4, 4), (8, 4)])
+def test_tensor_parallelism_shares_out_weights_and_heads(ranks: int, heads: int) -> None:
+    whole, part = (
+        step_of(
+            model(DENSE, EXPERTS, ROUTER, states=(CACHE, LATENT)), Question(context=100, ranks=n)
+        )
+        for n in (1, ranks)
+    )
+    assert read(part, "qkv") == read(whole, "qkv") / ranks
+    assert read(part, "experts") == read(whole, "experts") / ranks
+    assert read(part, "router") == read(whole, "router")
+    latent = 10 * 100 * 2
+    assert read(part, "attention") - latent == (read(whole, "attention") - latent) / heads
+
+
+def test_drafted_tokens_read_more_experts_and_the_same_cache() -> None:
+    plain = step_of(model(DENSE, EXPERTS, states=(CACHE,)), Question(context=100))
+    asked = Question(context=100, scheduled=3, accepted=2.4)
+    drafted = step_of(model(DENSE, EXPERTS, states=(CACHE,)), asked)
+    assert drafted.experts_hit == pytest.approx(expected_experts(128, 4, 3))
+    assert read(drafted, "attention") == read(plain, "attention")
+    rate = ceiling_at(drafted, 1e9, "").tokens_per_s
+    assert rate == pytest.approx(2.4 * 1e9 / drafted.read)
+
+
+def test_a_ceiling_is_the_slower_of_memory_and_arithmetic() -> None:
+    h100 = gpu_called("h100")
+    assert h100 is not None
+    step = step_of(model(DENSE), Question())
+    few, many = (ceilings_on(step_of(model(DENSE), Question(batch=n)), h100) for n in (1, 1_000))
+    assert few.data_sheet.limit == "memory"
+    assert few.data_sheet.step_us == pytest.approx(2_000 / 3.35e12 * 1e6)
+    assert many.data_sheet.limit == "arithmetic"
+    assert many.data_sheet.step_us == pytest.approx(2 * 1_000 * 1_000 / 989.4e12 * 1e6)
+    assert many.data_sheet.total_tokens_per_s == pytest.approx(1_000 * many.data_sheet.tokens_per_s)
+    assert few.read is not None
+    assert few.read.step_us > few.data_sheet.step_us
+    assert ceiling_at(step, 1e9, "").limit == "memory"
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.short)
+def test_narrower_weights_are_never_slower_to_multiply(gpu) -> None:
+    peaks = [peak_of(gpu, form) for form in ("fp32", "bf16", "fp8", "mxfp4")]
+    assert peaks == sorted(peaks)
+
+
+def test_an_empty_model_has_no_speed() -> None:
+    gb10 = gpu_called("gb10")
+    assert gb10 is not None
+    found = ceilings_on(step_of(model(), Question()), gb10)
+    assert found.data_sheet.tokens_per_s == 0

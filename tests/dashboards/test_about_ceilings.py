@@ -1,0 +1,88 @@
+"""Everything about a checkpoint can be drawn, whatever its configuration holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from spark_prof.analyzers.ceilings import Ceilings, Question, ceilings_of
+from spark_prof.dashboards import html, markdown, text
+from spark_prof.dashboards.about_ceilings import sections
+from spark_prof.dashboards.json_report import write
+from spark_prof.dashboards.outline import without_empty_columns
+from spark_prof.dashboards.section import Document
+from spark_prof.hardware import GPUS
+from spark_prof.traces.checkpoint import read_checkpoint
+from tests.checkpoints import MODELS, write_model
+
+
+def ceilings(name: str, question: Question | None = None) -> Ceilings:
+    return ceilings_of(read_checkpoint(MODELS / name), question)
+
+
+def document(found: Ceilings) -> Document:
+    drawn = (without_empty_columns(section) for section in sections(found) if section.rows)
+    return Document("a model", (), tuple(drawn))
+
+
+def cells(found: Ceilings, section: str) -> dict[str, tuple[object, ...]]:
+    (table,) = (each for each in sections(found) if each.id == section)
+    return {str(row[0]): row for row in table.rows}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in MODELS.iterdir()))
+def test_every_model_is_drawn(name: str) -> None:
+    found = ceilings(name)
+    drawn = document(found)
+    assert "as it is" in text.draw(drawn)
+    assert "as it is" in markdown.draw(drawn)
+    assert "as it is" in html.draw(drawn, {})
+    for section in drawn.sections:
+        assert {len(row) for row in section.rows} == {len(section.columns)}
+
+
+def test_the_choices_of_gpt_oss_120b() -> None:
+    rows = cells(ceilings("gpt-oss-120b"), "ceilings")
+    assert rows["as it is"][1:3] == ("4.999 GB", "46.2 / 54.6")
+    assert rows["attention and lm_head FP8"][2] == "66.7 / 78.8"
+    assert rows["attention and lm_head MXFP4"][2] == "84.1 / 99.4"
+
+
+def test_another_gpu_comes_first() -> None:
+    l40s = next(gpu for gpu in GPUS if gpu.short == "l40s")
+    checkpoint = read_checkpoint(MODELS / "gpt-oss-20b")
+    found = ceilings_of(checkpoint, gpus=(l40s, *(gpu for gpu in GPUS if gpu != l40s)))
+    (table,) = (each for each in sections(found) if each.id == "ceilings")
+    assert [column.title for column in table.columns][2:4] == ["L40S", "GB10"]
+    assert "L40S at 864 GB/s" in text.draw(document(found))
+
+
+def test_a_question_is_repeated() -> None:
+    asked = Question(batch=4, context=8192, scheduled=3, accepted=2.4, ranks=2)
+    drawn = " ".join(text.draw(document(ceilings("gpt-oss-120b", asked))).split())
+    assert "4 sequences, 8,192 tokens of context each" in drawn
+    assert "3 tokens of each in a step, 2.4 of them accepted" in drawn
+    assert "shared out among 2 GPUs" in drawn
+
+
+def test_hostile_names_stay_on_their_line(tmp_path: Path) -> None:
+    config = json.loads((MODELS / "llama-3.1-8b-nvfp4" / "config.json").read_text())
+    config["architectures"] = ["\x1b[31mEvil\nForCausalLM\u202e" + "x" * 5000]
+    tensors = {"model.layers.0.\x1b]0;owned\x07\u202e<script>.weight": ("BF16", (64, 64))}
+    found = ceilings_of(read_checkpoint(write_model(tmp_path / "m", config, tensors)))
+    drawn = text.draw(document(found))
+    assert "\x1b" not in drawn
+    assert "\u202e" not in drawn
+    assert "<script>" not in html.draw(document(found), {})
+    assert all(len(line) <= 110 for line in drawn.splitlines())
+
+
+def test_the_json_has_the_figures() -> None:
+    found = json.loads(write(asdict(ceilings("gpt-oss-120b"))))
+    choice = found["choices"][0]
+    assert choice["id"] == "as-shipped"
+    assert round(choice["gpus"][0]["read"]["tokens_per_s"], 1) == 46.2
+    assert {row["component"] for row in choice["step"]["rows"]} >= {"experts", "lm_head"}
