@@ -50,7 +50,9 @@ def runs_graphs(report: Report) -> bool:
 
 
 def runs_eagerly(report: Report) -> bool:
-    """Whether the recording says that every kernel was launched by itself."""
+    """Whether the recording or its log says that every kernel was launched by itself."""
+    if report.audit is not None and report.audit.engine.eager is not None:
+        return report.audit.engine.eager
     return report.run.execution.startswith("eager") and not runs_graphs(report)
 
 

@@ -1,0 +1,131 @@
+"""A report of a healthy decode, made by hand, whose parts a test replaces.
+
+100 decode steps of 1 ms on an H100, one request, CUDA graphs; 40 us of each step are gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_prof.analyzers.findings.ranking import RULES
+from spark_prof.analyzers.model import (
+    Books,
+    ComponentRow,
+    Conversions,
+    Copies,
+    Coverage,
+    Finding,
+    Gpu,
+    KernelRow,
+    Report,
+    Run,
+    Spread,
+    Steps,
+)
+from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
+from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
+
+__all__ = [
+    "HEALTHY", "MARLIN", "NORM", "STEPS", "books", "component", "executed", "found", "gaps",
+    "kernel", "shape", "shaped", "spread",
+]  # fmt: skip
+
+STEPS = 100
+STEP_US = 1000.0
+
+MARLIN = (
+    "void marlin::Marlin<1125899906909960l, 562949953487106l, 1125899906909960l, "
+    "2814749767172868l, 128, 1, 4, 8, true, 4, 1, false>(int4 const*)"
+)
+NORM = "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(int)"
+
+
+def spread(us: float) -> Spread:
+    return Spread(us, us, us)
+
+
+def ledger_row(name: str, us: float) -> LedgerRow:
+    steps = StepSpread(us, us, us, us, us)
+    return LedgerRow(name, us, us, us, us / STEP_US, us / 1e3, 0, None, steps)
+
+
+def gaps(between: float, outside: float) -> tuple[Ledger, ...]:
+    """A ledger with so many us of gaps in a step."""
+    step = StepSpread(STEP_US, STEP_US, STEP_US, STEP_US, STEP_US)
+    rows = (ledger_row(LAUNCH_GAPS, between), ledger_row(HOST, outside))
+    return (Ledger("decode", None, STEPS, step, STEP_US / 1e3, 0.0, rows),)
+
+
+def shape(
+    name: str = MARLIN, component: str = "o_proj", *, us: float = 10.0, calls: int = 24,
+    blocks: int = 132, waves: float = 1.0, busy: float = 1.0, warps: int = 8,
+    shared: int = 200_000, tile: Tile | None = None, rows_used: float | None = None,
+) -> ShapeRow:  # fmt: skip
+    """A shape that a decode step launches so many times, each of so many us."""
+    held = Occupancy(1, warps, warps / 64, ("registers",))
+    total = us * calls * STEPS
+    return ShapeRow(
+        name, component, f"{blocks},1,1", "128,1,1", 96, shared, calls * STEPS, total,
+        total / (STEP_US * STEPS), blocks, waves, busy, held, None, tile, 1.0, rows_used,
+    )  # fmt: skip
+
+
+def shaped(*rows: ShapeRow) -> Report:
+    """The healthy report with these shapes, and a kernel for each of them."""
+    kernels = tuple(kernel(row.name, row.component, row.us) for row in rows)
+    return replace(HEALTHY, shapes=Shapes(STEPS, 132, rows), kernels=kernels)
+
+
+def kernel(name: str, component: str, us: float, **known: str) -> KernelRow:
+    """A kernel that takes so many us of all decode steps."""
+    return KernelRow(
+        name, STEPS, us, us / (STEP_US * STEPS), component, "tensor-core",
+        known.get("precision", "bf16"), "name", None, known.get("weights"), us,
+    )  # fmt: skip
+
+
+def executed(report: Report, execution: str, **changed: str) -> Report:
+    """The report of a run that executed in another way."""
+    return replace(report, run=replace(report.run, execution=execution, **changed))
+
+
+def found(report: Report, rule: str) -> list[Finding]:
+    """What the rule of that name finds."""
+    return [finding for r in RULES if r.id == rule for finding in r.find(report)]
+
+
+def component(name: str, us: float) -> ComponentRow:
+    return ComponentRow(
+        name, us * STEPS, us / STEP_US, STEPS, 0.0, us * STEPS, 0.0, 0.0, us
+    )  # fmt: skip
+
+
+def books(copies_us: float) -> tuple[Books, ...]:
+    total = STEP_US * STEPS
+    parts = (900.0 * STEPS, 900.0 * STEPS, copies_us * STEPS, 0.0, 40.0 * STEPS, 0.0, total)
+    return (Books("all", STEPS, total, *parts), Books("decode", STEPS, total, *parts))
+
+
+HEALTHY = Report(
+    run=Run("healthy", "tiny", "vllm serve tiny", "0.26.0", "2.11.0", "cupti", "",
+            "torch.compile (VLLM_COMPILE), CUDA graphs (FULL_AND_PIECEWISE), model runner V1, "
+            "asynchronous scheduling", "complete", "kernel"),
+    gpu=Gpu("NVIDIA H100 80GB HBM3", "9.0", "NVIDIA"),
+    steps=Steps(STEPS, 0, STEPS, 0, STEPS, STEPS, 0, spread(STEP_US), None, None,
+                spread(STEP_US), spread(40.0)),
+    books=books(10.0),
+    wall_us=STEP_US * STEPS,
+    coverage=Coverage(1.0, 1.0, 1.0, 0.0),
+    components=(component("o_proj", 860.0), component("sampler", 15.0), component("norm", 25.0)),
+    layers=(),
+    kernels=(kernel(MARLIN, "o_proj", 860.0 * STEPS), kernel(NORM, "norm", 25.0 * STEPS)),
+    conversions=Conversions(0.0, 0.0, ()),
+    modules=(),
+    ranks=(),
+    findings=(),
+    notes=(),
+    copies=Copies(),
+    shapes=Shapes(STEPS, 132, (shape(calls=86), shape(NORM, "norm", us=2.5, calls=10, blocks=1,
+                                                       waves=0.01, busy=0.01))),
+    tokens=gaps(25.0, 15.0),
+)  # fmt: skip
