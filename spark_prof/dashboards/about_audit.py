@@ -74,7 +74,7 @@ def log(audit: Audit) -> Section:
             count(row.line),
             count(row.count),
             clean(row.topic),
-            clean(" ".join(filter(None, (row.layer, row.format)))) or MISSING,
+            shorten(clean(" ".join(filter(None, (row.layer, row.format)))), 30) or MISSING,
             shorten(clean(row.value), _LONGEST_NAME) or MISSING,
             clean(row.means),
         )

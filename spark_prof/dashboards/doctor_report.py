@@ -74,9 +74,18 @@ def document(found: Diagnosis) -> Document:
     sections = (about_run.list_of_findings(found.findings), *_sections(found))
     return Document(
         f"spark-prof doctor: {shorten(clean(found.subject), 200)}",
-        () if found.findings else (("to change was found", "Nothing"),),
+        _headline(found),
         tuple(without_empty_columns(section) for section in sections if section.rows),
     )
+
+
+def _headline(found: Diagnosis) -> tuple[tuple[str, str], ...]:
+    """No finding is good news only where something was looked at."""
+    audit = found.audit
+    if found.findings or (audit is None and found.machine is None):
+        return ()
+    told = audit is None or audit.rows or audit.log or audit.engine.vllm
+    return (("to change was found" if told else "is known about kernels and settings", "Nothing"),)
 
 
 def _sections(found: Diagnosis) -> Iterator[Section]:

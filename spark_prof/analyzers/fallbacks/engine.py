@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_prof.analyzers.fallbacks.model import Engine
+from spark_prof.hardware import find_gpu
 from spark_prof.traces.readers.engine_log import Statement
 
 __all__ = ["differences", "engine_of_facts", "engine_of_log", "merged"]
@@ -127,10 +128,11 @@ def _gpu(said: Sequence[Statement]) -> tuple[str, str]:
     for line in said:
         if not name and (found := _DEVICE.search(line.detail)):
             name = found[1].replace("_", " ")
-        architecture = line.detail if line.rule.id == "flashinfer-decode" else line.layer
+        architecture = line.detail if line.rule.id == "flashinfer-decode" else line.format
         if not capability and (found := _ARCHITECTURE.match(architecture)):
             capability = f"{found[1][:-1]}.{found[1][-1]}"
-    return name, capability
+    known = find_gpu(name) if name and not capability else None
+    return name, known.compute_capability if known else capability
 
 
 def _first(said: Sequence[Statement], rule: str, attribute: str) -> str:

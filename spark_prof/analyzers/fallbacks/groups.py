@@ -21,6 +21,9 @@ _FORMATS = (
 )  # fmt: skip
 """What in the name of a quantization method tells the weights' format; first match wins."""
 
+_CHOOSING = ("kernel", "fallback", "warning")
+"""Topics of lines that name a kernel."""
+
 _ENOUGH = 0.2
 """Share of a component's known kernels from which on a family counts as running there."""
 
@@ -118,7 +121,7 @@ def groups_of_log(said: Sequence[Statement]) -> list[Group]:
     """The groups that a log alone tells: one a kind of layer and format."""
     groups: dict[tuple[str, str], Group] = {}
     for line in said:
-        if line.rule.topic not in ("kernel", "fallback") or line.layer not in ("linear", "moe"):
+        if line.rule.topic not in _CHOOSING or line.layer not in ("linear", "moe"):
             continue
         name = line.value or ("emulation" if line.rule.id == "nvfp4-emulation" else "")
         choice = choice_of(name)

@@ -100,13 +100,31 @@ def _ignored(audit: Audit) -> Iterator[Finding]:
 
 
 SETUP: tuple[tuple[str, str, Callable[[Audit], Iterator[Finding]]], ...] = (
-    ("eager-mode", "CUDA graphs are off by configuration.", _eager),
-    ("graph-sizes-missing", "Decode steps are larger than the captured CUDA graphs, or padded to "
-     "1.5 times their tokens.", _graph_sizes),
-    ("graphs-downgraded", "vLLM replaces full CUDA graphs by piecewise or none.", _graph_mode),
-    ("prefix-caching-off", "A server does not keep common beginnings of prompts.",
-     _prefix_caching),
-    ("ignored-environment-variable", "A variable is set that this vLLM does not read, or soon will "
-     "not.", _ignored),
-)  # fmt: skip
+    (
+        "eager-mode",
+        "CUDA graphs are off by configuration",
+        _eager,
+    ),
+    (
+        "graph-sizes-missing",
+        "decode steps are larger than the largest captured graph, or padded to 1.5 times their "
+        "tokens",
+        _graph_sizes,
+    ),
+    (
+        "graphs-downgraded",
+        "the log says that full CUDA graphs were replaced by piecewise or none",
+        _graph_mode,
+    ),
+    (
+        "prefix-caching-off",
+        "a server does not keep common beginnings of prompts",
+        _prefix_caching,
+    ),
+    (
+        "ignored-environment-variable",
+        "a variable is set that this vLLM does not read, or soon will not",
+        _ignored,
+    ),
+)
 """Id, what fires it, and how it looks."""

@@ -21,6 +21,9 @@ _Look = Callable[[Audit], Iterator[Finding]]
 _NATIVE = {"FP4": 10.0, "FP8": 8.9}
 """Compute capability from which tensor cores multiply that format."""
 
+_KINDS = {"linear": "the linear layers", "moe": "the experts"}
+"""What a log alone can name."""
+
 _WORTH = (
     "Weights take the same bytes either way, so that a batch of 1 is not automatically slower on a "
     "weight-only kernel such as Marlin: FP4 activations win prompts and larger batches, and are "
@@ -29,7 +32,7 @@ _WORTH = (
 
 
 def _names(rows: list[AuditRow]) -> str:
-    return ", ".join(dict.fromkeys(row.layer for row in rows))
+    return ", ".join(dict.fromkeys(_KINDS.get(row.layer, row.layer) for row in rows))
 
 
 def _kernels(rows: list[AuditRow]) -> str:
@@ -63,8 +66,8 @@ def _weight_only(audit: Audit) -> Iterator[Finding]:
         yield Finding(
             "weight-only-fp4",
             None,
-            f"{_names(rows)} run {rows[0].executed} on {_kernels(rows)}, {instead}: {why}. "
-            f"{_WORTH}",
+            f"{_capital(_names(rows))} run {rows[0].executed} on {_kernels(rows)}, {instead}: "
+            f"{why}. {_WORTH}",
             f"{_capital(fix)}. Compare prompts and the batch that you serve, not batch 1 alone.",
             _evidence(rows),
         )
@@ -77,7 +80,7 @@ def _forced(audit: Audit) -> Iterator[Finding]:
         yield Finding(
             "marlin-forced",
             None,
-            f"{_names(rows)} run {rows[0].executed} because {why} asks for it. {_WORTH}",
+            f"{_capital(_names(rows))} run {rows[0].executed} because {why} asks for it. {_WORTH}",
             f"{_capital(fix)}, and compare.",
             _evidence(rows),
         )
@@ -90,8 +93,8 @@ def _emulated(audit: Audit) -> Iterator[Finding]:
         yield Finding(
             "emulation-backend",
             None,
-            f"{_names(rows)} are emulated: each step widens their weights to BF16 first, and so "
-            f"moves several times their bytes ({why}).",
+            f"{_capital(_names(rows))} are emulated: each step widens their weights to BF16 first, "
+            f"and so moves several times their bytes ({why}).",
             f"{_capital(fix)}.",
             _evidence(rows),
         )
@@ -119,12 +122,12 @@ def _conflicts(audit: Audit) -> Iterator[Finding]:
 
 def _misleading(audit: Audit) -> Iterator[Finding]:
     capability = capability_of(audit.engine)
-    for said in audit.said("no-native-fp"):
-        kind = said.format.upper()
+    for said in audit.said("no-native-fp", "marlin-linear")[:1]:
+        kind = "FP8" if said.format == "fp8" else "FP4"
         if capability is None or capability < _NATIVE.get(kind, 99):
             continue
         rows = [row for row in audit.rows if row.cause and "A16" in row.executed]
-        causes = "; ".join(dict.fromkeys(f"{row.layer}: {row.why}" for row in rows))
+        causes = "; ".join(dict.fromkeys(f"{_names([row])}: {row.why}" for row in rows))
         yield Finding(
             "misleading-fp4-warning",
             None,
@@ -143,16 +146,39 @@ def _capital(text: str) -> str:
 
 
 _OF_LAYERS: tuple[tuple[str, str, _Look], ...] = (
-    ("emulation-backend", "Quantized layers are computed by emulation.", _emulated),
-    ("weight-only-fp4", "A checkpoint with FP4 activations runs weight-only on a GPU with FP4 "
-     "tensor cores.", _weight_only),
-    ("marlin-forced", "A flag or variable asks for a weight-only kernel there.", _forced),
-    ("unquantized-layers", "Layers that the checkpoint quantizes run unquantized.", _unquantized),
-    ("witness-conflict", "Engine, log and trace name different kernels for the same layers, or a "
-     "recording and a log are of different runs.", _conflicts),
-    ("misleading-fp4-warning", "The log says that a GPU with FP4 tensor cores has none.",
-     _misleading),
-)  # fmt: skip
+    (
+        "emulation-backend",
+        "layers of a quantized checkpoint are computed by emulation",
+        _emulated,
+    ),
+    (
+        "weight-only-fp4",
+        "layers with FP4 weights, and FP4 activations in the checkpoint, run with 16-bit ones "
+        "on a GPU with FP4 tensor cores",
+        _weight_only,
+    ),
+    (
+        "marlin-forced",
+        "the same, because a flag or variable asks for a weight-only kernel",
+        _forced,
+    ),
+    (
+        "unquantized-layers",
+        "layers that the checkpoint quantizes run unquantized",
+        _unquantized,
+    ),
+    (
+        "witness-conflict",
+        "engine, log and trace name different kernels for the same layers, or recording and log"
+        " tell of different runs",
+        _conflicts,
+    ),
+    (
+        "misleading-fp4-warning",
+        "the log says that a GPU with FP4 or FP8 tensor cores has none",
+        _misleading,
+    ),
+)
 _LOOKS = (*_OF_LAYERS, *SETUP, *LINES)
 
 

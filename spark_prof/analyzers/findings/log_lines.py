@@ -31,7 +31,7 @@ class LineFinding:
 LINE_FINDINGS: tuple[LineFinding, ...] = (
     LineFinding(
         "kernel-fallback",
-        "The log says that a better kernel was not to be had.",
+        "the log says that a better kernel was not to be had",
         (
             "simulated-mx", "mxfp8-widened", "no-kernel", "no-moe-backend",
             "activations-not-quantized", "activations-ignored", "mxfp4-activations",
@@ -43,14 +43,14 @@ LINE_FINDINGS: tuple[LineFinding, ...] = (
     ),
     LineFinding(
         "setting-overridden",
-        "The log says that a backend that was asked for is not used.",
+        "the log says that a backend or size that was asked for is not used",
         ("backend-not-for-layer", "kernel-not-forced", "batch-invariant", "block-size"),
         "Leave the setting out where it does not apply, or ask for a backend that has a kernel for "
         "every format of the checkpoint.",
     ),
     LineFinding(
         "library-missing",
-        "The log says that FlashInfer, nvcc or Triton's kernels are missing.",
+        "the log says that FlashInfer, nvcc or Triton's kernels are missing",
         (
             "flashinfer-missing", "flashinfer-disabled", "nvcc-missing", "architecture-unknown",
             "triton-kernels-missing", "sampler-fallback",
@@ -60,28 +60,28 @@ LINE_FINDINGS: tuple[LineFinding, ...] = (
     ),
     LineFinding(
         "missing-moe-config",
-        "The Triton experts have no tuned configuration for the GPU.",
+        "the log says that the Triton experts have no tuned configuration for the GPU",
         ("default-moe-config",),
         "Make {detail} with vLLM's benchmarks/kernels/benchmark_moe.py --tune, and name its folder "
         "in VLLM_TUNED_CONFIG_FOLDER.",
     ),
     LineFinding(
         "default-block-config",
-        "The block-scaled Triton GEMM has no tuned configuration for the GPU.",
+        "the log says so of the block-scaled Triton GEMM",
         ("default-block-config",),
         "Make {detail} with vLLM's benchmarks/kernels/benchmark_w8a8_block_fp8.py, or try another "
         "kernel with --linear-backend cutlass.",
     ),
     LineFinding(
         "padded-weights",
-        "Weights or activations are padded to fit a kernel.",
+        "the log says that weights or activations are padded to fit a kernel",
         ("marlin-padding", "hidden-padding", "intermediate-padding"),
         "Another tensor-parallel size or backend may need no padding; the conversions of a report "
         "show what padding and cutting take per token.",
     ),
     LineFinding(
         "compiled-in-flight",
-        "A kernel was compiled while requests waited.",
+        "the log says that a kernel was compiled while requests waited",
         ("compiled-in-flight",),
         "Send requests of every size that you serve before you measure; its time is in no later "
         "step.",

@@ -13,9 +13,9 @@ from spark_prof.traces.readers.log_text import LogText
 __all__ = ["EngineLog", "Statement", "read_engine_log", "statements_of"]
 
 _PREFIX = re.compile(
-    r"^.*?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+\d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]\s*"
+    r"^.*?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+\d\d-\d\d \d\d:\d\d:\d\d (?=\[[^\]]*\])"
 )
-"""Everything up to vLLM's own level, time and place, whatever wrote it before."""
+"""Everything up to vLLM's own level and time, whatever wrote it before; the place stays."""
 
 _LONGEST_DETAIL = 32 << 10
 _LONGEST_TEXT = 400

@@ -266,7 +266,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "int4-fallback", "fallback", "W", "alling back",
-        r"Layer '(?P<layer>[^']*)' is not supported by (?P<detail>\w+)\. Falling back to "
+        r"Layer '[^']*' is not supported by (?P<detail>\w+)\. Falling back to "
         r"(?P<value>[\w -]+?) kernels",
         "Marlin does not take the shape of this layer; a slower kernel does its work.",
         "Layer 'model.layers.0.mlp.gate_up_proj' is not supported by AutoAWQMarlin. Falling back "
@@ -338,6 +338,14 @@ LINE_RULES: tuple[LineRule, ...] = (
         "Reasons: {FLASHMLA: [compute capability not supported]}.",
     ),
     # Misleading or honest warnings that a weight-only kernel runs.
+    _rule(
+        "marlin-linear", "warning", "W", "native support for FP",
+        r"\[(?P<value>marlin)\.py:\d+\] Your GPU does not have native support for FP4 computation",
+        "Linear layers run weight-only on Marlin, also where no other line says so. What it says "
+        "about the GPU is not checked by vLLM.",
+        f"WARNING 06-01 21:40:20 [marlin.py:34] {_FP4_WARNING}",
+        layer="linear", format="nvfp4",
+    ),
     _rule(
         "no-native-fp", "warning", "W", "native support for FP",
         r"Your GPU does not have native support for (?P<format>FP4|FP8) computation",
@@ -575,7 +583,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "graph-mode", "execution", "W", "udagraph",
-        r"(?:CUDAGraphMode\.(?P<detail>\w+) is not supported with (?P<layer>.+?);? ?setting "
+        r"(?:CUDAGraphMode\.(?P<detail>\w+) is not supported with .+?;? ?setting "
         r"cudagraph_mode=(?P<value>\w+)|[Cc]udagraph[_ ]mode (?:from )?\S+ .*?"
         r"(?:Overriding to|to) (?P<format>\w+))",
         "vLLM uses other CUDA graphs than it was asked for.",
@@ -661,7 +669,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     _rule(
         "architecture-unknown", "install", "E", "sm_1",
         r"(?:ptxas fatal\s*: Value '(?P<value>sm_\w+)' is not defined|(?P<detail>Instruction "
-        r"'cvt[^']*'|Feature 'cvt[^']*') not supported on \.target '(?P<layer>sm_\w+)')",
+        r"'cvt[^']*'|Feature 'cvt[^']*') not supported on \.target '(?P<format>sm_\w+)')",
         "A compiler does not know this GPU, or code was built without its own features.",
         "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
         "Instruction 'cvt with .e2m1x2' not supported on .target 'sm_121'",

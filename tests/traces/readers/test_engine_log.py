@@ -20,7 +20,7 @@ LINES = [
     "(EngineCore pid=1) WARNING 06-01 21:40:20 [marlin.py:34] Your GPU does not have native "
     "support for FP4 computation but FP4 quantization is being used.",
 ]
-SAID = ["engine-config", "moe-backend", "no-native-fp"]
+SAID = ["engine-config", "moe-backend", "marlin-linear"]
 
 
 def write(folder: Path, data: bytes, name: str = "log.txt") -> Path:
@@ -73,7 +73,7 @@ def test_a_line_that_is_longer_than_any_is_cut(tmp_path: Path) -> None:
     filler = "x" * (3 << 20)
     data = "\n".join([LINES[0] + filler, filler + LINES[1], LINES[3]])
     log = read_engine_log(write(tmp_path, data.encode()))
-    assert [said.rule.id for said in log.statements] == ["engine-config", "no-native-fp"]
+    assert [said.rule.id for said in log.statements] == ["engine-config", "marlin-linear"]
     assert log.statements[1].line == 3
     assert log.lines == 3
     assert "64 KiB" in log.lost[0]
