@@ -160,7 +160,8 @@ def _product(weights: Weights, load: Load, shape: Shape) -> Need:
 def _attention(work: Work, load: Load, shape: Shape) -> Need:
     requests = max(load.requests, 1e-9)
     new = load.tokens / requests
-    before = min(load.context, work.window) if work.window else load.context
+    # A window counts the token itself.
+    before = min(load.context, work.window - 1) if work.window else load.context
     read = requests * (before + new)
     # A token sees what was there, and of the new ones itself and those before it.
     pairs = load.tokens * (before + (min(new, work.window) if work.window else new) / 2 + 0.5)

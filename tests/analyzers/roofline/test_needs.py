@@ -1,0 +1,107 @@
+"""Bytes and operations of single pieces of work, against sums done by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_prof.analyzers.roofline.needs import (
+    Load,
+    attention,
+    elementwise,
+    need_of,
+    reading,
+    state,
+)
+from spark_prof.analyzers.roofline.shape import Shape
+from spark_prof.analyzers.roofline.weights import Weights
+
+SHAPE = Shape(hidden=2048, heads=32, kv_heads=4, head_dim=128, experts=128, chosen=8,
+              windows=(0, 128), state_bytes=1000.0)  # fmt: skip
+ONE = Load(tokens=1, requests=1, sampled=1, context=500)
+
+
+def weights(component: str, size: int, elements: int, *, experts: bool = False) -> Weights:
+    return Weights(component, 0, "w", size, elements, experts, "bfloat16", quantized=False)
+
+
+def test_a_product_reads_its_weights_once_and_its_activations_each_token() -> None:
+    work = reading(weights("qkv", 20_971_520, 5120 * 2048))
+    for tokens in (1, 7, 64):
+        need = need_of(work, Load(tokens, tokens, tokens, 0), SHAPE)
+        assert need.streamed == 20_971_520
+        assert need.other == tokens * (2048 + 5120) * 2
+        assert need.operations == 2 * tokens * 5120 * 2048
+
+
+def test_one_token_reads_its_experts_and_more_read_an_expected_number() -> None:
+    whole = 128 * 1_000_000
+    work = reading(weights("experts", whole, 128 * 768 * 2048, experts=True))
+    one = need_of(work, ONE, SHAPE)
+    assert one.streamed == pytest.approx(8 * 1_000_000)
+    assert (one.part, one.expected) == ("8 of 128 experts", False)
+    assert one.operations == 2 * 8 * 768 * 2048
+    four = need_of(work, Load(4, 4, 4, 0), SHAPE)
+    assert four.streamed == pytest.approx(whole * (1 - (120 / 128) ** 4))
+    assert four.expected
+    assert four.operations == 4 * one.operations
+    # Even with endless tokens no expert is read twice.
+    assert need_of(work, Load(1e6, 1, 1, 0), SHAPE).streamed == pytest.approx(whole)
+
+
+def test_the_head_works_for_sampled_tokens_only() -> None:
+    work = reading(weights("lm_head", 1000, 1000 * 2048))
+    prompt = need_of(work, Load(tokens=512, requests=1, sampled=1, context=0), SHAPE)
+    assert prompt.operations == 2 * 1000 * 2048
+    assert prompt.other == 2048 * 2 + 1000 * 4
+
+
+def test_attention_reads_the_cache_of_each_request() -> None:
+    full, write = attention(0, SHAPE)
+    need = need_of(full, Load(3, 3, 3, 500), SHAPE)
+    assert need.streamed == 3 * 501 * (2 * 4 * 128) * 2
+    assert need.operations == pytest.approx(2 * 3 * 501 * 32 * 2 * 128)
+    assert need_of(write, ONE, SHAPE).other == 2 * 4 * 128 * (2 + 2)
+
+
+def test_a_window_bounds_what_is_read() -> None:
+    windowed, _ = attention(1, SHAPE)
+    near = need_of(windowed, Load(1, 1, 1, 100), SHAPE)
+    far = need_of(windowed, Load(1, 1, 1, 100_000), SHAPE)
+    assert near.streamed == 101 * 1024 * 2
+    assert far.streamed == 128 * 1024 * 2
+    assert "128 tokens" in windowed.what
+
+
+def test_a_prompt_s_tokens_see_themselves_and_those_before() -> None:
+    full, _ = attention(0, SHAPE)
+    need = need_of(full, Load(tokens=100, requests=1, sampled=1, context=0), SHAPE)
+    pairs = 100 * 101 / 2
+    assert need.operations == pytest.approx(2 * pairs * 32 * 2 * 128)
+
+
+def test_a_narrow_cache_halves_what_is_read() -> None:
+    full, _ = attention(0, SHAPE)
+    wide = need_of(full, ONE, SHAPE).streamed
+    narrow = Shape(hidden=2048, heads=32, kv_heads=4, head_dim=128, kv_bytes=1)
+    assert need_of(full, ONE, narrow).streamed == wide / 2
+
+
+def test_a_recurrent_state_is_read_and_written() -> None:
+    need = need_of(state(0), Load(8, 8, 8, 10_000), SHAPE)
+    assert (need.streamed, need.other) == (8000, 8000)
+
+
+def test_small_kernels_have_activations_or_nothing() -> None:
+    norm = elementwise("norm", 0, SHAPE, norms=2)
+    assert norm is not None
+    # Read and written: the stream and the residual, for each of two norms.
+    assert need_of(norm, Load(5, 5, 5, 0), SHAPE).other == 5 * 2 * 2 * 2 * 2048 * 2
+    assert elementwise("sampler", -1, SHAPE) is None
+    assert elementwise("norm", 0, Shape()) is None
+
+
+def test_without_a_configuration_a_product_still_has_its_weights() -> None:
+    need = need_of(reading(weights("qkv", 1000, 500)), ONE, Shape())
+    assert need.streamed == 1000
+    unknown = need_of(reading(weights("experts", 1000, 500, experts=True)), ONE, Shape())
+    assert (unknown.streamed, unknown.part) == (1000, "")
