@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_prof.cli.model_ceilings import model_ceilings, question_of
 from spark_prof.cli.report import Format, check_folder, format_by_ending, show, write_whole
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.analyzers.ceilings.model import Ceilings
     from spark_prof.analyzers.fallbacks.model import Audit
     from spark_prof.analyzers.model import Finding
     from spark_prof.hardware import Gpu
@@ -48,6 +48,16 @@ def doctor(
     gpu: Annotated[
         str | None, typer.Option(help="The GPU that a log or a model is for, such as gb10.")
     ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences at a time, for --model.")] = 1,
+    context: Annotated[
+        int, typer.Option(help="Tokens of context of each; 0 asks for the weights alone.")
+    ] = 0,
+    drafts: Annotated[int, typer.Option(help="Tokens drafted for each in a step.")] = 0,
+    accepted: Annotated[
+        float | None,
+        typer.Option("--tokens-per-step", help="Tokens that a step yields; by default all."),
+    ] = None,
+    ranks: Annotated[int, typer.Option("--tensor-parallel", help="GPUs that share a model.")] = 1,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure this machine, which takes half a minute.")
     ] = False,
@@ -78,8 +88,12 @@ def doctor(
         audit, findings = _of_source(source, rank, read)
     elif read is not None:
         audit, findings = _of_log(read, named)
-    ceilings = _ceilings(model, named or _recorded_gpu(audit)) if model else None
+    question = question_of(
+        batch=batch, context=context, drafts=drafts, accepted=accepted, ranks=ranks
+    )
     measured = _measured() if measure else None
+    first = named or _recorded_gpu(audit)
+    ceilings = model_ceilings(model, question, first, measured) if model else None
     machine = None
     if source is None and log is None and model is None and not measure:
         from spark_prof.analyzers.fallbacks.machine import machine_findings
@@ -146,15 +160,6 @@ def _recorded_gpu(audit: Audit | None) -> Gpu | None:
     from spark_prof.hardware import find_gpu
 
     return find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None
-
-
-def _ceilings(folder: Path, first: Gpu | None) -> Ceilings:
-    from spark_prof.analyzers.ceilings.summary import ceilings_of
-    from spark_prof.hardware import GPUS
-    from spark_prof.traces.checkpoint import read_checkpoint
-
-    gpus = (first, *(gpu for gpu in GPUS if gpu is not first)) if first else GPUS
-    return ceilings_of(read_checkpoint(folder), gpus=gpus)
 
 
 def _measured() -> Measured:

@@ -121,7 +121,8 @@ class Question:
         scheduled: tokens of each sequence in a step: 1, and one for each drafted token.
         accepted: tokens that a step yields a sequence, at most `scheduled`.
         ranks: GPUs of tensor parallelism.
-        kv_bytes: bytes of one element of the KV cache: 2 for BF16, 1 for FP8.
+        kv_bytes: bytes of one element of the KV cache: 2 for BF16, 1 for FP8; 0 for what the
+            checkpoint was made for.
     """
 
     batch: int = 1
@@ -129,7 +130,7 @@ class Question:
     scheduled: int = 1
     accepted: float = 1.0
     ranks: int = 1
-    kv_bytes: float = 2.0
+    kv_bytes: float = 0.0
 
     @property
     def tokens(self) -> int:

@@ -19,6 +19,9 @@ __all__ = ["expected_experts", "step_of"]
 _WHOLE_ON_EACH_RANK = frozenset({"router", "norm", "other"})
 """Components that tensor parallelism does not share out."""
 
+_PLAIN_CACHE = 2.0
+"""Bytes of an element of a KV cache in BF16."""
+
 
 def expected_experts(experts: int, per_token: int, tokens: int) -> float:
     """How many of a layer's experts a step reads, if every token takes any of them alike.
@@ -75,25 +78,21 @@ def _row(weights: Weights, model: Architecture, question: Question, hit: float |
 
 def _state_rows(states: tuple[State, ...], question: Question) -> Iterator[Row]:
     """What the step reads of the KV cache, and moves of recurrent states."""
-    cache = cache_operations = recurrent = 0.0
+    stored = cache = operations = recurrent = 0.0
     for state in states:
-        width = state.bytes_per_element or question.kv_bytes
+        width = state.bytes_per_element or question.kv_bytes or _PLAIN_CACHE
+        size = state.layers * state.elements * width * question.batch
+        if state.kind == "recurrent":
+            recurrent += size
+            continue
         # A head is not cut in two: with more GPUs than heads each keeps one of them whole.
         ranks = min(question.ranks, state.heads) if state.heads else 1
-        if state.kind == "recurrent":
-            # Read and written.
-            recurrent += 2 * state.layers * state.elements * width / question.ranks
-            continue
         seen = min(question.context, state.window) if state.window else question.context
-        cache += state.layers * state.elements * width * seen / ranks
-        cache_operations += state.layers * state.operations * seen / question.ranks
+        stored += size * seen
+        cache += size * seen / ranks
+        operations += state.layers * state.operations * seen * question.tokens / question.ranks
     if cache:
-        yield Row(
-            "attention",
-            "kv",
-            cache * question.batch,
-            cache * question.batch,
-            cache_operations * question.tokens,
-        )
+        yield Row("attention", "kv", stored, cache, operations)
     if recurrent:
-        yield Row("ssm", "state", recurrent * question.batch / 2, recurrent * question.batch, 0.0)
+        # Read and written.
+        yield Row("ssm", "state", recurrent, 2 * recurrent / question.ranks, 0.0)

@@ -27,11 +27,11 @@ def ceilings_of(
 
     Args:
         checkpoint: its folder, as `traces.checkpoint.read_checkpoint` reads it.
-        question: the use that the ceilings are for; by default one sequence, the weights alone,
-            and a KV cache in the type that the checkpoint was made for.
+        question: the use that the ceilings are for; by default one sequence, the weights alone.
         gpus: for which GPUs.
     """
-    asked = question or Question(kv_bytes=_kv_bytes(checkpoint))
+    asked = question or Question()
+    asked = replace(asked, kv_bytes=asked.kv_bytes or _kv_bytes(checkpoint))
     model = weights_of(checkpoint)
     choices = [_choice("as-shipped", "as it is", model, asked, gpus)]
     for change in CHANGES:
