@@ -1,7 +1,8 @@
 """Finds and runs the tools of the CUDA toolkit that read machine code.
 
 They are looked for as PyPI wheels install them (extra `sass`), then on the PATH, then in the CUDA
-toolkit. What they print is read line by line; a tool that hangs is stopped.
+toolkit; where SPARK_PROF_CUDA_TOOLS names a folder, only there. What they print is read line by
+line; a tool that hangs is stopped.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from spark_prof.errors import CommandError
 
 __all__ = ["ToolError", "find_tool", "missing_tool", "run_tool"]
 
+FOLDER_VARIABLE = "SPARK_PROF_CUDA_TOOLS"
+"""Environment variable that names the tools' folder."""
+
+_LONGEST_LINE = 1 << 16
 _SAID = 1 << 22
 """Bytes of a tool's complaints that are kept."""
 
@@ -34,15 +38,23 @@ class ToolError(CommandError):
 
 def find_tool(name: str) -> Path | None:
     """The tool's file, such as that of nvdisasm; None where it is not installed."""
-    spec = importlib.util.find_spec("nvidia")
-    wheels = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    found = sorted((path for folder in wheels for path in folder.glob(f"cu*/bin/{name}")),
-                   key=lambda path: path.parts[-3], reverse=True)  # fmt: skip
-    on_path = shutil.which(name)
-    homes = (os.environ.get("CUDA_HOME"), "/usr/local/cuda")
-    others = [Path(on_path)] if on_path else [Path(home) / "bin" / name for home in homes if home]
-    usable = (path for path in (*found, *others) if path.is_file() and os.access(path, os.X_OK))
+    usable = (path for path in _places(name) if path.is_file() and os.access(path, os.X_OK))
     return next(usable, None)
+
+
+def _places(name: str) -> Iterator[Path]:
+    if chosen := os.environ.get(FOLDER_VARIABLE):
+        yield Path(chosen) / name
+        return
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    wheels = [path for folder in folders for path in folder.glob(f"cu*/bin/{name}")]
+    yield from sorted(wheels, key=lambda path: path.parts[-3], reverse=True)
+    if on_path := shutil.which(name):
+        yield Path(on_path)
+    for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
+        if home:
+            yield Path(home) / "bin" / name
 
 
 def missing_tool(name: str) -> str:
@@ -69,35 +81,52 @@ def run_tool(
     """
     name = Path(command[0]).name
     stopped = threading.Event()
-    with tempfile.TemporaryFile() as complaints:
-        try:
-            process = subprocess.Popen(
-                [os.fspath(word) for word in command], cwd=folder, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=complaints, env=os.environ | {"LC_ALL": "C"},
-            )  # fmt: skip
-        except OSError as error:
-            raise ToolError(f"cannot run {name}: {error.strerror or error}") from error
+    said: list[bytes] = []
+    try:
+        process = subprocess.Popen(
+            [os.fspath(word) for word in command], cwd=folder, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"LC_ALL": "C"},
+        )  # fmt: skip
+    except OSError as error:
+        raise ToolError(f"cannot run {name}: {error.strerror or error}") from error
 
-        def stop() -> None:
-            stopped.set()
-            process.kill()
+    stdout, stderr = process.stdout, process.stderr
+    assert stdout is not None
+    assert stderr is not None
 
-        timer = threading.Timer(max(seconds, 0.0), stop)
-        timer.start()
-        try:
-            with process, suppress(ValueError):
-                assert process.stdout is not None
-                for line in process.stdout:
-                    on_line(line)
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            timer.cancel()
-        if stopped.is_set():
-            raise ToolError(f"{name} was stopped after {seconds:.0f} seconds")
-        if process.returncode:
-            complaints.seek(0)
-            said = complaints.read(_SAID).decode(errors="replace").strip()
-            first = said.partition("\n")[0] or f"exit code {process.returncode}"
-            raise ToolError(f"{name} failed: {first:.200}", said)
+    def stop() -> None:
+        stopped.set()
+        process.kill()
+
+    timer = threading.Timer(max(seconds, 0.0), stop)
+    complaints = threading.Thread(target=_keep_first, args=(stderr, said), daemon=True)
+    timer.start()
+    complaints.start()
+    try:
+        for line in iter(lambda: stdout.readline(_LONGEST_LINE), b""):
+            on_line(line)
+        process.wait()
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        process.wait()
+        timer.cancel()
+        complaints.join()
+        stdout.close()
+        stderr.close()
+    if stopped.is_set():
+        raise ToolError(f"{name} was stopped after {seconds:.0f} seconds")
+    if process.returncode:
+        text = b"".join(said).decode(errors="replace").strip()
+        first = text.partition("\n")[0] or f"exit code {process.returncode}"
+        raise ToolError(f"{name} failed: {first:.200}", text)
+
+
+def _keep_first(stream: BinaryIO, kept: list[bytes]) -> None:
+    """Reads a stream to its end and keeps as much as is worth reading."""
+    size = 0
+    while block := stream.read(1 << 16):
+        if size < _SAID:
+            kept.append(block)
+            size += len(block)
