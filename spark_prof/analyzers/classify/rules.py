@@ -225,7 +225,12 @@ _ATTENTION = (
          component="attention"),
     Rule("flashmla-combine", r"(?:^|::)(?:flash_fwd_mla_combine|get_mla_metadata)_kernel", _CUDA,
          "void get_mla_metadata_kernel(Mla_metadata_params)", component="attention"),
-    Rule("flashmla", r"(?:^|::)(?:flash_fwd_\w*mla\w*|sparse_attn_fwd\w*)_kernel", _TENSOR,
+    # An FP8 cache is widened before it is multiplied.
+    Rule("flashmla-sparse", r"(?:^|::)(?:\w+_mla_fp8_sparse|sparse_attn_fwd\w*)_kernel", _TENSOR,
+         "void sm90::decode::sparse_fp8::flash_fwd_splitkv_mla_fp8_sparse_kernel<sm90::decode::"
+         "sparse_fp8::KernelTemplate<(ModelType)0, 128> >(int)",
+         component="attention", precision="bf16"),
+    Rule("flashmla", r"(?:^|::)flash_fwd_\w*mla\w*_kernel", _TENSOR,
          "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, cutlass::bfloat16_t>"
          " >(Flash_fwd_mla_params)",
          component="attention", precision=IN_ARGUMENTS),
@@ -247,16 +252,16 @@ _ATTENTION = (
          component="attention"),
     Rule("trtllm-fmha-reduction", r"fmhaReduction", _CUDA,
          "void fmhaReductionKernel<128, 512, true>(KernelParams)", component="attention"),
-    Rule("trtllm-fmha-fp8", r"^fmhaSm\d+\w*Kernel_Q(?:kv)?E4m3", _TENSOR,
+    Rule("trtllm-fmha-fp8", r"^[Ff]mhaSm\d+\w*Kernel_Q(?:kv)?E4m3", _TENSOR,
          "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",
          component="attention", precision="fp8"),
-    Rule("trtllm-fmha-bf16", r"^fmhaSm\d+\w*Kernel_QkvBfloat16", _TENSOR,
+    Rule("trtllm-fmha-bf16", r"^[Ff]mhaSm\d+\w*Kernel_QkvBfloat16", _TENSOR,
          "fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvDenseP16VarSeqQ8Kv128StaticSwapsAbForGen",
          component="attention", precision="bf16"),
-    Rule("trtllm-fmha-fp16", r"^fmhaSm\d+\w*Kernel_QkvFp16", _TENSOR,
+    Rule("trtllm-fmha-fp16", r"^[Ff]mhaSm\d+\w*Kernel_QkvFp16", _TENSOR,
          "fmhaSm100aKernel_QkvFp16OFp16H128PagedKvCausalP32VarSeqQ128Kv128PersistentContext",
          component="attention", precision="fp16"),
-    Rule("trtllm-fmha", r"^fmhaSm\d", _TENSOR,
+    Rule("trtllm-fmha", r"^[Ff]mhaSm\d", _TENSOR,
          "fmhaSm100aKernel_QBfloat16KvE4m3OBfloat16H128PagedKvCausalP16VarSeqQ128Kv128Context",
          component="attention"),
     Rule("trtllm-fmha-v2", r"^fmha_v2_\w*kernel", _TENSOR,
@@ -513,8 +518,13 @@ _CONVERSIONS = (
     Rule("scale-transpose", r"(?:^|::)transpose_(?:and_pack_)?fp32", _CUDA,
          "void deep_gemm::transpose_and_pack_fp32_into_ue8m0<512u, 48u, 56u>(float const*)",
          conversion="transpose"),
-    Rule("fp8-cast", r"(?:^|::)convert_fp8_kernel", _CUDA,
-         "void vllm::convert_fp8_kernel<unsigned char, float>(float const*)", conversion="cast"),
+    Rule("quantize-cache", r"(?:^|::)convert_fp8_kernel", _CUDA,
+         "void vllm::convert_fp8_kernel<unsigned char, float>(float const*)",
+         conversion="quantize", arguments=r"^(?:unsigned char|uint8_t)"),
+    Rule("dequantize-cache", r"(?:^|::)convert_fp8_kernel", _CUDA,
+         "void vllm::convert_fp8_kernel<__nv_bfloat16, unsigned char, (vllm::Fp8KVCacheDataType)0>("
+         "unsigned char const*, __nv_bfloat16*, float, long)",
+         conversion="dequantize"),
     Rule("transpose-layout",
          r"nchwToNhwcKernel|nhwcToNchwKernel|(?:^|::)(?:batch_)?transpose_kernel", _CUDA,
          "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float, false>(int)",
@@ -553,7 +563,7 @@ _LAYER_PARTS = (
          "kernel_cutlass_kernel_b12xsequencegdn_decode_cute_kernels_PackedDecode_object_at_",
          component="ssm"),
     Rule("qk-norm-rope",
-         r"fusedQKNormRope|fused_qk_(?:rms)?norm_rope|QNormRope|norm_rope_(?!quant)|fused_norm_rope",
+         r"fusedQKNormRope|fused_qk_(?:rms)?norm_rope|QNormRope|fused_norm_rope|fusedDeepseekV4",
          _CUDA, "void tensorrt_llm::kernels::fusedQKNormRopeKernel<128, true>(int)"),
     Rule("inductor-dot", r"^triton_(?:red|per)_fused\w*_(?:b|add)?mm_", _UNKNOWN,
          "triton_red_fused_mm_0"),
@@ -740,15 +750,18 @@ _GEMM = (
          "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn"
          "_align8>(T1::Params)",
          precision=IN_ARGUMENTS, gemm=True, arguments=r"tensorop_\w*gemm"),
+    Rule("qutlass2-rotate-and-quantize", _CUTLASS2, _TENSOR,
+         "void cutlass::Kernel<cutlass::gemm::kernel::GemmQuantMx<cutlass::gemm::threadblock::"
+         "MmaMultistage<cutlass::gemm::GemmShape<128, 128, 32>, cutlass::bfloat16_t> > >(int)",
+         precision=IN_ARGUMENTS, fused_conversion="quantize", arguments=r"GemmQuant(?:Mx|Nv)"),
     Rule("cutlass2-vllm", _CUTLASS2, _TENSOR,
          "void cutlass::Kernel2<vllm::enable_sm89_to_sm90<vllm::cutlass_2x_gemm<"
          "cutlass::arch::Sm89, cutlass::float_e4m3_t> > >(int)",
          precision=IN_ARGUMENTS, gemm=True, arguments=r"enable_sm\d|OpClassTensorOp|MmaTensorOp"),
-    Rule("cutlass3-mixed-input", _CUTLASS3, _TENSOR,
-         "void cutlass::device_kernel<machete::MacheteKernelTemplate<cutlass::bfloat16_t, cutlass::"
-         "vllm_uint4b8_t> >(int)",
-         precision=IN_ARGUMENTS, weights=IN_ARGUMENTS, gemm=True,
-         arguments=r"machete|(?<!Group)MixedInput\w*(?!.*GroupProblemShape)|cutlass_w4a8(?!_moe)"),
+    Rule("qutlass-rotate-and-quantize", _CUTLASS3, _TENSOR,
+         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::bfloat16_t,"
+         " cutlass::epilogue::collective::CollectiveEpilogueQutlass<cutlass::float_e2m1_t> > >()",
+         precision=IN_ARGUMENTS, fused_conversion="quantize", arguments=r"Qutlass"),
     Rule("cutlass3-grouped", _CUTLASS3, _TENSOR,
          "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::"
          "GroupProblemShape<cute::tuple<int, int, int> >, cutlass::gemm::collective::CollectiveMma<"
@@ -756,6 +769,25 @@ _GEMM = (
          "float_e2m1_t, cutlass::float_ue4m3_t> > > >(int)",
          component="experts", precision=IN_ARGUMENTS, weights=IN_ARGUMENTS, gemm=True,
          arguments=r"GroupProblemShape|cutlass_3x_group_gemm|cutlass_w4a8_moe"),
+    # Weights, activations and scales may all stand first: the layout begins with the activations.
+    Rule("machete-fp16", _CUTLASS3, _TENSOR,
+         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<machete::Machete"
+         "CollectiveMma<cute::tuple<unsigned char, cutlass::half_t, cutlass::half_t>, machete::"
+         "PrepackedLayoutBTemplate<cutlass::half_t, unsigned char, cutlass::half_t> > > >(int)",
+         precision="fp16", weights=IN_ARGUMENTS, gemm=True,
+         arguments=r"PrepackedLayoutBTemplate[< ](?:cutlass::)?half_t"),
+    Rule("machete-bf16", _CUTLASS3, _TENSOR,
+         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<machete::Machete"
+         "CollectiveMma<cute::tuple<cutlass::vllm_biased_integer_subbyte<4, 8, false>, cutlass::"
+         "bfloat16_t>, machete::PrepackedLayoutBTemplate<cutlass::bfloat16_t> > > >(int)",
+         precision="bf16", weights=IN_ARGUMENTS, gemm=True,
+         arguments=r"PrepackedLayoutBTemplate[< ](?:cutlass::)?bfloat16_t"),
+    Rule("cutlass3-mixed-input", _CUTLASS3, _TENSOR,
+         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::"
+         "MainloopSm90TmaGmmaRmemAWarpSpecializedMixedInput<10>, cute::tuple<cutlass::"
+         "integer_subbyte<4, true>, cutlass::Array<cutlass::float_e4m3_t, 8, false> > > >(int)",
+         precision=IN_ARGUMENTS, weights=IN_ARGUMENTS, gemm=True,
+         arguments=r"machete|MixedInput|cutlass_w4a8"),
     Rule("cutlass3", _CUTLASS3, _TENSOR,
          "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int,"
          " int, int>, cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm120Tma"
