@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_prof.analyzers.model import Copies, CopyRow, Report
+from spark_prof.analyzers.shapes.model import ShapeRow
 from tests.analyzers.findings.reports import (
     HEALTHY,
     NORM,
@@ -47,8 +48,8 @@ def test_a_host_that_is_late_is_not_for_fusion_to_save() -> None:
         shape(NORM, "norm", us=0.5, calls=60),  # little time
     ],
 )
-def test_kernels_that_are_not_worth_fusing(quiet: object) -> None:
-    assert found(shaped(quiet), "small-kernels") == []  # type: ignore[arg-type]
+def test_kernels_that_are_not_worth_fusing(quiet: ShapeRow) -> None:
+    assert found(shaped(quiet), "small-kernels") == []
 
 
 def test_the_fix_follows_the_components_the_version_and_the_execution() -> None:

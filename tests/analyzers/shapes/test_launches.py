@@ -1,0 +1,153 @@
+"""Launches added up by shape: against a slow reckoning, in samples, and out of order."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.shapes import launches
+from spark_prof.analyzers.shapes.launches import SHAPE, launches_of
+from spark_prof.analyzers.windows import step_windows
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import Bundle, table_file
+from tests.support import Piece, Recorded, kernel, kineto, step
+
+CAPTURE = Path(__file__).parents[2] / "data" / "h100-gpt-oss-20b-mxfp4-eager"
+
+
+def launch(
+    name: str, start: int, number: int, grid: int, registers: int = 32
+) -> list[dict[str, Any]]:
+    return kernel(
+        name, start, start + 10 * number, number, start, grid=[grid, 1, 1], block=[128, 1, 1],
+        **{"registers per thread": registers, "shared memory": 1024},
+    )  # fmt: skip
+
+
+def looked_at(bundle: Bundle) -> tuple[pd.DataFrame, float]:
+    placed = place_kernels(bundle, 0)
+    steps = step_windows(bundle, 0, placed)
+    return launches_of(bundle, 0, placed, steps, sums_of(placed, steps["phase"]))
+
+
+def slowly(bundle: Bundle) -> dict[tuple[object, ...], tuple[int, int, float]]:
+    """Time, calls and mean tokens of each shape, one launch after the other."""
+    placed = place_kernels(bundle, 0, SHAPE)
+    steps = bundle.frame("steps", 0).set_index("step")
+    found: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+    for row in placed.itertuples():
+        if row.step in steps.index and steps.phase[row.step] == "decode" and row.kind == "kernel":
+            key = (row.name, row.component, *(getattr(row, name) for name in SHAPE))
+            found[key].append((row.end_ns - row.start_ns, steps.decode_tokens[row.step]))
+    return {
+        key: (sum(ns for ns, _ in rows), len(rows), float(np.mean([t for _, t in rows])))
+        for key, rows in found.items()
+    }
+
+
+def as_dict(found: pd.DataFrame) -> dict[tuple[object, ...], tuple[float, float, float]]:
+    keys = found[["name", "component", *SHAPE]].astype(object).itertuples(index=False, name=None)
+    values = found[["ns", "calls", "tokens"]].itertuples(index=False, name=None)
+    return dict(zip(keys, values, strict=True))
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    if not CAPTURE.exists():
+        pytest.skip(f"{CAPTURE} is not there")
+    return Path(shutil.copytree(CAPTURE, tmp_path / "capture"))
+
+
+def rewrite(folder: Path, order: Sequence[int], group: int) -> None:
+    """Writes the kernels in another order, in row groups of so many."""
+    path = folder / table_file("kernels", 0)
+    table = pq.read_table(path)
+    pq.write_table(table.take(pa.array(order)), path, row_group_size=group)
+
+
+def test_a_capture_as_if_every_launch_was_looked_at(capture: Path) -> None:
+    bundle = Bundle(capture)
+    found, share = looked_at(bundle)
+    assert share == 1
+    wanted = slowly(bundle)
+    assert {key: pytest.approx(value) for key, value in wanted.items()} == as_dict(found)
+    assert found["ns"].is_monotonic_decreasing
+
+
+def test_a_sample_keeps_what_each_kernel_takes(
+    capture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle(capture)
+    rows = bundle.meta.tables[table_file("kernels", 0)]
+    rewrite(capture, range(rows), 500)
+    monkeypatch.setattr(launches, "_ROWS", rows // 4)
+    found, share = looked_at(Bundle(capture))
+    assert share == pytest.approx(0.25, abs=0.05)
+    wanted: dict[object, int] = defaultdict(int)
+    for key, (ns, _, _) in slowly(bundle).items():
+        wanted[key[:2]] += ns
+    sampled = found.groupby(["name", "component"])["ns"].sum()
+    # Kernels of a few steps may be in no row group that was read; what was read is exact.
+    assert len(sampled) >= 0.9 * len(wanted)
+    for key, ns in sampled.items():
+        assert ns == pytest.approx(wanted[key])
+
+
+def test_a_table_out_of_order(capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ordered, _ = looked_at(Bundle(capture))
+    rows = Bundle(capture).meta.tables[table_file("kernels", 0)]
+    order = list(range(rows))
+    random.Random(2).shuffle(order)
+    rewrite(capture, order, 1000)
+    monkeypatch.setattr(launches, "_ROWS", rows // 3)
+    shuffled, share = looked_at(Bundle(capture))
+    assert share == 1
+    # Which of two kernels that start in the same nanosecond comes first is all that can differ.
+    same = as_dict(shuffled)
+    assert {key: pytest.approx(value) for key, value in as_dict(ordered).items()} == same
+
+
+def test_two_shapes_of_one_kernel_are_two_rows(tmp_path: Path) -> None:
+    steps = [step(0, 0, 900), step(1, 1000, 1900, decode_requests=8, decode_tokens=8)]
+    events = [
+        launch("gemm", 100, 1, 16), launch("gemm", 300, 2, 16), launch("gemm", 1100, 3, 48),
+        launch("gemm", 1300, 4, 16, 64),
+    ]  # fmt: skip
+    bundle = Recorded({0: [Piece(steps, (), kineto(*events))]}).assemble(tmp_path / "b")
+    found, _ = looked_at(bundle)
+    rows = found[["grid", "registers", "calls", "ns", "tokens"]].itertuples(index=False, name=None)
+    assert sorted(rows) == [
+        ("16,1,1", 32, 2.0, 30.0, 1.0),
+        ("16,1,1", 64, 1.0, 40.0, 8.0),
+        ("48,1,1", 32, 1.0, 30.0, 8.0),
+    ]
+
+
+def test_prefill_and_copies_are_left_out(tmp_path: Path) -> None:
+    piece = Piece([step(0, 0, 900, "prefill")], (), kineto(launch("gemm", 100, 1, 16)))
+    bundle = Recorded({0: [piece]}).assemble(tmp_path / "b")
+    found, _ = looked_at(bundle)
+    assert len(found) == 0
+
+
+def test_a_damaged_table_is_refused(capture: Path) -> None:
+    bundle = Bundle(capture)
+    path = capture / table_file("kernels", 0)
+    content = bytearray(path.read_bytes())
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content[4:footer] = b"\xff" * (footer - 4)
+    path.write_bytes(content)
+    with pytest.raises(CommandError, match="record again"):
+        bundle.spread("kernels", 0, SHAPE, 10)

@@ -1,0 +1,142 @@
+"""What is said of a launch: on recordings, on unknown GPUs, and where a model has experts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_prof
+from spark_prof.analyzers.shapes.experts import rows_per_expert
+from spark_prof.analyzers.shapes.model import ShapeRow, Shapes
+from spark_prof.traces.bundle import META_FILE
+from tests.support import Recorded, eager_decode
+
+DATA = Path(__file__).parents[2] / "data"
+GRAPHS = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
+MARLIN = DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"
+
+
+def shapes(folder: Path) -> Shapes:
+    if not folder.exists():
+        pytest.skip(f"{folder} is not there")
+    found = spark_prof.report(folder).shapes
+    assert found is not None
+    return found
+
+
+def product(found: Shapes, part: str, component: str) -> ShapeRow:
+    return next(r for r in found.rows if part in r.name and r.component == component)
+
+
+def test_gpt_oss_on_an_h100() -> None:
+    found = shapes(GRAPHS)
+    assert (found.steps, found.multiprocessors, found.notes) == (4, 132, ())
+    w2 = product(found, "16x256x128x1", "experts")
+    assert (w2.blocks, w2.busy) in ((92, 92 / 132), (48, 48 / 132))
+    assert (w2.rows_used, w2.tile_waste, w2.expected) == (1, 15 / 16, False)
+    lm_head = product(found, "nvjet", "lm_head")
+    assert (lm_head.waves, lm_head.busy) == (1, 1)
+    assert lm_head.occupancy is not None
+    assert lm_head.occupancy.warps == 12
+    assert sum(row.share for row in found.rows) == pytest.approx(1)
+
+
+def test_marlin_fills_the_gpu_with_one_wave() -> None:
+    found = shapes(MARLIN)
+    for component in ("experts", "qkv", "o_proj"):
+        row = product(found, "Marlin", component)
+        assert (row.waves, row.busy) == (1, 1)
+        assert row.tile is not None
+        assert row.tile.token_rows == 8
+    assert all(row.blocks in (132, 396) for row in found.rows if "Marlin" in row.name)
+
+
+def test_time_and_calls_are_those_of_the_kernels() -> None:
+    report = spark_prof.report(GRAPHS) if GRAPHS.exists() else pytest.skip("no capture")
+    assert report.shapes is not None
+    took: dict[tuple[str, str], float] = {}
+    for row in report.shapes.rows:
+        took[row.name, row.component] = took.get((row.name, row.component), 0.0) + row.us
+    wanted = {(row.name, row.component): row.decode_us for row in report.kernels if row.decode_us}
+    assert took == {key: pytest.approx(us) for key, us in wanted.items()}
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    if not GRAPHS.exists():
+        pytest.skip(f"{GRAPHS} is not there")
+    return Path(shutil.copytree(GRAPHS, tmp_path / "capture"))
+
+
+def with_gpu(folder: Path, gpu: Mapping[str, Any]) -> Shapes:
+    path = folder / META_FILE
+    meta = json.loads(path.read_text())
+    meta["facts"]["rank0"]["gpu"] = gpu
+    path.write_text(json.dumps(meta))
+    return shapes(folder)
+
+
+def test_a_gpu_that_nobody_knows(capture: Path) -> None:
+    found = with_gpu(capture, {"name": "Z9", "compute_capability": "99.1"})
+    assert found.multiprocessors is None
+    assert all(r.waves is None and r.busy is None and r.occupancy is None for r in found.rows)
+    assert len(found.notes) == 2
+    assert "99.1" in found.notes[1]
+
+
+@pytest.mark.parametrize("count", [None, "132", -1, 0, 10**9, True, 1.5, [132]])
+def test_a_number_of_multiprocessors_that_is_none(capture: Path, count: object) -> None:
+    gpu = {"name": "Z9", "compute_capability": "9.0", "multiprocessors": count}
+    assert with_gpu(capture, gpu).multiprocessors is None
+    known = {"name": "NVIDIA GB10", "compute_capability": "12.1", "multiprocessors": count}
+    assert with_gpu(capture, known).multiprocessors == 48
+
+
+def test_the_same_launches_on_a_gb10(capture: Path) -> None:
+    found = with_gpu(capture, {"name": "NVIDIA GB10", "compute_capability": "12.1"})
+    w2 = next(row for row in found.rows if row.blocks == 48)
+    assert w2.busy == 1
+    # More shared memory than a block may have there: no such launch, so nothing is said of it.
+    lm_head = product(found, "nvjet", "lm_head")
+    assert lm_head.occupancy is None
+    assert lm_head.waves is None
+
+
+def test_a_recording_whose_launches_nobody_described(tmp_path: Path) -> None:
+    Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
+    assert spark_prof.report(tmp_path / "b").shapes is None
+
+
+OSS = {"num_local_experts": 128, "num_experts_per_tok": 4}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hit"), [(1, 4.0), (4, 15.3), (8, 28.7), (16, 51.0)]
+)  # the experts that so many tokens hit, as in docs/ceilings.md
+def test_rows_of_an_expert(tokens: int, hit: float) -> None:
+    rows = rows_per_expert(OSS, tokens)
+    assert rows is not None
+    assert tokens * 4 / rows == pytest.approx(hit, rel=0.01)
+    assert rows_per_expert({"text_config": OSS}, tokens) == rows
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"num_experts": 8}, {"num_experts": 0, "num_experts_per_tok": 0},
+     {"num_experts": "8", "num_experts_per_tok": 2}, {"num_experts": 2, "num_experts_per_tok": 8},
+     {"num_experts": True, "num_experts_per_tok": True, "text_config": None}],
+)  # fmt: skip
+def test_a_configuration_that_tells_no_experts(config: Mapping[str, Any]) -> None:
+    assert rows_per_expert(config, 4) is None
+
+
+def test_one_token_is_a_row_for_each_of_its_experts_and_more_tokens_are_more() -> None:
+    rows = [rows_per_expert(OSS, tokens) for tokens in (0.5, 1, 2, 64, 4096)]
+    assert rows[:2] == [1, 1]
+    assert rows == sorted(rows, key=lambda value: value or 0)
+    assert rows[-1] == pytest.approx(4096 * 4 / 128)
