@@ -15,7 +15,7 @@ from spark_prof.analyzers.roofline.needs import Load
 
 __all__ = ["Group", "groups_of", "launches_of"]
 
-_MOST_GROUPS = 16
+_MOST_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Group:
 
 
 def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
-    """The steps of a phase in at most 16 groups, fewest tokens first.
+    """The steps of a phase in at most 8 groups, fewest tokens first.
 
     Steps of which nobody recorded the tokens are in none.
 
@@ -66,9 +66,9 @@ def launches_of(kernels: pd.DataFrame, steps: list[int]) -> dict[int, list[Launc
         steps: numbers of steps.
     """
     wanted = np.unique(np.array(steps, np.int64))
-    chosen = positions(wanted, kernels["step"].to_numpy()) >= 0
+    chosen = np.flatnonzero(positions(wanted, kernels["step"].to_numpy()) >= 0)
     columns = ["step", "name", "component", "layer", "start_ns", "end_ns", "kind", "part"]
-    rows = kernels.loc[chosen, columns]
+    rows = pd.DataFrame({name: kernels[name].array.take(chosen) for name in columns})
     rows = rows[~rows["kind"].isin(COPIES).to_numpy() & (rows["part"] == 0).to_numpy()]
     took = (rows["end_ns"] - rows["start_ns"]).to_numpy()
     found: dict[int, list[Launch]] = {step: [] for step in steps}
