@@ -1,0 +1,139 @@
+"""Machine code on disk: cubins, folders of them, libraries with several architectures."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.code_files import code_files, holds_machine_code
+from spark_prof.traces.cuda_tools import FOLDER_VARIABLE
+from spark_prof.traces.readers.fatbin import FatFile
+
+from .cubins import SM_90, SM_121, library
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def symbols(path: Path, architecture: str | None = None) -> dict[str, set[str]]:
+    """The functions that count, by the architecture in the name of their file."""
+    with code_files(path, architecture) as found:
+        files = {p.suffixes[-2].lstrip("."): names or set() for p, names in found.cubins.items()}
+        return {name: names for name, names in files.items() if names} | (
+            {"ptx": set(found.compiled_by_driver)} if found.compiled_by_driver else {}
+        )
+
+
+def test_what_holds_machine_code(tmp_path: Path) -> None:
+    shutil.copy(SM_90, tmp_path / "a.cubin")
+    (tmp_path / "text").write_text("text")
+    (tmp_path / "none").mkdir()
+    assert holds_machine_code(SM_90)
+    assert holds_machine_code(library(tmp_path))
+    assert holds_machine_code(tmp_path)
+    for path in (tmp_path / "text", tmp_path / "none", tmp_path / "nosuch"):
+        assert not holds_machine_code(path)
+    (tmp_path / "meta.json").write_text("{}")  # that is a bundle
+    assert not holds_machine_code(tmp_path)
+
+
+def test_a_cubin_and_a_folder_of_them(tmp_path: Path) -> None:
+    """As in Triton's cache: a folder for each compilation."""
+    for number, path in enumerate((SM_90, SM_121)):
+        folder = tmp_path / f"hash{number}"
+        folder.mkdir()
+        shutil.copy(path, folder / "kernel.cubin")
+        (folder / "kernel.ttir").write_text("module {}")
+    with code_files(tmp_path) as found:
+        assert {path.parent.name for path in found.cubins} == {"hash0", "hash1"}
+    with code_files(SM_90) as found:
+        assert found.cubins == {SM_90: None}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "loaded"),
+    [
+        ("sm_80", {"sm_80"}), ("8.0", {"sm_80"}), ("sm_86", {"sm_80"}), ("89", {"sm_80"}),
+        ("sm_90", {"sm_90a", "ptx"}), ("sm_90a", {"sm_90a", "ptx"}), ("9.0", {"sm_90a", "ptx"}),
+        ("sm_100", {"ptx"}), ("sm_120", {"sm_120", "ptx"}), ("sm_121", {"sm_120", "ptx"}),
+        ("12.1", {"sm_120", "ptx"}), ("compute_121", {"sm_120", "ptx"}), (None, {"sm_120", "ptx"}),
+    ],
+)  # fmt: skip
+def test_what_a_gpu_loads_of_a_library(
+    tmp_path: Path, architecture: str | None, loaded: set[str]
+) -> None:
+    found = symbols(library(tmp_path), architecture)
+    assert set(found) == loaded | {"ptx"}
+    assert "only_ptx" in found["ptx"]
+    assert ("mma_bf16" in found["ptx"]) == (loaded == {"ptx"})
+
+
+def test_the_newest_of_several_fitting_cubins_counts() -> None:
+    files = [FatFile("a", 80, ""), FatFile("b", 86, ""), FatFile("c", 89, "")]
+    assert [file.name for file in files if file.runs_on(86, "")] == ["a", "b"]
+    assert not FatFile("d", 120, "a").runs_on(121, "")
+    assert FatFile("d.ptx", 80, "").runs_on(121, "")
+    assert not FatFile("d.ptx", 90, "a").runs_on(121, "")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "words"),
+    [("sm_75", "holds nothing for sm_75, only sm_80"), ("Blackwell", "is no architecture"),
+     ("", "is no architecture"), ("sm_1", "is no architecture")],
+)  # fmt: skip
+def test_an_architecture_that_is_not_there(tmp_path: Path, architecture: str, words: str) -> None:
+    with pytest.raises(CommandError, match=words):
+        symbols(library(tmp_path), architecture)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    whole = library(tmp_path).read_bytes()
+    for content in (whole[:5000], b"\x7fELF" + bytes(100), b"\x7fELF"):
+        path = tmp_path / "cut.so"
+        path.write_bytes(content)
+        with pytest.raises(CommandError, match=r"cut\.so") as caught:
+            symbols(path)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(CommandError, match="cannot read"):
+        symbols(tmp_path / "nosuch")
+
+
+def test_damage_inside_a_library(tmp_path: Path) -> None:
+    """Whatever the tool makes of it: what can be read, or one line."""
+    whole = library(tmp_path).read_bytes()
+    said = []
+    start = whole.index(b"\x50\xed\x55\xba")  # the fat binary's magic number
+    for offset in (4, 8, 12, 16, 20, 24, 64, 100, 5000, 60000):
+        content = bytearray(whole)
+        content[start + offset : start + offset + 4] = b"\xff\xff\xff\x7f"
+        path = tmp_path / "damaged.so"
+        path.write_bytes(content)
+        try:
+            symbols(path)
+        except CommandError as error:
+            said.append(str(error))
+    assert said
+    assert not any("\n" in line for line in said)
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = library(tmp_path)
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    symbols(path)
+    with pytest.raises(CommandError):
+        symbols(path, "sm_75")
+    assert list(place.iterdir()) == []
+
+
+def test_without_the_tool_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = library(tmp_path)
+    monkeypatch.setenv(FOLDER_VARIABLE, "/nonexistent")
+    with pytest.raises(CommandError, match=r"pip install 'spark-prof\[sass\]'"):
+        symbols(path)
