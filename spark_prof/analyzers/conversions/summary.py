@@ -156,7 +156,8 @@ def _per_token(decode_us: float, steps: Steps) -> float | None:
 def _by_layer(calls: pd.DataFrame) -> tuple[LayerConversions, ...]:
     in_decode = calls["ns"].where(calls["phase"] == "decode", 0)
     groups = calls.assign(decode=in_decode).groupby(["layer", "component", "kind"])
-    return tuple(
+    sums = groups[["ns", "decode", "calls"]].sum().itertuples(name=None)
+    rows = (
         LayerConversions(
             layer=int(layer) if layer >= 0 else None,
             component=str(component),
@@ -165,9 +166,11 @@ def _by_layer(calls: pd.DataFrame) -> tuple[LayerConversions, ...]:
             us=ns / 1e3,
             decode_us=decode / 1e3,
         )
-        for (layer, component, kind), ns, decode, count in groups[["ns", "decode", "calls"]]
-        .sum()
-        .itertuples(name=None)
+        for (layer, component, kind), ns, decode, count in sums
+    )
+    order = COMPONENTS.index
+    return tuple(
+        sorted(rows, key=lambda r: (-1 if r.layer is None else r.layer, order(r.component)))
     )
 
 

@@ -1,0 +1,144 @@
+"""What conversions cost, from kernels by hand and from recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from spark_prof.analyzers.breakdown import kernel_rows, sums_of
+from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.conversions.summary import conversions_of
+from spark_prof.analyzers.model import Conversions, Report, Spread
+from spark_prof.analyzers.summary import summarize
+from spark_prof.importers.sources import open_source
+from spark_prof.traces.bundle import Bundle
+from tests.dashboards.sample import SAMPLES
+
+from .frames import ATTENTION, CAST, FUSED, GEMM, NORM, QUANTIZE, REPACK, K, placed
+
+DATA = Path(__file__).parents[2] / "data"
+B200 = Path(__file__).parents[4] / "shared/traces/kineto/b200_vllm_eager_tp8_rank0.json.gz"
+
+
+def conversions(
+    kernels: Sequence[K], phases: Sequence[str], tokens: float = 1.0, *, timed: bool = True
+) -> Conversions:
+    """Of steps of these phases, of which each gives a sequence so many tokens."""
+    frame = placed(kernels).assign(placed=True, placed_by=pd.Categorical([""] * len(kernels)))
+    steps = pd.DataFrame({"phase": phases, "begin_ns": 0, "finish_ns": range(len(phases))})
+    mean = Spread(100.0, 100.0, 100.0)
+    counted = replace(
+        SAMPLES["mixture_of_experts"].steps, decode=phases.count("decode"), decode_us=mean,
+        tpot_us=Spread(*(value / tokens for value in vars(mean).values())),
+    )  # fmt: skip
+    rows = kernel_rows(sums_of(frame, steps["phase"]))
+    return conversions_of(frame, steps, counted, rows, classify, timed=timed)
+
+
+LAYER = [K(NORM, "norm", layer=0), K(QUANTIZE, layer=0, ns=2000), K(GEMM, "qkv", layer=0),
+         K(ATTENTION, "attention", layer=0), K(QUANTIZE, layer=0, ns=1000),
+         K(GEMM, "o_proj", layer=0)]  # fmt: skip
+
+
+def test_charged_to_the_consumer() -> None:
+    found = conversions([replace(k, step=s) for s in range(3) for k in LAYER],
+                        ["prefill", "decode", "decode"])  # fmt: skip
+    qkv, o_proj = found.charged
+    assert (qkv.component, qkv.consumer, qkv.after, qkv.gemm) == ("qkv", GEMM, "norm", True)
+    assert (qkv.calls, qkv.decode_calls, qkv.calls_per_step, qkv.layers) == (3, 2, 1.0, 1)
+    assert (qkv.us, qkv.prefill_us, qkv.decode_us, qkv.us_per_token) == (6.0, 2.0, 4.0, 2.0)
+    assert (o_proj.component, o_proj.after, o_proj.us_per_token) == ("o_proj", "attention", 1.0)
+    assert found.us == 9.0
+    assert found.us_per_token == 3.0
+    assert [(row.layer, row.component, row.us) for row in found.layers] == [
+        (0, "qkv", 6.0),
+        (0, "o_proj", 3.0),
+    ]
+
+
+def test_a_token_of_several_in_a_step_pays_a_part() -> None:
+    assert conversions(LAYER, ["decode"], tokens=2.0).us_per_token == 1.5
+
+
+def test_load_time_is_apart() -> None:
+    before = [K(REPACK, ns=5000, step=-1), K(CAST, ns=700, step=-1)]
+    found = conversions([*before, *LAYER], ["decode"])
+    assert [(row.kind, row.calls, row.outside, row.us) for row in found.load_time] == [
+        ("repack", 1, 1, 5.0),
+        ("cast", 1, 1, 0.7),
+    ]
+    assert found.us == pytest.approx(3.0)
+
+
+def test_repacking_in_a_step_of_many_is_load_time() -> None:
+    steps = [replace(k, step=s) for s in range(4) for k in LAYER]
+    found = conversions([*steps, K(REPACK, step=3)], ["decode"] * 4)
+    assert [(row.kind, row.outside) for row in found.load_time] == [("repack", 0)]
+    assert "repack" not in {row.kind for row in found.charged}
+    assert REPACK not in {row.name for row in found.items}
+
+
+def test_repacking_in_each_step_is_not() -> None:
+    steps = [K(name, "mlp", s) for s in range(4) for name in (REPACK, GEMM)]
+    found = conversions(steps, ["decode"] * 4)
+    assert [(row.kind, row.consumer) for row in found.charged] == [("repack", GEMM)]
+    assert found.load_time == ()
+
+
+def test_fused_are_listed_and_not_counted() -> None:
+    found = conversions([K(FUSED, "mlp"), K(GEMM, "mlp")], ["decode"])
+    assert [(row.kind, row.component) for row in found.fused] == [("quantize", "mlp")]
+    assert (found.us, found.charged) == (0, ())
+
+
+def test_without_times_nothing_tells_the_consumer() -> None:
+    found = conversions(LAYER, ["unknown"], timed=False)
+    assert [(row.consumer, row.after) for row in found.charged] == [(None, "")]
+    assert found.us == 3.0
+
+
+def test_no_kernels() -> None:
+    assert conversions([], ["decode"]).charged == ()
+
+
+@pytest.mark.parametrize("capture", sorted(path.name for path in DATA.glob("h100-*-*b-*")))
+def test_recordings_charge_all_of_it(capture: str) -> None:
+    report = summarize(Bundle(DATA / capture))
+    assert_complete(report)
+    # Decoding casts logits and indices in each step, and changes no format inside the layers.
+    assert all(row.kind == "cast" and not row.layers for row in report.conversions.charged)
+
+
+def assert_complete(report: Report) -> None:
+    found = report.conversions
+    assert sum(row.us for row in found.charged) == pytest.approx(found.us)
+    assert sum(row.us for row in found.layers) == pytest.approx(found.us)
+    assert sum(row.us for row in found.items) == pytest.approx(found.us)
+    for row in found.charged:
+        assert row.decode_us + row.prefill_us <= row.us + 1e-6
+        assert row.calls_per_step == pytest.approx(row.decode_calls / (report.steps.decode or 1))
+
+
+@pytest.mark.skipif(not B200.is_file(), reason="the folder shared/traces is not there")
+def test_a_foreign_trace() -> None:
+    with open_source(B200) as bundle:
+        report = summarize(bundle)
+    assert_complete(report)
+    first = report.conversions.charged[0]
+    # MXFP8 activations for the experts' products, one a layer, past the routing in between.
+    assert (first.kind, first.component, first.layers, first.calls) == (
+        "quantize",
+        "experts",
+        36,
+        36,
+    )
+    assert first.consumer is not None
+    assert first.consumer.startswith("bmm_MxE4m3_MxE2m1")
+    # The query for attention with an FP8 KV cache.
+    queries = [row for row in report.conversions.charged if row.component == "attention"]
+    assert sum(row.calls for row in queries) == 36
+    assert all("fmhaSm100" in str(row.consumer) for row in queries)

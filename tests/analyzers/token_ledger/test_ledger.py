@@ -1,0 +1,190 @@
+"""Ledgers of steps by hand, and of recordings and real traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.summary import summarize
+from spark_prof.analyzers.token_ledger.ledger import token_ledgers
+from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger, LedgerRow
+from spark_prof.importers.sources import open_source
+from spark_prof.traces.bundle import Bundle
+from spark_prof.vocabulary import COMPONENTS
+
+ROOT = Path(__file__).parents[3]
+CAPTURES = sorted(ROOT.glob("tests/data/h100-*-*b-*"))
+SHARED = ROOT.parent / "shared" / "traces"
+TRACES = (
+    "kineto/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+    "kineto/b200_vllm_eager_tp8_rank0.json.gz",
+    "kineto/gaunernst_bert-small-uncased__1016001.json.gz",
+    "kineto/google_owlv2-large-patch14-ensemble__1016001.json.gz",
+    "kineto/h100_vllm026_gptoss20b_mxfp4_eager_modhooks_bs1.json.gz",
+    "kineto/h100_vllm026_gptoss20b_mxfp4_graph_bs1.json.gz",
+    "nsys/h100_2gpu_1s.sqlite",
+    "nsys/mfu_2gpu_before.sqlite",
+)
+
+Kernel = tuple[str, int, int, int, int]
+
+
+def ledgers(
+    kernels: list[Kernel], steps: list[tuple[int, int]], **columns: list[object]
+) -> tuple[Ledger, ...]:
+    """Of kernels of component, step, layer, start and end in us, in steps from begin to end."""
+    names = ["component", "step", "layer", "start_ns", "end_ns"]
+    placed = pd.DataFrame(sorted(kernels, key=lambda row: row[3]), columns=names)
+    placed = placed.astype(dict.fromkeys(names[1:], "int64"))
+    placed[["start_ns", "end_ns"]] *= 1000
+    kind = np.where(placed["component"] == "memcpy", "memcpy", "kernel")
+    placed = placed.assign(
+        name=pd.Categorical(placed["component"]),
+        kind=pd.Categorical(kind),
+        component=pd.Categorical(placed["component"], categories=COMPONENTS),
+        placed=True,
+        placed_by=pd.Categorical([""] * len(placed)),
+        part=0,
+    )
+    count = len(steps)
+    usual: dict[str, list[object]] = {
+        "phase": ["decode"] * count,
+        "decode_requests": [1] * count,
+        "output_tokens": [np.nan] * count,
+        "output_requests": [np.nan] * count,
+    }
+    windows = pd.DataFrame(steps, columns=["begin_ns", "finish_ns"]) * 1000
+    windows = windows.assign(**(usual | columns))
+    return token_ledgers(placed, windows, sums_of(placed, windows["phase"]))
+
+
+def rows(ledger: Ledger) -> dict[str, LedgerRow]:
+    return {row.name: row for row in ledger.rows}
+
+
+def test_one_step() -> None:
+    (found,) = ledgers(
+        [("memcpy", 0, -1, 5, 10), ("qkv", 0, 0, 20, 40), ("qkv", 0, 1, 40, 50),
+         ("experts", 0, 1, 60, 90), ("shared_experts", 0, 1, 80, 100)],
+        [(0, 120)],
+    )  # fmt: skip
+    by_name = rows(found)
+    assert {name: row.charged_us for name, row in by_name.items()} == {
+        "qkv": 30.0,
+        "experts": 25.0,
+        "shared_experts": 15.0,
+        "memcpy": 5.0,
+        LAUNCH_GAPS: 10.0,
+        HOST: 35.0,
+    }
+    experts, qkv = by_name["experts"], by_name["qkv"]
+    assert (experts.summed_us, experts.alone_us) == (30.0, 20.0)
+    assert (qkv.layers, qkv.per_layer_us) == (2, 15.0)
+    assert (by_name["memcpy"].layers, by_name["memcpy"].per_layer_us) == (0, None)
+    assert qkv.share == 0.25
+    assert found.overlap_us == 10.0
+    assert found.ms_per_token == pytest.approx(0.12)
+    assert list(by_name)[-2:] == [LAUNCH_GAPS, HOST]
+
+
+def test_spread_over_steps() -> None:
+    steps = [(1000 * n, 1000 * n + 900) for n in range(11)]
+    kernels = [("qkv", n, 0, 1000 * n, 1000 * n + 10 * (n + 1)) for n in range(11)]
+    (found,) = ledgers(kernels, steps)
+    spread = rows(found)["qkv"].spread
+    assert (spread.median, spread.p10, spread.p90) == (60.0, 20.0, 100.0)
+    assert spread.mean == pytest.approx(60.0)
+
+
+def test_several_tokens_a_step() -> None:
+    (found,) = ledgers(
+        [("qkv", 0, 0, 0, 80), ("qkv", 1, 0, 100, 180)], [(0, 100), (100, 200)],
+        output_tokens=[4.0, 8.0], output_requests=[2.0, 2.0], decode_requests=[2, 2],
+    )  # fmt: skip
+    # 100 us over 2 tokens and 100 us over 4.
+    assert found.ms_per_token == pytest.approx(0.0375)
+    assert rows(found)["qkv"].ms_per_token == pytest.approx(0.03)
+    assert sum(row.ms_per_token or 0 for row in found.rows) == pytest.approx(found.ms_per_token)
+
+
+def test_one_ledger_each_phase_and_batch_size() -> None:
+    steps = [(100 * n, 100 * n + 100) for n in range(5)]
+    kernels = [("qkv", n, 0, 100 * n, 100 * n + 10 * (n + 1)) for n in range(5)]
+    found = ledgers(
+        kernels, steps, phase=["prefill", "decode", "decode", "decode", "mixed"],
+        decode_requests=[0, 1, 4, 4, 1],
+    )  # fmt: skip
+    assert [(one.phase, one.batch_size, one.steps) for one in found] == [
+        ("decode", None, 3), ("prefill", None, 1), ("mixed", None, 1),
+        ("decode", 1, 1), ("decode", 4, 2),
+    ]  # fmt: skip
+    assert [rows(one)["qkv"].charged_us for one in found] == [30.0, 10.0, 50.0, 20.0, 35.0]
+    assert [one.ms_per_token is None for one in found] == [False, True, True, False, False]
+
+
+def test_without_tokens_there_is_no_time_per_token() -> None:
+    (found,) = ledgers([("qkv", 0, 0, 0, 50)], [(0, 100)], phase=["unknown"], decode_requests=[0])
+    assert found.ms_per_token is None
+    assert all(row.ms_per_token is None for row in found.rows)
+
+
+def test_an_instant_in_two_windows_is_the_later_ones() -> None:
+    (found,) = ledgers([("qkv", 0, 0, 0, 100)], [(0, 80), (60, 100)])
+    assert found.step.mean == 50.0
+    assert rows(found)["qkv"].charged_us == 50.0
+
+
+def test_nothing_ran() -> None:
+    (found,) = ledgers([], [(0, 100)])
+    assert {name: row.charged_us for name, row in rows(found).items()} == {
+        LAUNCH_GAPS: 0.0,
+        HOST: 100.0,
+    }
+
+
+def assert_balanced(report: Report) -> None:
+    assert report.tokens
+    for ledger in report.tokens:
+        total = sum(row.charged_us for row in ledger.rows)
+        # The bar is 1 %; only rounding is left over.
+        assert total == pytest.approx(ledger.step.mean, rel=1e-9)
+        summed = sum(row.summed_us for row in ledger.rows)
+        assert summed - ledger.overlap_us == pytest.approx(ledger.step.mean, rel=1e-9)
+        assert sum(row.share for row in ledger.rows) == pytest.approx(1.0)
+        for row in ledger.rows:
+            assert 0 <= row.alone_us <= row.charged_us + 1e-6 <= row.summed_us + 2e-6
+    for books in report.books[1:]:
+        (ledger,) = (x for x in report.tokens if (x.phase, x.batch_size) == (books.phase, None))
+        assert ledger.step.mean == pytest.approx(books.step_us / books.steps, rel=0.01)
+        gaps = sum(row.charged_us for row in ledger.rows if row.name in (LAUNCH_GAPS, HOST))
+        assert gaps == pytest.approx(books.gap_us / books.steps, abs=0.01 * ledger.step.mean)
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
+def test_recordings_balance(capture: Path) -> None:
+    report = summarize(Bundle(capture))
+    assert_balanced(report)
+    assert report.steps.tpot_us is not None
+    assert report.tokens[0].ms_per_token == pytest.approx(report.steps.tpot_us.mean / 1e3)
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_real_traces_balance(trace: str) -> None:
+    if not (SHARED / trace).exists():
+        pytest.skip("the folder shared/traces is not there")
+    with open_source(SHARED / trace) as bundle:
+        for rank in bundle.ranks:
+            assert_balanced(summarize(bundle, rank))
+
+
+def test_a_source_of_sums_has_no_ledger() -> None:
+    table = SHARED / "nsys_csv_rtx5090/rtx5090_deepseek_ocr_decode_cuda_gpu_kern_sum.csv"
+    if not table.exists():
+        pytest.skip("the folder shared/traces is not there")
+    with open_source(table) as bundle:
+        assert summarize(bundle).tokens == ()
