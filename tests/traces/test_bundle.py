@@ -47,6 +47,23 @@ def test_a_whole_bundle_opens(folder: Path) -> None:
     assert bundle.facts(7) == {}
 
 
+@pytest.mark.parametrize("group", [1, 2, 3, 100])
+@pytest.mark.parametrize("wanted", [1, 2, 3, 4, 1000])
+def test_row_groups_that_are_spread_are_those_rows_of_the_table(
+    folder: Path, group: int, wanted: int
+) -> None:
+    path = folder / table_file("kernels", 0)
+    pq.write_table(pq.read_table(path), path, row_group_size=group)
+    whole = Bundle(folder).frame("kernels", 0, ["name", "start_ns"])
+    found, place = Bundle(folder).spread("kernels", 0, ["name", "start_ns"], wanted)
+    assert len(found) == len(place) >= min(wanted - wanted % group, len(whole))
+    assert found.astype(str).values.tolist() == whole.iloc[place].astype(str).values.tolist()
+    if wanted >= len(whole):
+        assert len(found) == len(whole)
+    empty, none = Bundle(folder).spread("kernels", 5, ["name"], wanted)
+    assert len(empty) == len(none) == 0
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_every_table_has_its_columns(folder: Path, table: str) -> None:
     bundle = Bundle(folder)
