@@ -1,0 +1,147 @@
+"""The sections and the JSON about floors, streamed weights and measured ceilings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from spark_prof.analyzers.roofline.model import (
+    Bandwidth,
+    Ceilings,
+    Roofline,
+    RooflinePhase,
+    RooflineRow,
+    StreamedWeights,
+)
+from spark_prof.dashboards import about_roofline, html, json_report, markdown
+from spark_prof.traces.measured import DeviceState, Measured, Measurement
+
+from .sample import HOSTILE_NAME, SAMPLES
+
+FULL = SAMPLES["mixture_of_experts"]
+
+SLOW = RooflineRow(
+    name="slow", component="experts", calls=24.0, us=21.78, needed_bytes=17_811_000.0,
+    streamed_bytes=17_765_000.0, operations=1.3e8, what="w2: 4 of 32 experts",
+    basis="the products in launch order", expected=False, bandwidth=818e9, of_data_sheet=0.244,
+    of_reached=0.27, floor_us=5.878, limiter="memory", left_us=381.6, left_ms_per_token=0.3816,
+    read_bytes=20e6, read_by="PM sampling", amplification=1.126,
+)  # fmt: skip
+AT_FLOOR = replace(SLOW, name="at floor", us=6.0, left_us=2.9, limiter="memory")
+UNKNOWN = replace(
+    SLOW, name="unknown", needed_bytes=None, bandwidth=None, of_data_sheet=None, of_reached=None,
+    floor_us=None, limiter=None, left_us=None, left_ms_per_token=None, read_bytes=None, what="",
+    amplification=None,
+)  # fmt: skip
+PHASE = RooflinePhase(
+    phase="decode", steps=48, tokens=1.0, step_us=4288.5, kernels_us=3023.6, placed_us=2579.6,
+    floor_us=1230.1, needed_bytes=3.73e9, streamed_bytes=3.72e9, operations=7.3e9,
+    rows=(SLOW, AT_FLOOR, UNKNOWN), notes=("A note of the phase.",),
+)  # fmt: skip
+ROOFLINE = Roofline(
+    ceilings=Ceilings(
+        "NVIDIA H100 80GB HBM3", Bandwidth(3.35e12, "a data sheet"), Bandwidth(3.03e12, "a reader"),
+        (("bf16", 989.4e12),), "a data sheet", "SM clock 1980 MHz", 1.1,
+    ),
+    phases=(PHASE,),
+    weights=(
+        StreamedWeights("experts", "uint8", True, 1.277e9, 0.343, "4 of 32 experts"),
+        StreamedWeights("lm_head", "bfloat16", False, 1.158e9, 0.311, ""),
+        StreamedWeights("norm", "bfloat16", False, 282_240.0, 7.6e-05, ""),
+    ),
+    notes=("A note.",),
+)  # fmt: skip
+
+
+def test_kernels_above_their_floor_come_first() -> None:
+    section = about_roofline.kernels(replace(FULL, roofline=ROOFLINE))
+    (row,) = section.rows
+    assert row == (
+        "381.6 us", "21.8 us", "5.88 us", "16.99 MiB", "818 GB/s", "27.0 %", "24.4 %", "memory",
+        "19.07 MiB (1.13 x)", "experts", "w2: 4 of 32 experts", "slow",
+    )  # fmt: skip
+    said = " ".join(section.intro)
+    assert "add up to 1.23 ms; the median step takes 4.29 ms: 28.7 % of it is floor." in said
+    assert "Kernels without a known need take 444.0 us a step." in said
+    assert "Reader: 3,030 GB/s, a reader." in section.intro
+    assert "When it was measured: SM clock 1980 MHz." in section.intro
+    assert section.intro[-2:] == ("A note.", "A note of the phase.")
+
+
+def test_an_expectation_says_about() -> None:
+    phase = replace(PHASE, rows=(replace(SLOW, expected=True),))
+    section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
+    assert section.rows[0][3] == "about 16.99 MiB"
+
+
+def test_streamed_weights_with_their_storage() -> None:
+    section = about_roofline.streamed(replace(FULL, roofline=ROOFLINE))
+    assert section.rows == (
+        ("1.19 GiB", "34.3 %", "421.5 us", "experts", "packed in uint8", "4 of 32 experts"),
+        ("1.08 GiB", "31.1 %", "382.2 us", "lm_head", "bfloat16", "-"),
+    )
+
+
+def test_without_ceilings_there_are_sizes_only() -> None:
+    bare = replace(ROOFLINE, ceilings=Ceilings("Fancy 9000"))
+    section = about_roofline.streamed(replace(FULL, roofline=bare))
+    assert [row[2] for row in section.rows] == ["-", "-"]
+    phase = replace(PHASE, rows=(UNKNOWN,), floor_us=None)
+    nothing = about_roofline.kernels(replace(FULL, roofline=replace(bare, phases=(phase,))))
+    assert nothing.rows == ()
+
+
+def test_a_report_without_a_roofline_has_no_such_section() -> None:
+    report = replace(FULL, roofline=None)
+    assert about_roofline.kernels(report).rows == ()
+    assert about_roofline.streamed(report).rows == ()
+    assert json.loads(json_report.render(report))["roofline"] is None
+    prefill = replace(ROOFLINE, phases=(replace(PHASE, phase="prefill"),))
+    assert about_roofline.kernels(replace(FULL, roofline=prefill)).rows == ()
+
+
+def test_json_has_every_row_and_what_is_derived() -> None:
+    found = json.loads(json_report.render(replace(FULL, roofline=ROOFLINE)))["roofline"]
+    assert found["phases"][0]["of_floor"] == round(1230.1 / 4288.5, 6)
+    assert [row["name"] for row in found["phases"][0]["rows"]] == ["slow", "at floor", "unknown"]
+    assert found["phases"][0]["rows"][2]["floor_us"] is None
+    assert found["ceilings"]["peaks"] == {"bf16": 989.4e12}
+    assert found["ceilings"]["reached"]["source"] == "a reader"
+
+
+def test_measured_ceilings_in_their_units() -> None:
+    found = Measured(
+        "NVIDIA GB10", "2026-11-21T10:00:00+00:00",
+        (
+            Measurement("read", 2.31e11, "B/s", 2.2e11, 2.4e11, 20, "a reader"),
+            Measurement("bf16", 9.1e13, "op/s", 9e13, 9.2e13, 20, "torch.mm"),
+            Measurement("int8", 2.8e9, "op/s", 2.7e9, 2.9e9, 20, "torch._int_mm"),
+            Measurement("launch_graph", 1.25e-6, "s", 1e-6, 2e-6, 20, "empty kernels"),
+        ),
+        before=DeviceState(sm_mhz=208, temperature_c=40, power_w=4.4),
+        after=DeviceState(sm_mhz=2418, throttled=("power cap",)),
+        torch="2.11.0", notes=("fp4 products were not measured: no.",),
+    )  # fmt: skip
+    section = about_roofline.measured(found)
+    assert [row[:2] for row in section.rows] == [
+        ("memory, read", "231 GB/s"),
+        ("bf16 matrix product", "91.00 Top/s"),
+        ("int8 matrix product", "2.8e+09 op/s"),
+        ("empty kernel in a CUDA graph", "1.25 us"),
+    ]
+    assert section.intro[1] == "Before: SM clock 208 MHz, 40 degrees Celsius, 4 W."
+    assert section.intro[2] == "After: SM clock 2418 MHz, clocks held down by power cap."
+    assert section.intro[3] == "fp4 products were not measured: no."
+
+
+def test_foreign_text_stays_text_on_a_page() -> None:
+    row = replace(SLOW, name=HOSTILE_NAME, component=HOSTILE_NAME, what=HOSTILE_NAME)
+    roofline = replace(
+        ROOFLINE,
+        phases=(replace(PHASE, rows=(row,), notes=(HOSTILE_NAME,)),),
+        weights=(StreamedWeights(HOSTILE_NAME, HOSTILE_NAME, False, 1e9, 0.5, HOSTILE_NAME),),
+    )
+    report = replace(FULL, roofline=roofline)
+    assert "<script>alert" not in html.render(report)
+    assert "\x1b" not in markdown.render(report)
+    assert "What a decode step streams" in markdown.render(report)
