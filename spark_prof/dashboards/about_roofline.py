@@ -206,7 +206,8 @@ def _amount(value: float, unit: str) -> str:
         return microseconds(value * 1e6)
     if unit == "B/s":
         return _rate(value)
-    return f"{value / 1e12:,.2f} T{clean(unit)}" if value >= 1e11 else f"{value:.3g} {clean(unit)}"
+    scale, letter = (1e12, "T") if value >= 1e11 else (1e9, "G")
+    return f"{value / scale:,.2f} {letter}{clean(unit)}"
 
 
 def _rate(bytes_a_second: float | None) -> str:

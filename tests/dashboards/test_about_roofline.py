@@ -126,7 +126,7 @@ def test_measured_ceilings_in_their_units() -> None:
     assert [row[:2] for row in section.rows] == [
         ("memory, read", "231 GB/s"),
         ("bf16 matrix product", "91.00 Top/s"),
-        ("int8 matrix product", "2.8e+09 op/s"),
+        ("int8 matrix product", "2.80 Gop/s"),
         ("empty kernel in a CUDA graph", "1.25 us"),
     ]
     assert section.intro[1] == "Before: SM clock 208 MHz, 40 degrees Celsius, 4 W."
