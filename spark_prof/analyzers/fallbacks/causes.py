@@ -94,9 +94,10 @@ def _open_question(group: Group) -> str:
 
 
 def _ask(group: Group, engine: Engine) -> str:
+    condition = "" if group.asked[1] else "if the checkpoint quantizes activations too, "
     return (
-        f"if the checkpoint quantizes activations too, ask with {_better(group, engine)}; "
-        "VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason"
+        f"{condition}ask with {_better(group, engine)}; VLLM_LOGGING_LEVEL=DEBUG makes vLLM name "
+        "the reason"
     )
 
 

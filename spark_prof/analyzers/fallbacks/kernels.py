@@ -64,14 +64,18 @@ CHOICES: tuple[Choice, ...] = (
         r"mxfp4[_ ]bf16", "FlashInfer", "16-bit", ("CUTLASS", "TensorRT-LLM"),
         ("FLASHINFER_TRTLLM_MXFP4_BF16", "FlashInfer MXFP4 BF16"),
     ),
-    Choice(r"deep_?gemm", "DeepGEMM", "same", ("DeepGEMM",),
+    Choice(
+        r"triton_?or", "Triton or another", "same", ("Triton", "CUTLASS", "DeepGEMM"),
+        ("TritonOrDeepGemmExperts", "TritonOrCutlassExperts"),
+    ),
+    Choice(r"deep_?gemm", "DeepGEMM", "same", ("DeepGEMM", "Triton"),
            ("DeepGemmExperts", "DEEPGEMM", "BATCHED_DEEPGEMM")),
     Choice(
         r"oaitriton|mxfp4\w*\.triton", "Triton", "16-bit", ("Triton",),
         ("OAITritonMxfp4ExpertsMonolithic Mxfp4MoeBackend.TRITON", "UnfusedOAITritonExperts"),
     ),
     Choice(
-        r"(triton|machete|exllama|conch|allspark)\w*(w4a16|wna16|linearkernel)|machete",
+        r"triton\w*(w4a16|wna16)|machete|exllama|conch|allspark",
         "weight-only integers", "16-bit", ("Machete", "Triton", "Exllama"),
         ("MacheteLinearKernel", "TritonW4A16LinearKernel", "TritonWNA16Experts",
          "ExllamaLinearKernel"),
@@ -84,7 +88,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice(
         r"flashinfer[_ -]?cutlass|flashinferexperts|flashinfermxfp4|flashinferfp8|"
         r"flashinfer(_cutlass)?( kernels)?$",
-        "FlashInfer CUTLASS", "same", ("CUTLASS",),
+        "FlashInfer CUTLASS", "same", ("CUTLASS", "cuBLAS", "cuDNN", "TensorRT-LLM"),
         ("FlashInferCutlassNvFp4LinearKernel", "flashinfer-cutlass", "FLASHINFER_CUTLASS",
          "FlashInferExperts", "FlashInferFP8ScaledMMLinearKernel", "FlashInfer kernels",
          "FlashInfer CUTLASS"),

@@ -66,7 +66,7 @@ def _weight_only(audit: Audit) -> Iterator[Finding]:
         yield Finding(
             "weight-only-fp4",
             None,
-            f"{_capital(_names(rows))} run {rows[0].executed} on {_kernels(rows)}, {instead}: "
+            f"{_beginning(_names(rows))} run {rows[0].executed} on {_kernels(rows)}, {instead}: "
             f"{why}. {_WORTH}",
             f"{_capital(fix)}. Compare prompts and the batch that you serve, not batch 1 alone.",
             _evidence(rows),
@@ -80,7 +80,8 @@ def _forced(audit: Audit) -> Iterator[Finding]:
         yield Finding(
             "marlin-forced",
             None,
-            f"{_capital(_names(rows))} run {rows[0].executed} because {why} asks for it. {_WORTH}",
+            f"{_beginning(_names(rows))} run {rows[0].executed} because {why} asks for it. "
+            f"{_WORTH}",
             f"{_capital(fix)}, and compare.",
             _evidence(rows),
         )
@@ -93,8 +94,8 @@ def _emulated(audit: Audit) -> Iterator[Finding]:
         yield Finding(
             "emulation-backend",
             None,
-            f"{_capital(_names(rows))} are emulated: each step widens their weights to BF16 first, "
-            f"and so moves several times their bytes ({why}).",
+            f"{_beginning(_names(rows))} are emulated: each step widens their weights to BF16 "
+            f"first, and so moves several times their bytes ({why}).",
             f"{_capital(fix)}.",
             _evidence(rows),
         )
@@ -109,14 +110,15 @@ def _unquantized(audit: Audit) -> Iterator[Finding]:
 
 
 def _conflicts(audit: Audit) -> Iterator[Finding]:
+    disputed = [row for row in audit.rows if row.conflict]
     for conflict in audit.conflicts:
         yield Finding(
             "witness-conflict",
             None,
-            f"Witnesses disagree. {_capital(conflict)}",
+            f"Witnesses disagree. {conflict}",
             "Believe the trace for what ran. A log names kernels for kinds of layers and for draft "
             "models too; make sure that recording and log are of one run.",
-            (),
+            _evidence(disputed) or ("What both say of the engine's configuration was compared.",),
         )
 
 
@@ -141,8 +143,12 @@ def _misleading(audit: Audit) -> Iterator[Finding]:
 
 
 def _capital(text: str) -> str:
-    # A flag or a variable keeps its case.
-    return text[:1].upper() + text[1:] if text[:1].islower() else text
+    return text[:1].upper() + text[1:]
+
+
+def _beginning(text: str) -> str:
+    # The name of a component keeps its case.
+    return _capital(text) if text.startswith("the ") else text
 
 
 _OF_LAYERS: tuple[tuple[str, str, _Look], ...] = (
