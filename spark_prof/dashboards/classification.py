@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spark_prof.analyzers.classify.listing import Classified
-from spark_prof.dashboards.formats import MISSING, clean, count, shorten
+from spark_prof.dashboards.about_machine_code import products
+from spark_prof.dashboards.formats import clean, count, shorten
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Column, Document, Section
 
 __all__ = ["render_classification"]
 
 _LONGEST_TITLE = 120
-_MOST_OPCODES = 2
 
 
 def render_classification(
@@ -67,7 +67,7 @@ def _section(rows: Sequence[Classified]) -> Section:
             row.component or "",
             row.conversion or (f"{row.fused_conversion} (fused)" if row.fused_conversion else ""),
             clean(row.code.target if row.code else _from_ptx(row)),
-            _opcodes(row),
+            products(row.code) if row.code else "",
             clean(row.name),
         )
         for row in rows
@@ -83,14 +83,6 @@ def _section(rows: Sequence[Classified]) -> Section:
 
 def _from_ptx(row: Classified) -> str:
     return f"{row.compiled_from} PTX, compiled by the driver" if row.compiled_from else ""
-
-
-def _opcodes(row: Classified) -> str:
-    if row.code is None:
-        return ""
-    shown = [clean(product.opcode) for product in row.code.products[:_MOST_OPCODES]]
-    more = len(row.code.products) - len(shown)
-    return ", ".join([*shown, *([f"{more} more"] if more > 0 else [])]) or MISSING
 
 
 def _record(row: Classified) -> dict[str, Any]:

@@ -44,6 +44,8 @@ def render(report: Report) -> str:
         "components": [asdict(row) for row in report.components],
         "layers": [asdict(row) for row in report.layers],
         "kernels": [asdict(row) for row in report.kernels],
+        "machine_code": [asdict(row) for row in report.machine_code],
+        "conflicts": [asdict(row) for row in report.conflicts],
         "tokens": [asdict(ledger) for ledger in report.tokens],
         "client_tokens": [asdict(row) for row in beside_clients(report.tokens, report.clients)],
         "copies": asdict(report.copies),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.findings.conversions import CONVERSIONS
+from spark_prof.analyzers.findings.evidence import EVIDENCE
 from spark_prof.analyzers.findings.fallbacks import FALLBACKS
 from spark_prof.analyzers.findings.lm_head import LM_HEAD
 from spark_prof.analyzers.findings.ranks import RANKS
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     *RANKS,
     *CONVERSIONS,
     *LM_HEAD,
+    *EVIDENCE,
     *FALLBACKS,
 )
 """Every rule, in the order of docs/findings.md."""
