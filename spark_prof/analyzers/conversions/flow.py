@@ -58,23 +58,21 @@ def flow_of(placed: pd.DataFrame, converts: Flags) -> Flow:
     """
     if not converts.any():
         return alone(converts)
-    order = _in_lanes(placed)
-    lane = _Lane(placed, order, np.flatnonzero(converts[order]))
-    own = lane.component(lane.place)
+    lanes = _Lanes(placed, converts)
+    own = lanes.component(lanes.conversions)
     wanted = ~np.isin(own, _TELL_NOTHING)
-    nearest = consumer = lane.beside(lane.place, lane.after(lane.place))
+    nearest = consumer = lanes.after(lanes.conversions)
     for _ in range(_FURTHEST - 1):
-        unmet = np.flatnonzero(wanted & (consumer >= 0) & (lane.component(consumer) != own))
+        unmet = np.flatnonzero(wanted & (consumer >= 0) & (lanes.component(consumer) != own))
         if not len(unmet):
             break
         consumer = consumer.copy()
-        consumer[unmet] = lane.beside(lane.place[unmet], lane.after(consumer[unmet]))
-    met = (consumer >= 0) & (~wanted | (lane.component(consumer) == own))
+        consumer[unmet] = lanes.after(consumer[unmet])
+    met = (consumer >= 0) & (~wanted | (lanes.component(consumer) == own))
     consumer = np.where(met, consumer, nearest)
-    producer = lane.beside(lane.place, lane.before(lane.place))
-    place = np.where(wanted | (consumer < 0), lane.place, consumer)
-    found = (lane.place, consumer, producer, place)
-    return Flow(*(np.where(near >= 0, order[near], -1) for near in found))
+    producer = lanes.before(lanes.conversions)
+    place = np.where(wanted | (consumer < 0), lanes.conversions, consumer)
+    return Flow(*map(lanes.rows, (lanes.conversions, consumer, producer, place)))
 
 
 def alone(converts: Flags) -> Flow:
@@ -84,59 +82,70 @@ def alone(converts: Flags) -> Flow:
     return Flow(rows, nothing, nothing, rows)
 
 
-class _Lane:
-    """Kernels stream by stream, in which places are positions.
+class _Lanes:
+    """Everything that ran, stream by stream; a place is a position in that order.
 
     Args:
-        placed: everything that ran.
-        order: the rows, stream by stream.
-        place: places of the conversions, ascending.
+        placed: kind, stream, step and component, in order of start.
+        converts: whether each row is a conversion.
+
+    Attributes:
+        conversions: the places of the conversions, ascending.
     """
 
-    def __init__(self, placed: pd.DataFrame, order: Int64s, place: Int64s) -> None:
-        self.place = place
-        self._order = order
+    def __init__(self, placed: pd.DataFrame, converts: Flags) -> None:
+        copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
         self._component = placed["component"].cat.codes.to_numpy()
         self._step, self._stream = placed["step"].to_numpy(), placed["stream"].to_numpy()
-        # Conversions that follow each other are a run: first and last place of each one's run.
-        self._run = np.cumsum(np.diff(place, prepend=place[:1]) > 1)
-        self._last = place[np.append(np.flatnonzero(np.diff(self._run)), len(place) - 1)]
-        self._first = place[np.append(0, np.flatnonzero(np.diff(self._run)) + 1)]
+        self._order = _by_stream(self._stream, copies)
+        skipped = converts | copies
+        if self._order is not None:
+            converts, skipped = converts[self._order], skipped[self._order]
+        self.conversions = np.flatnonzero(converts)
+        # What is skipped lies in runs: the first and last place of each, and the run of each place.
+        self._skipped = np.flatnonzero(skipped)
+        self._run = np.cumsum(np.diff(self._skipped, prepend=self._skipped[:1]) > 1)
+        ends = np.flatnonzero(np.diff(self._run))
+        self._first = self._skipped[np.append(0, ends + 1)]
+        self._last = self._skipped[np.append(ends, len(self._skipped) - 1)]
+
+    def rows(self, places: Int64s) -> Int64s:
+        """The row at each place, -1 for none."""
+        if self._order is None:
+            return places
+        return np.where(places >= 0, self._order[places], -1)
 
     def component(self, places: Int64s) -> npt.NDArray[np.integer[Any]]:
         """Code of the component at each place."""
-        return self._component[self._order[places]]
+        return self._component[self.rows(places)]
 
     def after(self, places: Int64s) -> Int64s:
-        """The next place of each that holds no conversion."""
-        return self._skip(places + 1, self._last, 1)
+        """The next place of the same step and stream that is neither conversion nor copy, or -1."""
+        return self._beside(places, self._skip(places + 1, self._last, 1))
 
     def before(self, places: Int64s) -> Int64s:
-        """The place before each that holds no conversion."""
-        return self._skip(places - 1, self._first, -1)
+        """The last place before, of the same step and stream, that is neither, or -1."""
+        return self._beside(places, self._skip(places - 1, self._first, -1))
 
     def _skip(self, places: Int64s, ends: Int64s, by: int) -> Int64s:
-        known = np.minimum(np.searchsorted(self.place, places), len(self.place) - 1)
-        converts = self.place[known] == places
-        return np.where(converts, ends[self._run[known]] + by, places)
+        known = np.minimum(np.searchsorted(self._skipped, places), len(self._skipped) - 1)
+        within = self._skipped[known] == places
+        return np.where(within, ends[self._run[known]] + by, places)
 
-    def beside(self, places: Int64s, near: Int64s) -> Int64s:
-        """The places near others where they share step and stream, else -1."""
-        there = (near >= 0) & (near < len(self._order))
-        row, other = self._order[places], self._order[np.where(there, near, 0)]
+    def _beside(self, places: Int64s, near: Int64s) -> Int64s:
+        there = (near >= 0) & (near < len(self._step))
+        row, other = self.rows(places), self.rows(np.where(there, near, 0))
         there &= self._step[row] == self._step[other]
         there &= self._stream[row] == self._stream[other]
         return np.where(there, near, -1)
 
 
-def _in_lanes(placed: pd.DataFrame) -> Int64s:
-    """Positions of the kernels, stream by stream, without copies."""
-    copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
-    kept = np.flatnonzero(~copies)
-    stream = placed["stream"].to_numpy()[kept]
-    if not len(stream) or (stream == stream[0]).all():
-        return kept
+def _by_stream(stream: Int64s, copies: Flags) -> Int64s | None:
+    """The rows stream by stream; None where all kernels are on one."""
+    kernel = int(np.argmin(copies))
+    if copies[np.flatnonzero(stream != stream[kernel])].all():
+        return None
     codes, known = pd.factorize(stream)
     # Few streams are sorted by counting.
     small = np.int16 if len(known) < 1 << 15 else np.int64
-    return kept[np.argsort(codes.astype(small), kind="stable")]
+    return np.argsort(codes.astype(small), kind="stable")
