@@ -1,0 +1,98 @@
+"""`spark-prof doctor --model` through the command line: what is asked, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_prof.cli.main import main
+from spark_prof.cli.model_ceilings import model_ceilings, question_of
+from spark_prof.hardware import gpu_called
+from spark_prof.traces.measured import Measured, Measurement
+from tests.checkpoints import MODELS, write_model
+
+MODEL = str(MODELS / "gpt-oss-20b")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["spark-prof", "doctor", "--model", *words])
+        code = main()
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_what_is_asked_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--batch", "4", "--context", "1024", "--drafts", "2", "--tokens-per-step", "2.5")
+    code, out, _ = run(capsys, MODEL, *asked, "--tensor-parallel", "2", "--format", "json")
+    assert code == 0
+    question = json.loads(out)["ceilings"]["question"]
+    assert question == {
+        "batch": 4,
+        "context": 1024,
+        "scheduled": 3,
+        "accepted": 2.5,
+        "ranks": 2,
+        "kv_bytes": 2.0,
+    }
+
+
+def test_a_gpu_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, MODEL, "--gpu", "L40S", "--format", "json")
+    gpus = json.loads(out)["ceilings"]["choices"][0]["gpus"]
+    assert [gpu["gpu"] for gpu in gpus][:2] == ["L40S", "GB10 (DGX Spark)"]
+    assert len(gpus) == len({gpu["gpu"] for gpu in gpus})
+
+
+WRONG = {
+    ("--batch", "0"): "--batch 0 cannot be",
+    ("--context", "-1"): "--context -1 cannot be",
+    ("--tensor-parallel", "99999999999"): "--tensor-parallel 99999999999 cannot be",
+    ("--tokens-per-step", "2"): "a step yields 1 to 1 tokens",
+    ("--drafts", "1", "--tokens-per-step", "nan"): "a step yields 1 to 2 tokens",
+    ("--gpu", "toaster"): "known are gb10",
+}
+
+
+@pytest.mark.parametrize(("options", "line"), WRONG.items(), ids=str)
+def test_what_cannot_be_is_said_in_one_line(
+    options: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, MODEL, *options)
+    assert (code, out) == (2, "")
+    assert line in err
+    assert err.count("\n") == 1
+
+
+def test_a_folder_that_holds_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in (tmp_path, tmp_path / "nothing", Path(__file__)):
+        code, out, err = run(capsys, str(folder))
+        assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("kind", ["text", "md", "html", "json"])
+def test_a_damaged_model_is_reported_as_far_as_it_goes(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path, {"architectures": ["X\x1b[31m\n"], "vocab_size": -3}, {})
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 300)
+    code, out, _ = run(capsys, str(tmp_path), "--format", kind)
+    assert code == 0
+    assert "\x1b" not in out
+    assert "no safetensors file" in " ".join(out.split())
+
+
+def test_a_measured_machine_reads_at_its_own_bandwidth() -> None:
+    taken = Measurement("read", 200e9, "B/s", 199e9, 201e9, 5, "a sum")
+    measured = Measured("NVIDIA GB10", "2026-11-21T10:00:00Z", (taken,), compute_capability="12.1")
+    question = question_of(batch=1, context=0, drafts=0, accepted=None, ranks=1)
+    found = model_ceilings(Path(MODEL), question, gpu_called("h100"), measured)
+    here, *others = found.choices[0].gpus
+    assert here.gpu == "GB10 (DGX Spark)"
+    assert here.read is not None
+    assert (here.read.bandwidth, "measured on this machine" in here.read.basis) == (200e9, True)
+    assert others[0].gpu == "H100 SXM"
+    assert here.gpu not in {gpu.gpu for gpu in others}

@@ -1,0 +1,184 @@
+"""The bytes and ceilings in the case studies and on the page about ceilings are the command's."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from spark_prof.analyzers.ceilings import Ceilings, Question, ceilings_of
+from spark_prof.analyzers.ceilings.formats import BYTES
+from spark_prof.analyzers.ceilings.model import Choice
+from spark_prof.analyzers.ceilings.step import expected_experts
+from spark_prof.cli.main import app
+from spark_prof.hardware import gpu_called
+from spark_prof.traces.checkpoint import read_checkpoint
+from tests.analyzers.ceilings.test_derived import FAMILIES
+from tests.analyzers.ceilings.test_published import CHECKPOINTS, GIGABYTES
+from tests.checkpoints import MODELS
+from tests.docs.pages import ROOT, tables
+
+PAGE = ROOT / "docs" / "case-studies.md"
+CEILINGS = ROOT / "docs" / "ceilings.md"
+TEXT = " ".join(PAGE.read_text(encoding="utf-8").split())
+READ = 231e9
+
+
+@cache
+def ceilings(name: str, question: Question = Question()) -> Ceilings:  # noqa: B008 - frozen
+    gb10 = gpu_called("gb10")
+    assert gb10 is not None
+    return ceilings_of(read_checkpoint(MODELS / name), question, [gb10])
+
+
+def choice(name: str, which: str = "as-shipped", question: Question = Question()) -> Choice:  # noqa: B008
+    return next(c for c in ceilings(name, question).choices if c.id == which)
+
+
+def gigabytes(number: float) -> str:
+    return f"{number / 1e9:.3f} GB"
+
+
+def rate(found: Choice, *, sheet: bool = False) -> str:
+    gpu = found.gpus[0]
+    assert gpu.read is not None
+    return f"{(gpu.data_sheet if sheet else gpu.read).tokens_per_s:.1f} tokens/s"
+
+
+def part(reported_ms: float, read: float) -> list[str]:
+    """The cells of a row of the profile: reads, GB/s, floor, above it."""
+    floor = round(read / READ * 1e3, 1)
+    return [
+        f"{reported_ms} ms",
+        gigabytes(read),
+        f"{read / reported_ms / 1e6:.0f} GB/s",
+        f"{floor} ms",
+        f"{reported_ms - floor:.1f} ms",
+    ]
+
+
+def test_the_profile_of_gpt_oss_120b() -> None:
+    step = choice("gpt-oss-120b", "attention-head-mxfp4").step
+    read = {row.component: row.read for row in step.rows}
+    rows = {row[0]: row[1:] for row in tables(PAGE, "Where the time of gpt-oss-120b goes")[0]}
+    assert rows["MoE GEMMs"] == part(12.5, read["experts"])
+    assert rows["QKV and O GEMMs"] == part(4.0, read["qkv"] + read["o_proj"])
+    assert rows["lm_head"] == part(1.2, read["lm_head"])
+    assert rows["routing and other"] == part(1.9, read["router"])
+    assert rows["all"] == part(20.4, step.read)
+    reported = [float(row[0].removesuffix(" ms")) for name, row in rows.items() if name != "all"]
+    assert round(sum(reported), 1) == 20.4
+
+
+def test_the_dense_weights_of_gpt_oss_120b() -> None:
+    rows = tables(PAGE, "Where the time of gpt-oss-120b goes")[1]
+    chosen = [
+        choice("gpt-oss-120b", which)
+        for which in ("as-shipped", "attention-head-fp8", "attention-head-mxfp4")
+    ]
+    assert [row[1:3] for row in rows] == [[gigabytes(c.step.read), rate(c)] for c in chosen]
+    read = [c.gpus[0].read for c in chosen]
+    assert read[1] is not None
+    assert read[2] is not None
+    assert f"SGLang 52.4 ({52.4 / read[1].tokens_per_s:.0%})".replace("%", " %") in rows[1][3]
+    assert f"60.0 ({60.0 / read[2].tokens_per_s:.0%})".replace("%", " %") in rows[2][3]
+    assert f"would take {57.85 * chosen[0].step.read / 1e9:.0f} GB/s" in TEXT
+
+
+def test_nvfp4_against_awq() -> None:
+    rows = tables(PAGE, "NVFP4 against AWQ")[0]
+    read = []
+    for row, form in zip(rows, ("nvfp4", "awq"), strict=True):
+        name = f"qwen3-vl-235b-a22b-{form}"
+        both = choice(name, question=Question(ranks=2))
+        assert both.gpus[0].read is not None
+        read.append(choice(name).step.read)
+        of_it = f"{float(row[3]) / both.gpus[0].read.tokens_per_s:.0%}".replace("%", " %")
+        assert row[1:] == [gigabytes(read[-1]), rate(both), row[3], of_it]
+    assert f"NVFP4 reads {read[0] / read[1] - 1:.0%} more".replace("%", " %") in TEXT
+    assert f"that is {24.93 / 18.91 - 1:.0%} more".replace("%", " %") in TEXT
+
+
+def test_fp8_against_nvfp4() -> None:
+    rows = tables(PAGE, "FP8 against NVFP4")[0]
+    chosen = (
+        choice("qwen3-next-80b-a3b-fp8"),
+        choice("qwen3-next-80b-a3b-nvfp4-experts"),
+        choice("qwen3-next-80b-a3b-nvfp4"),
+        choice("qwen3-next-80b-a3b", "but-head-nvfp4"),
+    )
+    for row, found in zip(rows, chosen, strict=True):
+        assert row[1:3] == [gigabytes(found.step.read), rate(found)]
+        if row[3]:
+            of_it = float(row[3]) / float(row[2].split()[0])
+            assert row[4] == f"{of_it:.0%}".replace("%", " %")
+    more = chosen[1].step.read / chosen[0].step.read - 1
+    assert f"reads {more:.0%} more".replace("%", " %") in TEXT
+    read = {row.component: row.read for row in chosen[1].step.rows}
+    assert gigabytes(read["experts"]) in TEXT
+    assert f"left in BF16 are {gigabytes(read['ssm'] + read['qkv'] + read['o_proj'])}" in TEXT
+
+
+def test_multi_token_prediction() -> None:
+    rows = tables(PAGE, "Multi-token prediction, and a ceiling of 46 tokens/s")[0]
+    questions = (Question(), Question(scheduled=3, accepted=2.4), Question(scheduled=3, accepted=3))
+    chosen = [choice("qwen3-next-80b-a3b-nvfp4-experts", question=q) for q in questions]
+    for row, found in zip(rows, chosen, strict=True):
+        hit = found.step.experts_hit
+        assert row[1:] == [
+            f"{hit:.1f}",
+            gigabytes(found.step.read),
+            rate(found),
+            rate(found, sheet=True),
+        ]
+    ratio = chosen[1].step.read / chosen[0].step.read
+    assert f"{ratio:.2f} times as much" in TEXT
+    assert f"from {ratio:.2f} tokens a step on" in TEXT
+    assert f"raise the ceiling by {2.4 / ratio - 1:.0%}".replace("%", " %") in TEXT
+    read = [c.gpus[0].read for c in chosen]
+    assert read[0] is not None
+    assert read[1] is not None
+    shares = f"67 tokens/s are {67 / read[1].tokens_per_s:.0%} of the ceiling, 42 are "
+    shares += f"{42 / read[0].tokens_per_s:.0%} of theirs"
+    assert shares.replace("%", " %") in TEXT
+    assert f"would be {273 / 46:.2f} GB a token" in TEXT
+
+
+def test_the_example_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        app(["doctor", "--model", str(MODELS / "gpt-oss-120b")])
+    printed = capsys.readouterr().out
+    block = CEILINGS.read_text(encoding="utf-8").partition("```console\n")[2].partition("```")[0]
+    for line in block.splitlines()[1:]:
+        assert line in printed
+
+
+def test_what_the_page_about_ceilings_says_is_checked() -> None:
+    text = CEILINGS.read_text(encoding="utf-8")
+    assert f"- {len(GIGABYTES)} figures in GB a token of {len(CHECKPOINTS)} published" in text
+    assert f"- {len(FAMILIES)} families whose derived shapes" in text
+
+
+def test_the_figures_of_the_page_about_ceilings() -> None:
+    text = " ".join(CEILINGS.read_text(encoding="utf-8").split())
+    hit = [expected_experts(128, 4, tokens) for tokens in (1, 4, 8, 16)]
+    first, second, third, fourth = (f"{value:.1f}".removesuffix(".0") for value in hit)
+    assert f"{first}, {second}, {third} and {fourth} of 128 experts" in text
+    shipped, narrow = (choice("gpt-oss-120b", w) for w in ("as-shipped", "attention-head-mxfp4"))
+    before, after = rate(shipped).split()[0], rate(narrow)
+    assert f"from {before} to {after}" in text
+    dense = sum(
+        row.read for row in shipped.step.rows if row.component in ("lm_head", "qkv", "o_proj")
+    )
+    assert (
+        f"{dense / shipped.step.read:.0%} of what a token reads is not".replace("%", " %") in text
+    )
+    written = {row[0]: float(row[1]) for row in tables(CEILINGS, "Formats")[0]}
+    assert written == {
+        "BF16, FP16": BYTES["bf16"],
+        "FP8, INT8": BYTES["int8"],
+        "MXFP8": BYTES["mxfp8"],
+        "NVFP4": BYTES["nvfp4"],
+        "MXFP4": BYTES["mxfp4"],
+        "4-bit integers in groups of 128, with zero points": BYTES["int4"],
+    }
