@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +16,8 @@ ONLY = "the component's only product"
 BY_TIME = "split by time among the component's products"
 LONGEST = "the component's longest kernel"
 SMALL = "split by time among the component's small kernels"
+
+_MOST_SHARERS = 64
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,10 @@ def _products(
 
 
 def _by_time(launches: Sequence[Launch], work: Work, basis: str) -> list[Charge]:
-    total = sum(launch.ns for launch in launches)
-    return [
-        Charge(launch.name, work, launch.ns / total if total else 1 / len(launches), basis)
-        for launch in launches
-    ]
+    times: Counter[str] = Counter()
+    for launch in launches:
+        # A kernel of no length still ran.
+        times[launch.name] += max(launch.ns, 1)
+    longest = times.most_common(_MOST_SHARERS)
+    total = sum(ns for _, ns in longest)
+    return [Charge(name, work, ns / total, basis) for name, ns in longest]

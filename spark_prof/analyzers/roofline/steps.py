@@ -16,6 +16,7 @@ from spark_prof.analyzers.roofline.needs import Load
 __all__ = ["Group", "groups_of", "launches_of"]
 
 _MOST_GROUPS = 8
+_MOST_LAUNCHES = 100_000
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
 def launches_of(kernels: pd.DataFrame, steps: list[int]) -> dict[int, list[Launch]]:
     """The kernels of those steps in order of start, copies left out.
 
+    None of a step with more kernels than any decoder launches: it is no step of one.
+
     Args:
         kernels: name, kind, component, layer, step, part, start_ns and end_ns, by start.
         steps: numbers of steps.
@@ -70,8 +73,10 @@ def launches_of(kernels: pd.DataFrame, steps: list[int]) -> dict[int, list[Launc
     columns = ["step", "name", "component", "layer", "start_ns", "end_ns", "kind", "part"]
     rows = pd.DataFrame({name: kernels[name].array.take(chosen) for name in columns})
     rows = rows[~rows["kind"].isin(COPIES).to_numpy() & (rows["part"] == 0).to_numpy()]
-    took = (rows["end_ns"] - rows["start_ns"]).to_numpy()
     found: dict[int, list[Launch]] = {step: [] for step in steps}
+    counts = rows["step"].value_counts()
+    rows = rows[~rows["step"].isin(counts.index[counts > _MOST_LAUNCHES]).to_numpy()]
+    took = (rows["end_ns"] - rows["start_ns"]).to_numpy()
     for step, name, component, layer, ns in zip(
         rows["step"], rows["name"], rows["component"], rows["layer"], took, strict=True
     ):
@@ -85,7 +90,7 @@ def _group(
     requests: npt.NDArray[np.float64],
     steps: int,
 ) -> Group:
-    context = own["context_tokens"].to_numpy(np.float64) / requests
+    context = np.maximum(own["context_tokens"].to_numpy(np.float64), 0) / requests
     # Of a prompt only the last token's logits are wanted.
     sampled = (own["decode_tokens"] + own["prefill_requests"]).to_numpy(np.float64)
     load = Load(

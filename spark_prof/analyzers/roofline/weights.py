@@ -27,6 +27,10 @@ PRODUCTS = frozenset(
 )
 """Components whose weights are multiplied with; those of others are added or scaled by."""
 
+_MOST_MODULES = 50_000
+_LARGEST = 1 << 48
+"""Elements that no tensor of a real model has."""
+
 _LOOKED_UP = "embedding"
 """Of this table a step reads a row a token."""
 
@@ -87,12 +91,12 @@ def weights_of(layers: pd.DataFrame, shape: Shape) -> list[Weights]:
         shape: of the model: a tied lm_head is the embedding's tensor and has no row.
     """
     columns = ["path", "layer", "component", "quant_method", "kernel", "weight_dtype", "bytes"]
-    rows = layers[[*columns, "parameters"]].itertuples(index=False, name=None)
+    rows = layers[[*columns, "parameters"]].head(_MOST_MODULES).itertuples(index=False, name=None)
     found: list[Weights] = []
     embedding: tuple[int, str, str] | None = None
     has_head = False
     for path, layer, component, method, kernel, dtype, size, parameters in rows:
-        if not size or not component or place_of(path, 0).role != "decoder":
+        if size <= 0 or not component or place_of(path, 0).role != "decoder":
             continue
         if component == _LOOKED_UP:
             embedding = embedding or (size, dtype, parameters)
@@ -206,7 +210,7 @@ def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
         count = prod(int(side) for side in shape.split("x")) if shape else 1
     except ValueError:
         return None
-    if not name or count < 0:
+    if not name or not 0 <= count < _LARGEST:
         return None
     taken = count * _ELEMENT_BYTES.get(dtype, 1)
     if "x" not in shape or _NO_FACTOR.search(name):

@@ -100,3 +100,10 @@ def test_shares_of_each_piece_of_work_add_up_to_one_or_none(seed: int) -> None:
     for work in works:
         done = (work.component, work.layer) in there or (work.component, -1) in there
         assert sums.get(id(work), 0.0) == pytest.approx(1.0 if done else 0.0)
+
+
+def test_many_kernels_of_one_name_share_once() -> None:
+    works = [product("qkv", layer, str(layer)) for layer in range(40)]
+    ran = [Launch(GEMM, "qkv", -1, 3) for _ in range(20_000)]
+    found = charges_of(ran, works)
+    assert [(charge.share, charge.basis) for charge in found] == [(1.0, BY_TIME)] * 40

@@ -151,3 +151,15 @@ def test_a_configuration_alone_gives_the_same_bytes() -> None:
     qkv = [weights.bytes for weights in halves if weights.component == "qkv"]
     assert sum(qkv) == sums["qkv"] // 2
     assert derived_weights({}, 1) == []
+
+
+@pytest.mark.parametrize("shape", ["9" * 5000, "x".join(["99999999"] * 50), "1e9", "0x0", "²x3"])
+def test_no_shape_breaks_the_sums(shape: str) -> None:
+    row = {"path": "model.layers.0.self_attn.o_proj", "component": "o_proj", "bytes": 100,
+           "parameters": f"weight:bfloat16:{shape}"}  # fmt: skip
+    assert one(weights_of(layers(row), PLAIN)).elements < 1 << 50
+
+
+def test_sizes_that_no_module_has_are_left_out() -> None:
+    rows = [{"path": "lm_head", "component": "lm_head", "bytes": size} for size in (-5, 0)]
+    assert weights_of(layers(*rows), PLAIN) == []
