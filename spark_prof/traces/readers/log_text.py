@@ -20,6 +20,10 @@ __all__ = ["LogText"]
 _LONGEST_LINE = 1 << 16
 _SAMPLE = 4096
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
+_MOST_CONTROLS = 0.05
+"""Share of control characters from which on a file is no text; a log may hold some by accident."""
+
 _ESCAPES = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-9;?]*[A-Za-z]")
 """Colours as a terminal gets them, and as JSON, `cat -v` and shells write them."""
 
@@ -72,7 +76,7 @@ class LogText:
     def _utf8(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         first = next(blocks, b"")
         self.encoding = _encoding(first[:_SAMPLE])
-        if self.encoding == "utf-8" and b"\0" in first[:_SAMPLE]:
+        if self.encoding == "utf-8" and _is_binary(first[:_SAMPLE]):
             raise CommandError(f"{self.path} is no text; give what the engine printed")
         if self.encoding == "utf-8":
             yield first.removeprefix(codecs.BOM_UTF8)
@@ -114,6 +118,11 @@ class LogText:
             self.foreign += 1
             text = line.decode("latin-1")
         yield number, _ESCAPES.sub("", text)
+
+
+def _is_binary(sample: bytes) -> bool:
+    controls = len(sample) - len(sample.translate(None, _CONTROLS))
+    return controls > _MOST_CONTROLS * len(sample)
 
 
 def _encoding(sample: bytes) -> str:

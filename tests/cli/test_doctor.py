@@ -1,0 +1,197 @@
+"""`spark-prof doctor`: sources, logs, models, this machine; formats, exit codes, bad input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_prof.cli import main as cli
+
+DATA = Path(__file__).parents[1] / "data"
+BUNDLE = DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"
+EAGER = DATA / "h100-gpt-oss-20b-mxfp4-eager"
+MODEL = DATA / "models" / "gpt-oss-20b"
+KINETO = DATA / "kineto" / "gpt-oss-eager.json.gz"
+
+LOG = """\
+vllm-1  | (EngineCore pid=310) INFO 06-01 21:36:00 [core.py:109] Initializing a V1 LLM engine \
+(v0.26.0) with config: model='m', enforce_eager=False, enable_prefix_caching=False
+vllm-1  | (EngineCore pid=310) INFO 06-01 21:36:09 [nvfp4.py:231] Using 'MARLIN' NvFp4 MoE backend \
+out of potential backends: ['FLASHINFER_CUTLASS', 'MARLIN'].
+vllm-1  | (EngineCore pid=310) INFO 06-01 21:36:09 [__init__.py:892] Using MarlinNvFp4LinearKernel \
+for NVFP4 GEMM
+vllm-1  | (EngineCore pid=310) WARNING 06-01 21:40:20 [marlin_utils_fp4.py:300] Your GPU does not \
+have native support for FP4 computation but FP4 quantization is being used.
+"""
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def runner(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["spark-prof", "doctor", *map(str, words)])
+        code = cli.main()
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return runner
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "serve.log"
+    path.write_text(LOG)
+    return path
+
+
+def ids(out: str) -> set[str]:
+    return {finding["id"] for finding in json.loads(out)["findings"]}
+
+
+def test_a_recording(run: Run) -> None:
+    code, out, err = run(BUNDLE, "--format", "json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["audit"]["engine"]["vllm"] == "0.26.0"
+    assert {row["layer"] for row in found["audit"]["rows"]} >= {"qkv", "o_proj", "experts"}
+    assert found["machine"] is found["ceilings"] is found["measured"] is None
+
+
+def test_a_recording_and_the_log_of_the_same_run_agree(run: Run, log: Path) -> None:
+    code, out, _ = run(BUNDLE, "--log", log, "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["audit"]["conflicts"] == []
+    for row in found["audit"]["rows"]:
+        if row["executed"] == "W4A16 nvfp4":
+            assert {w["who"] for w in row["witnesses"]} == {"engine", "log", "trace"}
+    # The GPU is an H100, which has no FP4: the warning is right.
+    assert "misleading-fp4-warning" not in ids(out)
+
+
+def test_a_log_of_another_run_is_told(run: Run, log: Path) -> None:
+    log.write_text(LOG.replace("0.26.0", "0.24.0").replace("MarlinNvFp4", "CutlassNvFp4"))
+    _, out, _ = run(BUNDLE, "--log", log, "--format", "json")
+    conflicts = json.loads(out)["audit"]["conflicts"]
+    assert any("version of vLLM" in line for line in conflicts)
+    assert any(line.startswith("qkv:") for line in conflicts)
+    assert "witness-conflict" in ids(out)
+
+
+def test_a_log_alone_and_for_a_gpu(run: Run, log: Path) -> None:
+    assert "misleading-fp4-warning" not in ids(run("--log", log, "--format", "json")[1])
+    out = run("--log", log, "--gpu", "gb10", "--format", "json")[1]
+    assert {"misleading-fp4-warning", "weight-only-fp4"} <= ids(out)
+    assert ids(run("--log", log, "--gpu", "h100", "--format", "json")[1]) == set()
+
+
+def test_eager_is_found_with_its_milliseconds(run: Run) -> None:
+    found = json.loads(run(EAGER, "--format", "json")[1])["findings"]
+    (eager,) = (finding for finding in found if finding["id"] == "eager-mode")
+    assert eager["ms_per_token"] > 0
+
+
+def test_an_imported_trace_tells_nothing_of_its_engine(run: Run) -> None:
+    code, out, err = run(KINETO, "--format", "json")
+    assert (code, err) == (0, "")
+    assert "weight-only-fp4" not in ids(out)
+
+
+def test_a_model(run: Run) -> None:
+    code, out, _ = run("--model", MODEL, "--gpu", "gb10")
+    assert code == 0
+    assert "What a decode step reads" in out
+    assert "Nothing to change" not in out
+    assert json.loads(run("--model", MODEL, "--format", "json")[1])["ceilings"]["choices"]
+
+
+def test_this_machine(run: Run) -> None:
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert "What is installed here" in out
+    assert json.loads(run("--format", "json")[1])["machine"]["packages"]
+
+
+def test_everything_at_once(run: Run, log: Path, tmp_path: Path) -> None:
+    code, _, err = run(BUNDLE, "--log", log, "--model", MODEL, "-o", tmp_path / "all.json")
+    found = json.loads((tmp_path / "all.json").read_text())
+    assert code == 0
+    assert "wrote" in err
+    assert found["audit"]
+    assert found["ceilings"]
+
+
+@pytest.mark.parametrize("ending", ["txt", "md", "html", "json"])
+def test_formats_by_ending(run: Run, log: Path, tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"d.{ending}"
+    assert run("--log", log, "--gpu", "gb10", "-o", out)[0] == 0
+    text = out.read_text()
+    assert "weight-only-fp4" in text
+    assert ("<table" in text) == (ending == "html")
+
+
+def test_findings_fail_only_if_asked(run: Run, log: Path) -> None:
+    assert run("--log", log, "--gpu", "gb10")[0] == 0
+    assert run("--log", log, "--gpu", "gb10", "--fail-on-findings")[0] == 1
+    assert run("--log", log, "--gpu", "h100", "--fail-on-findings")[0] == 0
+
+
+def test_a_log_that_says_nothing_is_no_clean_bill(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text("hello\n")
+    code, out, _ = run("--log", path)
+    assert code == 0
+    assert "Nothing is known about kernels and settings" in out
+    assert "none of its 1 lines is known" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nosuch"], "nosuch"),
+        (["--log", "nosuch"], "nosuch"),
+        (["--log", "."], "cannot be read"),
+        (["--log", "empty"], "is empty"),
+        (["--log", "binary"], "is no text"),
+        (["--model", "nosuch"], "nosuch"),
+        (["--log", "binary", "--gpu", "rtx9999"], "known are"),
+        ([str(BUNDLE), "--rank", "7"], "has no rank 7"),
+        (["-o", "nosuch/x.txt"], "does not exist"),
+        (["-o", "x.pdf"], "x.pdf"),
+        (["--format", "yaml"], "yaml"),
+    ],
+)
+def test_bad_input_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").touch()
+    (tmp_path / "binary").write_bytes(bytes(range(256)) * 8)
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("spark-prof: ")
+    assert err.count("\n") == 1
+    assert says in err
+
+
+def test_hostile_lines_stay_lines(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text(
+        "Using \x1b[2J<script>alert(1)</script>LinearKernel for NVFP4 GEMM\n"
+        "Unknown vLLM environment variable detected: VLLM_\u202eX\x07\n"
+        "Using 'MARLIN' NvFp4 MoE backend <b>out</b>\x00\x1b]0;x\x07\n"
+    )
+    for kind in ("text", "md", "html"):
+        code, out, _ = run("--log", path, "--gpu", "gb10", "--format", kind)
+        assert code == 0
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+        assert "<script>alert" not in out
+    # HTML is escaped: what the line says of itself is shown, not obeyed.
+    assert "<b>out</b>" not in run("--log", path, "--gpu", "gb10", "--format", "html")[1]
