@@ -26,6 +26,7 @@ from spark_prof.analyzers.token_ledger.model import Ledger
 __all__ = [
     "Books",
     "ClockRow",
+    "Clocks",
     "CollectiveRow",
     "Collectives",
     "ComponentRow",
@@ -58,6 +59,21 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Clocks:
+    """The GPU's clock when the last recorded step had ended, as its driver told it.
+
+    Attributes:
+        sm_mhz: of the multiprocessors.
+        highest_mhz: what they may reach; None where the driver does not tell.
+        throttled: what held the clocks down; empty where nothing did or nothing tells.
+    """
+
+    sm_mhz: int
+    highest_mhz: int | None
+    throttled: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Gpu:
     """The GPU that was recorded; the processor's name and None for a CPU engine."""
 
@@ -66,6 +82,8 @@ class Gpu:
     """What its vendor calls its architecture, such as 9.0 or gfx942."""
     vendor: str | None = None
     """NVIDIA or AMD; None where nothing tells."""
+    clocks: Clocks | None = None
+    """None where the recording did not look at them."""
 
 
 @dataclass(frozen=True)

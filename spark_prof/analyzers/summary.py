@@ -20,12 +20,12 @@ from spark_prof.analyzers.copies import copies_of
 from spark_prof.analyzers.counters.summary import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.findings.ranking import findings_of
+from spark_prof.analyzers.gpu import gpu_of
 from spark_prof.analyzers.ledger import books, spread, step_books
 from spark_prof.analyzers.markers import markers_of
 from spark_prof.analyzers.model import (
     Collectives,
     Coverage,
-    Gpu,
     KernelRow,
     ModuleRow,
     RankRow,
@@ -100,7 +100,7 @@ def summarize(
     )
     report = Report(
         run=_run(bundle, rank, placed, steps),
-        gpu=_gpu(bundle.facts(rank)),
+        gpu=gpu_of(bundle.facts(rank)),
         steps=summary,
         books=all_books,
         wall_us=_wall_us(steps) if timed else None,
@@ -251,13 +251,6 @@ def _execution(facts: Mapping[str, Any]) -> str:
     if facts.get("async_scheduling"):
         parts.append("asynchronous scheduling")
     return ", ".join(filter(None, parts))
-
-
-def _gpu(facts: Mapping[str, Any]) -> Gpu:
-    gpu = _object(facts, "gpu")
-    name, capability = str(gpu.get("name") or "unknown"), gpu.get("compute_capability")
-    vendor = gpu.get("vendor") or ("NVIDIA" if name.startswith("NVIDIA") else None)
-    return Gpu(name, str(capability) if capability else None, str(vendor) if vendor else None)
 
 
 def _object(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:

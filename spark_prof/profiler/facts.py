@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from spark_prof.profiler.measuring.state import device_state
 from spark_prof.profiler.redact import is_secret
 
-__all__ = ["device_facts", "engine_facts", "visible_environment"]
+__all__ = ["device_facts", "device_now", "engine_facts", "visible_environment"]
 
 _PREFIXES = (
     "VLLM_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "OMP_", "MKL_",
@@ -111,6 +113,19 @@ def device_facts() -> dict[str, Any]:
     except Exception as error:  # absent package, driver without NVML, GB10's missing counters
         gpu["clocks_missing"] = str(error)
     return gpu
+
+
+def device_now() -> dict[str, Any] | None:
+    """Clocks, temperature and power of this worker's GPU, and what holds the clocks down.
+
+    None where there is no GPU, or its driver tells no clock.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    state = device_state(f"GPU-{torch.cuda.get_device_properties(None).uuid}")
+    return None if state.sm_mhz is None else asdict(state)
 
 
 def _processor() -> str:

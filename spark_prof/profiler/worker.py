@@ -15,7 +15,7 @@ import numpy as np
 from spark_prof.profiler.backends.base import Backend
 from spark_prof.profiler.backends.choose import choose_backend
 from spark_prof.profiler.batch import Batch, read_batch
-from spark_prof.profiler.facts import engine_facts
+from spark_prof.profiler.facts import device_now, engine_facts
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch, marked_modules
 from spark_prof.profiler.introspect import describe_layers
@@ -78,6 +78,8 @@ class WorkerRecording:
         self._number = self._piece = 0
         self._latest = time.monotonic()
         self._undo: list[Callable[[], None]] = []
+        self._facts: dict[str, Any] = {}
+        self._describe: Callable[[], None] = lambda: None
 
     @property
     def window(self) -> Window:
@@ -265,9 +267,17 @@ class WorkerRecording:
             self._window.count()
         if self._stop:
             self._window.closed = True
+        if self._window.closed:
+            # Now the GPU has just worked: when the next request comes it may have rested.
+            self._fence.call("device", self._look_at_device)
         # Flushing takes long enough to be felt by a request: if it can, it waits for a pause.
         if self._window.closed and not self.flush_when_idle:
             self.finish()
+
+    def _look_at_device(self) -> None:
+        if state := device_now():
+            self._facts["device_after_steps"] = state
+            self._describe()
 
     def _prepare(self) -> None:
         """Reads the model and marks it, in the thread of the steps, before the first of them."""
@@ -278,9 +288,11 @@ class WorkerRecording:
         facts = self._fence.call("facts", engine_facts, self._worker) or {}
         chosen = self._fence.call("backend", choose_backend, self._settings, self._process)
         facts["backend"], self._backend = chosen or ("none", None)
+        self._describe = lambda: self._process.write_facts(facts, marked, layers or [])
+        self._facts = facts
         if self._settings.counters:
             self._counters = self._fence.call("counters", _sampler, self._process)
-        self._process.write_facts(facts, marked, layers or [])
+        self._describe()
         first = len(PHASE_MODULES)
         self._fence.call("mark", self._marker.mark, [m.target for m in marked[first:]], first)
         if self._graphs is not None:

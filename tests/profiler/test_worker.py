@@ -49,6 +49,34 @@ def record(tmp_path: Path) -> Record:
 
 
 @pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A driver that tells of one GPU, held down by its power cap; the UUIDs that it was asked."""
+    torch = pytest.importorskip("torch")
+    asked: list[str] = []
+
+    def handle(uuid: str) -> str:
+        asked.append(uuid)
+        return uuid
+
+    driver = SimpleNamespace(
+        nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=handle, NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2, NVML_TEMPERATURE_GPU=0,
+        nvmlDeviceGetClockInfo=lambda _, clock: 1380 * clock,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x4 | 0x1,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1234"))
+
+    def facts(_: object) -> dict[str, object]:
+        # From here on there is a GPU: the facts before it are those of this machine.
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        return {"vllm": "0.32.0"}
+
+    monkeypatch.setattr(worker_module, "engine_facts", facts)
+    return asked
+
+
+@pytest.fixture
 def pieces(tmp_path: Path) -> Path:
     return pieces_folder(tmp_path / "b")
 
@@ -93,6 +121,42 @@ def test_the_model_is_described_and_its_calls_are_logged(record: Record, pieces:
     assert codes.count(qkv) == codes.count(-qkv) == 1
     assert codes[0] == 1
     assert codes[-1] == 0
+
+
+def test_the_device_is_looked_at_once_when_the_last_step_has_ended(
+    record: Record, pieces: Path, nvml: list[str]
+) -> None:
+    worker = Worker()
+    recording = record(worker, steps=2)
+    run(worker, decode(5))
+    assert nvml == []
+    for output in BATCHES[2:5]:
+        run(worker, output)
+    recording.finish()
+    assert nvml == ["GPU-1234"]
+    facts = json.loads((pieces / "rank0.facts.json").read_text())
+    assert facts["device_after_steps"]["sm_mhz"] == 1380
+    assert facts["device_after_steps"]["throttled"] == ["power cap"]
+    assert (facts["vllm"], bool(facts["modules"])) == ("0.32.0", True)
+
+
+def test_a_driver_that_fails_costs_only_its_clocks(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    recording = record(worker, steps=2, faults=("device",))
+    for output in BATCHES:
+        run(worker, output)
+    assert recording.window.closed
+    assert steps(pieces) == [[0, 1]]
+    assert len(log(pieces)) == 1
+    assert "device_after_steps" not in (pieces / "rank0.facts.json").read_text()
+
+
+def test_a_machine_without_a_gpu_has_no_clocks(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    record(worker, steps=1)
+    run(worker, decode(5))
+    facts = json.loads((pieces / "rank0.facts.json").read_text())
+    assert "device_after_steps" not in facts
 
 
 def test_the_window_closes_and_takes_everything_away(record: Record, pieces: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_prof.analyzers.findings.clocks import CLOCKS
 from spark_prof.analyzers.findings.conversions import CONVERSIONS
 from spark_prof.analyzers.findings.evidence import EVIDENCE
 from spark_prof.analyzers.findings.fallbacks import FALLBACKS
@@ -22,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     *ROOFLINE,
     *SHAPES,
     *RANKS,
+    *CLOCKS,
     *CONVERSIONS,
     *LM_HEAD,
     *EVIDENCE,
