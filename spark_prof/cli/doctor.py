@@ -83,7 +83,8 @@ def doctor(
 
     named = _gpu(gpu)
     read = _log(log)
-    audit, findings = None, ()
+    audit: Audit | None = None
+    findings: tuple[Finding, ...] = ()
     if source is not None:
         audit, findings = _of_source(source, rank, read)
     elif read is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import (
+    about_audit,
     about_answers,
     about_clients,
     about_conversions,
@@ -58,6 +59,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_conversions.charged(report),
         about_conversions.others(report),
         about_kernels.modules(report),
+        about_audit.layers(report.audit),
         about_run.notes(report),
     )
     return Document(
