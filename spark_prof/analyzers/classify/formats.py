@@ -20,24 +20,32 @@ BITS = {
 }  # fmt: skip
 """Bits of a value in each format, without its scale."""
 
+_SUBBYTE = r"integer_subbyte(?:<(?:\(int\))?| )"
+_SPELLINGS = {
+    "fp8": r"(?<![uU])e[45]m[32]|Float8|fp8",
+    "fp6": r"e[23]m[32]",
+    "fp4": r"e2m1|fp4|ggml_type\)(?:39|40)\b",
+    "bf16": r"bf16|bfloat16|BFloat16|ScalarType\)15\b",
+    "tf32": r"tf32|tfloat32|s1688(?:gemm|fprop|dgrad|wgrad)_\d",
+    "fp16": r"fp16|(?<![A-Za-z0-9])f16|f16f16|__half\b|\bhalf\b|half_t\b|::Half\b|ScalarType\)5\b"
+    r"|(?<![a-z])h(?:884|1688|16816|161616)gemm",
+    "int4": _SUBBYTE + r"4\b|uint4b8|int4b?_t|(?<!\d)4bit|block_q4|ggml_type\)(?:2|3|12)\b",
+    "int8": _SUBBYTE + r"8\b|(?<!u)int8|uint8b128|i8i8|i8i32|s8s8|(?:un)?signed char|(?<!\d)8bit"
+    r"|block_q8|(?<![a-z])i(?:8816|16832)gemm",
+    "int2": r"(?<!\d)2bit|block_q2",
+    "int3": r"(?<!\d)3bit|block_q3",
+    "int5": r"block_q5",
+    "int6": r"block_q6",
+    "fp32": r"\bfloat\b",
+}
 _FORMAT = re.compile(
-    r"(?P<fp8>(?<![uU])e[45]m[32]|Float8|fp8)"
-    r"|(?P<fp6>e[23]m[32])"
-    r"|(?P<fp4>e2m1|fp4)"
-    r"|(?P<bf16>bf16|bfloat16|BFloat16)"
-    r"|(?P<tf32>tf32|tfloat32|s1688(?:gemm|fprop|dgrad|wgrad)_\d)"
-    r"|(?P<fp16>fp16|(?<![a-z])h(?:884|1688|16816|161616)gemm|(?<![A-Za-z0-9])f16|f16f16|__half\b|\bhalf\b|half_t\b|::Half\b)"
-    r"|(?P<int4>uint4b8|int4b?_t|integer_subbyte(?:<(?:\(int\))?| )4\b|(?<!\d)4bit|block_q4)"
-    r"|(?P<int8>(?<!u)int8|uint8b128|integer_subbyte(?:<(?:\(int\))?| )8\b|i8i8|i8i32|s8s8|(?:un)?signed char|(?<!\d)8bit|block_q8)"
-    r"|(?P<int2>(?<!\d)2bit|block_q2)|(?P<int3>(?<!\d)3bit|block_q3)"
-    r"|(?P<int5>block_q5)|(?P<int6>block_q6)"
-    r"|(?P<fp32>\bfloat\b)"
-    r"|\b(?P<id>\d{15,18})[lL]?\b"
+    "|".join(f"(?P<{word}>{spelling})" for word, spelling in _SPELLINGS.items())
+    + r"|\b(?P<id>\d{15,18})[lL]?\b"
 )
 # Hopper's wgmma, Blackwell's tcgen05 and mma.sync, as CUTLASS's MMA atoms are called.
 _INSTRUCTION = re.compile(
     r"MMA_\d+x\d+x\d+_(?:F32|F16|S32)(?P<operand>BF16|F16|TF32|E[45]M[23]|S8|U8)"
-    r"|SM[78]\d_\d+x\d+x\d+_(?:F32|F16|S32)(?P<older>BF16|F16|TF32|E[45]M[23]|S8|U8)"
+    r"|SM[7-9]\d_\d+x\d+x\d+_(?:F32|F16|S32)(?P<older>BF16|F16|TF32|E[45]M[23]|S8|U8)"
     r"|SM10\d_MMA_(?P<kind>MXF4|MXF8F6F4|F8F6F4|TF32|S8)"
     r"|SM12\d_16x8x(?P<depth>32|64)_TN"
 )

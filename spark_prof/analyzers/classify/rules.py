@@ -142,7 +142,7 @@ _CPU_OPERATORS = (
 )
 
 _COLLECTIVES = (
-    Rule("nccl", r"^nccl(?:Dev|Symk?Dev)?Kernel", _CUDA,
+    Rule("nccl", r"^nccl(?:Dev|Symk?Dev)?Kernel|^msccl(?:Kernel|pp)|^userbuffers_", _CUDA,
          "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
          component="collective"),
     Rule("nvshmem", r"^nvshmem|^barrier_on_stream_kernel|^barrier_all_kernel", _CUDA,
@@ -234,6 +234,13 @@ _ATTENTION = (
          "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, cutlass::bfloat16_t>"
          " >(Flash_fwd_mla_params)",
          component="attention", precision=IN_ARGUMENTS),
+    Rule("flash2-backward", r"(?:^|::)flash_bwd_dq_dk_dv\w*kernel", _TENSOR,
+         "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64, 128,"
+         " cutlass::bfloat16_t> >(flash::Flash_bwd_params)",
+         component="attention", precision=IN_ARGUMENTS),
+    Rule("flash2-backward-helpers", r"(?:^|::)flash_bwd_(?:dot|convert|clear)\w*kernel", _CUDA,
+         "void flash::flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits<64, 128> >(int)",
+         component="attention"),
     Rule("flash2", r"(?:^|::)flash_fwd_\w*kernel", _TENSOR,
          "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64,"
          " cutlass::bfloat16_t>, (bool)0>(flash::Flash_fwd_params)",
@@ -243,7 +250,9 @@ _ATTENTION = (
          "_object_at__tensor",
          component="attention"),
     Rule("flash4",
-         _CUTE + r"(?:FlashAttentionForward|Attn\w*ForwardSm\d|FusedMultiHeadAttention)", _TENSOR,
+         _CUTE + r"(?:FlashAttention(?:Forward|BackwardSm\d)|Attn\w*ForwardSm\d"
+         r"|FusedMultiHeadAttention)",
+         _TENSOR,
          "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100"
          "_object_at__tensor",
          component="attention"),
@@ -281,11 +290,11 @@ _ATTENTION = (
          component="attention"),
     Rule("flashinfer-prefill",
          r"(?:Batch|Single)Prefill\w*Kernel|BatchMLAPagedAttentionKernel|BatchPOD\w*Kernel"
-         r"|(?:^|::)PrefillWithKVCacheKernel",
+         r"|(?:^|::)PrefillWithKVCacheKernel|KVCacheKernelMLACute",
          _TENSOR, "void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<"
          "__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float> >(int)",
          component="attention", precision=IN_ARGUMENTS),
-    Rule("flashinfer-decode", r"(?:Batch|Single)DecodeWith\w*KVCacheKernel\w*$", _CUDA,
+    Rule("flashinfer-decode", r"(?:Batch|Single)DecodeWith\w*KVCacheKernel(?:MLA)?$", _CUDA,
          "void flashinfer::BatchDecodeWithPagedKVCacheKernel<1, 2, 8, 16, 8, 4>(int)",
          component="attention"),
     Rule("attention-merge",
@@ -305,8 +314,11 @@ _ATTENTION = (
     # This one multiplies and sums without a dot product.
     Rule("triton-decode-attention", r"^_fwd_kernel_stage1$", _CUDA, "_fwd_kernel_stage1",
          component="attention"),
-    Rule("paged-attention", r"(?:^|::)paged_attention_v[12]_(?:reduce_)?kernel", _CUDA,
-         "void vllm::paged_attention_v1_kernel<__nv_bfloat16, 128, 16, 128>(__nv_bfloat16*)",
+    Rule("flex-attention", r"^triton_tem_fused\w*_flex_(?:attention|decoding)", _TENSOR,
+         "triton_tem_fused_flex_attention_0", component="attention"),
+    Rule("paged-attention",
+         r"(?:^|::)paged_attention_v[12]_(?:reduce_)?kernel|masked_multihead_attention_kernel",
+         _CUDA, "void vllm::paged_attention_v1_kernel<__nv_bfloat16, 128, 16, 128>(__nv_bfloat16*)",
          component="attention"),
     Rule("llama-cpp-attention", r"^flash_attn_ext_f16$", _TENSOR,
          "void flash_attn_ext_f16<128, 128, 8, 1, 4, 8, false, false>(char const*)",
@@ -351,7 +363,7 @@ _ROUTER = (
          r"|computeExpertFirstTokenOffset|preprocessTopkId|(?:fused|block|global)BuildExpertMaps"
          r"|^_count_expert_num_tokens|ExpertPrefixSum|^compute_expert_(?:blockscale_)?offsets"
          r"|^compute_(?:problem_sizes|arg_sorts|batched_moe_data)|^_pack_topk_ids_weights"
-         r"|^_remap_topk_to_local|^_stage2_pow2$",
+         r"|^_remap_topk_to_local|^_stage2_pow2$|(?<!finalize)MoeRoutingKernel",
          _CUDA, "_combined_routing_compute_pow2", component="router"),
 )
 
@@ -392,7 +404,8 @@ _EXPERTS = (
     Rule("triton-moe-nvfp4-emulation", r"^fused_moe_nvfp4_emulation_kernel$", _TENSOR,
          "fused_moe_nvfp4_emulation_kernel", component="experts", weights="fp4", gemm=True),
     Rule("triton-moe",
-         r"^fused_moe_kernel|^batched_triton_kernel$|^_mxfp8_grouped_gemm_kernel$", _TENSOR,
+         r"^fused_moe_kernel|^batched_triton_kernel$|^_mxfp8_grouped_gemm_kernel$"
+         r"|^grouped_gemm_triton_kernel$", _TENSOR,
          "fused_moe_kernel", component="experts", gemm=True),
     Rule("trtllm-moe-fp4", r"^[Bb]mm_[A-Za-z0-9]+_(?:Mx)?E2m1(?:Mx)?E2m1_\w*dynB", _TENSOR,
          "bmm_Bfloat16_E2m1E2m1_Fp32_t128x16x512u2_s4_et128x16_m128x16x64_cga1x1x1_16dp256b_rM"
@@ -432,7 +445,7 @@ _EXPERTS = (
     Rule("deep-gemm-mega-moe", r"(?:^|::)sm\d+_fp8_fp4_mega_moe", _TENSOR,
          "void deep_gemm::sm100_fp8_fp4_mega_moe_impl<8192u, 7168u, 2048u>(void*)",
          component="experts", precision="fp8", weights="fp4", gemm=True),
-    Rule("expert-pointers", r"(?:^|::)\w*get_group_gemm_starts", _CUDA,
+    Rule("expert-pointers", r"get_group_gemm_starts|computeStridesTmaWarpSpecialized", _CUDA,
          "void __nvfp4_get_group_gemm_starts<cutlass::float_e2m1_t, cutlass::bfloat16_t>(long*)",
          component="experts"),
     Rule("expert-sum",
@@ -456,7 +469,9 @@ _EXPERTS = (
          component="experts", conversion="permute", fused_conversion="quantize",
          arguments=r"^(?:__nv_bfloat16|__half|half|float), __nv_fp[48]"),
     Rule("expert-permute",
-         r"expandInputRows|shuffleInputRows|^moe::dev::permute::|^_fwd_kernel_ep_scatter", _CUDA,
+         r"expandInputRows|shuffleInputRows|^moe::dev::permute::|^_fwd_kernel_ep_scatter"
+         r"|^pre_reorder_\w*kernel",
+         _CUDA,
          "void vllm::shuffleInputRowsKernel<__nv_bfloat16>(__nv_bfloat16 const*)",
          component="experts", conversion="permute"),
 )
@@ -477,7 +492,7 @@ _CONVERSIONS = (
          r"|_finalize_norm_rope_quant_store",
          _CUDA, "_fused_indexer_q_rope_quant_kernel", fused_conversion="quantize"),
     Rule("quantize-fp4",
-         r"(?:^|::)(?:mxfp4_)?cvt_fp16_to_(?:mx)?fp4|(?:^|::)_?(?:nv|mx)fp4_(?:experts_)?quant"
+         r"(?:^|::)(?:mxfp4_)?cvt_fp16_to_(?:mx)?fp4|(?:^|::)_?(?:nv|mx)?fp4_(?:experts_)?quant"
          r"(?!_dequant)|^fusedQuantize(?:Nv|Mx)|(?:^|::)quantize_mmq_(?:nv|mx)fp4",
          _CUDA, "void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>(int, int, __nv_bfloat16 const*)",
          conversion="quantize"),
@@ -492,7 +507,7 @@ _CONVERSIONS = (
          r"|(?:^|::)_?per_token_(?:group_)?quant|(?:^|::)(?:dynamic|static)_scaled_int8\w*_quant"
          r"|per_(?:token|block)_cast_to_fp8|^_quantize_pad_fp8|scale_1x128_kernel"
          r"|dynamicPerTokenScaledQuant|(?:^|::)per_tensor_(?:quant|absmax)|_per_group_scaled_quant"
-         r"|^_quantize_dense_|^_?act_quant_kernel",
+         r"|^_quantize_dense_|^_?act_quant_kernel|kQuantizeBlockwise",
          _CUDA,
          "void vllm::scaled_fp8_quant_kernel_strided<c10::BFloat16, c10::Float8_e4m3fn>(int)",
          conversion="quantize"),
@@ -512,8 +527,9 @@ _CONVERSIONS = (
     Rule("permute-tokens",
          r"^_(?:un)?permute_kernel$|(?:^|::)(?:moe_)?(?:un)?permute_(?:topK_)?kernel", _CUDA,
          "_permute_kernel", conversion="permute"),
-    Rule("scale-swizzle", r"block_scale_interleave|scale_swizzle|swizzle_(?:scale|mxfp|sf)\w*",
-         _CUDA, "void tensorrt_llm::kernels::block_scale_interleave_kernel(int, int, int)",
+    Rule("scale-swizzle",
+         r"block_scale_interleave|scale_swizzle|swizzle_(?:block_?)?(?:scale|mxfp|sf)", _CUDA,
+         "void tensorrt_llm::kernels::block_scale_interleave_kernel(int, int, int)",
          conversion="swizzle"),
     Rule("scale-transpose", r"(?:^|::)transpose_(?:and_pack_)?fp32", _CUDA,
          "void deep_gemm::transpose_and_pack_fp32_into_ue8m0<512u, 48u, 56u>(float const*)",
@@ -571,9 +587,11 @@ _LAYER_PARTS = (
          "triton_red_fused__to_copy_embedding_rms_norm_0"),
     Rule("inductor-norm", r"^triton_(?:poi|red|per)_fused\w*(?:rms|layer)_norm", _CUDA,
          "triton_red_fused_fused_add_rms_norm_1", component="norm"),
-    Rule("inductor", r"^triton_(?:poi|red|per|for)_fused", _CUDA, "triton_poi_fused_2"),
+    Rule("inductor", r"^triton_(?:poi|red|per|for|spl)_fused", _CUDA, "triton_poi_fused_2"),
     Rule("norm",
-         r"rms_?norm|RMSNorm|RmsNorm|layer_norm|LayerNorm|layernorm|^_gather_norm_kernel", _CUDA,
+         r"rms_?norm|RMSNorm|RmsNorm|layer_?norm|LayerNorm|^_gather_norm_kernel|RowwiseMoments"
+         r"|GroupNorm|group_norm",
+         _CUDA,
          "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type"
          " vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long)",
          component="norm"),
@@ -589,7 +607,8 @@ _LAYER_PARTS = (
          _CUDA, "void vllm::act_and_mul_kernel<c10::BFloat16, 8, true>(c10::BFloat16*)"),
     Rule("hadamard-mma", r"(?:^|::)hadamard_transform_kernel$", _TENSOR,
          "void hadacore::hadamard_transform_kernel<1l, 1l, 1l, 24l, false, (c10::ScalarType)15>("
-         "unsigned short*, unsigned short*, int)"),
+         "unsigned short*, unsigned short*, int)",
+         precision=IN_ARGUMENTS),
     Rule("hadamard", r"fast_hadamard_transform_kernel", _CUDA,
          "void (anonymous namespace)::fast_hadamard_transform_kernel<(anonymous namespace)::"
          "FastHadamardKernelTraits<16, 7, __nv_bfloat16> >(HadamardParamsBase)"),
@@ -662,6 +681,8 @@ _GEMM = (
          precision="fp32", gemm=True),
     Rule("sgemm", r"^(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)_sgemm_", _CUDA,
          "volta_sgemm_128x32_nt", precision="fp32", gemm=True),
+    Rule("dgemm", r"^(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)_(?:d|c|gc|z)gemm_",
+         _CUDA, "volta_dgemm_64x64_nn", gemm=True),
     Rule("hgemm", r"^(?:maxwell|pascal|volta|turing|ampere)_hgemm_", _CUDA,
          "volta_hgemm_128x64_nn", precision="fp16", gemm=True),
     Rule("scudnn", r"(?:^|_)(?:maxwell|volta|turing|ampere)_scudnn_|^implicit_convolve_sgemm$",
@@ -678,6 +699,11 @@ _GEMM = (
          "void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float,"
          " 128, 16, 4>(float)",
          precision=IN_ARGUMENTS, gemm=True),
+    Rule("cublas-small", r"^gemm_kernel\dx\w*_core$", _CUDA,
+         "void gemm_kernel2x2_core<float, 0, 1, 1, 0, 5, 1>(float*, float const*, float const*)",
+         precision=IN_ARGUMENTS, gemm=True),
+    Rule("cublas-vectors", r"^(?:scal|axpy|nrm2|asum|rot)_kernel\w*$|^cublasLt::epilogue::", _CUDA,
+         "void axpy_kernel_val<float, double>(cublasAxpyParamsVal<float, double, double>)"),
     Rule("cublas-dot", r"(?:^|::)(?:dot_kernel|reduce_1Block_kernel)$", _CUDA,
          "void dot_kernel<float, 128, 0, cublasDotParams<cublasGemvTensor<float const> > >(int)"),
     Rule("split-k-reduce", r"split_?[kK]_?[rR]educe", _CUDA,
@@ -696,6 +722,8 @@ _GEMM = (
          "void mul_mat_q<(ggml_type)40, (int)24, (bool)0>(char const*, int const*)", gemm=True),
     Rule("llama-cpp-gemv", r"^mul_mat_vec_?f?$", _CUDA,
          "void mul_mat_vec_f<__nv_bfloat16, float, 1, 128>(__nv_bfloat16 const*)", gemm=True),
+    Rule("bitsandbytes-gemv", r"^kgemm_4bit_inference_naive$", _CUDA,
+         "void kgemm_4bit_inference_naive<__nv_bfloat16, 128, 16>(int, int, int)", gemm=True),
     Rule("gptq-exllama", r"gemm_half_q_half_\w*kernel", _CUDA,
          "void vllm::gptq::gemm_half_q_half_gptq_4bit_kernel<true, 4>(__half const*)",
          precision="fp16", weights=IN_NAME, gemm=True),
@@ -727,6 +755,8 @@ _GEMM = (
          "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x32x32"
          "_stage4_warpsize4x1x1_g1_tensor16x8x16_execute_kernel__5x_cudnn",
          precision=IN_NAME),
+    Rule("cudnn-mma", r"^(?:volta|turing|ampere)_\w*(?:884|1688|16816)cudnn", _TENSOR,
+         "volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc_tn_v1", precision=IN_NAME),
     Rule("cublas-mma",
          r"^(?:volta|turing|ampere|ada|hopper|blackwell)_\w*(?:884|8816|1688|16816|16832|161616)\w*"
          r"gemm",
@@ -743,6 +773,10 @@ _GEMM = (
          "_32x3_nhwc_align8>(T1::Params)",
          precision=IN_ARGUMENTS,
          arguments=r"tensorop_\w*(?:fprop|dgrad|wgrad)|ImplicitGemmConvolution.*MmaTensorOp"),
+    Rule("cutlass2-split-k", _CUTLASS2, _CUDA,
+         "void cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK<"
+         "cutlass_cudnn_train::MatrixShape<4, 128> > >(int)",
+         finishes_gemm=True, arguments=r"ReduceSplitK"),
     Rule("cutlass2-simt", _CUTLASS2, _CUDA,
          "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(T1::Params)",
          precision="fp32", gemm=True, arguments=r"_simt_sgemm"),
@@ -816,7 +850,7 @@ _GEMM = (
     Rule("cutlass3-other", _CUTLASS3, _UNKNOWN,
          "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<int> >(int)",
          gemm=True, arguments=r"Gemm"),
-    Rule("marlin", r"^marlin(?:_\w+)?::(?:Marlin|Marlin_24)$|^Marlin(?:_24)?$", _TENSOR,
+    Rule("marlin", r"(?:^|::)\w*marlin\w*::Marlin(?:_24)?$|^Marlin(?:_24)?$", _TENSOR,
          "void marlin::Marlin<1125899906910725l, 562949953487106l, 1125899906910725l, 256, 1, 8,"
          " 8, false, 4, 1, false>(int4 const*)",
          precision=IN_ARGUMENTS, weights=IN_ARGUMENTS, gemm=True),
@@ -831,7 +865,8 @@ _GEMM = (
          _TENSOR, "void deep_gemm::fp8_gemm_kernel<2048u, 7168u, 128u, 128u, 128u, 256u, 5u, 8u,"
          " (deep_gemm::GemmType)1>(__nv_bfloat16*)",
          component="experts", precision="fp8", gemm=True, arguments=r"GemmType\)[1-9]"),
-    Rule("deep-gemm-m-grouped", r"^(?:deep_gemm::)?(?:sm\d+_)?fp8_m_grouped_gemm_\w+", _TENSOR,
+    Rule("deep-gemm-m-grouped", r"^(?:deep_gemm::)?(?:sm\d+_)?(?:fp8_m_grouped|m_grouped_fp8)_gemm",
+         _TENSOR,
          "void deep_gemm::sm90_fp8_m_grouped_gemm_masked_1d2d<1024, 7168>(float*)",
          component="experts", precision="fp8", gemm=True),
     Rule("deep-gemm-fp8", r"^(?:deep_gemm::)?(?:sm\d+_)?fp8_(?:fp4_)?gemm_\w+", _TENSOR,
@@ -868,7 +903,7 @@ _GEMM = (
          component="experts", gemm=True),
     Rule("cute-dsl-sgemm", _CUTE + r"(?:SGemm|Simt\w*Gemm)", _CUDA,
          "kernel_cutlass_kernel___main__SGemm_object_at__TiledMMA", precision="fp32", gemm=True),
-    Rule("cute-dsl-gemm", _CUTE + r"Gemm\w*Kernel", _TENSOR,
+    Rule("cute-dsl-gemm", _CUTE + r"Gemm(?:\w*Kernel|Sm\d)", _TENSOR,
          "kernel_cutlass_kernel_b12x_libdense_gemmDenseGemmKernel_object_at__tensorptrf4gmem",
          gemm=True),
     Rule("triton-w4a16", r"^(?:awq_gemm_kernel|triton_w4a16_gemm_kernel)$", _TENSOR,
@@ -878,7 +913,7 @@ _GEMM = (
     Rule("triton-gemm",
          r"^(?:scaled_mm_kernel|_w8a8_triton_block_scaled_mm"
          r"|matmul_kernel(?:_persistent|_descriptor_persistent)?|bmm_kernel"
-         r"|_w8a8_block_fp8_matmul|_mxfp8_linear_kernel|triton_tem_fused_(?:\w+_)?(?:mm|bmm|addmm)_\w*)$",
+         r"|_w8a8_block_fp8_matmul\w*|_mxfp8_linear_kernel|triton_tem_fused_(?:\w+_)?(?:mm|bmm|addmm)_\w*)$",
          _TENSOR, "_w8a8_triton_block_scaled_mm", gemm=True),
     Rule("tinygemm", r"tinygemm_m16n8k16_chunk_kernel", _TENSOR,
          "void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<1> >(int)",
@@ -926,7 +961,9 @@ _GENERIC = (
     Rule("cub", r"(?:^|::)(?:cub|thrust)::", _CUDA,
          "void at_cuda_detail::cub::DeviceScanKernel<at_cuda_detail::cub::DeviceScanPolicy<long>,"
          " long const*>(int)"),
-    # Ranks' embedding tables, outside language models.
+    # PyTorch's own kernels that multiply matrices or attend would say so.
+    Rule("torch-other", r"^at::native::(?!.*(?:_mma?|[gG]emm|ttention))", _CUDA,
+         "void at::native::(anonymous namespace)::GammaBetaBackwardSimpleCUDAKernel<float>(int)"),
     Rule("fbgemm", r"^fbgemm_gpu::|^(?:bounds_check_indices|linearize_index)_kernel", _CUDA,
          "void fbgemm_gpu::permute_2D_lengths_kernel<int>(int, int, int const*, int const*, int*)"),
     Rule("cudnn-batch-norm", r"^cudnn::(?:bn_|ops::)", _CUDA,

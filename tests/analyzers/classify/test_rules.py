@@ -15,7 +15,14 @@ import pytest
 from spark_prof.analyzers.classify.classifier import classify, find_rule, is_gemm
 from spark_prof.analyzers.classify.names import NAME_LIMIT, base_name
 from spark_prof.analyzers.classify.rules import RULES, Rule
-from spark_prof.vocabulary import COMPONENTS, CONVERSIONS, ENGINES, EVIDENCE, PRECISIONS
+from spark_prof.vocabulary import (
+    COMPONENTS,
+    CONVERSIONS,
+    ENGINES,
+    EVIDENCE,
+    PRECISIONS,
+    WEIGHTS,
+)
 
 TRACES = Path(__file__).resolve().parents[3] / "../shared/traces"
 
@@ -39,7 +46,9 @@ class TestRow:
         assert label.evidence in EVIDENCE
         assert label.component is None or label.component in COMPONENTS
         assert label.precision is None or label.precision in PRECISIONS
+        assert label.weights is None or label.weights in WEIGHTS
         assert label.conversion is None or label.conversion in CONVERSIONS
+        assert rule.fused_conversion is None or rule.fused_conversion in CONVERSIONS
         assert (label.evidence == "unknown") == (label.engine == "unknown")
         assert is_gemm(rule.example) == rule.gemm
 
@@ -198,7 +207,16 @@ HOSTILE = [
     *("allspark::gemm", "kernel_cutlass_kernel_BlockScaled", "flash_fwd_", "gemm_half_q_half_"),
     *("void Kernel2<tensorop_", "device_kernel<GroupProblemShape", "direct_copy_kernel_cuda"),
     *("triton_red_fused_embedding", "bmm_E2m1_", "nvjet_", "aten::_weight_int_mm", "quantize_"),
-    *("int8", "e4m3", "1125899906909960"),
+    *(
+        "int8",
+        "e4m3",
+        "1125899906909960",
+        "allreduce",
+        "a::allreduce",
+        "marlin",
+        "deep_ep::dispatch",
+    ),
+    *("device_kernel<PrepackedLayoutBTemplate<", "MMA_64x64x16_", "at::native::", "rope_quant_"),
 ]
 
 
@@ -245,12 +263,16 @@ def test_b200_tensor_core_share_and_components() -> None:
     for name in kernels:
         label = classify(name)
         if name.startswith("bmm_"):
-            assert (label.engine, label.precision) == ("tensor-core", "fp8")
+            assert (label.engine, label.precision, label.weights) == ("tensor-core", "fp8", "fp4")
             assert (label.component, is_gemm(name)) == ("experts", True)
         elif "flash" in name:
             assert label.engine == "cuda-core"
         elif name.startswith("nvjet"):
             assert (label.engine, label.precision) == ("tensor-core", "bf16")
+        elif "reshape_and_cache" in name:
+            assert (label.engine, label.component) == ("cuda-core", "kv_write")
+        elif "quantize_with_block_size" in name:
+            assert (label.engine, label.conversion) == ("cuda-core", "quantize")
 
 
 @needs_traces
