@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import (
-    about_audit,
     about_answers,
+    about_audit,
     about_clients,
     about_conversions,
     about_counters,
