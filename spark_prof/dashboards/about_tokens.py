@@ -144,7 +144,8 @@ def _intro(report: Report, chosen: Ledger, factor: float) -> tuple[str, ...]:
 
 
 def _client(found: ClientToken) -> str:
-    who = " ".join(filter(None, (clean(found.tool), shorten(clean(found.label), _LONGEST_LABEL))))
+    named = (shorten(clean(name), _LONGEST_LABEL) for name in (found.tool, found.label))
+    who = " ".join(filter(None, named))
     what = "output token" if found.quantity == "output_token" else "chunk"
     size = "" if found.batch_size is None else f" of {counted(found.batch_size, 'request')}"
     return (

@@ -1,0 +1,184 @@
+"""The sections and the JSON about the token ledger."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from spark_prof.analyzers.clients.model import ClientRow, Comparison
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.token_ledger.model import (
+    HOST,
+    LAUNCH_GAPS,
+    Ledger,
+    LedgerRow,
+    StepSpread,
+)
+from spark_prof.dashboards import about_tokens, html, json_report, markdown, text
+from spark_prof.dashboards.outline import outline
+from spark_prof.dashboards.section import Section
+from spark_prof.traces.benchmarks.result import Latency
+
+from .sample import HOSTILE_NAME, SAMPLES
+
+FULL = SAMPLES["mixture_of_experts"]
+
+
+def spread(us: float) -> StepSpread:
+    return StepSpread(us, us, 0.9 * us, 1.1 * us, 1.5 * us)
+
+
+def part(name: str, us: float, step: float, tokens: float | None, *, twice: float = 0.0,
+         layers: int = 0) -> LedgerRow:  # fmt: skip
+    """A row; `twice` is how long it shared the GPU with another kernel."""
+    return LedgerRow(
+        name=name, summed_us=us + twice / 2, charged_us=us, alone_us=us - twice / 2,
+        share=us / step, ms_per_token=None if tokens is None else us / tokens / 1e3,
+        layers=layers, per_layer_us=us / layers if layers else None, spread=spread(us),
+    )  # fmt: skip
+
+
+def ledger(
+    phase: str = "decode", scale: float = 1.0, tokens: float | None = 1.0, *,
+    batch_size: int | None = None, twice: float = 40.0, steps: int = 30,
+) -> Ledger:  # fmt: skip
+    """A ledger of 1,000 us a step, or `scale` times that."""
+    step = 1000.0 * scale
+    rows = (
+        part("qkv", 200.0 * scale, step, tokens, layers=4),
+        part("experts", 500.0 * scale, step, tokens, layers=4, twice=twice),
+        part("shared_experts", 100.0 * scale, step, tokens, layers=4, twice=twice),
+        part(LAUNCH_GAPS, 150.0 * scale, step, tokens),
+        part(HOST, 50.0 * scale, step, tokens),
+    )
+    per_token = None if tokens is None else step / tokens / 1e3
+    return Ledger(phase, batch_size, steps, spread(step), per_token, twice, rows)
+
+
+def report(*ledgers: Ledger, base: Report = FULL) -> Report:
+    return replace(base, tokens=ledgers)
+
+
+def column(section: Section, title: str) -> list[object]:
+    """The cells of a column from the top down."""
+    index = [each.title for each in section.columns].index(title)
+    return [row[index] for row in section.rows]
+
+
+def test_components_by_time_then_the_gaps_then_the_total() -> None:
+    section = about_tokens.ledger(report(ledger()))
+    assert column(section, "Component") == [
+        "experts", "qkv", "shared_experts", "launch gaps", "host", "total",
+    ]  # fmt: skip
+    assert column(section, "A token") == [
+        "500.0 us", "200.0 us", "100.0 us", "150.0 us", "50.0 us", "1.00 ms",
+    ]  # fmt: skip
+    assert column(section, "Share")[0] == "50.0 %"
+    assert column(section, "10 to 90 % of the steps")[0] == "450.0 to 550.0 us"
+    assert column(section, "A layer") == ["125.0 us", "50.0 us", "25.0 us", "-", "-", "-"]
+
+
+def test_what_overlaps_has_three_figures() -> None:
+    section = about_tokens.ledger(report(ledger()))
+    assert column(section, "Summed") == ["520.0 us", "-", "120.0 us", "-", "-", "-"]
+    assert column(section, "Alone") == ["480.0 us", "-", "80.0 us", "-", "-", "-"]
+    assert "40.0 us of a step overlap" in " ".join(section.intro)
+
+
+def test_where_nothing_overlaps_nothing_is_said_of_it() -> None:
+    section = about_tokens.ledger(report(ledger(twice=0.0)))
+    assert set(column(section, "Summed")) == {"-"}
+    assert "overlap:" not in " ".join(section.intro)
+
+
+def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
+    section = about_tokens.ledger(report(ledger(tokens=2.5)))
+    assert column(section, "A token")[0] == "200.0 us"
+    assert column(section, "A token")[-1] == "400.0 us"
+    assert "2.50 tokens" in " ".join(section.intro)
+    # The range and the layers stay those of the step.
+    assert column(section, "A layer")[0] == "125.0 us"
+
+
+def test_prefill_stands_beside_decode() -> None:
+    section = about_tokens.ledger(report(ledger(), ledger("prefill", 10.0, None, steps=1)))
+    assert column(section, "Prefill step")[0] == "5.00 ms"
+    assert column(section, "Prefill step")[-1] == "10.00 ms"
+
+
+def test_a_run_without_decode_steps() -> None:
+    section = about_tokens.ledger(report(ledger("prefill", 10.0, None, steps=1)))
+    assert section.title == "Where the time of a step goes"
+    assert column(section, "A step")[-1] == "10.00 ms"
+    # One step has no range.
+    assert set(column(section, "10 to 90 % of the steps")) == {"-"}
+
+
+def test_batch_sizes_beside_each_other() -> None:
+    sized = [ledger(scale=1 + size / 8, batch_size=size) for size in (1, 8)]
+    section = about_tokens.batch_sizes(report(ledger(), *sized))
+    assert [each.title for each in section.columns] == ["Component", "Batch 1", "Batch 8"]
+    assert section.rows[1] == ("experts", "562.5 us", "1.00 ms")
+    assert section.rows[-2] == ("step", "1.12 ms", "2.00 ms")
+    assert not about_tokens.batch_sizes(report(ledger())).rows
+
+
+def test_only_the_most_frequent_batch_sizes_are_shown() -> None:
+    sized = [ledger(batch_size=size, steps=size) for size in range(1, 10)]
+    section = about_tokens.batch_sizes(report(ledger(), *sized))
+    assert [each.title for each in section.columns[1:]] == [f"Batch {n}" for n in range(5, 10)]
+    assert "4 more sizes" in " ".join(section.intro)
+
+
+def client(tool: str = "vllm bench serve") -> ClientRow:
+    none = Latency()
+    return ClientRow(
+        tool=tool, model="m", label="c1", concurrency=1, mean_concurrency=None, request_rate=None,
+        duration_s=None, completed=None, failed=None, output_throughput=None, ttft=none, tpot=none,
+        itl=none, e2e=none, tokens_per_chunk=None, acceptance_length=None,
+        comparisons=(Comparison("output_token", "mean", 1100.0, 1000.0),),
+    )  # fmt: skip
+
+
+def test_a_client_stands_beside_it() -> None:
+    subject = replace(report(ledger()), clients=(client(),))
+    section = about_tokens.ledger(subject)
+    assert section.intro[-1] == (
+        "vllm bench serve c1: 1.10 ms per output token (mean), +10.0 % against the 1.00 ms of a "
+        "decode step; 100.0 us lie outside it."
+    )
+    (row,) = json.loads(json_report.render(subject))["client_tokens"]
+    assert (row["client_us"], row["ledger_us"], row["beyond_us"]) == (1100.0, 1000.0, 100.0)
+
+
+def test_json_has_every_figure() -> None:
+    document = json.loads(json_report.render(report(ledger(), ledger("prefill", 9.0, None))))
+    decode, prefill = document["tokens"]
+    assert (decode["phase"], decode["steps"], decode["ms_per_token"]) == ("decode", 30, 1.0)
+    assert sum(row["charged_us"] for row in decode["rows"]) == decode["step"]["mean"]
+    assert set(decode["rows"][0]["spread"]) == {"mean", "median", "p10", "p90", "p99"}
+    assert prefill["ms_per_token"] is None
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_without_a_ledger_the_components_stay(name: str) -> None:
+    titles = [section.title for section in outline(SAMPLES[name]).sections]
+    assert "Where the time of a token goes" not in titles
+    assert about_tokens.ledger(SAMPLES[name]).rows == ()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_it_fits_the_page(width: int) -> None:
+    rendered = text.render(report(ledger(), ledger("prefill", 10.0, None)), width=width)
+    assert max(map(cell_len, rendered.splitlines())) <= width
+
+
+def test_hostile_names() -> None:
+    bad = replace(ledger(), rows=(part(HOSTILE_NAME, 100.0, 1000.0, 1.0),))
+    subject = replace(report(bad), clients=(client(HOSTILE_NAME),))
+    for rendered in (text.render(subject), markdown.render(subject)):
+        assert "\x1b[31m" not in rendered
+    assert "<script>alert" not in html.render(subject)
