@@ -16,6 +16,7 @@ from spark_prof.traces.measured import DeviceState, Measured
 
 __all__ = ["kernels", "measured", "streamed"]
 
+_TITLE = "How far kernels are from their floor"
 _MOST_ROWS = 12
 _LEAST_LEFT = 0.005
 """Share of the step's kernel time above its floor below which a kernel is not listed."""
@@ -26,6 +27,10 @@ def kernels(report: Report) -> Section:
     found = report.roofline
     phase = _phase(found)
     rows = tuple(_row(row) for row in _shown(phase)) if phase else ()
+    if found and phase and not phase.needed_bytes:
+        # A section says something only in rows; without figures the reason is what there is.
+        reasons = tuple((clean(note),) for note in found.notes)
+        return Section("roofline", _TITLE, (Column("", "prose"),), reasons)
     columns = (
         Column("Above floor", "number"),
         Column("A call", "number"),
@@ -41,7 +46,7 @@ def kernels(report: Report) -> Section:
         Column("Kernel", "name"),
     )
     intro = _intro(found, phase) if found and phase else ()
-    return Section("roofline", "How far kernels are from their floor", columns, rows, intro)
+    return Section("roofline", _TITLE, columns, rows, intro)
 
 
 def streamed(report: Report) -> Section:

@@ -91,6 +91,14 @@ def test_without_ceilings_there_are_sizes_only() -> None:
     assert nothing.rows == ()
 
 
+def test_where_no_need_is_known_the_reason_stands() -> None:
+    phase = replace(PHASE, rows=(UNKNOWN,), floor_us=None, needed_bytes=0.0, streamed_bytes=0.0)
+    bare = replace(ROOFLINE, phases=(phase,), weights=())
+    section = about_roofline.kernels(replace(FULL, roofline=bare))
+    assert section.rows == (("A note.",),)
+    assert about_roofline.streamed(replace(FULL, roofline=bare)).rows == ()
+
+
 def test_a_report_without_a_roofline_has_no_such_section() -> None:
     report = replace(FULL, roofline=None)
     assert about_roofline.kernels(report).rows == ()

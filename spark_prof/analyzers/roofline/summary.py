@@ -57,7 +57,7 @@ def roofline_of(
     counters: Counters | None = None,
     measured: Measured | None = None,
 ) -> Roofline | None:
-    """The roofline of one rank; None where nothing tells what its kernels need.
+    """The roofline of one rank; None where no decode or prefill step is known by its tokens.
 
     Args:
         recorded: the rank.
@@ -90,9 +90,9 @@ def roofline_of(
         phases.append(found)
         if decodes:
             streamed = _streamed(weights, groups, shape, found.streamed_bytes)
-    if not any(phase.needed_bytes for phase in phases):
+    if not phases:
         return None
-    if ceilings.bandwidth is None:
+    if ceilings.bandwidth is None and any(phase.needed_bytes for phase in phases):
         notes.append(
             f"The bandwidth of {ceilings.gpu} is not known: `spark-prof doctor --measure` on that "
             "machine measures it."

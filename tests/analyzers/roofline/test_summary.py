@@ -135,9 +135,19 @@ def test_without_the_live_model_sizes_come_from_its_configuration(tmp_path: Path
     assert any("not seen" in note for note in report.roofline.notes)
 
 
-def test_without_any_size_nothing_is_said(tmp_path: Path) -> None:
+def test_without_any_size_that_is_what_is_said(tmp_path: Path) -> None:
     report = summarize(bundle(tmp_path / "b", layers=(), model_config={}))
-    assert report.roofline is None
+    rows = of(report.roofline)
+    assert {row.needed_bytes for row in rows.values()} == {None}
+    assert {row.floor_us for row in rows.values()} == {None}
+    assert report.roofline is not None
+    assert report.roofline.notes == (
+        "Nothing tells the sizes of the weights: their kernels have no floor.",
+    )
+
+
+def test_steps_of_unknown_size_have_no_roofline(tmp_path: Path) -> None:
+    assert summarize(bundle(tmp_path / "b", tokens=(0, 0))).roofline is None
 
 
 def test_weights_without_a_kernel_count_in_the_sum(tmp_path: Path) -> None:
