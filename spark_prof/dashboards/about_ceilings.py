@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from spark_prof.analyzers.ceilings.model import Ceiling, Ceilings, Choice, GpuCeilings, Question
+from spark_prof.analyzers.ceilings.model import Ceilings, GpuCeilings, Question
+from spark_prof.dashboards import about_use
 from spark_prof.dashboards.formats import (
     MISSING,
     clean,
     count,
     counted,
+    decimal_size,
     microseconds,
+    rate,
     share,
     shorten,
 )
@@ -25,7 +26,7 @@ _SHORT_NAMES = {
     "H200 SXM": "H200",
 }
 _BESIDE = ("GB10 (DGX Spark)", "RTX 5090", "RTX PRO 6000 Blackwell", "H100 SXM", "H200 SXM", "B200")
-"""GPUs that have a column in the table of choices; another one that is asked for comes first."""
+"""GPUs that have a column in the table of choices, after the first one."""
 
 _MOST_UNPLACED = 8
 _LONGEST = 80
@@ -34,16 +35,17 @@ _LONGEST = 80
 def sections(found: Ceilings) -> tuple[Section, ...]:
     """Everything there is to say about a checkpoint, in reading order.
 
-    The tables for one GPU are for the first one that the ceilings were calculated for.
+    The tables for one GPU are for the first of those that the ceilings were calculated for; there
+    must be one.
     """
     return (
         _reads(found),
         _choices(found),
         _gpus(found),
         _sources(found),
-        _batches(found),
-        _contexts(found),
-        _drafts(found),
+        about_use.batches(found),
+        about_use.contexts(found),
+        about_use.drafts(found),
         _left_out(found),
         _notes(found),
     )
@@ -52,24 +54,23 @@ def sections(found: Ceilings) -> tuple[Section, ...]:
 def _reads(found: Ceilings) -> Section:
     """What a step reads, component by component."""
     step = found.choices[0].step
-    first = found.choices[0].gpus[0] if found.choices[0].gpus else None
-    bandwidth = _best(first).bandwidth if first else 0.0
+    bandwidth = found.choices[0].gpus[0].nearest.bandwidth
     rows = tuple(
         (
             row.component,
             row.format,
-            _gigabytes(row.stored),
-            _gigabytes(row.read),
+            decimal_size(row.stored),
+            decimal_size(row.read),
             share(row.read / step.read if step.read else None),
-            microseconds(row.read / bandwidth * 1e6 if bandwidth else None),
+            microseconds(row.read / bandwidth * 1e6),
         )
         for row in step.rows
         if row.read or row.stored
     )
-    total = ("all", "", _gigabytes(sum(row.stored for row in step.rows)), _gigabytes(step.read))
     if rows:
-        last = microseconds(step.read / bandwidth * 1e6 if bandwidth else None)
-        rows += ((*total, share(1.0), last),)
+        stored = decimal_size(sum(row.stored for row in step.rows))
+        last = microseconds(step.read / bandwidth * 1e6)
+        rows += (("all", "", stored, decimal_size(step.read), share(1.0), last),)
     columns = (
         Column("Component"),
         Column("Format"),
@@ -91,12 +92,11 @@ def _reads(found: Ceilings) -> Section:
 def _choices(found: Ceilings) -> Section:
     """The ceilings of every choice of formats, on a few GPUs."""
     names = [gpu.gpu for gpu in found.choices[0].gpus]
-    shown = [n for n in names[:1] if n not in _BESIDE] + [n for n in _BESIDE if n in names]
-    shown = (shown or names)[: len(_BESIDE)]
+    shown = list(dict.fromkeys([names[0], *(n for n in _BESIDE if n in names)]))[: len(_BESIDE)]
     rows = tuple(
         (
             choice.title,
-            _gigabytes(choice.step.read),
+            decimal_size(choice.step.read),
             *(_both(gpu) for name in shown for gpu in choice.gpus if gpu.gpu == name),
         )
         for choice in found.choices
@@ -124,8 +124,8 @@ def _gpus(found: Ceilings) -> Section:
             gpu.gpu,
             f"{gpu.data_sheet.bandwidth / 1e9:,.0f}",
             MISSING if gpu.read is None else f"{gpu.read.bandwidth / 1e9:,.0f}",
-            _rate(gpu.data_sheet.tokens_per_s),
-            MISSING if gpu.read is None else _rate(gpu.read.tokens_per_s),
+            rate(gpu.data_sheet.tokens_per_s),
+            MISSING if gpu.read is None else rate(gpu.read.tokens_per_s),
             gpu.data_sheet.limit,
             count(gpu.needed),
         )
@@ -158,83 +158,6 @@ def _sources(found: Ceilings) -> Section:
     return Section("ceilings_sources", "Where these bandwidths come from", columns, rows)
 
 
-def _batches(found: Ceilings) -> Section:
-    """More sequences at a time on the first GPU."""
-    rows = tuple(
-        (
-            count(choice.step.question.batch),
-            MISSING if choice.step.experts_hit is None else f"{choice.step.experts_hit:.1f}",
-            _gigabytes(choice.step.read),
-            _rate(_best(choice.gpus[0]).tokens_per_s),
-            _rate(_best(choice.gpus[0]).total_tokens_per_s),
-            _best(choice.gpus[0]).limit,
-        )
-        for choice in _on_a_gpu(found.batches)
-    )
-    columns = (
-        Column("Sequences", "number"),
-        Column("Experts read", "number"),
-        Column("A step reads", "number"),
-        Column("Tokens/s each", "number"),
-        Column("All", "number"),
-        Column("Limit"),
-    )
-    return Section("ceilings_batches", "More sequences at a time", columns, rows, _on_which(found))
-
-
-def _contexts(found: Ceilings) -> Section:
-    """A longer context on the first GPU."""
-    plain = found.contexts[0].step.read if found.contexts else 0.0
-    rows = tuple(
-        (
-            count(choice.step.question.context)
-            if choice.step.question.context
-            else "weights alone",
-            _gigabytes(choice.step.read - plain) if choice.step.question.context else MISSING,
-            _gigabytes(choice.step.read),
-            _rate(_best(choice.gpus[0]).tokens_per_s),
-        )
-        for choice in _on_a_gpu(found.contexts)
-    )
-    columns = (
-        Column("Tokens of context", "number"),
-        Column("KV cache and states", "number"),
-        Column("A step reads", "number"),
-        Column("Tokens/s each", "number"),
-    )
-    if not found.model.architecture.states:
-        rows = ()
-    return Section("ceilings_contexts", "A longer context", columns, rows, _on_which(found))
-
-
-def _drafts(found: Ceilings) -> Section:
-    """Speculative decoding on the first GPU."""
-    plain = found.drafts[0].step.read if found.drafts else 0.0
-    rows = tuple(
-        (
-            count(choice.step.question.scheduled - 1),
-            MISSING if choice.step.experts_hit is None else f"{choice.step.experts_hit:.1f}",
-            _gigabytes(choice.step.read),
-            f"{choice.step.read / plain:.2f}" if plain else MISSING,
-            _rate(_best(choice.gpus[0]).tokens_per_s),
-        )
-        for choice in _on_a_gpu(found.drafts)
-    )
-    columns = (
-        Column("Drafted tokens", "number"),
-        Column("Experts read", "number"),
-        Column("A step reads", "number"),
-        Column("Pays above", "number"),
-        Column("Tokens/s at most", "number"),
-    )
-    intro = (
-        "A step must yield more tokens than stand under `Pays above` to be worth its reading; at "
-        "most all drafts are accepted. What drafting itself reads comes on top.",
-        *_on_which(found),
-    )
-    return Section("ceilings_drafts", "Speculative decoding", columns, rows, intro)
-
-
 def _left_out(found: Ceilings) -> Section:
     """Weights that no decode step of the model reads, and those that no rule places."""
     rows = [
@@ -242,12 +165,12 @@ def _left_out(found: Ceilings) -> Section:
             "not read" if weights.role == "encoder" else "read to draft tokens",
             f"{weights.role}, {weights.component}",
             weights.format,
-            _gigabytes(weights.bytes),
+            decimal_size(weights.bytes),
         )
         for weights in found.left_out
     ]
     rows += [
-        ("counted as read", shorten(clean(path), _LONGEST), "", _gigabytes(size))
+        ("counted as read", shorten(clean(path), _LONGEST), "", decimal_size(size))
         for path, size in found.model.unplaced[:_MOST_UNPLACED]
     ]
     columns = (Column("How"), Column("What", "name"), Column("Format"), Column("Stored", "number"))
@@ -277,36 +200,6 @@ def _asked(question: Question) -> str:
     return ", ".join(parts)
 
 
-def _on_which(found: Ceilings) -> tuple[str, ...]:
-    """On which GPU, and by which bandwidth, a table's figures are."""
-    gpus = found.choices[0].gpus
-    if not gpus:
-        return ()
-    best = _best(gpus[0])
-    return (f"{gpus[0].gpu} at {best.bandwidth / 1e9:,.0f} GB/s: {best.basis}.",)
-
-
-def _on_a_gpu(choices: Sequence[Choice]) -> list[Choice]:
-    return [choice for choice in choices if choice.gpus]
-
-
-def _best(gpu: GpuCeilings) -> Ceiling:
-    """The nearest thing to what the GPU can do."""
-    return gpu.read or gpu.data_sheet
-
-
 def _both(gpu: GpuCeilings) -> str:
-    sheet = _rate(gpu.data_sheet.tokens_per_s)
-    return sheet if gpu.read is None else f"{_rate(gpu.read.tokens_per_s)} / {sheet}"
-
-
-def _rate(tokens: float) -> str:
-    return f"{tokens:,.1f}" if tokens < 1000 else f"{tokens:,.0f}"
-
-
-def _gigabytes(number: float) -> str:
-    """Writes bytes in units of 10^9, 10^6 or 10^3, as bandwidths are given."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(number) >= 0.9995 * size:
-            return f"{number / size:,.3f} {unit}" if unit == "GB" else f"{number / size:.1f} {unit}"
-    return f"{number:.0f} B"
+    sheet = rate(gpu.data_sheet.tokens_per_s)
+    return sheet if gpu.read is None else f"{rate(gpu.read.tokens_per_s)} / {sheet}"

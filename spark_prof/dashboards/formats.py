@@ -15,9 +15,11 @@ __all__ = [
     "clean",
     "count",
     "counted",
+    "decimal_size",
     "difference",
     "microseconds",
     "nothing_as_missing",
+    "rate",
     "share",
     "shorten",
     "size",
@@ -102,6 +104,19 @@ def size(number_of_bytes: int) -> str:
             return f"{value:.2f} {unit}"
         value /= 1024
     return f"{value:,.2f} TiB"
+
+
+def decimal_size(number_of_bytes: float) -> str:
+    """Writes bytes in units of 1000, as bandwidths are given: 512 B, 26.5 MB, 1.904 GB."""
+    for unit, value, digits in (("GB", 1e9, 3), ("MB", 1e6, 1), ("kB", 1e3, 1)):
+        if abs(number_of_bytes) >= 0.99995 * value:
+            return f"{number_of_bytes / value:,.{digits}f} {unit}"
+    return f"{number_of_bytes:.0f} B"
+
+
+def rate(a_second: float) -> str:
+    """Writes how many there are in a second, such as tokens: 46.2, 1,220."""
+    return f"{a_second:,.1f}" if abs(a_second) < 999.95 else f"{a_second:,.0f}"
 
 
 def counted(number: int, noun: str) -> str:

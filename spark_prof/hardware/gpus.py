@@ -109,15 +109,15 @@ _RTX_50 = "NVIDIA RTX Blackwell GPU architecture white paper, appendix A"
 _RTX_PRO = "NVIDIA RTX Blackwell PRO GPU architecture white paper"
 _RTX_40 = "NVIDIA Ada GPU architecture white paper, appendix A"
 _H100 = "NVIDIA H100 data sheet and Hopper architecture white paper; sparse figures halved"
-_H200 = "NVIDIA H200 data sheet; sparse figures halved"
-_A100 = "NVIDIA A100 data sheet"
+_H200 = "NVIDIA H200 data sheet, sparse figures halved; Hopper architecture white paper"
+_A100 = "NVIDIA A100 data sheet and Ampere architecture white paper"
 _LONGEST = 200
 
 GPUS: tuple[Gpu, ...] = (
     _gpu(
         ("GB10 (DGX Spark)", "gb10", r"\bgb10\b|dgx spark", "12.1"),
-        "NVIDIA DGX Spark data sheet (273 GB/s; 1 PFLOP of FP4 with sparsity, halved), "
-        "Hot Chips 2025 (31 TFLOPS of FP32)",
+        "NVIDIA DGX Spark data sheet (273 GB/s; 1 PFLOP of FP4 with sparsity, halved), Hot Chips "
+        "2025 (31 TFLOPS of FP32), huggingface/kernels#283 (48 multiprocessors, 24 MB of L2)",
         (128, 273),
         (48, 24, None),
         {"fp4": 500, "fp32": 31},
@@ -206,7 +206,8 @@ GPUS: tuple[Gpu, ...] = (
     ),
     _gpu(
         ("B200", "b200", r"\bb200\b", "10.0"),
-        "NVIDIA DGX B200 and HGX B200 data sheets, an eighth each; sparse figures halved",
+        "NVIDIA DGX B200 and HGX B200 data sheets, an eighth each, sparse figures halved; "
+        "Blackwell tuning guide (126 MB of L2); what its driver reports (148 multiprocessors)",
         (180, 8000),
         (148, 126, None),
         _rates(75, 2250, fp8=4500, fp4=9000, int8=4500),
@@ -234,7 +235,7 @@ GPUS: tuple[Gpu, ...] = (
     ),
     _gpu(
         ("L40S", "l40s", r"\bl40s\b", "8.9"),
-        "NVIDIA L40S data sheet; sparse figures halved",
+        "NVIDIA L40S data sheet, sparse figures halved; Ada GPU architecture white paper",
         (48, 864),
         (142, 96, 2520),
         _rates(91.6, 362.05, fp8=733, int8=733),

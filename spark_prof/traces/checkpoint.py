@@ -20,6 +20,7 @@ _MOST_FILES = 4096
 _MOST_TENSORS = 4_000_000
 _NAMED = 3
 _INDEX = "model.safetensors.index.json"
+_MISTRAL = "params.json"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Checkpoint:
 
     Attributes:
         folder: where it is.
-        config: config.json, empty where there is none.
+        config: config.json, else Mistral's params.json; empty where there is none.
         quantization: quantization_config of config.json, else what hf_quant_config.json says.
         tensors: of the safetensors files, empty where there are none.
         lost: what could not be read and what that means, a line each.
@@ -63,7 +64,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise CommandError(f"{folder} is no folder; give the one that holds config.json")
     folder = _snapshot(folder)
     lost: list[str] = []
-    config = _json(folder / "config.json", lost)
+    config = _json(folder / "config.json", lost, needed=not (folder / _MISTRAL).exists())
+    config = config or _json(folder / _MISTRAL, lost, needed=False)
     quantization = config.get("quantization_config")
     if not isinstance(quantization, dict):
         quantization = _json(folder / "hf_quant_config.json", lost, needed=False)

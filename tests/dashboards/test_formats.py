@@ -46,6 +46,30 @@ def test_size(value: int, written: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (5_760, "5.8 kB"),
+        (999_960, "1.0 MB"),
+        (26_542_080, "26.5 MB"),
+        (999_949_999, "999.9 MB"),
+        (1_903_564_800, "1.904 GB"),
+        (65_168_000_000_000, "65,168.000 GB"),
+    ],
+)
+def test_decimal_size(value: float, written: str) -> None:
+    assert formats.decimal_size(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(0.0, "0.0"), (46.21, "46.2"), (999.96, "1,000"), (1220.4, "1,220")]
+)
+def test_rate(value: float, written: str) -> None:
+    assert formats.rate(value) == written
+
+
+@pytest.mark.parametrize(
     ("numbers", "written"),
     [
         ([], ""),

@@ -90,6 +90,12 @@ def test_the_cache_of_hugging_face(tmp_path: Path) -> None:
     assert len(read_checkpoint(tmp_path / "models--a--b").tensors) == 4
 
 
+def test_mistral_s_own_configuration(tmp_path: Path) -> None:
+    (tmp_path / "params.json").write_text('{"dim": 4096}')
+    found = read_checkpoint(tmp_path)
+    assert (found.config, found.lost) == ({"dim": 4096}, ())
+
+
 def test_quantization_stands_in_either_file(tmp_path: Path) -> None:
     write_model(tmp_path / "a", CONFIG | {"quantization_config": {"quant_method": "fp8"}}, {})
     assert read_checkpoint(tmp_path / "a").quantization == {"quant_method": "fp8"}

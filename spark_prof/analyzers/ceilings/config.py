@@ -9,6 +9,9 @@ from typing import Any
 __all__ = ["Config"]
 
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Where the language model's part stands among others."""
+_PARTS = ("moe", "ffn_config", "attn_config")
+"""Where some families put a part of the language model's own figures."""
 _LARGEST = 1 << 40
 _MOST_LAYERS = 10_000
 _WIDTHS = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -29,6 +32,9 @@ class Config:
             if inner is None:
                 break
             values = {k: v for k, v in values.items() if k not in _INNER} | inner
+        for part in _PARTS:
+            inner = values.get(part)
+            values = inner | values if isinstance(inner, dict) else values
         return cls(values)
 
     def whole(self, *names: str) -> int:
@@ -99,7 +105,8 @@ class Config:
         """Heads of keys and values."""
         if self.flag("multi_query"):
             return 1
-        return self.whole("num_key_value_heads", "num_kv_heads", "n_kv_heads") or self.heads
+        named = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_n_heads")
+        return self.whole(*named) or self.heads
 
     @property
     def head_dim(self) -> int:

@@ -214,6 +214,11 @@ class GpuCeilings:
     data_sheet: Ceiling
     read: Ceiling | None
 
+    @property
+    def nearest(self) -> Ceiling:
+        """The one that is nearer to what the GPU can do."""
+        return self.read or self.data_sheet
+
 
 @dataclass(frozen=True)
 class Choice:

@@ -40,9 +40,15 @@ class Rule:
 RULES: tuple[Rule, ...] = (
     Rule(
         r"(?:^|\.)(?:visual|vit|vision\w*|image_\w+|img_\w+|audio_\w+|sound_\w+|speech_\w+|"
-        r"multi_modal_projector|mm_projector|aligner|connector|patch_merger)(?:\.|$)|^mlp1\.",
+        r"multi_modal_projector|mm_projector|aligner|connector|patch_merger|embed_tokens_extend|"
+        r"talker|token2wav|code2wav)(?:\.|$)|^mlp1\.",
         Place("other", "encoder"),
-        ("model.visual.blocks.0.attn.qkv", "vision_tower.encoder.layers.3.mlp.fc1", "mlp1.0"),
+        (
+            "model.visual.blocks.0.attn.qkv",
+            "vision_tower.encoder.layers.3.mlp.fc1",
+            "mlp1.0",
+            "talker.model.layers.0.self_attn.q_proj",
+        ),
     ),
     Rule(
         r"(?:^|\.)(?:mtp\w*|nextn\w*|draft\w*|eagle\w*|medusa\w*)(?:\.|$)",
@@ -74,12 +80,13 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        r"\.(?:gate|router)(?:\.|$)|\.moe_statics(?:\.|$)",
+        r"\.(?:gate|router)(?:\.|$)|\.moe_statics(?:\.|$)|\.e_score_correction$",
         Place("router"),
         (
             "model.layers.3.mlp.gate.e_score_correction",
             "model.layers.0.block_sparse_moe.router.layer",
             "backbone.layers.1.mixer.gate",
+            "model.layers.0.block_sparse_moe.e_score_correction",
         ),
     ),
     Rule(

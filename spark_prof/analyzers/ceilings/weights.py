@@ -54,6 +54,7 @@ def weights_of(checkpoint: Checkpoint) -> WeightsOfModel:
         read = Config.of(checkpoint.config)
         modules = derived_modules(read, schemes)
         lost += [*schemes.lost, *_derived(read, modules)]
+    architecture = _with_experts(architecture, modules)
     lost += _missing(architecture, modules)
     return WeightsOfModel(
         architecture,
@@ -133,6 +134,14 @@ def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
     return lost
 
 
+def _with_experts(architecture: Architecture, modules: Sequence[Module]) -> Architecture:
+    """How many experts a layer has is to be seen, where the configuration does not say it."""
+    if architecture.experts:
+        return architecture
+    copies = (m.copies for m in modules if place_of(m.path, 0).component == "experts")
+    return replace(architecture, experts=max(copies, default=0))
+
+
 def _missing(architecture: Architecture, modules: Iterable[Module]) -> list[str]:
     """What follows from what the configuration does not say."""
     lost = []
@@ -140,10 +149,6 @@ def _missing(architecture: Architecture, modules: Iterable[Module]) -> list[str]
     if has_experts and not architecture.experts_per_token:
         lost.append(
             "the configuration does not say how many experts a token takes: all are counted as read"
-        )
-    if has_experts and not architecture.experts and architecture.experts_per_token:
-        lost.append(
-            "the configuration does not say how many experts there are: all are counted as read"
         )
     if not architecture.states:
         lost.append(

@@ -88,6 +88,31 @@ def test_what_is_missing_is_named() -> None:
     assert any("not say enough" in line for line in nothing.lost)
 
 
+def test_experts_are_counted_where_the_configuration_does_not_say_how_many() -> None:
+    tensors = tuple(
+        Tensor(f"model.layers.0.mlp.experts.{expert}.up_proj.weight", "BF16", (64, 64), 8192)
+        for expert in range(24)
+    )
+    found = weights_of(Checkpoint("", {"num_experts_per_tok": 3}, {}, tensors))
+    step = step_of(found, Question())
+    assert (step.experts_hit, step.read) == (3, 3 * 8192)
+
+
+def test_mistral_s_own_configuration() -> None:
+    params = {
+        "dim": 4096,
+        "n_layers": 32,
+        "n_heads": 32,
+        "n_kv_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 32768,
+        "moe": {"num_experts": 8, "num_experts_per_tok": 2},
+    }
+    found = architecture_of(params)
+    assert (found.layers, found.hidden, found.experts, found.experts_per_token) == (32, 4096, 8, 2)
+    assert found.states[0].elements == 2 * 8 * 128
+
+
 VALUES = (None, -1, 0, 3, 1 << 70, 1.5, "x", "", [], [None], [3], {}, {"a": 1}, True, "float32")
 
 

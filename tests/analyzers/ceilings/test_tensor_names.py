@@ -75,6 +75,13 @@ NAMES = {
     "h.1.ln_1.weight": "norm",
     "wte.weight": "embedding",
     "model.decoder.layers.0.fc1.weight": "mlp",
+    "model.layers.0.block_sparse_moe.e_score_correction_bias": "router",
+    # Mistral's own names
+    "layers.0.attention.wq.weight": "qkv",
+    "layers.0.feed_forward.experts.3.w1.weight": "experts",
+    "layers.0.feed_forward.gate.weight": "router",
+    "layers.0.attention_norm.weight": "norm",
+    "tok_embeddings.weight": "embedding",
     # LFM2
     "model.layers.0.conv.in_proj.weight": "ssm",
     # bitsandbytes and GPTQ
