@@ -36,6 +36,9 @@ class Label:
 
 _UNKNOWN = Label(None, "unknown", None, "unknown", None)
 
+_BASE_LIMIT = 512
+"""Characters of a base name that are searched; what tells a kernel's family stands before them."""
+
 _COMPILED = tuple((rule, re.compile(rule.pattern), re.compile(rule.arguments)) for rule in RULES)
 
 
@@ -67,6 +70,7 @@ def find_rule(name: str) -> Rule | None:
 @lru_cache(maxsize=16384)
 def _classify(name: str) -> tuple[Rule | None, Label]:
     base, arguments = split_name(name)
+    base = base[:_BASE_LIMIT]
     for rule, pattern, arguments_pattern in _COMPILED:
         if pattern.search(base) and arguments_pattern.search(arguments):
             return rule, _label(rule, base, arguments)

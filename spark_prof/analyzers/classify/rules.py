@@ -6,7 +6,8 @@ only what holds for every kernel it matches, and leaves the rest open: engine "u
 precision, component or conversion None. Its example is its test, and so are the names in
 tests/data/kernel-names.csv.
 
-Patterns are kept simple enough to be searched in linear time: names are untrusted.
+Names are untrusted: base names are cut before they are searched (see classifier.py), and a pattern
+for arguments repeats nothing without a bound behind something that can occur often.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ _COLLECTIVES = (
          component="collective"),
     Rule("custom-all-reduce",
          r"(?:^|::)(?:cross_device_reduce_\d|multimem_\w+_kernel|quickreduce|minimax_reduce_\w*rms)"
-         r"|^(?:\w+::)*(?!triton_)\w*(?i:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)\w*"
+         r"|^(?!triton_).*?(?i:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)\w{0,60}"
          r"(?i:kernel|shot|prototype)|(?i:(?:one|two)_?shot_?all_?reduce)|::ar_fusion::",
          _CUDA, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, int)",
          component="collective"),
@@ -219,7 +220,7 @@ _ATTENTION = (
          "cute::tuple<int>, cutlass::fmha::collective::Sm100FmhaFwdMainloopTmaWarpspecialized<"
          "cutlass::bfloat16_t, float> > >(int)",
          component="attention", precision=IN_ARGUMENTS,
-         arguments=r"Sm\d+(?:FmhaFwd|FmhaMla|Mla)Kernel\w*Warp[sS]pecialized"),
+         arguments=r"Sm\d+(?:FmhaFwd|FmhaMla|Mla)Kernel\w{0,60}Warp[sS]pecialized"),
     Rule("flash-metadata", r"(?:^|::)prepare_varlen_num_blocks_kernel", _CUDA,
          "void flash::prepare_varlen_num_blocks_kernel<1, false>(int, int, int)",
          component="attention"),
@@ -772,7 +773,7 @@ _GEMM = (
          "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16_128x128"
          "_32x3_nhwc_align8>(T1::Params)",
          precision=IN_ARGUMENTS,
-         arguments=r"tensorop_\w*(?:fprop|dgrad|wgrad)|ImplicitGemmConvolution.*MmaTensorOp"),
+         arguments=r"tensorop_\w{0,60}(?:fprop|dgrad|wgrad)|ImplicitGemmConvolution.*MmaTensorOp"),
     Rule("cutlass2-split-k", _CUTLASS2, _CUDA,
          "void cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK<"
          "cutlass_cudnn_train::MatrixShape<4, 128> > >(int)",
@@ -783,7 +784,7 @@ _GEMM = (
     Rule("cutlass2", _CUTLASS2, _TENSOR,
          "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn"
          "_align8>(T1::Params)",
-         precision=IN_ARGUMENTS, gemm=True, arguments=r"tensorop_\w*gemm"),
+         precision=IN_ARGUMENTS, gemm=True, arguments=r"tensorop_\w{0,60}gemm"),
     Rule("qutlass2-rotate-and-quantize", _CUTLASS2, _TENSOR,
          "void cutlass::Kernel<cutlass::gemm::kernel::GemmQuantMx<cutlass::gemm::threadblock::"
          "MmaMultistage<cutlass::gemm::GemmShape<128, 128, 32>, cutlass::bfloat16_t> > >(int)",
@@ -831,7 +832,7 @@ _GEMM = (
     Rule("cutlass3-vllm-fp8", _CUTLASS3, _TENSOR,
          "void cutlass::device_kernel<vllm::cutlass_3x_gemm_fp8_blockwise<cutlass::bfloat16_t, 1,"
          " 128, 128, cute::tuple<cute::C<128>, cute::C<128>, cute::C<128> > > >(int)",
-         precision="fp8", gemm=True, arguments=r"cutlass_3x_gemm_\w*fp8"),
+         precision="fp8", gemm=True, arguments=r"cutlass_3x_gemm_\w{0,60}fp8"),
     Rule("cutlass3-vllm", _CUTLASS3, _TENSOR,
          "void cutlass::device_kernel<vllm::cutlass_3x_gemm<signed char, cutlass::bfloat16_t,"
          " vllm::c3x::ScaledEpilogue, cute::tuple<cute::C<128>, cute::C<128> > > >(int)",
@@ -913,7 +914,8 @@ _GEMM = (
     Rule("triton-gemm",
          r"^(?:scaled_mm_kernel|_w8a8_triton_block_scaled_mm"
          r"|matmul_kernel(?:_persistent|_descriptor_persistent)?|bmm_kernel"
-         r"|_w8a8_block_fp8_matmul\w*|_mxfp8_linear_kernel|triton_tem_fused_(?:\w+_)?(?:mm|bmm|addmm)_\w*)$",
+         r"|_w8a8_block_fp8_matmul\w*|_mxfp8_linear_kernel"
+         r"|triton_tem_fused_(?:\w+_)?(?:mm|bmm|addmm)_\w*)$",
          _TENSOR, "_w8a8_triton_block_scaled_mm", gemm=True),
     Rule("tinygemm", r"tinygemm_m16n8k16_chunk_kernel", _TENSOR,
          "void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<1> >(int)",
