@@ -364,6 +364,8 @@ class Conversions:
     """The same time by what it was spent for, the most expensive in decode steps first."""
     layers: tuple[LayerConversions, ...] = ()
     """The same time by layer."""
+    padding: tuple[ChargedConversion, ...] = ()
+    """PyTorch's pads: fills and copies that only their order gives away; in none of the sums."""
     fused: tuple[FusedConversion, ...] = ()
     """Kernels that convert beside other work; their time is in none of the sums."""
     load_time: tuple[LoadTimeConversion, ...] = ()

@@ -69,8 +69,12 @@ def _per_layer(row: ChargedConversion) -> str:
 
 
 def others(report: Report) -> Section:
-    """Lists conversions whose time is in no sum: fused ones, and those of load time."""
+    """Lists conversions whose time is in no sum: PyTorch's pads, fused ones, those of load time."""
     found = report.conversions
+    padding = [
+        ("by order", row.kind, row.component, row.calls, row.us, row.name)
+        for row in found.padding[:_MOST_ROWS]
+    ]
     fused = [
         ("fused", row.kind, row.component, row.calls, row.us, row.name)
         for row in sorted(found.fused, key=lambda row: -row.us)[:_MOST_ROWS]
@@ -82,7 +86,7 @@ def others(report: Report) -> Section:
     ]  # fmt: skip
     rows = tuple(
         (clean(how), clean(kind), clean(component), count(calls), microseconds(us), clean(name))
-        for how, kind, component, calls, us, name in (*fused, *loading)
+        for how, kind, component, calls, us, name in (*padding, *fused, *loading)
     )
     columns = (
         Column("How"),
@@ -93,7 +97,8 @@ def others(report: Report) -> Section:
         Column("Kernel", "name"),
     )
     intro = (
-        "Fused kernels convert beside their own work, and nothing tells how their time splits. No "
-        "token waits for what runs at load time or outside the steps.",
+        "Only the order of kernels tells what PyTorch's pad launches. Fused kernels convert beside "
+        "their own work, and nothing tells how their time splits. No token waits for what runs at "
+        "load time or outside the steps.",
     )
     return Section("other_conversions", "Conversions that are not counted", columns, rows, intro)

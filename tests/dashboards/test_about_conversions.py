@@ -57,12 +57,16 @@ def test_the_rest_is_in_json() -> None:
     assert (len(section.rows), section.intro[1]) == (15, "5 more rows in JSON.")
 
 
-def test_fused_and_load_time() -> None:
+def test_what_is_not_counted() -> None:
     fused = FusedConversion("quantize", "silu_mul_cvt", "mlp", 96, 500.0, 400.0)
     repack = LoadTimeConversion("repack", "gptq_marlin_repack", 48, 9000.0, 48)
     inside = replace(repack, outside=47)
-    section = about_conversions.others(report(fused=(fused,), load_time=(repack, inside)))
+    pad = replace(QUANTIZE, kind="pad", name="fill")
+    section = about_conversions.others(
+        report(padding=(pad,), fused=(fused,), load_time=(repack, inside))
+    )
     assert section.rows == (
+        ("by order", "pad", "experts", "400", "900.0 us", "fill"),
         ("fused", "quantize", "mlp", "96", "500.0 us", "silu_mul_cvt"),
         ("outside the steps", "repack", "", "48", "9.00 ms", "gptq_marlin_repack"),
         ("load time", "repack", "", "48", "9.00 ms", "gptq_marlin_repack"),
@@ -78,8 +82,8 @@ def test_nothing_to_say(section: object) -> None:
 def test_json_keeps_the_keys_of_the_contract_and_adds_some() -> None:
     found = json.loads(json_report.render(report(QUANTIZE)))["conversions"]
     assert set(found) == {
-        "us", "share", "items", "us_per_token", "charged", "layers", "fused", "load_time",
-        "repeated",
+        "us", "share", "items", "us_per_token", "charged", "layers", "padding", "fused",
+        "load_time", "repeated",
     }  # fmt: skip
     assert found["charged"][0]["us_per_token"] == 20.0
     assert found["items"][0]["conversion"] == "quantize"

@@ -19,7 +19,7 @@ from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.order import CODES
 from spark_prof.analyzers.placement import COPIES
 
-__all__ = ["Flow", "alone", "flow_of"]
+__all__ = ["Flow", "alone", "flow_of", "pads"]
 
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -80,6 +80,25 @@ def alone(converts: Flags) -> Flow:
     rows = np.flatnonzero(converts)
     nothing = np.full(len(rows), -1)
     return Flow(rows, nothing, nothing, rows)
+
+
+def pads(placed: pd.DataFrame, fills: Flags, copies: Flags) -> Flags:
+    """The rows of PyTorch's pads: fills with a copy of the same component right behind them.
+
+    Args:
+        placed: kind, stream, step and component of everything that ran, in order of start.
+        fills: whether each row fills a tensor with one number.
+        copies: whether each row is a kernel that copies.
+    """
+    found = np.zeros(len(fills), bool)
+    if fills.any() and copies.any():
+        lanes = _Lanes(placed, fills)
+        first = lanes.rows(lanes.conversions)
+        second = lanes.rows(lanes.after(lanes.conversions))
+        component = placed["component"].cat.codes.to_numpy()
+        pair = (second >= 0) & copies[second] & (component[first] == component[second])
+        found[first[pair]] = found[second[pair]] = True
+    return found
 
 
 class _Lanes:

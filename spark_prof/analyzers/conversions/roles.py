@@ -1,4 +1,4 @@
-"""What a kernel does between two matrix products, as far as that decides what could be fused."""
+"""What a kernel does between two matrix products, as far as its name tells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from spark_prof.analyzers.classify.classifier import classify, find_rule, is_gemm
 
-__all__ = ["ROLES", "Role", "fused_conversion", "role_of", "runs_at_load"]
+__all__ = [
+    "PADDING",
+    "ROLES",
+    "Role",
+    "copies_within",
+    "fills_numbers",
+    "fused_conversion",
+    "role_of",
+    "runs_at_load",
+]
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,18 @@ ROLES = (
 )  # fmt: skip
 """What comes before a quantization that vLLM can do in the same kernel."""
 
+PADDING = (
+    Role("fill", r"FillFunctor<(?:c10::)?(?:BFloat16|Half|Float8_\w+|float)>",
+         "void at::native::vectorized_elementwise_kernel<8, at::native::FillFunctor<c10::BFloat16>,"
+         " std::array<char*, 1ul> >(int, at::native::FillFunctor<c10::BFloat16>)"),
+    Role("copy", r"direct_copy_kernel_cuda",
+         "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+         "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>>(int)"),
+)  # fmt: skip
+"""What PyTorch's pad launches: it fills the larger tensor and copies the smaller one into it."""
+
 _COMPILED = tuple((role.name, re.compile(role.pattern)) for role in ROLES)
+_FILL, _COPY = (re.compile(role.pattern) for role in PADDING)
 _LONGEST = 300
 """A fused kernel's name says in its beginning what it does."""
 
@@ -39,6 +59,16 @@ def role_of(name: str) -> str:
     if classify(name).component == "attention":
         return "attention"
     return next((role for role, known in _COMPILED if known.search(name[:_LONGEST])), "")
+
+
+def fills_numbers(name: str) -> bool:
+    """Whether the kernel writes one floating-point number everywhere."""
+    return _FILL.search(name[:_LONGEST]) is not None
+
+
+def copies_within(name: str) -> bool:
+    """Whether the kernel is PyTorch's copy from one tensor to another."""
+    return _COPY.search(name[:_LONGEST]) is not None
 
 
 def fused_conversion(name: str) -> str | None:

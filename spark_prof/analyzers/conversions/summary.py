@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, is_gemm
-from spark_prof.analyzers.conversions.flow import Flow, alone, flow_of
+from spark_prof.analyzers.conversions.flow import Flow, alone, flow_of, pads
 from spark_prof.analyzers.conversions.model import (
     ChargedConversion,
     FusedConversion,
@@ -18,7 +18,13 @@ from spark_prof.analyzers.conversions.model import (
     RepeatedQuantization,
 )
 from spark_prof.analyzers.conversions.repeated import StepKernel, repeated_quantizations
-from spark_prof.analyzers.conversions.roles import fused_conversion, role_of, runs_at_load
+from spark_prof.analyzers.conversions.roles import (
+    copies_within,
+    fills_numbers,
+    fused_conversion,
+    role_of,
+    runs_at_load,
+)
 from spark_prof.analyzers.lookup import NameColumn, positions
 from spark_prof.analyzers.model import Conversions, KernelRow, Steps
 from spark_prof.analyzers.placement import COPIES
@@ -54,7 +60,8 @@ def conversions_of(
     calls = _calls(placed, windows, label_of, timed)
     at_load = _load_time_names(calls, steps.decode)
     loading = (calls["phase"] == "") | calls["name"].isin(at_load)
-    charged = _charged(calls[~loading], steps)
+    named = calls[~loading & ~calls["pads"]]
+    charged = _charged(named, steps)
     items = tuple(row for row in kernels if row.conversion and row.name not in at_load)
     return Conversions(
         us=sum(row.us for row in items),
@@ -62,9 +69,10 @@ def conversions_of(
         items=items,
         us_per_token=_per_token(sum(row.decode_us for row in charged), steps),
         charged=charged,
-        layers=_by_layer(calls[~loading]),
+        layers=_by_layer(named),
+        padding=_charged(calls[~loading & calls["pads"]], steps),
         fused=_fused(kernels),
-        load_time=_load_time(calls[loading]),
+        load_time=_load_time(calls[loading & ~calls["pads"]]),
         repeated=_repeated(placed, windows, label_of),
     )
 
@@ -74,10 +82,15 @@ def _calls(
 ) -> pd.DataFrame:
     """Conversions that are alike, summed: what they are, ns and calls."""
     names = [str(name) for name in placed["name"].cat.categories]
-    kinds = [label_of(name).conversion or "" for name in names]
-    converts = NameColumn(placed["name"]).flags(lambda name: bool(label_of(name).conversion))
+    column = NameColumn(placed["name"])
+    converts = column.flags(lambda name: bool(label_of(name).conversion))
     converts &= ~NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
-    flow = flow_of(placed, converts) if timed else alone(converts)
+    if timed:
+        padding = pads(placed, column.flags(fills_numbers), column.flags(copies_within))
+        padding &= ~converts
+        flow = flow_of(placed, converts | padding)
+    else:
+        padding, flow = np.zeros(len(placed), bool), alone(converts)
     name = placed["name"].cat.codes.to_numpy()
     component = placed["component"].cat.codes.to_numpy()
     found = flow.consumers >= 0
@@ -90,6 +103,7 @@ def _calls(
             "component": component[flow.places],
             "layer": placed["layer"].to_numpy()[flow.places],
             "phase": _phase_codes(placed, windows, phases, flow),
+            "pads": padding[flow.rows],
         }
     )
     took = placed["end_ns"].to_numpy()[flow.rows] - placed["start_ns"].to_numpy()[flow.rows]
@@ -100,7 +114,10 @@ def _calls(
     # A code of -1 is none, and the last.
     text = [*names, ""]
     return sums.assign(
-        kind=[kinds[code] for code in sums["name"]],
+        kind=[
+            "pad" if pad else label_of(text[code]).conversion or ""
+            for code, pad in zip(sums["name"], sums["pads"], strict=True)
+        ],
         name=[text[code] for code in sums["name"]],
         consumer=[text[code] for code in sums["consumer"]],
         after=[role_of(text[code]) for code in sums["producer"]],

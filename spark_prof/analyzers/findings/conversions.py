@@ -62,7 +62,8 @@ class _Kind:
 
     def find(self, report: Report) -> Iterator[Finding]:
         """The finding, where these conversions take that long."""
-        rows = [row for row in report.conversions.charged if self.chosen(row) and row.decode_us]
+        found = (*report.conversions.charged, *report.conversions.padding)
+        rows = [row for row in found if self.chosen(row) and row.decode_us]
         us, whole = sum(row.decode_us for row in rows), decode_steps_us(report)
         if not rows or not us >= self.least * whole > 0:
             return

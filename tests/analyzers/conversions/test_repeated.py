@@ -6,7 +6,14 @@ import pytest
 
 from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.conversions.repeated import StepKernel, repeated_quantizations
-from spark_prof.analyzers.conversions.roles import ROLES, Role, role_of
+from spark_prof.analyzers.conversions.roles import (
+    PADDING,
+    ROLES,
+    Role,
+    copies_within,
+    fills_numbers,
+    role_of,
+)
 
 from .frames import ACTIVATION, ATTENTION, GEMM, NORM, QUANTIZE
 
@@ -70,6 +77,14 @@ def test_found(layer: str, wanted: tuple[tuple[str, ...], int, int]) -> None:
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_an_example_of_each_role(role: Role) -> None:
     assert role_of(role.example) == role.name
+
+
+def test_an_example_of_what_a_pad_launches() -> None:
+    fill, copy = PADDING
+    assert fills_numbers(fill.example)
+    assert copies_within(copy.example)
+    assert not fills_numbers(copy.example)
+    assert not copies_within(fill.example)
 
 
 def test_products_and_attention_by_the_rule_table() -> None:

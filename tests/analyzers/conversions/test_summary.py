@@ -11,6 +11,7 @@ import pytest
 
 from spark_prof.analyzers.breakdown import kernel_rows, sums_of
 from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.conversions.roles import PADDING
 from spark_prof.analyzers.conversions.summary import conversions_of
 from spark_prof.analyzers.model import Conversions, Report, Spread
 from spark_prof.analyzers.summary import summarize
@@ -95,6 +96,35 @@ def test_fused_are_listed_and_not_counted() -> None:
     assert (found.us, found.charged) == (0, ())
 
 
+PAD = [K(PADDING[0].example, "experts", ns=3000), K(PADDING[1].example, "experts", ns=7000)]
+
+
+def test_pytorch_s_pad_is_known_by_its_order() -> None:
+    found = conversions([*PAD, K(QUANTIZE, "experts"), K(GEMM, "experts")], ["decode"])
+    assert [(row.kind, row.component, row.consumer, row.us) for row in found.padding] == [
+        ("pad", "experts", GEMM, 7.0),
+        ("pad", "experts", GEMM, 3.0),
+    ]
+    assert [row.kind for row in found.charged] == ["quantize"]
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        pytest.param([PAD[1], PAD[0]], id="the copy comes first"),
+        pytest.param([PAD[0], K(GEMM, "experts"), PAD[1]], id="something lies between"),
+        pytest.param([PAD[0], replace(PAD[1], stream=9)], id="on another stream"),
+        pytest.param([PAD[0], replace(PAD[1], component="norm")], id="for another component"),
+        pytest.param(
+            [replace(PAD[0], name=PAD[0].name.replace("c10::BFloat16", "int")), PAD[1]],
+            id="whole numbers",
+        ),
+    ],
+)
+def test_fills_and_copies_that_are_no_pad(kernels: list[K]) -> None:
+    assert conversions([*kernels, K(GEMM, "experts")], ["decode"]).padding == ()
+
+
 def test_without_times_nothing_tells_the_consumer() -> None:
     found = conversions(LAYER, ["unknown"], timed=False)
     assert [(row.consumer, row.after) for row in found.charged] == [(None, "")]
@@ -138,6 +168,12 @@ def test_a_foreign_trace() -> None:
     )
     assert first.consumer is not None
     assert first.consumer.startswith("bmm_MxE4m3_MxE2m1")
+    # Their hidden size is padded first.
+    assert [(row.component, row.calls) for row in report.conversions.padding] == [
+        ("experts", 36),
+        ("experts", 36),
+    ]
+    assert sum(row.us for row in report.conversions.padding) == pytest.approx(367.259)
     # The query for attention with an FP8 KV cache.
     queries = [row for row in report.conversions.charged if row.component == "attention"]
     assert sum(row.calls for row in queries) == 36
