@@ -56,7 +56,7 @@ def test_has_the_keys_of_the_contract(sample: str) -> None:
         "run",
         "notes",
     }
-    assert set(document["gpu"]) == {"name", "compute_capability", "vendor"}
+    assert set(document["gpu"]) == {"name", "compute_capability", "vendor", "clocks"}
     assert set(document["steps"]) >= {
         "count",
         "prefill",
