@@ -16,6 +16,7 @@ from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger, L
 from spark_prof.importers.sources import open_source
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
+from tests.support import Piece, Recorded, kineto, operator, step
 
 ROOT = Path(__file__).parents[3]
 CAPTURES = sorted(ROOT.glob("tests/data/h100-*-*b-*"))
@@ -145,6 +146,38 @@ def test_nothing_ran() -> None:
         LAUNCH_GAPS: 0.0,
         HOST: 100.0,
     }
+
+
+def test_a_cpu_engine(tmp_path: Path) -> None:
+    # An operator that calls another has its time before and after it.
+    trace = kineto(operator("aten::embedding", 100, 500), operator("aten::mm", 200, 400))
+    recorded = Recorded({0: [Piece([step(0, 0, 1000)], trace=trace)]})
+    report = summarize(recorded.assemble(tmp_path / "b"))
+    assert_balanced(report)
+    assert {row.name: row.charged_us for row in report.tokens[0].rows} == {
+        "embedding": pytest.approx(0.2),
+        "other": pytest.approx(0.2),
+        LAUNCH_GAPS: 0.0,
+        HOST: pytest.approx(0.6),
+    }
+
+
+def test_each_rank_has_its_own(tmp_path: Path) -> None:
+    pieces = {
+        rank: [Piece([step(0, 0, 1000)], trace=kineto(operator("aten::mm", 100, end)))]
+        for rank, end in ((0, 300), (1, 700))
+    }
+    bundle = Recorded(pieces).assemble(tmp_path / "b")
+    took = [rows(summarize(bundle, rank).tokens[0])["other"].charged_us for rank in (0, 1)]
+    assert took == [pytest.approx(0.2), pytest.approx(0.6)]
+
+
+def test_steps_without_kernels(tmp_path: Path) -> None:
+    bundle = Recorded({0: [Piece([step(0, 0, 1000)])]}).assemble(tmp_path / "b")
+    assert [(row.name, row.charged_us) for row in summarize(bundle).tokens[0].rows] == [
+        (LAUNCH_GAPS, 0.0),
+        (HOST, pytest.approx(1.0)),
+    ]
 
 
 def assert_balanced(report: Report) -> None:
