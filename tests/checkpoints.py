@@ -13,9 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_prof.traces.readers.safetensors_header import BITS
+from spark_prof.traces.readers.safetensors_header import BITS, Tensor
 
-__all__ = ["FORMATS", "MODELS", "Linear", "config_of", "header", "tensors_of", "write_model"]
+__all__ = [
+    "FORMATS",
+    "MODELS",
+    "Linear",
+    "as_tensors",
+    "config_of",
+    "header",
+    "tensors_of",
+    "write_model",
+]
 
 MODELS = Path(__file__).parent / "data" / "models"
 Shape = tuple[str, tuple[int, ...]]
@@ -120,14 +129,25 @@ def config_of(name: str) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "quantization_config"}
 
 
+def as_tensors(tensors: Mapping[str, Shape]) -> tuple[Tensor, ...]:
+    """The tensors as a file's header would have them."""
+    return tuple(Tensor(name, *tensor, size_of(tensor)) for name, tensor in tensors.items())
+
+
+def size_of(tensor: Shape) -> int:
+    """Bytes that a tensor takes."""
+    dtype, shape = tensor
+    return -(-math.prod(shape) * BITS[dtype] // 8)
+
+
 def header(tensors: Mapping[str, Shape]) -> bytes:
     """The begin of a safetensors file with these tensors: everything but their data."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, (dtype, shape) in tensors.items():
-        size = -(-math.prod(shape) * BITS[dtype] // 8)
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
-        at += size
+        end = at + size_of((dtype, shape))
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
     text = json.dumps(entries).encode()
     return len(text).to_bytes(8, "little") + text
 
@@ -142,9 +162,8 @@ def write_model(
     if tensors:
         path, begin = folder / "model.safetensors", header(tensors)
         path.write_bytes(begin)
-        data = sum(-(-math.prod(shape) * BITS[dtype] // 8) for dtype, shape in tensors.values())
         with open(path, "r+b") as file:
-            file.truncate(len(begin) + data)
+            file.truncate(len(begin) + sum(map(size_of, tensors.values())))
     return folder
 
 

@@ -55,7 +55,7 @@ def layer_kinds(read: Config) -> list[str]:
         return ["mamba" if kind == "linear" and is_mamba else kind for kind in kinds]
     pattern = read.text("hybrid_override_pattern")
     if pattern:
-        return [_PATTERN[letter] for letter in pattern if letter in _PATTERN]
+        return [_PATTERN[letter] for letter in pattern[: read.layers] if letter in _PATTERN]
     window = "window" if read.window else "full"
     layers = range(read.layers)
     every = read.whole("full_attention_interval")

@@ -13,7 +13,7 @@ _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 _PARTS = ("moe", "ffn_config", "attn_config")
 """Where some families put a part of the language model's own figures."""
 _LARGEST = 1 << 40
-_MOST_LAYERS = 10_000
+_MOST_LAYERS = 256
 _WIDTHS = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 
 

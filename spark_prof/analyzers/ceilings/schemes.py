@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from spark_prof.analyzers.ceilings.tensor_names import split_name
+
 __all__ = ["Scheme", "Schemes", "schemes_of"]
 
-_MOST_PATTERNS = 5_000
+_MOST_PATTERNS = 2_000
 _LONGEST_PATTERN = 300
 _ALGORITHMS = {
     "NVFP4": "nvfp4",
@@ -102,12 +104,17 @@ def schemes_of(config: Mapping[str, Any]) -> Schemes:
 
 
 def _by_layer(layers: Mapping[str, Any], lost: list[str]) -> list[Scheme]:
-    """ModelOpt's mixed precision: a format for each module."""
-    targets: dict[str, list[str]] = {}
-    for path, chosen in list(layers.items())[:_MOST_PATTERNS]:
+    """ModelOpt's mixed precision: a format for each module, experts one by one or by a pattern."""
+    targets: dict[str, dict[str, None]] = {}
+    for path, chosen in layers.items():
         name = chosen.get("quant_algo") if isinstance(chosen, dict) else None
-        targets.setdefault(str(name or ""), []).append(_anywhere(path))
-    return [Scheme(_algorithm(name, lost).format, tuple(paths)) for name, paths in targets.items()]
+        pattern = _anywhere(split_name(path)[0])
+        if len(pattern) <= _LONGEST_PATTERN:
+            targets.setdefault(str(name or ""), {})[pattern] = None
+    return [
+        Scheme(_algorithm(name, lost).format, tuple(paths)[:_MOST_PATTERNS])
+        for name, paths in targets.items()
+    ]
 
 
 def _algorithm(name: str, lost: list[str]) -> Scheme:
@@ -173,5 +180,5 @@ def _anywhere(pattern: str) -> str:
 def _fits(path: str, pattern: str) -> bool:
     """Whether a pattern names the module, one that holds it, or a part of its path."""
     if "*" in pattern:
-        return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}.*")
+        return fnmatchcase(f"{path}.", f"{pattern}.*")
     return path == pattern or f".{pattern}." in f".{path}."

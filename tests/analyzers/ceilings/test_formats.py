@@ -1,24 +1,17 @@
 """Every format is recognised by the types of its tensors, and counted with its scales."""
 
-import math
-
 import pytest
 
 from spark_prof.analyzers.ceilings.formats import BYTES
 from spark_prof.analyzers.ceilings.weights import weights_of
 from spark_prof.traces.checkpoint import Checkpoint
-from spark_prof.traces.readers.safetensors_header import BITS, Tensor
-from tests.checkpoints import FORMATS
+from tests.checkpoints import FORMATS, as_tensors
 
 NAME = "model.layers.0.mlp.up_proj"
 
 
 def checkpoint(tensors: dict[str, tuple[str, tuple[int, ...]]], **config: object) -> Checkpoint:
-    found = tuple(
-        Tensor(name, dtype, shape, -(-math.prod(shape) * BITS[dtype] // 8))
-        for name, (dtype, shape) in tensors.items()
-    )
-    return Checkpoint("", config, {}, found)
+    return Checkpoint("", config, {}, as_tensors(tensors))
 
 
 @pytest.mark.parametrize(("form", "linear"), FORMATS.values(), ids=FORMATS)

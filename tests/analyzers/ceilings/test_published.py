@@ -15,8 +15,16 @@ import pytest
 from spark_prof.analyzers.ceilings import Ceilings, ceilings_of
 from spark_prof.analyzers.ceilings.ceiling import ceiling_at
 from spark_prof.hardware import gpu_called
-from spark_prof.traces.checkpoint import read_checkpoint
-from tests.checkpoints import FORMATS, MODELS, Linear, config_of, tensors_of, write_model
+from spark_prof.traces.checkpoint import Checkpoint, read_checkpoint
+from tests.checkpoints import (
+    FORMATS,
+    MODELS,
+    Linear,
+    as_tensors,
+    config_of,
+    tensors_of,
+    write_model,
+)
 
 NVFP4, COMPRESSED, FP8, FP8_BLOCKS, AWQ = (
     FORMATS[name][1]
@@ -107,17 +115,11 @@ def from_config(name: str) -> Ceilings:
     return ceilings_of(read_checkpoint(MODELS / name))
 
 
-@pytest.fixture(scope="session")
-def from_tensors(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ceilings]:
-    folder: Path = tmp_path_factory.mktemp("checkpoints")
-
-    @cache
-    def read(name: str) -> Ceilings:
-        config = config_of(name)
-        tensors = tensors_of(config, CHECKPOINTS[name])
-        return ceilings_of(read_checkpoint(write_model(folder / name, config, tensors)))
-
-    return read
+@cache
+def from_tensors(name: str) -> Ceilings:
+    config = config_of(name)
+    tensors = tensors_of(config, CHECKPOINTS[name])
+    return ceilings_of(Checkpoint(name, config, {}, as_tensors(tensors)))
 
 
 def choice(found: Ceilings, name: str):
@@ -132,9 +134,7 @@ def test_bytes_of_a_token_from_the_configuration(key: tuple[str, str], gigabytes
 
 
 @pytest.mark.parametrize(("key", "gigabytes"), GIGABYTES.items(), ids=str)
-def test_bytes_of_a_token_from_the_tensors(
-    key: tuple[str, str], gigabytes: float, from_tensors: Callable[[str], Ceilings]
-) -> None:
+def test_bytes_of_a_token_from_the_tensors(key: tuple[str, str], gigabytes: float) -> None:
     found = from_tensors(key[0])
     assert found.model.seen
     assert found.model.lost == ()
@@ -143,9 +143,7 @@ def test_bytes_of_a_token_from_the_tensors(
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_configuration_and_tensors_agree(
-    name: str, from_tensors: Callable[[str], Ceilings]
-) -> None:
+def test_configuration_and_tensors_agree(name: str) -> None:
     derived, seen = from_config(name), from_tensors(name)
     assert [c.id for c in derived.choices] == [c.id for c in seen.choices]
     for one, other in zip(derived.choices, seen.choices, strict=True):
@@ -157,6 +155,13 @@ def test_ceilings(key: tuple[str, str], rates: tuple[float, ...]) -> None:
     step = choice(from_config(key[0]), key[1]).step
     found = [ceiling_at(step, bandwidth, "").tokens_per_s for bandwidth in BANDWIDTHS]
     assert found == pytest.approx(list(rates), rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-120b", "qwen3-8b-nvfp4"])
+def test_headers_of_files_say_the_same(name: str, tmp_path: Path) -> None:
+    config = config_of(name)
+    folder = write_model(tmp_path, config, tensors_of(config, CHECKPOINTS[name]))
+    assert ceilings_of(read_checkpoint(folder)).choices == from_tensors(name).choices
 
 
 def test_gpt_oss_120b_on_gb10_as_it_is() -> None:
@@ -179,9 +184,7 @@ def test_memory_limits_a_decode_step_on_every_gpu() -> None:
     assert {g.data_sheet.limit for g in from_config("gpt-oss-120b").choices[0].gpus} == {"memory"}
 
 
-def test_what_drafts_tokens_or_sees_images_is_left_out(
-    from_tensors: Callable[[str], Ceilings],
-) -> None:
+def test_what_drafts_tokens_or_sees_images_is_left_out() -> None:
     drafters = from_tensors("qwen3-next-80b-a3b").left_out
     assert {weights.role for weights in drafters} == {"drafter"}
     encoders = from_tensors("qwen3-vl-235b-a22b-nvfp4").left_out

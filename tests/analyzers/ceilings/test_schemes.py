@@ -45,6 +45,16 @@ CONFIGS = {
         },
         {Q: "fp8", EXPERT: "nvfp4", UP: None},
     ),
+    "modelopt mixed, expert by expert": (
+        {
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {
+                f"model.layers.3.mlp.experts.{expert}.up_proj": {"quant_algo": "NVFP4"}
+                for expert in range(4000)
+            },
+        },
+        {EXPERT: "nvfp4", UP: None},
+    ),
     "compressed nvfp4": (
         compressed(group(4, "float", 16), ignore=["re:.*lm_head", r"re:.*self_attn\.q_proj$"]),
         {UP: "nvfp4", Q: None, HEAD: None},
