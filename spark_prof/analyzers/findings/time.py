@@ -19,6 +19,7 @@ from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 __all__ = ["TIME"]
 
 _MUCH_GAP = 0.05
+_FEWEST_STEPS = 8
 _FEW_STEPS = 16
 _MUCH_UNEVEN = 0.05
 _SLOW = 2.0
@@ -28,7 +29,7 @@ _MUCH_MIXED = 0.05
 def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float] | None:
     """What such a gap takes in a median decode step, in us, and as share of the step.
 
-    None where it is small. On a CPU engine nothing waits for a launch, and what an eager run waits
+    None where it is small or stands on few steps. On a CPU engine nothing waits for a launch, and what an eager run waits
     for is another finding.
 
     Args:
@@ -36,7 +37,7 @@ def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float
         name: of the row of the token ledger.
         usual_us: what of it is no gap to speak of.
     """
-    if report.run.units == "op" or runs_eagerly(report):
+    if report.run.units == "op" or runs_eagerly(report) or report.steps.decode < _FEWEST_STEPS:
         return None
     for ledger in report.tokens:
         if ledger.phase == "decode" and ledger.batch_size is None and ledger.step.median:

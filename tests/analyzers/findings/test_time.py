@@ -53,6 +53,7 @@ def test_of_an_eager_run_and_of_a_cpu_another_rule_speaks(rule: str) -> None:
     assert found(executed(late, "eager"), rule) == []
     assert found(executed(late, GRAPHS, units="op"), rule) == []
     assert found(replace(late, tokens=()), rule) == []
+    assert found(replace(late, steps=replace(late.steps, decode=7)), rule) == []
 
 
 def test_a_scheduler_that_the_gpu_waits_for() -> None:
