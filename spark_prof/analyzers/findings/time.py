@@ -29,8 +29,8 @@ _MUCH_MIXED = 0.05
 def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float] | None:
     """What such a gap takes in a median decode step, in us, and as share of the step.
 
-    None where it is small or stands on few steps. On a CPU engine nothing waits for a launch, and what an eager run waits
-    for is another finding.
+    None where it is small or stands on few steps. On a CPU engine nothing waits for a launch, and
+    what an eager run waits for is another finding.
 
     Args:
         report: the report.
