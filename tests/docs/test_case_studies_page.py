@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cache
 
 import pytest
@@ -163,6 +164,15 @@ def test_what_the_page_about_ceilings_says_is_checked() -> None:
     text = CEILINGS.read_text(encoding="utf-8")
     assert f"- {len(GIGABYTES)} figures in GB a token of {len(CHECKPOINTS)} published" in text
     assert f"- {len(FAMILIES)} families whose derived shapes" in text
+
+
+def test_every_key_is_on_the_page() -> None:
+    found = asdict(ceilings("gpt-oss-120b"))
+    page = CEILINGS.read_text(encoding="utf-8").partition("| key |")[2]
+    first, row = found["choices"][0], found["choices"][0]["step"]["rows"][0]
+    parts = (found, found["question"], first, first["gpus"][0], first["gpus"][0]["read"], row)
+    wanted = {key for part in parts for key in part} - {"component", "format", "gpu"}
+    assert [key for key in wanted if f"`{key}" not in page and f".{key}" not in page] == []
 
 
 def test_the_figures_of_the_page_about_ceilings() -> None:
