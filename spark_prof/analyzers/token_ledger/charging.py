@@ -2,20 +2,19 @@
 
 What counts is when something ran, not which step launched it: so the parts of a window add up to
 its length. Most kernels lie in one window and overlap nothing, and their lengths are added up; the
-others go through the clocks of `sharing`.
+others are split.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_prof.analyzers.blocks import at_once
-from spark_prof.analyzers.token_ledger.sharing import Clocks, clocks_of
+from spark_prof.analyzers.token_ledger.splitting import Totals, Work, split
 
 __all__ = ["Charges", "Work", "charge"]
 
@@ -24,23 +23,6 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 _BLOCK = 1 << 17
-
-
-@dataclass(frozen=True)
-class Work:
-    """Everything that ran, in order of start.
-
-    Attributes:
-        start: ns.
-        end: ns, none before its start.
-        kind: what work each is, from 0.
-        kernel: whether it is a kernel: a copy does not tell when a step's kernels begin.
-    """
-
-    start: Int64s
-    end: Int64s
-    kind: npt.NDArray[np.integer[Any]]
-    kernel: Flags
 
 
 @dataclass(frozen=True)
@@ -72,23 +54,16 @@ def charge(work: Work, begin: Int64s, finish: Int64s, kinds: int) -> Charges:
         kinds: how many kinds of work there are.
     """
     length = (finish - begin).astype(np.float64)
-    summed, between = np.zeros((len(begin), kinds)), np.zeros(len(begin))
-    charged, alone = summed.copy(), summed.copy()
+    totals = Totals(*(np.zeros((len(begin), kinds)) for _ in range(3)))
+    between = np.zeros(len(begin))
     if len(begin) and len(work.start):
         blocks = _blocks(work, begin, finish)
-        found = at_once(*(partial(_add_block, work, block, summed, between) for block in blocks))
-        charged[:], alone[:] = summed, summed
-        special, crossing = (np.concatenate(rows) for rows in zip(*found, strict=True))
-        if len(special):
-            # Near zero a float holds every nanosecond.
-            origin = int(work.start[0])
-            clocks = clocks_of(work.start[special] - origin, work.end[special] - origin)
-            edges = begin - origin, finish - origin
-            _share(work, special[~crossing], origin, clocks, edges, (charged, alone))
-            _cut(work, special[crossing], origin, clocks, edges, (summed, charged, alone))
-    idle = np.maximum(length - charged.sum(axis=1), 0)
+        found = at_once(*(partial(_add_block, work, block, totals, between) for block in blocks))
+        rows, crossing = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        split(work, rows, crossing, (begin, finish), totals)
+    idle = np.maximum(length - totals.charged.sum(axis=1), 0)
     between = np.minimum(between, idle)
-    return Charges(summed, charged, alone, between, idle - between)
+    return Charges(totals.summed, totals.charged, totals.alone, between, idle - between)
 
 
 @dataclass(frozen=True)
@@ -138,11 +113,12 @@ def _blocks(work: Work, begin: Int64s, finish: Int64s) -> list[_Block]:
     ]
 
 
-def _add_block(work: Work, block: _Block, summed: Floats, between: Floats) -> tuple[Int64s, Flags]:
-    """Adds up the rows of a block that lie in one window, and its gaps.
+def _add_block(work: Work, block: _Block, totals: Totals, between: Floats) -> tuple[Int64s, Flags]:
+    """Adds up the rows of a block, and its gaps.
 
     Returns:
-        The rows that run while others do or across the edge of a window; whether it is the latter.
+        Where something runs on into another block or window: the rows that overlap each other or
+        do that, which are still to be split, and whether it is the latter. Else no rows.
     """
     start, end = work.start[block.rows], work.end[block.rows]
     if not len(start):
@@ -155,19 +131,26 @@ def _add_block(work: Work, block: _Block, summed: Floats, between: Floats) -> tu
     number[1::2] = np.arange(windows)
     window = np.repeat(number, block.stretches)
     inside = (window >= 0) & ~crossing
-    kinds = summed.shape[1]
+    kinds = totals.summed.shape[1]
     place, took = window * kinds + work.kind[block.rows], end - start
     if not inside.all():
         place, took = place[inside], took[inside]
     added = np.bincount(place, weights=took, minlength=windows * kinds)
-    summed[block.windows] = added.reshape(windows, kinds)
+    own = totals.of(block.windows)
+    for total in (own.summed, own.charged, own.alone):
+        total += added.reshape(windows, kinds)
     between[block.windows] = _between_kernels(block, start, reached, work.kernel[block.rows])
     following = block.rows.stop if block.rows.stop < len(work.start) else -1
     joins = np.append(start, work.start[following]) < latest
     joins[-1] &= following > 0
     # What a row overlaps is the row before it, or overlaps one itself.
-    special = np.flatnonzero(joins[:-1] | joins[1:] | crossing)
-    return special + block.rows.start, crossing[special]
+    rows = np.flatnonzero(joins[:-1] | joins[1:] | crossing)
+    cut = crossing[rows]
+    rows += block.rows.start
+    if joins[0] or joins[-1] or cut.any():
+        return rows, cut
+    split(work, rows, cut, (block.edges[:-1:2], block.edges[1::2]), own)
+    return rows[:0], cut[:0]
 
 
 def _between_kernels(block: _Block, start: Int64s, reached: Int64s, kernel: Flags) -> Floats:
@@ -186,50 +169,3 @@ def _between_kernels(block: _Block, start: Int64s, reached: Int64s, kernel: Flag
     running = reached[opens] > block.edges[:-1:2][some]
     found[some] = waited[last + 1] - waited[np.where(running, opens, first + 1)]
     return found
-
-
-def _share(
-    work: Work,
-    rows: Int64s,
-    origin: int,
-    clocks: Clocks,
-    edges: tuple[Int64s, Int64s],
-    totals: tuple[Floats, Floats],
-) -> None:
-    """Puts what the clocks say of rows in one window in the place of their lengths."""
-    start, end = work.start[rows] - origin, work.end[rows] - origin
-    window = np.searchsorted(edges[0], start, side="right") - 1
-    windows, kinds = totals[0].shape
-    inside = (window >= 0) & (start < edges[1][window])
-    place = window[inside] * kinds + work.kind[rows[inside]]
-    for total, opened, closed in zip(totals, clocks.at(start), clocks.at(end), strict=True):
-        excess = (closed - opened - (end - start))[inside]
-        added = np.bincount(place, weights=excess, minlength=windows * kinds)
-        total += added.reshape(windows, kinds)
-
-
-def _cut(
-    work: Work,
-    rows: Int64s,
-    origin: int,
-    clocks: Clocks,
-    edges: tuple[Int64s, Int64s],
-    totals: tuple[Floats, Floats, Floats],
-) -> None:
-    """Adds rows that run across edges of windows to each window that they touch."""
-    moments = (*edges, work.start[rows] - origin, work.end[rows] - origin)
-    shown = zip(*((moment, *clocks.at(moment)) for moment in moments), strict=True)
-    for total, (begin, finish, start, end) in zip(totals, shown, strict=True):
-        for kind in np.unique(work.kind[rows]):
-            own = work.kind[rows] == kind
-            for sign, edge in ((-1, begin), (1, finish)):
-                total[:, kind] += sign * (_passed(edge, start[own]) - _passed(edge, end[own]))
-
-
-def _passed(at: npt.NDArray[np.number], since: npt.NDArray[np.number]) -> Floats:
-    """How much has passed, at some readings of a clock, since each of others: their sum."""
-    since = np.sort(since)
-    sums = np.append(0.0, np.cumsum(since, dtype=np.float64))
-    done = np.searchsorted(since, at, side="right")
-    passed: Floats = at * done.astype(np.float64) - sums[done]
-    return passed

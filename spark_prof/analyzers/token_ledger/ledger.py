@@ -12,7 +12,7 @@ import pandas as pd
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.order import CODES
 from spark_prof.analyzers.placement import COPIES
-from spark_prof.analyzers.token_ledger.charging import Charges, Work, charge
+from spark_prof.analyzers.token_ledger.charging import Charges, charge
 from spark_prof.analyzers.token_ledger.model import (
     HOST,
     LAUNCH_GAPS,
@@ -20,6 +20,7 @@ from spark_prof.analyzers.token_ledger.model import (
     LedgerRow,
     StepSpread,
 )
+from spark_prof.analyzers.token_ledger.splitting import Work
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.vocabulary import COMPONENTS, PHASES
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.token_ledger import charging
-from spark_prof.analyzers.token_ledger.charging import Charges, Work, charge
+from spark_prof.analyzers.token_ledger.charging import Charges, charge
+from spark_prof.analyzers.token_ledger.splitting import Work
 
 FAR = 1_800_000_000_000_000_001
 KINDS = 3
