@@ -98,19 +98,19 @@ def _json(path: Path, lost: list[str], *, needed: bool = True) -> dict[str, Any]
             text = file.read(_LARGEST_JSON + 1)
     except OSError as error:
         if needed or path.exists():
-            lost.append(f"{path.name} cannot be read: {error.strerror or error}")
+            lost.append(f"{path.name} cannot be read: {error.strerror or error}.")
         return {}
     if len(text) > _LARGEST_JSON:
-        lost.append(f"{path.name} is larger than {_LARGEST_JSON >> 20} MiB and was not read")
+        lost.append(f"{path.name} is larger than {_LARGEST_JSON >> 20} MiB and was not read.")
         return {}
     try:
         found = msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        lost.append(f"{path.name} is no JSON: {error}")
+        lost.append(f"{path.name} is no JSON: {error}.")
         return {}
     if isinstance(found, dict):
         return found
-    lost.append(f"{path.name} is no JSON object")
+    lost.append(f"{path.name} is no JSON object.")
     return {}
 
 
@@ -122,7 +122,7 @@ def _read_files(folder: Path, found: _Found) -> None:
         try:
             header = read_header(folder / name)
         except HeaderError as error:
-            found.lost.append(f"{name} {error}; its tensors are not counted")
+            found.lost.append(f"{name} {error}; its tensors are not counted.")
             continue
         except OSError:
             unread.append(name)
@@ -130,29 +130,31 @@ def _read_files(folder: Path, found: _Found) -> None:
         if header.missing_bytes:
             found.lost.append(
                 f"{name} is {header.missing_bytes:,} bytes shorter than its header says; its "
-                "tensors are counted as the header has them"
+                "tensors are counted as the header has them."
             )
         if header.overlapping:
-            found.lost.append(f"{name} has tensors that share their data; each is counted whole")
+            found.lost.append(f"{name} has tensors that share their data; each is counted whole.")
         if header.refused:
             found.lost.append(
-                f"{name} describes {header.refused} tensors as none can be; they are not counted"
+                f"{name} describes {header.refused} tensors as none can be; they are not counted."
             )
         for tensor in header.tensors:
             found.repeated += tensor.name in found.tensors
             found.tensors.setdefault(tensor.name, tensor)
         if len(found.tensors) > _MOST_TENSORS:
-            found.lost.append(f"more than {_MOST_TENSORS:,} tensors; those after {name} are left")
+            found.lost.append(
+                f"There are more than {_MOST_TENSORS:,} tensors; those after {name} are left."
+            )
             break
     if unread:
         found.lost.append(
             f"{len(unread)} of {len(names)} files are not there, such as "
-            f"{', '.join(unread[:_NAMED])}; their tensors are not counted"
+            f"{', '.join(unread[:_NAMED])}; their tensors are not counted."
         )
     if len(names) > _MOST_FILES:
-        found.lost.append(f"only the first {_MOST_FILES:,} of {len(names):,} files were read")
+        found.lost.append(f"Only the first {_MOST_FILES:,} of {len(names):,} files were read.")
     if found.repeated:
-        found.lost.append(f"{found.repeated} tensors are there twice; each was counted once")
+        found.lost.append(f"{found.repeated} tensors are there twice; each was counted once.")
 
 
 def _listed(folder: Path, found: _Found) -> list[str]:
@@ -165,7 +167,7 @@ def _listed(folder: Path, found: _Found) -> list[str]:
             # A path that leads out of the folder is no file of this model.
             return sorted({name for name in shards if name == Path(name).name and name})
         except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            found.lost.append(f"{_INDEX} cannot be read ({error}); all files were taken")
+            found.lost.append(f"{_INDEX} cannot be read ({error}); all files were taken.")
     names = sorted(path.name for path in folder.glob("*.safetensors"))
     names = [name for name in names if not name.startswith("adapter_")]
     if "model.safetensors" in names:

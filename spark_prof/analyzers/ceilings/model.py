@@ -80,7 +80,7 @@ class Weights:
         role: one of ROLES.
         parameters: elements of the matrices, unpacked.
         bytes: as stored, with scales, zero points and biases.
-        matrices: how many modules.
+        modules: how many there are.
         matrix: whether they are matrices that a token is multiplied with.
     """
 
@@ -89,7 +89,7 @@ class Weights:
     role: str
     parameters: int
     bytes: float
-    matrices: int
+    modules: int
     matrix: bool
 
 

@@ -93,7 +93,7 @@ def schemes_of(config: Mapping[str, Any]) -> Schemes:
     else:
         found = [_algorithm(str(config.get("quant_algo") or ""), lost)] if config else []
         if method and method != "modelopt" and not config.get("quant_algo"):
-            lost.append(f"the quantization method {method} is not known: taken as unquantized")
+            lost.append(f"The quantization method {method} is not known: taken as unquantized.")
     formats = [scheme for scheme in found if scheme.format]
     return Schemes(
         tuple(formats),
@@ -119,7 +119,7 @@ def _by_layer(layers: Mapping[str, Any], lost: list[str]) -> list[Scheme]:
 
 def _algorithm(name: str, lost: list[str]) -> Scheme:
     if name and name not in _ALGORITHMS:
-        lost.append(f"the quantization {name} is not known: taken as unquantized")
+        lost.append(f"The quantization {name} is not known: taken as unquantized.")
     return Scheme(_ALGORITHMS.get(name, ""))
 
 
@@ -164,7 +164,7 @@ def _globs(patterns: list[Any], lost: list[str]) -> tuple[str, ...]:
         glob = re.sub(r"\\d\+|\[0-9\]\+|\.\*|\.\+", "*", pattern.removeprefix("re:"))
         glob = glob.replace("\\.", ".").removeprefix("^")
         if re.search(r"[\\()\[\]|+?{}]", glob):
-            lost.append(f"the pattern {pattern} is not understood: taken as fitting nothing")
+            lost.append(f"The pattern {pattern} is not understood: taken as fitting nothing.")
             continue
         # An expression that is found at the begin fits; only $ asks for the end.
         found.append(_anywhere(glob.removesuffix("$") if glob.endswith("$") else f"{glob}*"))

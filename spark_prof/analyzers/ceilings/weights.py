@@ -14,7 +14,7 @@ from spark_prof.analyzers.ceilings.formats import format_of
 from spark_prof.analyzers.ceilings.model import Architecture, Weights, WeightsOfModel
 from spark_prof.analyzers.ceilings.modules import Module
 from spark_prof.analyzers.ceilings.schemes import schemes_of
-from spark_prof.analyzers.ceilings.tensor_names import place_of, split_name
+from spark_prof.analyzers.ceilings.tensor_names import Place, place_of, split_name
 from spark_prof.traces.checkpoint import Checkpoint
 from spark_prof.traces.readers.safetensors_header import Tensor
 
@@ -27,6 +27,10 @@ _MATRICES = frozenset(
 )
 _NARROWEST = 16
 """Fewer rows or columns make no matrix whose format is worth a choice, such as a convolution."""
+_TOKENS = ("embed_tokens", "embed_in", "wte", "word_embeddings", "tok_embeddings", "embeddings")
+"""Last names of an embedding that can be lm_head too; others are of positions or of layers."""
+
+_HEAD, _EMBEDDING, _UNPLACED = Place("lm_head"), Place("embedding"), Place("other")
 _MOST_UNPLACED = 20
 
 
@@ -91,12 +95,13 @@ def _modules(tensors: Iterable[Tensor], bits: int) -> Iterable[Module]:
 
 
 def _summed(
-    modules: Iterable[Module], architecture: Architecture, config: Mapping[str, Any]
+    modules: Sequence[Module], architecture: Architecture, config: Mapping[str, Any]
 ) -> list[Weights]:
     """The modules of one component, format and role together, the largest first."""
+    tied = _tied_head(modules, architecture.layers, config)
     sums: dict[tuple[str, str, str, bool], list[float]] = {}
     for module in modules:
-        place = place_of(module.path, architecture.layers)
+        place = _HEAD if module is tied else place_of(module.path, architecture.layers)
         matrix = module.matrix and place.component in _MATRICES
         key = (place.component, module.format, place.role, matrix)
         total = sums.setdefault(key, [0, 0, 0])
@@ -106,30 +111,33 @@ def _summed(
         Weights(component, form, role, int(parameters), size, int(count), matrix)
         for (component, form, role, matrix), (parameters, size, count) in sums.items()
     ]
-    return sorted(_with_tied_head(found, config), key=lambda w: -w.bytes)
+    return sorted(found, key=lambda weights: -weights.bytes)
 
 
-def _with_tied_head(found: list[Weights], config: Mapping[str, Any]) -> list[Weights]:
-    """Where no lm_head is stored, the embedding is read as one; next to that a row is nothing."""
-    if any(w.component == "lm_head" and w.role == "decoder" and w.matrix for w in found):
-        return found
-    tied = [w for w in found if w.component == "embedding" and w.role == "decoder"]
-    if not tied or Config.of(config).values.get("tie_word_embeddings") is False:
-        return found
-    largest = max(tied, key=lambda w: w.bytes)
-    head = replace(largest, component="lm_head", matrix=True)
-    return [head if weights is largest else weights for weights in found]
+def _tied_head(modules: Sequence[Module], layers: int, config: Mapping[str, Any]) -> Module | None:
+    """The embedding that is read as lm_head, where none is stored; a row of it is nothing then."""
+    if Config.of(config).values.get("tie_word_embeddings") is False:
+        return None
+    places = [(module, place_of(module.path, layers)) for module in modules]
+    if any(place == _HEAD and module.matrix for module, place in places):
+        return None
+    embeddings = (
+        module
+        for module, place in places
+        if place == _EMBEDDING and module.path.rpartition(".")[2] in _TOKENS
+    )
+    return next(embeddings, None)
 
 
 def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
     """How far shapes can be believed that nobody has seen."""
     if not modules:
-        return ["the configuration does not say enough to derive the shapes of the weights"]
-    lost = ["no tensors were seen: shapes and formats are derived from the configuration"]
+        return ["The configuration does not say enough to derive the shapes of the weights."]
+    lost = ["No tensors were seen: shapes and formats are derived from the configuration."]
     if not is_known(read):
         family = read.text("model_type") or "without a model_type"
         lost.append(
-            f"the family {family} was not checked: its shapes are taken to be Llama's or Mixtral's"
+            f"The family {family} was not checked: its shapes are taken to be Llama's or Mixtral's."
         )
     return lost
 
@@ -148,15 +156,15 @@ def _missing(architecture: Architecture, modules: Iterable[Module]) -> list[str]
     has_experts = any(place_of(m.path, 0).component == "experts" for m in modules)
     if has_experts and not architecture.experts_per_token:
         lost.append(
-            "the configuration does not say how many experts a token takes: all are counted as read"
+            "The configuration does not say how many experts a token takes: all count as read."
         )
     if not architecture.states:
         lost.append(
-            "the configuration does not say what the KV cache holds: context is not counted"
+            "The configuration does not say what the KV cache holds: context is not counted."
         )
     if not architecture.layers:
         lost.append(
-            "the configuration does not say how many layers there are: all are taken to decode"
+            "The configuration does not say how many layers there are: all are taken to decode."
         )
     return lost
 
@@ -169,6 +177,3 @@ def _unplaced(modules: Iterable[Module], layers: int) -> tuple[tuple[str, int], 
         if place_of(module.path, layers) == _UNPLACED
     ]
     return tuple(sorted(found, key=lambda named: -named[1])[:_MOST_UNPLACED])
-
-
-_UNPLACED = place_of("", 0)

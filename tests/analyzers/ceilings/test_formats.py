@@ -58,3 +58,19 @@ def test_eight_bit_words() -> None:
 def test_an_unknown_type_is_named_as_it_is() -> None:
     (weights,) = weights_of(checkpoint({f"{NAME}.weight": ("F64", (64, 64))})).weights
     assert weights.format == "f64"
+
+
+def test_a_tied_embedding_is_read_as_lm_head() -> None:
+    tensors = {
+        "model.embed_tokens.weight": ("BF16", (1000, 64)),
+        "model.embed_tokens_per_layer.weight": ("BF16", (1000, 512)),
+    }
+    found = weights_of(checkpoint(tensors, vocab_size=1000)).weights
+    assert {(w.component, w.parameters) for w in found} == {
+        ("lm_head", 64_000),
+        ("embedding", 512_000),
+    }
+    apart = weights_of(checkpoint(tensors, tie_word_embeddings=False)).weights
+    assert {w.component for w in apart} == {"embedding"}
+    stored = weights_of(checkpoint(tensors | {"lm_head.weight": ("BF16", (1000, 64))})).weights
+    assert sorted(w.component for w in stored) == ["embedding", "lm_head"]
