@@ -37,8 +37,12 @@ def _row(row: AuditRow) -> tuple[str, ...]:
         clean(row.checkpoint) or MISSING,
         clean(row.executed) or MISSING,
         *(_witness(row.witnesses, who) for who in ("engine", "log", "trace")),
-        clean(f"Conflict: {row.conflict}" if row.conflict else row.why),
+        clean(f"Conflict: {row.conflict}" if row.conflict else "; ".join(_reasons(row))),
     )
+
+
+def _reasons(row: AuditRow) -> list[str]:
+    return [part for part in (row.why, row.fix) if part]
 
 
 def _witness(witnesses: tuple[Witness, ...], who: str) -> str:

@@ -58,7 +58,7 @@ def audit_of(
     notes = list(log.lost) if log else []
     if not modules:
         notes.append("The recording holds no modules: nothing but the log says which kernels run.")
-        groups = groups_of_log(said)
+        groups = groups_of_log(said, logged.quantization)
     return _audit(merged(recorded, logged), groups, said, batches, notes, (recorded, logged))
 
 
@@ -75,7 +75,9 @@ def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
     notes = [*log.lost, "A log names kernels for kinds of layers, not for single layers."]
     if not engine.capability:
         notes.append("The log does not tell the GPU; --gpu does, and fewer causes stay open.")
-    return _audit(engine, groups_of_log(log.statements), log.statements, {}, notes, ())
+    return _audit(
+        engine, groups_of_log(log.statements, engine.quantization), log.statements, {}, notes, ()
+    )
 
 
 def _audit(

@@ -9,7 +9,7 @@ from spark_prof.analyzers.fallbacks.groups import Group
 from spark_prof.analyzers.fallbacks.kernels import choice_of
 from spark_prof.analyzers.fallbacks.model import Engine
 from spark_prof.analyzers.fallbacks.schemes import SIXTEEN_BIT, bits_of
-from spark_prof.analyzers.fallbacks.versions import backend_flag, since, version_of
+from spark_prof.analyzers.fallbacks.versions import FLAGS_FROM, backend_flag, since, version_of
 from spark_prof.traces.readers.engine_log import Statement
 
 __all__ = ["Cause", "capability_of", "cause_of"]
@@ -71,7 +71,10 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
     if group.asked[1] == SIXTEEN_BIT:
         return Cause("scheme", "the checkpoint itself asks for 16-bit activations")
     if group.asked[0] and not group.asked[1]:
-        return Cause("scheme", "the checkpoint asks for nothing but 16-bit activations")
+        return Cause(
+            "scheme", "the checkpoint asks for nothing but 16-bit activations",
+            _quantize_activations(group, engine),
+        )  # fmt: skip
     first, capability = _FIRST_WITH.get(weights), capability_of(engine)
     if first is not None and capability is not None and capability < first:
         return Cause(
@@ -84,6 +87,19 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
         or _of_order(group, engine)
         or _of_reasons(group, engine, said)
         or Cause("unknown", _open_question(group), _ask(group, engine))
+    )
+
+
+def _quantize_activations(group: Group, engine: Engine) -> str:
+    """How experts in MXFP4, such as gpt-oss has, get activations in MXFP8."""
+    capability = capability_of(engine)
+    if group.weights != "mxfp4" or group.kind != "moe" or capability is None or capability < 10:
+        return ""
+    if not since(engine.vllm, FLAGS_FROM):
+        return "for MXFP8 activations: VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS=1"
+    return (
+        "for MXFP8 activations: --moe-backend flashinfer_cutlass with "
+        "--quantization_config.moe.activation mxfp8"
     )
 
 

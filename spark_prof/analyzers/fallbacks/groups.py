@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 
 from spark_prof.analyzers.fallbacks.kernels import choice_of, family_of_kernel
 from spark_prof.analyzers.fallbacks.model import Witness
-from spark_prof.analyzers.fallbacks.schemes import SIXTEEN_BIT, CheckpointSchemes, label
+from spark_prof.analyzers.fallbacks.schemes import (
+    SIXTEEN_BIT,
+    CheckpointSchemes,
+    label,
+    scheme_of_algorithm,
+)
 from spark_prof.analyzers.model import KernelRow
 from spark_prof.traces.readers.engine_log import Statement
 
@@ -117,8 +122,13 @@ def groups_of(
     return sorted(groups.values(), key=lambda g: (_COMPONENTS.index(g.layer), -g.modules))
 
 
-def groups_of_log(said: Sequence[Statement]) -> list[Group]:
-    """The groups that a log alone tells: one a kind of layer and format."""
+def groups_of_log(said: Sequence[Statement], quantization: str = "") -> list[Group]:
+    """The groups that a log alone tells: one a kind of layer and format.
+
+    Args:
+        said: its lines.
+        quantization: the method that the engine was set up with.
+    """
     groups: dict[tuple[str, str], Group] = {}
     for line in said:
         if line.rule.topic not in _CHOOSING or line.layer not in ("linear", "moe"):
@@ -128,13 +138,24 @@ def groups_of_log(said: Sequence[Statement]) -> list[Group]:
         if choice is None:
             continue
         weights = _format_of(line.format) or _format_of(f"{line.value} {line.detail}")
+        asked = _asked_in_log(said, quantization, weights)
         group = groups.setdefault(
-            (line.layer, weights), Group(line.layer, line.layer, weights, ("", ""))
+            (line.layer, weights), Group(line.layer, line.layer, weights, asked)
         )
         witness = Witness("log", name, choice.family, _activations(choice.activations, weights))
         if witness not in group.witnesses:
             group.witnesses.append(witness)
     return list(groups.values())
+
+
+def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) -> tuple[str, str]:
+    """The scheme of a checkpoint as far as a log tells; a mixed one it does not tell apart."""
+    if quantization.removeprefix("gpt_oss_") == weights == "mxfp4":
+        return "mxfp4", ""
+    algorithms = {line.value for line in said if line.rule.id == "modelopt-checkpoint"}
+    found = {scheme_of_algorithm(name) for name in algorithms}
+    fitting = [scheme for scheme in found if scheme[0] == weights]
+    return fitting[0] if len(fitting) == 1 else ("", "")
 
 
 def _group(module: Module, asked: tuple[str, str]) -> Group:

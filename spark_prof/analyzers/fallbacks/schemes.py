@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_prof.analyzers.ceilings.schemes import schemes_of
 
-__all__ = ["SIXTEEN_BIT", "CheckpointSchemes", "bits_of", "label"]
+__all__ = ["SIXTEEN_BIT", "CheckpointSchemes", "bits_of", "label", "scheme_of_algorithm"]
 
 SIXTEEN_BIT = "16-bit"
 """Activations, or weights, as the model has them: BF16 or FP16."""
@@ -42,6 +42,12 @@ def label(weights: str, activations: str) -> str:
     if weight_bits == 16:
         return "16-bit"
     return f"W{weight_bits}A{activation_bits or '?'} {weights}"
+
+
+def scheme_of_algorithm(name: str) -> tuple[str, str]:
+    """Weights and activations of one of ModelOpt's algorithms; empty where it is not known."""
+    found = schemes_of({"quant_method": "modelopt", "quant_algo": name}).schemes
+    return (found[0].format, _ALGORITHMS.get(name, "")) if found else ("", "")
 
 
 class CheckpointSchemes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["UNKNOWN", "backend_flag", "since", "version_of"]
+__all__ = ["FLAGS_FROM", "UNKNOWN", "backend_flag", "since", "version_of"]
 
 Version = tuple[int, int]
 UNKNOWN: Version = (0, 0)
-_FLAGS_FROM: Version = (0, 22)
+FLAGS_FROM: Version = (0, 22)
 """vLLM 0.22 warns of each older variable with "use --moe-backend" or "use --linear-backend"."""
 
 _OLDER = {
@@ -37,6 +37,6 @@ def backend_flag(kind: str, backend: str, vllm: str) -> str:
         backend: as the flag has it, such as flashinfer_cutlass.
         vllm: the version.
     """
-    if since(vllm, _FLAGS_FROM):
+    if since(vllm, FLAGS_FROM):
         return f"--{kind}-backend {backend}"
     return _OLDER[kind]

@@ -93,6 +93,14 @@ LINE_RULES: tuple[LineRule, ...] = (
         "disable_cuda_graph=False)",
     ),
     _rule(
+        "modelopt-checkpoint", "engine", "W", "Detected ModelOpt",
+        r"Detected ModelOpt \w+ checkpoint \(quant_algo=(?P<value>\w+)\)",
+        "A quantization of the checkpoint; a mixed one is told as several.",
+        "Detected ModelOpt NVFP4 checkpoint (quant_algo=W4A16_NVFP4). Please note that the format "
+        "is experimental and could change in future.",
+        "Detected ModelOpt fp8 checkpoint (quant_algo=FP8).",
+    ),
+    _rule(
         "torch-version", "engine", "I", "PyTorch version",
         r"PyTorch version (?P<value>\d[\w.+]*)",
         "torch's version.",
@@ -488,6 +496,13 @@ LINE_RULES: tuple[LineRule, ...] = (
         layer="moe",
     ),
     _rule(
+        "moe-sglang", "kernel", "I", "MoE runner backend",
+        r"Use (?P<value>\w+) as MoE runner backend",
+        "The backend of the experts in SGLang.",
+        "Use flashinfer_trtllm as MoE runner backend on sm100 for Qwen3MoeForCausalLM",
+        layer="moe",
+    ),
+    _rule(
         "moe-wna16", "kernel", "I", "Using ",
         r"Using (?P<value>CompressedTensorsWNA16\w*MoEMethod)",
         "The method of integer experts.",
@@ -591,6 +606,12 @@ LINE_RULES: tuple[LineRule, ...] = (
         "FlashInferBackend (support: AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE); setting "
         "cudagraph_mode=PIECEWISE",
         "Cudagraph mode PIECEWISE is not compatible with compilation mode 0.Overriding to NONE.",
+    ),
+    _rule(
+        "graphs-captured", "execution", "I", "Profiling CUDA graph",
+        r"Profiling CUDA graph memory: (?P<value>[\w=(), ]+)",
+        "How many CUDA graphs of each kind there are, and their largest size.",
+        "Profiling CUDA graph memory: PIECEWISE=4 (largest=12), FULL=4 (largest=12)",
     ),
     _rule(
         "compile-off", "execution", "W", "disabling torch.compile",

@@ -161,3 +161,38 @@ def test_recordings_of_an_h100(name: str) -> None:
     quantized = [row for row in audit.rows if row.executed != "16-bit"]
     assert quantized
     assert all({w.who for w in row.witnesses} == {"engine", "trace"} for row in audit.rows)
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "checkpoint", "cause"),
+    [
+        (("W4A16_NVFP4",), "W4A16 nvfp4", "scheme"),
+        (("NVFP4",), "W4A4 nvfp4", "unknown"),
+        (("FP8", "NVFP4"), "W4A4 nvfp4", "unknown"),
+        # A mixed checkpoint names all that it may hold: which of them the layers are is open.
+        (("FP8", "NVFP4", "W4A16_NVFP4"), "", "unknown"),
+        (("NEWER",), "", "unknown"),
+    ],
+)
+def test_a_log_may_tell_the_checkpoint(
+    algorithms: tuple[str, ...], checkpoint: str, cause: str
+) -> None:
+    lines = [f"Detected ModelOpt NVFP4 checkpoint (quant_algo={name})." for name in algorithms]
+    said = log(*lines, "Using MarlinNvFp4LinearKernel for NVFP4 GEMM")
+    (found,) = audit_of_log(said, "NVIDIA GB10", "12.1").rows
+    assert (found.checkpoint, found.cause) == (checkpoint, cause)
+
+
+@pytest.mark.parametrize(
+    ("vllm", "fix"),
+    [("0.26.0", "--quantization_config.moe.activation mxfp8"), ("0.18.1", "MXFP4_MXFP8_CUTLASS=1")],
+)
+def test_gpt_oss_on_marlin_is_no_fault_and_says_what_else_there_is(vllm: str, fix: str) -> None:
+    said = log(
+        f"Initializing a V1 LLM engine (v{vllm}) with config: model='m', quantization=mxfp4",
+        "Using 'MARLIN' Mxfp4 MoE backend.",
+    )
+    (found,) = audit_of_log(said, "NVIDIA GB10", "12.1").rows
+    assert (found.executed, found.cause) == ("W4A16 mxfp4", "scheme")
+    assert fix in found.fix
+    assert audit_of_log(said, "H100", "9.0").rows[0].fix == ""
