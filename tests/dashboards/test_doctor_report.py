@@ -1,0 +1,76 @@
+"""What doctor draws: the same content in every format, nothing hostile, no empty columns."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_prof.analyzers.fallbacks.audit import audit_of_log
+from spark_prof.analyzers.fallbacks.machine import Library, Machine, Package
+from spark_prof.analyzers.findings.fallbacks import findings_of_audit
+from spark_prof.dashboards.doctor_report import Diagnosis, document, render_diagnosis
+from tests.analyzers.fallbacks.runs import log
+
+AUDIT = audit_of_log(
+    log(
+        "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
+        "Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['MARLIN'].",
+        "Unknown vLLM environment variable detected: VLLM_USE_FLASHINFER_MOE_FP4",
+        *(f"Unknown vLLM environment variable detected: VLLM_OTHER_{i}" for i in range(80)),
+    ),
+    "NVIDIA GB10",
+    "12.1",
+)
+MACHINE = Machine(
+    gpu="NVIDIA GB10",
+    capability="12.1",
+    packages=(Package("vllm", "0.26.0"), Package("flashinfer-python", "")),
+    libraries=(Library("vllm/_C.abi3.so", ("50 x sm_120",), ("sm_80",), 50, 0),),
+    lost=("cuobjdump is not installed",),
+)
+FOUND = Diagnosis("serve.log", findings_of_audit(AUDIT), AUDIT, MACHINE)
+
+
+@pytest.mark.parametrize("kind", ["text", "md", "html"])
+def test_every_format_says_the_same(kind: str) -> None:
+    drawn = render_diagnosis(FOUND, kind, 160)
+    for words in (
+        "Findings (82)", "weight-only-fp4", "ignored-environment-variable", "W4A16 nvfp4",
+        "FlashInfer CUTLASS", "What is installed here", "50 x sm_120", "cuobjdump is not installed",
+        "What could not be told",
+    ):  # fmt: skip
+        assert words in drawn, words
+
+
+def test_json_has_all_lines_and_the_page_says_how_many_it_leaves_out() -> None:
+    value = json.loads(render_diagnosis(FOUND, "json"))
+    assert len(value["audit"]["log"]) == 83
+    assert len(value["findings"]) == 82
+    assert value["machine"]["packages"][1] == {"name": "flashinfer-python", "version": ""}
+    assert "23 more are in the JSON" in render_diagnosis(FOUND, "text")
+
+
+def test_a_narrow_terminal_keeps_its_width() -> None:
+    for line in render_diagnosis(FOUND, "text", 80).splitlines():
+        assert len(line) <= 80
+
+
+def test_what_was_not_looked_at_has_no_section() -> None:
+    titles = {section.id for section in document(Diagnosis("x", audit=AUDIT)).sections}
+    assert "installed" not in titles
+    assert "audit" in titles
+    assert document(Diagnosis("x", machine=MACHINE)).headline == (
+        ("to change was found", "Nothing"),
+    )
+    assert document(Diagnosis("x")).headline == ()
+
+
+def test_names_of_others_are_only_shown() -> None:
+    hostile = audit_of_log(log("Selected <b>Kernel for x", "Selected \x1b[31mxKernel\u202e for y"))
+    for kind in ("text", "md", "html"):
+        drawn = render_diagnosis(Diagnosis("\x1b[2J<i>", audit=hostile), kind)
+        assert "\x1b[2J" not in drawn
+        assert "\u202e" not in drawn
+        if kind == "html":
+            assert "<i>" not in drawn
