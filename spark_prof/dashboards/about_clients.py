@@ -121,7 +121,7 @@ def _lines(row: ClientRow) -> list[tuple[str, ...]]:
     if not row.comparisons:
         return [(name(row), *[MISSING] * 5, "not compared")]
     return [
-        (name(row) if first else "", *_compared(comparison), row.verdict if first else "")
+        (name(row) if first else "", *_compared(comparison), clean(row.verdict) if first else "")
         for first, comparison in zip(
             (True, *[False] * len(row.comparisons)), row.comparisons, strict=False
         )

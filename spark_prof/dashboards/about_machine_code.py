@@ -53,4 +53,5 @@ def products(row: CodeRow) -> str:
 
 def _formats(row: CodeRow) -> str:
     parts = (("from", row.reads), ("to", row.writes))
-    return " ".join(f"{word} {', '.join(names)}" for word, names in parts if names) or MISSING
+    found = " ".join(f"{word} {', '.join(names)}" for word, names in parts if names)
+    return clean(found) or MISSING

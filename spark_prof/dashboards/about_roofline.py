@@ -33,9 +33,9 @@ def kernels(report: Report) -> Section:
         return Section("roofline", _TITLE, (Column("", "prose"),), reasons)
     columns = (
         Column("Above floor", "number"),
-        Column("A call", "number"),
+        Column("A call", "number", optional=True),
         Column("Floor", "number"),
-        Column("Needs", "number"),
+        Column("Needs", "number", optional=True),
         Column("Reaches", "number"),
         Column("Of reader", "number", optional=True),
         Column("Of data sheet", "number", optional=True),

@@ -26,7 +26,7 @@ def shapes(report: Report) -> Section:
             MISSING if row.waves is None else f"{row.waves:.2f}",
             share(row.busy),
             share(row.occupancy.share) if row.occupancy else MISSING,
-            " and ".join(row.occupancy.limiters) if row.occupancy else MISSING,
+            clean(" and ".join(row.occupancy.limiters)) if row.occupancy else MISSING,
             share(row.achieved),
             _tile(row),
             _rows_used(row),
@@ -38,12 +38,12 @@ def shapes(report: Report) -> Section:
         Column("Share", "number"),
         Column("Component"),
         Column("Grid"),
-        Column("Waves", "number"),
+        Column("Waves", "number", optional=True),
         Column("Busy", "number"),
         Column("Occupancy", "number"),
         Column("Limited by", optional=True),
         Column("Achieved", "number", optional=True),
-        Column("Tile"),
+        Column("Tile", optional=True),
         Column("Token rows", "number"),
         Column("Kernel", "name"),
     )
@@ -66,7 +66,7 @@ def _intro(report: Report, shown: list[ShapeRow]) -> tuple[str, ...]:
             "Token rows of a tile that hold no token cost arithmetic, not memory traffic: a kernel "
             "that waits for memory does not get slower by them."
         )
-    return (*lines, *found.notes)
+    return (*lines, *map(clean, found.notes))
 
 
 def _tile(row: ShapeRow) -> str:

@@ -149,7 +149,7 @@ def _client(found: ClientToken) -> str:
     what = "output token" if found.quantity == "output_token" else "chunk"
     size = "" if found.batch_size is None else f" of {counted(found.batch_size, 'request')}"
     return (
-        f"{who}: {microseconds(found.client_us)} per {what} ({found.statistic}), "
+        f"{who}: {microseconds(found.client_us)} per {what} ({clean(found.statistic)}), "
         f"{difference(found.client_us, found.ledger_us)} against the "
         f"{microseconds(found.ledger_us)} of a decode step{size}; "
         f"{microseconds(found.beyond_us)} lie outside it."

@@ -33,6 +33,8 @@ from spark_prof.analyzers.model import (
     Steps,
 )
 
+from .filled import filled
+
 __all__ = ["HOSTILE_NAME", "SAMPLES"]
 
 _DECODE, _PREFILL, _MIXED = 48, 2, 1
@@ -406,4 +408,6 @@ SAMPLES: Mapping[str, Report] = {
     "almost_empty": _almost_empty(),
     "nothing": _nothing(),
     "hostile": _hostile(_FULL),
+    "filled": filled(),
+    "filled_with_hostile_text": filled(HOSTILE_NAME),
 }
