@@ -14,6 +14,7 @@ from typing import Literal
 
 from spark_prof.analyzers.classify.names import NAME_LIMIT
 from spark_prof.analyzers.classify.spelling import spelling
+from spark_prof.analyzers.shapes.cutlass_tile import cutlass_tile
 from spark_prof.analyzers.shapes.model import Tile
 
 __all__ = ["FAMILIES", "Family", "tile_of"]
@@ -33,7 +34,7 @@ class Family:
         tokens: the side that holds tokens. "same" where that is known of a square tile only,
             "none" where its rows are no tokens.
         evidence: why that is the side.
-        example: a real name.
+        example: a real name, of the longest ones what counts.
         tile: what the example says: first side, second side, depth, rows for tokens.
         unit: what a number of the name counts, for first side, second side and depth.
     """
@@ -49,6 +50,11 @@ class Family:
 
 _SIDES = r"(?P<a>\d{1,5})x(?P<b>\d{1,5})"
 _SIZES = r"tuple<C<(?P<a>\d{1,5})>,C<(?P<b>\d{1,5})>,C<(?P<k>\d{1,5})>>"
+_STRIDE = r"tuple<(?:long,C<1>|C<1>,long),(?:long|C<0>)>\*?"
+_EPILOGUE = (
+    rf"\bCollectiveEpilogue<Sm\d+\w{{0,60}}<[^<>]{{0,40}}>,{_SIZES},.{{1,120}}?,{_STRIDE},"
+    r"\w{1,40},"
+)
 _MARLIN = r"\bMarlin<(?:\w{1,20},){2,4}?(?:64|128|256|512),"
 _NVJET = (
     "grids of H100 and B200 recordings: the first side times the tiles is the number of features"
@@ -153,8 +159,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "CUTLASS 3, result by columns",
-        rf"\bCollectiveEpilogue<Sm\d+\w{{0,60}}<[^<>]{{0,40}}>,{_SIZES},"
-        r".{1,250}?tuple<C<1>,long,(?:long|C<0>)>",
+        rf"{_EPILOGUE}tuple<C<1>,long,(?:long|C<0>)>",
         "second",
         "a result that lies in memory by columns is the transpose of PyTorch's",
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, "
@@ -171,6 +176,20 @@ FAMILIES: tuple[Family, ...] = (
         "cute::C<16> >, void, cute::tuple<cute::C<1>, long, long>, cutlass::bfloat16_t, "
         "cute::tuple<cute::C<1>, long, long>, cutlass::epilogue::fusion::Sm90TreeVisitor<> > > >()",
         (128, 16, 64, 16),
+    ),
+    Family(
+        "CUTLASS 3, result by rows",
+        rf"{_EPILOGUE}tuple<long,C<1>,(?:long|C<0>)>",
+        "first",
+        "a result that lies in memory by rows is PyTorch's",
+        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, "
+        "int, int>, cutlass::epilogue::collective::CollectiveEpilogue<cutlass::epilogue::"
+        "Sm90TmaWarpSpecialized<3, 2, 4, true, false>, cute::tuple<cute::C<256>, cute::C<128>, "
+        "cute::C<128> >, cute::tuple<cute::C<64>, cute::C<32> >, cutlass::bfloat16_t, "
+        "cute::tuple<long, cute::C<1>, long>, cutlass::bfloat16_t, cute::tuple<long, cute::C<1>, "
+        "long>, cutlass::epilogue::fusion::FusionCallbacks<cutlass::epilogue::"
+        "Sm120TmaWarpSpecialized<3, 2, 4, true, false> > > > >()",
+        (256, 128, 128, 256),
     ),
     Family(
         "FlashAttention 3",
@@ -246,6 +265,8 @@ _COMPILED = tuple((family, re.compile(family.pattern)) for family in FAMILIES)
 @lru_cache(maxsize=16384)
 def tile_of(name: str) -> Tile | None:
     """The tile that a kernel's name tells; None for a name of no known family."""
+    if name.startswith("_Z"):
+        return cutlass_tile(name)
     spelt = spelling(name[:NAME_LIMIT])
     for family, pattern in _COMPILED:
         if match := pattern.search(spelt):
