@@ -86,8 +86,10 @@ def _calls(
     converts = column.flags(lambda name: bool(label_of(name).conversion))
     converts &= ~NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
     if timed:
-        padding = pads(placed, column.flags(fills_numbers), column.flags(copies_within))
-        padding &= ~converts
+        fills = column.flags(fills_numbers)
+        padding = fills
+        if fills.any():
+            padding = pads(placed, fills, column.flags(copies_within)) & ~converts
         flow = flow_of(placed, converts | padding)
     else:
         padding, flow = np.zeros(len(placed), bool), alone(converts)
