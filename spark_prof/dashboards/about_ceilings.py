@@ -83,8 +83,8 @@ def _reads(found: Ceilings) -> Section:
     if step.experts_hit is not None:
         architecture = found.model.architecture
         intro.append(
-            f"{counted(step.question.tokens, 'token')} of a step: {step.experts_hit:.1f} of "
-            f"{architecture.experts} experts of a layer are read, if all are chosen alike."
+            f"A step of {counted(step.question.tokens, 'token')} reads {step.experts_hit:.1f} of "
+            f"{architecture.experts} experts of a layer, if all are chosen alike."
         )
     return Section("step_bytes", "What a decode step reads", columns, rows, tuple(intro))
 
@@ -163,7 +163,9 @@ def _left_out(found: Ceilings) -> Section:
     rows = [
         (
             "not read" if weights.role == "encoder" else "read to draft tokens",
-            f"{weights.role}, {weights.component}",
+            f"{weights.role}, {weights.component}"
+            if weights.component != "other"
+            else weights.role,
             weights.format,
             decimal_size(weights.bytes),
         )

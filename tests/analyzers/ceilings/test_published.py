@@ -40,8 +40,10 @@ NVFP4, COMPRESSED, FP8, FP8_BLOCKS, AWQ = (
 
 def every(linear: Linear, but: tuple[str, ...] = ()) -> Callable[[str], Linear | None]:
     """That format for every matrix of a layer but the router's and those named."""
-    kept = ("lm_head", "embed", "gate", "router", "visual", "_ba", *but)
-    return lambda name: None if name.endswith(kept) or any(k in name for k in but) else linear
+    kept = ("lm_head", "embed", "router", "visual", *but)
+    return lambda name: (
+        None if name.endswith(("gate", "_ba")) or any(k in name for k in kept) else linear
+    )
 
 
 def only(linear: Linear, named: tuple[str, ...]) -> Callable[[str], Linear | None]:
