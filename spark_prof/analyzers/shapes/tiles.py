@@ -63,7 +63,7 @@ _NVJET = (
 FAMILIES: tuple[Family, ...] = (
     Family(
         "cuBLAS nvjet, sm_120",
-        rf"\bnvjet_sm12\d_\w{{3}}_(?:\w{{1,6}}_)?mma_{_SIDES}x(?P<k>\d{{1,5}})_",
+        rf"\bnvjet_sm12\d_[a-z]{{2,8}}_(?:tf32_)?mma_{_SIDES}x(?P<k>\d{{1,5}})_",
         "same",
         "no recording of it has told yet",
         "nvjet_sm120_tst_mma_64x64x128_3_32x32x128_tmaAB_alignCD4_bz_TNNN",
@@ -99,9 +99,9 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "Triton matmul_ogs",
-        rf"\b_p?_?matmul(?:_ogs)?_[NT]{{3}}_\w{{1,40}}?_{_SIDES}x(?P<k>\d{{1,5}})x\d{{1,3}}",
+        rf"\b_p?_?matmul(?:_ogs)?_[NT]{{3}}_\w{{1,40}}?_{_SIDES}x(?P<k>\d{{1,5}})(?!\d)",
         "first",
-        "triton_kernels: block_m of the tokens, block_n, block_k, split_k",
+        "triton_kernels: block_m of the tokens, block_n, block_k",
         "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu",
         (16, 256, 128, 16),
     ),
@@ -135,9 +135,9 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "vLLM CUTLASS, swapped",
-        rf"\bcutlass_3x_gemm_sm\d{{2,3}}_fp8<[^<>]{{1,80}},{_SIZES},tuple<[^()]{{1,200}},1>",
+        rf"\bcutlass_3x_(?:group_)?gemm\w{{0,20}}<[^<>]{{1,80}},{_SIZES},tuple<[^()]{{1,200}},1>",
         "second",
-        "vLLM's scaled_mm_sm90_fp8_dispatch.cuh: the last argument is swap_ab",
+        "vLLM's scaled_mm and grouped_mm_c3x: the last argument is swap_ab",
         "void cutlass::device_kernel<vllm::cutlass_3x_gemm_sm90_fp8<cutlass::float_e4m3_t, "
         "cutlass::bfloat16_t, vllm::c3x::ScaledEpilogueColumnBias, cute::tuple<cute::C<64>, "
         "cute::C<16>, cute::C<256> >, cute::tuple<cute::C<1>, cute::C<4>, cute::C<1> >, "
@@ -147,7 +147,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "vLLM CUTLASS",
-        rf"\bcutlass_3x_gemm\w{{0,20}}<[^<>]{{1,80}},{_SIZES},tuple<[^()]{{1,200}}"
+        rf"\bcutlass_3x_(?:group_)?gemm\w{{0,20}}<[^<>]{{1,80}},{_SIZES},tuple<[^()]{{1,200}}"
         r"(?:TmaWarpSpecialized|,0)>",
         "first",
         "vLLM's scaled_mm: without swap_ab the first operand is the activations",
@@ -214,11 +214,20 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "TensorRT-LLM attention",
-        r"\bfmhaSm\d{2,3}\w{1,150}?Q(?P<a>\d{1,4})Kv(?P<b>\d{1,4})",
+        r"\b[fF]mhaSm\d{2,3}\w{1,150}?Q(?P<a>\d{1,4})Kv(?P<b>\d{1,4})",
         "none",
         "the first side holds queries, several heads of one token among them",
         "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",
         (128, 128, None, None),
+    ),
+    Family(
+        "cuDNN attention",
+        rf"\bcudnn_generated_\w{{1,60}}_flash_fprop_\w{{1,40}}?_{_SIDES}x(?P<k>\d{{1,4}})_",
+        "none",
+        "the first side holds queries",
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_"
+        "kernel0_0",
+        (64, 128, 128, None),
     ),
     Family(
         "xFormers attention",
@@ -238,6 +247,14 @@ FAMILIES: tuple[Family, ...] = (
         "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>"
         "(cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8::Params)",
         (64, 64, 64, 64),
+    ),
+    Family(
+        "CUTLASS 3 of cuBLAS",
+        rf"\bcutlass3x_sm\d{{2,3}}_\w{{1,60}}?_{_SIDES}x(?P<k>\d{{1,4}})_",
+        "same",
+        "cuBLAS calls it with the operands in either order",
+        "cutlass3x_sm100_simt_sgemm_f32_f32_f32_f32_f32_128x64x16_1x1x1_3_tnn_align1_bias_f32_relu",
+        (128, 64, 16, None),
     ),
     Family(
         "cuBLAS xmma",

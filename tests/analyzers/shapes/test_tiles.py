@@ -31,6 +31,15 @@ def test_the_example_of_a_family(family: Family) -> None:
         ("nvjet_sm100_tst_64x16_64x16_2x4_2cta_h_bz_splitK_TNT", (64, 16), 16),
         ("nvjet_sm120_tst_mma_256x112x64_2_64x56x64_tmaAB_bz_TNNN", (256, 112), None),
         ("nvjet_sm120_sss_tf32_mma_32x64x32_2_x", (32, 64), None),
+        ("nvjet_sm120_qqtst_mma_128x128x64_6_64x64x64_tmaAB_bz_TNNN", (128, 128), 128),
+        ("_p_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128", (16, 256), 16),
+        ("FmhaSm100aKernel_QE4m3KvE2m1OE4m3H128PagedKvCausalP32VarSeqQ128Kv128PersistentContext",
+         (128, 128), None),
+        ("void cutlass::device_kernel<(anonymous namespace)::cutlass_3x_group_gemm<cutlass::"
+         "float_e4m3_t, cutlass::bfloat16_t, cutlass::arch::Sm100, vllm::c3x::ScaledEpilogueArray, "
+         "cute::tuple<cute::C<128>, cute::C<16>, cute::C<128> >, cute::tuple<cute::C<1>, "
+         "cute::C<1>, cute::C<1> >, cutlass::gemm::KernelPtrArrayTmaWarpSpecialized1SmSm100, "
+         "cutlass::epilogue::PtrArrayTmaWarpSpecialized1Sm, true>::GemmKernel>()", (128, 16), 16),
         ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2>"
          "(cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2::Params)", (256, 128),
          None),
