@@ -1,4 +1,4 @@
-"""Sections about floors: how far kernels are from them, what steps stream, what was measured."""
+"""Sections about floors: what steps need at least, how far kernels are from it, and bytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,66 @@ from spark_prof.analyzers.roofline.model import (
     RooflineRow,
     StreamedWeights,
 )
-from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, size
+from spark_prof.dashboards.formats import (
+    MISSING,
+    bandwidth,
+    clean,
+    microseconds,
+    operations,
+    share,
+    size,
+)
 from spark_prof.dashboards.section import Column, Section
-from spark_prof.traces.measured import DeviceState, Measured
 
-__all__ = ["kernels", "measured", "streamed"]
+__all__ = ["floors", "kernels", "streamed"]
 
-_TITLE = "How far kernels are from their floor"
+_TITLE = "The least that steps could take"
 _MOST_ROWS = 12
 _LEAST_LEFT = 0.005
 """Share of the step's kernel time above its floor below which a kernel is not listed."""
+
+
+def floors(report: Report) -> Section:
+    """Holds what the steps of each phase need against what they take."""
+    found = report.roofline
+    phases = found.phases if found else ()
+    if found and not any(phase.needed_bytes for phase in phases):
+        # A section says something only in rows; without figures the reason is what there is.
+        reasons = tuple((clean(note),) for note in found.notes)
+        return Section("floors", _TITLE, (Column("", "prose"),), reasons)
+    rows = tuple(
+        (
+            phase.phase,
+            f"{phase.tokens:,.3g}",
+            size(round(phase.streamed_bytes)),
+            f"{operations(phase.operations)}op",
+            microseconds(phase.floor_us),
+            microseconds(phase.kernels_us),
+            microseconds(phase.step_us),
+            share(phase.of_floor),
+        )
+        for phase in phases
+    )
+    columns = (
+        Column("Steps"),
+        Column("Tokens", "number"),
+        Column("Streams", "number"),
+        Column("Operations", "number"),
+        Column("Floor", "number"),
+        Column("Kernels", "number"),
+        Column("Median step", "number"),
+        Column("Floor of it", "number"),
+    )
+    intro: tuple[str, ...] = ()
+    if found and rows:
+        intro = (
+            "The floor is what a step needs at least: for each kernel its bytes at the bandwidth "
+            "that a reader reaches, or its arithmetic at the peak, whichever takes longer.",
+            *_ceiling_lines(found.ceilings),
+            *(clean(note) for note in found.notes),
+            *(clean(note) for phase in phases for note in phase.notes),
+        )
+    return Section("floors", _TITLE, columns, rows, intro)
 
 
 def kernels(report: Report) -> Section:
@@ -27,10 +77,6 @@ def kernels(report: Report) -> Section:
     found = report.roofline
     phase = _phase(found)
     rows = tuple(_row(row) for row in _shown(phase)) if phase else ()
-    if found and phase and not phase.needed_bytes:
-        # A section says something only in rows; without figures the reason is what there is.
-        reasons = tuple((clean(note),) for note in found.notes)
-        return Section("roofline", _TITLE, (Column("", "prose"),), reasons)
     columns = (
         Column("Above floor", "number"),
         Column("A call", "number", optional=True),
@@ -45,20 +91,26 @@ def kernels(report: Report) -> Section:
         Column("What", optional=True),
         Column("Kernel", "name"),
     )
-    intro = _intro(found, phase) if found and phase else ()
-    return Section("roofline", _TITLE, columns, rows, intro)
+    intro: tuple[str, ...] = ()
+    if phase:
+        rest = phase.kernels_us - phase.placed_us
+        intro = (
+            "Kernels of a decode step by the time that all their calls take above their floor. "
+            f"Kernels without a known need take {microseconds(rest)} a step.",
+        )
+    return Section("roofline", "How far kernels are from their floor", columns, rows, intro)
 
 
 def streamed(report: Report) -> Section:
     """Lists the weights that one decode step reads, by component and storage type."""
     found = report.roofline
     phase = _phase(found)
-    bandwidth = found.ceilings.bandwidth if found else None
+    reader = found.ceilings.bandwidth if found else None
     rows = tuple(
         (
             size(round(row.bytes)),
             share(row.share),
-            microseconds(row.bytes / bandwidth.value * 1e6) if bandwidth else MISSING,
+            microseconds(row.bytes / reader.value * 1e6) if reader else MISSING,
             clean(row.component),
             _stored(row),
             clean(row.part) or MISSING,
@@ -83,44 +135,6 @@ def streamed(report: Report) -> Section:
     return Section("streamed_weights", "What a decode step streams", columns, rows, intro)
 
 
-def measured(found: Measured) -> Section:
-    """Lists what `spark-prof doctor --measure` measured."""
-    rows = tuple(
-        (
-            _QUANTITIES.get(entry.quantity, f"{clean(entry.quantity)} matrix product"),
-            _amount(entry.value, entry.unit),
-            f"{_amount(entry.lowest, entry.unit)} to {_amount(entry.highest, entry.unit)}",
-            count(entry.repeats),
-            clean(entry.how),
-        )
-        for entry in found.measurements
-    )
-    columns = (
-        Column("Ceiling"),
-        Column("Median", "number"),
-        Column("Range", "number"),
-        Column("Repeats", "number", optional=True),
-        Column("How", "prose"),
-    )
-    about = f"{clean(found.device)}, measured {clean(found.taken)} with torch {clean(found.torch)}."
-    states = [
-        f"{when}: {said}."
-        for when, state in (("Before", found.before), ("After", found.after))
-        if (said := _state(state))
-    ]
-    notes = tuple(clean(note) for note in found.notes)
-    return Section("measured", "Measured ceilings", columns, rows, (about, *states, *notes))
-
-
-_QUANTITIES = {
-    "read": "memory, read",
-    "write": "memory, written",
-    "copy": "memory, copied",
-    "launch_eager": "empty kernel, launched alone",
-    "launch_graph": "empty kernel in a CUDA graph",
-}
-
-
 def _phase(found: Roofline | None) -> RooflinePhase | None:
     return found.decode if found else None
 
@@ -138,7 +152,7 @@ def _row(row: RooflineRow) -> tuple[str, ...]:
         microseconds(row.us),
         microseconds(row.floor_us),
         needed,
-        _rate(row.bandwidth),
+        bandwidth(row.bandwidth),
         share(row.of_reached),
         share(row.of_data_sheet),
         row.limiter or MISSING,
@@ -161,61 +175,13 @@ def _really(row: RooflineRow) -> str:
     return size(round(row.read_bytes)) + times
 
 
-def _intro(found: Roofline, phase: RooflinePhase) -> tuple[str, ...]:
-    lines = []
-    if phase.floor_us is not None:
-        lines.append(
-            f"The floors of a decode step add up to {microseconds(phase.floor_us)}"
-            + (
-                f"; the median step takes {microseconds(phase.step_us)}: "
-                f"{share(phase.of_floor)} of it is floor."
-                if phase.step_us
-                else "."
-            )
-        )
-        rest = phase.kernels_us - phase.placed_us
-        lines.append(
-            "A floor is what a call needs at least: its bytes at the ceiling, or its arithmetic. "
-            f"Above it: all calls of a step. Kernels without a known need take "
-            f"{microseconds(rest)} a step."
-        )
-    lines += _ceiling_lines(found.ceilings)
-    return (*lines, *(clean(note) for note in (*found.notes, *phase.notes)))
-
-
 def _ceiling_lines(ceilings: Ceilings) -> list[str]:
     lines = []
     reached, sheet = ceilings.reached, ceilings.data_sheet
     if reached:
-        lines.append(f"Reader: {_rate(reached.value)}, {clean(reached.source)}.")
+        lines.append(f"Reader: {bandwidth(reached.value)}, {clean(reached.source)}.")
     if sheet:
-        lines.append(f"Data sheet: {_rate(sheet.value)}, {clean(sheet.source)}.")
+        lines.append(f"Data sheet: {bandwidth(sheet.value)}, {clean(sheet.source)}.")
     if ceilings.clocks:
         lines.append(f"When it was measured: {clean(ceilings.clocks)}.")
     return lines
-
-
-def _state(state: DeviceState) -> str:
-    parts = [
-        f"SM clock {state.sm_mhz} MHz" if state.sm_mhz else "",
-        f"memory clock {state.memory_mhz} MHz" if state.memory_mhz else "",
-        f"{state.temperature_c} degrees Celsius" if state.temperature_c else "",
-        f"{state.power_w:.0f} W" if state.power_w else "",
-        f"clocks held down by {clean(' and '.join(state.throttled))}" if state.throttled else "",
-    ]
-    return ", ".join(filter(None, parts))
-
-
-def _amount(value: float, unit: str) -> str:
-    if unit == "s":
-        return microseconds(value * 1e6)
-    if unit == "B/s":
-        return _rate(value)
-    scale, letter = (1e12, "T") if value >= 1e11 else (1e9, "G")
-    return f"{value / scale:,.2f} {letter}{clean(unit)}"
-
-
-def _rate(bytes_a_second: float | None) -> str:
-    if bytes_a_second is None:
-        return MISSING
-    return f"{bytes_a_second / 1e9:,.{0 if bytes_a_second >= 1e11 else 1}f} GB/s"

@@ -70,6 +70,18 @@ class DeviceState:
     throttled: tuple[str, ...] = ()
     """Reasons for which the clocks are held down."""
 
+    @property
+    def words(self) -> str:
+        """The state in words; empty where nothing is known."""
+        parts = [
+            f"SM clock {self.sm_mhz} MHz" if self.sm_mhz else "",
+            f"memory clock {self.memory_mhz} MHz" if self.memory_mhz else "",
+            f"{self.temperature_c} degrees Celsius" if self.temperature_c else "",
+            f"{self.power_w:.0f} W" if self.power_w else "",
+            f"clocks held down by {' and '.join(self.throttled)}" if self.throttled else "",
+        ]
+        return ", ".join(filter(None, parts))
+
 
 @dataclass(frozen=True)
 class Measured:

@@ -14,7 +14,6 @@ from spark_prof.analyzers.roofline.model import (
     StreamedWeights,
 )
 from spark_prof.dashboards import about_roofline, html, json_report, markdown
-from spark_prof.traces.measured import DeviceState, Measured, Measurement
 
 from .sample import HOSTILE_NAME, SAMPLES
 
@@ -60,9 +59,14 @@ def test_kernels_above_their_floor_come_first() -> None:
         "381.6 us", "21.8 us", "5.88 us", "16.99 MiB", "818 GB/s", "27.0 %", "24.4 %", "memory",
         "19.07 MiB (1.13 x)", "experts", "w2: 4 of 32 experts", "slow",
     )  # fmt: skip
-    said = " ".join(section.intro)
-    assert "add up to 1.23 ms; the median step takes 4.29 ms: 28.7 % of it is floor." in said
-    assert "Kernels without a known need take 444.0 us a step." in said
+    assert "Kernels without a known need take 444.0 us a step." in section.intro[0]
+
+
+def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
+    section = about_roofline.floors(replace(FULL, roofline=ROOFLINE))
+    assert section.rows == (
+        ("decode", "1", "3.46 GiB", "7.30 Gop", "1.23 ms", "3.02 ms", "4.29 ms", "28.7 %"),
+    )
     assert "Reader: 3,030 GB/s, a reader." in section.intro
     assert "When it was measured: SM clock 1980 MHz." in section.intro
     assert section.intro[-2:] == ("A note.", "A note of the phase.")
@@ -94,15 +98,16 @@ def test_without_ceilings_there_are_sizes_only() -> None:
 def test_where_no_need_is_known_the_reason_stands() -> None:
     phase = replace(PHASE, rows=(UNKNOWN,), floor_us=None, needed_bytes=0.0, streamed_bytes=0.0)
     bare = replace(ROOFLINE, phases=(phase,), weights=())
-    section = about_roofline.kernels(replace(FULL, roofline=bare))
+    section = about_roofline.floors(replace(FULL, roofline=bare))
     assert section.rows == (("A note.",),)
+    assert about_roofline.kernels(replace(FULL, roofline=bare)).rows == ()
     assert about_roofline.streamed(replace(FULL, roofline=bare)).rows == ()
 
 
 def test_a_report_without_a_roofline_has_no_such_section() -> None:
     report = replace(FULL, roofline=None)
-    assert about_roofline.kernels(report).rows == ()
-    assert about_roofline.streamed(report).rows == ()
+    for section in (about_roofline.floors, about_roofline.kernels, about_roofline.streamed):
+        assert section(report).rows == ()
     assert json.loads(json_report.render(report))["roofline"] is None
     prefill = replace(ROOFLINE, phases=(replace(PHASE, phase="prefill"),))
     assert about_roofline.kernels(replace(FULL, roofline=prefill)).rows == ()
@@ -115,31 +120,6 @@ def test_json_has_every_row_and_what_is_derived() -> None:
     assert found["phases"][0]["rows"][2]["floor_us"] is None
     assert found["ceilings"]["peaks"] == {"bf16": 989.4e12}
     assert found["ceilings"]["reached"]["source"] == "a reader"
-
-
-def test_measured_ceilings_in_their_units() -> None:
-    found = Measured(
-        "NVIDIA GB10", "2026-11-21T10:00:00+00:00",
-        (
-            Measurement("read", 2.31e11, "B/s", 2.2e11, 2.4e11, 20, "a reader"),
-            Measurement("bf16", 9.1e13, "op/s", 9e13, 9.2e13, 20, "torch.mm"),
-            Measurement("int8", 2.8e9, "op/s", 2.7e9, 2.9e9, 20, "torch._int_mm"),
-            Measurement("launch_graph", 1.25e-6, "s", 1e-6, 2e-6, 20, "empty kernels"),
-        ),
-        before=DeviceState(sm_mhz=208, temperature_c=40, power_w=4.4),
-        after=DeviceState(sm_mhz=2418, throttled=("power cap",)),
-        torch="2.11.0", notes=("fp4 products were not measured: no.",),
-    )  # fmt: skip
-    section = about_roofline.measured(found)
-    assert [row[:2] for row in section.rows] == [
-        ("memory, read", "231 GB/s"),
-        ("bf16 matrix product", "91.00 Top/s"),
-        ("int8 matrix product", "2.80 Gop/s"),
-        ("empty kernel in a CUDA graph", "1.25 us"),
-    ]
-    assert section.intro[1] == "Before: SM clock 208 MHz, 40 degrees Celsius, 4 W."
-    assert section.intro[2] == "After: SM clock 2418 MHz, clocks held down by power cap."
-    assert section.intro[3] == "fp4 products were not measured: no."
 
 
 def test_foreign_text_stays_text_on_a_page() -> None:

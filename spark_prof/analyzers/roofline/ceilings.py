@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
 from spark_prof.hardware import find_gpu
-from spark_prof.traces.measured import DeviceState, Measured
+from spark_prof.traces.measured import Measured
 from spark_prof.vocabulary import PRECISIONS
 
 __all__ = ["ceilings_of", "device_of"]
@@ -62,17 +62,6 @@ def ceilings_of(
         reached,
         tuple((peaks | found).items()),
         f"measured here on {measured.taken}" if found else source,
-        _clocks(measured.after),
+        measured.after.words,
         None if smallest is None else smallest * 1e6,
     )
-
-
-def _clocks(state: DeviceState) -> str:
-    parts = [
-        f"SM clock {state.sm_mhz} MHz" if state.sm_mhz else "",
-        f"memory clock {state.memory_mhz} MHz" if state.memory_mhz else "",
-        f"{state.temperature_c} degrees Celsius" if state.temperature_c else "",
-        f"{state.power_w:.0f} W" if state.power_w else "",
-        f"held down by {' and '.join(state.throttled)}" if state.throttled else "",
-    ]
-    return ", ".join(filter(None, parts))
