@@ -14,7 +14,7 @@ from spark_prof.dashboards import (
     about_audit,
     about_ceilings,
     about_machine,
-    about_roofline,
+    about_measured,
     about_run,
     json_report,
 )
@@ -101,7 +101,7 @@ def _sections(found: Diagnosis) -> Iterator[Section]:
     if found.ceilings is not None:
         yield from about_ceilings.sections(found.ceilings)
     if found.measured is not None:
-        yield about_roofline.measured(found.measured)
+        yield about_measured.measured(found.measured)
 
 
 def _json(found: Diagnosis) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "MISSING",
+    "bandwidth",
     "clean",
     "count",
     "counted",
@@ -19,6 +20,7 @@ __all__ = [
     "difference",
     "microseconds",
     "nothing_as_missing",
+    "operations",
     "rate",
     "share",
     "shorten",
@@ -117,6 +119,19 @@ def decimal_size(number_of_bytes: float) -> str:
 def rate(a_second: float) -> str:
     """Writes how many there are in a second, such as tokens: 46.2, 1,220."""
     return f"{a_second:,.1f}" if abs(a_second) < 999.95 else f"{a_second:,.0f}"
+
+
+def bandwidth(bytes_a_second: float | None) -> str:
+    """Writes bytes per second in decimal units, as data sheets do: 3,350 GB/s, 16.8 GB/s."""
+    if bytes_a_second is None or not math.isfinite(bytes_a_second):
+        return MISSING
+    return f"{bytes_a_second / 1e9:,.{0 if bytes_a_second >= 1e11 else 1}f} GB/s"
+
+
+def operations(number: float) -> str:
+    """Writes a number of operations without its unit: 7.27 G, 1.28 T."""
+    scale, letter = (1e12, "T") if number >= 1e11 else (1e9, "G")
+    return f"{number / scale:,.2f} {letter}"
 
 
 def counted(number: int, noun: str) -> str:

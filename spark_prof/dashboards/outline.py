@@ -51,6 +51,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_kernels.kernels(report),
         about_machine_code.machine_code(report),
         about_kernels.copies(report),
+        about_roofline.floors(report),
         about_roofline.kernels(report),
         about_roofline.streamed(report),
         about_shapes.shapes(report),
