@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import spark_prof
+from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.counters.model import CounterBatch, CounterRow, Counters
+from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.shapes.experts import rows_per_expert
 from spark_prof.analyzers.shapes.model import ShapeRow, Shapes
-from spark_prof.traces.bundle import META_FILE
-from tests.support import Recorded, eager_decode
+from spark_prof.analyzers.shapes.summary import shapes_of
+from spark_prof.analyzers.windows import step_windows
+from spark_prof.traces.bundle import META_FILE, Bundle
+from tests.support import Piece, Recorded, eager_decode, kernel, kineto, step
 
 DATA = Path(__file__).parents[2] / "data"
 GRAPHS = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
@@ -66,6 +73,24 @@ def test_time_and_calls_are_those_of_the_kernels() -> None:
     assert took == {key: pytest.approx(us) for key, us in wanted.items()}
 
 
+def test_what_the_counters_saw_stands_beside_what_could_be() -> None:
+    if not GRAPHS.exists():
+        pytest.skip(f"{GRAPHS} is not there")
+    bundle = Bundle(GRAPHS)
+    placed = place_kernels(bundle, 0)
+    steps = step_windows(bundle, 0, placed)
+    w2 = product(shapes(GRAPHS), "16x256x128x1", "experts").name
+    seen = CounterRow(w2, "experts", 24.0, 20.0, *[None] * 6, 0.031, 1.0, 1.0)
+    blind = replace(seen, name="other", warps_active=None)
+    batch = CounterBatch(1, 20, True, 0.0, 1.0, None, (seen, blind), ())
+    counters = Counters(2.0, 100, 200.0, (batch,), (), ())
+    sums = sums_of(placed, steps["phase"])
+    found = shapes_of(bundle, 0, placed, steps, sums, counters)
+    assert found is not None
+    assert {row.achieved for row in found.rows if row.name == w2} == {0.031}
+    assert {row.achieved for row in found.rows if row.name != w2} == {None}
+
+
 @pytest.fixture
 def capture(tmp_path: Path) -> Path:
     if not GRAPHS.exists():
@@ -105,6 +130,27 @@ def test_the_same_launches_on_a_gb10(capture: Path) -> None:
     lm_head = product(found, "nvjet", "lm_head")
     assert lm_head.occupancy is None
     assert lm_head.waves is None
+
+
+def test_a_product_of_nvfp4_on_a_gb10(tmp_path: Path) -> None:
+    """2,048 features in tiles of 128, one token: 16 blocks for 48 multiprocessors."""
+    with open(Path(__file__).with_name("symbols.csv"), encoding="utf-8") as file:
+        symbol = next(
+            row["symbol"]
+            for row in csv.DictReader(file)
+            if "MainloopSm120TmaWarpSpecializedBlockScaled" in row["symbol"]
+            and (row["first"], row["second"]) == ("128", "128")
+        )
+    launch = {"grid": [16, 1, 1], "block": [384, 1, 1], "registers per thread": 168,
+              "shared memory": 90_000}  # fmt: skip
+    piece = Piece([step(0, 0, 900)], (), kineto(kernel(symbol, 100, 700, 1, 50, **launch)))
+    gpu = {"name": "NVIDIA GB10", "compute_capability": "12.1", "multiprocessors": 48}
+    Recorded({0: [piece]}, facts={"gpu": gpu}).assemble(tmp_path / "b")
+    [row] = shapes(tmp_path / "b").rows
+    assert (row.blocks, row.busy) == (16, 1 / 3)
+    assert row.occupancy is not None
+    assert (row.occupancy.share, row.occupancy.limiters) == (0.25, ("registers", "shared memory"))
+    assert (row.rows_used, row.tile_waste) == (1, 127 / 128)
 
 
 def test_a_recording_whose_launches_nobody_described(tmp_path: Path) -> None:
