@@ -55,6 +55,14 @@ def test_each_kernel_has_the_bytes_of_its_weights(tmp_path: Path) -> None:
     assert rows[FLASH].limiter == "latency"
 
 
+def test_a_run_of_large_kernels_alone_is_limited_by_memory(tmp_path: Path) -> None:
+    rows = of(summarize(bundle(tmp_path / "b", us=(30.0, 30.0, 30.0, 30.0, 300.0))).roofline)
+    # 2.2 and 4.5 us of bytes: less than any kernel of this run takes, more than an empty one does.
+    assert rows[SECOND].limiter == "memory"
+    assert rows[FIRST].limiter == "memory"
+    assert rows[FLASH].limiter == "latency"
+
+
 def test_sums_of_a_step(tmp_path: Path) -> None:
     report = summarize(bundle(tmp_path / "b"))
     assert report.roofline is not None
