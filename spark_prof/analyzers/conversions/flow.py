@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.order import CODES
-from spark_prof.analyzers.placement import COPIES
 
 __all__ = ["Flow", "alone", "flow_of", "pads"]
 
@@ -49,16 +47,17 @@ class Flow:
     places: Int64s
 
 
-def flow_of(placed: pd.DataFrame, converts: Flags) -> Flow:
+def flow_of(placed: pd.DataFrame, converts: Flags, copies: Flags) -> Flow:
     """The conversions, each between its producer and its consumer.
 
     Args:
-        placed: kind, stream, step and component of everything that ran, in order of start.
+        placed: stream, step and component of everything that ran, in order of start.
         converts: whether each row is a conversion.
+        copies: whether each row is no kernel.
     """
     if not converts.any():
         return alone(converts)
-    lanes = _Lanes(placed, converts)
+    lanes = _Lanes(placed, converts, copies)
     own = lanes.component(lanes.conversions)
     wanted = ~np.isin(own, _TELL_NOTHING)
     nearest = consumer = lanes.after(lanes.conversions)
@@ -82,21 +81,22 @@ def alone(converts: Flags) -> Flow:
     return Flow(rows, nothing, nothing, rows)
 
 
-def pads(placed: pd.DataFrame, fills: Flags, copies: Flags) -> Flags:
+def pads(placed: pd.DataFrame, fills: Flags, moves: Flags, copies: Flags) -> Flags:
     """The rows of PyTorch's pads: fills with a copy of the same component right behind them.
 
     Args:
-        placed: kind, stream, step and component of everything that ran, in order of start.
+        placed: stream, step and component of everything that ran, in order of start.
         fills: whether each row fills a tensor with one number.
-        copies: whether each row is a kernel that copies.
+        moves: whether each row is a kernel that copies a tensor.
+        copies: whether each row is no kernel.
     """
     found = np.zeros(len(fills), bool)
-    if fills.any() and copies.any():
-        lanes = _Lanes(placed, fills)
+    if fills.any() and moves.any():
+        lanes = _Lanes(placed, fills, copies)
         first = lanes.rows(lanes.conversions)
         second = lanes.rows(lanes.after(lanes.conversions))
         component = placed["component"].cat.codes.to_numpy()
-        pair = (second >= 0) & copies[second] & (component[first] == component[second])
+        pair = (second >= 0) & moves[second] & (component[first] == component[second])
         found[first[pair]] = found[second[pair]] = True
     return found
 
@@ -105,15 +105,15 @@ class _Lanes:
     """Everything that ran, stream by stream; a place is a position in that order.
 
     Args:
-        placed: kind, stream, step and component, in order of start.
+        placed: stream, step and component, in order of start.
         converts: whether each row is a conversion.
+        copies: whether each row is no kernel.
 
     Attributes:
         conversions: the places of the conversions, ascending.
     """
 
-    def __init__(self, placed: pd.DataFrame, converts: Flags) -> None:
-        copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    def __init__(self, placed: pd.DataFrame, converts: Flags, copies: Flags) -> None:
         self._component = placed["component"].cat.codes.to_numpy()
         self._step, self._stream = placed["step"].to_numpy(), placed["stream"].to_numpy()
         self._order = _by_stream(self._stream, copies)

@@ -84,13 +84,14 @@ def _calls(
     names = [str(name) for name in placed["name"].cat.categories]
     column = NameColumn(placed["name"])
     converts = column.flags(lambda name: bool(label_of(name).conversion))
-    converts &= ~NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    converts &= ~copies
     if timed:
         fills = column.flags(fills_numbers)
         padding = fills
         if fills.any():
-            padding = pads(placed, fills, column.flags(copies_within)) & ~converts
-        flow = flow_of(placed, converts | padding)
+            padding = pads(placed, fills, column.flags(copies_within), copies) & ~converts
+        flow = flow_of(placed, converts | padding, copies)
     else:
         padding, flow = np.zeros(len(placed), bool), alone(converts)
     name = placed["name"].cat.codes.to_numpy()

@@ -17,7 +17,8 @@ from .frames import ATTENTION, CAST, COPY, GEMM, NORM, QUANTIZE, K, placed
 def flow(kernels: Sequence[K]) -> dict[int, tuple[int, int, int]]:
     """Consumer, producer and place of each conversion, by its position."""
     converts = np.array([classify(kernel.name).conversion is not None for kernel in kernels])
-    found = flow_of(placed(kernels), converts & np.array([k.kind == "kernel" for k in kernels]))
+    copies = np.array([kernel.kind != "kernel" for kernel in kernels])
+    found = flow_of(placed(kernels), converts & ~copies, copies)
     return dict(
         zip(
             found.rows.tolist(),
