@@ -714,10 +714,12 @@ LINE_RULES: tuple[LineRule, ...] = (
     _rule(
         "prefix-caching-off", "cache", "I", "refix caching",
         r"(?:Disabling prefix caching(?:: | for )(?P<detail>.+?)\.?$|[Pp]refix caching is not "
-        r"(?:supported|enabled)|disabling both|KV cache events are on, but prefix caching is not)",
+        r"(?:supported|enabled)|without support for prefix caching|disabling both"
+        r"|KV cache events are on, but prefix caching is not)",
         "Each prompt is computed anew.",
         "Disabling prefix caching: model has non-causal attention layers.",
         "Prefix caching is not supported for RISC-V CPUs; disabling it for V1 backend.",
+        "Hybrid or mamba-based model detected without support for prefix caching: disabling",
     ),
     _rule(
         "kv-cache-type", "cache", "I", "Using ",
