@@ -8,6 +8,8 @@ from typing import Any
 __all__ = ["rows_per_expert"]
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_MOST = 1 << 20
+"""No model has more experts."""
 _CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk")
 
 
@@ -36,6 +38,6 @@ def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
     for source in (config, inner if isinstance(inner, dict) else {}):
         for name in names:
             value = source.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
                 return value
     return 0

@@ -175,6 +175,8 @@ def test_rows_of_an_expert(tokens: int, hit: float) -> None:
     "config",
     [{}, {"num_experts": 8}, {"num_experts": 0, "num_experts_per_tok": 0},
      {"num_experts": "8", "num_experts_per_tok": 2}, {"num_experts": 2, "num_experts_per_tok": 8},
+     {"num_experts": 10**18, "num_experts_per_tok": 1},
+     {"num_experts": 10**400, "num_experts_per_tok": 10**399},
      {"num_experts": True, "num_experts_per_tok": True, "text_config": None}],
 )  # fmt: skip
 def test_a_configuration_that_tells_no_experts(config: Mapping[str, Any]) -> None:
