@@ -567,6 +567,9 @@ _CONVERSIONS = (
                    r"[\[{]lambda\(\)(?:#3| \(instance 3\))"),
     Rule("inductor-cast", r"^triton_poi_fused__to_copy_\d+$", _CUDA, "triton_poi_fused__to_copy_0",
          conversion="cast"),
+    # Beside the pad stands the operator that its output goes into, where that is vLLM's own.
+    Rule("inductor-pad", r"^triton_poi_fused_constant_pad_nd(?:_moe_forward(?:_shared)?)?_\d+$",
+         _CUDA, "triton_poi_fused_constant_pad_nd_moe_forward_0", conversion="pad"),
     Rule("nnc-cast", r"^fused__autocast_to_+\d+$", _CUDA,
          "fused__autocast_to__12152488584593855096", conversion="cast"),
 )
