@@ -43,7 +43,9 @@ def device_state(uuid: str) -> DeviceState:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
     except Exception:  # absent package, or a driver without NVML
         return DeviceState()
-    reasons = _asked(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    reasons = _asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    if reasons is None:  # its name before driver 535
+        reasons = _asked(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
     power = _asked(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
     return DeviceState(
         sm_mhz=_asked(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
