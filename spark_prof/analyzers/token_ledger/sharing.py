@@ -23,17 +23,28 @@ class Clocks:
     """What the clocks show at some moments; between two of them both run evenly.
 
     Attributes:
-        moments: ns, ascending.
+        moments: every start and end in ns, ascending.
         shared: the shared clock at each moment, in ns.
         lone: the lone clock at each.
+        opens: where among the moments each kernel starts.
+        closes: where it ends.
     """
 
-    moments: Floats
+    moments: Int64s
     shared: Floats
     lone: Floats
+    opens: Int64s
+    closes: Int64s
+
+    def parts(self) -> tuple[Floats, Floats]:
+        """Each kernel's part of the time, and how long it had it for itself."""
+        return (
+            self.shared[self.closes] - self.shared[self.opens],
+            self.lone[self.closes] - self.lone[self.opens],
+        )
 
     def at(self, moment: Int64s) -> tuple[Floats, Floats]:
-        """The shared and the lone clock at other moments."""
+        """The shared and the lone clock at any moments."""
         return (
             np.interp(moment, self.moments, self.shared),
             np.interp(moment, self.moments, self.lone),
@@ -47,20 +58,25 @@ def clocks_of(start: Int64s, end: Int64s) -> Clocks:
         start: starts, ascending, in ns from an origin near them: a float holds them exactly.
         end: ends.
     """
-    end = np.sort(end, kind="stable")
+    order = np.argsort(end, kind="stable")
+    ended = end[order]
     # Both are in order, so that a start's place in all moments is its own among both.
-    place = np.arange(len(start)) + np.searchsorted(end, start, side="right")
-    opens = np.zeros(2 * len(start), bool)
-    opens[place] = True
-    moments = np.empty(len(opens), np.int64)
-    moments[opens], moments[~opens] = start, end
-    running = np.cumsum(np.where(opens, 1, -1))
+    opens = np.arange(len(start)) + np.searchsorted(ended, start, side="right")
+    running = np.full(2 * len(start), -1)
+    running[opens] = 1
+    closed = np.flatnonzero(running < 0)
+    closes = np.empty_like(closed)
+    closes[order] = closed
+    moments = np.empty(len(running), np.int64)
+    moments[opens], moments[closed] = start, ended
+    during = np.cumsum(running)[:-1]
     length = np.diff(moments).astype(np.float64)
-    during = running[:-1]
     shared = np.divide(length, during, out=np.zeros_like(length), where=during > 0)
     lone = np.where(during == 1, length, 0.0)
     return Clocks(
-        moments.astype(np.float64),
+        moments,
         np.append(0.0, np.cumsum(shared)),
         np.append(0.0, np.cumsum(lone)),
+        opens,
+        closes,
     )

@@ -74,29 +74,15 @@ def split(
     clocks = clocks_of(start, end)
     edges = windows[0] - origin, windows[1] - origin
     kind = work.kind[rows]
-    inside = ~crossing
-    _share(start[inside], end[inside], kind[inside], clocks, edges, totals)
-    _cut(start[crossing], end[crossing], kind[crossing], clocks, edges, totals)
-
-
-def _share(
-    start: Int64s,
-    end: Int64s,
-    kind: npt.NDArray[np.integer[Any]],
-    clocks: Clocks,
-    edges: tuple[Int64s, Int64s],
-    totals: Totals,
-) -> None:
-    """Puts what the clocks say of rows in one window in the place of their lengths."""
-    window = np.searchsorted(edges[0], start, side="right") - 1
-    windows, kinds = totals.charged.shape
-    inside = (window >= 0) & (start < edges[1][window])
-    place = window[inside] * kinds + kind[inside]
-    shown = zip(clocks.at(start), clocks.at(end), strict=True)
-    for total, (opened, closed) in zip((totals.charged, totals.alone), shown, strict=True):
-        excess = (closed - opened - (end - start))[inside]
-        added = np.bincount(place, weights=excess, minlength=windows * kinds)
-        total += added.reshape(windows, kinds)
+    begins = np.searchsorted(edges[0], start, side="right") - 1
+    inside = ~crossing & (begins >= 0) & (start < edges[1][begins])
+    place = begins[inside] * totals.charged.shape[1] + kind[inside]
+    for total, part in zip((totals.charged, totals.alone), clocks.parts(), strict=True):
+        # Its part takes the place of its length.
+        excess = (part - (end - start))[inside]
+        total += np.bincount(place, weights=excess, minlength=total.size).reshape(total.shape)
+    if crossing.any():
+        _cut(start[crossing], end[crossing], kind[crossing], clocks, edges, totals)
 
 
 def _cut(

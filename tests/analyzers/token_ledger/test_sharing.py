@@ -26,6 +26,13 @@ def test_one_that_takes_no_time_takes_no_part() -> None:
     assert shared.tolist() == lone.tolist() == [5, 10]
 
 
+def test_the_parts_of_each() -> None:
+    # The long one ends last, after two that started later.
+    shared, alone = clocks_of(np.array([0, 20, 60]), np.array([100, 40, 80])).parts()
+    assert shared.tolist() == [80, 10, 10]
+    assert alone.tolist() == [60, 0, 0]
+
+
 def test_many_at_once_share_evenly() -> None:
     clocks = clocks_of(np.zeros(8, np.int64), np.full(8, 80, np.int64))
     shared, lone = clocks.at(np.array([80]))
