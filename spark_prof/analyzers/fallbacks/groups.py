@@ -134,10 +134,11 @@ def groups_of_log(said: Sequence[Statement], quantization: str = "") -> list[Gro
         if line.rule.topic not in _CHOOSING or line.layer not in ("linear", "moe"):
             continue
         name = line.value or ("emulation" if line.rule.id == "nvfp4-emulation" else "")
-        choice = choice_of(name)
+        weights = _format_of(line.format) or _format_of(f"{line.value} {line.detail}")
+        # In a log the name of a backend does not say of which format it is, as classes do.
+        choice = choice_of(f"{weights}.{name}") if name else None
         if choice is None:
             continue
-        weights = _format_of(line.format) or _format_of(f"{line.value} {line.detail}")
         asked = _asked_in_log(said, quantization, weights)
         group = groups.setdefault(
             (line.layer, weights), Group(line.layer, line.layer, weights, asked)

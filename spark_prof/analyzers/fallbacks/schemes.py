@@ -78,6 +78,10 @@ class CheckpointSchemes:
         return weights, self._activations(path, weights)
 
     def _weights(self, path: str) -> str | None:
+        # These methods leave lm_head as it is without saying so; GPTQ's config may say otherwise.
+        head = path.rpartition(".")[2] == "lm_head" and self._method in _METHODS
+        if head and self._config.get("lm_head") is not True:
+            return None
         found = (self._schemes.format_of(name) for name in _unfused(path))
         return next(filter(None, found), None)
 

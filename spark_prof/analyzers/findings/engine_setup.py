@@ -75,8 +75,8 @@ def _graph_mode(audit: Audit) -> Iterator[Finding]:
 
 
 def _prefix_caching(audit: Audit) -> Iterator[Finding]:
-    if audit.engine.prefix_caching is False and audit.engine.serves:
-        reasons = [said.text[:160] for said in audit.said("prefix-caching-off")]
+    reasons = [said.text[:160] for said in audit.said("prefix-caching-off")]
+    if audit.engine.prefix_caching is False and (audit.engine.serves or reasons):
         yield Finding(
             "prefix-caching-off",
             None,

@@ -208,7 +208,7 @@ def _with_figures(found: Finding, report: Report, audit: Audit) -> Finding:
     """Adds what the recording's times tell."""
     gap = report.steps.host_gap_us
     if found.id == "eager-mode" and gap is not None and report.steps.decode:
-        return replace(found, ms_per_token=ms_per_token(report, gap.mean * report.steps.decode))
+        return replace(found, ms_per_token=ms_per_token(report, gap.median * report.steps.decode))
     if found.id in ("weight-only-fp4", "marlin-forced"):
         layers = {row.layer for row in audit.rows if "A16" in row.executed}
         measured = achieved_bandwidth(report, layers)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from spark_prof.analyzers.fallbacks.model import Audit
+from spark_prof.analyzers.fallbacks.model import Audit, LogRow
 from spark_prof.analyzers.model import Finding
 
 __all__ = ["LINES", "LINE_FINDINGS", "LineFinding"]
+
+_LONGEST = 240
+_MOST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -91,13 +94,21 @@ LINE_FINDINGS: tuple[LineFinding, ...] = (
 
 def _look(row: LineFinding) -> Callable[[Audit], Iterator[Finding]]:
     def find(audit: Audit) -> Iterator[Finding]:
+        alike: dict[tuple[str, str], list[LogRow]] = {}
         for said in audit.said(*row.rules):
+            fix = row.fix.replace("{detail}", said.detail or "a configuration")
+            alike.setdefault((said.means, fix), []).append(said)
+        for (means, fix), lines in alike.items():
+            more = f" And {len(lines) - 1} more lines like it." if len(lines) > 1 else ""
             yield Finding(
                 row.id,
                 None,
-                f"{said.means} The log: {said.text[:240]}",
-                row.fix.replace("{detail}", said.detail or "a configuration"),
-                (f"Line {said.line} of the log, {said.count} times.",),
+                f"{means} The log: {lines[0].text[:_LONGEST]}{more}",
+                fix,
+                tuple(
+                    f"Line {said.line} of the log, {said.count} times: {said.text[:_LONGEST]}"
+                    for said in lines[:_MOST_LINES]
+                ),
             )
 
     return find

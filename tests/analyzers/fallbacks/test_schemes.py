@@ -93,3 +93,11 @@ def test_a_strange_configuration_raises_nothing(config: object) -> None:
 
 def test_without_a_model_nothing_is_told() -> None:
     assert CheckpointSchemes({}).of(QKV) == ("", "")
+
+
+@pytest.mark.parametrize("method", ["fp8", "gptq", "awq"])
+def test_lm_head_is_left_as_it_is_without_a_word(method: str) -> None:
+    config: dict[str, Any] = {"quant_method": method, "bits": 4, "group_size": 128}
+    assert CheckpointSchemes({"quantization_config": config}).of("lm_head") == ("16-bit", "16-bit")
+    asked = CheckpointSchemes({"quantization_config": {**config, "lm_head": True}}).of("lm_head")
+    assert asked[0] in ("fp8", "int4")
