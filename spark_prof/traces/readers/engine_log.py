@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,12 @@ _PREFIX = re.compile(
 """Everything up to vLLM's own level and time, whatever wrote it before; the place stays."""
 
 _LONGEST_DETAIL = 32 << 10
+_LONGEST_MESSAGE = 2048
+"""What of a line is matched."""
+
+_LONG = ("engine-config", "arguments", "sglang-arguments")
+"""Rules of lines that hold a whole configuration."""
+
 _LONGEST_TEXT = 400
 _MOST_STATEMENTS = 2000
 _MOST_REMEMBERED = 10_000
@@ -95,14 +101,14 @@ def _statements(lines: Iterable[tuple[int, str]]) -> tuple[tuple[Statement, ...]
     found: dict[tuple[str, ...], Statement] = {}
     remembered: dict[str, tuple[str, ...] | None] = {}
     dropped = 0
-    for number, line in lines:
+    for number, line in _pieces(lines):
         message = _PREFIX.sub("", line, count=1) if "[" in line else line
         if message in remembered:
             key = remembered[message]
             if key is not None:
                 found[key] = replace(found[key], count=found[key].count + 1)
             continue
-        said = _statement(number, line, message)
+        said = _statement(number, message)
         key = None
         if said is not None:
             key = (said.rule.id, said.value, said.format, said.layer, said.detail)
@@ -118,12 +124,21 @@ def _statements(lines: Iterable[tuple[int, str]]) -> tuple[tuple[Statement, ...]
     return tuple(found.values()), dropped
 
 
-def _statement(number: int, line: str, message: str) -> Statement | None:
+def _pieces(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines, those with progress bars before them in their parts."""
+    for number, line in lines:
+        for piece in line.split("\r") if "\r" in line else (line,):
+            yield number, piece
+
+
+def _statement(number: int, message: str) -> Statement | None:
+    begin = message[:_LONGEST_MESSAGE]
     for rule in LINE_RULES:
         # Some older wordings are only told apart by the file that vLLM names before them.
-        if rule.word.decode() not in line:
+        searched = message if rule.id in _LONG else begin
+        if rule.word.decode() not in searched:
             continue
-        matched = rule.pattern.search(line)
+        matched = rule.pattern.search(searched)
         if matched:
             groups = matched.groupdict()
             return Statement(

@@ -108,7 +108,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "gpu", "engine", "W", "cuda capability",
-        r"Found GPU\d+ (?P<value>.+?) which is of cuda capability (?P<detail>\d+\.\d)",
+        r"Found GPU\d+ (?P<value>.{1,80}?) which is of cuda capability (?P<detail>\d+\.\d)",
         "The GPU; torch was not built for its compute capability by that number.",
         "Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.",
     ),
@@ -121,7 +121,8 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "deprecated-variable", "setting", "W", " is deprecated",
-        r"(?P<value>VLLM_\w+)(?: environment variable)? is deprecated and will be removed in "
+        r"\b(?P<value>VLLM_\w{1,120})(?: environment variable)? is deprecated and will be removed "
+        r"in "
         r"(?P<detail>v?\d[\w.]*\w|a future release)",
         "This environment variable still works and will not in a later vLLM.",
         "VLLM_USE_FLASHINFER_MOE_FP4 is deprecated and will be removed in v0.23. Use --moe-backend "
@@ -225,7 +226,8 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "activations-ignored", "fallback", "W", "weight-only (A16) kernel",
-        r"(?P<value>\w+) is a weight-only \(A16\) kernel; the requested activation quantization "
+        r"\b(?P<value>\w{1,120}) is a weight-only \(A16\) kernel; the requested activation "
+        r"quantization "
         r"\((?P<detail>.*?)\) is ignored",
         "Activations stay in 16 bit although the checkpoint asks for less.",
         "MarlinMxFp4LinearKernel is a weight-only (A16) kernel; the requested activation "
@@ -258,7 +260,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "flashinfer-unavailable-moe", "fallback", "W", "FlashInfer",
-        r"FlashInfer kernels unavailable for (?P<detail>\w[\w -]*?) on current platform",
+        r"FlashInfer kernels unavailable for (?P<detail>\w[\w -]{0,80}?) on current platform",
         "FlashInfer's FP4 experts were asked for and are not built for this GPU (vLLM up to 0.12).",
         "FlashInfer kernels unavailable for ModelOptNvFp4FusedMoE on current platform.",
         "FlashInfer kernels unavailable for CompressedTensorsW4A4Nvfp4MoEMethod on current "
@@ -286,7 +288,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "transformers-model", "fallback", "W", "alling back",
-        r"(?P<value>\w+) has no vLLM implementation, falling back to Transformers",
+        r"\b(?P<value>\w{1,120}) has no vLLM implementation, falling back to Transformers",
         "The model runs as Transformers wrote it, without vLLM's own layers.",
         "MyForCausalLM has no vLLM implementation, falling back to Transformers implementation. "
         "Some features may not be supported and performance may not be optimal.",
@@ -320,7 +322,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     # Why a backend was not taken; most need VLLM_LOGGING_LEVEL=DEBUG.
     _rule(
         "moe-backend-refused", "refused", "D", "MoE backend",
-        r"(?P<format>\w+(?: Int8)?) MoE backend '?(?P<value>[\w ]+?)'? does not support the "
+        r"(?P<format>\w+(?: Int8)?) MoE backend '?(?P<value>[\w ]{1,60}?)'? does not support the "
         r"deployment configuration(?: since (?P<detail>.+?))?\.?$",
         "Why these experts do not run on that backend.",
         "NvFp4 MoE backend 'FLASHINFER_CUTLASS' does not support the deployment configuration "
@@ -414,7 +416,8 @@ LINE_RULES: tuple[LineRule, ...] = (
     # The plain choices.
     _rule(
         "linear-kernel", "kernel", "I", "Using ",
-        r"Using (?P<value>[\w.-]+(?: [\w.-]+)?) for (?P<format>NVFP4|MXFP4|MXFP6|MXFP8) GEMM",
+        r"Using (?P<value>[\w.-]{1,120}(?: [\w.-]{1,60})?) for "
+        r"(?P<format>NVFP4|MXFP4|MXFP6|MXFP8) GEMM",
         "The kernel of the linear layers in that format.",
         "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
         "Using NvFp4LinearBackend.MARLIN for NVFP4 GEMM",
@@ -440,7 +443,7 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "moe-backend", "kernel", "I", "Using ",
-        r"Using '?(?P<value>[A-Za-z][\w .]*?)'? (?P<format>(?:NvFp4|Mxfp4|MxFp8|Mxfp8|Fp8|FP8|"
+        r"Using '?(?P<value>[A-Za-z][\w .]{0,60}?)'? (?P<format>(?:NvFp4|Mxfp4|MxFp8|Mxfp8|Fp8|FP8|"
         r"Int8|WNA16|W4A8(?: Int8)?|Unquantized|Humming)) MoE backend",
         "The backend of the experts in that format.",
         "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential backends: "
@@ -452,8 +455,8 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "moe-backend-older", "kernel", "I", "Using ",
-        r"Using (?P<value>[\w .]+?) backend for (?P<format>FP8|NVFP4|NvFp4|MXFP4|Unquantized|FP4) "
-        r"MoE",
+        r"Using (?P<value>[\w .]{1,60}?) backend for "
+        r"(?P<format>FP8|NVFP4|NvFp4|MXFP4|Unquantized|FP4) MoE",
         "The backend of the experts in that format (vLLM up to 0.15).",
         "Using Marlin backend for FP8 MoE",
         "Using FlashInfer TRTLLM backend for FP8 MoE",
@@ -461,7 +464,8 @@ LINE_RULES: tuple[LineRule, ...] = (
     ),
     _rule(
         "moe-flashinfer-older", "kernel", "I", "Using ",
-        r"Using (?P<value>FlashInfer (?P<format>MXFP4|FP8) (?:MoE )?[\w ]+?) backend for SM\d+",
+        r"Using (?P<value>FlashInfer (?P<format>MXFP4|FP8) (?:MoE )?[\w ]{1,60}?) backend for "
+        r"SM\d+",
         "The backend of the experts in that format (vLLM up to 0.18).",
         "Using FlashInfer MXFP4 BF16 backend for SM90",
         "Using FlashInfer MXFP4 MXFP8 CUTLASS backend for SM100",

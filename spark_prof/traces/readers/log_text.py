@@ -20,6 +20,7 @@ __all__ = ["LogText"]
 _LONGEST_LINE = 1 << 16
 _SAMPLE = 4096
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_DIGITS = b"0123456789"
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
 _MOST_CONTROLS = 0.05
 """Share of control characters from which on a file is no text; a log may hold some by accident."""
@@ -90,7 +91,7 @@ class LogText:
     def _lines(self, data: bytes, words: Sequence[bytes], whole: bool) -> Iterator[tuple[int, str]]:
         """Lines of `data`, which ends with one; the first one was given already if not `whole`."""
         begins = set()
-        for word in words:
+        for word in words if _may_hold(data, words) else ():
             at = data.find(word)
             while at >= 0:
                 begin = data.rfind(b"\n", 0, at) + 1
@@ -118,6 +119,12 @@ class LogText:
             self.foreign += 1
             text = line.decode("latin-1")
         yield number, _ESCAPES.sub("", text)
+
+
+def _may_hold(data: bytes, words: Sequence[bytes]) -> bool:
+    """Whether one of the words may stand in a text; it is quick where lines differ in numbers."""
+    kinds = b"\n".join(set(data.translate(None, _DIGITS).split(b"\n")))
+    return any(word in kinds for word in {word.translate(None, _DIGITS) for word in words})
 
 
 def _is_binary(sample: bytes) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.engine_log import read_engine_log
+from spark_prof.traces.readers.engine_log_rules import LINE_RULES, LineRule
 
 LINES = [
     "(EngineCore pid=1) INFO 06-01 21:36:09 [core.py:109] Initializing a V1 LLM engine (v0.22.0) "
@@ -129,6 +130,22 @@ def test_noise_never_raises_anything_else(tmp_path: Path) -> None:
         except CommandError:
             continue
         assert len(log.statements) <= len(LINES)
+
+
+def test_progress_bars_hide_nothing_of_a_line(tmp_path: Path) -> None:
+    bars = "\r".join(f"Loading shards: {i}% [00:00<00:01, {'#' * 60}]" for i in range(100))
+    log = read_engine_log(write(tmp_path, f"{bars}\r{LINES[1]}\n{LINES[3]}".encode()))
+    assert [(said.rule.id, said.line) for said in log.statements] == [
+        ("moe-backend", 1), ("marlin-linear", 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", LINE_RULES, ids=lambda rule: rule.id)
+def test_lines_made_to_be_slow_end(tmp_path: Path, rule: LineRule) -> None:
+    """Repeated beginnings, which make careless expressions take the square of a line's length."""
+    parts = [example[:cut] for example in rule.examples for cut in (12, 25, 40, -1)]
+    data = "\n".join((part * 5000)[:60_000] for part in parts)
+    read_engine_log(write(tmp_path, data.encode()))
 
 
 def test_ever_new_statements_stay_bounded(tmp_path: Path) -> None:
