@@ -70,6 +70,8 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
         return None
     if group.asked[1] == SIXTEEN_BIT:
         return Cause("scheme", "the checkpoint itself asks for 16-bit activations")
+    if not group.asked[0] and weights in ("int4", "nf4"):
+        return Cause("scheme", f"{weights} weights are made for 16-bit activations")
     if group.asked[0] and not group.asked[1]:
         return Cause(
             "scheme", "the checkpoint asks for nothing but 16-bit activations",

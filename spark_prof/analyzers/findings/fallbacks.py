@@ -21,13 +21,16 @@ _Look = Callable[[Audit], Iterator[Finding]]
 _NATIVE = {"FP4": 10.0, "FP8": 8.9}
 """Compute capability from which tensor cores multiply that format."""
 
+_AVOIDABLE = ("order", "disabled", "install", "refused", "unknown")
+"""Causes of a weight-only kernel that something can be done about, but for what forces one."""
+
 _KINDS = {"linear": "the linear layers", "moe": "the experts"}
 """What a log alone can name."""
 
 _WORTH = (
     "Weights take the same bytes either way, so that a batch of 1 is not automatically slower on a "
-    "weight-only kernel such as Marlin: FP4 activations win prompts and larger batches, and are "
-    "reported to lose a few per cent at batch 1 (vLLM pull request 55170)."
+    "weight-only kernel such as Marlin: quantized activations win prompts and larger batches; FP4 "
+    "ones are reported to lose a few per cent at batch 1 (vLLM pull request 55170)."
 )
 
 
@@ -58,19 +61,31 @@ def _by_cause(audit: Audit, *causes: str) -> dict[tuple[str, str], list[AuditRow
     return found
 
 
-def _weight_only(audit: Audit) -> Iterator[Finding]:
-    causes = ("order", "disabled", "install", "refused", "unknown")
-    for (why, fix), rows in _by_cause(audit, *causes).items():
-        asked = rows[0].checkpoint
-        instead = f"although the checkpoint asks for {asked}" if asked else "on a GPU that need not"
-        yield Finding(
-            "weight-only-fp4",
-            None,
-            f"{_beginning(_names(rows))} run {rows[0].executed} on {_kernels(rows)}, {instead}: "
-            f"{why}. {_WORTH}",
-            f"{_capital(fix)}. Compare prompts and the batch that you serve, not batch 1 alone.",
-            _evidence(rows),
-        )
+def _weight_only(bits: int) -> _Look:
+    """Looks for weights of so many bits whose activations are not quantized for no good reason."""
+
+    def find(audit: Audit) -> Iterator[Finding]:
+        for (why, fix), rows in _by_cause(audit, *_AVOIDABLE).items():
+            if f"W{bits}A16" not in rows[0].executed or _may_need_it(rows[0], audit):
+                continue
+            asked = rows[0].checkpoint
+            instead = f"although the checkpoint asks for {asked}" if asked else "which it need not"
+            yield Finding(
+                f"weight-only-fp{bits}",
+                None,
+                f"{_beginning(_names(rows))} run {rows[0].executed} on {_kernels(rows)}, "
+                f"{instead}: {why}. {_WORTH}",
+                f"{_capital(fix)}. Compare prompts and the batch that you serve, not batch 1 "
+                "alone.",
+                _evidence(rows),
+            )
+
+    return find
+
+
+def _may_need_it(row: AuditRow, audit: Audit) -> bool:
+    """Whether the GPU, which is not known, may have no other kernel."""
+    return row.cause == "unknown" and capability_of(audit.engine) is None
 
 
 def _forced(audit: Audit) -> Iterator[Finding]:
@@ -161,7 +176,12 @@ _OF_LAYERS: tuple[tuple[str, str, _Look], ...] = (
         "weight-only-fp4",
         "layers with FP4 weights, and FP4 activations in the checkpoint, run with 16-bit ones "
         "on a GPU with FP4 tensor cores",
-        _weight_only,
+        _weight_only(4),
+    ),
+    (
+        "weight-only-fp8",
+        "the same of FP8 weights and activations",
+        _weight_only(8),
     ),
     (
         "marlin-forced",
@@ -209,7 +229,7 @@ def _with_figures(found: Finding, report: Report, audit: Audit) -> Finding:
     gap = report.steps.host_gap_us
     if found.id == "eager-mode" and gap is not None and report.steps.decode:
         return replace(found, ms_per_token=ms_per_token(report, gap.median * report.steps.decode))
-    if found.id in ("weight-only-fp4", "marlin-forced"):
+    if found.id in ("weight-only-fp4", "weight-only-fp8", "marlin-forced"):
         layers = {row.layer for row in audit.rows if "A16" in row.executed}
         measured = achieved_bandwidth(report, layers)
         return replace(found, evidence=(*found.evidence, *measured))

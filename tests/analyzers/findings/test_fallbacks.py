@@ -181,6 +181,24 @@ def test_lines_that_are_no_fault(line: str) -> None:
     assert findings_of_audit(audit_of_log(log(line), GB10["name"], "12.1")) == ()
 
 
+@pytest.mark.parametrize(
+    ("line", "gpu", "capability", "rule"),
+    [
+        ("Using 'MARLIN' Fp8 MoE backend out of x", "H100", "9.0", "weight-only-fp8"),
+        ("Using 'MARLIN' Fp8 MoE backend out of x", "A100", "8.0", None),
+        ("Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['MARLIN'].", "", "", None),
+        ("Using MarlinLinearKernel for AWQMarlinLinearMethod", "NVIDIA GB10", "12.1", None),
+        ("Using 'MARLIN' WNA16 MoE backend.", "NVIDIA GB10", "12.1", None),
+        ("Using TRITON Fp8 MoE backend out of x", "H100", "9.0", None),
+    ],
+)  # fmt: skip
+def test_weight_only_by_format_and_gpu(
+    line: str, gpu: str, capability: str, rule: str | None
+) -> None:
+    found = findings_of_audit(audit_of_log(log(line), gpu, capability))
+    assert [finding.id for finding in found] == ([rule] if rule else [])
+
+
 def test_the_warning_is_right_on_a_gpu_without_fp4() -> None:
     audit = audit_of_log(log(WARNING), "NVIDIA H100 80GB HBM3", "9.0")
     assert findings_of_audit(audit) == ()
