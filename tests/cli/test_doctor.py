@@ -102,6 +102,15 @@ def test_an_imported_trace_tells_nothing_of_its_engine(run: Run) -> None:
     assert "weight-only-fp4" not in ids(out)
 
 
+@pytest.mark.parametrize(("backend", "agrees"), [("TRITON", True), ("MARLIN", False)])
+def test_an_imported_trace_and_its_log(run: Run, log: Path, backend: str, agrees: bool) -> None:
+    log.write_text(f"Using '{backend}' Mxfp4 MoE backend.\n")
+    found = json.loads(run(KINETO, "--log", log, "--format", "json")[1])
+    (experts,) = found["audit"]["rows"]
+    assert [witness["who"] for witness in experts["witnesses"]] == ["log", "trace"]
+    assert (experts["conflict"] == "") == agrees
+
+
 def test_a_model(run: Run) -> None:
     code, out, _ = run("--model", MODEL, "--gpu", "gb10")
     assert code == 0

@@ -58,7 +58,7 @@ def audit_of(
     notes = list(log.lost) if log else []
     if not modules:
         notes.append("The recording holds no modules: nothing but the log says which kernels run.")
-        groups = groups_of_log(said, logged.quantization)
+        groups = groups_of_log(said, logged.quantization, kernels)
     return _audit(merged(recorded, logged), groups, said, batches, notes, (recorded, logged))
 
 

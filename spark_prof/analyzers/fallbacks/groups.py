@@ -117,17 +117,20 @@ def groups_of(
         group = groups.get(key)
         if group is None:
             group = groups[key] = _group(module, asked)
-            group.witnesses += _of_log(group, said) + _of_trace(group, kernels)
+            group.witnesses += _of_log(group, said) + _of_trace(group.layer, kernels)
         group.modules += 1
     return sorted(groups.values(), key=lambda g: (_COMPONENTS.index(g.layer), -g.modules))
 
 
-def groups_of_log(said: Sequence[Statement], quantization: str = "") -> list[Group]:
+def groups_of_log(
+    said: Sequence[Statement], quantization: str = "", kernels: Sequence[KernelRow] = ()
+) -> list[Group]:
     """The groups that a log alone tells: one a kind of layer and format.
 
     Args:
         said: its lines.
         quantization: the method that the engine was set up with.
+        kernels: of a trace of the same run that tells nothing else.
     """
     groups: dict[tuple[str, str], Group] = {}
     for line in said:
@@ -146,6 +149,10 @@ def groups_of_log(said: Sequence[Statement], quantization: str = "") -> list[Gro
         witness = Witness("log", name, choice.family, _activations(choice.activations, weights))
         if witness not in group.witnesses:
             group.witnesses.append(witness)
+    experts = [group for group in groups.values() if group.kind == "moe"]
+    # A draft model has experts of its own, and linear layers are of several formats.
+    if len(experts) == 1:
+        experts[0].witnesses += _of_trace("experts", kernels)
     return list(groups.values())
 
 
@@ -181,12 +188,12 @@ def _of_log(group: Group, said: Sequence[Statement]) -> list[Witness]:
     ]
 
 
-def _of_trace(group: Group, kernels: Sequence[KernelRow]) -> list[Witness]:
+def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[Witness]:
     """The family of kernels that does most of the component's products."""
     times: dict[str, float] = {}
     names: Mapping[str, str] = {}
     for row in kernels:
-        family = family_of_kernel(row.name) if row.component == group.layer else ""
+        family = family_of_kernel(row.name) if row.component == component else ""
         if family and row.engine != "cuda-core":
             times[family] = times.get(family, 0.0) + row.us
             names = {family: row.name, **names}
