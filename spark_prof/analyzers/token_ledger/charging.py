@@ -120,7 +120,8 @@ def _add_block(work: Work, block: _Block, totals: Totals, between: Floats) -> tu
         Where something runs on into another block or window: the rows that overlap each other or
         do that, which are still to be split, and whether it is the latter. Else no rows.
     """
-    start, end = work.start[block.rows], work.end[block.rows]
+    start = work.start[block.rows]
+    end = np.maximum(work.end[block.rows], start)
     if not len(start):
         return np.zeros(0, np.int64), np.zeros(0, bool)
     latest = np.maximum.accumulate(np.append(block.reached, end))

@@ -30,6 +30,10 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 _MOST_BATCH_SIZES = 16
+_WINDOW = ("begin_ns", "finish_ns")
+_TIMES = (-(1 << 61), 1 << 62)
+"""From before the epoch to a century from now: no two such times are further apart than a number
+of ns can tell."""
 
 
 def token_ledgers(
@@ -45,7 +49,7 @@ def token_ledgers(
         steps: the analyzed steps, from analyzers.windows.step_windows.
         sums: what analyzers.breakdown.sums_of returned for them.
     """
-    begin, finish = steps["begin_ns"].to_numpy(), steps["finish_ns"].to_numpy()
+    begin, finish = (np.clip(steps[name].to_numpy(), *_TIMES) for name in _WINDOW)
     # Where two windows overlap, the later one has the time.
     finish = np.append(np.minimum(finish[:-1], begin[1:]), finish[-1:])
     charges = charge(_work(placed), begin, finish, len(COMPONENTS))

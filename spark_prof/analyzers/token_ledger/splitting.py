@@ -23,7 +23,7 @@ class Work:
 
     Attributes:
         start: ns.
-        end: ns, none before its start.
+        end: ns; one before its start counts as that.
         kind: what work each is, from 0.
         kernel: whether it is a kernel: a copy does not tell when a step's kernels begin.
     """
@@ -68,9 +68,10 @@ def split(
     """
     if not len(rows):
         return
-    # Near zero a float holds every nanosecond.
-    origin = int(work.start[rows[0]])
-    start, end = work.start[rows] - origin, work.end[rows] - origin
+    # Near zero a float holds every nanosecond. What lies outside all windows counts to none.
+    origin, last = int(windows[0][0]), int(windows[1][-1])
+    start = np.clip(work.start[rows], origin, last) - origin
+    end = np.maximum(np.clip(work.end[rows], origin, last) - origin, start)
     clocks = clocks_of(start, end)
     edges = windows[0] - origin, windows[1] - origin
     kind = work.kind[rows]

@@ -133,6 +133,18 @@ def test_the_parts_of_a_window_are_its_length(seed: int) -> None:
     assert (found.charged <= found.summed + 1e-6).all()
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_times_that_cannot_be_change_nothing_else(seed: int) -> None:
+    chosen = random.Random(seed)
+    windows = some_windows(chosen)
+    usual = [row for row in some_rows(chosen, 20) if row[0] < row[1]]
+    latest = max(finish for _, finish in windows)
+    nonsense = [(-(2**63), -(2**62), 0, True), (2**62, 2**63 - 1, 1, True),
+                (latest + 200, -(2**63), 2, True), (-(2**63), -(2**63), 2, False)]  # fmt: skip
+    rows = usual + [row for row in nonsense if chosen.random() < 0.7]
+    assert_same(charges(rows, windows), by_moment(usual, windows))
+
+
 def test_no_windows() -> None:
     found = charges([(0, 10, 0, True)], [])
     assert found.summed.shape == (0, KINDS)
