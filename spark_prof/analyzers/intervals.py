@@ -48,7 +48,8 @@ def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> 
     opens = np.flatnonzero(first)
     # Counted from its group's first start, a time stays small however long the recording is.
     origin, length = start[opens], np.diff(np.append(opens, len(start)))
-    longest = int((np.maximum.reduceat(end, opens) - origin).max())
+    # No group is as long as the largest number, whatever a damaged one says.
+    longest = min(int((np.maximum.reduceat(end, opens) - origin).max()), 1 << 62)
     # A stride longer than any group keeps the running maximum of one group out of the next.
     shift = np.repeat(np.arange(len(opens)) * (longest + 1) - origin, length)
     reached = end + shift

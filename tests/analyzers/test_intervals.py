@@ -69,3 +69,8 @@ def test_a_union_is_exact_beyond_the_precision_of_floats() -> None:
     assert covered_in(
         _array(FAR, FAR + 2), _array(FAR + 1, FAR + 3), _array(FAR), _array(FAR + 5)
     ).tolist() == [2]
+
+
+def test_a_time_that_cannot_be_is_no_crash() -> None:
+    start, end = _array(0, 5, 10), _array(3, 2**63 - 1, 12)
+    assert union_by_group(start, end, _array(0, 1, 2), 3)[0] == 3
