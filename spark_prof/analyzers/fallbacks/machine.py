@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +12,10 @@ from spark_prof.analyzers.model import Finding
 
 __all__ = ["Library", "Machine", "Package", "machine_findings"]
 
-_FAMILY = 12
+_FIRST_WITH_FAMILIES = 10
+"""Major compute capability from which code can be built for a family."""
+_OPTIONAL = re.compile(r"qutlass|flash_?mla|_fa\d|nvshmem|linalg|deep_?gemm", re.I)
+"""Libraries that hold no product of a model, or that vLLM loads on the GPUs they are for only."""
 _FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
 _KNOWS_121 = (12, 9)
 """The first CUDA toolkit with the architectures sm_121 and sm_120f."""
@@ -131,8 +135,10 @@ def _toolkit(machine: Machine) -> Iterator[Finding]:
 
 
 def _plain_builds(machine: Machine) -> Iterator[Finding]:
+    if int(machine.capability.partition(".")[0] or 0) < _FIRST_WITH_FAMILIES:
+        return
     for library in machine.libraries:
-        if library.plain and not library.specific:
+        if library.plain and not library.specific and not _OPTIONAL.search(library.path):
             yield Finding(
                 "plain-build", None,
                 f"{library.path} holds {library.plain} cubins for this GPU's family, all built for "
@@ -149,6 +155,8 @@ def _missing_code(machine: Machine) -> Iterator[Finding]:
     number = machine.capability.replace(".", "")
     for library in machine.libraries:
         if not library.architectures or library.plain or library.specific:
+            continue
+        if _OPTIONAL.search(library.path):
             continue
         if any(_runs(name, number) for name in library.architectures) or library.ptx:
             continue

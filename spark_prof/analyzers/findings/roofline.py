@@ -178,8 +178,8 @@ def _other_kernel(report: Report, row: RooflineRow, *, begins: bool = True) -> s
             f"No flag of vLLM chooses the kernel of {row.component}; its own kernel library does."
         )
     return (
-        f"{first} the other values of {flag} that this GPU and format have, and compare: "
-        "spark-prof compare."
+        f"{first} the other values of {flag} that this GPU and format have, and record each the "
+        "same way."
     )
 
 

@@ -32,8 +32,10 @@ def without(*names: str) -> Machine:
     return replace(GOOD, packages=packages)
 
 
-def library(*architectures: str, ptx: tuple[str, ...] = (), plain: int = 0) -> Machine:
-    return replace(GOOD, libraries=(Library("x.so", architectures, ptx, plain),))
+def library(
+    *architectures: str, ptx: tuple[str, ...] = (), plain: int = 0, path: str = "x.so"
+) -> Machine:
+    return replace(GOOD, libraries=(Library(path, architectures, ptx, plain),))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,10 @@ def library(*architectures: str, ptx: tuple[str, ...] = (), plain: int = 0) -> M
         (replace(GOOD, cuda="12.9"), []),
         (replace(GOOD, cuda="12.8", capability="9.0", libraries=()), []),
         (library("50 x sm_120", plain=50), ["plain-build"]),
+        (library("99 x sm_120", plain=99, path="torch/lib/libtorch_cuda_linalg.so"), []),
+        (replace(library("99 x sm_90", plain=99), capability="9.0"), []),
         (library("9 x sm_90a"), ["no-gpu-code"]),
+        (library("9 x sm_90a", path="vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"), []),
         (library("9 x sm_90a", ptx=("sm_80",)), []),
         (library("3 x sm_120a"), ["no-gpu-code"]),
         (replace(GOOD, settings=(SettingRow("VLLM_X", "1", "ignored", "why", ""),)),
