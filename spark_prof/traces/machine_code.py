@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def _opcodes(codes: list[Code], until: float, lost: list[str]) -> list[str]:
     new = {key: code for key, code in zip(keys, codes, strict=True) if key not in known}
     tool = find_tool("nvdisasm") if new else None
     if new and tool is None:
-        lost.append(f"machine code of {len(new)} kernels was not read: {missing_tool('nvdisasm')}")
+        lost.append(f"machine code of {_kernels(new)} was not read: {missing_tool('nvdisasm')}")
     elif tool is not None:
         known |= _disassembled(tool, new, until, lost)
     return [known.get(key, "") for key in keys]
@@ -122,7 +122,7 @@ def _disassembled(
     found: dict[str, str] = {}
     for architecture, keys in _batches(codes):
         if not architecture:
-            lost.append(f"machine code of {len(keys)} kernels names no architecture")
+            lost.append(f"machine code of {_kernels(keys)} names no architecture")
             continue
         left = until - time.monotonic()
         try:
@@ -130,19 +130,22 @@ def _disassembled(
                 raise ToolError("there was no time left")
             texts = count_opcodes(tool, architecture, [codes[k].instructions for k in keys], left)
         except ToolError as error:
-            lost.append(f"machine code of {len(keys)} kernels for {architecture}: {error}")
+            lost.append(f"machine code of {_kernels(keys)} for {architecture}: {error}")
             continue
         done = {key: _text(counts) for key, counts in zip(keys, texts, strict=True) if counts}
         if len(done) < len(keys):
-            unread = next(codes[key].symbol for key in keys if key not in done)
-            rest = len(keys) - len(done)
+            unread = [codes[key].symbol for key in keys if key not in done]
             lost.append(
-                f"machine code of {rest} kernels is damaged or newer than nvdisasm, such as "
-                f"{unread:.60}"
+                f"machine code of {_kernels(unread)} is damaged or newer than nvdisasm, such as "
+                f"{unread[0]:.60}"
             )
         remember(done)
         found |= done
     return found
+
+
+def _kernels(kernels: Sized) -> str:
+    return f"{len(kernels)} kernel{'s' * (len(kernels) > 1)}"
 
 
 def _batches(codes: Mapping[str, Code]) -> Iterable[tuple[str, list[str]]]:

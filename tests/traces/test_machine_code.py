@@ -150,7 +150,7 @@ def test_damaged_code_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     code = read_machine_code({put(tmp_path, SM_90, broken): None})
     assert list(code.rows["function"]) == ["_Z3addIiEvPT_S0_", "scale"]
     (line,) = code.lost
-    assert "1 kernels is damaged" in line
+    assert "1 kernel is damaged" in line
     assert "mix" in line
 
 
