@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from spark_prof.analyzers.conversions.model import ChargedConversion
+from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least, runs_eagerly
 from spark_prof.analyzers.findings.tokens import ms_per_token
@@ -15,7 +16,6 @@ __all__ = ["CONVERSIONS"]
 
 _KV = ("attention", "kv_write")
 _MUCH_REPEATED = 0.005
-_LONGEST_NAME = 60
 _PASSES_RENAMED = (0, 13)
 """In this vLLM enable_fusion became fuse_norm_quant and fuse_act_quant (pull request 29646)."""
 
@@ -70,7 +70,7 @@ class _Kind:
         calls = sum(row.calls_per_step for row in rows)
         places = ", ".join(dict.fromkeys(row.component for row in rows))
         most = rows[0]
-        reader = f", read by {_short(most.consumer)}" if most.consumer else ""
+        reader = f", read by {short_name(most.consumer)}" if most.consumer else ""
         fix = self.fix.format(fusion=_fusion(report))
         if self.compiled and runs_eagerly(report):
             fix += f" Without --enforce-eager {self.compiled}."
@@ -83,7 +83,7 @@ class _Kind:
             fix,
             (
                 "All the time of these kernels; what takes their place needs some of it.",
-                f"Most of it: {_short(most.name)}{reader}.",
+                f"Most of it: {short_name(most.name)}{reader}.",
                 *([self.reported] if self.reported else []),
             ),
         )
@@ -170,18 +170,13 @@ _KINDS = (
 )
 
 
-def _short(name: str | None) -> str:
-    name = name or ""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
-
-
 def _repeated(report: Report) -> Iterator[Finding]:
     rows, step_us = report.conversions.repeated, decode_steps_us(report)
     extra_us = sum(row.extra_us for row in rows) * report.steps.decode
     if not rows or not step_us or extra_us < _MUCH_REPEATED * step_us:
         return
     extra, calls = sum(row.extra for row in rows), sum(row.calls for row in rows)
-    parts = "; ".join(f"{_short(row.name)} for {', '.join(row.components)}" for row in rows[:3])
+    parts = "; ".join(f"{short_name(row.name)} for {', '.join(row.components)}" for row in rows[:3])
     yield Finding(
         "quantized-once-per-consumer",
         ms_per_token(report, extra_us),

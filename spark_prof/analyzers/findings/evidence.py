@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.classify.model import CodeRow, Conflict
+from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
@@ -14,7 +15,6 @@ from spark_prof.analyzers.model import Finding, Report
 __all__ = ["EVIDENCE"]
 
 _NAMED = 3
-_LONGEST = 60
 _FP4 = re.compile(r"fp4|e2m1|float4", re.IGNORECASE)
 _ARCHITECTURE = re.compile(r"sm_(\d+)")
 _FIRST_WITH_FP4 = 100
@@ -31,7 +31,7 @@ def _conflicts(report: Report) -> Iterator[Finding]:
     if not found:
         return
     told = "; ".join(
-        f"{_short(row.name)} says {row.by_name}, its "
+        f"{short_name(row.name)} says {row.by_name}, its "
         f"{'counters' if row.evidence == 'counter' else 'machine code'} {row.found} ({row.basis})"
         for row in found[:_NAMED]
     )
@@ -43,7 +43,7 @@ def _conflicts(report: Report) -> Iterator[Finding]:
         f"precision, than their names say: {told}{more}.",
         "Believe the report, which goes by the counters or the machine code, and not the names; "
         "where a backend was chosen for what its name says, choose another.",
-        tuple(f"{_short(row.name)}: {row.basis}" for row in found[:_NAMED]),
+        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
     )
 
 
@@ -71,7 +71,7 @@ def _emulated_fp8(report: Report) -> Iterator[Finding]:
         "not in this GPU's instruction set.",
         "Take a backend with the warp group's FP8 product (CUTLASS or DeepGEMM), and leave "
         "VLLM_MARLIN_INPUT_DTYPE=fp8 unset.",
-        tuple(f"{_short(row.name)}: {row.basis}" for row in found[:_NAMED]),
+        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
     )
 
 
@@ -146,25 +146,21 @@ def _kernels(rows: Sequence[CodeRow | Conflict]) -> str:
 
 
 def _targets(rows: Sequence[CodeRow]) -> str:
-    return _list([f"{_short(row.name)} ({row.target})" for row in rows])
+    return _list([f"{short_name(row.name)} ({row.target})" for row in rows])
 
 
 def _facts(rows: Sequence[CodeRow]) -> tuple[str, ...]:
     return tuple(
-        f"{_short(row.name)}: {row.instructions:,} instructions for {row.target}, "
+        f"{short_name(row.name)}: {row.instructions:,} instructions for {row.target}, "
         f"{row.doubles} conversions to double precision, no FP4 instruction"
         for row in rows[:_NAMED]
     )
 
 
 def _list(names: Sequence[str]) -> str:
-    shown = list(dict.fromkeys(_short(name) for name in names))
+    shown = list(dict.fromkeys(short_name(name) for name in names))
     more = [f"{len(shown) - _NAMED} more"] if len(shown) > _NAMED else []
     return ", ".join([*shown[:_NAMED], *more])
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST + 12 else f"{name[: _LONGEST - 3]}..."
 
 
 EVIDENCE = (

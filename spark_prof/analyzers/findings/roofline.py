@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.run_facts import is_at_least
 from spark_prof.analyzers.model import Finding, Report
@@ -47,7 +48,7 @@ def _far_from_floor(report: Report) -> Iterator[Finding]:
         yield Finding(
             "far-from-memory-floor",
             row.left_ms_per_token,
-            f"{_short(row.name)} ({row.component}; {row.what}) reads {about}"
+            f"{short_name(row.name)} ({row.component}; {row.what}) reads {about}"
             f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
             f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
             f"step are {left:,.0f} us above their floor, {left / step:.1%} of the step.",
@@ -110,7 +111,7 @@ def _read_again(report: Report) -> Iterator[Finding]:
         yield Finding(
             "read-more-than-needed",
             None if per_token is None else per_token * saved,
-            f"{_short(row.name)} ({row.component}; {row.what}) reads "
+            f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.read_bytes or 0) / 1e6:,.1f} MB a call, {times:.2f} times the "
             f"{row.streamed_bytes / 1e6:,.1f} MB of its weights and KV cache.",
             "It reads weights more than once or pads them: "
@@ -197,7 +198,3 @@ def _narrower(report: Report) -> str:
 def _source(ceilings: Ceilings) -> tuple[str, ...]:
     found = ceilings.bandwidth
     return (f"Ceiling: {found.value / 1e9:,.0f} GB/s, {found.source}.",) if found else ()
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:40]}...{name[-17:]}"

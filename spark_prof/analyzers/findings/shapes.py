@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.classify.names import base_name
+from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least
 from spark_prof.analyzers.findings.tokens import ms_per_token
@@ -28,7 +28,6 @@ _DEEP_PIPELINE = 64 << 10
 """Bytes of shared memory a multiprocessor that can hold what was fetched ahead: warps then matter
 less."""
 _NAMED = 3
-_LONGEST_NAME = 60
 
 _WEIGHT_BYTES = {
     "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5,
@@ -77,7 +76,7 @@ def _named(stakes: Sequence[_Stake], describe: str) -> str:
     """The shapes with the most at stake, each with the figures that `describe` formats."""
     ordered = sorted(stakes, key=lambda item: -item[0])
     texts = [
-        f"{base_name(row.name)[:_LONGEST_NAME]} ({row.component}): {describe.format(row=row)}"
+        f"{short_name(row.name)} ({row.component}): {describe.format(row=row)}"
         for _, row in ordered[:_NAMED]
     ]
     rest = len(ordered) - len(texts)
