@@ -25,6 +25,7 @@ __all__ = [
     "CAPTURE",
     "PAGES",
     "README",
+    "README_CAPTURE",
     "ROOT",
     "commands",
     "schema_tables",
@@ -38,6 +39,8 @@ README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").glob("**/*.md")))
 BUNDLE_PAGE = ROOT / "docs" / "bundle.md"
 CAPTURE = "tests/data/h100-qwen3-30b-a3b-nvfp4-graphs"
+"""The recording whose figures pages of concepts show."""
+README_CAPTURE = "tests/data/h100-code/qwen3-30b-a3b-nvfp4"
 """The recording whose report README.md shows."""
 
 _BEGIN = "<!-- tables: written by python -m tests.docs.pages -->\n"
@@ -88,11 +91,11 @@ def with_tables(page: str) -> str:
 
 
 def with_report(readme: str) -> str:
-    """The README with today's report of `CAPTURE`, without the sections after the kernels."""
-    report = spark_prof.report(ROOT / CAPTURE)
-    report = replace(report, run=replace(report.run, source=CAPTURE))
-    shown = RENDERERS["text"](report).partition("\nFormat conversions\n")[0]
-    before, command, rest = readme.partition(f"$ spark-prof report {CAPTURE}\n")
+    """The README with the first sections of today's report of its capture."""
+    report = spark_prof.report(ROOT / README_CAPTURE)
+    report = replace(report, run=replace(report.run, source=README_CAPTURE))
+    shown = RENDERERS["text"](report).partition("\nLayers\n")[0]
+    before, command, rest = readme.partition(f"$ spark-prof report {README_CAPTURE}\n")
     return f"{before}{command}{shown.rstrip()}\n```{rest.partition('```')[2]}"
 
 
@@ -112,5 +115,5 @@ def _unit(column: str) -> str:
 
 if __name__ == "__main__":
     BUNDLE_PAGE.write_text(with_tables(BUNDLE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    if (ROOT / CAPTURE).exists():
+    if (ROOT / README_CAPTURE).exists():
         README.write_text(with_report(README.read_text(encoding="utf-8")), encoding="utf-8")

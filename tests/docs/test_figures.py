@@ -9,7 +9,7 @@ import pytest
 import spark_prof
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import share
-from tests.docs.pages import CAPTURE, README, ROOT, tables, with_report
+from tests.docs.pages import CAPTURE, README, README_CAPTURE, ROOT, tables, with_report
 
 EAGER = "tests/data/h100-gpt-oss-20b-mxfp4-eager"
 
@@ -25,7 +25,7 @@ def page(name: str) -> str:
 
 
 def test_the_readme_shows_the_report_of_its_capture() -> None:
-    report_of(CAPTURE)
+    report_of(README_CAPTURE)
     readme = README.read_text(encoding="utf-8")
     assert readme == with_report(readme), "run: python -m tests.docs.pages"
 
@@ -50,12 +50,12 @@ def test_the_real_example_of_the_books() -> None:
 
 
 def test_the_conclusion_from_the_readme_s_report() -> None:
-    report = report_of(CAPTURE)
+    report = report_of(README_CAPTURE)
     decode = next(entry for entry in report.books if entry.phase == "decode")
     assert report.steps.decode_us is not None
     figures = [
         f"{report.steps.decode_us.median / 1e3:.2f} ms in the median",
         f"{decode.kernels_us / decode.steps / 1e3:.2f} ms",
-        f"{share(decode.gap_us / decode.step_us)} of the step",
+        f"{share(decode.gap_us / decode.step_us)} of the mean step",
     ]
     assert [figure for figure in figures if figure not in page("README.md")] == []
