@@ -40,7 +40,7 @@ PAGES = (README, *sorted((ROOT / "docs").glob("**/*.md")))
 BUNDLE_PAGE = ROOT / "docs" / "bundle.md"
 CAPTURE = "tests/data/h100-qwen3-30b-a3b-nvfp4-graphs"
 """The recording whose figures pages of concepts show."""
-README_CAPTURE = "tests/data/h100-code/qwen3-30b-a3b-nvfp4"
+README_CAPTURE = "tests/data/code-h100/qwen3-30b-a3b-nvfp4"
 """The recording whose report README.md shows."""
 
 _BEGIN = "<!-- tables: written by python -m tests.docs.pages -->\n"

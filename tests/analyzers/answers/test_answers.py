@@ -16,7 +16,7 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
 from tests.support import Piece, Recorded, kineto, operator, step
 
-CODE = Path(__file__).parents[2] / "data" / "h100-code"
+CODE = Path(__file__).parents[2] / "data" / "code-h100"
 
 
 @cache

@@ -14,7 +14,7 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.ncu_csv import ncu_csv
 
 DATA = Path(__file__).parents[2] / "data"
-BUNDLES = sorted((DATA / "h100-code").iterdir())
+BUNDLES = sorted((DATA / "code-h100").iterdir())
 COUNTED = {
     "dense-awq": "awq", "dense-bf16": "bf16", "dense-fp8-block": "fp8", "dense-nvfp4": "nvfp4",
     "gpt-oss-20b-mxfp4": "gpt-oss", "qwen3-30b-a3b-nvfp4": "qwen3-nvfp4",
@@ -41,10 +41,10 @@ def test_names_and_machine_code_agree(folder: Path) -> None:
 def test_counters_confirm_machine_code() -> None:
     confirmed = set()
     for name, file in COUNTED.items():
-        evidence = evidence_of(Bundle(DATA / "h100-code" / name), 0)
+        evidence = evidence_of(Bundle(DATA / "code-h100" / name), 0)
         metrics = ncu_csv(DATA / "ncu-h100" / f"{file}.csv").processes[0].metrics
         counted = CountedKernels(metrics.astype({"name": str, "metric": str}), "9.0")
-        for row in summarize(Bundle(DATA / "h100-code" / name)).kernels:
+        for row in summarize(Bundle(DATA / "code-h100" / name)).kernels:
             said, code = counted.find(row.name), evidence.code(row.name)
             if said and said.engine and code and code.engine:
                 assert code.engine == said.engine, row.name
