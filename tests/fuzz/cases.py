@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,16 +19,26 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
+from spark_prof.analyzers.ceilings.model import Question
+from spark_prof.analyzers.ceilings.summary import ceilings_of
+from spark_prof.analyzers.classify.listing import list_code
 from spark_prof.analyzers.clients.summary import with_clients
+from spark_prof.analyzers.fallbacks.audit import audit_of_log
+from spark_prof.analyzers.findings.fallbacks import findings_of_audit
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.errors import CommandError
+from spark_prof.hardware import GPUS
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.checkpoint import read_checkpoint
+from spark_prof.traces.code_files import code_files
+from spark_prof.traces.machine_code import read_machine_code
+from spark_prof.traces.readers.engine_log import read_engine_log
 from tests.fuzz import checks
-from tests.fuzz.fixtures import DATA, PIECES, RESULT, TRACE, Fixture
+from tests.fuzz.fixtures import CODE, DATA, LOG, MODEL, PIECES, RESULT, TRACE, Fixture
 from tests.fuzz.mutations import mutate
 
 __all__ = ["MOST_BYTES", "MOST_SECONDS", "Case", "Outcome", "limit_memory", "run"]
@@ -121,12 +131,39 @@ def _use(fixture: Fixture, source: Path, place: Path, chance: Random) -> None:
         with_result = with_clients(report, bundle, None, [read_benchmark(source)])
         checks.check_report(with_result, chance.choice(_FORMATS))
         return
+    if fixture.kind in _DIAGNOSED:
+        for line in _DIAGNOSED[fixture.kind](source):
+            checks.check_line(line, source, place)
+        return
     bundle = _import(source, place) if fixture.kind == TRACE else open_bundle(source)
     if fixture.kind in (TRACE, PIECES):
         for line in bundle.meta.lost:
             checks.check_line(line, source, place)
     checks.check_report(summarize(bundle), chance.choice(_FORMATS))
     _export(bundle, place, chance)
+
+
+def _classify(path: Path) -> Iterable[str]:
+    with code_files(path, None) as files:
+        code = read_machine_code(files.cubins)
+        if not list_code(code.rows, files.compiled_by_driver):
+            raise CommandError(next(iter(code.lost), f"{path} holds no kernel"))
+        return code.lost
+
+
+def _audit(path: Path) -> Iterable[str]:
+    log = read_engine_log(path)
+    findings_of_audit(audit_of_log(log, "", "12.1"))
+    return log.lost
+
+
+def _ceilings(path: Path) -> Iterable[str]:
+    checkpoint = read_checkpoint(path)
+    ceilings_of(checkpoint, Question(), GPUS)
+    return checkpoint.lost
+
+
+_DIAGNOSED = {CODE: _classify, LOG: _audit, MODEL: _ceilings}
 
 
 @cache

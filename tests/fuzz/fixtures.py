@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import shutil
 import sqlite3
 import tarfile
@@ -23,12 +24,25 @@ from tests.nsys_files import KERNEL, PID, Export, global_pid
 from tests.support import Recorded, eager_decode, engine
 from tests.traces.readers import test_ncu_csv, test_nsys_stats
 
-__all__ = ["BUNDLE", "DATA", "PIECES", "RESULT", "SHARED", "TRACE", "Fixture", "build"]
+__all__ = [
+    "BUNDLE",
+    "CODE",
+    "DATA",
+    "LOG",
+    "MODEL",
+    "PIECES",
+    "RESULT",
+    "SHARED",
+    "TRACE",
+    "Fixture",
+    "build",
+]
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 TRACE, BUNDLE, PIECES, RESULT = "trace", "bundle", "pieces", "result"
+CODE, LOG, MODEL = "code", "log", "model"
 
 _GPU_EVENTS = 24
 _MOST_EVENTS = 250
@@ -40,7 +54,8 @@ class Fixture:
     """A file or folder that is right.
 
     Attributes:
-        kind: TRACE, which is imported; BUNDLE; PIECES of a recording; RESULT of a load generator.
+        kind: TRACE, which is imported; BUNDLE; PIECES of a recording; RESULT of a load generator;
+            CODE of a GPU; LOG of an engine; MODEL, a checkpoint's folder.
     """
 
     name: str
@@ -61,7 +76,9 @@ def build(folder: Path) -> list[Fixture]:
         if path.is_file() and path.name != "README.md":
             shutil.copyfile(path, folder / path.name)
             found.append(Fixture(path.name, RESULT, folder / path.name))
-    for path in [*sorted(DATA.glob("h100-*")), DATA / "benchmarks" / "vllm-serve-bundle"]:
+    found += _diagnosed(folder)
+    others = [DATA / "code-h100" / "dense-nvfp4", DATA / "benchmarks" / "vllm-serve-bundle"]
+    for path in [*sorted(DATA.glob("h100-*")), *others]:
         found.append(Fixture(path.name, BUNDLE, _cut_bundle(path, folder / path.name)))
     path = folder / "pieces"
     pieces = [eager_decode(0, 0), eager_decode(2, 2000)]
@@ -69,6 +86,22 @@ def build(folder: Path) -> list[Fixture]:
     Recorded({0: pieces}, {0: rows}).write(path)
     found.append(Fixture(path.name, PIECES, path))
     return found
+
+
+def _diagnosed(folder: Path) -> Iterator[Fixture]:
+    """What `classify` and `doctor` read beside traces."""
+    for path in sorted((DATA / "cubins").glob("scale-*.cubin")):
+        shutil.copyfile(path, folder / path.name)
+        yield Fixture(path.name, CODE, folder / path.name)
+    for name in ("probes-sm_121a.cubin", "library.so"):
+        (folder / name).write_bytes(lzma.decompress((DATA / "cubins" / f"{name}.xz").read_bytes()))
+        yield Fixture(name, CODE, folder / name)
+    for path in sorted((DATA / "logs").iterdir()):
+        shutil.copyfile(path, folder / path.name)
+        yield Fixture(path.name, LOG, folder / path.name)
+    for name in ("gpt-oss-20b", "qwen3-next-80b-a3b-nvfp4"):
+        shutil.copytree(DATA / "models" / name, folder / name)
+        yield Fixture(name, MODEL, folder / name)
 
 
 def _kineto(folder: Path) -> Iterator[Path]:

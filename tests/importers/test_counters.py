@@ -49,7 +49,8 @@ def test_a_name_that_counters_contradict_is_noted(tmp_path: Path) -> None:
     file = counters(tmp_path / "a.csv", (GEMM, "sm__pipe_tensor_cycles_active.sum", "0"))
     report = summarize(import_files([file], tmp_path / "bundle"))
     assert report.kernels[0].engine == "cuda-core"
-    assert any(GEMM in note and "its counters cuda-core" in note for note in report.notes)
+    (conflict,) = report.conflicts
+    assert (conflict.name, conflict.found, conflict.evidence) == (GEMM, "cuda-core", "counter")
 
 
 @pytest.mark.parametrize(
