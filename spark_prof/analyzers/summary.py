@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -41,6 +42,7 @@ from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
 from spark_prof.analyzers.shapes.summary import shapes_of
 from spark_prof.analyzers.token_ledger.ledger import token_ledgers
 from spark_prof.analyzers.windows import step_windows, tokens_per_sequence
+from spark_prof.cores import cores
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import Measured
@@ -81,9 +83,11 @@ def summarize(
     # Sums alone, such as a table of kernels, say nothing about when anything ran.
     timed = not bundle.meta.settings.get("summed")
     steps = step_windows(bundle, rank, placed)
-    sums = sums_of(placed, steps["phase"])
-    if timed:
-        steps = step_books(steps, placed)
+    with ThreadPoolExecutor(cores()) as pool:
+        summing = pool.submit(sums_of, placed, steps["phase"])
+        if timed:
+            steps = step_books(steps, placed)
+        sums = summing.result()
     evidence = evidence_of(bundle, rank)
     by_kernel = kernel_rows(sums, evidence.label)
     summary = _steps(steps)
@@ -98,6 +102,14 @@ def summarize(
         bundle.frame("layers", rank, ["component", "bytes"]),
         _object(bundle.facts(rank), "model_config"),
     )
+    # What looks at every kernel once more; NumPy lets the cores share it.
+    with ThreadPoolExecutor(cores()) as pool:
+        ledgers = pool.submit(token_ledgers, placed, steps, sums) if timed else None
+        converting = pool.submit(
+            conversions_of, placed, steps, summary, by_kernel, evidence.label, timed=timed
+        )
+        shaping = pool.submit(shapes_of, bundle, rank, placed, steps, sums, counters)
+        copies = copies_of(placed, steps.index, busy_us)
     report = Report(
         run=_run(bundle, rank, placed, steps),
         gpu=gpu_of(bundle.facts(rank)),
@@ -108,9 +120,9 @@ def summarize(
         components=component_rows(sums, summary.decode),
         layers=layer_rows(sums),
         kernels=by_kernel,
-        conversions=conversions_of(placed, steps, summary, by_kernel, evidence.label, timed=timed),
+        conversions=converting.result(),
         modules=_modules(bundle, rank),
-        copies=copies_of(placed, steps.index, busy_us),
+        copies=copies,
         ranks=tuple(
             _rank(bundle, r, steps if r == rank else None, shares.get(r))
             for r in bundle.ranks
@@ -141,8 +153,8 @@ def summarize(
             counters,
             measured,
         ),
-        shapes=shapes_of(bundle, rank, placed, steps, sums, counters),
-        tokens=token_ledgers(placed, steps, sums) if timed else (),
+        shapes=shaping.result(),
+        tokens=ledgers.result() if ledgers else (),
         audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),
     )
     return replace(report, findings=findings_of(report), answers=answers_of(report))
