@@ -64,7 +64,10 @@ def test_old_and_empty_toolkits_do_not_count(tmp_path: Path) -> None:
 
 
 def test_it_comes_before_what_the_user_had() -> None:
-    assert with_cupti({"A": "b"}, Path("/n")) == {"A": "b", "LD_LIBRARY_PATH": "/n"}
+    spawn = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    assert with_cupti({"A": "b"}, Path("/n")) == {"A": "b", "LD_LIBRARY_PATH": "/n"} | spawn
+    fork = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
+    assert with_cupti(fork, Path("/n")) == fork | {"LD_LIBRARY_PATH": "/n"}
     before = {"LD_LIBRARY_PATH": "/o:/p"}
     assert with_cupti(before, Path("/n"))["LD_LIBRARY_PATH"] == "/n:/o:/p"
 
