@@ -59,6 +59,9 @@ def model_ceilings(
         question: the use that they are for.
         first: the GPU to show first.
         measured: what a machine reached; its GPU is shown first and read at that bandwidth.
+
+    Raises:
+        CommandError: the folder tells no weights.
     """
     from spark_prof.analyzers.ceilings import ceilings_of
     from spark_prof.hardware import GPUS, Figure, find_gpu
@@ -72,4 +75,8 @@ def model_ceilings(
         gpus = [replace(here, read_bandwidth=figure), *(gpu for gpu in gpus if gpu != here)]
     shown = {gpu.short for gpu in gpus}
     gpus += [gpu for gpu in GPUS if gpu.short not in shown]
-    return ceilings_of(read_checkpoint(folder), question, gpus)
+    found = ceilings_of(read_checkpoint(folder), question, gpus)
+    if not found.choices[0].step.read:
+        why = next(iter(found.model.lost), "it holds no weights of a decoder")
+        raise CommandError(f"{folder}: {why[0].lower()}{why[1:].rstrip('.')}")
+    return found

@@ -168,6 +168,7 @@ def test_a_log_that_says_nothing_is_no_clean_bill(run: Run, tmp_path: Path) -> N
         (["--log", "empty"], "is empty"),
         (["--log", "binary"], "is no text"),
         (["--model", "nosuch"], "nosuch"),
+        (["--model", "silent"], "it has no num_hidden_layers and hidden_size"),
         (["--log", "binary", "--gpu", "rtx9999"], "known are"),
         ([str(BUNDLE), "--rank", "7"], "has no rank 7"),
         (["-o", "nosuch/x.txt"], "does not exist"),
@@ -180,6 +181,8 @@ def test_bad_input_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()
+    (tmp_path / "silent").mkdir()
+    (tmp_path / "silent" / "config.json").write_text('{"architectures": ["X"]}')
     (tmp_path / "binary").write_bytes(bytes(range(256)) * 8)
     code, out, err = run(*words)
     assert code == 2

@@ -132,14 +132,39 @@ def _tied_head(modules: Sequence[Module], layers: int, config: Mapping[str, Any]
 def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
     """How far shapes can be believed that nobody has seen."""
     if not modules:
-        return ["The configuration does not say enough to derive the shapes of the weights."]
+        absent = [
+            name
+            for name, value in (("num_hidden_layers", read.layers), ("hidden_size", read.hidden))
+            if not value
+        ]
+        names = " and ".join(absent) or "shape"
+        return [
+            "No tensors were seen, and the configuration does not say enough to derive the shapes "
+            f"of the weights: it has no {names}."
+        ]
     lost = ["No tensors were seen: shapes and formats are derived from the configuration."]
+    lost += [f"The configuration has no {name}: {then}." for name, then in _absent(read)]
     if not is_known(read):
         family = read.text("model_type") or "without a model_type"
         lost.append(
             f"The family {family} was not checked: its shapes are taken to be Llama's or Mixtral's."
         )
     return lost
+
+
+def _absent(read: Config) -> list[tuple[str, str]]:
+    """Which figures the configuration lacks, and what follows."""
+    widths = ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim")
+    found = []
+    if not read.heads * read.head_dim and not read.whole("kv_lora_rank", "mamba_num_heads"):
+        found.append(("num_attention_heads", "the weights of attention are not counted"))
+    if not read.whole("vocab_size"):
+        found.append(("vocab_size", "embedding and lm_head are not counted"))
+    if read.experts and not read.expert_width:
+        found.append(("moe_intermediate_size", "the weights of the experts are not counted"))
+    if not read.experts and not read.whole(*widths):
+        found.append(("intermediate_size", "four times hidden_size is taken for it"))
+    return found
 
 
 def _with_experts(architecture: Architecture, modules: Sequence[Module]) -> Architecture:

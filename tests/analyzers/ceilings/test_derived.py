@@ -155,3 +155,25 @@ def test_the_latent_of_deepseek() -> None:
     }
     (state,) = architecture_of(config).states
     assert (state.kind, state.layers, state.elements) == ("latent", 61, 576)
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "kept"),
+    [
+        ("qwen3-8b-nvfp4", "num_attention_heads", "mlp"),
+        ("qwen3-8b-nvfp4", "vocab_size", "mlp"),
+        ("qwen3-8b-nvfp4", "intermediate_size", "qkv"),
+        ("qwen3-30b-a3b-nvfp4", "moe_intermediate_size", "qkv"),
+    ],
+)
+def test_a_shape_that_is_missing_is_named_and_the_rest_counts(
+    model: str, field: str, kept: str
+) -> None:
+    config = json.loads((MODELS / model / "config.json").read_text())
+    dropped = {field, "head_dim"} | ({"intermediate_size"} if field.startswith("moe_") else set())
+    without = {k: v for k, v in config.items() if k not in dropped}
+    found = weights_of(Checkpoint("", without, {}, ()))
+    assert any(f"has no {field}" in line for line in found.lost)
+    assert kept in {weights.component for weights in found.weights}
+    whole = weights_of(Checkpoint("", config, {}, ()))
+    assert not any("has no " in line for line in whole.lost)
