@@ -93,6 +93,8 @@ def _of_source(source: str, arch: str | None) -> tuple[tuple[Classified, ...], t
     with local_path(source) as path:
         if holds_machine_code(path):
             return _of_code(path, arch)
+        if arch:
+            raise CommandError(f"{source} is no library; --arch chooses among the code of one")
         with opened(str(path)) as bundle:
             return list_bundle(bundle)
 

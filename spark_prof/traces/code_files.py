@@ -68,9 +68,12 @@ def code_files(path: Path, architecture: str | None = None) -> Iterator[CodeFile
     Raises:
         CommandError: there is none, or it cannot be taken out.
     """
+    whole = path.is_dir() or _head(path)[18:20] == _CUDA
+    if whole and architecture:
+        raise CommandError(f"{path} is no library; --arch chooses among the code of one")
     if path.is_dir():
         yield _folder(path)
-    elif _head(path)[18:20] == _CUDA:
+    elif whole:
         yield CodeFiles({path: None})
     else:
         with tempfile.TemporaryDirectory(prefix="spark-prof-") as folder:

@@ -126,6 +126,8 @@ def test_a_file_is_written(
         ((str(SM_90), "-o", "/nonexistent/x.json"), "does not exist"),
         ((str(SM_90), "-o", "x.html"), "x.html ends in none of"),
         ((str(SM_90), "--format", "html"), "html"),
+        ((str(SM_90), "--arch", "sm_90"), "is no library"),
+        ((str(SM_90.parent), "--arch", "sm_90"), "is no library"),
     ],
 )
 def test_usage_errors_are_one_line(
