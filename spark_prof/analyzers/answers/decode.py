@@ -10,6 +10,8 @@ from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 __all__ = ["formats", "memory", "overhead", "shapes"]
 
 _FEW_BUSY = 0.5
+_ENOUGH_KNOWN = 0.5
+"""Share of the kernel time whose needs must be known; a floor of less says nothing of a step."""
 
 
 def formats(report: Report) -> Answer | None:
@@ -46,6 +48,8 @@ def memory(report: Report) -> Answer | None:
     if bandwidth is None or not decode.step_us or decode.floor_us is None:
         return None
     placed = decode.placed_us / decode.kernels_us if decode.kernels_us else 0.0
+    if placed < _ENOUGH_KNOWN:
+        return None
     text = (
         f"A decode step needs {decode.streamed_bytes / 1e9:.2f} GB from memory, "
         f"{decode.floor_us / 1e3:.2f} ms at the ceiling; it takes {decode.step_us / 1e3:.2f} ms: "
@@ -69,8 +73,9 @@ def shapes(report: Report) -> Answer | None:
         return None
     idle = sum(row.us for row in known if row.busy is not None and row.busy < _FEW_BUSY) / total
     mean = sum(row.us * row.busy for row in known if row.busy is not None) / total
+    time = "decode kernel time" if report.steps.decode else "kernel time"
     text = (
-        f"{100 * idle:.1f} % of the decode kernel time runs on less than half of the GPU's "
+        f"{100 * idle:.1f} % of the {time} runs on less than half of the GPU's "
         f"multiprocessors; over all kernels {100 * mean:.0f} % of them are busy."
     )
     covered = total / sum(row.us for row in found.rows)

@@ -38,4 +38,4 @@ def _formats(row: KernelRow) -> str:
     if row.engine == "unknown":
         return "on cores that nothing tells"
     stored = f" from {row.weights} weights" if row.weights and row.weights != row.precision else ""
-    return f"{row.precision or 'something'} on {_CORES[row.engine]}{stored}"
+    return f"{row.precision or 'unknown precision'} on {_CORES[row.engine]}{stored}"

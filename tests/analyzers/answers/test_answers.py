@@ -55,7 +55,7 @@ def test_fp4_weights_that_no_product_computes_in_are_called_storage() -> None:
 
 def test_the_formats_of_products_add_up() -> None:
     found = text(report("dense-fp8-token"), "tensor-cores")
-    parts = [float(value) for value in re.findall(r"([\d.]+) % (?:bf16|fp8|fp16|something)", found)]
+    parts = [float(value) for value in re.findall(r"([\d.]+) % (?:bf16|fp8|fp16|unknown)", found)]
     assert sum(parts) == pytest.approx(100, abs=0.2)
 
 
@@ -68,6 +68,23 @@ def test_figures_are_those_of_the_report() -> None:
     assert f"{100 * decode.of_floor:.0f} % of it is the floor" in text(found, "memory")
     idle = replace(found, conversions=Conversions(0.0, 0.0, (), us_per_token=0.0))
     assert "No kernel only changes a format." in text(idle, "formats")
+
+
+def test_a_floor_that_covers_little_is_not_told() -> None:
+    found = report("dense-awq")
+    assert found.roofline is not None
+    phases = tuple(
+        replace(phase, placed_us=0.4 * phase.kernels_us) for phase in found.roofline.phases
+    )
+    little = replace(found, roofline=replace(found.roofline, phases=phases))
+    assert "memory" not in {answer.id for answer in answers_of(little)}
+
+
+def test_without_decode_steps_no_decode_is_named() -> None:
+    found = report("dense-awq")
+    none = replace(found, steps=replace(found.steps, decode=0))
+    assert "decode" not in text(none, "shapes")
+    assert "decode" not in text(none, "tensor-cores")
 
 
 def test_a_cpu_engine_has_no_tensor_cores(tmp_path: Path) -> None:
