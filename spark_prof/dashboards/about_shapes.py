@@ -55,11 +55,12 @@ def _intro(report: Report, shown: list[ShapeRow]) -> tuple[str, ...]:
     if not found:
         return ()
     lines = []
+    of_decode = " of decode steps" if report.steps.decode else ""
     if found.multiprocessors:
         lines.append(
-            f"Launches of decode steps on {count(found.multiprocessors)} multiprocessors. Busy is "
-            "the share of them that has a block, over all waves; occupancy the warps that one "
-            "could hold."
+            f"Launches{of_decode} on {count(found.multiprocessors)} multiprocessors. Busy is the "
+            "share of them that has a block, over all waves; occupancy the warps that one could "
+            "hold."
         )
     if any(row.tile_waste for row in shown):
         lines.append(
