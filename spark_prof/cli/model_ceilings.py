@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["model_ceilings", "question_of"]
 
 _MOST = 1_000_000_000
+_MOST_REASONS = 2
 
 
 def question_of(
@@ -77,6 +78,6 @@ def model_ceilings(
     gpus += [gpu for gpu in GPUS if gpu.short not in shown]
     found = ceilings_of(read_checkpoint(folder), question, gpus)
     if not found.choices[0].step.read:
-        why = next(iter(found.model.lost), "it holds no weights of a decoder")
-        raise CommandError(f"{folder}: {why[0].lower()}{why[1:].rstrip('.')}")
+        why = [line.rstrip(".") for line in found.model.lost[:_MOST_REASONS]]
+        raise CommandError(f"{folder} tells no weights: {'; '.join(why) or 'it holds none'}")
     return found

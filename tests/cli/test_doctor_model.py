@@ -77,12 +77,25 @@ def test_a_folder_that_holds_no_model(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_damaged_model_is_reported_as_far_as_it_goes(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_model(tmp_path, {"architectures": ["X\x1b[31m\n"], "vocab_size": -3}, {})
+    config = {"architectures": ["X\x1b[31m\n"], "vocab_size": -3, "hidden_size": 64}
+    write_model(tmp_path, config | {"num_hidden_layers": 2}, {})
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 300)
     code, out, _ = run(capsys, str(tmp_path), "--format", kind)
     assert code == 0
     assert "\x1b" not in out
     assert "no safetensors file" in " ".join(out.split())
+
+
+def test_a_model_that_tells_no_weights_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path, {"architectures": ["X\x1b[31m\n"], "vocab_size": -3}, {})
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 300)
+    code, out, err = run(capsys, str(tmp_path))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no safetensors file" in err
+    assert "no num_hidden_layers and hidden_size" in err
+    assert "\x1b" not in err
 
 
 def test_a_measured_machine_reads_at_its_own_bandwidth() -> None:
