@@ -482,3 +482,8 @@ class Report:
     """What the run says to the questions that people ask first."""
     audit: Audit | None = None
     """Which kernels were chosen for which layers, and why; None where nothing tells."""
+
+    @property
+    def decode_ledger(self) -> Ledger | None:
+        """The mean decode step of any batch size; None where there is none."""
+        return next((t for t in self.tokens if t.phase == "decode" and t.batch_size is None), None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.report import check_folder, format_by_ending, show, write_whole
+from spark_prof.cli.report import check_folder, format_by_ending, put
 from spark_prof.errors import CommandError, one_line
 
 if TYPE_CHECKING:
@@ -72,11 +72,7 @@ def classify(
         print(f"spark-prof: {one_line(line)}", file=sys.stderr)
     title = source or "kernels by name"
     drawn = render_classification(title, rows, chosen.value, _WIDE)
-    if out is None:
-        show(drawn.removesuffix("\n"))
-    else:
-        write_whole(out, drawn)
-        print(f"spark-prof: wrote {out}", file=sys.stderr)
+    put(drawn.removesuffix("\n") if out is None else drawn, out)
 
 
 def _of_names(names: list[str]) -> tuple[tuple[Classified, ...], tuple[str, ...]]:

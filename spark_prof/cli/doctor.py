@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli.model_ceilings import model_ceilings, question_of
-from spark_prof.cli.report import Format, check_folder, format_by_ending, show, write_whole
+from spark_prof.cli.report import (
+    ENDINGS,
+    Format,
+    check_folder,
+    format_by_ending,
+    put,
+    terminal_width,
+)
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -21,11 +28,6 @@ if TYPE_CHECKING:
     from spark_prof.traces.readers.engine_log import EngineLog
 
 __all__ = ["add_to", "doctor"]
-
-_ENDINGS = {
-    ".txt": Format.TEXT, "": Format.TEXT, ".md": Format.MARKDOWN, ".html": Format.HTML,
-    ".htm": Format.HTML, ".json": Format.JSON,
-}  # fmt: skip
 
 
 def add_to(app: typer.Typer) -> None:
@@ -76,7 +78,7 @@ def doctor(
     ] = False,
 ) -> None:
     """Say which kernels were chosen and why, what is set to no effect, and what would be faster."""
-    chosen = format or format_by_ending(out, _ENDINGS)
+    chosen = format or format_by_ending(out, ENDINGS)
     if out is not None:
         check_folder(out.absolute().parent)
     from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
@@ -108,12 +110,8 @@ def doctor(
     )
     on_terminal = out is None and sys.stdout.isatty()
     color = on_terminal and "NO_COLOR" not in os.environ
-    drawn = render_diagnosis(found, chosen.value, _width() if on_terminal else 100, color)
-    if out is None:
-        show(drawn)
-    else:
-        write_whole(out, drawn)
-        print(f"spark-prof: wrote {out}", file=sys.stderr)
+    drawn = render_diagnosis(found, chosen.value, terminal_width() if on_terminal else 100, color)
+    put(drawn, out)
     if fail_on_findings and findings:
         raise typer.Exit(1)
 
@@ -170,9 +168,3 @@ def _measured() -> Measured:
     found = measure(lambda line: print(f"spark-prof: {line}", file=sys.stderr))
     print(f"spark-prof: wrote {keep_measured(found)}", file=sys.stderr)
     return found
-
-
-def _width() -> int:
-    from shutil import get_terminal_size
-
-    return get_terminal_size((120, 40)).columns

@@ -15,7 +15,18 @@ import typer
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError
 
-__all__ = ["Format", "add_to", "report"]
+__all__ = [
+    "ENDINGS",
+    "Format",
+    "add_to",
+    "check_folder",
+    "format_by_ending",
+    "put",
+    "report",
+    "show",
+    "terminal_width",
+    "write_whole",
+]
 
 
 Kind = TypeVar("Kind")
@@ -30,7 +41,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-_ENDINGS = {
+ENDINGS = {
     ".txt": Format.TEXT,
     "": Format.TEXT,
     ".md": Format.MARKDOWN,
@@ -72,7 +83,7 @@ def report(
     ] = Engine.LOCAL,
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels, books."""
-    chosen = format or format_by_ending(out, _ENDINGS)
+    chosen = format or format_by_ending(out, ENDINGS)
     if out is not None:
         check_folder(out.parent)
     from spark_prof.cli.dataset import report_dataset
@@ -85,8 +96,8 @@ def report(
             )
         on_terminal = out is None and sys.stdout.isatty()
         color = on_terminal and "NO_COLOR" not in os.environ
-        width = _width() if on_terminal else 100
-        _put(report_dataset(source, chosen.value, engine.value, width, color), out)
+        width = terminal_width() if on_terminal else 100
+        put(report_dataset(source, chosen.value, engine.value, width, color), out)
         return
     from spark_prof.analyzers.clients.summary import with_clients
     from spark_prof.analyzers.summary import summarize
@@ -101,7 +112,7 @@ def report(
         if os.path.isfile(path) and format_of(path) == BENCHMARK:
             from spark_prof.dashboards.client_report import render_clients
 
-            _put(render_clients([read_benchmark(path), *results], chosen.value), out)
+            put(render_clients([read_benchmark(path), *results], chosen.value), out)
             return
         with opened(str(path)) as bundle:
             ceilings = ceilings_for(bundle, rank, measured)
@@ -110,12 +121,13 @@ def report(
     if chosen is Format.TEXT and out is None and sys.stdout.isatty():
         from spark_prof.dashboards import text
 
-        show(text.render(summary, width=_width(), color="NO_COLOR" not in os.environ))
+        show(text.render(summary, width=terminal_width(), color="NO_COLOR" not in os.environ))
         return
-    _put(RENDERERS[chosen.value](summary), out)
+    put(RENDERERS[chosen.value](summary), out)
 
 
-def _put(drawn: str, out: Path | None) -> None:
+def put(drawn: str, out: Path | None) -> None:
+    """Shows what was drawn, or writes it to the file and says so."""
     if out is None:
         show(drawn)
     else:
@@ -171,7 +183,8 @@ def format_by_ending(out: Path | None, endings: Mapping[str, Kind]) -> Kind:
         raise CommandError(f"{out} ends in none of {known}; say which --format it has") from None
 
 
-def _width() -> int:
+def terminal_width() -> int:
+    """Columns of the terminal."""
     from shutil import get_terminal_size
 
     return get_terminal_size((120, 40)).columns

@@ -85,10 +85,7 @@ def shapes(report: Report) -> Answer | None:
 
 def overhead(report: Report) -> Answer | None:
     """What the host and the gaps between kernels take."""
-    ledger = next(
-        (found for found in report.tokens if found.phase == "decode" and found.batch_size is None),
-        None,
-    )
+    ledger = report.decode_ledger
     if ledger is None or not ledger.step.median:
         return None
     medians = {row.name: row.spread.median for row in ledger.rows}

@@ -39,13 +39,12 @@ def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float
     """
     if report.run.units == "op" or runs_eagerly(report) or report.steps.decode < _FEWEST_STEPS:
         return None
-    for ledger in report.tokens:
-        if ledger.phase == "decode" and ledger.batch_size is None and ledger.step.median:
-            row = next((row for row in ledger.rows if row.name == name), None)
-            us = row.spread.median - usual_us if row else 0.0
-            if us >= _MUCH_GAP * ledger.step.median:
-                return us, us / ledger.step.median
-    return None
+    ledger = report.decode_ledger
+    if ledger is None or not ledger.step.median:
+        return None
+    row = next((row for row in ledger.rows if row.name == name), None)
+    us = row.spread.median - usual_us if row else 0.0
+    return (us, us / ledger.step.median) if us >= _MUCH_GAP * ledger.step.median else None
 
 
 def _evidence_of_gaps(report: Report) -> tuple[str, ...]:

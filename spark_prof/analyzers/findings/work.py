@@ -78,13 +78,9 @@ def _between_kernels_us(report: Report) -> float:
     What is longer than a graph needs is the host's, and no fusion's to save.
     """
     kernels = kernels_per_decode_step(report)
-    gaps = [
-        row.spread.median
-        for ledger in report.tokens
-        if ledger.phase == "decode" and ledger.batch_size is None
-        for row in ledger.rows
-        if row.name == LAUNCH_GAPS
-    ]
+    ledger = report.decode_ledger
+    rows = ledger.rows if ledger else ()
+    gaps = [row.spread.median for row in rows if row.name == LAUNCH_GAPS]
     return min(sum(gaps) / kernels, BETWEEN_KERNELS_US) if kernels else 0.0
 
 
