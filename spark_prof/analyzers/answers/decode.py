@@ -90,9 +90,11 @@ def overhead(report: Report) -> Answer | None:
         return None
     medians = {row.name: row.spread.median for row in ledger.rows}
     gaps, host = medians.get(LAUNCH_GAPS, 0.0), medians.get(HOST, 0.0)
+    cpu = report.run.units == "op"
+    idle, unit = ("no operator runs for", "operators") if cpu else ("the GPU waits", "kernels")
     text = (
-        f"Of a median decode step of {ledger.step.median / 1e3:.2f} ms the GPU waits "
-        f"{gaps / 1e3:.2f} ms between kernels and {host / 1e3:.2f} ms before the first and after "
+        f"Of a median decode step of {ledger.step.median / 1e3:.2f} ms {idle} "
+        f"{gaps / 1e3:.2f} ms between {unit} and {host / 1e3:.2f} ms before the first and after "
         "the last one."
     )
     basis = f"{ledger.steps} decode steps, each instant of them accounted for."

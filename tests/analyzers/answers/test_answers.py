@@ -92,6 +92,8 @@ def test_a_cpu_engine_has_no_tensor_cores(tmp_path: Path) -> None:
     recorded = Recorded({0: [Piece([step(0, 0, 5000)], trace=trace)]})
     found = summarize(recorded.assemble(tmp_path))
     assert {answer.id for answer in answers_of(found)} <= {"formats", "memory", "overhead"}
+    assert not any("GPU" in answer.text for answer in answers_of(found))
+    assert "no operator runs for" in text(found, "overhead")
 
 
 def test_nothing_is_said_of_what_is_not_there() -> None:
