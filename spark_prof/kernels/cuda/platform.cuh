@@ -1,0 +1,108 @@
+// What a kernel of this package needs from the machine, once for GPUs and once for the CPU.
+//
+// The kernels include no header of CUDA, so that NVRTC alone compiles them. With a C++ compiler
+// they run on the CPU, thread by thread (platform_cpu.h), which is how their results are checked
+// where there is no GPU.
+#pragma once
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+#ifndef __CUDACC__
+#include "platform_cpu.h"
+#else
+
+#define KERNEL extern "C" __global__ void
+#define SHARED __shared__
+// Dynamic shared memory: DYNAMIC_SHARED(float, name);
+#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+    type* const name = reinterpret_cast<type*>(name##_bytes)
+#define INLINE __device__ __forceinline__
+
+INLINE u32 lane_id() { return threadIdx.x & 31u; }
+INLINE u32 warp_id() { return threadIdx.x >> 5; }
+INLINE void sync_block() { __syncthreads(); }
+INLINE void sync_warp() { __syncwarp(); }
+
+// Loads of what is read once: they leave no trace in L1. The pointer is aligned to the size.
+INLINE uint4 load_once_16(const void* from) {
+    uint4 got;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(got.x), "=r"(got.y), "=r"(got.z), "=r"(got.w) : "l"(from));
+    return got;
+}
+INLINE uint2 load_once_8(const void* from) {
+    uint2 got;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(got.x), "=r"(got.y) : "l"(from));
+    return got;
+}
+INLINE u32 load_once_4(const void* from) {
+    u32 got;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(got) : "l"(from));
+    return got;
+}
+INLINE u32 load_once_2(const void* from) {
+    u16 got;
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(got) : "l"(from));
+    return got;
+}
+// A load of what several warps read: through L1. Not for what another thread of this grid writes.
+INLINE uint4 load_16(const void* from) { return __ldg(reinterpret_cast<const uint4*>(from)); }
+
+INLINE float bf16_to_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
+INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
+INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
+// Round to nearest even; the first argument goes to the low half.
+INLINE u32 floats_to_bf16x2(float low, float high) {
+    u32 got;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(got) : "f"(high), "f"(low));
+    return got;
+}
+INLINE u16 float_to_bf16(float value) {
+    u16 got;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(got) : "f"(value));
+    return got;
+}
+// Products of both halves, rounded to nearest even, subnormals kept.
+INLINE u32 multiply_bf16x2(u32 a, u32 b) {
+    u32 got;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(got) : "r"(a), "r"(b));
+    return got;
+}
+// PTX prmt: byte i of the result is byte (selector >> 4 i) & 7 of {a, b}, b's bytes being 4 to 7.
+INLINE u32 select_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+
+// d += a b, for a 16 x 16 a (rows), a 16 x 8 b (columns) of bf16 and a 16 x 8 d of float.
+// With g = lane / 4 and t = lane % 4 a lane holds of a: rows g, g + 8, g, g + 8 at columns 2t and
+// 2t + 1, the last two at 2t + 8 and 2t + 9; of b: rows 2t, 2t + 1, then 2t + 8, 2t + 9, of column
+// g; of d: rows g, g, g + 8, g + 8 at columns 2t, 2t + 1, 2t, 2t + 1 (PTX, mma.m16n8k16).
+INLINE void multiply_add_16x8x16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+INLINE float shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(~0u, value, mask); }
+INLINE u32 shuffle_xor(u32 value, u32 mask) { return __shfl_xor_sync(~0u, value, mask); }
+INLINE float shuffle(float value, u32 lane) { return __shfl_sync(~0u, value, lane); }
+INLINE u32 shuffle(u32 value, u32 lane) { return __shfl_sync(~0u, value, lane); }
+INLINE u32 ballot(bool vote) { return __ballot_sync(~0u, vote); }
+INLINE u32 count_bits(u32 bits) { return __popc(bits); }
+
+// rcp.approx.ftz: within one unit in the last place, not reproducible elsewhere.
+INLINE float approximate_reciprocal(float value) {
+    float got;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(got) : "f"(value));
+    return got;
+}
+
+// Programmatic dependent launch: wait until the kernel before has written, or let the next start.
+// Without that launch attribute both do nothing.
+INLINE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+INLINE void start_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+#endif
