@@ -1,0 +1,139 @@
+"""Which configuration of a kernel to run for a piece of work, or none where another one is faster.
+
+The rule, in this order:
+
+1. Only measurements on the same architecture count, of the same kernel and weight format, and for
+   experts of the same number and top-k.
+2. Of those the nearest weight shape counts. The distance of two shapes is the factor between their
+   rows times the factor between their columns; beyond a factor of two nothing is known.
+3. For a number of tokens between two measured ones both neighbours count; the configuration is that
+   of the larger one. Outside of the measured numbers nothing is known.
+4. The kernel is chosen if it was no slower than its fallback in all that count.
+
+What nobody measured goes to the fallback, unless the caller insists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs
+
+__all__ = ["FARTHEST", "Choice", "choose"]
+
+FARTHEST = 2.0
+"""The largest factor between a shape and the measured one that speaks for it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to run.
+
+    Attributes:
+        config: constants for the kernel's compilation, empty for its own defaults; None to run
+            the fallback. Those of a neighbouring shape may not divide this one: then the kernel's
+            defaults must do.
+        why: one line.
+    """
+
+    config: Mapping[str, int] | None
+    why: str
+
+
+def choose(
+    kernel: str,
+    format: str,  # noqa: A002 - the word of the formats
+    rows: int,
+    columns: int,
+    tokens: int,
+    architecture: str,
+    *,
+    experts: int = 1,
+    top_k: int = 1,
+    insist: bool = False,
+    runs: Sequence[Run] | None = None,
+) -> Choice:
+    """Chooses between a kernel and its fallback by what was measured.
+
+    Args:
+        kernel: its name, such as dense or moe.
+        format: of the weights, such as nvfp4.
+        rows: of the weight; of experts those of gate and up together.
+        columns: of the weight.
+        tokens: rows of the activations.
+        architecture: what the kernel is compiled for here, such as sm_90a.
+        experts: how many there are; 1 for a dense layer.
+        top_k: experts a token; 1 for a dense layer.
+        insist: run the kernel where nobody measured it. What was measured to be slower stays so.
+        runs: the measurements; by default the package's and the user's own.
+
+    Raises:
+        KernelError: a file of measurements is damaged.
+    """
+    work = Work(kernel, format, rows, columns, tokens, experts, top_k)
+    runs = known_runs() if runs is None else runs
+    here = [run for run in runs if run.architecture == architecture]
+    if not here:
+        return _unknown(f"nothing was measured on {architecture}", insist)
+    nearest = _nearest(work, _alike(work, here))
+    if not nearest:
+        return _unknown(f"no {kernel} of {format} near {rows} x {columns} was measured", insist)
+    neighbours = _neighbours(tokens, nearest)
+    if not neighbours:
+        counts = sorted(row.work.tokens for row, _ in nearest)
+        return _unknown(f"{tokens} tokens are outside of {counts[0]} to {counts[-1]}", insist)
+    for row, run in neighbours:
+        if row.fallback_us is None:
+            why = f"no fallback was measured beside {_told(row, run)}"
+            return _unknown(why, insist, neighbours[-1][0].config)
+        if not row.wins:
+            return Choice(None, f"{row.fallback} is faster: {_told(row, run)}")
+    row, run = neighbours[-1]
+    return Choice(row.config, _told(row, run))
+
+
+def _unknown(why: str, insist: bool, config: Mapping[str, int] | None = None) -> Choice:
+    return Choice(config or {}, f"{why}, but it was insisted on") if insist else Choice(None, why)
+
+
+def _alike(work: Work, runs: Iterable[Run]) -> Iterator[tuple[Tuned, Run]]:
+    wanted = (work.kernel, work.format, work.experts, work.top_k)
+    for run in runs:
+        for row in run.rows:
+            of = row.work
+            if (of.kernel, of.format, of.experts, of.top_k) == wanted:
+                yield row, run
+
+
+def _nearest(work: Work, rows: Iterable[tuple[Tuned, Run]]) -> list[tuple[Tuned, Run]]:
+    """The measurements of the nearest shape; of two equally near ones the smaller."""
+    shapes: dict[tuple[float, int, int], list[tuple[Tuned, Run]]] = {}
+    for row, run in rows:
+        factor = _factor(work.rows, row.work.rows) * _factor(work.columns, row.work.columns)
+        if factor <= FARTHEST:
+            shapes.setdefault((factor, row.work.rows, row.work.columns), []).append((row, run))
+    return shapes[min(shapes)] if shapes else []
+
+
+def _factor(one: int, other: int) -> float:
+    return max(one, other) / min(one, other) if min(one, other) > 0 else math.inf
+
+
+def _neighbours(tokens: int, rows: Sequence[tuple[Tuned, Run]]) -> list[tuple[Tuned, Run]]:
+    """The measurements at the next smaller and the next larger number of tokens."""
+    ordered = sorted(rows, key=lambda pair: pair[0].work.tokens)
+    below = [pair for pair in ordered if pair[0].work.tokens <= tokens]
+    above = [pair for pair in ordered if pair[0].work.tokens >= tokens]
+    if not (below and above):
+        return []
+    # At a measured number both are the same.
+    return [above[0]] if below[-1] == above[0] else [below[-1], above[0]]
+
+
+def _told(row: Tuned, run: Run) -> str:
+    of = row.work
+    shape = f"{of.rows} x {of.columns}, {of.tokens} token{'' if of.tokens == 1 else 's'}"
+    against = "" if row.fallback_us is None else f" against {row.fallback_us:.2f} of {row.fallback}"
+    return f"{shape}: {row.us:.2f} us{against}, {run.machine}, {run.date[:10]}"

@@ -1,0 +1,210 @@
+"""What was measured of each kernel: the file of configurations, and how it is read and written.
+
+The package has one such file, tuned.json. `spark-prof kernels bench --save` writes another one into
+the user's cache folder, whose rows count before the package's. Both are read with the types below,
+so that a file of another kind is refused and nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from spark_prof.kernels.errors import KernelError
+
+__all__ = ["SHIPPED", "Run", "Tuned", "Work", "known_runs", "merged", "read", "save", "user_file"]
+
+SHIPPED = Path(__file__).resolve().parent / "tuned.json"
+"""What the package brings."""
+
+_SCHEMA = 1
+_LARGEST_FILE = 8 << 20
+
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+Microseconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Text = Annotated[str, msgspec.Meta(max_length=200)]
+Configuration = Annotated[
+    dict[Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Z0-9_]{0,40}$")], Size],
+    msgspec.Meta(max_length=32),
+]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call computes: the key of a measurement.
+
+    Attributes:
+        kernel: the kernel's name, such as dense or moe.
+        format: of the weights, such as nvfp4.
+        rows: of the weight, N; of experts those of gate and up together.
+        columns: of the weight, K.
+        tokens: rows of the activations, M.
+        experts: how many there are; 1 for a dense layer.
+        top_k: experts a token; 1 for a dense layer.
+    """
+
+    kernel: Text
+    format: Text
+    rows: Size
+    columns: Size
+    tokens: Size
+    experts: Size = 1
+    top_k: Size = 1
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best configuration found for one piece of work, and what it has to beat.
+
+    Attributes:
+        work: what was computed.
+        config: constants of the kernel's compilation by name.
+        us: median time of a call in microseconds, inside a CUDA graph with a cold L2.
+        fallback: the fastest other kernel of the same run, empty if none ran.
+        fallback_us: its median time, None if none ran.
+    """
+
+    work: Work
+    config: Configuration
+    us: Microseconds
+    fallback: Text = ""
+    fallback_us: Microseconds | None = None
+
+    @property
+    def wins(self) -> bool:
+        """Whether the kernel was measured to be no slower than its fallback."""
+        return self.fallback_us is not None and self.us <= self.fallback_us
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that one run of the benchmark measured, on one machine.
+
+    Attributes:
+        architecture: what the kernels were compiled for, such as sm_90a.
+        machine: the GPU's name as its driver tells it.
+        date: when, ISO 8601 in UTC.
+        driver: its version, empty where unknown.
+        versions: of what took part, by package.
+        rows: one a piece of work.
+    """
+
+    architecture: Text
+    machine: Text
+    date: Text
+    driver: Text
+    versions: dict[Text, Text]
+    rows: tuple[Tuned, ...]
+
+
+@dataclass(frozen=True)
+class _File:
+    schema: int
+    runs: tuple[Run, ...]
+
+
+def user_file() -> Path:
+    """The file of this user's own measurements, by the XDG base directory specification."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    return base / "spark-prof" / "tuned.json"
+
+
+@cache
+def known_runs() -> tuple[Run, ...]:
+    """Everything measured that counts here: the package's file under the user's.
+
+    Read once a process; `known_runs.cache_clear()` reads again.
+
+    Raises:
+        KernelError: one of the files is damaged.
+    """
+    shipped, own = SHIPPED, user_file()
+    return merged(read(shipped), read(own) if own.exists() else ())
+
+
+def read(path: Path) -> tuple[Run, ...]:
+    """Reads a file of measurements; of work that several of its runs measured the last one counts.
+
+    Raises:
+        KernelError: it cannot be read or is no such file.
+    """
+    advice = "delete it, or measure again with `spark-prof kernels bench --save`"
+    try:
+        if not path.is_file():
+            raise KernelError(f"{path} is no file; {advice}")
+        with open(path, "rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise KernelError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(text) > _LARGEST_FILE:
+        raise KernelError(f"{path} is too long for a file of tuned kernels; {advice}")
+    try:
+        found = msgspec.json.decode(text, type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise KernelError(f"{path} is no file of tuned kernels ({error}); {advice}") from error
+    if found.schema != _SCHEMA:
+        raise KernelError(f"{path} is of another version of spark-prof; {advice}")
+    for run in found.runs:
+        works = [row.work for row in run.rows]
+        if len(set(works)) < len(works):
+            raise KernelError(f"{path} measures the same work twice in one run; {advice}")
+    return merged((), found.runs)
+
+
+def merged(older: Iterable[Run], newer: Iterable[Run]) -> tuple[Run, ...]:
+    """All runs, without what a newer one measured again on the same architecture."""
+    runs = tuple(older)
+    for run in newer:
+        again = {row.work for row in run.rows}
+        kept = [
+            replace(r, rows=tuple(row for row in r.rows if row.work not in again))
+            if r.architecture == run.architecture
+            else r
+            for r in runs
+        ]
+        runs = (*(r for r in kept if r.rows), run)
+    return runs
+
+
+def save(run: Run, path: Path | None = None) -> Path:
+    """Adds a run to a file of measurements, whole or not at all; returns its path.
+
+    Args:
+        run: what was measured.
+        path: the file, made if it is not there; by default the user's own.
+
+    Raises:
+        KernelError: it cannot be written, or what is there is no such file.
+    """
+    path = user_file() if path is None else path
+    runs = merged(read(path) if path.exists() else (), (run,))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(_text(runs))
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise KernelError(f"cannot write {path}: {error.strerror or error}") from error
+    known_runs.cache_clear()
+    return path
+
+
+def _text(runs: tuple[Run, ...]) -> bytes:
+    """The file's text, one measurement a line so that differences can be read."""
+    parts = []
+    for run in runs:
+        head = msgspec.json.encode(replace(run, rows=())).removesuffix(b"[]}")
+        rows = b",\n".join(msgspec.json.encode(row) for row in run.rows)
+        parts.append(head + b"[\n" + rows + b"\n]}")
+    return b'{"schema":%d,"runs":[\n' % _SCHEMA + b",\n".join(parts) + b"\n]}\n"

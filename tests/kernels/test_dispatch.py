@@ -1,0 +1,143 @@
+"""The dispatcher: what was measured to be slower is never chosen, what nobody measured abstains."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from spark_prof.kernels.dispatch import FARTHEST, choose
+from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs
+
+ARCH = "sm_90a"
+
+
+def row(rows: int, columns: int, tokens: int, us: float, fallback_us: float | None = 10.0) -> Tuned:
+    work = Work("dense", "nvfp4", rows, columns, tokens)
+    return Tuned(work, {"SPLIT": tokens}, us, "marlin", fallback_us)
+
+
+def run(*rows: Tuned, architecture: str = ARCH) -> Run:
+    return Run(architecture, "H100", "2026-11-21T15:00:00+00:00", "", {}, rows)
+
+
+RUNS = (
+    run(
+        row(4096, 2880, 1, 6.0),
+        row(4096, 2880, 4, 8.0),
+        row(4096, 2880, 8, 11.0),
+        row(4096, 2880, 16, 9.0),
+        row(8192, 2880, 1, 12.0),
+        row(512, 512, 1, 1.0, None),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "tokens", "split", "why"),
+    [
+        (4096, 2880, 1, 1, "6.00 us against 10.00 of marlin"),
+        (4096, 2880, 4, 4, "8.00 us against 10.00 of marlin"),
+        (4096, 2880, 8, None, "marlin is faster: 4096 x 2880, 8 tokens: 11.00 us"),
+        (4096, 2880, 16, 16, "9.00 us against"),
+        (8192, 2880, 1, None, "marlin is faster"),
+        # Between two counts both count, and the configuration is the larger one's.
+        (4096, 2880, 2, 4, "4 tokens"),
+        (4096, 2880, 6, None, "marlin is faster: 4096 x 2880, 8 tokens"),
+        (4096, 2880, 12, None, "marlin is faster: 4096 x 2880, 8 tokens"),
+        (4096, 2880, 17, None, "17 tokens are outside of 1 to 16"),
+        (4096, 2880, 0, None, "0 tokens are outside"),
+        # The nearest shape counts, as far as a factor of two.
+        (4000, 3000, 1, 1, "4096 x 2880"),
+        (2048, 2880, 1, 1, "4096 x 2880"),
+        (7000, 2880, 1, None, "marlin is faster: 8192 x 2880"),
+        (2047, 2880, 1, None, "near 2047 x 2880"),
+        (2880, 2880 * 4, 1, None, "near 2880 x 11520"),
+        (512, 512, 1, None, "no fallback was measured"),
+    ],
+)
+def test_the_rule(rows: int, columns: int, tokens: int, split: int | None, why: str) -> None:
+    choice = choose("dense", "nvfp4", rows, columns, tokens, ARCH, runs=RUNS)
+    assert choice.config == (None if split is None else {"SPLIT": split})
+    assert why in choice.why
+
+
+@pytest.mark.parametrize(
+    ("kernel", "weights", "architecture", "experts", "why"),
+    [
+        ("dense", "nvfp4", "sm_121a", 1, "nothing was measured on sm_121a"),
+        ("dense", "mxfp4", ARCH, 1, "no dense of mxfp4"),
+        ("moe", "nvfp4", ARCH, 1, "no moe of nvfp4"),
+        ("dense", "nvfp4", ARCH, 8, "no dense of nvfp4"),
+    ],
+)
+def test_what_nobody_measured_abstains_unless_insisted_on(
+    kernel: str, weights: str, architecture: str, experts: int, why: str
+) -> None:
+    def chosen(insist: bool) -> tuple[object, str]:
+        choice = choose(
+            kernel, weights, 4096, 2880, 1, architecture, experts=experts, insist=insist, runs=RUNS
+        )
+        return choice.config, choice.why
+
+    assert chosen(False)[0] is None
+    assert chosen(True)[0] == {}
+    assert all(why in chosen(insist)[1] for insist in (False, True))
+
+
+def test_to_insist_does_not_choose_what_is_slower() -> None:
+    choice = choose("dense", "nvfp4", 4096, 2880, 8, ARCH, insist=True, runs=RUNS)
+    assert choice.config is None
+    unsure = choose("dense", "nvfp4", 512, 512, 1, ARCH, insist=True, runs=RUNS)
+    assert unsure.config == {"SPLIT": 1}
+
+
+def test_never_what_is_slower_whatever_was_measured() -> None:
+    source = random.Random(6)
+    for _ in range(200):
+        rows = tuple(
+            row(64 * n, 64 * k, m, source.uniform(5, 15), source.choice([None, 8.0, 12.0]))
+            for n in range(1, 4)
+            for k in range(1, 4)
+            for m in (1, 2, 4, 8)
+            if source.random() < 0.7
+        )
+        for entry in rows:
+            work = entry.work
+            choice = choose(
+                "dense", "nvfp4", work.rows, work.columns, work.tokens, ARCH, runs=(run(*rows),)
+            )
+            assert (choice.config is not None) == entry.wins
+        n, k, m = source.randint(1, 600), source.randint(1, 600), source.randint(1, 20)
+        choice = choose("dense", "nvfp4", n, k, m, ARCH, runs=(run(*rows),))
+        if choice.config is not None:
+            assert any(entry.wins and entry.config == choice.config for entry in rows)
+        else:
+            assert "\n" not in choice.why
+
+
+def test_the_same_answer_whatever_the_order_of_the_measurements() -> None:
+    shuffled = list(RUNS[0].rows)
+    for seed in range(20):
+        random.Random(seed).shuffle(shuffled)
+        for rows, tokens in ((5793, 1), (4096, 3), (4096, 16), (2048, 1)):
+            one = choose("dense", "nvfp4", rows, 2880, tokens, ARCH, runs=RUNS)
+            other = choose("dense", "nvfp4", rows, 2880, tokens, ARCH, runs=(run(*shuffled),))
+            assert one == other
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_sizes_that_cannot_be_choose_nothing(number: int) -> None:
+    assert choose("dense", "nvfp4", number, 2880, 1, ARCH, runs=RUNS).config is None
+    assert choose("dense", "nvfp4", 4096, number, 1, ARCH, runs=RUNS).config is None
+
+
+def test_an_architecture_never_measured_abstains_with_the_files_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    known_runs.cache_clear()
+    assert choose("dense", "nvfp4", 4096, 2880, 1, "sm_1").config is None
+    assert FARTHEST == 2
+    known_runs.cache_clear()

@@ -1,0 +1,147 @@
+"""The file of measurements: what is kept, what a new run replaces, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.kernels import tuning
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, merged, read, save
+
+WORK = Work("dense", "nvfp4", 4096, 2880, 1)
+ROW = Tuned(WORK, {"WARPS": 8, "SPLIT": 4}, 6.25, "marlin", 10.5)
+RUN = Run("sm_90a", "NVIDIA H100 80GB HBM3", "2026-11-21T15:00:00+00:00", "580.1", {}, (ROW,))
+FIELDS = ("rows", "columns", "tokens", "experts", "top_k")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    known_runs.cache_clear()
+    yield
+    known_runs.cache_clear()
+
+
+def test_what_is_saved_is_read(tmp_path: Path) -> None:
+    path = save(RUN, tmp_path / "deep" / "tuned.json")
+    assert read(path) == (RUN,)
+    assert [entry.name for entry in path.parent.iterdir()] == ["tuned.json"]
+
+
+def test_a_measurement_is_one_line(tmp_path: Path) -> None:
+    rows = tuple(replace(ROW, work=replace(WORK, tokens=m)) for m in (1, 2, 4))
+    text = save(replace(RUN, rows=rows), tmp_path / "t.json").read_text()
+    lines = [json.loads(line.rstrip(",")) for line in text.splitlines() if '"us"' in line]
+    assert [line["work"]["tokens"] for line in lines] == [1, 2, 4]
+
+
+def test_the_package_s_file_is_readable() -> None:
+    assert known_runs() == read(tuning.SHIPPED)
+
+
+def test_the_user_s_rows_count_before_the_package_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(ROW, work=replace(WORK, tokens=2))
+    shipped = save(replace(RUN, rows=(ROW, other)), tmp_path / "shipped.json")
+    monkeypatch.setattr(tuning, "SHIPPED", shipped)
+    slower = replace(ROW, us=20.0)
+    assert save(replace(RUN, machine="mine", rows=(slower,))) == tuning.user_file()
+    assert [(run.machine, run.rows) for run in known_runs()] == [
+        (RUN.machine, (other,)),
+        ("mine", (slower,)),
+    ]
+
+
+def test_a_new_run_replaces_only_what_it_measured_on_that_architecture() -> None:
+    elsewhere = replace(RUN, architecture="sm_121a")
+    again = replace(RUN, date="2027-01-01T00:00:00+00:00", rows=(replace(ROW, us=5.0),))
+    assert merged((RUN, elsewhere), (again,)) == (elsewhere, again)
+    assert merged((RUN,), (elsewhere,)) == (RUN, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("us", "fallback_us", "wins"),
+    [(5.0, 6.0, True), (6.0, 6.0, True), (6.1, 6.0, False), (5.0, None, False)],
+)
+def test_what_wins(us: float, fallback_us: float | None, wins: bool) -> None:
+    assert replace(ROW, us=us, fallback_us=fallback_us).wins is wins
+
+
+def _document(tmp_path: Path) -> Any:
+    return json.loads(save(RUN, tmp_path / "good.json").read_text())
+
+
+def _row(change: Callable[[Any], object]) -> Callable[[Any], object]:
+    return lambda document: change(document["runs"][0]["rows"][0])
+
+
+BAD: list[tuple[str, Callable[[Any], object]]] = [
+    ("another schema", lambda d: d.update(schema=2)),
+    ("no runs", lambda d: d.pop("runs")),
+    ("twice", lambda d: d["runs"][0]["rows"].append(d["runs"][0]["rows"][0])),
+    ("a long name", lambda d: d["runs"][0].update(machine="x" * 201)),
+    ("a number as date", lambda d: d["runs"][0].update(date=5)),
+    ("a time of zero", _row(lambda r: r.update(us=0))),
+    ("a negative time", _row(lambda r: r.update(fallback_us=-1))),
+    ("an endless time", _row(lambda r: r.update(us=1e300))),
+    ("a constant that is text", _row(lambda r: r["config"].update(WARPS="8"))),
+    ("a constant of zero", _row(lambda r: r["config"].update(WARPS=0))),
+    ("a name that is no constant", _row(lambda r: r["config"].update({"A 1\n#x": 1}))),
+    ("too many constants", _row(lambda r: r.update(config={f"A{i}": 1 for i in range(40)}))),
+    *(
+        (f"{value} {field}", _row(lambda r, f=field, v=value: r["work"].update({f: v})))
+        for field in FIELDS
+        for value in (0, -1, 1 << 40, 1.5, None)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), BAD, ids=[name for name, _ in BAD])
+def test_a_file_with_something_wrong_is_refused(
+    tmp_path: Path, name: str, change: Callable[[Any], object]
+) -> None:
+    document = _document(tmp_path)
+    change(document)
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(KernelError, match=r"bad\.json .*delete it"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0\xff\xfe", b"[]", b"{}", b'{"schema":1}', b"NaN", b"[" * 100_000, b" " * (9 << 20)],
+    ids=["empty", "binary", "list", "object", "no runs", "nan", "deep", "long"],
+)
+def test_a_foreign_file_is_refused_and_not_overwritten(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    with pytest.raises(KernelError, match="delete it"):
+        read(path)
+    with pytest.raises(KernelError, match="delete it"):
+        save(RUN, path)
+    assert path.read_bytes() == content
+
+
+def test_every_cut_of_a_file_is_refused(tmp_path: Path) -> None:
+    whole = save(RUN, tmp_path / "good.json").read_bytes().rstrip()
+    path = tmp_path / "cut.json"
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        with pytest.raises(KernelError):
+            read(path)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(KernelError, match="cannot write"):
+        save(RUN, tmp_path / "file" / "t.json")
+    with pytest.raises(KernelError, match="is no file"):
+        read(tmp_path)
