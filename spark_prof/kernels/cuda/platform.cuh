@@ -69,7 +69,11 @@ INLINE u16 float_to_bf16(float value) {
 // Products of both halves, rounded to nearest even, subnormals kept.
 INLINE u32 multiply_bf16x2(u32 a, u32 b) {
     u32 got;
+#if __CUDA_ARCH__ >= 900
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(got) : "r"(a), "r"(b));
+#else  // -0 is what adding changes nothing with
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(got) : "r"(a), "r"(b), "r"(0x80008000u));
+#endif
     return got;
 }
 // PTX prmt: byte i of the result is byte (selector >> 4 i) & 7 of {a, b}, b's bytes being 4 to 7.
@@ -101,8 +105,13 @@ INLINE float approximate_reciprocal(float value) {
 }
 
 // Programmatic dependent launch: wait until the kernel before has written, or let the next start.
-// Without that launch attribute both do nothing.
+// Without that launch attribute, and before sm_90, both do nothing.
+#if __CUDA_ARCH__ >= 900
 INLINE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 INLINE void start_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#else
+INLINE void wait_for_previous_kernel() {}
+INLINE void start_next_kernel() {}
+#endif
 
 #endif

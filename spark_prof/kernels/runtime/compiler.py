@@ -1,0 +1,126 @@
+"""Compiles CUDA C++ to machine code with NVRTC; needs neither a GPU nor nvcc.
+
+NVRTC is called through cuda-bindings. What was compiled once is kept (`cubins.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.runtime.code import SOURCES, KernelCode
+from spark_prof.kernels.runtime.cubins import keep_cubin, kept_cubin
+
+__all__ = ["architecture_of", "compile_code"]
+
+_INSTALL = "install it with: pip install 'spark-prof[kernels]'"
+_OLDEST_NVRTC = (12, 9)
+"""The first that knows the families (sm_100f) and sm_121."""
+_OPTIONS = ("-std=c++17", "-lineinfo")
+_TARGETS = {
+    (9, 0): "sm_90a",
+    (10, 0): "sm_100f",
+    (10, 3): "sm_103f",
+    (12, 0): "sm_120f",
+    (12, 1): "sm_121a",
+}
+"""Where more than the plain target is asked for, E2M1 conversions are compiled natively."""
+
+
+def architecture_of(capability: tuple[int, int]) -> str:
+    """The target to compile for, such as sm_90a for (9, 0).
+
+    Args:
+        capability: the compute capability of the GPU.
+
+    Raises:
+        KernelError: the GPU has no tensor cores for bf16.
+    """
+    major, minor = capability
+    if major < 8:
+        raise KernelError(
+            f"a GPU of compute capability {major}.{minor} has no bf16 tensor cores; "
+            "these kernels need 8.0 or newer"
+        )
+    return _TARGETS.get(capability, f"sm_{major}{minor}")
+
+
+def compile_code(code: KernelCode, arch: str) -> bytes:
+    """Compiles a kernel, or takes what was compiled before.
+
+    Args:
+        code: the source, the entry and the constants.
+        arch: the target, such as sm_121a.
+
+    Returns:
+        The cubin: an ELF file with all entries of that source.
+
+    Raises:
+        KernelError: NVRTC is missing or too old, or the source does not compile.
+    """
+    nvrtc = _nvrtc()
+    version = _checked(nvrtc.nvrtcVersion())
+    if tuple(version) < _OLDEST_NVRTC:
+        found, wanted = (".".join(map(str, v)) for v in (version, _OLDEST_NVRTC))
+        raise KernelError(f"NVRTC {found} is too old, {wanted} is the least; {_INSTALL}")
+    folders = list(dict.fromkeys([SOURCES, (SOURCES / code.source).parent]))
+    options = [f"--gpu-architecture={arch}", *_OPTIONS]
+    options += [f"-D{name}={value}" for name, value in code.defines]
+    try:
+        source = (SOURCES / code.source).read_bytes()
+        headers = sorted(path for folder in folders for path in folder.glob("*.cuh"))
+        parts = [source, *(path.name.encode() + b"\n" + path.read_bytes() for path in headers)]
+    except OSError as error:
+        raise KernelError(f"{code.label}: its source cannot be read: {error.strerror}") from error
+    parts += [option.encode() for option in (*options, str(version))]
+    key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+    cubin = kept_cubin(key)
+    if cubin is None:
+        options += [f"-I{folder}" for folder in folders]
+        cubin = _compile(nvrtc, code, arch, source, options)
+        keep_cubin(key, cubin)
+    if b".text." + code.entry.encode() + b"\0" not in cubin:
+        raise KernelError(f"{code.source} has no kernel named {code.entry}")
+    return cubin
+
+
+def _compile(nvrtc: Any, code: KernelCode, arch: str, source: bytes, options: list[str]) -> bytes:
+    program = _checked(nvrtc.nvrtcCreateProgram(source, code.source.encode(), 0, [], []))
+    try:
+        words = [option.encode() for option in options]
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
+            nvrtc.nvrtcGetProgramLog(program, log)
+            reason = _first_error(bytes(log).decode(errors="replace")) or result.name
+            raise KernelError(f"{code.label} does not compile for {arch}: {reason}")
+        cubin = bytearray(_checked(nvrtc.nvrtcGetCUBINSize(program)))
+        _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
+        return bytes(cubin)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _first_error(log: str) -> str:
+    lines = [line.strip(" \0") for line in log.splitlines()]
+    return next((line for line in lines if "error" in line), next(filter(None, lines), ""))
+
+
+def _nvrtc() -> Any:
+    """The bindings, once it is sure that the library behind them loads."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise KernelError(f"NVRTC, the compiler of CUDA C++, is missing; {_INSTALL}") from error
+    return nvrtc
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    """What a call of NVRTC returns beside its result."""
+    result, *values = answer
+    if result.value:
+        raise KernelError(f"NVRTC failed: {result.name}")
+    return values[0] if len(values) == 1 else tuple(values)
