@@ -1,0 +1,69 @@
+"""E8M0, the power of two that scales a block of MXFP4 and MXFP8, and how one is chosen."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+
+from spark_prof.kernels.errors import KernelError
+
+__all__ = ["MX_BLOCK", "MxRecipe", "e8m0_decode", "e8m0_scales"]
+
+MX_BLOCK = 32
+
+MxRecipe = Literal["even", "ceil", "floor"]
+"""How the scale of a block follows from its largest magnitude.
+
+`even`: the magnitude's power of two, the next one from 1.75 of it on (vLLM's `downcast_to_mxfp`,
+compressed-tensors). With E2M1 a magnitude between 1.5 and 1.75 of its power of two saturates.
+`ceil`: the smallest scale with which nothing saturates (DeepSeek; vLLM's and FlashInfer's MXFP8).
+`floor`: the magnitude's power of two (OCP Microscaling Formats 1.0, section 6.3); saturates above
+1.5 with E2M1, above 1.75 with E4M3.
+"""
+
+_BIAS = 127
+_NAN = 255
+_LARGEST = 254
+_INFINITE = 128
+
+
+def e8m0_decode(scales: torch.Tensor, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """2^(e - 127) of each byte e, and NaN of 255 (OCP Microscaling Formats 1.0, section 5.4.1).
+
+    Byte 0 is 2^-127, which float32 holds only as a subnormal number.
+    """
+    powers = torch.ldexp(
+        torch.ones_like(scales, dtype=torch.float64), scales.to(torch.int32) - _BIAS
+    )
+    return torch.where(scales == _NAN, torch.nan, powers).to(dtype)
+
+
+def e8m0_scales(amax: torch.Tensor, largest: float, recipe: MxRecipe) -> torch.Tensor:
+    """The scale of blocks, from their largest magnitudes.
+
+    Zeros get the smallest scale, infinity the largest (254), NaN NaN (255).
+
+    Args:
+        amax: float32 of any shape, no negative numbers.
+        largest: the largest value of the element format, 6 or 448.
+        recipe: how to choose.
+
+    Returns:
+        uint8 of the same shape.
+    """
+    if recipe not in get_args(MxRecipe):
+        raise KernelError(f"MX formats have no recipe {recipe}; give one of {get_args(MxRecipe)}")
+    # Both as mantissa in [0.5, 1) times a power of two, so that no logarithm rounds.
+    mantissa, power = torch.frexp(amax)
+    largest_mantissa, largest_power = math.frexp(largest)
+    if recipe == "even":
+        power = power + (mantissa >= 0.875)
+    elif recipe == "ceil":
+        power = power + (mantissa > largest_mantissa)
+    scales = (power - largest_power + _BIAS).clamp(0, _LARGEST)
+    # Rounding up may reach infinity too, as it does in vLLM.
+    overflow = amax.isinf() | (power > _INFINITE)
+    scales = torch.where(amax == 0, 0, torch.where(overflow, _LARGEST, scales))
+    return torch.where(amax.isnan(), _NAN, scales).to(torch.uint8)

@@ -1,0 +1,152 @@
+"""NVFP4: E2M1 codes, an E4M3 scale for each 16 of a row, and a global scale over those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats.blocks import block_amax, blocks_of, check_scales
+from spark_prof.kernels.formats.e2m1 import (
+    E2M1_LARGEST,
+    e2m1_decode,
+    e2m1_encode,
+    pack_nibbles,
+    unpack_nibbles,
+)
+from spark_prof.kernels.formats.e4m3 import e4m3_decode, e4m3_encode
+from spark_prof.kernels.formats.global_scale import GlobalScale
+
+__all__ = ["NVFP4_BLOCK", "NvFp4", "NvFp4Recipe", "join_nvfp4", "quantize_nvfp4"]
+
+NVFP4_BLOCK = 16
+
+NvFp4Recipe = Literal["division", "reciprocal"]
+"""How quantizing divides.
+
+`division`: by correctly rounded quotients, in the order of compressed-tensors.
+`reciprocal`: by products with reciprocals, in the order of vLLM's CUDA kernel (`csrc/quantization/
+fp4/nvfp4_utils.cuh`). That kernel takes its reciprocals from `rcp.approx.ftz.f32`, which may be
+wrong in the last place and which no CPU reproduces; here they are rounded correctly, as in vLLM's
+emulation (`ref_nvfp4_quant`). A code can differ from the kernel's only where that last place moves
+a value over a midpoint, a scale likewise.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class NvFp4:
+    """A matrix or a stack of matrices in NVFP4.
+
+    Attributes:
+        packed: uint8 [..., N, K / 2], the even column in the low nibble.
+        scales: float8_e4m3fn [..., N, K / 16], not swizzled.
+        global_scale: of the whole tensor, or of rows or experts.
+    """
+
+    packed: torch.Tensor
+    scales: torch.Tensor
+    global_scale: GlobalScale
+
+    def __post_init__(self) -> None:
+        types = (torch.uint8, torch.float8_e4m3fn)
+        check_scales("NVFP4", self.packed, self.scales, types=types, elements=2, block=NVFP4_BLOCK)
+        _check_broadcast(self.global_scale, (*self.packed.shape[:-1], 1))
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of what it encodes: [..., N, K]."""
+        return torch.Size((*self.packed.shape[:-1], self.packed.shape[-1] * 2))
+
+    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values: in float64 exact, but for one rounding where the global scale divides.
+
+        Args:
+            dtype: what the float64 result is rounded to.
+        """
+        codes = e2m1_decode(unpack_nibbles(self.packed)).unflatten(-1, (-1, NVFP4_BLOCK))
+        scaled = codes * e4m3_decode(self.scales).unsqueeze(-1)
+        return self.global_scale.apply(scaled.flatten(-2)).to(dtype)
+
+
+def quantize_nvfp4(
+    values: torch.Tensor,
+    global_scale: GlobalScale | None = None,
+    recipe: NvFp4Recipe = "division",
+) -> NvFp4:
+    """Quantizes to NVFP4, each step in float32.
+
+    A block's scale is E4M3(amax / 6 * 448 * 6 / global amax), a code E2M1(value / scales). A block
+    whose scale rounds to zero gets zeros with their signs. NaN becomes +6 and does not count in
+    its block's maximum; infinity makes its block's scale 448.
+
+    Args:
+        values: bfloat16, float16 or float32 [..., N, K], K a multiple of 16.
+        global_scale: by default that of the tensor's own maximum, which divides.
+        recipe: how it divides.
+    """
+    if recipe not in get_args(NvFp4Recipe):
+        raise KernelError(f"NVFP4 has no recipe {recipe}; give one of {get_args(NvFp4Recipe)}")
+    blocks = blocks_of(values, NVFP4_BLOCK)
+    amax = block_amax(blocks)
+    if global_scale is None:
+        global_scale = GlobalScale.of_amax(amax.nan_to_num(0.0, posinf=0.0).amax())
+    _check_broadcast(global_scale, (*values.shape[:-1], 1))
+    quantize = _by_division if recipe == "division" else _by_reciprocal
+    scales, quotients = quantize(blocks, amax, global_scale)
+    return NvFp4(pack_nibbles(e2m1_encode(quotients).flatten(-2)), scales, global_scale)
+
+
+def join_nvfp4(shards: Sequence[NvFp4]) -> NvFp4:
+    """One matrix of several above each other, such as q, k and v.
+
+    Codes and scales stay as they are: each row keeps its shard's global scale.
+    """
+    conventions = {shard.global_scale.convention for shard in shards}
+    if len(conventions) != 1:
+        raise KernelError("cannot join NVFP4 shards whose global scales are not the same way round")
+    rows = [
+        shard.global_scale.value.broadcast_to((*shard.packed.shape[:-1], 1)) for shard in shards
+    ]
+    return NvFp4(
+        torch.cat([shard.packed for shard in shards], dim=-2),
+        torch.cat([shard.scales.view(torch.uint8) for shard in shards], dim=-2).view(
+            torch.float8_e4m3fn
+        ),
+        GlobalScale(torch.cat(rows, dim=-2), conventions.pop()),
+    )
+
+
+def _by_division(
+    blocks: torch.Tensor, amax: torch.Tensor, global_scale: GlobalScale
+) -> tuple[torch.Tensor, torch.Tensor]:
+    value = global_scale.value
+    largest = amax / E2M1_LARGEST
+    divides = global_scale.convention == "divides"
+    scales = e4m3_encode(value * largest if divides else largest / value)
+    steps = global_scale.apply(e4m3_decode(scales, torch.float32)).unsqueeze(-1)
+    return scales, torch.where(steps == 0, blocks * 0, blocks / steps)
+
+
+def _by_reciprocal(
+    blocks: torch.Tensor, amax: torch.Tensor, global_scale: GlobalScale
+) -> tuple[torch.Tensor, torch.Tensor]:
+    value = global_scale.value if global_scale.convention == "divides" else 1 / global_scale.value
+    scales = e4m3_encode(value * (amax * (1 / E2M1_LARGEST)))
+    steps = e4m3_decode(scales, torch.float32)
+    factors = torch.where(steps == 0, 0.0, 1 / (steps * (1 / value)))
+    return scales, blocks * factors.unsqueeze(-1)
+
+
+def _check_broadcast(global_scale: GlobalScale, rows: tuple[int, ...]) -> None:
+    try:
+        fits = torch.broadcast_shapes(global_scale.value.shape, rows) == rows
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise KernelError(
+            f"a global scale of shape {tuple(global_scale.value.shape)} does not fit NVFP4 rows of"
+            f" shape {rows[:-1]}"
+        )
