@@ -1,0 +1,237 @@
+"""BF16 layers quantized when a model is loaded, and the error that this brings.
+
+Such a layer computes something else than its checkpoint says. What it gains is the gain of
+quantization and kernel together, and is reported as that (`CHANGE`), beside the error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from spark_prof.errors import CommandError
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats import (
+    Fp8Rows,
+    MxFp4,
+    MxRecipe,
+    quantize_fp8_rows,
+    quantize_mxfp4,
+)
+
+__all__ = [
+    "CHANGE",
+    "SLOTS",
+    "Deviation",
+    "LoadFormat",
+    "QuantizedLinear",
+    "formats_of_slots",
+    "quantize_linear",
+]
+
+CHANGE = "quantization + kernel"
+"""What is swapped where a layer's weight is quantized at load."""
+
+LoadFormat = Literal["mxfp4", "fp8"]
+"""What a BF16 weight becomes: MXFP4, or E4M3 with a scale for each row."""
+
+SLOTS = ("qkv", "o", "mlp", "lm_head")
+"""The slots whose weights are one dense matrix."""
+
+_ROWS_AT_ONCE = 8192
+"""Bounds what the float64 copies of a large weight, such as an lm_head, take."""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far quantized values are from those that they stand for.
+
+    Attributes:
+        relative_l2: the L2 norm of the differences over that of the values.
+        worst: the largest difference of an element, in the values' own unit.
+        worst_at: its row and column.
+        snr_db: signal to noise, -20 log10 of `relative_l2`; infinite without an error.
+    """
+
+    relative_l2: float
+    worst: float
+    worst_at: tuple[int, int]
+    snr_db: float
+
+
+@dataclass(frozen=True)
+class QuantizedLinear:
+    """A layer's weight after quantization.
+
+    Attributes:
+        slot: which layer, a word of `SLOTS`.
+        format: what it became.
+        recipe: how its scales were chosen.
+        weight: what to pack for the kernel.
+        bytes_before: of the BF16 weight.
+        bytes_after: of codes and scales.
+        error: of the weight.
+        output_error: of the layer's result for the activations given, without the rounding of the
+            kernel; None if none were given.
+    """
+
+    slot: str
+    format: LoadFormat
+    recipe: str
+    weight: MxFp4 | Fp8Rows
+    bytes_before: int
+    bytes_after: int
+    error: Deviation
+    output_error: Deviation | None
+
+    @property
+    def line(self) -> str:
+        """One line for a report."""
+        sizes = f"{self.bytes_before / 1e6:.1f} MB to {self.bytes_after / 1e6:.1f} MB"
+        output = "" if self.output_error is None else f", of the output {_said(self.output_error)}"
+        return (
+            f"{self.slot} ({CHANGE}): bf16 to {self.format}, {self.recipe}, {sizes}; "
+            f"relative error of the weight {_said(self.error)}{output}"
+        )
+
+
+def formats_of_slots(mxfp4_layers: str = "", fp8_layers: str = "") -> dict[str, LoadFormat]:
+    """What to quantize, from the options `--mxfp4-layers qkv,o` and `--fp8-layers lm_head`.
+
+    Args:
+        mxfp4_layers: words of `SLOTS` with commas between them.
+        fp8_layers: the same; no slot is in both.
+    """
+    formats: dict[str, LoadFormat] = {}
+    options: tuple[tuple[str, LoadFormat, str], ...] = (
+        ("--mxfp4-layers", "mxfp4", mxfp4_layers),
+        ("--fp8-layers", "fp8", fp8_layers),
+    )
+    for option, kind, text in options:
+        for slot in filter(None, (word.strip() for word in text.split(","))):
+            if slot not in SLOTS:
+                raise CommandError(f"{option} {text}: no slot {slot}; give {', '.join(SLOTS)}")
+            if slot in formats:
+                raise CommandError(f"{option} {text}: {slot} is named twice; give it one format")
+            formats[slot] = kind
+    return formats
+
+
+def quantize_linear(
+    slot: str,
+    weight: torch.Tensor,
+    format: LoadFormat,  # noqa: A002 - the word of the formats
+    *,
+    recipe: MxRecipe = "even",
+    activations: torch.Tensor | None = None,
+) -> QuantizedLinear:
+    """Quantizes one weight and measures what that changes. The weight stays as it is.
+
+    Args:
+        slot: which layer it is, a word of `SLOTS`.
+        weight: bfloat16 [N, K], all finite; for MXFP4, K is a multiple of 32.
+        format: what it becomes.
+        recipe: of the scales of MXFP4; FP8 has one, the row's largest magnitude over 448.
+        activations: bfloat16 [T, K], for the error of the result.
+    """
+    _check(slot, weight, format, activations)
+    parts: list[MxFp4 | Fp8Rows] = []
+    of_weight, of_output = _Differences(), _Differences()
+    for row, piece in _pieces(weight):
+        part = quantize_fp8_rows(piece) if format == "fp8" else quantize_mxfp4(piece, recipe)
+        parts.append(part)
+        before, after = piece.to(torch.float64), part.decode()
+        of_weight.add(before, after, row, 0)
+        if activations is not None:
+            given = activations.to(torch.float64)
+            of_output.add(given @ before.T, given @ after.T, 0, row)
+    joined = _joined(parts)
+    return QuantizedLinear(
+        slot,
+        format,
+        "amax / 448 of the row" if format == "fp8" else f"scales {recipe}",
+        joined,
+        weight.numel() * weight.element_size(),
+        _bytes(joined),
+        of_weight.error(),
+        None if activations is None else of_output.error(),
+    )
+
+
+class _Differences:
+    """Sums over the pieces of a matrix what its error is made of."""
+
+    def __init__(self) -> None:
+        self._signal = self._noise = self._worst = 0.0
+        self._worst_at = (0, 0)
+
+    def add(self, before: torch.Tensor, after: torch.Tensor, row: int, column: int) -> None:
+        """Takes in a piece that begins at that row and column."""
+        off = (after - before).abs()
+        self._signal += float(before.square().sum())
+        self._noise += float(off.square().sum())
+        worst = float(off.max())
+        if worst > self._worst:
+            at = divmod(int(off.argmax()), off.shape[1])
+            self._worst, self._worst_at = worst, (row + at[0], column + at[1])
+
+    def error(self) -> Deviation:
+        """The error of all pieces together."""
+        if not self._noise:
+            return Deviation(0.0, 0.0, self._worst_at, math.inf)
+        if not self._signal:
+            return Deviation(math.inf, self._worst, self._worst_at, -math.inf)
+        relative = math.sqrt(self._noise / self._signal)
+        return Deviation(relative, self._worst, self._worst_at, -20 * math.log10(relative))
+
+
+def _check(slot: str, weight: torch.Tensor, kind: str, activations: torch.Tensor | None) -> None:
+    if slot not in SLOTS:
+        raise KernelError(f"no slot {slot} has a dense weight; give {', '.join(SLOTS)}")
+    if kind not in get_args(LoadFormat):
+        raise KernelError(f"no weight is quantized to {kind} at load; give mxfp4 or fp8")
+    if weight.dtype != torch.bfloat16 or weight.ndim != 2 or not weight.numel():
+        raise KernelError(
+            f"the weight of {slot} is {weight.dtype} of shape {tuple(weight.shape)}; only bfloat16 "
+            "matrices are quantized at load"
+        )
+    if not all(bool(piece.isfinite().all()) for _, piece in _pieces(weight)):
+        raise KernelError(f"the weight of {slot} holds NaN or infinity: it cannot be quantized")
+    if activations is not None and (
+        activations.dtype != torch.bfloat16
+        or activations.ndim != 2
+        or activations.shape[1] != weight.shape[1]
+        or not activations.numel()
+    ):
+        raise KernelError(
+            f"activations of {activations.dtype}, shape {tuple(activations.shape)}, are not what "
+            f"the weight of {slot} takes: bfloat16 [T, {weight.shape[1]}]"
+        )
+
+
+def _pieces(weight: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    for row in range(0, weight.shape[0], _ROWS_AT_ONCE):
+        yield row, weight[row : row + _ROWS_AT_ONCE]
+
+
+def _joined(parts: list[MxFp4 | Fp8Rows]) -> MxFp4 | Fp8Rows:
+    """The rows of all parts; concatenating their bytes, as torch cannot all types of 8 bits."""
+    if isinstance(parts[0], MxFp4):
+        packed = [part.packed for part in parts if isinstance(part, MxFp4)]
+        return MxFp4(torch.cat(packed), torch.cat([part.scales for part in parts]))
+    values = [part.values.view(torch.uint8) for part in parts if isinstance(part, Fp8Rows)]
+    scales = torch.cat([part.scales for part in parts])
+    return Fp8Rows(torch.cat(values).view(torch.float8_e4m3fn), scales)
+
+
+def _bytes(weight: MxFp4 | Fp8Rows) -> int:
+    values = weight.packed if isinstance(weight, MxFp4) else weight.values
+    return int(sum(t.numel() * t.element_size() for t in (values, weight.scales)))
+
+
+def _said(error: Deviation) -> str:
+    return f"{error.relative_l2:.2%} ({error.snr_db:.1f} dB)"
