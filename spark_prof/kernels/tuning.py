@@ -29,10 +29,11 @@ _SCHEMA = 1
 _LARGEST_FILE = 8 << 20
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+Constant = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 Microseconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Text = Annotated[str, msgspec.Meta(max_length=200)]
 Configuration = Annotated[
-    dict[Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Z0-9_]{0,40}$")], Size],
+    dict[Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Z0-9_]{0,40}$")], Constant],
     msgspec.Meta(max_length=32),
 ]
 
