@@ -1,0 +1,136 @@
+// Launches one kernel on the CPU; CPU_LAUNCH(kernel) makes a shared library of it.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "platform_cpu.h"
+
+namespace cpu {
+namespace {
+
+constexpr size_t STACK = 128 << 10;
+// Behind the dynamic shared memory, to notice what writes there.
+constexpr size_t MARGIN = 4096;
+constexpr unsigned char MARGIN_BYTE = 0xa5;
+
+// The life of a thread: one kernel call a block.
+static void live() {
+    if (_setjmp(running->resume) == 0) _longjmp(launch.home, 1);
+    for (;;) {
+        launch.kernel(launch.arguments);
+        leave_block();
+    }
+}
+
+static __attribute__((noinline)) void create(Thread& thread, unsigned char* stack) {
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = nullptr;
+    makecontext(&context, live, 0);
+    running = &thread;
+    if (_setjmp(launch.home) == 0) setcontext(&context);
+}
+
+static __attribute__((noinline)) void run_from(Thread& thread) {
+    running = &thread;
+    if (_setjmp(launch.home) == 0) _longjmp(thread.resume, 1);
+}
+
+static void start_block(u32 x, u32 y, u32 z, u32 shared_bytes) {
+    memset(__start_kernel_shared, 0xff, size_t(__stop_kernel_shared - __start_kernel_shared));
+    memset(launch.dynamic_shared, 0xff, shared_bytes);
+    launch.block_at = {x, y, z};
+    launch.alive = launch.block_size.x;
+    launch.at_barrier = launch.ready_warps = 0;
+    launch.random = (z * launch.grid.y + y) * launch.grid.x + x;
+    for (u32 warp = 0; warp < MOST_WARPS; ++warp) {
+        u32 threads = launch.alive > warp * WARP ? launch.alive - warp * WARP : 0;
+        u32 lanes = threads >= WARP ? ALL_LANES : (1u << threads) - 1;
+        launch.warps[warp] = {};
+        launch.warps[warp].alive = lanes;
+        wake(warp, lanes);
+    }
+}
+
+static void check_margin(u32 shared_bytes) {
+    for (size_t i = 0; i < MARGIN; ++i) {
+        if (launch.dynamic_shared[shared_bytes + i] == MARGIN_BYTE) continue;
+        snprintf(failure, sizeof failure, "a write behind the %u bytes of dynamic shared memory",
+                 shared_bytes);
+        return;
+    }
+}
+
+static const char* run(void (*kernel)(void**), void** arguments, const u32* grid, u32 block,
+                       u32 shared_bytes, const Range* ranges, int range_count) {
+    size_t stacks_size = block * STACK, size = stacks_size + shared_bytes + MARGIN;
+    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return "no memory for the threads' stacks";
+    unsigned char* stacks = static_cast<unsigned char*>(memory);
+    failure[0] = 0;
+    launch.grid = {grid[0], grid[1], grid[2]};
+    launch.block_size = {block, 1, 1};
+    launch.ranges = ranges;
+    launch.range_count = range_count;
+    launch.dynamic_shared = stacks + stacks_size;
+    launch.kernel = kernel;
+    launch.arguments = arguments;
+    memset(launch.dynamic_shared + shared_bytes, MARGIN_BYTE, MARGIN);
+    for (u32 i = 0; i < block; ++i) {
+        Thread& thread = launch.threads[i];
+        thread.index = {i, 0, 0};
+        thread.warp = i / WARP;
+        thread.lane = i % WARP;
+        create(thread, stacks + i * STACK);
+    }
+    for (u32 z = 0; z < grid[2] && !failure[0]; ++z) {
+        for (u32 y = 0; y < grid[1] && !failure[0]; ++y) {
+            for (u32 x = 0; x < grid[0] && !failure[0]; ++x) {
+                start_block(x, y, z, shared_bytes);
+                run_from(launch.threads[0]);
+                if (!failure[0]) check_margin(shared_bytes);
+            }
+        }
+    }
+    munmap(memory, size);
+    return failure[0] ? failure : nullptr;
+}
+
+// A parameter's letter: p(ointer), i(nt) or f(loat); others are not passed to kernels.
+template <class Parameter>
+constexpr char letter() {
+    static_assert(std::is_pointer<Parameter>::value || std::is_same<Parameter, int>::value ||
+                      std::is_same<Parameter, float>::value,
+                  "a kernel's parameter is a pointer, an int or a float");
+    return std::is_pointer<Parameter>::value ? 'p' : std::is_same<Parameter, int>::value ? 'i' : 'f';
+}
+template <class... Parameter>
+static const char* letters(void (*)(Parameter...)) {
+    static const char text[] = {letter<Parameter>()..., 0};
+    return text;
+}
+
+template <class... Parameter, size_t... I>
+static void call_with(void (*kernel)(Parameter...), void** arguments, std::index_sequence<I...>) {
+    kernel(*static_cast<Parameter*>(arguments[I])...);
+}
+template <class... Parameter>
+static void call(void (*kernel)(Parameter...), void** arguments) {
+    call_with(kernel, arguments, std::index_sequence_for<Parameter...>());
+}
+
+}  // namespace
+}  // namespace cpu
+
+#define CPU_EXPORT extern "C" __attribute__((visibility("default"))) const char*
+#define CPU_LAUNCH(kernel)                                                                         \
+    CPU_EXPORT kernel_parameters() { return cpu::letters(kernel); }                                \
+    CPU_EXPORT kernel_launch(void** arguments, const u32* grid, u32 block, u32 shared_bytes,       \
+                             const cpu::Range* ranges, int range_count) {                          \
+        auto run_thread = [](void** values) { cpu::call(kernel, values); };                        \
+        return cpu::run(run_thread, arguments, grid, block, shared_bytes, ranges, range_count);    \
+    }

@@ -1,0 +1,153 @@
+// The CPU's half of platform.cuh: the same names, for a C++ compiler.
+//
+// Arithmetic is IEEE 754 with one rounding an operation; nothing is contracted to a fused
+// multiply-add, which NVRTC does where a kernel does not write fmaf or __fmul_rn itself.
+#pragma once
+
+#include "cpu_builtins.h"
+#include "cpu_threads.h"
+
+#define KERNEL extern "C" void
+#define DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(cpu::launch.dynamic_shared)
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE u32 lane_id() { return threadIdx.x & 31u; }
+INLINE u32 warp_id() { return threadIdx.x >> 5; }
+INLINE void sync_block() { cpu::wait_for_block(); }
+INLINE void sync_warp() { cpu::collect("sync_warp", [](cpu::Warp&) {}, nullptr); }
+
+template <class T>
+static inline T cpu_load(const void* from) {
+    cpu::check_load(from, sizeof(T));
+    return *static_cast<const T*>(from);
+}
+INLINE uint4 load_once_16(const void* from) { return cpu_load<uint4>(from); }
+INLINE uint2 load_once_8(const void* from) { return cpu_load<uint2>(from); }
+INLINE u32 load_once_4(const void* from) { return cpu_load<u32>(from); }
+INLINE u32 load_once_2(const void* from) { return cpu_load<u16>(from); }
+INLINE uint4 load_16(const void* from) { return cpu_load<uint4>(from); }
+
+INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
+INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
+INLINE float bf16_to_float(u16 bits) { return float_of_bits(u32(bits) << 16); }
+// NaN becomes 0x7fff, as on a GPU.
+INLINE u16 float_to_bf16(float value) {
+    u32 bits = bits_of_float(value);
+    if (value != value) return 0x7fff;
+    return u16((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+INLINE u32 floats_to_bf16x2(float low, float high) {
+    return float_to_bf16(low) | u32(float_to_bf16(high)) << 16;
+}
+// A product has 16 significant bits, so that a float holds it unless it is subnormal; then it is
+// rounded here, in units of the smallest bf16, 2^-133.
+INLINE u16 cpu_multiply_bf16(u16 a, u16 b) {
+    double product = double(bf16_to_float(a)) * double(bf16_to_float(b));
+    if (!(fabs(product) < 0x1p-126)) return float_to_bf16(float(product));
+    return u16((a ^ b) & 0x8000) | u16(nearbyint(fabs(product) * 0x1p133));
+}
+INLINE u32 multiply_bf16x2(u32 a, u32 b) {
+    return cpu_multiply_bf16(u16(a), u16(b)) | u32(cpu_multiply_bf16(u16(a >> 16), u16(b >> 16))) << 16;
+}
+// A fourth bit of a selector is refused: NVRTC ignores it in a constant, the instruction does not.
+INLINE u32 select_bytes(u32 a, u32 b, u32 selector) {
+    if (selector & 0x8888) cpu::fail("select_bytes with selector %#x", selector);
+    u64 bytes = u64(b) << 32 | a;
+    u32 got = 0;
+    for (u32 i = 0; i < 4; ++i) {
+        got |= u32(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    }
+    return got;
+}
+
+struct CpuMultiplyAdd {
+    float* d;
+    u32 a[4], b[2];
+};
+// Products are exact in a float; they are added to d one by one from column 0 of a up, each sum
+// rounded to float. A GPU adds eight or sixteen at once and cuts off low bits.
+static void cpu_multiply_add(cpu::Warp& warp) {
+    if (warp.arrived != cpu::ALL_LANES) cpu::fail("multiply_add_16x8x16 without all 32 lanes");
+    float a[16][16], b[16][8], d[16][8];
+    for (u32 lane = 0; lane < 32; ++lane) {
+        const CpuMultiplyAdd& own = *static_cast<CpuMultiplyAdd*>(warp.operands[lane]);
+        u32 g = lane / 4, t = lane % 4;
+        for (u32 i = 0; i < 8; ++i) {
+            u16 bits = u16(own.a[i / 2] >> 16 * (i % 2));
+            a[g + 8 * (i / 2 % 2)][2 * t + i % 2 + 8 * (i / 4)] = bf16_to_float(bits);
+        }
+        for (u32 i = 0; i < 4; ++i) {
+            b[2 * t + i % 2 + 8 * (i / 2)][g] = bf16_to_float(u16(own.b[i / 2] >> 16 * (i % 2)));
+            d[g + 8 * (i / 2)][2 * t + i % 2] = own.d[i];
+        }
+    }
+    for (u32 row = 0; row < 16; ++row) {
+        for (u32 k = 0; k < 16; ++k) {
+            for (u32 column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
+        }
+    }
+    for (u32 lane = 0; lane < 32; ++lane) {
+        float* own = static_cast<CpuMultiplyAdd*>(warp.operands[lane])->d;
+        for (u32 i = 0; i < 4; ++i) own[i] = d[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
+    }
+}
+INLINE void multiply_add_16x8x16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    CpuMultiplyAdd operand = {d, {a0, a1, a2, a3}, {b0, b1}};
+    cpu::collect("multiply_add_16x8x16", cpu_multiply_add, &operand);
+}
+
+struct CpuShuffle {
+    u32 value, from, got;
+};
+static void cpu_shuffle(cpu::Warp& warp) {
+    for (u32 lane = 0; lane < 32; ++lane) {
+        if (!(warp.arrived >> lane & 1)) continue;
+        CpuShuffle& own = *static_cast<CpuShuffle*>(warp.operands[lane]);
+        u32 from = own.from & 31;
+        if (!(warp.arrived >> from & 1)) cpu::fail("a shuffle from lane %u, which has left", from);
+        own.got = static_cast<CpuShuffle*>(warp.operands[from])->value;
+    }
+}
+INLINE u32 shuffle(u32 value, u32 lane) {
+    CpuShuffle operand = {value, lane, 0};
+    cpu::collect("a shuffle", cpu_shuffle, &operand);
+    return operand.got;
+}
+INLINE u32 shuffle_xor(u32 value, u32 mask) { return shuffle(value, lane_id() ^ mask); }
+INLINE float shuffle(float value, u32 lane) {
+    return float_of_bits(shuffle(bits_of_float(value), lane));
+}
+INLINE float shuffle_xor(float value, u32 mask) {
+    return float_of_bits(shuffle_xor(bits_of_float(value), mask));
+}
+
+struct CpuVote {
+    bool vote;
+    u32 got;
+};
+static void cpu_ballot(cpu::Warp& warp) {
+    u32 got = 0;
+    for (u32 lane = 0; lane < 32; ++lane) {
+        if (!(warp.arrived >> lane & 1)) continue;
+        got |= u32(static_cast<CpuVote*>(warp.operands[lane])->vote) << lane;
+    }
+    for (u32 lane = 0; lane < 32; ++lane) {
+        if (warp.arrived >> lane & 1) static_cast<CpuVote*>(warp.operands[lane])->got = got;
+    }
+}
+INLINE u32 ballot(bool vote) {
+    CpuVote operand = {vote, 0};
+    cpu::collect("ballot", cpu_ballot, &operand);
+    return operand.got;
+}
+INLINE u32 count_bits(u32 bits) { return u32(__popc(bits)); }
+
+// The nearest float; a subnormal value or result counts as 0. A GPU may be one unit off.
+INLINE float approximate_reciprocal(float value) {
+    float got = 1.0f / (fabsf(value) < 0x1p-126f ? copysignf(0.0f, value) : value);
+    return fabsf(got) < 0x1p-126f ? copysignf(0.0f, got) : got;
+}
+
+// Kernels run one after another.
+INLINE void wait_for_previous_kernel() {}
+INLINE void start_next_kernel() {}

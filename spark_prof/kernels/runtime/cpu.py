@@ -1,0 +1,120 @@
+"""Launches a kernel on CPU tensors, with its threads one after another (cuda/cpu_threads.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.cpu_compiler import shared_library
+
+__all__ = ["run_on_cpu"]
+
+_MOST_THREADS = 1024
+_KINDS = {"p": "a tensor or None", "i": "an int", "f": "a float"}
+_ONE_AT_A_TIME = threading.Lock()
+"""A library holds the state of one launch."""
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_uint64), ("end", ctypes.c_uint64))
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A loaded kernel: its entry, and one letter a parameter (p, i or f)."""
+
+    launch: Any
+    parameters: str
+
+
+def run_on_cpu(
+    code: KernelCode,
+    grid: tuple[int, int, int],
+    block: int,
+    arguments: Sequence[torch.Tensor | int | float | None],
+    shared_bytes: int = 0,
+) -> None:
+    """Compiles a kernel's source for the CPU if need be and runs it to its end.
+
+    Args:
+        code: the kernel; its source may also be an absolute path.
+        grid: blocks in x, y and z.
+        block: threads a block.
+        arguments: one a parameter; a tensor's address is passed, None as a null pointer.
+        shared_bytes: of dynamic shared memory.
+
+    Raises:
+        KernelError: it does not compile, the arguments are not the entry's, its threads wait for
+            each other without end, a load is misaligned or outside of the tensors, or something
+            is written behind the dynamic shared memory.
+    """
+    if min(grid) < 1 or not 1 <= block <= _MOST_THREADS or shared_bytes < 0:
+        raise KernelError(
+            f"{code.label}: no launch of {grid} blocks of {block} threads with {shared_bytes} bytes"
+        )
+    kernel = _kernel(code)
+    values = _values(code, kernel.parameters, arguments)
+    addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+    ranges = [_range(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
+    with _ONE_AT_A_TIME:
+        failure = kernel.launch(
+            addresses,
+            (ctypes.c_uint32 * 3)(*grid),
+            ctypes.c_uint32(block),
+            ctypes.c_uint32(shared_bytes),
+            (_Range * len(ranges))(*ranges),
+            ctypes.c_int(len(ranges)),
+        )
+    if failure is not None:
+        raise KernelError(f"{code.label}: {failure.decode()}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _kernel(code: KernelCode) -> _Kernel:
+    path = shared_library(code)
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:
+        path.unlink(missing_ok=True)  # damaged in the cache
+        library = ctypes.CDLL(str(shared_library(code)))
+    library.kernel_launch.restype = library.kernel_parameters.restype = ctypes.c_char_p
+    return _Kernel(library.kernel_launch, library.kernel_parameters().decode())
+
+
+def _values(
+    code: KernelCode, parameters: str, arguments: Sequence[torch.Tensor | int | float | None]
+) -> list[ctypes._SimpleCData[Any]]:
+    if len(parameters) != len(arguments):
+        raise KernelError(f"{code.label} takes {len(parameters)} arguments, not {len(arguments)}")
+    values: list[ctypes._SimpleCData[Any]] = []
+    for at, (letter, given) in enumerate(zip(parameters, arguments, strict=True)):
+        if letter == "p" and (given is None or isinstance(given, torch.Tensor)):
+            if given is not None and given.device.type != "cpu":
+                raise KernelError(f"{code.label}: argument {at} is on {given.device}, not the CPU")
+            values.append(ctypes.c_void_p(None if given is None else given.data_ptr()))
+        elif letter == "i" and isinstance(given, int) and -(2**31) <= given < 2**31:
+            values.append(ctypes.c_int(given))
+        elif letter == "f" and isinstance(given, float):
+            values.append(ctypes.c_float(given))
+        else:
+            what = repr(given) if isinstance(given, (int, float)) else type(given).__name__
+            raise KernelError(f"{code.label}: argument {at} is {what}, not {_KINDS[letter]}")
+    return values
+
+
+def _range(tensor: torch.Tensor) -> _Range:
+    """The addresses from a tensor's first element to its last one."""
+    begin = tensor.data_ptr()
+    if not tensor.numel():
+        return _Range(begin, begin)
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps)
+    return _Range(begin, begin + (last + 1) * tensor.element_size())
