@@ -1,0 +1,132 @@
+// Streams packed weights from memory to the tensor cores: 16 rows and 128 columns at a time.
+//
+// spark_prof/kernels/pack.py writes the layout. A unit is 16 rows x 128 columns of a matrix. With
+// g = lane / 4 and t = lane % 4 a lane owns rows g and g + 8 of it, and of each 32 columns the
+// eight from 8 t on: in a row of activations the four lanes of a group then read 64 bytes in a row.
+// Which column is which k of the matrix instruction is free, if both sides take the same order. A
+// tile is half a unit: 64 columns. If at most 64 columns are left the last unit has one tile only.
+//
+// FORMAT: 0 NVFP4, 1 MXFP4, 2 E4M3 with one scale a row. TOKEN_TILES: 1 for up to 8 tokens, else 2.
+// COLUMNS: of the matrix; a multiple of 16.
+#pragma once
+#include "platform.cuh"
+
+#define NVFP4 0
+#define MXFP4 1
+#define FP8_ROWS 2
+
+constexpr int UNIT_COLUMNS = 128;
+constexpr int TILES = (COLUMNS + 63) / 64;
+constexpr int UNITS = (COLUMNS + UNIT_COLUMNS - 1) / UNIT_COLUMNS;
+constexpr int VECTORS = FORMAT == FP8_ROWS ? 2 : 1;  // of 16 bytes, in a lane's part of a tile
+constexpr int TILE_BYTES = 512 * VECTORS;
+constexpr int UNIT_SCALES = FORMAT == NVFP4 ? 128 : FORMAT == MXFP4 ? 64 : 0;  // bytes
+// Bytes of 16 rows in the two arrays of a packed matrix.
+constexpr int WEIGHT_STRIDE = TILES * TILE_BYTES;
+constexpr int SCALE_STRIDE = UNITS * UNIT_SCALES;
+constexpr int TOKENS = 8 * TOKEN_TILES;
+
+// What a lane has in flight of one unit: its weights and their scales.
+struct Unit {
+    uint4 weights[2 * VECTORS];
+    uint2 scales;
+};
+
+// A lane's activations for one unit, and the rows that they come from, one a tile of 8 tokens.
+struct Activations {
+    uint4 x[TOKEN_TILES][4];
+};
+struct Rows {
+    const u16* x[TOKEN_TILES];
+};
+
+INLINE uint4 zeros() { return make_uint4(0u, 0u, 0u, 0u); }
+INLINE bool has_one_tile(int unit) { return TILES % 2 && unit == UNITS - 1; }
+
+// weights and scales: where the 16 rows begin.
+INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int unit) {
+    const u8* from = weights + 2 * unit * TILE_BYTES + lane_id() * 16;
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+        into.weights[v] = load_once_16(from + v * 512);
+        into.weights[VECTORS + v] =
+            has_one_tile(unit) ? zeros() : load_once_16(from + TILE_BYTES + v * 512);
+    }
+    if (FORMAT == NVFP4) into.scales = load_once_8(scales + unit * 128 + (lane_id() >> 1) * 8);
+    if (FORMAT == MXFP4) into.scales = load_once_8(scales + unit * 64 + (lane_id() >> 2) * 8);
+}
+
+INLINE void load_activations(Activations& into, const Rows& rows, int unit) {
+    const int first = unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
+#pragma unroll
+    for (int token = 0; token < TOKEN_TILES; ++token) {
+        const u16* from = rows.x[token] + first;
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const bool inside =
+                COLUMNS % 64 ? first + part * 32 < COLUMNS : part < 2 || !has_one_tile(unit);
+            into.x[token][part] = inside ? load_16(from + part * 32) : zeros();
+        }
+    }
+}
+
+// Eight E2M1 codes to four pairs of bf16, each 2^-126 times its value: pack.py lays the bits of the
+// first three pairs where bf16 wants them up to one shift; the fourth takes what is left.
+INLINE void expand_e2m1(u32 word, u32 (&pairs)[4]) {
+    constexpr u32 keep = 0x81C081C0u;  // sign, two low bits of the exponent, first of the mantissa
+    pairs[0] = word & keep;
+    pairs[1] = (word << 3) & keep;
+    pairs[2] = (word << 6) & keep;
+    pairs[3] = ((word << 1) & 0x80008000u) | ((word >> 3) & 0x01800180u) |
+               ((word >> 7) & 0x00400040u);
+}
+
+// Four E4M3 codes to two pairs of bf16, each 2^-120 times its value; pack.py orders the bits.
+INLINE void expand_e4m3(u32 word, u32& first, u32& second) {
+    first = word & 0x87F087F0u;
+    second = ((word << 4) & 0x80F080F0u) | ((word >> 4) & 0x07000700u);
+}
+
+// The factor of a row's block, twice in bf16. NVFP4: pack.py has turned the E4M3 scale into five
+// bits of exponent and three of mantissa. MXFP4: the byte is an exponent.
+INLINE u32 factor_of(const uint2& scales, int part, int lower) {
+    const int byte = 2 * (part & 1) + lower;
+    const u32 twice = select_bytes(part < 2 ? scales.x : scales.y, 0u, 0x4040u + byte * 0x101u);
+    return FORMAT == NVFP4 ? twice * 16u + 0x6F806F80u : twice * 128u;
+}
+
+INLINE u32 word_of(const uint4& four, int index) {
+    return index == 0 ? four.x : index == 1 ? four.y : index == 2 ? four.z : four.w;
+}
+
+// sums[token tile] += the unit's 16 rows times 8 tokens.
+INLINE void multiply(const Unit& unit, const Activations& activations,
+                     float (&sums)[TOKEN_TILES][4]) {
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {  // 32 columns
+        u32 upper = 0x7B807B80u, lower = 0x7B807B80u;  // 2^120, what E4M3 lacks
+        if (FORMAT != FP8_ROWS) {
+            upper = factor_of(unit.scales, part, 0);
+            lower = factor_of(unit.scales, part, 1);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            u32 pairs[4];
+            if (FORMAT == FP8_ROWS) {
+                const uint4& from = unit.weights[FORMAT == FP8_ROWS ? part : 0];
+                expand_e4m3(word_of(from, 2 * half), pairs[0], pairs[2]);
+                expand_e4m3(word_of(from, 2 * half + 1), pairs[1], pairs[3]);
+            } else {
+                expand_e2m1(word_of(unit.weights[part >> 1], 2 * (part & 1) + half), pairs);
+            }
+            const u32 a0 = multiply_bf16x2(pairs[0], upper), a1 = multiply_bf16x2(pairs[1], lower);
+            const u32 a2 = multiply_bf16x2(pairs[2], upper), a3 = multiply_bf16x2(pairs[3], lower);
+#pragma unroll
+            for (int token = 0; token < TOKEN_TILES; ++token) {
+                const uint4& x = activations.x[token][part];
+                multiply_add_16x8x16(sums[token], a0, a1, a2, a3, word_of(x, 2 * half),
+                                     word_of(x, 2 * half + 1));
+            }
+        }
+    }
+}
