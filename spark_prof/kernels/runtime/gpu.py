@@ -1,0 +1,228 @@
+"""Launches kernels on a GPU, through the CUDA driver, on torch's current stream.
+
+A launch allocates nothing and waits for nothing, so it can be captured in a CUDA graph. The first
+launch of a kernel compiles and loads it; `prepare_on_gpu` does that ahead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from spark_prof.cores import cores
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
+
+try:
+    from cuda.bindings import driver
+except ImportError:
+    driver = None
+
+__all__ = ["Argument", "prepare_on_gpu", "run_on_gpu"]
+
+Argument: TypeAlias = torch.Tensor | int | float | None
+"""A data pointer, a C int, a C float, or a null pointer."""
+
+_MOST_ARGUMENTS = 64
+_SLOT = 8
+"""Bytes between two arguments."""
+
+
+@dataclass
+class _Loaded:
+    """A kernel on one device."""
+
+    label: str
+    function: Any
+    context: Any
+    parameter_bytes: list[int]
+    shared_limit: int
+    """Bytes of dynamic shared memory that a launch may ask for."""
+    packings: dict[tuple[type, ...], struct.Struct] = field(default_factory=dict)
+    """How arguments of the types seen so far are written."""
+
+
+class _Thread(threading.local):
+    """What a thread's launches use again and again: the driver copies all of it."""
+
+    def __init__(self) -> None:
+        self.values = (ctypes.c_uint64 * _MOST_ARGUMENTS)()
+        start = ctypes.addressof(self.values)
+        ends = start + _SLOT * _MOST_ARGUMENTS
+        self.pointers = (ctypes.c_void_p * _MOST_ARGUMENTS)(*range(start, ends, _SLOT))
+        self.parameters = ctypes.addressof(self.pointers)
+        self.settings: dict[tuple[tuple[int, int, int], int, int, bool], Any] = {}
+
+
+_loaded: dict[tuple[KernelCode, int], _Loaded] = {}
+_loading = threading.Lock()
+_thread = _Thread()
+
+
+def prepare_on_gpu(codes: Sequence[KernelCode], device: torch.device) -> None:
+    """Compiles kernels, several at a time, and loads them, so that their first launch is like any.
+
+    Raises:
+        KernelError: one does not compile or load.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    missing = [code for code in dict.fromkeys(codes) if (code, index) not in _loaded]
+    with ThreadPoolExecutor(cores()) as pool:
+        for code, cubin in zip(missing, pool.map(lambda c: _cubin(c, index), missing), strict=True):
+            _load(code, index, cubin)
+
+
+def run_on_gpu(
+    code: KernelCode,
+    index: int,
+    grid: tuple[int, int, int],
+    block: int,
+    arguments: Sequence[Argument],
+    shared_bytes: int,
+    dependent: bool,
+) -> None:
+    """Launches a kernel.
+
+    Args:
+        code: the kernel.
+        index: the device that all tensors lie on.
+        grid: blocks in x, y and z.
+        block: threads of a block.
+        arguments: what its parameters get, in order.
+        shared_bytes: dynamic shared memory of a block.
+        dependent: let it start before the kernel before it ends (programmatic dependent launch).
+
+    Raises:
+        KernelError: it does not compile or load, the arguments do not fit, or CUDA refuses.
+    """
+    kernel = _loaded.get((code, index)) or _load(code, index, _cubin(code, index))
+    if shared_bytes > kernel.shared_limit:
+        _raise_shared_limit(kernel, shared_bytes)
+    _write_arguments(kernel, arguments)
+    asked = (grid, block, shared_bytes, dependent)
+    settings = _thread.settings.get(asked)
+    if settings is None:
+        settings = _thread.settings[asked] = _launch_settings(*asked)
+    settings.hStream = torch._C._cuda_getCurrentRawStream(index)
+    # A new thread has no context, and torch's default stream belongs to the current one.
+    elsewhere = int(driver.cuCtxGetCurrent()[1]) != int(kernel.context)
+    if elsewhere:
+        driver.cuCtxPushCurrent(kernel.context)
+    try:
+        (result,) = driver.cuLaunchKernelEx(settings, kernel.function, _thread.parameters, 0)
+    finally:
+        if elsewhere:
+            driver.cuCtxPopCurrent()
+    _check(kernel.label, result)
+
+
+def _write_arguments(kernel: _Loaded, arguments: Sequence[Any]) -> None:
+    kinds = tuple(map(type, arguments))
+    packing = kernel.packings.get(kinds)
+    if packing is None:
+        packing = kernel.packings[kinds] = _packing(kernel, kinds)
+    values = [
+        given if kind is int or kind is float else 0 if given is None else given.data_ptr()
+        for given, kind in zip(arguments, kinds, strict=True)
+    ]
+    try:
+        packing.pack_into(_thread.values, 0, *values)
+    except (struct.error, OverflowError) as error:
+        raise KernelError(f"{kernel.label}: an argument is out of range: {error}") from error
+
+
+def _packing(kernel: _Loaded, kinds: Sequence[type]) -> struct.Struct:
+    """How arguments of these types are written, once it is sure that they fit the parameters."""
+    forms: list[tuple[int, str]] = []
+    for kind in kinds:
+        if kind is type(None) or issubclass(kind, torch.Tensor):
+            forms.append((8, "Q"))
+        elif kind is int or kind is float:
+            forms.append((4, "i4x" if kind is int else "f4x"))
+        else:
+            raise KernelError(f"{kernel.label}: argument {len(forms)} is of type {kind.__name__}")
+    given = [size for size, _ in forms]
+    if given != kernel.parameter_bytes:
+        raise KernelError(
+            f"{kernel.label} has parameters of {kernel.parameter_bytes} bytes; "
+            f"the arguments have {given}"
+        )
+    return struct.Struct("<" + "".join(form for _, form in forms))
+
+
+def _launch_settings(
+    grid: tuple[int, int, int], block: int, shared_bytes: int, dependent: bool
+) -> Any:
+    settings = driver.CUlaunchConfig()
+    settings.gridDimX, settings.gridDimY, settings.gridDimZ = grid
+    settings.blockDimX, settings.blockDimY, settings.blockDimZ = block, 1, 1
+    settings.sharedMemBytes = shared_bytes
+    if dependent:
+        names = driver.CUlaunchAttributeID
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        settings.attrs = [attribute]
+        settings.numAttrs = 1
+    return settings
+
+
+def _cubin(code: KernelCode, index: int) -> bytes:
+    return compile_code(code, architecture_of(torch.cuda.get_device_capability(index)))
+
+
+def _load(code: KernelCode, index: int, cubin: bytes) -> _Loaded:
+    """Loads a cubin, also where a graph is being captured: this thread's calls are let pass."""
+    if driver is None:
+        raise KernelError("cuda-bindings is missing: pip install 'spark-prof[kernels]'")
+    label = code.label
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    with _loading:
+        if (code, index) in _loaded:
+            return _loaded[code, index]
+        _check(label, *driver.cuInit(0))
+        context = _check(label, *driver.cuDevicePrimaryCtxRetain(driver.CUdevice(index)))
+        _check(label, *driver.cuCtxPushCurrent(context))
+        mode = driver.cuThreadExchangeStreamCaptureMode(relaxed)[1]
+        try:
+            module = _check(label, *driver.cuModuleLoadData(cubin))
+            function = _check(label, *driver.cuModuleGetFunction(module, code.entry.encode()))
+            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            shared_limit = _check(label, *driver.cuFuncGetAttribute(limit, function))
+        finally:
+            driver.cuThreadExchangeStreamCaptureMode(mode)
+            driver.cuCtxPopCurrent()
+        sizes = _parameter_bytes(function)
+        _loaded[code, index] = _Loaded(label, function, context, sizes, shared_limit)
+        return _loaded[code, index]
+
+
+def _parameter_bytes(function: Any) -> list[int]:
+    sizes: list[int] = []
+    while not (answer := driver.cuFuncGetParamInfo(function, len(sizes)))[0].value:
+        sizes.append(answer[2])
+    return sizes
+
+
+def _raise_shared_limit(kernel: _Loaded, shared_bytes: int) -> None:
+    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    label = f"{kernel.label} with {shared_bytes} bytes of shared memory"
+    _check(label, *driver.cuFuncSetAttribute(kernel.function, limit, shared_bytes))
+    kernel.shared_limit = shared_bytes
+
+
+def _check(label: str, result: Any, value: Any = None) -> Any:
+    """What a call of the driver returns beside its result."""
+    if result.value:
+        text = driver.cuGetErrorString(result)[1]
+        reason = text.decode(errors="replace") if text else "unknown"
+        raise KernelError(f"{label}: {result.name} ({reason})")
+    return value

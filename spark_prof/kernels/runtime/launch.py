@@ -1,0 +1,69 @@
+"""Launches a kernel where its tensors lie: on a GPU, or on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.cpu import run_on_cpu
+from spark_prof.kernels.runtime.gpu import Argument, prepare_on_gpu, run_on_gpu
+
+__all__ = ["Argument", "launch", "prepare"]
+
+
+def prepare(codes: Sequence[KernelCode], device: torch.device) -> None:
+    """Readies kernels for their first launch, such as before a graph is captured.
+
+    On a GPU they are compiled, several at a time, and loaded; on the CPU nothing is done.
+
+    Raises:
+        KernelError: one does not compile or load.
+    """
+    if device.type == "cuda":
+        prepare_on_gpu(codes, device)
+
+
+def launch(
+    code: KernelCode,
+    grid: tuple[int, int, int],
+    block: int,
+    arguments: Sequence[Argument],
+    shared_bytes: int = 0,
+    dependent: bool = False,
+) -> None:
+    """Launches a kernel on the device of its tensors, on a GPU on torch's current stream.
+
+    The caller answers for dtypes, shapes and strides: the kernel sees addresses.
+
+    Args:
+        code: the kernel.
+        grid: blocks in x, y and z.
+        block: threads of a block.
+        arguments: what its parameters get, in order: of a tensor its address, of an int a C int,
+            of a float a C float, of None a null pointer.
+        shared_bytes: dynamic shared memory of a block.
+        dependent: let it start before the kernel before it in the stream ends (programmatic
+            dependent launch); it waits for that one itself. Does nothing on the CPU.
+
+    Raises:
+        KernelError: the tensors lie on several devices or on another kind, the kernel does not
+            compile, the arguments do not fit its parameters, or CUDA refuses.
+    """
+    device: torch.device | None = None
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            if device is None:
+                device = argument.device
+            elif argument.device != device:
+                raise KernelError(f"{code.label}: tensors on {device} and on {argument.device}")
+    if device is None:
+        raise KernelError(f"{code.label}: no argument is a tensor, so no device is known")
+    if device.type == "cuda":
+        run_on_gpu(code, device.index, grid, block, arguments, shared_bytes, dependent)
+    elif device.type == "cpu":
+        run_on_cpu(code, grid, block, arguments, shared_bytes)
+    else:
+        raise KernelError(f"{code.label}: the tensors are on {device}, not on a GPU or CPU")
