@@ -1,0 +1,1 @@
+"""What there is, one kind of kernel a file."""

@@ -1,0 +1,33 @@
+"""Every replacement kernel, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from spark_prof.errors import CommandError
+from spark_prof.kernels.entries.dense import DENSE
+from spark_prof.kernels.entries.experts import EXPERTS
+from spark_prof.kernels.entry import ReplacementKernel
+
+__all__ = ["KERNELS", "find"]
+
+KERNELS: tuple[ReplacementKernel, ...] = (*DENSE, *EXPERTS)
+"""In the order in which they are listed."""
+
+
+def find(name: str | None) -> Sequence[ReplacementKernel]:
+    """The kernel of that name, or all of them for None.
+
+    Raises:
+        CommandError: there is none of that name.
+    """
+    if name is None:
+        return KERNELS
+    found = [kernel for kernel in KERNELS if kernel.name == name]
+    if not found:
+        names = [kernel.name for kernel in KERNELS]
+        near = get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+        raise CommandError(f"there is no kernel {name}; {hint}")
+    return found
