@@ -25,7 +25,7 @@ from spark_prof.kernels.formats import (
 
 __all__ = [
     "CHANGE",
-    "SLOTS",
+    "DENSE_SLOTS",
     "Deviation",
     "LoadFormat",
     "QuantizedLinear",
@@ -39,7 +39,7 @@ CHANGE = "quantization + kernel"
 LoadFormat = Literal["mxfp4", "fp8"]
 """What a BF16 weight becomes: MXFP4, or E4M3 with a scale for each row."""
 
-SLOTS = ("qkv", "o", "mlp", "lm_head")
+DENSE_SLOTS = ("qkv", "o", "mlp", "lm_head")
 """The slots whose weights are one dense matrix."""
 
 _ROWS_AT_ONCE = 8192
@@ -68,7 +68,7 @@ class QuantizedLinear:
     """A layer's weight after quantization.
 
     Attributes:
-        slot: which layer, a word of `SLOTS`.
+        slot: which layer, a word of `DENSE_SLOTS`.
         format: what it became.
         recipe: how its scales were chosen.
         weight: what to pack for the kernel.
@@ -103,7 +103,7 @@ def formats_of_slots(mxfp4_layers: str = "", fp8_layers: str = "") -> dict[str, 
     """What to quantize, from the options `--mxfp4-layers qkv,o` and `--fp8-layers lm_head`.
 
     Args:
-        mxfp4_layers: words of `SLOTS` with commas between them.
+        mxfp4_layers: words of `DENSE_SLOTS` with commas between them.
         fp8_layers: the same; no slot is in both.
     """
     formats: dict[str, LoadFormat] = {}
@@ -113,8 +113,10 @@ def formats_of_slots(mxfp4_layers: str = "", fp8_layers: str = "") -> dict[str, 
     )
     for option, kind, text in options:
         for slot in filter(None, (word.strip() for word in text.split(","))):
-            if slot not in SLOTS:
-                raise CommandError(f"{option} {text}: no slot {slot}; give {', '.join(SLOTS)}")
+            if slot not in DENSE_SLOTS:
+                raise CommandError(
+                    f"{option} {text}: no slot {slot}; give {', '.join(DENSE_SLOTS)}"
+                )
             if slot in formats:
                 raise CommandError(f"{option} {text}: {slot} is named twice; give it one format")
             formats[slot] = kind
@@ -132,7 +134,7 @@ def quantize_linear(
     """Quantizes one weight and measures what that changes. The weight stays as it is.
 
     Args:
-        slot: which layer it is, a word of `SLOTS`.
+        slot: which layer it is, a word of `DENSE_SLOTS`.
         weight: bfloat16 [N, K], all finite; for MXFP4, K is a multiple of 32.
         format: what it becomes.
         recipe: of the scales of MXFP4; FP8 has one, the row's largest magnitude over 448.
@@ -190,8 +192,8 @@ class _Differences:
 
 
 def _check(slot: str, weight: torch.Tensor, kind: str, activations: torch.Tensor | None) -> None:
-    if slot not in SLOTS:
-        raise KernelError(f"no slot {slot} has a dense weight; give {', '.join(SLOTS)}")
+    if slot not in DENSE_SLOTS:
+        raise KernelError(f"no slot {slot} has a dense weight; give {', '.join(DENSE_SLOTS)}")
     if kind not in get_args(LoadFormat):
         raise KernelError(f"no weight is quantized to {kind} at load; give mxfp4 or fp8")
     if weight.dtype != torch.bfloat16 or weight.ndim != 2 or not weight.numel():

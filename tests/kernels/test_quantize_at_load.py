@@ -13,7 +13,7 @@ from spark_prof.kernels import quantize_at_load
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, quantize_fp8_rows, quantize_mxfp4
 from spark_prof.kernels.quantize_at_load import (
-    SLOTS,
+    DENSE_SLOTS,
     LoadFormat,
     formats_of_slots,
     quantize_linear,
@@ -153,7 +153,7 @@ def test_layers_are_named_by_slots() -> None:
         "lm_head": "fp8",
     }
     assert formats_of_slots() == {}
-    assert set(formats_of_slots(",".join(SLOTS))) == set(SLOTS)
+    assert set(formats_of_slots(",".join(DENSE_SLOTS))) == set(DENSE_SLOTS)
     with pytest.raises(CommandError, match="--fp8-layers router: no slot router; give qkv, o"):
         formats_of_slots(fp8_layers="router")
     with pytest.raises(CommandError, match="--fp8-layers o: o is named twice"):

@@ -50,7 +50,7 @@ def exact(values: torch.Tensor) -> Expected:
 
 
 def accumulated(x: Expected, weight: torch.Tensor, bias: torch.Tensor | None) -> Expected:
-    """x times the transposed weight, plus the bias, summed in float32.
+    """What x times the transposed weight, plus the bias, gives where float32 sums it.
 
     Args:
         x: [M, K].
@@ -78,7 +78,9 @@ def rounded(result: Expected) -> Expected:
 
 
 def activated(gate: Expected, up: Expected, alpha: float, limit: float, shift: float) -> Expected:
-    """gate sigmoid(alpha gate) (up + shift), gate at most `limit`, up between -limit and limit.
+    """The activation gate sigmoid(alpha gate) (up + shift), evaluated in float32.
+
+    First the gate is held at `limit` or below, and up between -limit and limit.
 
     SiLU is alpha 1, limit infinity, shift 0; gpt-oss has 1.702, 7 and 1. Clamping moves no two
     values apart, so the errors that come in grow only by the slopes. An exponential in float32 is

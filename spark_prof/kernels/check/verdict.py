@@ -65,8 +65,9 @@ def judge(result: torch.Tensor, expected: Expected) -> Judgement:
     at = tuple(int(i) for i in torch.unravel_index(torch.tensor(where), used.shape))
     error = float(expected.error.flatten()[where])
     detail = (
-        f"{wrong} of {used.numel()} elements wrong, worst at {at}: {float(got.flatten()[where]):.6g},"
-        f" expected {float(expected.value.flatten()[where]):.6g} within {error:.3g}"
+        f"{wrong} of {used.numel()} elements wrong, worst at {at}: "
+        f"{float(got.flatten()[where]):.6g}, expected "
+        f"{float(expected.value.flatten()[where]):.6g} within {error:.3g}"
     )
     return Judgement(worst, detail)
 

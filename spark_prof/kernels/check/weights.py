@@ -1,0 +1,162 @@
+"""Weights for the cases, made of codes and scales and not by quantizing, so that all occur."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
+
+__all__ = ["EDGES", "Format", "Recipe", "Weight", "make_weight"]
+
+Format = Literal["nvfp4", "mxfp4", "fp8"]
+Weight = NvFp4 | MxFp4 | Fp8Rows
+Recipe = Literal[
+    "plain",
+    "zero blocks",
+    "one element a row",
+    "scales apart by row",
+    "scales apart in a row",
+    "negative scales",
+    "NaN scales",
+    "a global scale for each shard",
+    "a global scale that multiplies",
+]
+"""`plain` has all codes and scales such as checkpoints have; see `EDGES` for the others."""
+
+_BLOCK = {"nvfp4": 16, "mxfp4": 32, "fp8": 1}
+_NVFP4_EDGES = (0x00, 0x01, 0x07, 0x08, 0x38, 0x7E)
+"""E4M3: 0, the smallest and the largest subnormal, the smallest normal, 1 and 448."""
+_MXFP4_EDGES = (0, 1, 3, 64, 127, 160, 200)
+"""E8M0: 2^-127, which is subnormal in bfloat16, to 2^73."""
+
+
+def make_weight(
+    kind: Format, recipe: Recipe, shape: tuple[int, ...], seed: int, device: str
+) -> Weight:
+    """A weight of shape [..., N, K] in that format; the same for the same arguments.
+
+    Args:
+        kind: the format; only the NVFP4 of one matrix has global scales for shards.
+        recipe: what is special about it.
+        shape: [..., N, K]; one matrix for FP8.
+        seed: of the random numbers.
+        device: where it is wanted; it is made on the CPU.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    codes = _bytes(generator, (*shape[:-1], shape[-1] // (1 if kind == "fp8" else 2)), 0, 256)
+    low, high = {"nvfp4": (0x30, 0x48), "mxfp4": (119, 126), "fp8": (1, 2)}[kind]
+    scales = _bytes(generator, (*shape[:-1], shape[-1] // _BLOCK[kind]), low, high)
+    if kind == "fp8":
+        codes = torch.where((codes & 0x7F) == 0x7F, 0x38, codes).to(torch.uint8)
+    if recipe in EDGES:
+        EDGES[recipe](_Raw(kind, codes, scales))
+    return _weight(kind, recipe, codes.to(device), scales.to(device))
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """The bytes of a weight, to be changed in place."""
+
+    kind: Format
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+
+def _zero_blocks(raw: _Raw) -> None:
+    """Every second block is 0 or -0, and the last row is 0 throughout."""
+    block = 16 if raw.kind == "fp8" else _BLOCK[raw.kind] // 2
+    blocks = raw.codes.unflatten(-1, (-1, block))
+    blocks[..., 0::4, :] = 0
+    blocks[..., 2::4, :] = 0x80 if raw.kind == "fp8" else 0x88
+    raw.codes[..., -1, :] = 0
+
+
+def _one_element(raw: _Raw) -> None:
+    """Each row has one element that is not 0, at another column: a wrong place shows fully."""
+    rows = torch.arange(raw.codes.shape[-2])
+    each = 1 if raw.kind == "fp8" else 2
+    columns = rows * 7 % (raw.codes.shape[-1] * each)
+    kept = raw.codes[..., rows, columns // each]
+    if raw.kind == "fp8":
+        kept = kept & 0xBF | 0x08
+    else:
+        kept = (kept | 0x11) & torch.where(columns % 2 == 1, 0xF0, 0x0F).to(torch.uint8)
+    raw.codes.zero_()
+    raw.codes[..., rows, columns // each] = kept
+
+
+def _apart_by_row(raw: _Raw) -> None:
+    """All scales of a row are one edge of the format."""
+    if raw.kind == "fp8":
+        raw.codes[..., 0::2, :] &= 0x87
+        return
+    edges = torch.tensor(_NVFP4_EDGES if raw.kind == "nvfp4" else _MXFP4_EDGES, dtype=torch.uint8)
+    raw.scales[:] = edges[torch.arange(raw.scales.shape[-2]) % len(edges)][:, None]
+
+
+def _apart_in_row(raw: _Raw) -> None:
+    """Large scales beside small ones; in every second row the large blocks are 0."""
+    if raw.kind == "fp8":
+        raw.codes[..., 1::2] &= 0x87
+        return
+    low, high = (0x01, 0x7E) if raw.kind == "nvfp4" else (64, 160)
+    raw.scales[..., 0::2], raw.scales[..., 1::2] = high, low
+    raw.codes.unflatten(-1, (-1, _BLOCK[raw.kind] // 2))[..., 1::2, 0::2, :] = 0
+
+
+def _negative(raw: _Raw) -> None:
+    """Every third block's scale is negative, which only E4M3 can be."""
+    raw.scales[..., 1::3] |= 0x80
+
+
+def _nan(raw: _Raw) -> None:
+    """The second row holds a NaN: its results are NaN, those of other rows are not."""
+    if raw.kind == "fp8":
+        raw.codes[..., 1, 5] = 0x7F
+    else:
+        raw.scales[..., 1, 1] = 0x7F if raw.kind == "nvfp4" else 0xFF
+
+
+EDGES: dict[str, Callable[[_Raw], None]] = {
+    "zero blocks": _zero_blocks,
+    "one element a row": _one_element,
+    "scales apart by row": _apart_by_row,
+    "scales apart in a row": _apart_in_row,
+    "negative scales": _negative,
+    "NaN scales": _nan,
+}
+"""What changes codes and scales, in place; the docstrings say how."""
+
+
+def _weight(kind: Format, recipe: Recipe, codes: torch.Tensor, scales: torch.Tensor) -> Weight:
+    if kind == "mxfp4":
+        return MxFp4(codes, scales)
+    if kind == "nvfp4":
+        return NvFp4(codes, scales.view(torch.float8_e4m3fn), _global_scale(recipe, codes))
+    rows = torch.arange(codes.shape[0], device=codes.device)
+    spread = 40 if recipe == "scales apart by row" else 3
+    row_scales = torch.exp2(rows % spread - spread / 2).to(torch.float32) * 0.0127
+    return Fp8Rows(codes.view(torch.float8_e4m3fn), row_scales)
+
+
+def _global_scale(recipe: Recipe, codes: torch.Tensor) -> GlobalScale:
+    """One for all, one for each of three shards, or one for each expert."""
+    if recipe == "a global scale for each shard":
+        rows = codes.shape[-2]
+        shards = (rows - 2 * (rows // 4), rows // 4, rows // 4)
+        values = torch.tensor([310.0, 41.5, 2500.0], device=codes.device)
+        return GlobalScale.of_shards(values, shards, "divides")
+    if recipe == "a global scale that multiplies":
+        return GlobalScale(torch.tensor(0.00317, device=codes.device), "multiplies")
+    if codes.ndim == 2:
+        return GlobalScale(torch.tensor(310.0, device=codes.device), "divides")
+    experts = torch.arange(codes.shape[0], device=codes.device).to(torch.float32)
+    return GlobalScale((150 + 40 * experts)[:, None, None], "divides")
+
+
+def _bytes(generator: torch.Generator, shape: tuple[int, ...], low: int, high: int) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=generator, dtype=torch.uint8)
