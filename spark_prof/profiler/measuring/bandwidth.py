@@ -36,7 +36,7 @@ def bandwidths(device: Device, room: Room) -> Iterator[Measurement]:
     if device.is_gpu:
         # Triton is missing or cannot compile here: torch's reader stands alone.
         with suppress(Exception):
-            from spark_prof.profiler.measuring.triton_reader import reader
+            from spark_prof.kernels.bench.triton_reader import reader
 
             properties = torch.cuda.get_device_properties(buffer.device)
             programs = int(properties.multi_processor_count) * _PROGRAMS_PER_SM

@@ -98,7 +98,7 @@ def test_the_triton_kernel_adds_up_every_value_once() -> None:
     # Triton chooses its interpreter when it is imported.
     program = (
         "import torch\n"
-        "from spark_prof.profiler.measuring.triton_reader import reader\n"
+        "from spark_prof.kernels.bench.triton_reader import reader\n"
         "for blocks, programs in ((5, 3), (1, 4), (8, 8)):\n"
         "    buffer = torch.arange(4096 * blocks, dtype=torch.float32) % 7\n"
         "    sums = torch.full((programs,), -1.0)\n"

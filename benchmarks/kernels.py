@@ -1,0 +1,87 @@
+"""How fast the kernels are beside cuBLAS, vLLM's own and the machine's bandwidth, in one run.
+
+Every contestant runs in a CUDA graph of many calls, in turns with the others, each call on weights
+and activations that no cache holds; a contestant whose output is wrong is not timed. Each line is
+one piece of work: our time with its quartiles, the share of the measured read bandwidth at which it
+reads its weights, its floor (all bytes at that bandwidth, and one launch), and what others take.
+The last lines are the bars that the kernels have to reach on an H100.
+
+usage: python benchmarks/kernels.py RESULT.json [--only dense moe fused] [--models PART...]
+           [--tokens N...] [--formats nvfp4 mxfp4] [--contestants PART...] [--seconds S]
+exit code: 1 if a bar of what was measured is not reached, 2 without a GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import get_args
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+import torch
+
+from spark_prof.kernels.bench.bars import judge_bars
+from spark_prof.kernels.bench.ceilings import measure_ceilings
+from spark_prof.kernels.bench.machine import machine_of
+from spark_prof.kernels.bench.report_file import Report
+from spark_prof.kernels.bench.results import Cell
+from spark_prof.kernels.bench.run import KINDS, Request, run
+from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
+from spark_prof.kernels.bench.text import bar_lines, cell_line, failure_lines, machine_lines
+
+
+def main() -> int:
+    options = parsed()
+    if not torch.cuda.is_available():
+        print("kernels.py times kernels on an NVIDIA GPU, and torch finds none", file=sys.stderr)
+        return 2
+    device = torch.device("cuda", torch.cuda.current_device())
+    begun = time.perf_counter()
+    report = Report(machine_of(device), measure_ceilings(device))
+    show(*machine_lines(report.machine, report.ceilings))
+    request = Request(
+        only=options.only,
+        models=options.models,
+        tokens=options.tokens,
+        formats=options.formats,
+        contestants=options.contestants,
+        seconds=options.seconds,
+    )
+    for found in run(request, device):
+        report.add(found)
+        report.write(options.result)
+        if isinstance(found, Cell):
+            show(cell_line(found, report.ceilings))
+        else:
+            show(f"left out: {found.what}: {found.why}")
+    reached = judge_bars(report.cells, report.ceilings)
+    show(*failure_lines(report.cells), *bar_lines(reached))
+    show(f"{len(report.cells)} pieces of work in {time.perf_counter() - begun:.0f} s")
+    return int(any(found.value is not None and not found.passed for found in reached))
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("result", type=Path, help="file to write, anew after each piece of work")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--models", nargs="+", default=(), help="parts of names")
+    parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
+    formats = get_args(WeightFormat)
+    parser.add_argument("--formats", nargs="+", choices=formats, default=formats)
+    parser.add_argument("--contestants", nargs="+", default=(), help="parts of names")
+    parser.add_argument("--seconds", type=float, default=240.0, help="then begin no other shape")
+    return parser.parse_args()
+
+
+def show(*lines: str) -> None:
+    print(*lines, sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""What the kernels have to reach on an H100, and how far a run is from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import Literal
+
+from spark_prof.kernels.bench.results import Ceilings, Cell, Kind
+
+__all__ = ["BARS", "Bar", "Reached", "judge_bars"]
+
+Statistic = Literal["smallest share", "largest us", "mean ratio", "smallest ratio"]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One claim about many pieces of work.
+
+    Attributes:
+        claim: in words.
+        kind: of the work.
+        tokens: which count.
+        statistic: what is taken over all of them. A share is that of the measured read bandwidth; a
+            ratio is the time of the fastest peer over that of this project's kernel, and its mean
+            the geometric one.
+        bound: what the statistic must be at least, or at most for microseconds.
+        peers: beginnings of the names of the peers that count, all if empty.
+        smallest_bytes: of weights.
+        largest_bytes: of weights, not itself included.
+        lm_head: only the last layers of models.
+    """
+
+    claim: str
+    kind: Kind
+    tokens: tuple[int, ...]
+    statistic: Statistic
+    bound: float
+    peers: tuple[str, ...] = ()
+    smallest_bytes: float = 0.0
+    largest_bytes: float = math.inf
+    lm_head: bool = False
+
+    def counts(self, cell: Cell) -> bool:
+        """Whether a piece of work is one that this is about."""
+        return (
+            cell.kind == self.kind
+            and cell.work.tokens in self.tokens
+            and self.smallest_bytes <= cell.weight_bytes < self.largest_bytes
+            and (cell.is_lm_head or not self.lm_head)
+        )
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How a run did by one bar.
+
+    Attributes:
+        bar: which.
+        value: of the statistic, None where nothing of the kind was measured.
+        of: how many pieces of work it was taken over.
+        worst: the piece of work that is farthest from the bar.
+    """
+
+    bar: Bar
+    value: float | None
+    of: int
+    worst: Cell | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the bar was reached; not if nothing was measured."""
+        if self.value is None:
+            return False
+        at_most = self.bar.statistic == "largest us"
+        return self.value <= self.bar.bound if at_most else self.value >= self.bar.bound
+
+
+MARLIN = ("vLLM Marlin",)
+SMALL, ALL = (1, 2, 4, 8), (1, 2, 4, 8, 16)
+MB = 1e6
+
+BARS = (
+    Bar("from 16 MB of weights, M = 1: at least 60 % of read bandwidth", "dense", (1,),
+        "smallest share", 0.60, smallest_bytes=16 * MB),
+    Bar("from 56 MB of weights, M = 1: at least 75 % of read bandwidth", "dense", (1,),
+        "smallest share", 0.75, smallest_bytes=56 * MB),
+    Bar("lm_head, M = 1: at least 80 % of read bandwidth", "dense", (1,),
+        "smallest share", 0.80, lm_head=True),
+    Bar("under 8 MB of weights, M = 1 to 8: at most 6 us a call", "dense", SMALL,
+        "largest us", 6.0, largest_bytes=8 * MB),
+    Bar("against Marlin, M = 1: geometric mean at least 1.5 x", "dense", (1,),
+        "mean ratio", 1.5, MARLIN),
+    Bar("against Marlin, M = 2 to 8: geometric mean at least 1.25 x", "dense", (2, 4, 8),
+        "mean ratio", 1.25, MARLIN),
+    Bar("against Marlin, M = 1 to 16: nowhere under 0.97 x, before the dispatcher", "dense", ALL,
+        "smallest ratio", 0.97, MARLIN),
+    Bar("MoE block, M = 1: everywhere at least 1.5 x", "moe", (1,), "smallest ratio", 1.5),
+    Bar("MoE block, M = 4 and 8: everywhere at least 1.2 x", "moe", (4, 8),
+        "smallest ratio", 1.2),
+    Bar("MoE block, M = 1 to 16: nowhere under 0.97 x, before the dispatcher", "moe", ALL,
+        "smallest ratio", 0.97),
+    Bar("fused passes, M = 1 to 16: everywhere at least 1.5 x", "fused", ALL,
+        "smallest ratio", 1.5),
+)  # fmt: skip
+
+
+def judge_bars(
+    cells: Sequence[Cell], ceilings: Ceilings, bars: Iterable[Bar] = BARS
+) -> list[Reached]:
+    """Takes each bar's statistic over a run's results."""
+    return [_reached(bar, cells, ceilings) for bar in bars]
+
+
+def _reached(bar: Bar, cells: Sequence[Cell], ceilings: Ceilings) -> Reached:
+    value_of = _VALUES[bar.statistic]
+    found = [
+        (value, cell)
+        for cell in cells
+        if bar.counts(cell) and (value := value_of(bar, cell, ceilings)) is not None
+    ]
+    if not found:
+        return Reached(bar, None, 0, None)
+    values = [value for value, _ in found]
+    farthest = max if bar.statistic == "largest us" else min
+    worst = farthest(found, key=lambda pair: pair[0])[1]
+    value = geometric_mean(values) if bar.statistic == "mean ratio" else farthest(values)
+    return Reached(bar, value, len(found), worst)
+
+
+def _share(_: Bar, cell: Cell, ceilings: Ceilings) -> float | None:
+    return None if cell.ours is None else ceilings.share(cell, cell.ours)
+
+
+def _us(_: Bar, cell: Cell, __: Ceilings) -> float | None:
+    return cell.ours
+
+
+def _ratio(bar: Bar, cell: Cell, _: Ceilings) -> float | None:
+    peer = cell.best_peer(*bar.peers)
+    return None if cell.ours is None or peer is None else peer[1] / cell.ours
+
+
+_VALUES: dict[Statistic, Callable[[Bar, Cell, Ceilings], float | None]] = {
+    "smallest share": _share,
+    "largest us": _us,
+    "mean ratio": _ratio,
+    "smallest ratio": _ratio,
+}

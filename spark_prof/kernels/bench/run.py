@@ -1,0 +1,105 @@
+"""One run of the benchmark: everything that was asked for, one piece of work after another."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spark_prof.kernels.bench.dense import DENSE_CONTESTANTS, race_dense
+from spark_prof.kernels.bench.race import reason
+from spark_prof.kernels.bench.results import Cell, Kind
+from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat, dense_shapes
+
+__all__ = ["KINDS", "LeftOut", "Request", "run"]
+
+KINDS: tuple[Kind, ...] = ("dense", "moe", "fused")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to time.
+
+    Attributes:
+        only: kinds of work.
+        models: parts of model names, all models if empty.
+        tokens: rows of the activations.
+        formats: of the weights.
+        contestants: parts of contestants' names, all of them if empty.
+        seconds: after which no further shape is begun.
+        seconds_each: roughly for each piece of work.
+    """
+
+    only: Sequence[Kind] = KINDS
+    models: Sequence[str] = ()
+    tokens: Sequence[int] = TOKENS
+    formats: Sequence[WeightFormat] = ("nvfp4", "mxfp4")
+    contestants: Sequence[str] = ()
+    seconds: float = 240.0
+    seconds_each: float = 0.2
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A shape that there was no time for, or that failed as a whole.
+
+    Attributes:
+        what: the shape.
+        why: one line.
+    """
+
+    what: str
+    why: str
+
+
+def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
+    """Times everything, and goes on after whatever fails.
+
+    Args:
+        request: what.
+        device: a GPU; on a processor the kernels' own are emulated, and no time means anything.
+    """
+    begun = time.perf_counter()
+    broken = ""
+    for what, cells in _tasks(request, device):
+        passed = time.perf_counter() - begun
+        if broken or passed > request.seconds:
+            yield LeftOut(what, broken or f"{request.seconds:.0f} seconds had passed")
+            continue
+        try:
+            yield from cells
+        except Exception as failure:
+            yield LeftOut(what, reason(failure))
+        broken = _broken(device)
+
+
+def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterator[Cell]]]:
+    """Each shape with what times it; nothing is begun before its cells are asked for."""
+    seconds = request.seconds_each
+
+    def wanted(names: Iterable[str]) -> list[str]:
+        parts = [part.lower() for part in request.contestants]
+        return [n for n in names if not parts or any(part in n.lower() for part in parts)]
+
+    if "dense" in request.only:
+        for shape in dense_shapes(request.models):
+            for form in request.formats:
+                what = f"dense {form} {shape.rows} x {shape.columns}"
+                names = wanted(DENSE_CONTESTANTS)
+                yield what, race_dense(shape, form, request.tokens, device, seconds, names)
+
+
+def _broken(device: torch.device) -> str:
+    """Frees what the last shape took; why no other can be begun, empty if one can."""
+    if device.type != "cuda":
+        return ""
+    try:
+        torch.cuda.synchronize(device)
+        gc.collect()
+        torch.cuda.empty_cache()
+    except RuntimeError as failure:
+        return f"the GPU no longer answers ({reason(failure)})"
+    return ""

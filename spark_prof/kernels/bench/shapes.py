@@ -1,0 +1,153 @@
+"""The layers that are timed: those of the models that small-batch decode is about.
+
+From each model's config.json on Hugging Face. Weights are [rows, columns] as stored: rows are
+outputs, columns inputs; what vLLM multiplies in one product (q, k and v; gate and up; the inputs of
+a linear-attention layer) is one weight here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "EXPERTS",
+    "LAYERS",
+    "TOKENS",
+    "DenseShape",
+    "ExpertsShape",
+    "Layer",
+    "Slot",
+    "WeightFormat",
+    "chosen_experts",
+    "dense_shapes",
+]
+
+Slot = Literal["qkv", "o", "mlp", "lm_head"]
+WeightFormat = Literal["nvfp4", "mxfp4"]
+
+TOKENS = (1, 2, 4, 8, 16)
+"""Rows of the activations."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A dense layer of a model."""
+
+    model: str
+    slot: Slot
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class DenseShape:
+    """A weight's shape and the layers that have it."""
+
+    rows: int
+    columns: int
+    layers: tuple[Layer, ...]
+
+    @property
+    def is_lm_head(self) -> bool:
+        """Whether it is the last layer's."""
+        return all(layer.slot == "lm_head" for layer in self.layers)
+
+    @property
+    def label(self) -> str:
+        """Who has it: `gpt-oss-20b qkv, gpt-oss-120b qkv`."""
+        return ", ".join(f"{layer.model} {layer.slot}" for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class ExpertsShape:
+    """The routed experts of a model, in the format that it is published in.
+
+    Attributes:
+        hidden: columns of gate and up, rows of down.
+        intermediate: rows of gate and of up, columns of down.
+        activation: silu, or gpt-oss's swiglu with its limit.
+        bias: whether both products add one.
+    """
+
+    model: str
+    format: WeightFormat
+    experts: int
+    top_k: int
+    hidden: int
+    intermediate: int
+    activation: Literal["silu", "swiglu"]
+    bias: bool
+
+
+LAYERS = (
+    Layer("gpt-oss-20b", "qkv", 5120, 2880),
+    Layer("gpt-oss-20b", "o", 2880, 4096),
+    Layer("gpt-oss-20b", "lm_head", 201088, 2880),
+    Layer("gpt-oss-120b", "qkv", 5120, 2880),
+    Layer("gpt-oss-120b", "o", 2880, 4096),
+    Layer("gpt-oss-120b", "lm_head", 201088, 2880),
+    Layer("Qwen3-30B-A3B", "qkv", 5120, 2048),
+    Layer("Qwen3-30B-A3B", "o", 2048, 4096),
+    Layer("Qwen3-30B-A3B", "lm_head", 151936, 2048),
+    # Every fourth layer has attention with a gate, the others are gated delta nets.
+    Layer("Qwen3-Next-80B-A3B", "qkv", 9216, 2048),
+    Layer("Qwen3-Next-80B-A3B", "qkv", 12288, 2048),
+    Layer("Qwen3-Next-80B-A3B", "o", 2048, 4096),
+    Layer("Qwen3-Next-80B-A3B", "mlp", 1024, 2048),
+    Layer("Qwen3-Next-80B-A3B", "mlp", 2048, 512),
+    Layer("Qwen3-Next-80B-A3B", "lm_head", 151936, 2048),
+    Layer("Llama-3.1-8B", "qkv", 6144, 4096),
+    Layer("Llama-3.1-8B", "o", 4096, 4096),
+    Layer("Llama-3.1-8B", "mlp", 28672, 4096),
+    Layer("Llama-3.1-8B", "mlp", 4096, 14336),
+    Layer("Llama-3.1-8B", "lm_head", 128256, 4096),
+    Layer("Qwen3-8B", "qkv", 6144, 4096),
+    Layer("Qwen3-8B", "o", 4096, 4096),
+    Layer("Qwen3-8B", "mlp", 24576, 4096),
+    Layer("Qwen3-8B", "mlp", 4096, 12288),
+    Layer("Qwen3-8B", "lm_head", 151936, 4096),
+    Layer("Nemotron-3-Nano-30B-A3B", "qkv", 4608, 2688),
+    Layer("Nemotron-3-Nano-30B-A3B", "o", 2688, 4096),
+    # Its shared expert, and one routed expert: they have no gate.
+    Layer("Nemotron-3-Nano-30B-A3B", "mlp", 3712, 2688),
+    Layer("Nemotron-3-Nano-30B-A3B", "mlp", 2688, 3712),
+    Layer("Nemotron-3-Nano-30B-A3B", "mlp", 1856, 2688),
+    Layer("Nemotron-3-Nano-30B-A3B", "mlp", 2688, 1856),
+    Layer("Nemotron-3-Nano-30B-A3B", "lm_head", 131072, 2688),
+    Layer("Qwen3-VL-235B-A22B", "qkv", 9216, 4096),
+    Layer("Qwen3-VL-235B-A22B", "o", 4096, 8192),
+    Layer("Qwen3-VL-235B-A22B", "lm_head", 151936, 4096),
+)
+
+EXPERTS = (
+    ExpertsShape("gpt-oss-20b", "mxfp4", 32, 4, 2880, 2880, "swiglu", True),
+    ExpertsShape("gpt-oss-120b", "mxfp4", 128, 4, 2880, 2880, "swiglu", True),
+    ExpertsShape("Qwen3-30B-A3B", "nvfp4", 128, 8, 2048, 768, "silu", False),
+    ExpertsShape("Qwen3-Next-80B-A3B", "nvfp4", 512, 10, 2048, 512, "silu", False),
+)
+
+
+def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -> list[DenseShape]:
+    """Every shape once, small ones first.
+
+    Args:
+        models: parts of model names in any case, all models if empty.
+        layers: from which.
+    """
+    found: dict[tuple[int, int], list[Layer]] = {}
+    for layer in layers:
+        if _wanted(layer.model, models):
+            found.setdefault((layer.rows, layer.columns), []).append(layer)
+    shapes = [DenseShape(*shape, tuple(its)) for shape, its in found.items()]
+    return sorted(shapes, key=lambda shape: (shape.rows * shape.columns, shape.rows))
+
+
+def chosen_experts(models: Sequence[str] = ()) -> list[ExpertsShape]:
+    """The experts of the models whose names hold one of these parts, of all if there is none."""
+    return [shape for shape in EXPERTS if _wanted(shape.model, models)]
+
+
+def _wanted(model: str, models: Sequence[str]) -> bool:
+    return not models or any(part.lower() in model.lower() for part in models)

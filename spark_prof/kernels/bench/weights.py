@@ -1,0 +1,73 @@
+"""Random weights in FP4 that BF16 holds exactly: all contestants multiply by the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from spark_prof.kernels.bench.shapes import WeightFormat
+from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+
+__all__ = ["Weight", "decoded", "random_weight", "row_slices", "stored_bytes"]
+
+Weight = NvFp4 | MxFp4
+
+_SLICE_ELEMENTS = 1 << 26
+"""Decoded at once: float64 takes some dozen times the memory of FP4."""
+
+_GLOBAL_SCALE = 2.0**-14
+"""A power of two: a code times an E4M3 scale has six significant bits, of which BF16 loses none."""
+
+
+def random_weight(
+    format: WeightFormat,  # noqa: A002 - the word of the formats
+    shape: tuple[int, ...],
+    device: torch.device,
+    seed: int = 0,
+) -> Weight:
+    """Weights of about 0.04: every code as likely as any other, the scales of a block random too.
+
+    Args:
+        format: of the weights.
+        shape: of the decoded weights, [..., N, K]; NVFP4 of experts has a global scale for each.
+        device: where.
+        seed: of the random numbers.
+    """
+    dice = torch.Generator(device).manual_seed(seed)
+
+    def integers(low: int, high: int, size: tuple[int, ...]) -> torch.Tensor:
+        return torch.randint(low, high, size, dtype=torch.uint8, device=device, generator=dice)
+
+    *outer, columns = shape
+    packed = integers(0, 256, (*outer, columns // 2))
+    if format == "mxfp4":
+        # 2^-8 to 2^-5
+        return MxFp4(packed, integers(119, 123, (*outer, columns // 32)))
+    # 26 to 448, as E4M3
+    scales = integers(0x5D, 0x7F, (*outer, columns // 16)).view(torch.float8_e4m3fn)
+    rows = (*outer[:-1], 1, 1) if len(shape) > 2 else ()
+    value = torch.full(rows, _GLOBAL_SCALE, dtype=torch.float32, device=device)
+    return NvFp4(packed, scales, GlobalScale(value, "multiplies"))
+
+
+def decoded(weight: Weight) -> torch.Tensor:
+    """A matrix [N, K] in BF16, exactly."""
+    return torch.cat([part.decode(torch.bfloat16) for part in row_slices(weight)])
+
+
+def row_slices(weight: Weight) -> Iterator[Weight]:
+    """A matrix in pieces that can be decoded one after another; its global scale is one number."""
+    rows, columns = weight.shape
+    step = max(1, _SLICE_ELEMENTS // columns)
+    for begin in range(0, rows, step):
+        packed, scales = weight.packed[begin : begin + step], weight.scales[begin : begin + step]
+        if isinstance(weight, NvFp4):
+            yield NvFp4(packed, scales, weight.global_scale)
+        else:
+            yield MxFp4(packed, scales)
+
+
+def stored_bytes(weight: Weight) -> int:
+    """Of codes and scales."""
+    return int(weight.packed.nbytes + weight.scales.nbytes)
