@@ -1,0 +1,75 @@
+"""E2M1 against its definition: value by bits, nearest by exact fractions, NaN as the ISA has it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats import e2m1_decode, e2m1_encode, pack_nibbles, unpack_nibbles
+
+from .values import around, every_bfloat16, every_byte, nearest, same_bits
+
+MIDPOINTS = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
+TIES = {0.25: 0.0, 0.75: 1.0, 1.25: 1.0, 1.75: 2.0, 2.5: 2.0, 3.5: 4.0, 5.0: 4.0}
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def by_bits(code: int) -> float:
+    """Sign, two bits of exponent with bias 1, one of mantissa; exponent 0 is subnormal."""
+    sign, exponent, mantissa = code >> 3, code >> 1 & 3, code & 1
+    size = mantissa * 0.5 if exponent == 0 else (1 + mantissa / 2) * 2.0 ** (exponent - 1)
+    return -size if sign else size
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_codes_decode_to_what_their_bits_say(dtype: torch.dtype) -> None:
+    codes = torch.arange(16, dtype=torch.uint8)
+    expected = torch.tensor([by_bits(code) for code in range(16)], dtype=dtype)
+    assert same_bits(e2m1_decode(codes, dtype), expected)
+
+
+def test_every_bfloat16_and_the_edges_of_float32_become_the_nearest_code() -> None:
+    magnitudes = [by_bits(code) for code in range(8)]
+    edges = around([*magnitudes, *MIDPOINTS, 1e-45, 3.4e38])
+    values = torch.cat([every_bfloat16().to(torch.float32), edges])
+    values = values[values.isfinite()]
+    expected = [nearest(value, magnitudes) for value in values.abs().unique().tolist()]
+    by_magnitude = dict(zip(values.abs().unique().tolist(), expected, strict=True))
+    codes = [by_magnitude[abs(value)] for value in values.tolist()]
+    signs = (torch.signbit(values).to(torch.uint8) << 3).tolist()
+    assert e2m1_encode(values).tolist() == [c | s for c, s in zip(codes, signs, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ties_saturation_zeros_and_nan(dtype: torch.dtype) -> None:
+    ties = torch.tensor([*TIES, *(-tie for tie in TIES)], dtype=dtype)
+    even = torch.tensor([*TIES.values(), *(-value for value in TIES.values())], dtype=dtype)
+    assert same_bits(e2m1_decode(e2m1_encode(ties), dtype), even)
+    nan, inf = float("nan"), float("inf")
+    special = torch.tensor([6.5, 7.0, inf, -7.0, -inf, 0.0, -0.0, -0.1, nan, -nan], dtype=dtype)
+    assert e2m1_encode(special).tolist() == [7, 7, 7, 15, 15, 0, 8, 8, 7, 7]
+
+
+def test_the_low_nibble_is_the_even_column() -> None:
+    assert pack_nibbles(torch.tensor([[0x1, 0xF]], dtype=torch.uint8)).tolist() == [[0xF1]]
+    assert torch.equal(pack_nibbles(unpack_nibbles(every_byte())), every_byte())
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        torch.zeros(3, dtype=torch.uint8),
+        torch.zeros(4, dtype=torch.int8),
+        torch.zeros((), dtype=torch.uint8),
+    ],
+    ids=["odd", "int8", "scalar"],
+)
+def test_what_cannot_be_packed_is_refused(codes: torch.Tensor) -> None:
+    with pytest.raises(KernelError, match="give uint8 with an even last dimension"):
+        pack_nibbles(codes)
+
+
+def test_packed_codes_of_another_type_are_refused() -> None:
+    with pytest.raises(KernelError, match="give uint8"):
+        unpack_nibbles(torch.zeros(4, dtype=torch.int32))
