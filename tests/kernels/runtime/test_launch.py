@@ -1,0 +1,123 @@
+"""One call launches a kernel where its tensors lie, with the same result everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from spark_prof.kernels.errors import KernelError  # noqa: E402
+from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
+from spark_prof.kernels.runtime.launch import launch, prepare  # noqa: E402
+
+SOURCE = """
+#include "platform.cuh"
+
+// Each argument, and where in the grid this block is: what the host said is what arrives.
+KERNEL tell(u32* out, const u8* pointer, int whole, float real, const float* null) {
+    if (threadIdx.x == 0) {
+        u32* own = out + 4 * (blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+        own[0] = static_cast<u32>(whole);
+        own[1] = bits_of_float(real);
+        own[2] = pointer[whole & 7] + (null ? 1000u : 0u);
+        own[3] = blockDim.x;
+    }
+}
+
+// Reverses what each block holds, by way of dynamic shared memory.
+KERNEL reverse(u32* out, const u32* in, int each) {
+    DYNAMIC_SHARED(u32, held);
+    for (int i = threadIdx.x; i < each; i += blockDim.x) held[i] = in[blockIdx.x * each + i];
+    sync_block();
+    for (int i = threadIdx.x; i < each; i += blockDim.x)
+        out[blockIdx.x * each + i] = held[each - 1 - i];
+}
+
+KERNEL add_one(u32* out, int n) {
+    wait_for_previous_kernel();
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] += 1;
+    start_next_kernel();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("kernels") / "launched.cu"
+    path.write_text(SOURCE)
+    return path
+
+
+def code(source: Path, entry: str) -> KernelCode:
+    return KernelCode(str(source), entry)
+
+
+@pytest.mark.parametrize("whole", [0, 7, -1, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("real", [0.0, -0.0, 1.5, 0.1, float("inf"), float("nan"), 1e-45])
+def test_arguments_arrive_as_they_are(device: str, source: Path, whole: int, real: float) -> None:
+    out = torch.full((2 * 3 * 4, 4), -1, dtype=torch.int32, device=device)
+    data = torch.arange(100, 108, dtype=torch.uint8, device=device)
+    launch(code(source, "tell"), (2, 3, 4), 32, [out, data, whole, real, None])
+    bits = torch.tensor(real, dtype=torch.float32).view(torch.int32).item()
+    assert (out[:, 0] == whole).all()
+    assert (out[:, 1] == bits).all() or torch.isnan(out[:, 1].cpu().view(torch.float32)).all()
+    assert (out[:, 2] == 100 + (whole & 7)).all()
+    assert (out[:, 3] == 32).all()
+
+
+def test_a_tensor_is_passed_from_its_first_element(device: str, source: Path) -> None:
+    out = torch.zeros(4, dtype=torch.int32, device=device)
+    data = torch.arange(16, dtype=torch.uint8, device=device)
+    launch(code(source, "tell"), (1, 1, 1), 32, [out, data[5:], 2, 0.0, None])
+    assert out[2] == 7
+
+
+@pytest.mark.parametrize("each", [64, 1000, 12288, 16384])
+def test_dynamic_shared_memory_up_to_64_kib(device: str, source: Path, each: int) -> None:
+    given = torch.randint(0, 2**31 - 1, (3, each), dtype=torch.int32, device=device)
+    out = torch.empty_like(given)
+    launch(code(source, "reverse"), (3, 1, 1), 128, [out, given, each], shared_bytes=4 * each)
+    assert torch.equal(out, given.flip(1))
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_launches_follow_each_other(device: str, source: Path, dependent: bool) -> None:
+    counts = torch.zeros(1000, dtype=torch.int32, device=device)
+    prepare([code(source, "add_one")], torch.device(device))
+    for _ in range(20):
+        launch(code(source, "add_one"), (8, 1, 1), 128, [counts, 1000], dependent=dependent)
+    assert (counts == 20).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda a: a[:-1], lambda a: [*a, 1], lambda a: [a[1], a[0], a[2], a[3]],
+     lambda a: [a[0], a[1], 2**31, a[3], a[4]], lambda a: [a[0], a[1], "2", a[3], a[4]],
+     lambda a: [None, None, 1, 1.0, None], lambda a: [a[0], a[1].to("meta"), *a[2:]]],
+)  # fmt: skip
+def test_arguments_that_do_not_fit_are_refused_and_nothing_is_written(
+    device: str, source: Path, change: object
+) -> None:
+    out = torch.full((4,), -1, dtype=torch.int32, device=device)
+    fits = [out, torch.zeros(8, dtype=torch.uint8, device=device), 2, 0.5, None]
+    assert callable(change)
+    with pytest.raises(KernelError) as caught:
+        launch(code(source, "tell"), (1, 1, 1), 32, change(fits))
+    assert "launched.cu" in str(caught.value)
+    assert (out == -1).all()
+
+
+def test_tensors_elsewhere_are_refused(source: Path) -> None:
+    nowhere = torch.empty(4, device="meta")
+    with pytest.raises(KernelError, match="on meta, not on a GPU or CPU"):
+        launch(code(source, "add_one"), (1, 1, 1), 32, [nowhere, 4])
+    with pytest.raises(KernelError, match="tensors on cpu and on meta"):
+        launch(code(source, "add_one"), (1, 1, 1), 32, [torch.zeros(4), nowhere])
+
+
+def test_a_kernel_that_is_not_there(device: str, source: Path) -> None:
+    with pytest.raises(KernelError, match="nowhere"):
+        launch(code(source, "nowhere"), (1, 1, 1), 32, [torch.zeros(4, device=device)])
