@@ -50,11 +50,11 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
         ahead_weights = weights + at * WEIGHT_STRIDE;
         ahead_scales = scales + at * SCALE_STRIDE;
     };
-    auto load = [&](int slot) {
+    auto load = [&](int slot, bool with_x) {
         if (ahead_round < rounds && ahead_unit < UNITS) {
             load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
 #if X_AHEAD
-            load_activations(ring_x[slot], inputs, ahead_unit);
+            if (with_x) load_activations(ring_x[slot], inputs, ahead_unit);
 #endif
         }
         ahead_unit += SPLIT;
@@ -63,9 +63,18 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
             turn_to(++ahead_round);
         }
     };
+    // The weights do not depend on the kernel before; what is read after the wait may.
     turn_to(0);
 #pragma unroll
-    for (int slot = 0; slot < DEPTH; ++slot) load(slot);
+    for (int slot = 0; slot < DEPTH; ++slot) load(slot, false);
+    start_next_kernel();
+    wait_for_previous_kernel();
+#if X_AHEAD
+#pragma unroll
+    for (int slot = 0; slot < DEPTH; ++slot)
+        if (split + slot * SPLIT < UNITS)
+            load_activations(ring_x[slot], inputs, split + slot * SPLIT);
+#endif
 
     auto store = [&](int row, int token, float sum, float scale, float offset) {
         if (row < rows && token < tokens)
@@ -99,7 +108,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                     multiply(ring[slot], activations, sums);
 #endif
                 }
-                load(slot);
+                load(slot, true);
             }
         }
 #if SPLIT > 1

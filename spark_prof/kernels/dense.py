@@ -1,0 +1,120 @@
+"""Dense layers for up to 16 tokens: BF16 activations, weights of 4 or 8 bits, each read once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.operands import check_operand, multiprocessors
+from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear
+from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.launch import launch
+
+__all__ = ["LinearConfig", "codes", "default_config", "linear"]
+
+LARGEST_BATCH = 16
+
+
+@dataclass(frozen=True)
+class LinearConfig:
+    """How `dense.cu` shares out its work; which is best depends on the shape and the GPU.
+
+    Attributes:
+        warps: of a block.
+        split: warps that share the columns of the same 16 rows; divides `warps`.
+        depth: units of 128 columns that a warp has in flight.
+        x_ahead: 1 to have their activations in flight too.
+        min_blocks: blocks of a multiprocessor that registers must be left for.
+        blocks: blocks for each multiprocessor, which then go through the rows; 0 for as many as
+            there are rows.
+    """
+
+    warps: int
+    split: int
+    depth: int
+    x_ahead: int
+    min_blocks: int
+    blocks: int = 0
+
+
+def default_config(rows: int, columns: int, tokens: int) -> LinearConfig:
+    """A configuration that is good for most shapes, where none was measured."""
+    units = -(-columns // 128)
+    many = tokens > 8
+    if rows >= 16384:
+        return LinearConfig(8, 1, 2, 0, 2 if many else 3)
+    split = next(split for split in (8, 4, 2, 1) if split <= units)
+    return LinearConfig(8, split, 2, 0 if many else 1, 2)
+
+
+def linear(
+    x: torch.Tensor,
+    weight: PackedLinear,
+    bias: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    config: LinearConfig | None = None,
+) -> torch.Tensor:
+    """x W^T + bias, summed in float32 in an order that depends on the configuration alone.
+
+    Args:
+        x: bfloat16 [M, K], M from 1 to 16, rows at multiples of 16 bytes.
+        weight: what `pack_linear` made.
+        bias: bfloat16 [N].
+        out: bfloat16 [M, N], contiguous, to write to.
+        config: by default `default_config`'s.
+
+    Raises:
+        KernelError: a dtype, shape, stride or device does not fit.
+    """
+    tokens = x.shape[0] if x.ndim == 2 else 0
+    if not 1 <= tokens <= LARGEST_BATCH:
+        raise KernelError(
+            f"x has the shape {tuple(x.shape)}; this kernel takes 1 to {LARGEST_BATCH} tokens"
+        )
+    device = weight.weights.device
+    check_operand("x", x, (tokens, weight.columns), device, rows_apart=True)
+    if bias is not None:
+        check_operand("bias", bias, (weight.rows,), device)
+    if out is None:
+        out = x.new_empty((tokens, weight.rows))
+    else:
+        check_operand("out", out, (tokens, weight.rows), device)
+    config = config or default_config(weight.rows, weight.columns, tokens)
+    work = -(-weight.rows // (STACK * (config.warps // config.split)))
+    grid = min(work, config.blocks * multiprocessors(device)) if config.blocks else work
+    launch(
+        _code(weight.format, weight.columns, tokens, config),
+        (grid, 1, 1),
+        config.warps * 32,
+        (x, *weight.tensors, bias, out, tokens, weight.rows, x.stride(0) if tokens > 1 else 0),
+        dependent=True,
+    )
+    return out
+
+
+def codes() -> Sequence[KernelCode]:
+    """What is compiled for typical layers: every format, few and many tokens."""
+    shapes = ((5120, 2880), (2880, 4096), (2048, 1856), (201088, 2880))
+    return [
+        _code(name, columns, tokens, default_config(rows, columns, tokens))
+        for name in FORMATS
+        for rows, columns in shapes
+        for tokens in (8, 16)
+    ]
+
+
+def _code(name: str, columns: int, tokens: int, config: LinearConfig) -> KernelCode:
+    defines = (
+        ("FORMAT", FORMATS[name]),
+        ("COLUMNS", columns),
+        ("TOKEN_TILES", 1 if tokens <= 8 else 2),
+        ("WARPS", config.warps),
+        ("SPLIT", config.split),
+        ("DEPTH", config.depth),
+        ("X_AHEAD", config.x_ahead),
+        ("MIN_BLOCKS", config.min_blocks),
+    )
+    return KernelCode("dense.cu", "dense", defines)

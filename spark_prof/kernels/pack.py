@@ -1,0 +1,165 @@
+"""Lays quantized weights out as the tensor cores take them: 16 rows and 128 columns at a time.
+
+The layout is that of `cuda/weights.cuh`. Nothing is rounded: codes keep their values, scales change
+their encoding only, and what all scales of a row have in common moves to one float32 a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.pack_scales import packed_mxfp4_scales, packed_nvfp4_scales
+
+__all__ = ["FORMATS", "PackedLinear", "pack_linear", "pack_rows"]
+
+FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2}
+"""The names of the formats and what FORMAT is in the kernels."""
+
+STACK = 16
+"""Rows that are packed together."""
+
+_CHUNK = 1 << 23  # bytes of codes that are packed at a time
+
+
+@dataclass(frozen=True, eq=False)
+class PackedLinear:
+    """A weight matrix ready for `linear`, or several of the same shape one behind the other.
+
+    Attributes:
+        format: a key of FORMATS.
+        rows: N, the features that come out, of one matrix.
+        columns: K, those that go in.
+        weights: uint8, the codes.
+        scales: uint8, the block scales; empty for fp8.
+        row_scale: float32 [matrices * N rounded up to 16].
+    """
+
+    format: str
+    rows: int
+    columns: int
+    weights: torch.Tensor
+    scales: torch.Tensor
+    row_scale: torch.Tensor
+
+    @property
+    def bytes(self) -> int:
+        """What one pass over all of it reads."""
+        return sum(t.numel() * t.element_size() for t in self.tensors)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """All that it holds, in the order of the kernels' parameters."""
+        return self.weights, self.scales, self.row_scale
+
+
+def pack_linear(weight: NvFp4 | MxFp4 | Fp8Rows) -> PackedLinear:
+    """Packs a weight matrix [N, K], on the device that it is on.
+
+    Args:
+        weight: K is a multiple of 16, with MXFP4 of 32.
+
+    Raises:
+        KernelError: it is no matrix, K does not fit, or the scales of a row lie too far apart.
+    """
+    if len(weight.shape) != 2:
+        raise KernelError(f"a weight of shape {tuple(weight.shape)} is no matrix of [N, K]")
+    return pack_rows(weight)
+
+
+def pack_rows(weight: NvFp4 | MxFp4 | Fp8Rows) -> PackedLinear:
+    """Packs matrices [..., N, K] one behind the other; N may be padded only where there is one."""
+    *matrices, rows, columns = weight.shape
+    if columns % 16 or not columns or not rows:
+        raise KernelError(f"cannot pack weights of {rows} x {columns}: K must be a multiple of 16")
+    if matrices and rows % STACK:
+        raise KernelError(f"cannot pack matrices of {rows} rows: N must be a multiple of {STACK}")
+    if isinstance(weight, Fp8Rows):
+        raw = weight.values.view(torch.uint8)
+        row_scale = torch.where(((raw & 0x7F) == 0x7F).any(-1), torch.nan, weight.scales)
+        packed = _in_stacks(raw, 1, _fp8_words)
+        scales = raw.new_empty(0)
+        name = "fp8"
+    else:
+        flat = weight.packed.reshape(-1, columns // 2)
+        if isinstance(weight, NvFp4):
+            flat, scales, row_scale = packed_nvfp4_scales(weight)
+            name = "nvfp4"
+        else:
+            scales, row_scale = packed_mxfp4_scales(weight)
+            name = "mxfp4"
+        packed = _in_stacks(flat, 2, _fp4_words)
+    padding = -row_scale.numel() % STACK
+    row_scale = torch.nn.functional.pad(row_scale.to(torch.float32), (0, padding))
+    return PackedLinear(name, rows, columns, packed, scales, row_scale)
+
+
+def _in_stacks(
+    codes: torch.Tensor, per_byte: int, words: Callable[[torch.Tensor, _Tables], torch.Tensor]
+) -> torch.Tensor:
+    """Packs [rows, K / per_byte] bytes stack by stack, in chunks that bound the memory."""
+    rows, width = codes.shape
+    padded = -(-width * per_byte // 64) * 64 // per_byte
+    out = codes.new_empty((-(-rows // STACK), padded * STACK))
+    at_once = max(1, _CHUNK // (padded * STACK))
+    tables = _tables(codes.device)
+    for first in range(0, out.shape[0], at_once):
+        part = codes[first * STACK : (first + at_once) * STACK]
+        part = torch.nn.functional.pad(part, (0, padded - width, 0, -part.shape[0] % STACK))
+        packed = words(part.reshape(-1, 2, 8, padded), tables)
+        out[first : first + at_once] = packed.contiguous().view(torch.uint8).flatten(1)
+    return out.flatten()
+
+
+def _fp4_words(codes: torch.Tensor, tables: _Tables) -> torch.Tensor:
+    """Bytes [S, 2, 8, K / 2] to words [S, tile, group, member, part, half]."""
+    # A tile's 32 bytes of a row: part (2), member (4), half (2), pair (2).
+    split = codes.reshape(codes.shape[0], 2, 8, -1, 2, 4, 2, 2).long()
+    pairs = [tables.e2m1[2 * pair + row][split[:, row, ..., pair]]
+             for pair in (0, 1) for row in (0, 1)]  # fmt: skip
+    word = pairs[0] | pairs[1] | pairs[2] | pairs[3]
+    return word.permute(0, 2, 1, 4, 3, 5)
+
+
+def _fp8_words(codes: torch.Tensor, tables: _Tables) -> torch.Tensor:
+    """Bytes [S, 2, 8, K] to words [S, tile, part, group, member, half, row]."""
+    # A tile's 64 bytes of a row: part (2), member (4), half (2), pair (2), element (2).
+    split = codes.reshape(codes.shape[0], 2, 8, -1, 2, 4, 2, 2, 2).long()
+    word = torch.zeros(split.shape[:-2], dtype=torch.int32, device=codes.device)
+    for pair in (0, 1):
+        for element in (0, 1):
+            word |= tables.e4m3[pair][split[..., pair, element]] << (16 * element)
+    return word.permute(0, 3, 4, 2, 5, 6, 1)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Where the bits of a code go in a word, so that `expand_*` of weights.cuh finds them.
+
+    Attributes:
+        e2m1: int32 [4, 256]: of a pair of codes, for each of the four pairs of a word.
+        e4m3: int32 [2, 256]: of one code in the low half, for each of the two pairs of a word.
+    """
+
+    e2m1: torch.Tensor
+    e4m3: torch.Tensor
+
+
+def _tables(device: torch.device) -> _Tables:
+    code = torch.arange(16, dtype=torch.int32)
+    sign, magnitude = code >> 3, code & 7
+    places = torch.stack([
+        sign << 15 | magnitude << 6,
+        sign << 12 | magnitude << 3,
+        sign << 9 | magnitude,
+        sign << 14 | (magnitude >> 1) << 10 | (magnitude & 1) << 13,
+    ])  # fmt: skip
+    byte = torch.arange(256)
+    e2m1 = places[:, byte & 15] | places[:, byte >> 4] << 16
+    sign8, rest = (byte >> 7).int(), (byte & 127).int()
+    e4m3 = torch.stack([sign8 << 15 | rest << 4, sign8 << 11 | rest & 15 | (rest >> 4) << 12])
+    return _Tables(e2m1.to(device), e4m3.to(device))
