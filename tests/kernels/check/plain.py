@@ -1,15 +1,17 @@
-"""The kernels' work in plain PyTorch, in float32, to try the gate on: right, or wrong on purpose."""
+"""The kernels' work in plain PyTorch, to try the gate on: right, or wrong on purpose."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from spark_prof.kernels.check.dense_cases import Linear
+from spark_prof.kernels.check.moe_cases import Layer, Moe, exact_experts
 from spark_prof.kernels.check.weights import Weight
 
-__all__ = ["plain_linear"]
+__all__ = ["Wrong", "plain_linear", "plain_moe", "plain_route"]
 
 
 def plain_linear(
@@ -28,6 +30,73 @@ def plain_linear(
             if bias is not None and biased:
                 sums = sums + bias.float()
             return out.copy_(after(sums).to(torch.bfloat16))
+
+        return compute
+
+    return pack
+
+
+def plain_route(logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The chosen experts and the softmax over their logits, in float32; NaN counts as largest."""
+    values, experts = logits.float().sort(stable=True, dim=-1, descending=True)
+    return experts[:, :top_k].int(), torch.softmax(values[:, :top_k], -1)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What a block of experts does wrong.
+
+    Attributes:
+        gate_is_up: it takes the gate's rows for those of up.
+        no_limit: it leaves the limit out.
+        no_shift: it leaves out the 1 that SwiGLU adds to up.
+        alpha_one: it takes SiLU for SwiGLU's sigmoid.
+        no_biases: it leaves both biases out.
+        dropped: a (token, place) whose expert does not count.
+        equal_weights: all experts count the same.
+    """
+
+    gate_is_up: bool = False
+    no_limit: bool = False
+    no_shift: bool = False
+    alpha_one: bool = False
+    no_biases: bool = False
+    dropped: tuple[int, int] | None = None
+    equal_weights: bool = False
+
+
+def plain_moe(wrong: Wrong = Wrong()) -> Moe:
+    """A block of experts in float32, its hidden activations rounded to bfloat16."""
+
+    def pack(layer: Layer) -> Callable[..., object]:
+        exact = exact_experts(layer)
+        alpha = 1.0 if wrong.alpha_one else exact.alpha
+        limit = torch.inf if wrong.no_limit else exact.limit
+        shift = 0.0 if wrong.no_shift else exact.shift
+
+        def expert(x: torch.Tensor, number: int) -> torch.Tensor:
+            both = (exact.gate_up(number) @ x.double()).float()
+            if exact.gate_up_bias is not None and not wrong.no_biases:
+                both = both + exact.gate_up_bias[number].float()
+            gate, up = reversed(both.chunk(2)) if wrong.gate_is_up else both.chunk(2)
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+            inner = gate * torch.sigmoid(alpha * gate) * (up + shift)
+            result = (exact.down(number) @ inner.to(torch.bfloat16).double()).float()
+            if exact.down_bias is not None and not wrong.no_biases:
+                result = result + exact.down_bias[number].float()
+            return result
+
+        def compute(x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor) -> object:
+            experts, weights = plain_route(logits, top_k)
+            if wrong.equal_weights:
+                weights = torch.full_like(weights, 1 / top_k)
+            if wrong.dropped is not None:
+                weights[wrong.dropped] = 0
+            total = torch.zeros(x.shape)
+            for token, chosen in enumerate(experts.tolist()):
+                for place, number in enumerate(chosen):
+                    total[token] += weights[token, place] * expert(x[token], number)
+            return out.copy_(total.to(torch.bfloat16))
 
         return compute
 

@@ -1,0 +1,54 @@
+"""The cases of experts: right arithmetic passes each, and each kind of wrong one is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Literal
+
+import pytest
+
+from spark_prof.kernels.check.moe_cases import Layer, MoeCase, Sizes, moe_cases, run_moe_case
+from tests.kernels.check.plain import Wrong, plain_moe
+
+FORMATS: tuple[Literal["nvfp4", "mxfp4"], ...] = ("nvfp4", "mxfp4")
+SIZES = Sizes(8, 3, 192, 96)
+CASES = [case for kind in FORMATS for case in moe_cases(kind, (Sizes(4, 2, 320, 160),))]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_right_arithmetic_passes(case: MoeCase) -> None:
+    assert run_moe_case(case, plain_moe(), "cpu").detail == ""
+
+
+def test_labels_tell_cases_apart() -> None:
+    assert len({case.label for case in CASES}) == len(CASES)
+
+
+WRONG = {
+    "gate for up": Wrong(gate_is_up=True),
+    "no limit": Wrong(no_limit=True),
+    "no 1 beside up": Wrong(no_shift=True),
+    "SiLU for SwiGLU": Wrong(alpha_one=True),
+    "no biases": Wrong(no_biases=True),
+    "an expert of one token left out": Wrong(dropped=(2, 1)),
+    "equal weights": Wrong(equal_weights=True),
+}
+
+
+@pytest.mark.parametrize(("what", "kind"), list(product(WRONG, FORMATS)))
+def test_wrong_arithmetic_is_seen(what: str, kind: Literal["nvfp4", "mxfp4"]) -> None:
+    case = MoeCase(kind, SIZES, 5, "swiglu")
+    assert "wrong" in run_moe_case(case, plain_moe(WRONG[what]), "cpu").detail
+
+
+@pytest.mark.parametrize("name", ["gate_up", "down"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_weights_of_another_expert_are_seen(name: str, kind: Literal["nvfp4", "mxfp4"]) -> None:
+    def rotated(layer: Layer) -> object:
+        weight = getattr(layer, name)
+        return plain_moe()(
+            replace(layer, **{name: replace(weight, packed=weight.packed.roll(1, dims=0))})
+        )
+
+    assert "wrong" in run_moe_case(MoeCase(kind, SIZES, 5), rotated, "cpu").detail  # type: ignore[arg-type]
