@@ -32,9 +32,8 @@ class Choice:
     """What to run.
 
     Attributes:
-        config: constants for the kernel's compilation, empty for its own defaults; None to run
-            the fallback. Those of a neighbouring shape may not divide this one: then the kernel's
-            defaults must do.
+        config: of the kernel, such as the fields of `dense.LinearConfig`; empty for its default,
+            None to run the fallback.
         why: one line.
     """
 

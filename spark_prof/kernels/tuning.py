@@ -33,7 +33,7 @@ Constant = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 Microseconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Text = Annotated[str, msgspec.Meta(max_length=200)]
 Configuration = Annotated[
-    dict[Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Z0-9_]{0,40}$")], Constant],
+    dict[Annotated[str, msgspec.Meta(pattern="^[A-Za-z][A-Za-z0-9_]{0,40}$")], Constant],
     msgspec.Meta(max_length=32),
 ]
 
@@ -67,7 +67,8 @@ class Tuned:
 
     Attributes:
         work: what was computed.
-        config: constants of the kernel's compilation by name.
+        config: of the kernel, by name, such as the fields of `dense.LinearConfig`; empty for its
+            default.
         us: median time of a call in microseconds, inside a CUDA graph with a cold L2.
         fallback: the fastest other kernel of the same run, empty if none ran.
         fallback_us: its median time, None if none ran.

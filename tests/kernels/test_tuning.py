@@ -15,7 +15,7 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, merged, read, save
 
 WORK = Work("dense", "nvfp4", 4096, 2880, 1)
-ROW = Tuned(WORK, {"WARPS": 8, "SPLIT": 4, "AHEAD": 0}, 6.25, "marlin", 10.5)
+ROW = Tuned(WORK, {"warps": 8, "split": 4, "x_ahead": 0}, 6.25, "marlin", 10.5)
 RUN = Run("sm_90a", "NVIDIA H100 80GB HBM3", "2026-11-21T15:00:00+00:00", "580.1", {}, (ROW,))
 FIELDS = ("rows", "columns", "tokens", "experts", "top_k")
 
@@ -91,8 +91,8 @@ BAD: list[tuple[str, Callable[[Any], object]]] = [
     ("a time of zero", _row(lambda r: r.update(us=0))),
     ("a negative time", _row(lambda r: r.update(fallback_us=-1))),
     ("an endless time", _row(lambda r: r.update(us=1e300))),
-    ("a constant that is text", _row(lambda r: r["config"].update(WARPS="8"))),
-    ("a negative constant", _row(lambda r: r["config"].update(WARPS=-1))),
+    ("a constant that is text", _row(lambda r: r["config"].update(warps="8"))),
+    ("a negative constant", _row(lambda r: r["config"].update(warps=-1))),
     ("a name that is no constant", _row(lambda r: r["config"].update({"A 1\n#x": 1}))),
     ("too many constants", _row(lambda r: r.update(config={f"A{i}": 1 for i in range(40)}))),
     *(
