@@ -1,0 +1,81 @@
+"""BF16 rows to NVFP4 or MXFP8."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from spark_prof.kernels.formats import GlobalScale
+from spark_prof.kernels.quantized_rows import (
+    ROW_FORMATS,
+    QuantizedRows,
+    RowFormat,
+    empty_rows,
+    written_bytes,
+)
+from spark_prof.kernels.row_arguments import (
+    THREADS,
+    check_rows,
+    factor,
+    format_defines,
+    padding_blocks,
+    row_slices,
+)
+from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.launch import launch
+
+__all__ = ["codes", "moved_bytes", "quantize_rows"]
+
+
+def quantize_rows(
+    x: torch.Tensor,
+    row_format: RowFormat,
+    *,
+    global_scale: GlobalScale | None = None,
+    swizzled: bool = True,
+    out: QuantizedRows | None = None,
+    dependent: bool = False,
+) -> QuantizedRows:
+    """Quantizes rows, bit for bit as vLLM's `scaled_fp4_quant` and `mxfp8_e4m3_quantize`.
+
+    On a CPU the reciprocals of NVFP4 are rounded correctly, which the GPU's need not be.
+
+    Args:
+        x: bfloat16 [M, K], M up to 4096, K a multiple of 16 (NVFP4) or 32 (MXFP8).
+        row_format: what to quantize to.
+        global_scale: of the tensor, NVFP4 only, one that divides.
+        swizzled: scales in the order 128x4, padded with 0.
+        out: what to write to.
+        dependent: whether the kernel before may still run (`launch`).
+
+    Raises:
+        KernelError: dtype, shape, stride or device is not as above.
+    """
+    check_rows("x", x)
+    rows, columns = x.shape
+    scale = factor(row_format, global_scale, x.device)
+    out = empty_rows(rows, columns, row_format, swizzled, x.device, out)
+    launch(
+        _code(row_format, swizzled),
+        (row_slices(columns), rows + padding_blocks(rows, swizzled), 1),
+        THREADS,
+        [x, scale, out.codes, out.scales, rows, columns, x.stride(0)],
+        dependent=dependent,
+    )
+    return out
+
+
+def moved_bytes(rows: int, columns: int, row_format: RowFormat, swizzled: bool = True) -> int:
+    """Bytes that it reads and writes at least."""
+    return 2 * rows * columns + written_bytes(rows, columns, row_format, swizzled)
+
+
+def codes() -> Sequence[KernelCode]:
+    """Every kernel that it may launch."""
+    return [_code(row_format, swizzled) for row_format in ROW_FORMATS for swizzled in (False, True)]
+
+
+def _code(row_format: RowFormat, swizzled: bool) -> KernelCode:
+    defines = (*format_defines(row_format, swizzled), ("THREADS", THREADS))
+    return KernelCode("quantize.cu", "quantize", defines)

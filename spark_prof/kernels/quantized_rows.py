@@ -1,0 +1,144 @@
+"""Rows quantized for the next matrix product, in NVFP4 or MXFP8, as the kernels here write them.
+
+The arithmetic is that of vLLM's quantization kernels. What comes of odd numbers: NaN does not
+count in its block's largest magnitude and becomes +6 in NVFP4, NaN in MXFP8; infinity makes its
+block's scale the largest and becomes 6 or 448 with its sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats import GlobalScale, MxFp8, NvFp4, unswizzle_128x4
+
+__all__ = ["ROW_FORMATS", "QuantizedRows", "RowFormat", "empty_rows", "written_bytes"]
+
+RowFormat = Literal["nvfp4", "mxfp8"]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    define: int
+    """What block_quantize.cuh calls the format."""
+    block: int
+    """Values that share a scale."""
+    codes: torch.dtype
+    codes_per_byte: int
+    scales: torch.dtype
+
+
+ROW_FORMATS: dict[RowFormat, _Layout] = {
+    "nvfp4": _Layout(0, 16, torch.uint8, 2, torch.float8_e4m3fn),
+    "mxfp8": _Layout(3, 32, torch.float8_e4m3fn, 1, torch.uint8),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedRows:
+    """Rows in NVFP4 or MXFP8, as the matrix product after them reads them.
+
+    Attributes:
+        format: of codes and scales.
+        codes: uint8 [M, K / 2], the even column in the low nibble; MXFP8 float8_e4m3fn [M, K].
+        scales: E4M3 for each 16, or E8M0 in uint8 for each 32, of a row: [M, K / 16 or K / 32]; in
+            the order 128x4 (formats/swizzle.py) padded to multiples of 128 and 4.
+        swizzled: whether the scales are in the order 128x4.
+    """
+
+    format: RowFormat
+    codes: torch.Tensor
+    scales: torch.Tensor
+    swizzled: bool
+
+    @property
+    def columns(self) -> int:
+        """K, the values of a row."""
+        return int(self.codes.shape[1]) * ROW_FORMATS[self.format].codes_per_byte
+
+    def unpadded(self, global_scale: GlobalScale | None = None) -> NvFp4 | MxFp8:
+        """The same codes with their scales row by row, for decoding.
+
+        Args:
+            global_scale: what they were quantized with; NVFP4 only.
+        """
+        scales = self.scales
+        if self.swizzled:
+            columns = self.columns // ROW_FORMATS[self.format].block
+            scales = unswizzle_128x4(scales, self.codes.shape[0], columns)
+        if self.format == "mxfp8":
+            return MxFp8(self.codes, scales)
+        if global_scale is None:
+            raise KernelError("NVFP4 rows are decoded with the global scale they were quantized by")
+        return NvFp4(self.codes, scales, global_scale)
+
+
+def written_bytes(rows: int, columns: int, row_format: RowFormat, swizzled: bool) -> int:
+    """Bytes of codes and scales, with the padding of the scales."""
+    layout = ROW_FORMATS[row_format]
+    tall, wide = _scale_shape(rows, columns, row_format, swizzled)
+    return rows * columns // layout.codes_per_byte + tall * wide
+
+
+def empty_rows(
+    rows: int,
+    columns: int,
+    row_format: RowFormat,
+    swizzled: bool,
+    device: torch.device,
+    out: QuantizedRows | None = None,
+    scale_rows: int | None = None,
+) -> QuantizedRows:
+    """Where a kernel writes: `out` if it fits, else new memory.
+
+    Args:
+        rows: M.
+        columns: K; refused if it is not whole blocks.
+        row_format: of the rows.
+        swizzled: whether scales are in the order 128x4.
+        device: of the rows.
+        out: what to write to, if given.
+        scale_rows: rows of the scales, if not those of the codes.
+    """
+    layout = ROW_FORMATS[row_format]
+    if columns < layout.block or columns % layout.block:
+        raise KernelError(
+            f"{columns} columns are not whole blocks of {layout.block} of {row_format}"
+        )
+    shapes = (
+        (rows, columns // layout.codes_per_byte),
+        _scale_shape(scale_rows or rows, columns, row_format, swizzled),
+    )
+    types = (layout.codes, layout.scales)
+    if out is None:
+        codes, scales = (
+            torch.empty(shape, dtype=dtype, device=device)
+            for shape, dtype in zip(shapes, types, strict=True)
+        )
+        return QuantizedRows(row_format, codes, scales, swizzled)
+    if (out.format, out.swizzled) != (row_format, swizzled):
+        raise KernelError(f"out is for {out.format} with swizzled={out.swizzled}")
+    _check_out("codes", out.codes, shapes[0], types[0], device)
+    _check_out("scales", out.scales, shapes[1], types[1], device)
+    return out
+
+
+def _scale_shape(rows: int, columns: int, row_format: RowFormat, swizzled: bool) -> tuple[int, int]:
+    blocks = columns // ROW_FORMATS[row_format].block
+    return (-(-rows // 128) * 128, -(-blocks // 4) * 4) if swizzled else (rows, blocks)
+
+
+def _check_out(
+    name: str, out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> None:
+    if tuple(out.shape) != tuple(shape) or out.dtype != dtype or not out.is_contiguous():
+        raise KernelError(
+            f"the {name} of out are {out.dtype} of shape {tuple(out.shape)} and strides"
+            f" {out.stride()}; they must be contiguous {dtype} of shape {tuple(shape)}"
+        )
+    if out.device != device or out.data_ptr() % 16:
+        raise KernelError(f"the {name} of out must be on {device}, at a multiple of 16 bytes")
