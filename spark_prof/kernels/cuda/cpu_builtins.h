@@ -85,15 +85,5 @@ static inline int __float2int_rz(float value) { return cpu_to_int(trunc(value));
 static inline int __float2int_rd(float value) { return cpu_to_int(floor(value)); }
 static inline int __float2int_ru(float value) { return cpu_to_int(ceil(value)); }
 
-// Threads take turns, so a plain read and write are one step.
-template <class T>
-static inline T atomicExch(T* at, T value) { T old = *at; *at = value; return old; }
-template <class T>
-static inline T atomicAdd(T* at, T value) { return atomicExch(at, T(*at + value)); }
-template <class T>
-static inline T atomicMax(T* at, T value) { return atomicExch(at, max(*at, value)); }
-template <class T>
-static inline T atomicMin(T* at, T value) { return atomicExch(at, min(*at, value)); }
-static inline u32 atomicOr(u32* at, u32 value) { return atomicExch(at, *at | value); }
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}

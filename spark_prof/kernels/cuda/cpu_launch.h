@@ -1,5 +1,10 @@
-// Launches one kernel on the CPU; CPU_LAUNCH(kernel) makes a shared library of it.
+// Launches one kernel on the CPU, block after block; CPU_LAUNCH(kernel) exports what does it.
+//
+// Shared memory starts each block as NaN (all bits set).
 #pragma once
+
+#include <sys/mman.h>
+#include <ucontext.h>
 
 #include <type_traits>
 #include <utility>
@@ -9,13 +14,10 @@
 namespace cpu {
 namespace {
 
-constexpr size_t STACK = 128 << 10;
-// Behind the dynamic shared memory, to notice what writes there.
-constexpr size_t MARGIN = 4096;
-constexpr unsigned char MARGIN_BYTE = 0xa5;
+constexpr size_t STACK = 128 << 10, ALIGNMENT = 1024;
 
 // The life of a thread: one kernel call a block.
-static void live() {
+UNCHECKED static void live() {
     if (_setjmp(running->resume) == 0) _longjmp(launch.home, 1);
     for (;;) {
         launch.kernel(launch.arguments);
@@ -23,7 +25,7 @@ static void live() {
     }
 }
 
-static __attribute__((noinline)) void create(Thread& thread, unsigned char* stack) {
+UNCHECKED static __attribute__((noinline)) void create(Thread& thread, unsigned char* stack) {
     ucontext_t context;
     getcontext(&context);
     context.uc_stack.ss_sp = stack;
@@ -34,18 +36,18 @@ static __attribute__((noinline)) void create(Thread& thread, unsigned char* stac
     if (_setjmp(launch.home) == 0) setcontext(&context);
 }
 
-static __attribute__((noinline)) void run_from(Thread& thread) {
+UNCHECKED static __attribute__((noinline)) void run_from(Thread& thread) {
     running = &thread;
     if (_setjmp(launch.home) == 0) _longjmp(thread.resume, 1);
 }
 
-static void start_block(u32 x, u32 y, u32 z, u32 shared_bytes) {
+UNCHECKED static void start_block(u32 x, u32 y, u32 z) {
     memset(__start_kernel_shared, 0xff, size_t(__stop_kernel_shared - __start_kernel_shared));
-    memset(launch.dynamic_shared, 0xff, shared_bytes);
+    memset(launch.dynamic_shared, 0xff, launch.dynamic_shared_size);
     launch.block_at = {x, y, z};
     launch.alive = launch.block_size.x;
     launch.at_barrier = launch.ready_warps = 0;
-    launch.random = (z * launch.grid.y + y) * launch.grid.x + x;
+    launch.barrier_time = ++launch.time;
     for (u32 warp = 0; warp < MOST_WARPS; ++warp) {
         u32 threads = launch.alive > warp * WARP ? launch.alive - warp * WARP : 0;
         u32 lanes = threads >= WARP ? ALL_LANES : (1u << threads) - 1;
@@ -55,44 +57,42 @@ static void start_block(u32 x, u32 y, u32 z, u32 shared_bytes) {
     }
 }
 
-static void check_margin(u32 shared_bytes) {
-    for (size_t i = 0; i < MARGIN; ++i) {
-        if (launch.dynamic_shared[shared_bytes + i] == MARGIN_BYTE) continue;
-        snprintf(failure, sizeof failure, "a write behind the %u bytes of dynamic shared memory",
-                 shared_bytes);
-        return;
-    }
-}
-
-static const char* run(void (*kernel)(void**), void** arguments, const u32* grid, u32 block,
-                       u32 shared_bytes, const Range* ranges, int range_count) {
-    size_t stacks_size = block * STACK, size = stacks_size + shared_bytes + MARGIN;
+// Returns null, or what went wrong.
+UNCHECKED static const char* run(void (*kernel)(void**), void** arguments, const u32* grid,
+                                 u32 block, u32 shared_bytes, const Range* ranges,
+                                 u32 range_count) {
+    size_t static_shared = size_t(__stop_kernel_shared - __start_kernel_shared);
+    size_t dynamic_shared = (shared_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t accesses = (static_shared + shared_bytes) * sizeof(Access);
+    size_t size = block * STACK + dynamic_shared + accesses;
     void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return "no memory for the threads' stacks";
-    unsigned char* stacks = static_cast<unsigned char*>(memory);
     failure[0] = 0;
     launch.grid = {grid[0], grid[1], grid[2]};
     launch.block_size = {block, 1, 1};
+    launch.time = 0;
     launch.ranges = ranges;
     launch.range_count = range_count;
-    launch.dynamic_shared = stacks + stacks_size;
+    launch.stacks = static_cast<unsigned char*>(memory);
+    launch.stacks_size = block * STACK;
+    launch.dynamic_shared = launch.stacks + launch.stacks_size;
+    launch.dynamic_shared_size = shared_bytes;
+    launch.accesses = reinterpret_cast<Access*>(launch.dynamic_shared + dynamic_shared);
     launch.kernel = kernel;
     launch.arguments = arguments;
-    memset(launch.dynamic_shared + shared_bytes, MARGIN_BYTE, MARGIN);
     for (u32 i = 0; i < block; ++i) {
         Thread& thread = launch.threads[i];
         thread.index = {i, 0, 0};
         thread.warp = i / WARP;
         thread.lane = i % WARP;
-        create(thread, stacks + i * STACK);
+        create(thread, launch.stacks + i * STACK);
     }
     for (u32 z = 0; z < grid[2] && !failure[0]; ++z) {
         for (u32 y = 0; y < grid[1] && !failure[0]; ++y) {
             for (u32 x = 0; x < grid[0] && !failure[0]; ++x) {
-                start_block(x, y, z, shared_bytes);
-                run_from(launch.threads[0]);
-                if (!failure[0]) check_margin(shared_bytes);
+                start_block(x, y, z);
+                run_from(launch.threads[next_of(launch.ready_warps) * WARP]);
             }
         }
     }
@@ -109,28 +109,29 @@ constexpr char letter() {
     return std::is_pointer<Parameter>::value ? 'p' : std::is_same<Parameter, int>::value ? 'i' : 'f';
 }
 template <class... Parameter>
-static const char* letters(void (*)(Parameter...)) {
+UNCHECKED static const char* letters(void (*)(Parameter...)) {
     static const char text[] = {letter<Parameter>()..., 0};
     return text;
 }
 
 template <class... Parameter, size_t... I>
-static void call_with(void (*kernel)(Parameter...), void** arguments, std::index_sequence<I...>) {
+UNCHECKED static void call_with(void (*kernel)(Parameter...), void** arguments,
+                                std::index_sequence<I...>) {
     kernel(*static_cast<Parameter*>(arguments[I])...);
 }
 template <class... Parameter>
-static void call(void (*kernel)(Parameter...), void** arguments) {
+UNCHECKED static void call(void (*kernel)(Parameter...), void** arguments) {
     call_with(kernel, arguments, std::index_sequence_for<Parameter...>());
 }
 
 }  // namespace
 }  // namespace cpu
 
-#define CPU_EXPORT extern "C" __attribute__((visibility("default"))) const char*
+#define CPU_EXPORT extern "C" __attribute__((visibility("default"))) UNCHECKED const char*
 #define CPU_LAUNCH(kernel)                                                                         \
+    UNCHECKED static void run_thread(void** arguments) { cpu::call(kernel, arguments); }           \
     CPU_EXPORT kernel_parameters() { return cpu::letters(kernel); }                                \
     CPU_EXPORT kernel_launch(void** arguments, const u32* grid, u32 block, u32 shared_bytes,       \
-                             const cpu::Range* ranges, int range_count) {                          \
-        auto run_thread = [](void** values) { cpu::call(kernel, values); };                        \
+                             const cpu::Range* ranges, u32 range_count) {                          \
         return cpu::run(run_thread, arguments, grid, block, shared_bytes, ranges, range_count);    \
     }

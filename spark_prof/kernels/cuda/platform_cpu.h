@@ -5,19 +5,21 @@
 #pragma once
 
 #include "cpu_builtins.h"
-#include "cpu_threads.h"
+#include "cpu_checks.h"
 
-#define KERNEL extern "C" void
+// Not inlined into what calls it, which is not checked.
+#define KERNEL extern "C" __attribute__((noinline)) void
 #define DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(cpu::launch.dynamic_shared)
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE u32 lane_id() { return threadIdx.x & 31u; }
 INLINE u32 warp_id() { return threadIdx.x >> 5; }
 INLINE void sync_block() { cpu::wait_for_block(); }
-INLINE void sync_warp() { cpu::collect("sync_warp", [](cpu::Warp&) {}, nullptr); }
+UNCHECKED static void cpu_sync_warp(cpu::Warp& warp) { warp.sync_time = ++cpu::launch.time; }
+INLINE void sync_warp() { cpu::collect("sync_warp", cpu_sync_warp, nullptr); }
 
 template <class T>
-static inline T cpu_load(const void* from) {
+INLINE T cpu_load(const void* from) {
     cpu::check_load(from, sizeof(T));
     return *static_cast<const T*>(from);
 }
@@ -60,15 +62,17 @@ INLINE u32 select_bytes(u32 a, u32 b, u32 selector) {
     return got;
 }
 
+typedef float CpuRow __attribute__((vector_size(32)));
 struct CpuMultiplyAdd {
     float* d;
     u32 a[4], b[2];
 };
 // Products are exact in a float; they are added to d one by one from column 0 of a up, each sum
 // rounded to float. A GPU adds eight or sixteen at once and cuts off low bits.
-static void cpu_multiply_add(cpu::Warp& warp) {
+UNCHECKED static void cpu_multiply_add(cpu::Warp& warp) {
     if (warp.arrived != cpu::ALL_LANES) cpu::fail("multiply_add_16x8x16 without all 32 lanes");
-    float a[16][16], b[16][8], d[16][8];
+    float a[16][16];
+    CpuRow b[16], d[16];
     for (u32 lane = 0; lane < 32; ++lane) {
         const CpuMultiplyAdd& own = *static_cast<CpuMultiplyAdd*>(warp.operands[lane]);
         u32 g = lane / 4, t = lane % 4;
@@ -82,9 +86,7 @@ static void cpu_multiply_add(cpu::Warp& warp) {
         }
     }
     for (u32 row = 0; row < 16; ++row) {
-        for (u32 k = 0; k < 16; ++k) {
-            for (u32 column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
-        }
+        for (u32 k = 0; k < 16; ++k) d[row] += a[row][k] * b[k];
     }
     for (u32 lane = 0; lane < 32; ++lane) {
         float* own = static_cast<CpuMultiplyAdd*>(warp.operands[lane])->d;
@@ -99,7 +101,7 @@ INLINE void multiply_add_16x8x16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, 
 struct CpuShuffle {
     u32 value, from, got;
 };
-static void cpu_shuffle(cpu::Warp& warp) {
+UNCHECKED static void cpu_shuffle(cpu::Warp& warp) {
     for (u32 lane = 0; lane < 32; ++lane) {
         if (!(warp.arrived >> lane & 1)) continue;
         CpuShuffle& own = *static_cast<CpuShuffle*>(warp.operands[lane]);
@@ -125,7 +127,7 @@ struct CpuVote {
     bool vote;
     u32 got;
 };
-static void cpu_ballot(cpu::Warp& warp) {
+UNCHECKED static void cpu_ballot(cpu::Warp& warp) {
     u32 got = 0;
     for (u32 lane = 0; lane < 32; ++lane) {
         if (!(warp.arrived >> lane & 1)) continue;
@@ -151,3 +153,26 @@ INLINE float approximate_reciprocal(float value) {
 // Kernels run one after another.
 INLINE void wait_for_previous_kernel() {}
 INLINE void start_next_kernel() {}
+
+// Threads take turns, so that a read and a write are one step.
+template <class T>
+UNCHECKED static T atomicExch(T* at, T value) {
+    cpu::check_access(at, sizeof(T), true, true);
+    T old = *at;
+    *at = value;
+    return old;
+}
+template <class T>
+UNCHECKED static T atomicAdd(T* at, T value) {
+    cpu::check_access(at, sizeof(T), true, true);
+    T old = *at;
+    *at = T(old + value);
+    return old;
+}
+template <class T>
+UNCHECKED static T atomicMax(T* at, T value) {
+    cpu::check_access(at, sizeof(T), true, true);
+    T old = *at;
+    *at = max(old, value);
+    return old;
+}

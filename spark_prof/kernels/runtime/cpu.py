@@ -1,9 +1,10 @@
-"""Launches a kernel on CPU tensors, with its threads one after another (cuda/cpu_threads.h)."""
+"""Launches a kernel on CPU tensors: its threads run by turns (cuda/cpu_threads.h)."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,8 +54,7 @@ def run_on_cpu(
 
     Raises:
         KernelError: it does not compile, the arguments are not the entry's, its threads wait for
-            each other without end, a load is misaligned or outside of the tensors, or something
-            is written behind the dynamic shared memory.
+            each other without end, or what it does with memory is wrong (cuda/cpu_checks.h).
     """
     if min(grid) < 1 or not 1 <= block <= _MOST_THREADS or shared_bytes < 0:
         raise KernelError(
@@ -79,12 +79,10 @@ def run_on_cpu(
 
 @functools.lru_cache(maxsize=1024)
 def _kernel(code: KernelCode) -> _Kernel:
-    path = shared_library(code)
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError:
-        path.unlink(missing_ok=True)  # damaged in the cache
-        library = ctypes.CDLL(str(shared_library(code)))
+    with tempfile.NamedTemporaryFile(prefix="spark-prof-", suffix=".so") as file:
+        file.write(shared_library(code))
+        file.flush()
+        library = ctypes.CDLL(file.name)  # stays loaded without the file
     library.kernel_launch.restype = library.kernel_parameters.restype = ctypes.c_char_p
     return _Kernel(library.kernel_launch, library.kernel_parameters().decode())
 

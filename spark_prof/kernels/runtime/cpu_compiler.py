@@ -1,7 +1,4 @@
-"""Makes a shared library of a kernel's source with a C++ compiler, once per source and compiler.
-
-The libraries are kept in the user's cache. A cache that cannot be written is done without.
-"""
+"""Makes a shared library of a kernel's source with a C++ compiler, or takes a kept one."""
 
 from __future__ import annotations
 
@@ -14,28 +11,33 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
+from spark_prof.kernels.runtime.cubins import keep_cubin, kept_cubin
 
 __all__ = ["compiler", "shared_library"]
 
+_LIBRARY = "cpu_launch.h"
 _FLAGS = (
     "-std=c++17",
-    "-O2",
+    "-O1",
     "-fPIC",
-    "-shared",
     "-fvisibility=hidden",
     # Kernels read one type's bytes as another's, and each operation of theirs rounds once.
     "-fno-strict-aliasing",
     "-ffp-contract=off",
     # Threads leave each other's stacks by longjmp, which the checked version refuses.
     "-U_FORTIFY_SOURCE",
+    # Not the sanitizers' own libraries: cpu_checks.h has the functions that these call.
+    "-fsanitize=thread",
+    "-fsanitize=alignment,bounds,float-cast-overflow,integer-divide-by-zero,null,"
+    "shift-exponent,signed-integer-overflow",
 )
 _PATIENCE_S = 300
-_MOST_LIBRARIES = 500
 _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"\n]+)"', re.MULTILINE)
 _NO_COMPILER = (
     "no C++ compiler: kernels run on CPU tensors only with one; install g++ (Debian, Ubuntu: "
@@ -45,19 +47,16 @@ _NO_COMPILER = (
 
 def compiler() -> list[str] | None:
     """The C++ compiler's command: `$CXX`, else c++, g++ or clang++; None where there is none."""
-    wanted = os.environ.get("CXX") or ""
     with suppress(ValueError):
-        words = shlex.split(wanted)
+        words = shlex.split(os.environ.get("CXX") or "")
         if words and shutil.which(words[0]):
             return words
     found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
     return [found] if found else None
 
 
-def shared_library(code: KernelCode) -> Path:
-    """The shared library of a kernel, compiled unless the cache has it.
-
-    It exports `kernel_parameters` and `kernel_launch` (cuda/cpu_launch.h).
+def shared_library(code: KernelCode) -> bytes:
+    """The shared library of a kernel, with the exports of cuda/cpu_launch.h.
 
     Raises:
         KernelError: there is no compiler, no such source, or it does not compile.
@@ -65,26 +64,23 @@ def shared_library(code: KernelCode) -> Path:
     command = compiler()
     if command is None:
         raise KernelError(_NO_COMPILER)
-    wrapper = f'#include "{_path(code)}"\n#include "cpu_launch.h"\nCPU_LAUNCH({code.entry})\n'
-    command += [*_FLAGS, f"-I{SOURCES}", *(f"-D{name}={value}" for name, value in code.defines)]
-    kept = _folder() / f"{_digest(code, command)}.so"
-    if not kept.exists():
-        _compile(code, command, wrapper, kept)
-    return kept
+    source = SOURCES / code.source
+    if not source.is_file():
+        raise KernelError(f"{code.label}: no such source: {source}")
+    flags = [*_FLAGS, f"-I{SOURCES}", *(f"-D{name}={value}" for name, value in code.defines)]
+    key = _digest(source, [platform.machine(), _version(tuple(command)), *flags, code.entry])
+    library = kept_cubin(key)
+    if library is None:
+        wrapper = f'#include "{source}"\n#include "{_LIBRARY}"\nCPU_LAUNCH({code.entry})\n'
+        library = _compile(code, command, flags, wrapper)
+        keep_cubin(key, library)
+    return library
 
 
-def _path(code: KernelCode) -> Path:
-    path = SOURCES / code.source
-    if not path.is_file():
-        raise KernelError(f"{code.label}: no such source: {path}")
-    return path
-
-
-def _digest(code: KernelCode, command: list[str]) -> str:
-    """What decides about the library: compiler, flags, source and what that includes."""
-    digest = hashlib.sha256()
-    digest.update(repr([platform.machine(), _version(command[0]), command, code.entry]).encode())
-    ahead, seen = [_path(code), SOURCES / "cpu_launch.h"], set[Path]()
+def _digest(source: Path, others: Sequence[str]) -> str:
+    """A name for what is compiled: the source with all that it includes, and how."""
+    digest = hashlib.sha256(repr(others).encode())
+    ahead, seen = [source, SOURCES / _LIBRARY], set[Path]()
     while ahead:
         path = ahead.pop().resolve()
         if path in seen or not path.is_file():
@@ -92,61 +88,39 @@ def _digest(code: KernelCode, command: list[str]) -> str:
         seen.add(path)
         text = path.read_bytes()
         digest.update(b"%d\0%s" % (len(text), text))
-        for name in _INCLUDE.findall(text):
-            ahead += [path.parent / os.fsdecode(name), SOURCES / os.fsdecode(name)]
-    return digest.hexdigest()[:32]
+        for name in map(os.fsdecode, _INCLUDE.findall(text)):
+            ahead += [path.parent / name, SOURCES / name]
+    return digest.hexdigest()
 
 
 @functools.cache
-def _version(command: str) -> str:
-    asked = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
-    return asked.stdout
+def _version(command: tuple[str, ...]) -> str:
+    asked = subprocess.run([*command, "--version"], capture_output=True, check=False)
+    return f"{command} {asked.stdout!r}"
 
 
-def _compile(code: KernelCode, command: list[str], wrapper: str, kept: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="new-") as folder:
-        made = Path(folder) / "kernel.so"
-        try:
-            done = subprocess.run(
-                [*command, "-x", "c++", "-", "-o", str(made)],
-                input=wrapper,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_PATIENCE_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise KernelError(f"{code.label}: {command[0]} did not compile it: {error}") from None
-        if done.returncode:
-            lines = done.stderr.splitlines() or ["it says nothing"]
-            first = next((line for line in lines if "error" in line), lines[0])
-            raise KernelError(f"{code.label} does not compile with {command[0]}: {first}")
-        os.replace(made, kept)
-    _make_room(kept.parent)
+def _compile(code: KernelCode, command: list[str], flags: list[str], wrapper: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="spark-prof-") as folder:
+        made, linked = str(Path(folder, "kernel.o")), Path(folder, "kernel.so")
+        _call(code, [*command, *flags, "-c", "-x", "c++", "-", "-o", made], wrapper)
+        _call(code, [*command, "-shared", made, "-o", str(linked)])
+        return linked.read_bytes()
 
 
-def _make_room(folder: Path) -> None:
-    """Removes the libraries that were compiled first."""
-    with suppress(OSError):
-        libraries = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime)
-        for old in libraries[:-_MOST_LIBRARIES]:
-            old.unlink(missing_ok=True)
-
-
-@functools.cache
-def _folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or ""
-    folder = Path(home) if os.path.isabs(home) else Path.home() / ".cache"
-    folder = folder / "spark-prof" / "cpu-kernels"
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    return Path(_forgotten().name)
-
-
-@functools.cache
-def _forgotten() -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes with this process."""
-    return tempfile.TemporaryDirectory(prefix="spark-prof-")
+def _call(code: KernelCode, command: list[str], given: str = "") -> None:
+    try:
+        done = subprocess.run(
+            command,
+            input=given,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KernelError(f"{code.label} does not compile: {error}") from None
+    if done.returncode:
+        lines = done.stderr.splitlines() or [f"{command[0]} exits with {done.returncode}"]
+        reason = next((line for line in lines if "error" in line), lines[0])
+        raise KernelError(f"{code.label} does not compile for the CPU: {reason}")
