@@ -165,12 +165,13 @@ def _layer(case: MoeCase, device: str) -> Layer:
     down = make_weight(case.format, case.recipe, down_shape, 2, device)
     assert isinstance(gate_up, NvFp4 | MxFp4)
     assert isinstance(down, NvFp4 | MxFp4)
-    biased = case.activation == "swiglu"
-    biases = (
-        make_activations("plain", sizes.experts, rows, 3, device) if biased else None
-        for rows in (up_shape[1], down_shape[1])
+    gate_up_bias, down_bias = (
+        make_activations("plain", sizes.experts, rows, 3, device)
+        for rows in (2 * sizes.inner, sizes.hidden)
     )
-    return Layer(gate_up, down, *biases, case.activation)
+    if case.activation == "silu":
+        return Layer(gate_up, down, None, None, "silu")
+    return Layer(gate_up, down, gate_up_bias, down_bias, "swiglu")
 
 
 def _matrix(weight: NvFp4 | MxFp4, expert: int) -> NvFp4 | MxFp4:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from functools import partial
 
-import torch
-
+from spark_prof.kernels.check.activations import make_activations
 from spark_prof.kernels.check.dense_cases import dense_cases, run_dense_case
-from spark_prof.kernels.check.verdict import Judgement, Verdict
-from spark_prof.kernels.check.weights import Format, Weight
+from spark_prof.kernels.check.refusals import refusals
+from spark_prof.kernels.check.verdict import Judgement, Status, Verdict
+from spark_prof.kernels.check.weights import Format, Weight, make_weight
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.pack import pack_linear
@@ -31,13 +31,8 @@ _SHAPES = {
 """Weights, (N, K), with the columns of real models; on the CPU of few rows, as they take long."""
 
 
-class _Case(Protocol):
-    @property
-    def label(self) -> str: ...
-
-
-Check = Callable[[str], Iterator[tuple[_Case, Callable[[], Judgement]]]]
-"""From a device to the cases, each with what runs it."""
+Cases = Iterator[tuple[str, Callable[[], Judgement]]]
+"""Cases in words, each with what runs it."""
 
 
 def packed_linear(weight: Weight) -> Callable[..., object]:
@@ -46,20 +41,25 @@ def packed_linear(weight: Weight) -> Callable[..., object]:
     return lambda x, bias, out: linear(x, packed, bias, out)
 
 
-def _dense(*formats: Format) -> Check:
-    def cases(device: str) -> Iterator[tuple[_Case, Callable[[], Judgement]]]:
-        for kind in formats:
-            for case in dense_cases(kind, _SHAPES[device]):
-                yield case, lambda case=case: run_dense_case(case, packed_linear, device)
+def _dense(formats: tuple[Format, ...], device: str) -> Cases:
+    for kind in formats:
+        for case in dense_cases(kind, _SHAPES[device]):
+            yield case.label, partial(run_dense_case, case, packed_linear, device)
+        packed = packed_linear(make_weight(kind, "plain", (32, 64), 1, device))
+        operands = {
+            name: make_activations("plain", 3, columns, 2, device)
+            for name, columns in (("x", 64), ("out", 32))
+        }
+        operands["bias"] = make_activations("plain", 1, 32, 3, device)[0]
+        for label, run in refusals(packed, operands, "x"):
+            yield f"{kind}, {label}", run
 
-    return cases
 
-
-CHECKS: Mapping[str, Check] = {
-    "w4a16": _dense("nvfp4", "mxfp4"),
-    "fp8": _dense("fp8"),
+CHECKS: Mapping[str, Callable[[str], Cases]] = {
+    "w4a16": partial(_dense, ("nvfp4", "mxfp4")),
+    "fp8": partial(_dense, ("fp8",)),
 }
-"""What the registry's kernels name as their check."""
+"""The cases on a device, by what the registry's kernels name as their check."""
 
 
 def run_checks(names: Iterable[str], device: str) -> Iterator[Verdict]:
@@ -70,10 +70,10 @@ def run_checks(names: Iterable[str], device: str) -> Iterator[Verdict]:
         device: `cpu` or `cuda`.
     """
     for name in names:
-        for case, run in CHECKS[name](device):
+        for label, run in CHECKS[name](device):
             try:
                 judgement = run()
             except KernelError as error:
                 judgement = Judgement(None, f"does not run: {error}")
-            status = "failed" if judgement.detail else "passed"
-            yield Verdict(name, case.label, device, status, judgement.used, judgement.detail)
+            status: Status = "failed" if judgement.detail else "passed"
+            yield Verdict(name, label, device, status, judgement.used, judgement.detail)

@@ -9,7 +9,7 @@ import torch
 
 from spark_prof.kernels.check.bound import Expected
 
-__all__ = ["Judgement", "Verdict", "judge", "same_bits"]
+__all__ = ["Judgement", "Status", "Verdict", "judge", "same_bits"]
 
 Status = Literal["passed", "failed", "skipped"]
 

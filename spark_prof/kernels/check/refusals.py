@@ -1,0 +1,56 @@
+"""Operands that a kernel has to refuse with a KernelError, as any answer would be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+
+from spark_prof.kernels.check.verdict import Judgement
+from spark_prof.kernels.errors import KernelError
+
+__all__ = ["refusals"]
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+_ANY: Mapping[str, Change] = {
+    "in float64": lambda operand: operand.to(torch.float64),
+    "on another device": lambda operand: operand.to("meta" if operand.is_cpu else "cpu"),
+    "with a column less": lambda operand: operand[..., :-1].contiguous(),
+    "with a dimension more": lambda operand: operand[None],
+}
+_ROWS: Mapping[str, Change] = {
+    "of no tokens": lambda operand: operand[:0],
+    "of 17 tokens": lambda operand: operand[:1].repeat(17, 1),
+    "of one dimension": lambda operand: operand[0],
+}
+
+
+def refusals(
+    compute: Callable[..., object], operands: Mapping[str, torch.Tensor], rows: str
+) -> Iterator[tuple[str, Callable[[], Judgement]]]:
+    """Each wrong operand in words, with what tries it.
+
+    Args:
+        compute: takes the operands by name.
+        operands: right ones.
+        rows: which of them tells the number of tokens.
+    """
+    for name in operands:
+        for what, change in ({**_ANY, **_ROWS} if name == rows else _ANY).items():
+            yield f"{name} {what}", _attempt(compute, dict(operands), name, change)
+
+
+def _attempt(
+    compute: Callable[..., object], operands: dict[str, torch.Tensor], name: str, change: Change
+) -> Callable[[], Judgement]:
+    def run() -> Judgement:
+        try:
+            compute(**operands | {name: change(operands[name])})
+        except KernelError:
+            return Judgement(None, "")
+        except Exception as error:
+            return Judgement(None, f"{type(error).__name__} in place of KernelError: {error}")
+        return Judgement(None, "not refused")
+
+    return run
