@@ -6,7 +6,18 @@ import sys
 
 import typer
 
-from spark_prof.cli import classify, doctor, export, import_, merge, query, record, report, salvage
+from spark_prof.cli import (
+    classify,
+    doctor,
+    export,
+    import_,
+    kernels,
+    merge,
+    query,
+    record,
+    report,
+    salvage,
+)
 from spark_prof.errors import CommandError, SparkProfError
 
 __all__ = ["app", "main"]
@@ -28,6 +39,7 @@ merge.add_to(app)
 salvage.add_to(app)
 export.add_to(app)
 query.add_to(app)
+kernels.add_to(app)
 
 
 @app.callback(invoke_without_command=True)

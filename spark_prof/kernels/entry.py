@@ -74,6 +74,7 @@ class ReplacementKernel:
         bytes: what a call has to move.
         tolerance: how far a result may be from the reference.
         check: the name of its cases in `check`; kernels with the same name share them.
+        bench: what `spark-prof kernels bench` times for it; None if that has nothing to compare.
         tuned_as: the name of its measurements in tuned.json, empty if there is nothing to choose.
     """
 
@@ -89,5 +90,6 @@ class ReplacementKernel:
     bytes: Traffic
     tolerance: str
     check: str
+    bench: Literal["dense", "moe", "fused"] | None = None
     tuned_as: str = ""
     architectures: tuple[str, ...] = ARCHITECTURES

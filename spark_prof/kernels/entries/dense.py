@@ -24,6 +24,7 @@ def _dense(
         bytes=LINEAR,
         tolerance="each element within c 2^-8 sum|x||w|, c = 1 + K 2^-15",
         check=bits,
+        bench="dense" if bits == "w4a16" else None,
         tuned_as="dense",
     )
 

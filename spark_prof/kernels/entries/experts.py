@@ -35,6 +35,7 @@ EXPERTS = (
         bytes=MOE,
         tolerance="as of dense layers, the error of what lies between carried through",
         check="moe",
+        bench="moe",
         tuned_as="moe",
     ),
 )

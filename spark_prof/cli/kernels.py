@@ -1,0 +1,214 @@
+"""`spark-prof kernels`: the replacement kernels, whether they are right here, and how fast."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from spark_prof.cli.report import check_folder, format_by_ending, put, terminal_width
+from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:
+    from spark_prof.kernels.bench.report_file import Report
+    from spark_prof.kernels.check.verdict import Verdict
+    from spark_prof.kernels.entry import ReplacementKernel
+
+__all__ = ["add_to", "bench", "check", "list_kernels"]
+
+
+class Format(StrEnum):
+    """How results are written."""
+
+    TEXT = "text"
+    MARKDOWN = "md"
+    JSON = "json"
+
+
+class Device(StrEnum):
+    """Where kernels are checked."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+_ENDINGS = {
+    ".txt": Format.TEXT, "": Format.TEXT, ".md": Format.MARKDOWN, ".json": Format.JSON,
+}  # fmt: skip
+
+_Name = Annotated[str | None, typer.Argument(help="A kernel of the list; by default all.")]
+_Format = Annotated[
+    Format | None, typer.Option(help="How to draw it; by default text, or what OUT's ending says.")
+]
+_Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
+]
+
+
+class _Page(NamedTuple):
+    """How to draw: the format, and of text the width and whether it is coloured."""
+
+    kind: str
+    width: int
+    color: bool
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command and what it can do to the command line."""
+    group = typer.Typer(
+        help="Replacement kernels: list them, check them here, time them against others.",
+        rich_markup_mode=None,
+    )
+    group.command("list")(list_kernels)
+    group.command()(check)
+    group.command()(bench)
+    app.add_typer(group, name="kernels")
+
+
+def list_kernels(
+    format: _Format = None,  # noqa: A002 - the option's name is the contract's
+    out: _Out = None,
+) -> None:
+    """List the kernels: slots, formats, sizes, what each is held against."""
+    page = _page(format, out)
+    from spark_prof.dashboards.kernel_list import render_kernels
+    from spark_prof.kernels.registry import KERNELS
+    from spark_prof.kernels.tuning import known_runs
+
+    put(render_kernels(KERNELS, known_runs(), *page), out)
+
+
+def check(
+    name: _Name = None,
+    device: Annotated[
+        Device, typer.Option(help="Where to run; by default on the GPU if there is one.")
+    ] = Device.AUTO,
+    format: _Format = None,  # noqa: A002 - the option's name is the contract's
+    out: _Out = None,
+) -> None:
+    """Check here that kernels compute what they should; exit with 1 if not."""
+    page = _page(format, out)
+    from spark_prof.kernels.registry import find
+
+    kernels = find(name)
+    where, device_type = _device(device)
+    from spark_prof.dashboards.kernel_checks import Checked, render_checks
+    from spark_prof.kernels.check.runner import run_checks
+
+    verdicts: list[Verdict] = []
+    for cases in dict.fromkeys(kernel.check for kernel in kernels):
+        print(f"spark-prof: checking {cases} on {where}", file=sys.stderr)
+        verdicts += run_checks([cases], device_type)
+    found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
+    put(render_checks(found, *page), out)
+    if found.number("failed"):
+        raise typer.Exit(1)
+    if not found.number("passed"):
+        raise CommandError(f"nothing could be checked on {where}; the skipped cases say why")
+
+
+def bench(
+    name: _Name = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Part of a model's name whose layers are timed; repeatable."),
+    ] = None,
+    tokens: Annotated[
+        list[int] | None, typer.Option(min=1, max=16, help="Rows of activations; repeatable.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="After which no further shape is begun.")
+    ] = 240,
+    save: Annotated[
+        bool, typer.Option("--save", help="Let the dispatcher go by these measurements.")
+    ] = False,
+    format: _Format = None,  # noqa: A002 - the option's name is the contract's
+    out: _Out = None,
+) -> None:
+    """Time kernels beside others on this GPU; needs one that does nothing else."""
+    page = _page(format, out)
+    from spark_prof.kernels.registry import find
+
+    kernels = find(name)
+    _, device_type = _device(Device.AUTO)
+    if device_type != Device.CUDA.value:
+        raise CommandError(
+            "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
+        )
+    from spark_prof.dashboards.kernel_bench import render_bench
+
+    report = _measured(kernels, models or (), tokens or (), seconds)
+    put(render_bench(report, *page), out)
+    if save:
+        from spark_prof.kernels.bench.kept import keep
+
+        print(f"spark-prof: wrote {keep(report)}", file=sys.stderr)
+
+
+def _page(format: Format | None, out: Path | None) -> _Page:  # noqa: A002
+    kind = format or format_by_ending(out, _ENDINGS)
+    if out is not None:
+        check_folder(out.absolute().parent)
+    on_terminal = out is None and sys.stdout.isatty()
+    width = terminal_width() if on_terminal else 100
+    return _Page(kind.value, width, on_terminal and "NO_COLOR" not in os.environ)
+
+
+def _measured(
+    kernels: Sequence[ReplacementKernel],
+    models: Sequence[str],
+    tokens: Sequence[int],
+    seconds: float,
+) -> Report:
+    """Runs the benchmark and tells on stderr how far it is."""
+    import torch
+
+    from spark_prof.kernels.bench.ceilings import measure_ceilings
+    from spark_prof.kernels.bench.machine import machine_of
+    from spark_prof.kernels.bench.report_file import Report
+    from spark_prof.kernels.bench.results import Cell
+    from spark_prof.kernels.bench.run import KINDS, Request, run
+    from spark_prof.kernels.bench.shapes import TOKENS
+    from spark_prof.kernels.bench.text import cell_line
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    timed = [kernel for kernel in kernels if kernel.bench]
+    if not timed:
+        raise CommandError(f"there is nothing to time {kernels[0].name} against; check can test it")
+    kinds = [kind for kind in KINDS if any(kernel.bench == kind for kernel in timed)]
+    request = Request(kinds, models, tokens or TOKENS, seconds=seconds)
+    report = Report(machine_of(device), measure_ceilings(device))
+    for found in run(request, device):
+        report.add(found)
+        line = cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what
+        print(f"spark-prof: {line}", file=sys.stderr)
+    return report
+
+
+def _device(wanted: Device) -> tuple[str, str]:
+    """Where to run, in words and as torch calls it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise CommandError(
+            "PyTorch is not installed, on whose tensors kernels run; pip install torch"
+        ) from error
+    if wanted is not Device.CPU and torch.cuda.is_available():
+        return torch.cuda.get_device_name(), Device.CUDA.value
+    if wanted is Device.CUDA:
+        raise CommandError("there is no GPU here that PyTorch can use; leave out --device cuda")
+    from spark_prof.kernels.runtime.cpu_compiler import compiler
+
+    command = compiler()
+    if command is None:
+        raise CommandError(
+            "there is neither a GPU that PyTorch can use nor a C++ compiler; on Debian and Ubuntu "
+            "apt install g++"
+        )
+    return f"the CPU, by {Path(command[0]).name}", Device.CPU.value

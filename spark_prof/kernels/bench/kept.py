@@ -1,0 +1,46 @@
+"""Keeps a run of the benchmark where the dispatcher looks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from spark_prof.kernels.bench.report_file import Report
+from spark_prof.kernels.dense import default_config
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.tuning import Run, Tuned, Work, save
+
+__all__ = ["keep", "run_of"]
+
+
+def keep(report: Report, path: Path | None = None) -> Path:
+    """Adds a run to the file of measurements, by default the user's own; returns its path.
+
+    Raises:
+        KernelError: nothing was timed, or the file cannot be written.
+    """
+    run = run_of(report)
+    if not run.rows:
+        raise KernelError("nothing was timed, so there is nothing to keep")
+    return save(run, path)
+
+
+def run_of(report: Report) -> Run:
+    """What the dispatcher needs of a run: our kernels' times and those of the fastest others."""
+    rows = []
+    for cell in report.cells:
+        if cell.ours is not None and cell.kind != "fused":
+            other, us = cell.best_peer() or ("", None)
+            rows.append(Tuned(cell.work, _config(cell.work), cell.ours, other, us))
+    machine = report.machine
+    return Run(
+        machine.architecture, machine.name, machine.date, machine.driver, machine.versions,
+        tuple(rows),
+    )  # fmt: skip
+
+
+def _config(work: Work) -> dict[str, int]:
+    """What was timed: the benchmark names no configuration."""
+    if work.kernel == "dense":
+        return asdict(default_config(work.rows, work.columns, work.tokens))
+    return {}
