@@ -58,12 +58,13 @@ def e8m0_scales(amax: torch.Tensor, largest: float, recipe: MxRecipe) -> torch.T
     # Both as mantissa in [0.5, 1) times a power of two, so that no logarithm rounds.
     mantissa, power = torch.frexp(amax)
     largest_mantissa, largest_power = math.frexp(largest)
+    infinite = amax.isinf()
     if recipe == "even":
         power = power + (mantissa >= 0.875)
+        # vLLM rounds up as a float32, which may become infinity.
+        infinite = infinite | (power > _INFINITE)
     elif recipe == "ceil":
         power = power + (mantissa > largest_mantissa)
     scales = (power - largest_power + _BIAS).clamp(0, _LARGEST)
-    # Rounding up may reach infinity too, as it does in vLLM.
-    overflow = amax.isinf() | (power > _INFINITE)
-    scales = torch.where(amax == 0, 0, torch.where(overflow, _LARGEST, scales))
+    scales = torch.where(amax == 0, 0, torch.where(infinite, _LARGEST, scales))
     return torch.where(amax.isnan(), _NAN, scales).to(torch.uint8)

@@ -38,10 +38,10 @@ def exact_scale(amax: float, largest: float, recipe: str) -> int:
     power, offset = power_of_two(size), power_of_two(most)
     if recipe == "even":
         power += size >= Fraction(7, 4) * Fraction(2) ** power
+        if power > 127:
+            return 254
     elif recipe == "ceil":
         power += size > most * Fraction(2) ** (power - offset)
-    if power > 127:
-        return 254
     return min(max(power - offset + 127, 0), 254)
 
 

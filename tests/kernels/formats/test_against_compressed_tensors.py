@@ -1,0 +1,150 @@
+"""Bit for bit what compressed-tensors makes of the same numbers; each difference has its test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from spark_prof.kernels.formats import (
+    MxFp4,
+    MxFp8,
+    e2m1_decode,
+    e8m0_decode,
+    quantize_fp8_rows,
+    quantize_mxfp4,
+    quantize_mxfp8,
+    quantize_nvfp4,
+    unpack_nibbles,
+)
+
+from .values import every_byte, same_bits, wild_blocks
+
+pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+
+from compressed_tensors.compressors.mx_utils import compress_mx_scale, decompress_mx_scale
+from compressed_tensors.compressors.nvfp4.helpers import (
+    pack_fp4_to_uint8,
+    unpack_fp4_from_uint8,
+)
+from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.quantization.lifecycle.forward import quantize
+from compressed_tensors.quantization.utils.helpers import (
+    calculate_qparams,
+    generate_gparam,
+)
+
+E4M3 = torch.float8_e4m3fn
+NVFP4 = QuantizationArgs(
+    num_bits=4,
+    type="float",
+    strategy="tensor_group",
+    group_size=16,
+    scale_dtype=E4M3,
+)
+FP8_ROWS = QuantizationArgs(num_bits=8, type="float", strategy="channel")
+MIXED = wild_blocks(64, 256)
+
+
+def mx(bits: int) -> QuantizationArgs:
+    return QuantizationArgs(
+        num_bits=bits, type="float", strategy="group", group_size=32, scale_dtype=torch.uint8
+    )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _eager() -> Iterator[None]:
+    """Their rounding is compiled otherwise, which takes a minute and changes nothing."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def theirs(
+    values: torch.Tensor, args: QuantizationArgs, global_scale: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Their elements, as floats, and their scales, as floats."""
+    blocks = values.unflatten(-1, (-1, args.group_size or values.shape[-1]))
+    scales, _ = calculate_qparams(blocks.amin(-1), blocks.amax(-1), args, global_scale)
+    return quantize(values, scales, None, args, global_scale=global_scale), scales
+
+
+def positive_zeros(codes: torch.Tensor) -> torch.Tensor:
+    """They write -0 as 0, since `torch.sign(-0.0)` is 0."""
+    return torch.where(codes == 8, 0, codes)
+
+
+def test_all_bytes_unpack_to_the_same() -> None:
+    packed = every_byte().reshape(16, 16)
+    found = e2m1_decode(unpack_nibbles(packed), torch.bfloat16)
+    assert same_bits(found, unpack_fp4_from_uint8(packed, 16, 32))
+
+
+def test_nvfp4() -> None:
+    values = MIXED.to(torch.float32)
+    weight = quantize_nvfp4(values)
+    global_scale = generate_gparam(values.amin(), values.amax())
+    assert global_scale.item() == weight.global_scale.value.item()
+    elements, scales = theirs(values, NVFP4, global_scale)
+    codes = unpack_nibbles(pack_fp4_to_uint8(elements))
+    assert torch.equal(positive_zeros(codes), positive_zeros(unpack_nibbles(weight.packed)))
+    # Where the scale rounds to zero they store the type's epsilon, 0.125: all codes are 0 anyway.
+    found = weight.scales.to(torch.float32)
+    assert bool((found == 0).any())
+    assert torch.equal(torch.where(found == 0, 0.125, found), scales)
+
+
+def test_a_global_scale_beyond_float32() -> None:
+    """They fall back to 1, with which every code would be 0; here it is the largest number."""
+    values = torch.full((1, 16), 1e-36)
+    assert generate_gparam(values.amin(), values.amax()).item() == 1.0
+    weight = quantize_nvfp4(values)
+    assert weight.global_scale.value.item() == torch.finfo(torch.float32).max
+    assert (weight.decode() / values.to(torch.float64) - 1).abs().max().item() < 0.07
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_mx_with_the_recipe_even(bits: int, dtype: torch.dtype) -> None:
+    values = MIXED.to(dtype)
+    elements, scales = theirs(values, mx(bits))
+    weight: MxFp4 | MxFp8
+    if bits == 4:
+        weight = quantize_mxfp4(values, "even")
+        codes = unpack_nibbles(pack_fp4_to_uint8(elements))
+        assert torch.equal(positive_zeros(codes), positive_zeros(unpack_nibbles(weight.packed)))
+    else:
+        weight = quantize_mxfp8(values, "even")
+        assert same_bits(weight.values, elements.to(E4M3))
+    assert torch.equal(weight.scales, compress_mx_scale(scales, torch.uint8))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_magnitude_that_rounds_up_to_infinity(bits: int) -> None:
+    """They get a scale of 1, so that all saturates; here it is the largest scale, as in vLLM."""
+    values = torch.zeros(1, 32)
+    values[0, 0] = 1.75 * 2.0**127
+    _, scales = theirs(values, mx(bits))
+    assert compress_mx_scale(scales, torch.uint8).tolist() == [[127]]
+    weight = quantize_mxfp4(values, "even") if bits == 4 else quantize_mxfp8(values, "even")
+    assert weight.scales.tolist() == [[254]]
+
+
+def test_all_scales_but_nan() -> None:
+    """They read 255 as infinity: 2 ^ 128."""
+    found, expected = e8m0_decode(every_byte(), torch.bfloat16), decompress_mx_scale(every_byte())
+    assert same_bits(found[:255], expected[:255])
+    assert math.isnan(found[255].item())
+    assert math.isinf(expected[255].item())
+
+
+def test_fp8_rows() -> None:
+    values = MIXED.to(torch.float32)
+    elements, scales = theirs(values, FP8_ROWS)
+    weight = quantize_fp8_rows(values)
+    assert same_bits(weight.values, elements.to(E4M3))
+    # A row of zeros has their epsilon as its scale.
+    zeros = (values == 0).all(dim=1)
+    epsilon = torch.finfo(torch.float32).eps
+    assert torch.equal(torch.where(zeros, epsilon, weight.scales), scales.flatten())

@@ -1,0 +1,176 @@
+"""Bit for bit what vLLM's references make of the same numbers; each difference has its test."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spark_prof.kernels.formats import (
+    GlobalScale,
+    MxFp8,
+    NvFp4,
+    e2m1_decode,
+    e8m0_decode,
+    quantize_mxfp4,
+    quantize_mxfp8,
+    quantize_nvfp4,
+    swizzle_128x4,
+    unpack_nibbles,
+    unswizzle_128x4,
+)
+
+from .values import around, every_bfloat16, every_byte, same_bits, wild_blocks
+
+PROGRAM = Path(__file__).with_name("vllm_mxfp4.py")
+MIXED = wild_blocks(64, 256)
+
+
+def utils(name: str) -> Any:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    return importlib.import_module(f"vllm.model_executor.layers.quantization.utils.{name}")
+
+
+def test_nvfp4_is_decoded_as_vllm_emulates_it() -> None:
+    """All bytes with all finite scales; the global scale is a power of two, exact in float32."""
+    packed = every_byte().repeat(127, 1)
+    scales = torch.arange(127).to(torch.uint8).unsqueeze(1).expand(127, 32).contiguous()
+    scale = GlobalScale(torch.tensor(2.0**-7), "multiplies")
+    weight = NvFp4(packed, scales.view(torch.float8_e4m3fn), scale)
+    decode = utils("nvfp4_emulation_utils").dequantize_to_dtype
+    linear = decode(packed, weight.scales, scale.value, torch.float32, swizzle=False)
+    assert same_bits(weight.decode(torch.float32), linear)
+    swizzled = swizzle_128x4(weight.scales)
+    assert same_bits(decode(packed, swizzled, scale.value, torch.float32, swizzle=True), linear)
+
+
+def test_their_global_scale_multiplies_after_it_was_inverted() -> None:
+    weight = quantize_nvfp4(MIXED)
+    decode = utils("nvfp4_emulation_utils").dequantize_to_dtype
+    inverted = weight.global_scale.multiplier(torch.float32)
+    theirs = decode(weight.packed, weight.scales, inverted, torch.float32, swizzle=False)
+    # Their reciprocal and their two products each round once.
+    assert torch.allclose(weight.decode(), theirs.to(torch.float64), rtol=3 * 2.0**-24, atol=0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nvfp4_by_reciprocals_is_vllm_s_emulation(seed: int) -> None:
+    """But for the sign of -0, which they lose: `torch.sign(-0.0)` is 0."""
+    values = wild_blocks(64, 256, seed)
+    weight = quantize_nvfp4(values, recipe="reciprocal")
+    quantize = utils("nvfp4_emulation_utils").ref_nvfp4_quant
+    elements, scales = quantize(values, weight.global_scale.value.reshape(1), 16)
+    assert same_bits(weight.scales.to(torch.float32), scales)
+    assert torch.equal(e2m1_decode(unpack_nibbles(weight.packed), torch.float32), elements)
+
+
+def test_one_nan_takes_its_block_along_in_vllm_s_emulation() -> None:
+    """Their CUDA kernel takes the maximum of the others (`__hmax2`), and so it is here."""
+    values = torch.ones(1, 16)
+    values[0, 3] = math.nan
+    one = torch.ones(1)
+    _, scales = utils("nvfp4_emulation_utils").ref_nvfp4_quant(values, one, 16)
+    assert scales.isnan().all()
+    weight = quantize_nvfp4(values, GlobalScale(one, "divides"), "reciprocal")
+    assert weight.scales.to(torch.float32).item() == 0.171875
+    assert unpack_nibbles(weight.packed).tolist() == [[7] * 16]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(128, 4), (130, 8), (1, 12)])
+def test_the_swizzle_is_undone_by_vllm(rows: int, columns: int) -> None:
+    scales = (torch.arange(rows * columns) % 251).to(torch.uint8).reshape(rows, columns)
+    swizzled = swizzle_128x4(scales)
+    back = utils("nvfp4_emulation_utils").convert_swizzled_to_linear(
+        swizzled, rows, columns * 16, 16
+    )
+    assert torch.equal(back, scales)
+    theirs = utils("mxfp8_utils").swizzle_mxfp8_scale(scales, rows, columns * 32)
+    assert torch.equal(swizzled.flatten(), theirs)
+
+
+def test_vllm_keeps_the_padding_of_columns() -> None:
+    """Their inverse cuts at K instead of K / 16, so that 5 columns come back as 8."""
+    scales = (torch.arange(128 * 5) % 251).to(torch.uint8).reshape(128, 5)
+    swizzled = swizzle_128x4(scales)
+    theirs = utils("nvfp4_emulation_utils").convert_swizzled_to_linear(swizzled, 128, 80, 16)
+    assert theirs.shape == (128, 8)
+    assert torch.equal(unswizzle_128x4(swizzled, 128, 5), theirs[:, :5])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_mxfp8_is_vllm_s_reference(dtype: torch.dtype) -> None:
+    """Every finite bfloat16 as the maximum of a block, and blocks of mixed sizes."""
+    largest = every_bfloat16()[every_bfloat16().isfinite()]
+    alone = torch.zeros(len(largest), 32, dtype=torch.bfloat16)
+    alone[:, 0], alone[:, 5] = largest, -largest / 3
+    for values in (alone.to(dtype), MIXED.to(dtype)):
+        weight = quantize_mxfp8(values)
+        elements, scales = utils("mxfp8_utils")._mxfp8_e4m3_quantize_torch(values)
+        assert torch.equal(weight.scales, scales)
+        assert same_bits(weight.values, elements)
+
+
+def test_vllm_s_logarithm_misses_what_is_just_above_448() -> None:
+    """A float32 next to 448 * 2^p; bfloat16 has none. Their element is 448 with half the scale."""
+    values = torch.zeros(1, 32)
+    values[0, 0] = around([448 * 2.0**20]).max()
+    elements, scales = utils("mxfp8_utils")._mxfp8_e4m3_quantize_torch(values)
+    weight = quantize_mxfp8(values)
+    assert weight.scales.item() == scales.item() + 1
+    assert weight.decode().max().item() == 448 * 2.0 ** (scales.item() - 127)
+    assert elements.to(torch.float32).max().item() == 448
+
+
+def test_mxfp8_is_decoded_as_in_vllm_but_for_the_scale_that_is_nan() -> None:
+    """All elements with all scales. They read the scale 255 as infinity."""
+    elements = every_byte().expand(256, 256).contiguous().view(torch.float8_e4m3fn)
+    scales = every_byte().reshape(256, 1).expand(256, 8).contiguous()
+    theirs = utils("mxfp8_utils").dequant_mxfp8_to_bf16(elements, scales)
+    found = MxFp8(elements, scales).decode(torch.bfloat16)
+    assert same_bits(found[:255], theirs[:255])
+    assert found[255].isnan().all()
+    assert theirs[255, 8:127].isinf().all()
+
+
+def test_scales_made_by_shifting_bits_lose_both_ends() -> None:
+    """e << 23 as a float32 is 0 for 2^-127 and infinity for NaN."""
+    utils("mxfp8_utils")
+    module = importlib.import_module("vllm.model_executor.layers.fused_moe.deep_gemm_mega_moe")
+    theirs = module.ue8m0_uint8_to_float(every_byte())
+    found = e8m0_decode(every_byte(), torch.float32)
+    assert same_bits(found[1:255], theirs[1:255])
+    assert (found[0].item(), theirs[0].item()) == (2.0**-127, 0.0)
+    assert math.isnan(found[255].item())
+    assert math.isinf(theirs[255].item())
+
+
+def test_mxfp4_with_the_recipe_even_is_vllm_s_triton_kernel(tmp_path: Path) -> None:
+    """Maxima of all sizes, infinity, -0; no subnormal numbers, which the interpreter loses."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    pytest.importorskip("triton", reason="Triton is not installed")
+    # 7 has no factor in common with the 128 mantissas.
+    largest = every_bfloat16()[every_bfloat16() > 0][::7]
+    random = torch.Generator().manual_seed(3)
+    parts = torch.rand(len(largest), 32, generator=random) * 2 - 1
+    parts[:, 0] = 1
+    values = torch.where(parts.abs() < 0.1, parts * 0, parts) * largest.clamp(max=3.3e38)[:, None]
+    values[-1, 0] = math.inf
+    values = torch.where(values.abs() < 2.0**-126, values * 0, values).to(torch.bfloat16)
+    torch.save(values, tmp_path / "values.pt")
+    subprocess.run(
+        [sys.executable, PROGRAM, tmp_path / "values.pt", tmp_path / "found.pt"],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        check=True,
+        capture_output=True,
+    )
+    packed, scales = torch.load(tmp_path / "found.pt", weights_only=True)
+    weight = quantize_mxfp4(values, "even")
+    assert torch.equal(weight.scales, scales)
+    assert torch.equal(weight.packed, packed)
