@@ -215,8 +215,10 @@ def _parameter_bytes(function: Any) -> list[int]:
 def _raise_shared_limit(kernel: _Loaded, shared_bytes: int) -> None:
     limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     label = f"{kernel.label} with {shared_bytes} bytes of shared memory"
-    _check(label, *driver.cuFuncSetAttribute(kernel.function, limit, shared_bytes))
-    kernel.shared_limit = shared_bytes
+    with _loading:
+        if shared_bytes > kernel.shared_limit:
+            _check(label, *driver.cuFuncSetAttribute(kernel.function, limit, shared_bytes))
+            kernel.shared_limit = shared_bytes
 
 
 def _check(label: str, result: Any, value: Any = None) -> Any:
