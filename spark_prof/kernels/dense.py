@@ -57,7 +57,7 @@ def linear(
     out: torch.Tensor | None = None,
     config: LinearConfig | None = None,
 ) -> torch.Tensor:
-    """x W^T + bias, summed in float32 in an order that depends on the configuration alone.
+    """X W^T + bias, summed in float32 in an order that depends on the configuration alone.
 
     Args:
         x: bfloat16 [M, K], M from 1 to 16, rows at multiples of 16 bytes.

@@ -54,7 +54,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
         if (ahead_round < rounds && ahead_unit < UNITS) {
             load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
 #if X_AHEAD
-            if (with_x) load_activations(ring_x[slot], inputs, ahead_unit);
+            if (with_x) load_activations(ring_x[slot], inputs, ahead_unit, TOKENS);
 #endif
         }
         ahead_unit += SPLIT;
@@ -73,7 +73,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot)
         if (split + slot * SPLIT < UNITS)
-            load_activations(ring_x[slot], inputs, split + slot * SPLIT);
+            load_activations(ring_x[slot], inputs, split + slot * SPLIT, TOKENS);
 #endif
 
     auto store = [&](int row, int token, float sum, float scale, float offset) {
@@ -101,11 +101,11 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                 const int unit = split + (done + slot) * SPLIT;
                 if (unit < UNITS) {
 #if X_AHEAD
-                    multiply(ring[slot], ring_x[slot], sums);
+                    multiply(ring[slot], ring_x[slot], sums, TOKENS);
 #else
                     Activations activations;
-                    load_activations(activations, inputs, unit);
-                    multiply(ring[slot], activations, sums);
+                    load_activations(activations, inputs, unit, TOKENS);
+                    multiply(ring[slot], activations, sums, TOKENS);
 #endif
                 }
                 load(slot, true);

@@ -115,3 +115,13 @@ INLINE void start_next_kernel() {}
 #endif
 
 #endif
+
+// The largest of the warp's values, in every lane.
+INLINE u32 warp_max(u32 value) {
+#ifdef __CUDACC__
+    return __reduce_max_sync(~0u, value);
+#else
+    for (u32 mask = 16; mask; mask >>= 1) value = max(value, shuffle_xor(value, mask));
+    return value;
+#endif
+}

@@ -176,3 +176,10 @@ UNCHECKED static T atomicMax(T* at, T value) {
     *at = max(old, value);
     return old;
 }
+template <class T>
+UNCHECKED static T atomicOr(T* at, T value) {
+    cpu::check_access(at, sizeof(T), true, true);
+    T old = *at;
+    *at = T(old | value);
+    return old;
+}

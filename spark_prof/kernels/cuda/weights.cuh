@@ -56,10 +56,12 @@ INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int un
     if (FORMAT == MXFP4) into.scales = load_once_8(scales + unit * 64 + (lane_id() >> 2) * 8);
 }
 
-INLINE void load_activations(Activations& into, const Rows& rows, int unit) {
+// tokens: how many there are at all; nothing is done for a tile without any.
+INLINE void load_activations(Activations& into, const Rows& rows, int unit, int tokens) {
     const int first = unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
 #pragma unroll
     for (int token = 0; token < TOKEN_TILES; ++token) {
+        if (token * 8 >= tokens) continue;
         const u16* from = rows.x[token] + first;
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
@@ -101,7 +103,7 @@ INLINE u32 word_of(const uint4& four, int index) {
 
 // sums[token tile] += the unit's 16 rows times 8 tokens.
 INLINE void multiply(const Unit& unit, const Activations& activations,
-                     float (&sums)[TOKEN_TILES][4]) {
+                     float (&sums)[TOKEN_TILES][4], int tokens) {
 #pragma unroll
     for (int part = 0; part < 4; ++part) {  // 32 columns
         u32 upper = 0x7B807B80u, lower = 0x7B807B80u;  // 2^120, what E4M3 lacks
@@ -123,6 +125,7 @@ INLINE void multiply(const Unit& unit, const Activations& activations,
             const u32 a2 = multiply_bf16x2(pairs[2], upper), a3 = multiply_bf16x2(pairs[3], lower);
 #pragma unroll
             for (int token = 0; token < TOKEN_TILES; ++token) {
+                if (token * 8 >= tokens) continue;
                 const uint4& x = activations.x[token][part];
                 multiply_add_16x8x16(sums[token], a0, a1, a2, a3, word_of(x, 2 * half),
                                      word_of(x, 2 * half + 1));

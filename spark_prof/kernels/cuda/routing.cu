@@ -1,0 +1,125 @@
+// Routes up to 16 tokens: each takes the CHOICES experts with the largest scores. One warp a token;
+// then the block lists which experts are active and for whom, so that each is read only once.
+//
+// FLOAT_LOGITS: float32, else bf16. SIGMOID: scores are sigmoids, else a softmax.
+#include "routing.cuh"
+
+constexpr int PER_LANE = (EXPERTS + 31) / 32;
+constexpr int THREADS = MAX_TOKENS * 32;
+
+SHARED unsigned wanted[EXPERTS];              // by which tokens
+SHARED u8 choice_of[EXPERTS][MAX_TOKENS];     // as which of the token's choices
+SHARED u32 before[THREADS / 32];              // active experts and entries of the warps before
+
+// Floats in an order of unsigned integers; NaN is above all, as in torch.topk.
+INLINE u32 ordered(float value) {
+    const u32 bits = bits_of_float(value);
+    if (value != value) return 0xFFFFFFFFu;
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+INLINE float warp_sum(float value) {
+#pragma unroll
+    for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
+    return value;
+}
+
+KERNEL __launch_bounds__(THREADS)
+route(const void* logits, const float* correction, int* experts, float* weights, Plan* plan,
+      int tokens, int logit_stride, int renormalize, float scale) {
+    const int token = warp_id(), lane = lane_id();
+    for (int at = threadIdx.x; at < EXPERTS; at += THREADS) wanted[at] = 0;
+    start_next_kernel();
+    wait_for_previous_kernel();
+    sync_block();
+    if (token < tokens) {
+        float score[PER_LANE];
+        u32 key[PER_LANE];
+        float sum = 0.f, top = 0.f;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            const int expert = i * 32 + lane;
+            const long long at = 1ll * token * logit_stride + expert;
+            key[i] = 0u;
+            if (expert >= EXPERTS) continue;
+            score[i] = FLOAT_LOGITS ? static_cast<const float*>(logits)[at]
+                                    : bf16_to_float(static_cast<const u16*>(logits)[at]);
+            if (SIGMOID) score[i] = 1.f / (1.f + expf(-score[i]));
+            key[i] = max(ordered(score[i] + (correction ? correction[expert] : 0.f)), 1u);
+        }
+        float chosen = 0.f;  // lane c: the score of choice c
+        int number = 0;
+        for (int choice = 0; choice < CHOICES; ++choice) {
+            u32 best = 0u;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) best = max(best, key[i]);
+            const u32 largest = warp_max(best);
+            // Of equal ones the lowest number: the first i, then the lowest lane.
+            int found = 0x7FFFFFFF;
+#pragma unroll
+            for (int i = PER_LANE - 1; i >= 0; --i)
+                if (key[i] == largest) found = i * 32 + lane;
+            const int expert = 0x7FFFFFFF - static_cast<int>(warp_max(0x7FFFFFFFu - found));
+            float its = 0.f;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i)
+                if (i * 32 + lane == expert) {
+                    its = score[i];
+                    key[i] = 0u;
+                }
+            its = shuffle(its, expert & 31);
+            if (choice == 0) top = its;
+            if (lane == choice) {
+                chosen = its;
+                number = expert;
+            }
+        }
+        float weight = 0.f;
+        if (lane < CHOICES) weight = SIGMOID ? chosen : expf(chosen - top);
+        if (renormalize) {
+            sum = warp_sum(weight);
+        } else if (SIGMOID) {
+            sum = 1.f;
+        } else {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i)
+                if (i * 32 + lane < EXPERTS) sum += expf(score[i] - top);
+            sum = warp_sum(sum);
+        }
+        if (lane < CHOICES) {
+            experts[token * CHOICES + lane] = number;
+            weights[token * CHOICES + lane] = weight / sum * scale;
+            atomicOr(&wanted[number], 1u << token);
+            choice_of[number][token] = static_cast<u8>(lane);
+        }
+    }
+    sync_block();
+    // Thread i lists expert i: what goes before it is a sum over lower experts.
+    const u32 by = threadIdx.x < EXPERTS ? wanted[threadIdx.x] : 0u;
+    u32 here = by ? 0x10000u + count_bits(by) : 0u;  // active, entries
+    const u32 own = here;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+        const u32 left = shuffle(here, (lane - offset) & 31);
+        if (lane >= offset) here += left;
+    }
+    if (lane == 31) before[warp_id()] = here;
+    sync_block();
+    u32 rank = here - own, all = 0u;
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; ++i) {
+        if (i < warp_id()) rank += before[i];
+        all += before[i];
+    }
+    if (threadIdx.x == 0) {
+        plan->experts = all >> 16;
+        plan->start[all >> 16] = all & 0xFFFFu;
+    }
+    if (!by) return;
+    plan->expert[rank >> 16] = threadIdx.x;
+    int at = rank & 0xFFFFu;
+    plan->start[rank >> 16] = at;
+    for (int user = 0; user < MAX_TOKENS; ++user)
+        if (by >> user & 1u)
+            plan->entry[at++] = user * CHOICES + choice_of[threadIdx.x][user];
+}

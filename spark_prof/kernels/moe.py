@@ -1,0 +1,210 @@
+"""A mixture of experts for up to 16 tokens in three launches: route, gate and up, down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.experts import PackedExperts
+from spark_prof.kernels.operands import check_operand, multiprocessors
+from spark_prof.kernels.pack import FORMATS
+from spark_prof.kernels.routing import LARGEST_BATCH, Routing, route
+from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.launch import launch
+
+__all__ = ["MoeConfig", "codes", "default_config", "moe", "run_experts"]
+
+
+@dataclass(frozen=True)
+class MoeConfig:
+    """How `gate_up.cu` and `down.cu` share out their work; see `dense.LinearConfig`.
+
+    Attributes:
+        warps: of a block of gate and up.
+        split: warps that share the columns of the same 16 rows.
+        depth: units of 128 columns that a warp has in flight.
+        x_ahead: 1 to have their activations in flight too.
+        min_blocks: blocks of a multiprocessor that registers must be left for.
+        down_warps: of a block of down, which makes 16 rows.
+        down_depth: as `depth`.
+        down_x_ahead: as `x_ahead`.
+        down_min_blocks: as `min_blocks`.
+    """
+
+    warps: int
+    split: int
+    depth: int
+    x_ahead: int
+    min_blocks: int
+    down_warps: int
+    down_depth: int
+    down_x_ahead: int
+    down_min_blocks: int
+
+
+def default_config(hidden: int, intermediate: int, tokens: int) -> MoeConfig:
+    """A configuration that is good for most shapes, where none was measured."""
+    units = -(-hidden // 128)
+    split = next(split for split in (4, 2, 1) if split <= units)
+    few = tokens <= 8
+    return MoeConfig(8, split, 2, int(few), 2, 16, 2, int(few), 1)
+
+
+def moe(
+    x: torch.Tensor,
+    logits: torch.Tensor,
+    experts: PackedExperts,
+    top_k: int,
+    renormalize: bool = True,
+    out: torch.Tensor | None = None,
+    config: MoeConfig | None = None,
+) -> torch.Tensor:
+    """What a mixture of experts makes of tokens, from the router's logits on.
+
+    Args:
+        x: bfloat16 [M, H], M from 1 to 16, rows at multiples of 16 bytes.
+        logits: bfloat16 or float32 [M, E].
+        experts: what `pack_experts` made.
+        top_k: experts of a token.
+        renormalize: as in `route`.
+        out: bfloat16 [M, H], contiguous, to write to.
+        config: by default `default_config`'s.
+
+    Raises:
+        KernelError: a dtype, shape, stride or device does not fit.
+    """
+    _check_x(x, experts)
+    if tuple(logits.shape) != (x.shape[0], experts.count):
+        raise KernelError(
+            f"logits have the shape {tuple(logits.shape)}; they must have"
+            f" {(x.shape[0], experts.count)}"
+        )
+    return run_experts(x, route(logits, top_k, renormalize), experts, out, config)
+
+
+def run_experts(
+    x: torch.Tensor,
+    routing: Routing,
+    experts: PackedExperts,
+    out: torch.Tensor | None = None,
+    config: MoeConfig | None = None,
+) -> torch.Tensor:
+    """The two launches after routing; arguments as in `moe`."""
+    _check_x(x, experts)
+    tokens, device = x.shape[0], experts.gate_up.weights.device
+    if routing.experts.shape[0] != tokens or routing.experts.device != device:
+        raise KernelError(
+            f"{tokens} tokens on {device} were routed as {routing.experts.shape[0]} on"
+            f" {routing.experts.device}"
+        )
+    if out is None:
+        out = x.new_empty((tokens, experts.hidden))
+    else:
+        check_operand("out", out, (tokens, experts.hidden), device)
+    config = config or default_config(experts.hidden, experts.intermediate, tokens)
+    choices = routing.experts.shape[1]
+    between = x.new_empty((tokens * choices, experts.intermediate))
+    stacks = experts.intermediate // 8
+    activation = experts.activation
+    most = min(tokens * choices, experts.count) * -(-stacks // (config.warps // config.split))
+    launch(
+        _gate_up_code(experts, tokens, config),
+        (min(most, config.min_blocks * multiprocessors(device)), 1, 1),
+        config.warps * 32,
+        (
+            x,
+            *experts.gate_up.tensors,
+            experts.gate_up_bias,
+            routing.plan,
+            between,
+            choices,
+            stacks,
+            x.stride(0) if tokens > 1 else 0,
+            float(activation.alpha),
+            float(activation.limit),
+        ),
+        dependent=True,
+    )
+    launch(
+        _down_code(experts, tokens, config),
+        (experts.hidden // 16, 1, 1),
+        config.down_warps * 32,
+        (
+            between,
+            *experts.down.tensors,
+            experts.down_bias,
+            routing.plan,
+            routing.weights,
+            out,
+            tokens,
+            choices,
+            experts.hidden // 16,
+        ),
+        dependent=True,
+    )
+    return out
+
+
+def codes() -> Sequence[KernelCode]:
+    """What is compiled for typical models: both formats and activations, few and many tokens."""
+    found = []
+    for name, hidden, intermediate, swiglu in (
+        ("mxfp4", 2880, 2880, True),
+        ("nvfp4", 2048, 768, False),
+        ("nvfp4", 2048, 512, False),
+    ):
+        for tokens in (8, LARGEST_BATCH):
+            config = default_config(hidden, intermediate, tokens)
+            found.append(_gate_up(name, hidden, swiglu, tokens, config))
+            found.append(_down(name, intermediate, tokens, config))
+    return found
+
+
+def _check_x(x: torch.Tensor, experts: PackedExperts) -> None:
+    tokens = x.shape[0] if x.ndim == 2 else 0
+    if not 1 <= tokens <= LARGEST_BATCH:
+        raise KernelError(
+            f"x has the shape {tuple(x.shape)}; this kernel takes 1 to {LARGEST_BATCH} tokens"
+        )
+    device = experts.gate_up.weights.device
+    check_operand("x", x, (tokens, experts.hidden), device, rows_apart=True)
+
+
+def _gate_up_code(experts: PackedExperts, tokens: int, config: MoeConfig) -> KernelCode:
+    swiglu = experts.activation.name == "swiglu"
+    return _gate_up(experts.gate_up.format, experts.hidden, swiglu, tokens, config)
+
+
+def _gate_up(name: str, columns: int, swiglu: bool, tokens: int, config: MoeConfig) -> KernelCode:
+    defines = (
+        ("FORMAT", FORMATS[name]),
+        ("COLUMNS", columns),
+        ("TOKEN_TILES", 1 if tokens <= 8 else 2),
+        ("SWIGLU", int(swiglu)),
+        ("WARPS", config.warps),
+        ("SPLIT", config.split),
+        ("DEPTH", config.depth),
+        ("X_AHEAD", config.x_ahead),
+        ("MIN_BLOCKS", config.min_blocks),
+    )
+    return KernelCode("gate_up.cu", "gate_up", defines)
+
+
+def _down_code(experts: PackedExperts, tokens: int, config: MoeConfig) -> KernelCode:
+    return _down(experts.down.format, experts.intermediate, tokens, config)
+
+
+def _down(name: str, columns: int, tokens: int, config: MoeConfig) -> KernelCode:
+    defines = (
+        ("FORMAT", FORMATS[name]),
+        ("COLUMNS", columns),
+        ("TOKEN_TILES", 1 if tokens <= 8 else 2),
+        ("WARPS", config.down_warps),
+        ("DEPTH", config.down_depth),
+        ("X_AHEAD", config.down_x_ahead),
+        ("MIN_BLOCKS", config.down_min_blocks),
+    )
+    return KernelCode("down.cu", "down", defines)

@@ -1,0 +1,132 @@
+"""Which experts each of up to 16 tokens takes, and who shares an expert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.launch import launch
+
+__all__ = ["LARGEST_BATCH", "MOST_CHOICES", "Routing", "Scoring", "codes", "route"]
+
+LARGEST_BATCH = 16
+MOST_CHOICES = 16
+MOST_EXPERTS = 512
+
+Scoring = Literal["softmax", "sigmoid"]
+
+_ENTRIES = LARGEST_BATCH * MOST_CHOICES
+_PLAN = 1 + _ENTRIES + (_ENTRIES + 1) + _ENTRIES  # the ints of `Plan` in routing.cuh
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """What a router decided.
+
+    Attributes:
+        experts: int32 [M, k], each token's experts, the best first.
+        weights: float32 [M, k], what each expert's output is multiplied with.
+        plan: int32, the active experts and their tokens, as `Plan` in `cuda/routing.cuh`.
+    """
+
+    experts: torch.Tensor
+    weights: torch.Tensor
+    plan: torch.Tensor
+
+    @property
+    def active(self) -> torch.Tensor:
+        """Int32, the experts that any token takes, in their order; waits for the device."""
+        return self.plan[1 : 1 + int(self.plan[0])]
+
+
+def route(
+    logits: torch.Tensor,
+    top_k: int,
+    renormalize: bool = True,
+    scoring: Scoring = "softmax",
+    correction: torch.Tensor | None = None,
+    scale: float = 1.0,
+) -> Routing:
+    """Gives each token the `top_k` experts of largest score; of equal ones those of lower number.
+
+    Args:
+        logits: bfloat16 or float32 [M, E], M from 1 to 16, E up to 512, contiguous columns.
+        top_k: experts of a token, up to 16.
+        renormalize: divide the weights of a token by their sum; with softmax this is the softmax
+            over the chosen logits.
+        scoring: `sigmoid` as in DeepSeek-V3 and Nemotron.
+        correction: float32 [E], added to the scores for the choice, not for the weights.
+        scale: what all weights are multiplied with.
+
+    Raises:
+        KernelError: a dtype, shape, stride or device does not fit.
+    """
+    tokens, experts = logits.shape if logits.ndim == 2 else (0, 0)
+    if not (1 <= tokens <= LARGEST_BATCH and 1 <= experts <= MOST_EXPERTS):
+        raise KernelError(
+            f"logits of shape {tuple(logits.shape)}: this kernel routes 1 to {LARGEST_BATCH} tokens"
+            f" to up to {MOST_EXPERTS} experts"
+        )
+    if not 1 <= top_k <= min(MOST_CHOICES, experts):
+        raise KernelError(f"cannot choose {top_k} of {experts} experts; 1 to {MOST_CHOICES} can be")
+    if logits.dtype not in (torch.bfloat16, torch.float32) or logits.stride(1) != 1:
+        raise KernelError(
+            f"logits are {logits.dtype} with strides {logits.stride()}; they must be bfloat16 or"
+            " float32, contiguous in a row"
+        )
+    if correction is not None and (
+        correction.dtype != torch.float32
+        or correction.shape != (experts,)
+        or not correction.is_contiguous()
+        or correction.device != logits.device
+    ):
+        raise KernelError(f"the correction must be float32 [{experts}] on {logits.device}")
+    if scoring not in ("softmax", "sigmoid"):
+        raise KernelError(f"scores are a softmax or sigmoids, not {scoring}")
+    device = logits.device
+    chosen = torch.empty((tokens, top_k), dtype=torch.int32, device=device)
+    weights = torch.empty((tokens, top_k), dtype=torch.float32, device=device)
+    plan = torch.empty(_PLAN, dtype=torch.int32, device=device)
+    launch(
+        _code(experts, top_k, logits.dtype == torch.float32, scoring),
+        (1, 1, 1),
+        LARGEST_BATCH * 32,
+        (
+            logits,
+            correction,
+            chosen,
+            weights,
+            plan,
+            tokens,
+            logits.stride(0),
+            int(renormalize),
+            float(scale),
+        ),
+        dependent=True,
+    )
+    return Routing(chosen, weights, plan)
+
+
+def codes() -> Sequence[KernelCode]:
+    """What is compiled for typical models."""
+    return [
+        _code(32, 4, False, "softmax"),
+        _code(128, 8, True, "softmax"),
+        _code(512, 10, False, "softmax"),
+        _code(128, 6, True, "sigmoid"),
+    ]
+
+
+def _code(experts: int, top_k: int, float_logits: bool, scoring: Scoring) -> KernelCode:
+    defines = (
+        ("EXPERTS", experts),
+        ("CHOICES", top_k),
+        ("FLOAT_LOGITS", int(float_logits)),
+        ("SIGMOID", int(scoring == "sigmoid")),
+    )
+    return KernelCode("routing.cu", "route", defines)
