@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.formats.blocks import block_amax, blocks_of
+from spark_prof.kernels.formats.blocks import block_amax, blocks_of, quotients
 from spark_prof.kernels.formats.e4m3 import E4M3_LARGEST, e4m3_decode, e4m3_encode
 
 __all__ = ["Fp8Rows", "quantize_fp8_rows"]
@@ -68,6 +68,6 @@ def quantize_fp8_rows(values: torch.Tensor) -> Fp8Rows:
     rows = blocks_of(values, values.shape[-1]).squeeze(-2)
     if not rows.isfinite().all():
         raise KernelError("cannot quantize weights that are NaN or infinite")
-    scales = block_amax(rows) / E4M3_LARGEST
+    scales = quotients(block_amax(rows), E4M3_LARGEST)
     scales = torch.where(scales == 0, 1.0, scales)
     return Fp8Rows(e4m3_encode(rows / scales.unsqueeze(-1)), scales)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats.blocks import quotients
 from spark_prof.kernels.formats.e2m1 import E2M1_LARGEST
 from spark_prof.kernels.formats.e4m3 import E4M3_LARGEST
 
@@ -50,10 +51,11 @@ class GlobalScale:
     def of_amax(cls, amax: torch.Tensor, convention: Convention = "divides") -> GlobalScale:
         """The scale with which the largest magnitude of a tensor just fits: 448 * 6 / amax.
 
-        Zeros get 1. What float32 cannot hold becomes its largest or smallest normal number.
+        The quotient is a product with the reciprocal, as in vLLM and compressed-tensors. Zeros get
+        1. What float32 cannot hold becomes its largest or smallest normal number.
         """
         amax = amax.to(torch.float32)
-        value = _RANGE / amax if convention == "divides" else amax / _RANGE
+        value = amax.reciprocal() * _RANGE if convention == "divides" else quotients(amax, _RANGE)
         value = value.clamp(_FLOAT32.tiny, _FLOAT32.max)
         return cls(torch.where(amax == 0, 1.0, value), convention)
 
@@ -83,5 +85,5 @@ class GlobalScale:
 
     def apply(self, scaled: torch.Tensor) -> torch.Tensor:
         """The values of code * block scale, with one rounding to the type of `scaled`."""
-        value = self.value.to(scaled.dtype)
+        value = self.value.to(scaled.device, scaled.dtype)
         return scaled / value if self.convention == "divides" else scaled * value

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.formats.blocks import block_amax, blocks_of, check_scales
+from spark_prof.kernels.formats.blocks import block_amax, blocks_of, check_scales, quotients
 from spark_prof.kernels.formats.e2m1 import (
     E2M1_LARGEST,
     e2m1_decode,
@@ -122,8 +122,8 @@ def join_nvfp4(shards: Sequence[NvFp4]) -> NvFp4:
 def _by_division(
     blocks: torch.Tensor, amax: torch.Tensor, global_scale: GlobalScale
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    value = global_scale.value
-    largest = amax / E2M1_LARGEST
+    value = global_scale.value.to(amax.device)
+    largest = quotients(amax, E2M1_LARGEST)
     divides = global_scale.convention == "divides"
     scales = e4m3_encode(value * largest if divides else largest / value)
     steps = global_scale.apply(e4m3_decode(scales, torch.float32)).unsqueeze(-1)
@@ -133,7 +133,9 @@ def _by_division(
 def _by_reciprocal(
     blocks: torch.Tensor, amax: torch.Tensor, global_scale: GlobalScale
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    value = global_scale.value if global_scale.convention == "divides" else 1 / global_scale.value
+    value = global_scale.value.to(amax.device)
+    if global_scale.convention == "multiplies":
+        value = 1 / value
     scales = e4m3_encode(value * (amax * (1 / E2M1_LARGEST)))
     steps = e4m3_decode(scales, torch.float32)
     factors = torch.where(steps == 0, 0.0, 1 / (steps * (1 / value)))

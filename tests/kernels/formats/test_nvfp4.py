@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, cast, get_args
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from spark_prof.kernels.formats import (
     NvFp4,
     NvFp4Recipe,
     e2m1_decode,
+    e2m1_encode,
     e4m3_decode,
     join_nvfp4,
     quantize_nvfp4,
@@ -171,3 +173,16 @@ def test_what_does_not_belong_together_is_refused(what: str) -> None:
     message, attempt = REFUSED[what]
     with pytest.raises(KernelError, match=message):
         attempt()
+
+
+def test_division_rounds_each_quotient_once() -> None:
+    """NumPy's float32 as the second opinion, on blocks whose magnitudes fill their mantissas."""
+    values = torch.randn(64, 64, generator=torch.Generator().manual_seed(5))
+    weight = quantize_nvfp4(values, one(1000.0))
+    blocks = values.numpy().reshape(64, 4, 16)
+    largest = np.abs(blocks).max(-1) / np.float32(6)
+    scales = torch.from_numpy(np.float32(1000) * largest).to(torch.float8_e4m3fn)
+    assert same_bits(weight.scales, scales)
+    steps = scales.to(torch.float32).numpy() / np.float32(1000)
+    codes = e2m1_encode(torch.from_numpy(blocks / steps[..., None]))
+    assert torch.equal(unpack_nibbles(weight.packed), codes.flatten(-2))
