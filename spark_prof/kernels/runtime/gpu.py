@@ -6,18 +6,17 @@ launch of a kernel compiles and loads it; `prepare_on_gpu` does that ahead.
 
 from __future__ import annotations
 
-import ctypes
-import struct
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from spark_prof.cores import cores
 from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.runtime.arguments import Argument, ArgumentSlots, Signature
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
 
@@ -26,14 +25,7 @@ try:
 except ImportError:
     driver = None
 
-__all__ = ["Argument", "prepare_on_gpu", "run_on_gpu"]
-
-Argument: TypeAlias = torch.Tensor | int | float | None
-"""A data pointer, a C int, a C float, or a null pointer."""
-
-_MOST_ARGUMENTS = 64
-_SLOT = 8
-"""Bytes between two arguments."""
+__all__ = ["prepare_on_gpu", "run_on_gpu"]
 
 
 @dataclass
@@ -43,22 +35,16 @@ class _Loaded:
     label: str
     function: Any
     context: Any
-    parameter_bytes: list[int]
+    signature: Signature
     shared_limit: int
     """Bytes of dynamic shared memory that a launch may ask for."""
-    packings: dict[tuple[type, ...], struct.Struct] = field(default_factory=dict)
-    """How arguments of the types seen so far are written."""
 
 
 class _Thread(threading.local):
     """What a thread's launches use again and again: the driver copies all of it."""
 
     def __init__(self) -> None:
-        self.values = (ctypes.c_uint64 * _MOST_ARGUMENTS)()
-        start = ctypes.addressof(self.values)
-        ends = start + _SLOT * _MOST_ARGUMENTS
-        self.pointers = (ctypes.c_void_p * _MOST_ARGUMENTS)(*range(start, ends, _SLOT))
-        self.parameters = ctypes.addressof(self.pointers)
+        self.slots = ArgumentSlots()
         self.settings: dict[tuple[tuple[int, int, int], int, int, bool], Any] = {}
 
 
@@ -106,7 +92,7 @@ def run_on_gpu(
     kernel = _loaded.get((code, index)) or _load(code, index, _cubin(code, index))
     if shared_bytes > kernel.shared_limit:
         _raise_shared_limit(kernel, shared_bytes)
-    _write_arguments(kernel, arguments)
+    kernel.signature.write(arguments, _thread.slots)
     asked = (grid, block, shared_bytes, dependent)
     settings = _thread.settings.get(asked)
     if settings is None:
@@ -117,45 +103,11 @@ def run_on_gpu(
     if elsewhere:
         driver.cuCtxPushCurrent(kernel.context)
     try:
-        (result,) = driver.cuLaunchKernelEx(settings, kernel.function, _thread.parameters, 0)
+        (result,) = driver.cuLaunchKernelEx(settings, kernel.function, _thread.slots.address, 0)
     finally:
         if elsewhere:
             driver.cuCtxPopCurrent()
     _check(kernel.label, result)
-
-
-def _write_arguments(kernel: _Loaded, arguments: Sequence[Any]) -> None:
-    kinds = tuple(map(type, arguments))
-    packing = kernel.packings.get(kinds)
-    if packing is None:
-        packing = kernel.packings[kinds] = _packing(kernel, kinds)
-    values = [
-        given if kind is int or kind is float else 0 if given is None else given.data_ptr()
-        for given, kind in zip(arguments, kinds, strict=True)
-    ]
-    try:
-        packing.pack_into(_thread.values, 0, *values)
-    except (struct.error, OverflowError) as error:
-        raise KernelError(f"{kernel.label}: an argument is out of range: {error}") from error
-
-
-def _packing(kernel: _Loaded, kinds: Sequence[type]) -> struct.Struct:
-    """How arguments of these types are written, once it is sure that they fit the parameters."""
-    forms: list[tuple[int, str]] = []
-    for kind in kinds:
-        if kind is type(None) or issubclass(kind, torch.Tensor):
-            forms.append((8, "Q"))
-        elif kind is int or kind is float:
-            forms.append((4, "i4x" if kind is int else "f4x"))
-        else:
-            raise KernelError(f"{kernel.label}: argument {len(forms)} is of type {kind.__name__}")
-    given = [size for size, _ in forms]
-    if given != kernel.parameter_bytes:
-        raise KernelError(
-            f"{kernel.label} has parameters of {kernel.parameter_bytes} bytes; "
-            f"the arguments have {given}"
-        )
-    return struct.Struct("<" + "".join(form for _, form in forms))
 
 
 def _launch_settings(
@@ -200,8 +152,8 @@ def _load(code: KernelCode, index: int, cubin: bytes) -> _Loaded:
         finally:
             driver.cuThreadExchangeStreamCaptureMode(mode)
             driver.cuCtxPopCurrent()
-        sizes = _parameter_bytes(function)
-        _loaded[code, index] = _Loaded(label, function, context, sizes, shared_limit)
+        signature = Signature(label, _parameter_bytes(function))
+        _loaded[code, index] = _Loaded(label, function, context, signature, shared_limit)
         return _loaded[code, index]
 
 
