@@ -84,7 +84,8 @@ def run_on_gpu(
         block: threads of a block.
         arguments: what its parameters get, in order.
         shared_bytes: dynamic shared memory of a block.
-        dependent: let it start before the kernel before it ends (programmatic dependent launch).
+        dependent: let it start before the kernel before it ends (programmatic dependent launch),
+            if a graph is being captured: outside of one that kernel may have written the weights.
 
     Raises:
         KernelError: it does not compile or load, the arguments do not fit, or CUDA refuses.
@@ -93,6 +94,7 @@ def run_on_gpu(
     if shared_bytes > kernel.shared_limit:
         _raise_shared_limit(kernel, shared_bytes)
     kernel.signature.write(arguments, _thread.slots)
+    dependent = dependent and torch.cuda.is_current_stream_capturing()
     asked = (grid, block, shared_bytes, dependent)
     settings = _thread.settings.get(asked)
     if settings is None:
