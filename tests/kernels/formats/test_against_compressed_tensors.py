@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from spark_prof.kernels.formats import (
+    GlobalScale,
     MxFp4,
     MxFp8,
+    NvFp4,
     e2m1_decode,
     e8m0_decode,
     quantize_fp8_rows,
@@ -29,8 +31,11 @@ from compressed_tensors.compressors.nvfp4.helpers import (
     pack_fp4_to_uint8,
     unpack_fp4_from_uint8,
 )
+from compressed_tensors.entrypoints.convert.converters.modelopt_nvfp4 import (
+    ModelOptNvfp4Converter,
+)
 from compressed_tensors.quantization import QuantizationArgs
-from compressed_tensors.quantization.lifecycle.forward import quantize
+from compressed_tensors.quantization.lifecycle.forward import dequantize, quantize
 from compressed_tensors.quantization.utils.helpers import (
     calculate_qparams,
     generate_gparam,
@@ -148,3 +153,31 @@ def test_fp8_rows() -> None:
     zeros = (values == 0).all(dim=1)
     epsilon = torch.finfo(torch.float32).eps
     assert torch.equal(torch.where(zeros, epsilon, weight.scales), scales.flatten())
+
+
+def test_both_conventions_of_a_global_scale() -> None:
+    """ModelOpt's tensors, and what their converter makes of those: both are what they decode."""
+    stored = {
+        "layer.weight": every_byte().reshape(8, 32),
+        "layer.weight_scale": torch.linspace(0.5, 448, 32).reshape(8, 4).to(E4M3),
+        "layer.weight_scale_2": torch.tensor(2.0**-9),
+    }
+    multiplied = NvFp4(
+        stored["layer.weight"],
+        stored["layer.weight_scale"],
+        GlobalScale(stored["layer.weight_scale_2"], "multiplies"),
+    )
+    converted = ModelOptNvfp4Converter(targets=["re:.*layer"]).process(dict(stored))
+    divided = NvFp4(
+        converted["layer.weight_packed"],
+        converted["layer.weight_scale"],
+        GlobalScale(converted["layer.weight_global_scale"], "divides"),
+    )
+    expected = dequantize(
+        unpack_fp4_from_uint8(divided.packed, 8, 64, torch.float32),
+        divided.scales.to(torch.float32),
+        args=NVFP4,
+        global_scale=divided.global_scale.value,
+    )
+    assert same_bits(divided.decode(torch.float32), expected)
+    assert same_bits(multiplied.decode(torch.float32), expected)
