@@ -41,7 +41,7 @@ INLINE u32 floats_to_e2m1(const float (&values)[8]) {
 // of E2M1 the magnitude is, rounded as floats are: to nearest, ties to even. From 1 up a power of
 // two has two steps, which are two codes; below 1 the steps are those of 1.
 INLINE u32 float_to_e2m1(float value) {
-    const float clamped = fmaxf(fminf(value, 6.0f), -6.0f);  // NaN: 6
+    const float clamped = fmaxf(value < 6.0f ? value : 6.0f, -6.0f);  // of NaN 6
     const float magnitude = fabsf(clamped);
     const u32 power = bits_of_float(fmaxf(magnitude, 1.0f)) & 0x7F800000u;
     const u32 sum = bits_of_float(magnitude + float_of_bits(power + (22u << 23)));
