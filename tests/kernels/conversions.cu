@@ -1,4 +1,4 @@
-// The conversions of e2m1.cuh and e4m3.cuh for themselves.
+// The conversions of e2m1.cuh and e4m3.cuh by themselves, and this device's reciprocals.
 #include "e2m1.cuh"
 #include "e4m3.cuh"
 
@@ -20,6 +20,11 @@ KERNEL to_e4m3(const float* values, u32* codes, int count) {
 }
 
 KERNEL from_e4m3(float* values) { values[threadIdx.x] = positive_e4m3_to_float(threadIdx.x); }
+
+KERNEL reciprocals(const float* values, float* results, int count) {
+    const int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) results[at] = approximate_reciprocal(values[at]);
+}
 
 // The code by comparing with every midpoint.
 INLINE u32 compared(float value) {

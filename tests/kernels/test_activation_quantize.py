@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from spark_prof.kernels.activation_quantize import activation_quantize, codes, moved_bytes
-from spark_prof.kernels.check.row_oracles import activated_rows, quantized_rows
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.quantize import quantize_rows
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
 from tests.kernels.formats.values import every_bfloat16
+from tests.kernels.row_oracles import activated_rows, quantized_rows
 from tests.kernels.rows import assert_quantized, odd_rows, poisoned, rows, scale_for
 
 _FORMATS = [*ROW_FORMATS]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spark_prof.kernels.check.row_oracles import quantized_rows
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.expand_quantize import (
     codes,
@@ -13,6 +12,7 @@ from spark_prof.kernels.expand_quantize import (
 )
 from spark_prof.kernels.formats import GlobalScale, NvFp4, swizzle_128x4
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, QuantizedRows, RowFormat
+from tests.kernels.row_oracles import quantized_rows
 from tests.kernels.rows import odd_rows, poisoned, rows
 
 _FORMATS = [*ROW_FORMATS]

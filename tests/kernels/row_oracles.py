@@ -2,11 +2,13 @@
 
 Each is vLLM's kernels one after the other: rounded to BF16 wherever one of them writes BF16. Where
 those use an approximate instruction, the oracle takes its result from the same device: reciprocals
-through `approximations.cu`, square roots and exp through torch, whose CUDA kernels call the same
+through `conversions.cu`, square roots and exp through torch, whose CUDA kernels call the same
 functions. On the CPU all three are rounded correctly.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 
@@ -30,6 +32,7 @@ __all__ = ["activated_rows", "normed_rows", "quantized_rows"]
 _VECTOR = 8
 """Values that a thread loads at once."""
 _WARP = 32
+_SOURCE = str(Path(__file__).with_name("conversions.cu"))
 
 
 def quantized_rows(
@@ -112,6 +115,6 @@ def _reciprocals(values: torch.Tensor) -> torch.Tensor:
     values = values.contiguous()
     results = torch.empty_like(values)
     blocks = -(-values.numel() // 256)
-    code = KernelCode("approximations.cu", "reciprocals")
+    code = KernelCode(_SOURCE, "reciprocals")
     launch(code, (blocks, 1, 1), 256, [values, results, values.numel()])
     return results
