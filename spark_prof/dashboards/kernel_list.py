@@ -15,7 +15,8 @@ __all__ = ["render_kernels"]
 
 _LETTERS = (
     "Bytes: M tokens, N rows and K columns of a weight, w bytes a weight with its scales. Of "
-    "experts: D of E take part, k a token, H hidden and I intermediate size."
+    "experts: D of E take part, k a token, H hidden and I intermediate size. Of quantized rows: c "
+    "bytes a code and s of scales for each, P: M filled up to a multiple of 128."
 )
 
 

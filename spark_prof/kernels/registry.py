@@ -8,11 +8,12 @@ from difflib import get_close_matches
 from spark_prof.errors import CommandError
 from spark_prof.kernels.entries.dense import DENSE
 from spark_prof.kernels.entries.experts import EXPERTS
+from spark_prof.kernels.entries.fused import FUSED
 from spark_prof.kernels.entry import ReplacementKernel
 
 __all__ = ["KERNELS", "find"]
 
-KERNELS: tuple[ReplacementKernel, ...] = (*DENSE, *EXPERTS)
+KERNELS: tuple[ReplacementKernel, ...] = (*DENSE, *EXPERTS, *FUSED)
 """In the order in which they are listed."""
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from spark_prof.kernels.check.activations import make_activations
 from spark_prof.kernels.check.dense_cases import dense_cases, run_dense_case
+from spark_prof.kernels.check.fused_cases import fused_cases
 from spark_prof.kernels.check.refusals import refusals
 from spark_prof.kernels.check.verdict import Judgement, Status, Verdict
 from spark_prof.kernels.check.weights import Format, Weight, make_weight
@@ -58,6 +59,9 @@ def _dense(formats: tuple[Format, ...], device: str) -> Cases:
 CHECKS: Mapping[str, Callable[[str], Cases]] = {
     "w4a16": partial(_dense, ("nvfp4", "mxfp4")),
     "fp8": partial(_dense, ("fp8",)),
+    "norm_quantize": partial(fused_cases, ("norm", "norm with residual")),
+    "activation_quantize": partial(fused_cases, ("activation",)),
+    "expand_quantize": partial(fused_cases, ("expand",)),
 }
 """The cases on a device, by what the registry's kernels name as their check."""
 
