@@ -1,4 +1,9 @@
-"""Times contestants at the same work: in turns, with cold caches, and only where they are right."""
+"""Times contestants at the same work: in turns, with cold caches, and only where they are right.
+
+Before each call a kernel writes its activations, as in a model, and a call's time is what it adds
+to that kernel. Calls back to back would flatter a kernel that starts before the one in front of it
+has ended: it would overlap with itself, which it never does in a model.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TypeVar
 
 import torch
@@ -39,12 +45,10 @@ class Contestant:
     Attributes:
         name: who.
         call: does the call of a number, from 0 to the plan's calls - 1.
-        reset: brings back the inputs that calls overwrite, where there are such.
     """
 
     name: str
     call: Call
-    reset: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
 def race(
     contestants: Sequence[Contestant | Result],
     calls: int,
+    before: Callable[[int], None],
     error: Callable[[int, Output], float],
     tolerance: float,
     device: torch.device,
@@ -85,6 +90,7 @@ def race(
     Args:
         contestants: who takes part, or why somebody cannot.
         calls: in one repeat.
+        before: writes the activations of the call of a number.
         error: of the output of the call of a number.
         tolerance: largest error that is right.
         device: on which it all happens.
@@ -93,6 +99,12 @@ def race(
     Returns:
         One result a contestant, in their order.
     """
+
+    def written(number: int) -> Output:
+        before(number)
+        return ()
+
+    alone = repeated(written, calls, device)
     results: dict[int, Result] = {}
     ready: dict[int, tuple[Contestant, Repeated]] = {}
     for place, contestant in enumerate(contestants):
@@ -100,8 +112,8 @@ def race(
             results[place] = contestant
             continue
         try:
-            runs = repeated(contestant.call, calls, device)
-            off = _error_after_poison(contestant, runs, error)
+            runs = repeated(_behind(before, contestant.call), calls, device)
+            off = _error_after_poison(runs, error)
         except Exception as failure:
             results[place] = Result(contestant.name, None, None, reason(failure))
             continue
@@ -111,11 +123,12 @@ def race(
         else:
             what = f"wrong result: error {off:.3g}, allowed {tolerance:.3g}"
             results[place] = Result(contestant.name, None, off, what)
-    times = _in_turns({place: runs for place, (_, runs) in ready.items()}, seconds)
-    for place, (contestant, runs) in ready.items():
-        us = spread([1e6 * repeat / calls for repeat in times[place]])
+    times = _in_turns([alone, *(runs for _, runs in ready.values())], seconds)
+    writing = median(times[0])
+    for (place, (contestant, runs)), repeats in zip(ready.items(), times[1:], strict=True):
+        us = spread([1e6 * (repeat - writing) / calls for repeat in repeats])
         # Once more: a kernel that only sometimes is right is not timed as if it were.
-        off = max(results[place].error or 0.0, _error_after_poison(contestant, runs, error))
+        off = max(results[place].error or 0.0, _error_after_poison(runs, error))
         if off <= tolerance:
             results[place] = Result(contestant.name, us, off)
         else:
@@ -141,11 +154,15 @@ def reason(failure: BaseException) -> str:
     return one_line(f"{type(failure).__name__}: {lines[0]}")[:300]
 
 
-def _error_after_poison(
-    contestant: Contestant, runs: Repeated, error: Callable[[int, Output], float]
-) -> float:
-    if contestant.reset:
-        contestant.reset()
+def _behind(before: Callable[[int], None], call: Call) -> Call:
+    def both(number: int) -> torch.Tensor | Output:
+        before(number)
+        return call(number)
+
+    return both
+
+
+def _error_after_poison(runs: Repeated, error: Callable[[int, Output], float]) -> float:
     runs.poison()
     runs.seconds()
     errors = [error(number, output) for number, output in enumerate(runs.outputs)]
@@ -153,12 +170,12 @@ def _error_after_poison(
     return math.inf if any(math.isnan(e) for e in errors) else max(errors)
 
 
-def _in_turns(ready: dict[int, Repeated], seconds: float) -> dict[int, list[float]]:
-    times: dict[int, list[float]] = {place: [] for place in ready}
+def _in_turns(all_runs: Sequence[Repeated], seconds: float) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in all_runs]
     begun = time.perf_counter()
-    for repeat in range(_MOST_REPEATS if ready else 0):
+    for repeat in range(_MOST_REPEATS):
         if repeat >= _FEWEST_REPEATS and time.perf_counter() - begun > seconds:
             break
-        for place, runs in ready.items():
-            times[place].append(runs.seconds())
+        for runs, its in zip(all_runs, times, strict=True):
+            its.append(runs.seconds())
     return times

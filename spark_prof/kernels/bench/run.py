@@ -10,9 +10,18 @@ from dataclasses import dataclass
 import torch
 
 from spark_prof.kernels.bench.dense import DENSE_CONTESTANTS, race_dense
+from spark_prof.kernels.bench.experts import EXPERTS_CONTESTANTS, race_experts
+from spark_prof.kernels.bench.passes import PASS_CONTESTANTS, chosen_passes, race_pass
 from spark_prof.kernels.bench.race import reason
 from spark_prof.kernels.bench.results import Cell, Kind
-from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat, dense_shapes
+from spark_prof.kernels.bench.shapes import (
+    TOKENS,
+    WeightFormat,
+    chosen_experts,
+    dense_shapes,
+    matches,
+)
+from spark_prof.kernels.quantized_rows import ROW_FORMATS
 
 __all__ = ["KINDS", "LeftOut", "Request", "run"]
 
@@ -81,8 +90,7 @@ def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterat
     seconds = request.seconds_each
 
     def wanted(names: Iterable[str]) -> list[str]:
-        parts = [part.lower() for part in request.contestants]
-        return [n for n in names if not parts or any(part in n.lower() for part in parts)]
+        return [name for name in names if matches(name, request.contestants)]
 
     if "dense" in request.only:
         for shape in dense_shapes(request.models):
@@ -90,6 +98,17 @@ def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterat
                 what = f"dense {form} {shape.rows} x {shape.columns}"
                 names = wanted(DENSE_CONTESTANTS)
                 yield what, race_dense(shape, form, request.tokens, device, seconds, names)
+    if "moe" in request.only:
+        names = wanted(EXPERTS_CONTESTANTS)
+        for experts in chosen_experts(request.models):
+            what = f"experts of {experts.model}"
+            yield what, race_experts(experts, request.tokens, device, seconds, names)
+    if "fused" in request.only:
+        names = wanted(PASS_CONTESTANTS)
+        for each in chosen_passes(request.models):
+            for row_format in ROW_FORMATS:
+                what = f"{each.name} of {each.columns} columns to {row_format}"
+                yield what, race_pass(each, row_format, request.tokens, device, seconds, names)
 
 
 def _broken(device: torch.device) -> str:

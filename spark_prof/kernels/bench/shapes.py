@@ -22,6 +22,7 @@ __all__ = [
     "WeightFormat",
     "chosen_experts",
     "dense_shapes",
+    "matches",
 ]
 
 Slot = Literal["qkv", "o", "mlp", "lm_head"]
@@ -138,16 +139,17 @@ def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -
     """
     found: dict[tuple[int, int], list[Layer]] = {}
     for layer in layers:
-        if _wanted(layer.model, models):
+        if matches(layer.model, models):
             found.setdefault((layer.rows, layer.columns), []).append(layer)
     shapes = [DenseShape(*shape, tuple(its)) for shape, its in found.items()]
     return sorted(shapes, key=lambda shape: (shape.rows * shape.columns, shape.rows))
 
 
 def chosen_experts(models: Sequence[str] = ()) -> list[ExpertsShape]:
-    """The experts of the models whose names hold one of these parts, of all if there is none."""
-    return [shape for shape in EXPERTS if _wanted(shape.model, models)]
+    """The experts of models whose names hold one of these parts, of all if there is none."""
+    return [shape for shape in EXPERTS if matches(shape.model, models)]
 
 
-def _wanted(model: str, models: Sequence[str]) -> bool:
-    return not models or any(part.lower() in model.lower() for part in models)
+def matches(name: str, parts: Sequence[str]) -> bool:
+    """Whether a name holds one of these parts, in any case; true if there is none."""
+    return not parts or any(part.lower() in name.lower() for part in parts)
