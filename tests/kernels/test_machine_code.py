@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,9 @@ TENSOR_CORES = r"HMMA\.16816\.F32\.BF16"
 TO_E4M3 = r"F2FP\.SATFINITE\.E4M3\."
 TO_E2M1 = r"F2FP\.SATFINITE\.E2M1\."
 
+WAITS = r"ACQBULK\b"
+"""Every kernel may be launched before the one before it has ended, so every kernel waits."""
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -50,30 +53,30 @@ class Expected:
         only: where a constant of the compilation has this value; empty for all.
         holds: patterns of opcodes of which each must be found.
         native: patterns that must be found on targets of a family, and nowhere else.
-        blocks: how many blocks of a multiprocessor the registers must suffice for.
-        threads: of a block, where no constant says so.
+        threads: of a multiprocessor that the registers must suffice for.
     """
 
     entry: str
     holds: tuple[str, ...]
     only: tuple[tuple[str, int], ...] = ()
     native: tuple[str, ...] = ()
-    blocks: int = 2
-    threads: int = 0
+    threads: int = 512
 
 
 NVFP4, MXFP8 = (("FORMAT", 0),), (("FORMAT", 3),)
 EXPECTED = (
     Expected("dense", (STREAMED, TENSOR_CORES)),
+    Expected("route", ()),
+    Expected("gate_up", (STREAMED, TENSOR_CORES)),
+    Expected("down", (STREAMED, TENSOR_CORES)),
     Expected("quantize", (VECTOR_LOAD, TO_E4M3), NVFP4, native=(TO_E2M1,)),
     Expected("quantize", (VECTOR_LOAD, TO_E4M3), MXFP8),
     Expected("activation_quantize", (VECTOR_LOAD, TO_E4M3), NVFP4, native=(TO_E2M1,)),
     Expected("activation_quantize", (VECTOR_LOAD, TO_E4M3), MXFP8),
     Expected("expand_quantize", (VECTOR_LOAD, TO_E4M3), NVFP4, native=(TO_E2M1,)),
     Expected("expand_quantize", (VECTOR_LOAD, TO_E4M3), MXFP8),
-    # Its block is a row, up to 1024 threads: two of them have 32 registers a thread.
-    Expected("norm_quantize", (VECTOR_LOAD, TO_E4M3), NVFP4, (TO_E2M1,), 1, 1024),
-    Expected("norm_quantize", (VECTOR_LOAD, TO_E4M3), MXFP8, (), 1, 1024),
+    Expected("norm_quantize", (VECTOR_LOAD, TO_E4M3), NVFP4, (TO_E2M1,), threads=1024),
+    Expected("norm_quantize", (VECTOR_LOAD, TO_E4M3), MXFP8, threads=1024),
 )
 
 
@@ -88,27 +91,32 @@ def modules() -> Iterator[str]:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_machine_code(module: str, arch: str, tmp_path: Path) -> None:
+    codes = list(dict.fromkeys(importlib.import_module(f"{kernels.__name__}.{module}").codes()))
+    assert codes
+    faults = faults_of(codes, arch, EXPECTED, tmp_path)
+    assert not faults, "\n".join([f"{len(faults)} faults for {arch}", *faults])
+
+
+def faults_of(
+    codes: Sequence[KernelCode], arch: str, expected: Sequence[Expected], folder: Path
+) -> list[str]:
+    """What of the kernels' machine code is not as it should be."""
     tool = find_tool("nvdisasm")
     if tool is None:
         pytest.skip(missing_tool("nvdisasm"))
-    codes = importlib.import_module(f"{kernels.__name__}.{module}").codes()
-    codes = list(dict.fromkeys(codes))
-    assert codes
     with ThreadPoolExecutor(cores()) as pool:
         cubins = list(pool.map(lambda code: compile_code(code, arch), codes))
     functions = [
-        function_of(cubin, code.entry, tmp_path / str(number))
+        function_of(cubin, code.entry, folder / str(number))
         for number, (code, cubin) in enumerate(zip(codes, cubins, strict=True))
     ]
-    counted = count_opcodes(
-        tool, functions[0].architecture, [f.instructions for f in functions], seconds=300
-    )
-    faults = [
+    instructions = [function.instructions for function in functions]
+    counted = count_opcodes(tool, functions[0].architecture, instructions, seconds=300)
+    return [
         f"{code.label}: {fault}"
         for code, function, opcodes in zip(codes, functions, counted, strict=True)
-        for fault in faults_of(code, function, opcodes, arch)
+        for fault in faults_in(code, function, opcodes, arch, expected)
     ]
-    assert not faults, "\n".join([f"{len(faults)} faults for {arch}", *faults])
 
 
 def function_of(cubin: bytes, entry: str, path: Path) -> Code:
@@ -116,43 +124,81 @@ def function_of(cubin: bytes, entry: str, path: Path) -> Code:
     return next(code for code in read_code(path) if code.symbol == entry)
 
 
-def faults_of(
-    code: KernelCode, function: Code, opcodes: Counter[str] | None, arch: str
+def faults_in(
+    code: KernelCode,
+    function: Code,
+    opcodes: Counter[str] | None,
+    arch: str,
+    expected: Sequence[Expected],
 ) -> Iterator[str]:
-    """What is not as it should be."""
     if opcodes is None:
         yield "nvdisasm does not know an instruction"
         return
     constants = dict(code.defines)
-    expected = [
+    rows = [
         row
-        for row in EXPECTED
+        for row in expected
         if row.entry == code.entry and all(constants.get(name) == v for name, v in row.only)
     ]
-    if len(expected) != 1:
-        yield f"{len(expected)} rows of EXPECTED are for it"
+    if len(rows) != 1:
+        yield f"{len(rows)} rows of EXPECTED are for it"
         return
-    (row,) = expected
+    (row,) = rows
     in_family = not arch.startswith("sm_90")
     if function.architecture + function.suffix != arch:
         yield f"it was compiled for {function.architecture}{function.suffix}"
     for what, pattern in NEVER.items():
         if found := matching(pattern, opcodes):
             yield f"{what}: {found}"
-    for pattern in row.holds + (row.native if in_family else ()):
+    for pattern in (WAITS, *row.holds, *(row.native if in_family else ())):
         if not matching(pattern, opcodes):
             yield f"no {pattern}"
     for pattern in () if in_family else (TO_E2M1,):
         if found := matching(pattern, opcodes):
             yield f"{found}, which {arch} does not have"
-    threads = row.threads or constants.get("THREADS") or 32 * constants.get("WARPS", 0)
-    if not threads:
-        yield "neither its constants nor EXPECTED tell how many threads a block has"
-    elif function.registers * threads * row.blocks > REGISTERS:
-        yield f"{function.registers} registers, {row.blocks} blocks of {threads} do not fit"
+    if function.registers * row.threads > REGISTERS:
+        yield f"{function.registers} registers for each of {row.threads} threads do not fit"
     elif not function.registers:
         yield "its registers are not told"
 
 
 def matching(pattern: str, opcodes: Counter[str]) -> list[str]:
     return sorted(opcode for opcode in opcodes if re.match(pattern, opcode))
+
+
+WAITING = '#include "platform.cuh"\nKERNEL wrong(%s) { wait_for_previous_kernel(); %s }\n'
+
+
+@pytest.mark.parametrize(
+    ("parameters", "body", "row", "arch", "fault"),
+    [
+        ("int* x, int n", "int a[64]; for (int i = 0; i < 64; ++i) a[i ^ n] = x[i]; x[0] = a[n];",
+         Expected("wrong", ()), "sm_90a", "local memory"),
+        ("double* x, double y", "*x = *x * y;", Expected("wrong", ()), "sm_121a", "double"),
+        ("float** x", "**x = 1.f;", Expected("wrong", ()), "sm_120f", "space is unknown"),
+        ("float* x", "", Expected("wrong", (TENSOR_CORES,)), "sm_90a", "no HMMA"),
+        ("u32* x", "x[0] = load_once_4(x + 1);", Expected("wrong", (STREAMED,)), "sm_90a",
+         "no LDG"),
+        ("u32* x", "", Expected("wrong", (), native=(TO_E2M1,)), "sm_121a", "no F2FP"),
+        ("u32* x", "", Expected("wrong", (), native=(TO_E2M1,)), "sm_90a", "no fault"),
+        ("float* x", "", Expected("wrong", (), threads=1 << 20), "sm_90a", "do not fit"),
+        ("float* x", "", Expected("another", ()), "sm_90a", "0 rows of EXPECTED"),
+        ("float* x", "} KERNEL other(float* x) {", Expected("wrong", ()), "sm_90a", "no fault"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_found(
+    parameters: str, body: str, row: Expected, arch: str, fault: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "wrong.cu"
+    source.write_text(WAITING % (parameters, body))
+    code = KernelCode(str(source), "wrong")
+    faults = faults_of([code], arch, [row], tmp_path)
+    assert any(fault in line for line in faults) if fault != "no fault" else not faults
+
+
+def test_a_kernel_that_does_not_wait_is_found(tmp_path: Path) -> None:
+    source = tmp_path / "hasty.cu"
+    source.write_text('#include "platform.cuh"\nKERNEL hasty(float* x) { *x = 1.f; }\n')
+    code = KernelCode(str(source), "hasty")
+    faults = faults_of([code], "sm_121a", [Expected("hasty", ())], tmp_path)
+    assert [fault.split(": ")[1] for fault in faults] == [f"no {WAITS}"]
