@@ -111,6 +111,8 @@ def moe_cases(kind: Literal["nvfp4", "mxfp4"], sizes: tuple[Sizes, ...]) -> Iter
     yield MoeCase(kind, SMALL, 3, "silu", "ties")
     yield MoeCase(kind, SMALL, 3, "swiglu", x="zeros")
     yield MoeCase(kind, SMALL, 3, "silu", recipe="NaN scales", may_refuse=True)
+    if kind == "nvfp4":
+        yield MoeCase(kind, SMALL, 2, "swiglu", recipe="a global scale for each shard")
     for layout in ("rows apart", "columns apart"):
         yield MoeCase(kind, SMALL, 3, "swiglu", layout=layout, may_refuse=True)
     for index, each in enumerate(sizes):

@@ -16,7 +16,14 @@ from spark_prof.kernels.check.bound import (
     rounded,
 )
 
-__all__ = ["ExactExperts", "linear_oracle", "moe_oracle", "routing_oracle"]
+__all__ = [
+    "ExactExperts",
+    "RoutingRule",
+    "linear_oracle",
+    "moe_oracle",
+    "routing_oracle",
+    "routing_weights",
+]
 
 _ROUNDING = 2.0**-24
 
@@ -26,18 +33,68 @@ def linear_oracle(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     return rounded(accumulated(exact(x), weight, bias))
 
 
-def routing_oracle(logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, Expected]:
-    """The experts of each token, largest logit first, the lower number among equals; their weights.
+@dataclass(frozen=True)
+class RoutingRule:
+    """How experts are chosen and weighed.
 
-    The weights are the softmax over the chosen experts' logits. In float32 an exponential is off by
-    its argument's rounding and some units in the last place, and so are sum and quotient.
+    Attributes:
+        sigmoid: scores are sigmoids of the logits, each by itself, else a softmax.
+        renormalize: the weights of a token's experts are divided by their sum.
+        correction: float32 [E] or None, added to the scores for the choice alone.
+        scale: what all weights are multiplied with.
     """
-    ordered, experts = logits.to(torch.float64).sort(stable=True, dim=-1, descending=True)
-    chosen, experts = ordered[:, :top_k], experts[:, :top_k]
-    below = (chosen - chosen[:, :1]).abs()
-    weights = torch.softmax(chosen, -1)
-    error = weights * (2 * below + top_k + 32) * _ROUNDING + 2.0**-126
-    return experts, Expected(weights, error)
+
+    sigmoid: bool = False
+    renormalize: bool = True
+    correction: torch.Tensor | None = None
+    scale: float = 1.0
+
+    def scores(self, logits: torch.Tensor) -> torch.Tensor:
+        """What the experts are chosen by: with softmax without a correction, the logits."""
+        scores = logits.to(torch.float64)
+        scores = torch.sigmoid(scores) if self.sigmoid else scores
+        return scores if self.correction is None else scores + self.correction
+
+
+def routing_oracle(
+    logits: torch.Tensor, top_k: int, rule: RoutingRule = RoutingRule()
+) -> tuple[torch.Tensor, Expected]:
+    """The experts [M, k] of each token and their weights.
+
+    The largest score comes first, among equals the lower number.
+
+    Args:
+        logits: [M, E].
+        top_k: experts of a token.
+        rule: by default the softmax over the chosen experts' logits.
+    """
+    experts = rule.scores(logits).sort(stable=True, dim=-1, descending=True).indices[:, :top_k]
+    return experts, routing_weights(logits, experts, rule)
+
+
+def routing_weights(logits: torch.Tensor, experts: torch.Tensor, rule: RoutingRule) -> Expected:
+    """What experts [M, k], however they were chosen, count for each token.
+
+    In float32 an exponential is off by its argument's rounding and some units in the last place,
+    each sum and quotient by half of one.
+    """
+    values = logits.to(torch.float64)
+    top = values.amax(-1, keepdim=True)
+    parts = torch.sigmoid(values) if rule.sigmoid else torch.exp(values - top)
+    off = parts * (2 * (values if rule.sigmoid else values - top).abs() + 16) * _ROUNDING
+    off = off.nan_to_num(0.0)
+    chosen, chosen_off = parts.gather(1, experts), off.gather(1, experts)
+    if rule.renormalize:
+        whole, whole_off = chosen.sum(-1, keepdim=True), chosen_off.sum(-1, keepdim=True)
+    elif rule.sigmoid:
+        whole, whole_off = torch.ones_like(top), torch.zeros_like(top)
+    else:
+        whole, whole_off = parts.sum(-1, keepdim=True), off.sum(-1, keepdim=True)
+    weights = chosen / whole * rule.scale
+    additions = (experts if rule.renormalize else logits).shape[1] + 16
+    error = chosen_off / whole * abs(rule.scale)
+    error = error + weights.abs() * (whole_off / whole + additions * _ROUNDING)
+    return Expected(weights, error + 2.0**-126)
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,28 @@ from typing import Literal
 
 import torch
 
-from spark_prof.kernels.check.bound import Expected
-from spark_prof.kernels.check.oracles import routing_oracle
+from spark_prof.kernels.check.oracles import RoutingRule, routing_oracle, routing_weights
 from spark_prof.kernels.check.verdict import Judgement, judge, same_bits
 
-__all__ = ["Logits", "Route", "RoutingCase", "make_logits", "routing_cases", "run_routing_case"]
+__all__ = [
+    "Logits",
+    "Route",
+    "RoutingCase",
+    "Scheme",
+    "make_logits",
+    "routing_cases",
+    "run_routing_case",
+]
 
 Logits = Literal["plain", "the same experts", "ties", "far apart", "masked", "NaN"]
 """Normal numbers; all tokens alike; few different values; from -300 to 300; -infinity for half of
 the experts; a NaN in the first token, which may then take any experts that there are."""
-Route = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
+Scheme = Literal["softmax of the chosen", "softmax of all", "sigmoid", "corrected sigmoid"]
+Route = Callable[[torch.Tensor, int, RoutingRule], tuple[torch.Tensor, torch.Tensor]]
 """From logits [M, E] and k to experts int32 [M, k] and weights float32 [M, k]."""
+
+_CLOSE = 2.0**-22
+"""Sigmoids, and their sums with a correction, that float32 need not tell apart."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,7 @@ class RoutingCase:
         tokens: how many tokens.
         logits: what is special about the logits.
         dtype: of the logits.
+        scheme: how the experts are chosen and weighed.
     """
 
     experts: int
@@ -38,13 +50,24 @@ class RoutingCase:
     tokens: int
     logits: Logits = "plain"
     dtype: torch.dtype = torch.bfloat16
+    scheme: Scheme = "softmax of the chosen"
 
     @property
     def label(self) -> str:
         """For messages: `3 tokens, 4 of 32 experts, logits: ties`."""
         words = [f"{self.tokens} tokens", f"{self.top_k} of {self.experts} experts"]
         words += [f"logits: {self.logits}"] if self.logits != "plain" else []
-        return ", ".join([*words, str(self.dtype).removeprefix("torch.")])
+        return ", ".join([*words, self.scheme, str(self.dtype).removeprefix("torch.")])
+
+    def rule(self, device: str) -> RoutingRule:
+        """The scheme for the oracle; a correction is large enough to change the choice."""
+        correction = torch.linspace(0.4, -0.4, self.experts, device=device)
+        return {
+            "softmax of the chosen": RoutingRule(),
+            "softmax of all": RoutingRule(renormalize=False),
+            "sigmoid": RoutingRule(sigmoid=True, renormalize=False),
+            "corrected sigmoid": RoutingRule(sigmoid=True, correction=correction, scale=2.5),
+        }[self.scheme]
 
 
 def make_logits(
@@ -76,29 +99,46 @@ def routing_cases() -> Iterator[RoutingCase]:
         yield RoutingCase(32, 4, 5, logits)
     yield RoutingCase(512, 10, 2, "ties")
     yield RoutingCase(128, 8, 4, dtype=torch.float32)
+    for scheme in ("softmax of all", "sigmoid", "corrected sigmoid"):
+        yield RoutingCase(128, 6, 5, dtype=torch.float32, scheme=scheme)
+        yield RoutingCase(128, 6, 16, "far apart", scheme=scheme)
 
 
 def run_routing_case(case: RoutingCase, route: Route, device: str) -> Judgement:
-    """Runs a case: the experts equal, largest logit first; the weights within their bound."""
+    """Runs a case: the right experts, the best first, and their weights within the bound."""
     logits = make_logits(case.logits, case.tokens, case.experts, case.dtype, device)
-    experts, weights = route(logits, case.top_k)
-    expected, expected_weights = routing_oracle(logits, case.top_k)
-    if tuple(experts.shape) != tuple(expected.shape):
-        return Judgement(None, f"experts of shape {tuple(experts.shape)}")
-    outside = int(((experts < 0) | (experts >= case.experts)).sum())
-    if outside:
-        return Judgement(None, f"{outside} experts that there are not")
+    rule = case.rule(device)
+    experts, weights = route(logits, case.top_k, rule)
+    wrong = _wrong_choice(logits, experts, case, rule)
+    if wrong:
+        return Judgement(None, wrong)
     told = ~logits.isnan().any(-1)
-    wrong = (experts.to(torch.int64) != expected)[told].any(-1).nonzero()
-    if wrong.numel():
-        token = int(told.nonzero()[wrong[0, 0], 0])
-        return Judgement(
-            None, f"token {token}: {experts[token].tolist()}, expected {expected[token].tolist()}"
-        )
-    allowed = Expected(expected_weights.value[told], expected_weights.error[told])
-    judgement = judge(weights[told], allowed)
+    judgement = judge(weights[told], routing_weights(logits[told], experts[told].long(), rule))
     if judgement.detail:
         return judgement
-    again = route(logits, case.top_k)
+    again = route(logits, case.top_k, rule)
     same = same_bits(experts, again[0]) and same_bits(weights, again[1])
     return Judgement(judgement.used, "" if same else "a second run gives other bits")
+
+
+def _wrong_choice(
+    logits: torch.Tensor, experts: torch.Tensor, case: RoutingCase, rule: RoutingRule
+) -> str:
+    expected, _ = routing_oracle(logits, case.top_k, rule)
+    if tuple(experts.shape) != tuple(expected.shape):
+        return f"experts of shape {tuple(experts.shape)}, expected {tuple(expected.shape)}"
+    outside = int(((experts < 0) | (experts >= case.experts)).sum())
+    if outside:
+        return f"{outside} experts that there are not"
+    scores = rule.scores(logits)
+    chosen = experts.long()
+    other = chosen != expected
+    if rule.sigmoid:
+        other &= (scores.gather(1, chosen) - scores.gather(1, expected)).abs() > _CLOSE
+    ordered = chosen.sort(dim=-1).values
+    twice = (ordered[:, 1:] == ordered[:, :-1]).any(-1)
+    wrong = ((other.any(-1) | twice) & ~logits.isnan().any(-1)).nonzero()
+    if not wrong.numel():
+        return ""
+    token = int(wrong[0, 0])
+    return f"token {token}: {experts[token].tolist()}, expected {expected[token].tolist()}"

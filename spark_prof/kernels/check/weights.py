@@ -153,6 +153,8 @@ def _global_scale(recipe: Recipe, codes: torch.Tensor) -> GlobalScale:
         rows = codes.shape[-2]
         shards = (rows - 2 * (rows // 4), rows // 4, rows // 4)
         values = torch.tensor([310.0, 41.5, 2500.0], device=codes.device)
+        if codes.ndim == 3:
+            values = values.expand(codes.shape[0], 3) / 30
         return GlobalScale.of_shards(values, shards, "divides")
     if recipe == "a global scale that multiplies":
         return GlobalScale(torch.tensor(0.00317, device=codes.device), "multiplies")

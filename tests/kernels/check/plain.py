@@ -9,9 +9,12 @@ import torch
 
 from spark_prof.kernels.check.dense_cases import Linear
 from spark_prof.kernels.check.moe_cases import Layer, Moe, exact_experts
+from spark_prof.kernels.check.oracles import RoutingRule
 from spark_prof.kernels.check.weights import Weight
 
 __all__ = ["Wrong", "plain_linear", "plain_moe", "plain_route"]
+
+_USUAL = RoutingRule()
 
 
 def plain_linear(
@@ -36,10 +39,21 @@ def plain_linear(
     return pack
 
 
-def plain_route(logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The chosen experts and the softmax over their logits, in float32; NaN counts as largest."""
-    values, experts = logits.float().sort(stable=True, dim=-1, descending=True)
-    return experts[:, :top_k].int(), torch.softmax(values[:, :top_k], -1)
+def plain_route(
+    logits: torch.Tensor, top_k: int, rule: RoutingRule = _USUAL
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The chosen experts and their weights, in float32; NaN counts as largest."""
+    values = logits.float()
+    scores = torch.sigmoid(values) if rule.sigmoid else values
+    choice = scores if rule.correction is None else scores + rule.correction
+    experts = choice.sort(stable=True, dim=-1, descending=True).indices[:, :top_k]
+    parts = scores if rule.sigmoid else torch.exp(values - values.amax(-1, keepdim=True))
+    weights = parts.gather(1, experts)
+    if rule.renormalize:
+        weights = weights / weights.sum(-1, keepdim=True)
+    elif not rule.sigmoid:
+        weights = weights / parts.sum(-1, keepdim=True)
+    return experts.int(), weights * rule.scale
 
 
 @dataclass(frozen=True)
@@ -70,18 +84,19 @@ def plain_moe(wrong: Wrong = Wrong()) -> Moe:
 
     def pack(layer: Layer) -> Callable[..., object]:
         exact = exact_experts(layer)
+        gate_up, down = layer.gate_up.decode(), layer.down.decode()
         alpha = 1.0 if wrong.alpha_one else exact.alpha
         limit = torch.inf if wrong.no_limit else exact.limit
         shift = 0.0 if wrong.no_shift else exact.shift
 
         def expert(x: torch.Tensor, number: int) -> torch.Tensor:
-            both = (exact.gate_up(number) @ x.double()).float()
+            both = (gate_up[number] @ x.double()).float()
             if exact.gate_up_bias is not None and not wrong.no_biases:
                 both = both + exact.gate_up_bias[number].float()
             gate, up = reversed(both.chunk(2)) if wrong.gate_is_up else both.chunk(2)
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
             inner = gate * torch.sigmoid(alpha * gate) * (up + shift)
-            result = (exact.down(number) @ inner.to(torch.bfloat16).double()).float()
+            result = (down[number] @ inner.to(torch.bfloat16).double()).float()
             if exact.down_bias is not None and not wrong.no_biases:
                 result = result + exact.down_bias[number].float()
             return result

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from spark_prof.kernels.check.oracles import RoutingRule
 from spark_prof.kernels.check.routing_cases import (
     Route,
     RoutingCase,
@@ -28,28 +31,49 @@ def test_labels_tell_cases_apart() -> None:
     assert len({case.label for case in CASES}) == len(CASES)
 
 
-def lowest(logits: torch.Tensor, top_k: int) -> Routed:
+def lowest(logits: torch.Tensor, top_k: int, rule: RoutingRule) -> Routed:
     return plain_route(-logits, top_k)
 
 
-def all_experts_count(logits: torch.Tensor, top_k: int) -> Routed:
+def all_experts_count(logits: torch.Tensor, top_k: int, rule: RoutingRule) -> Routed:
     experts, _ = plain_route(logits, top_k)
     return experts, torch.softmax(logits.float(), -1).gather(1, experts.long())
 
 
-def one_too_few(logits: torch.Tensor, top_k: int) -> Routed:
+def one_too_few(logits: torch.Tensor, top_k: int, rule: RoutingRule) -> Routed:
     return plain_route(logits, top_k - 1)
 
 
-def beyond(logits: torch.Tensor, top_k: int) -> Routed:
+def beyond(logits: torch.Tensor, top_k: int, rule: RoutingRule) -> Routed:
     experts, weights = plain_route(logits, top_k)
     experts[0, 0] = logits.shape[1]
     return experts, weights
 
 
-def rounded_weights(logits: torch.Tensor, top_k: int) -> Routed:
+def rounded_weights(logits: torch.Tensor, top_k: int, rule: RoutingRule) -> Routed:
     experts, weights = plain_route(logits, top_k)
     return experts, weights.bfloat16().float()
+
+
+def no_correction(logits: torch.Tensor, top_k: int, rule: RoutingRule) -> Routed:
+    return plain_route(logits, top_k, replace(rule, correction=None))
+
+
+def corrected_weights(logits: torch.Tensor, top_k: int, rule: RoutingRule) -> Routed:
+    experts, _ = plain_route(logits, top_k, rule)
+    weights = rule.scores(logits).float().gather(1, experts.long())
+    return experts, weights / weights.sum(-1, keepdim=True) * rule.scale
+
+
+def no_scale(logits: torch.Tensor, top_k: int, rule: RoutingRule) -> Routed:
+    return plain_route(logits, top_k, replace(rule, scale=1.0))
+
+
+@pytest.mark.parametrize("route", [no_correction, corrected_weights, no_scale])
+def test_wrong_sigmoid_routing_is_seen(route: Route) -> None:
+    case = RoutingCase(128, 6, 5, scheme="corrected sigmoid")
+    assert run_routing_case(case, plain_route, "cpu").detail == ""
+    assert run_routing_case(case, route, "cpu").detail != ""
 
 
 @pytest.mark.parametrize("route", [lowest, all_experts_count, one_too_few, beyond, rounded_weights])
@@ -58,7 +82,7 @@ def test_wrong_routing_is_seen(route: Route) -> None:
 
 
 def test_the_higher_number_among_equals_is_seen() -> None:
-    def from_behind(logits: torch.Tensor, top_k: int) -> Routed:
+    def from_behind(logits: torch.Tensor, top_k: int, rule: RoutingRule) -> Routed:
         experts, weights = plain_route(logits.flip(-1), top_k)
         return logits.shape[1] - 1 - experts, weights
 

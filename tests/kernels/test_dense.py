@@ -1,0 +1,88 @@
+"""Dense layers against exact results: every format, number of tokens, edge and configuration."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from itertools import product
+
+import pytest
+import torch
+
+from spark_prof.kernels.check.activations import make_activations
+from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_dense_case
+from spark_prof.kernels.check.refusals import refusals
+from spark_prof.kernels.check.runner import packed_linear
+from spark_prof.kernels.check.verdict import same_bits
+from spark_prof.kernels.check.weights import Format, Weight, make_weight
+from spark_prof.kernels.dense import LinearConfig, linear
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats import MxFp4
+from spark_prof.kernels.pack import pack_linear
+
+FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
+SHAPES = ((32, 2880), (40, 1856), (16, 2688), (7, 96))
+CASES = [case for kind in FORMATS for case in dense_cases(kind, SHAPES)]
+CONFIGS = [
+    LinearConfig(warps=1, split=1, depth=1, x_ahead=0, min_blocks=1),
+    LinearConfig(warps=4, split=2, depth=3, x_ahead=1, min_blocks=1),
+    LinearConfig(warps=8, split=8, depth=1, x_ahead=1, min_blocks=2),
+    LinearConfig(warps=4, split=1, depth=2, x_ahead=1, min_blocks=2, blocks=1),
+    LinearConfig(warps=4, split=4, depth=4, x_ahead=0, min_blocks=1, blocks=1),
+]
+"""Splits with and without work for each warp, loads beyond the last unit, blocks of many rounds."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_a_case(case: DenseCase, device: str) -> None:
+    assert run_dense_case(case, packed_linear, device).detail == ""
+
+
+@pytest.mark.parametrize("tokens", [3, 11])
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    product(CONFIGS, FORMATS),
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, astuple(value))),
+)
+def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device: str) -> None:
+    def configured(weight: Weight) -> object:
+        packed = pack_linear(weight)
+        return lambda x, bias, out: linear(x, packed, bias, out, config)
+
+    case = DenseCase(kind, (144, 448), tokens, bias=True)
+    assert run_dense_case(case, configured, device).detail == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_operands_that_do_not_fit_are_refused(kind: Format, device: str) -> None:
+    packed = packed_linear(make_weight(kind, "plain", (32, 64), 1, device))
+    operands = {
+        "x": make_activations("plain", 3, 64, 2, device),
+        "out": make_activations("plain", 3, 32, 2, device),
+        "bias": make_activations("plain", 1, 32, 3, device)[0],
+    }
+    tried = {what: run().detail for what, run in refusals(packed, operands, "x")}
+    assert len(tried) == 15
+    assert {what: said for what, said in tried.items() if said} == {}
+
+
+def test_a_result_of_its_own(device: str) -> None:
+    packed = pack_linear(make_weight("nvfp4", "plain", (48, 448), 1, device))
+    x = make_activations("plain", 3, 448, 2, device)
+    out = torch.empty(3, 48, dtype=torch.bfloat16, device=device)
+    assert linear(x, packed, out=out) is out
+    assert same_bits(linear(x, packed), out)
+
+
+def test_scales_too_far_apart_for_bfloat16_are_refused(device: str) -> None:
+    scales = torch.tensor([[1, 127]], dtype=torch.uint8, device=device)
+    codes = torch.full((1, 32), 0x22, dtype=torch.uint8, device=device)
+    with pytest.raises(KernelError, match="apart"):
+        pack_linear(MxFp4(codes, scales))
+
+
+@pytest.mark.parametrize("shape", [(16, 0), (0, 32), (3, 16, 32)])
+def test_what_is_no_matrix_is_refused(shape: tuple[int, ...]) -> None:
+    codes = torch.zeros(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)
+    scales = torch.zeros(*shape[:-1], shape[-1] // 32, dtype=torch.uint8)
+    with pytest.raises(KernelError):
+        pack_linear(MxFp4(codes, scales))
