@@ -96,11 +96,20 @@ def _used(shares: Sequence[float | None]) -> str:
 
 
 def _failed(found: Checked) -> Section:
-    columns = (Column("Failed"), Column("Case", "prose"), Column("What is wrong", "prose"))
+    """What went wrong, each once: where a kernel does not compile all its cases say the same."""
+    columns = (
+        Column("Failed"),
+        Column("Times", "number"),
+        Column("First case", "prose"),
+        Column("What is wrong", "prose"),
+    )
+    alike: dict[tuple[str, str], list[str]] = {}
+    for verdict in found.verdicts:
+        if verdict.status == "failed":
+            alike.setdefault((verdict.kernel, verdict.detail), []).append(verdict.case)
     rows = tuple(
-        (clean(verdict.kernel), clean(verdict.case), clean(verdict.detail))
-        for verdict in found.verdicts
-        if verdict.status == "failed"
+        (clean(kernel), count(len(cases)), clean(cases[0]), clean(detail))
+        for (kernel, detail), cases in alike.items()
     )
     return Section("failed", "Failures", columns, rows)
 

@@ -54,8 +54,8 @@ class FusedCase:
 
     @property
     def label(self) -> str:
-        """For messages: `norm with residual to mxfp8, 3 tokens of 2880`."""
-        words = [f"{self.does} to {self.format}", f"{self.tokens} tokens of {self.columns}"]
+        """For messages: `norm with residual to mxfp8, 3 x 2880`."""
+        words = [f"{self.does} to {self.format}", f"{self.tokens} x {self.columns}"]
         words += [f"activations: {self.x}"] if self.x != "plain" else []
         words += [f"layout: {self.layout}"] if self.layout != "contiguous" else []
         return ", ".join(words + [f"global scale x {self.scale:g}"] * (self.scale != 1))

@@ -1,0 +1,201 @@
+"""`spark-prof kernels` from the command line: list, check, bench; formats and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_prof.cli import main as cli
+from spark_prof.kernels.registry import KERNELS
+from spark_prof.kernels.tuning import Run as Measured
+from spark_prof.kernels.tuning import Tuned, Work, known_runs, save
+
+SLOTS = {"qkv", "o", "mlp", "moe", "router", "norm", "lm_head"}
+QUICK = "mlp-silu-mxfp8"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    monkeypatch.chdir(tmp_path)
+    known_runs.cache_clear()
+
+    def runner(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["spark-prof", "kernels", *map(str, words)])
+        code = cli.main()
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    yield runner
+    known_runs.cache_clear()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own: what was measured and compiled here does not count."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "spark-prof"
+
+
+def on_cpu() -> None:
+    """Skips where kernels cannot run on the CPU."""
+    pytest.importorskip("torch")
+    from spark_prof.kernels.runtime.cpu_compiler import compiler
+
+    if compiler() is None:
+        pytest.skip("no C++ compiler: kernels do not run on the CPU")
+
+
+def has_gpu() -> bool:
+    return bool(pytest.importorskip("torch").cuda.is_available())
+
+
+def test_the_list_keeps_the_contract(run: Run) -> None:
+    code, out, err = run("list", "--format", "json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert [kernel["name"] for kernel in found] == [kernel.name for kernel in KERNELS]
+    for kernel in found:
+        assert kernel.keys() >= {"name", "slot", "formats", "shapes", "architectures", "bytes"}
+        assert kernel["tolerance"]
+        assert kernel["formats"]
+        assert all(isinstance(each, str) for each in kernel["formats"])
+    assert {kernel["slot"] for kernel in found} == SLOTS
+
+
+@pytest.mark.parametrize("ending", ["txt", "md"])
+def test_the_list_names_every_kernel(run: Run, tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"list.{ending}"
+    code, shown, err = run("list", "-o", out)
+    assert (code, shown) == (0, "")
+    assert "wrote" in err
+    text = out.read_text()
+    assert all(kernel.name in text for kernel in KERNELS)
+    assert ("| ---" in text) == (ending == "md")
+
+
+def test_the_list_says_where_a_kernel_was_measured(run: Run, cache: Path) -> None:
+    rows = (Tuned(Work("dense", "nvfp4", 64, 64, 1), {}, 5.0, "other", 6.0),)
+    save(Measured("sm_1", "My\x1b[2J GPU", "2026-01-01", "", {}, rows))
+    out = run("list")[1]
+    assert "My GPU" in out
+    assert "\x1b" not in out
+    found = json.loads(run("list", "--format", "json")[1])
+    machines = {kernel["name"]: [m["machine"] for m in kernel["measured"]] for kernel in found}
+    assert "My\x1b[2J GPU" in machines["o-w4a16"]
+    assert "My\x1b[2J GPU" not in machines["moe-w4a16"]
+
+
+def test_a_damaged_file_of_measurements_is_one_line(run: Run, cache: Path) -> None:
+    cache.mkdir(parents=True)
+    (cache / "tuned.json").write_text('{"schema": 1, "runs": [{}]}')
+    code, out, err = run("list")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "tuned.json" in err
+    assert "delete it" in err
+
+
+def test_a_right_kernel_passes_on_the_cpu(run: Run) -> None:
+    on_cpu()
+    code, out, err = run("check", QUICK, "--device", "cpu", "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert "on the CPU" in err
+    assert (found["device"], found["failed"], found["skipped"]) == ("cpu", 0, 0)
+    assert found["passed"] == len(found["cases"]) > 10
+    assert {case["kernel"] for case in found["cases"]} == {"activation_quantize"}
+
+
+def test_a_wrong_kernel_fails(cache: Path, tmp_path: Path) -> None:
+    """What makes it wrong here is a compiler that takes one function for another."""
+    on_cpu()
+    wrong = tmp_path / "wrong.h"
+    wrong.write_text("#include <cmath>\n#define fmaxf fminf\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_prof.cli.main", "kernels", "check", QUICK, "--device", "cpu"],
+        env={**os.environ, "CXX": f"c++ -include {wrong}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "blocks wrong" in done.stdout.partition("Failures")[2]
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_compiler_nothing_can_be_checked(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "/nosuch")
+    code, out, err = run("check", QUICK, "--device", "cpu")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "apt install g++" in err
+
+
+@pytest.mark.parametrize(
+    "words", [("bench",), ("bench", "qkv-w4a16"), ("check", "--device", "cuda")]
+)
+def test_without_a_gpu(run: Run, words: tuple[str, ...]) -> None:
+    if has_gpu():
+        pytest.skip("there is a GPU")
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "no GPU" in err
+
+
+def test_a_bench_that_is_kept_is_what_the_dispatcher_goes_by(run: Run, cache: Path) -> None:
+    if not has_gpu():
+        pytest.skip("no CUDA device")
+    words = ("--model", "Next", "--tokens", "1", "--seconds", "20", "--format", "json")
+    code, out, _ = run("bench", "qkv-w4a16", *words, "--save")
+    found = json.loads(out)
+    assert code == 0
+    timed = [cell for cell in found["cells"] if cell["share_of_read"]]
+    assert timed
+    assert all(0 < cell["share_of_read"] < 1.2 for cell in timed)
+    kept = [row for run in known_runs() for row in run.rows if run.date == found["machine"]["date"]]
+    assert len(kept) == len(timed)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "Missing command"),
+        (["nosuch"], "nosuch"),
+        (["list", "-o", "x.pdf"], "x.pdf"),
+        (["list", "-o", "nosuch/x.md"], "does not exist"),
+        (["list", "--format", "html"], "html"),
+        (["check", "qkv"], "did you mean qkv-"),
+        (["check", "qkv-w4a16", "o-w4a16"], "o-w4a16"),
+        (["check", "--device", "tpu"], "tpu"),
+        (["check", "x" * 300], "known are"),
+        (["check", "\x1b[2J"], "known are"),
+        (["bench", "nosuch"], "known are"),
+        (["bench", "--tokens", "17"], "--tokens"),
+        (["bench", "--tokens", "0"], "--tokens"),
+        (["bench", "--seconds", "-1"], "--seconds"),
+        (["bench", "--seconds", "nan"], "--seconds"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line(run: Run, words: list[str], says: str) -> None:
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("spark-prof: ")
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
+    assert says in err
