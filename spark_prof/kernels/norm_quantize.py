@@ -26,7 +26,7 @@ from spark_prof.kernels.runtime.launch import launch
 
 __all__ = ["codes", "moved_bytes", "norm_quantize"]
 
-_VECTORS = (1, 2, 4, 8)
+_VECTORS = (1, 2, 4)
 """How many times 8 values of a row a thread may hold."""
 
 
@@ -50,8 +50,8 @@ def norm_quantize(
     of reciprocals and square roots, which are rounded correctly there.
 
     Args:
-        x: bfloat16 [M, K], M up to 4096, K a multiple of 16 (NVFP4) or 32 (MXFP8) and up to 65536;
-            to 16384 from 256 rows on.
+        x: bfloat16 [M, K], M up to 4096, K a multiple of 16 (NVFP4) or 32 (MXFP8) and up to 32768;
+            to 8192 from 256 rows on.
         weight: bfloat16 [K].
         epsilon: added to the mean of squares.
         row_format: what to quantize to.

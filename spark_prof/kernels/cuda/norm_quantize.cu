@@ -46,18 +46,23 @@ INLINE uint4 add_residual(const uint4& x, u16* residual) {
     return *at;
 }
 
+// What lies behind a row counts as zeros.
+INLINE uint4 load_vector(const u16* row, int vector, int vectors) {
+    return vector < vectors ? *reinterpret_cast<const uint4*>(row + 8 * vector)
+                            : make_uint4(0u, 0u, 0u, 0u);
+}
+
 KERNEL __launch_bounds__(1024)
 norm_quantize(const u16* x, u16* residual, const u16* weight, const float* global_scale, u8* codes,
               u8* scales, int rows, int columns, int x_stride, int residual_stride, float epsilon) {
     const int row = blockIdx.x, vectors = columns / 8, wide = scale_columns(columns);
-    uint4 weights[VECTORS], packed[VECTORS];
-    // These are no kernel's results, so they are loaded while the kernel before still runs.
     const float scale = FORMAT == NVFP4 ? *global_scale : 1.0f;
+    constexpr bool AHEAD = VECTORS <= 2;  // of more the registers are too few
+    uint4 weights[VECTORS], packed[VECTORS];
+    // No kernel's result, so it is loaded while the kernel before still runs.
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        const int vector = v * blockDim.x + threadIdx.x;
-        weights[v] = vector < vectors ? load_16(weight + 8 * vector) : make_uint4(0u, 0u, 0u, 0u);
-    }
+    for (int v = 0; v < VECTORS && AHEAD; ++v)
+        weights[v] = load_vector(weight, v * blockDim.x + threadIdx.x, vectors);
     wait_for_previous_kernel();
     start_next_kernel();
     if (row >= rows) {
@@ -68,11 +73,8 @@ norm_quantize(const u16* x, u16* residual, const u16* weight, const float* globa
     }
     x += 1ll * row * x_stride;
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        const int vector = v * blockDim.x + threadIdx.x;
-        packed[v] = vector < vectors ? *reinterpret_cast<const uint4*>(x + 8 * vector)
-                                     : make_uint4(0u, 0u, 0u, 0u);
-    }
+    for (int v = 0; v < VECTORS; ++v)
+        packed[v] = load_vector(x, v * blockDim.x + threadIdx.x, vectors);
     float values[8], sum = 0.0f;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
@@ -88,13 +90,15 @@ norm_quantize(const u16* x, u16* residual, const u16* weight, const float* globa
     const float inverse = rsqrtf(sum_of_block(sum) / columns + epsilon);
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
+        const int vector = v * blockDim.x + threadIdx.x;
+        if (!AHEAD) weights[v] = load_vector(weight, vector, vectors);
         float factors[8];
         unpack_bf16x8(packed[v], values);
         unpack_bf16x8(weights[v], factors);
 #pragma unroll
         for (int i = 0; i < 8; ++i) values[i] = values[i] * inverse * factors[i];
         round_to_bf16(values);
-        store_quantized(values, v * blockDim.x + threadIdx.x, columns, scale,
+        store_quantized(values, vector, columns, scale,
                         reinterpret_cast<Codes*>(codes) + 1ll * row * vectors, scales, row);
     }
 }
