@@ -73,7 +73,8 @@ static inline float __fsqrt_rn(float value) { return sqrtf(value); }
 #define __expf expf
 #define __logf logf
 static inline float __fdividef(float a, float b) { return a / b; }
-static inline float rsqrtf(float value) { return float(1.0 / sqrt(double(value))); }
+static inline float cpu_rsqrtf(float value) { return float(1.0 / sqrt(double(value))); }
+#define rsqrtf cpu_rsqrtf  // newer C libraries have one too
 
 // Out of range to the nearest integer, NaN to 0, as cvt does.
 static inline int cpu_to_int(double whole) {

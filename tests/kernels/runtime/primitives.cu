@@ -1,0 +1,91 @@
+// One kernel a primitive of platform.cuh, for the tests: what each thread gets is what it gives.
+#include "platform.cuh"
+
+INLINE int at() { return int(blockIdx.x * blockDim.x + threadIdx.x); }
+
+KERNEL to_bf16(const float* from, u16* to, u32* pairs, int count) {
+    if (at() >= count) return;
+    to[at()] = float_to_bf16(from[at()]);
+    pairs[at()] = floats_to_bf16x2(from[at()], -from[at()]);
+}
+
+KERNEL from_bf16(const u16* from, float* to, int count) {
+    if (at() < count) to[at()] = bf16_to_float(from[at()]);
+}
+
+KERNEL multiply_pairs(const u32* a, const u32* b, u32* products, int count) {
+    if (at() < count) products[at()] = multiply_bf16x2(a[at()], b[at()]);
+}
+
+KERNEL pick_bytes(const u32* a, const u32* b, const u32* selectors, u32* picked, int count) {
+    if (at() < count) picked[at()] = select_bytes(a[at()], b[at()], selectors[at()]);
+}
+
+KERNEL reciprocals(const float* of, float* got, int count) {
+    if (at() < count) got[at()] = approximate_reciprocal(of[at()]);
+}
+
+// a: 16 x 16, b: 16 x 8, d: 16 x 8, each row by row; the host knows nothing of the lanes.
+KERNEL product(const u16* a, const u16* b, float* d) {
+    const int group = lane_id() / 4, member = lane_id() % 4;
+    auto pair = [](u16 low, u16 high) { return low | u32(high) << 16; };
+    auto of_a = [&](int row, int column) {
+        return pair(a[16 * row + column], a[16 * row + column + 1]);
+    };
+    auto of_b = [&](int row) { return pair(b[8 * row + group], b[8 * (row + 1) + group]); };
+    const int at_d[] = {8 * group + 2 * member, 8 * (group + 8) + 2 * member};
+    float own[4] = {d[at_d[0]], d[at_d[0] + 1], d[at_d[1]], d[at_d[1] + 1]};
+    multiply_add_16x8x16(own, of_a(group, 2 * member), of_a(group + 8, 2 * member),
+                         of_a(group, 2 * member + 8), of_a(group + 8, 2 * member + 8),
+                         of_b(2 * member), of_b(2 * member + 8));
+    for (int i = 0; i < 4; ++i) d[at_d[i / 2] + i % 2] = own[i];
+}
+
+KERNEL exchange(const u32* given, u32* got) {
+    const u32 own = given[threadIdx.x];
+    u32* results = got + 6 * threadIdx.x;
+    results[0] = shuffle_xor(own, 5u);
+    results[1] = shuffle(own, (lane_id() * 7 + 3) % 32);
+    results[2] = bits_of_float(shuffle_xor(float_of_bits(own), 16u));
+    results[3] = bits_of_float(shuffle(float_of_bits(own), 31u));
+    results[4] = ballot(own % 3 == 0);
+    results[5] = count_bits(own);
+}
+
+KERNEL loads(const u8* from, u32* to) {
+    const uint4 once = load_once_16(from), kept = load_16(from + 16);
+    const uint2 half = load_once_8(from + 32);
+    const u32 words[] = {once.x, once.y, once.z, once.w, kept.x, kept.y, kept.z, kept.w,
+                         half.x, half.y, load_once_4(from + 40), load_once_2(from + 44)};
+    if (threadIdx.x == 0) for (int i = 0; i < 12; ++i) to[i] = words[i];
+}
+
+// The sum of all threads' numbers, over warps of any count: each barrier is needed.
+KERNEL sum_of_block(const u32* given, u32* sums) {
+    SHARED u32 of_warps[32];
+    u32 sum = given[threadIdx.x];
+    for (u32 mask = 16; mask; mask >>= 1) sum += shuffle_xor(sum, mask);
+    if (lane_id() == 0) of_warps[warp_id()] = sum;
+    sync_block();
+    u32 total = 0;
+    for (u32 i = 0; i < blockDim.x / 32; ++i) total += of_warps[i];
+    sync_block();
+    if (lane_id() == 31) of_warps[warp_id()] = 0;
+    sums[threadIdx.x] = total;
+}
+
+// Some threads leave before the barrier, which then waits for the others only.
+KERNEL leave_early(u32* got, int staying) {
+    SHARED u32 held[1024];
+    if (int(threadIdx.x) >= staying) return;
+    held[threadIdx.x] = threadIdx.x;
+    sync_block();
+    got[threadIdx.x] = held[staying - 1 - threadIdx.x];
+}
+
+KERNEL turn_in_warp(u32* got) {
+    SHARED u32 held[256];
+    held[threadIdx.x] = threadIdx.x;
+    sync_warp();
+    got[threadIdx.x] = held[threadIdx.x ^ 31];
+}

@@ -1,0 +1,182 @@
+"""What platform.cuh promises holds on every device, against plain arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
+from spark_prof.kernels.runtime.launch import launch  # noqa: E402
+
+SOURCE = str(Path(__file__).with_name("primitives.cu"))
+ALL_BF16 = torch.arange(-32768, 32768).to(torch.int16)
+EDGES = [0.0, 1.0, 1.5, 3.0, 255.0, 2.0**-126, 2.0**-127, 2.0**-133, 3.0 * 2.0**-133, 2.0**-64,
+         2.0**127, 1.9921875 * 2.0**127, float("inf"), float("nan")]  # fmt: skip
+
+
+def run(entry: str, block: int, *arguments: object, grid: int = 1) -> None:
+    launch(KernelCode(SOURCE, entry), (grid, 1, 1), block, arguments)
+
+
+def each(entry: str, *tensors: torch.Tensor) -> None:
+    """One thread an element."""
+    count = tensors[0].numel()
+    run(entry, 256, *tensors, count, grid=-(-count // 256))
+
+
+def random_bits(count: int, device: str) -> torch.Tensor:
+    seeded = torch.Generator().manual_seed(count)
+    bits = torch.randint(-(2**31), 2**31, (count,), dtype=torch.int64, generator=seeded)
+    return bits.to(torch.int32).to(device)
+
+
+def nearest_bf16(exact: torch.Tensor) -> torch.Tensor:
+    """Rounds float64 to bf16 once, to nearest even; torch rounds to float32 in between."""
+    exponent = torch.frexp(exact).exponent.clamp(min=-125) - 8
+    unit = torch.ldexp(torch.ones_like(exact), exponent)
+    rounded = torch.where(exact.isfinite(), (exact / unit).round() * unit, exact)
+    return rounded.float().bfloat16()
+
+
+def assert_same_bf16(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Bit for bit, and the one NaN that a GPU makes for every NaN."""
+    bits = expected.view(torch.int16).to(torch.int32) & 0xFFFF
+    bits[expected.isnan()] = 0x7FFF
+    assert torch.equal(got.cpu().view(torch.int16).to(torch.int32) & 0xFFFF, bits)
+
+
+def test_floats_become_the_nearest_bf16(device: str) -> None:
+    edges = torch.tensor(EDGES + [1.00390625, 1.01171875, 3.4e38, 1e-45])
+    values = torch.cat([random_bits(20_000, "cpu").view(torch.float32), edges, -edges]).to(device)
+    got = torch.zeros(values.numel(), dtype=torch.int16, device=device)
+    pairs = torch.zeros(values.numel(), dtype=torch.int32, device=device)
+    each("to_bf16", values, got, pairs)
+    assert_same_bf16(got, nearest_bf16(values.cpu().double()))
+    low, high = pairs.view(torch.int16).view(-1, 2).unbind(1)
+    assert_same_bf16(low.contiguous(), nearest_bf16(values.cpu().double()))
+    assert_same_bf16(high.contiguous(), nearest_bf16(-values.cpu().double()))
+
+
+def test_every_bf16_becomes_its_float(device: str) -> None:
+    got = torch.zeros(65536, device=device)
+    each("from_bf16", ALL_BF16.to(device), got)
+    expected = ALL_BF16.view(torch.bfloat16).float()
+    assert torch.equal(got.cpu().view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.parametrize("factor", EDGES)
+def test_products_of_bf16_are_rounded_once(device: str, factor: float) -> None:
+    other = torch.tensor([factor, -factor]).bfloat16().view(torch.int32).expand(65536)
+    pairs = torch.stack([ALL_BF16, ALL_BF16.flip(0)], 1).contiguous().view(torch.int32)[:, 0]
+    got = torch.zeros(65536, dtype=torch.int32, device=device)
+    each("multiply_pairs", pairs.to(device), other.contiguous().to(device), got)
+    a = ALL_BF16.view(torch.bfloat16).double()
+    b = torch.tensor(factor).bfloat16().double()
+    low, high = got.cpu().view(torch.int16).view(-1, 2).unbind(1)
+    assert_same_bf16(low.contiguous(), nearest_bf16(a * b))
+    assert_same_bf16(high.contiguous(), nearest_bf16(a.flip(0) * -b))
+
+
+def test_bytes_are_selected_by_number(device: str) -> None:
+    a, b, picks = (random_bits(5000 + i, device)[:5000].contiguous() for i in range(3))
+    picks &= 0x7777
+    got = torch.zeros(5000, dtype=torch.int32, device=device)
+    each("pick_bytes", a, b, picks, got)
+    source = torch.stack([a, b], 1).view(torch.uint8).view(-1, 8).cpu()
+    nibbles = torch.stack([picks.cpu() >> 4 * i & 7 for i in range(4)], 1).long()
+    assert torch.equal(got.cpu().view(torch.uint8).view(-1, 4), source.gather(1, nibbles))
+
+
+def test_reciprocals_are_within_one_unit_and_flush_subnormals(device: str) -> None:
+    values = random_bits(20_000, "cpu").view(torch.float32)
+    values = values[values.isfinite()]
+    edges = torch.tensor([0.0, 1e-45, 1e-38, 2.0**-126, 2.0**126, 2.0**127, float("inf")])
+    values = torch.cat([values, edges, -edges])
+    got = torch.zeros_like(values, device=device)
+    each("reciprocals", values.to(device), got)
+    flushed = torch.where(values.abs() < 2.0**-126, values * 0.0, values)
+    exact = 1.0 / flushed.double()
+    exact = torch.where(exact.abs() < 2.0**-126, exact * 0.0, exact)
+    error = (got.cpu().double() - exact).abs()
+    same = got.cpu().double() == exact
+    assert (same | (error <= exact.abs() * 2.0**-23)).all()
+    assert torch.equal(got.cpu().signbit(), values.signbit())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_product_of_integers_is_exact(device: str, seed: int) -> None:
+    seeded = torch.Generator().manual_seed(seed)
+    a, b, d = (
+        torch.randint(-200, 201, shape, generator=seeded).float()
+        for shape in ((16, 16), (16, 8), (16, 8))
+    )
+    got = d.clone().to(device)
+    run("product", 32, a.bfloat16().to(device), b.bfloat16().to(device), got)
+    assert torch.equal(got.cpu(), d + a @ b)
+
+
+@pytest.mark.parametrize("spread", [0, 10, 60])
+def test_a_product_is_near_the_exact_one(device: str, spread: int) -> None:
+    seeded = torch.Generator().manual_seed(spread)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        exponents = torch.randint(-spread, spread + 1, shape, generator=seeded)
+        return torch.ldexp(torch.randn(shape, generator=seeded), exponents)
+
+    a, b, d = numbers(16, 16).bfloat16(), numbers(16, 8).bfloat16(), numbers(16, 8)
+    got = d.clone().to(device)
+    run("product", 32, a.to(device), b.to(device), got)
+    exact = d.double() + a.double() @ b.double()
+    bound = d.double().abs() + a.double().abs() @ b.double().abs()
+    assert ((got.cpu().double() - exact).abs() <= bound * 2.0**-20).all()
+    if device == "cpu":
+        for k in range(16):
+            d = d + a[:, k : k + 1].float() * b[k].float()
+        assert torch.equal(got, d)
+
+
+@pytest.mark.parametrize("block", [32, 256, 1024])
+def test_lanes_of_a_warp_exchange(device: str, block: int) -> None:
+    given = random_bits(block, "cpu")
+    got = torch.zeros(block, 6, dtype=torch.int32, device=device)
+    run("exchange", block, given.to(device), got)
+    warps, lane = given.view(-1, 32), torch.arange(32)
+    unsigned = warps.long() & 0xFFFFFFFF
+    votes = ((unsigned % 3 == 0).long() << lane).sum(1, keepdim=True).expand(-1, 32)
+    bits = (unsigned.unsqueeze(-1) >> lane & 1).sum(-1)
+    expected = [warps[:, lane ^ 5], warps[:, (lane * 7 + 3) % 32], warps[:, lane ^ 16],
+                warps[:, 31:].expand(-1, 32), votes.to(torch.int32), bits.to(torch.int32)]  # fmt: skip
+    assert torch.equal(got.cpu(), torch.stack(expected, -1).view(block, 6))
+
+
+def test_loads_of_each_size(device: str) -> None:
+    given = torch.arange(1, 49, dtype=torch.uint8)
+    got = torch.zeros(12, dtype=torch.int32, device=device)
+    run("loads", 32, given.to(device), got)
+    given[46:] = 0
+    assert torch.equal(got.cpu(), given.view(torch.int32))
+
+
+@pytest.mark.parametrize("block", [32, 64, 480, 1024])
+def test_warps_meet_at_barriers(device: str, block: int) -> None:
+    given = torch.arange(block, dtype=torch.int32)
+    got = torch.zeros(block, dtype=torch.int32, device=device)
+    run("sum_of_block", block, given.to(device), got, grid=3)
+    assert (got == given.sum().item()).all()
+
+
+@pytest.mark.parametrize(("block", "staying"), [(64, 40), (40, 40), (256, 1), (1, 1), (1024, 999)])
+def test_a_barrier_waits_for_who_has_not_left(device: str, block: int, staying: int) -> None:
+    got = torch.full((block,), -1, dtype=torch.int32, device=device)
+    run("leave_early", block, got, staying)
+    assert torch.equal(got[:staying].cpu(), torch.arange(staying, dtype=torch.int32).flip(0))
+    assert (got[staying:] == -1).all()
+
+
+def test_a_warp_sees_what_it_wrote_before_its_barrier(device: str) -> None:
+    got = torch.zeros(256, dtype=torch.int32, device=device)
+    run("turn_in_warp", 256, got, grid=2)
+    assert torch.equal(got.cpu(), torch.arange(256, dtype=torch.int32) ^ 31)
