@@ -186,3 +186,10 @@ def test_division_rounds_each_quotient_once() -> None:
     steps = scales.to(torch.float32).numpy() / np.float32(1000)
     codes = e2m1_encode(torch.from_numpy(blocks / steps[..., None]))
     assert torch.equal(unpack_nibbles(weight.packed), codes.flatten(-2))
+
+
+def test_where_the_two_recipes_part() -> None:
+    """3 * 1.5625 / 6 lies in the middle of 0.75 and 0.8125; 1 / 6 in float32 is a little more."""
+    values = torch.full((1, 16), 1.5625)
+    found = [e4m3_decode(quantize_nvfp4(values, one(3.0), recipe).scales) for recipe in RECIPES]
+    assert [scales.item() for scales in found] == [0.75, 0.8125]
