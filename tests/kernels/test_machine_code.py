@@ -97,6 +97,14 @@ def test_machine_code(module: str, arch: str, tmp_path: Path) -> None:
     assert not faults, "\n".join([f"{len(faults)} faults for {arch}", *faults])
 
 
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_gpus_that_are_not_looked_at_get_machine_code_too(module: str) -> None:
+    codes = importlib.import_module(f"{kernels.__name__}.{module}").codes()
+    for code in {code.entry: code for code in codes}.values():
+        for arch in ("sm_80", "sm_89", "sm_103f"):
+            assert compile_code(code, arch)
+
+
 def faults_of(
     codes: Sequence[KernelCode], arch: str, expected: Sequence[Expected], folder: Path
 ) -> list[str]:
