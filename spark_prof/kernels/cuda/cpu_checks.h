@@ -128,7 +128,7 @@ ON_UNDEFINED(sub_overflow, (void* place, void*, void*), "a difference beyond its
 ON_UNDEFINED(mul_overflow, (void* place, void*, void*), "a product beyond its type")
 ON_UNDEFINED(negate_overflow, (void* place, void*), "a negation beyond its type")
 ON_UNDEFINED(divrem_overflow, (void* place, void*, void*), "a division by zero")
-ON_UNDEFINED(shift_out_of_bounds, (void* place, void*, void*), "a shift by more than the type has")
+ON_UNDEFINED(shift_out_of_bounds, (void* place, void*, void*), "a shift by more than its type has")
 ON_UNDEFINED(out_of_bounds, (void* place, void*), "an index outside of its array")
 ON_UNDEFINED(float_cast_overflow, (void* place, void*), "a float that its integer type cannot hold")
 ON_UNDEFINED(type_mismatch_v1, (void* place, void*), "a null pointer or a misaligned one is used")

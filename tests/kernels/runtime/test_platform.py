@@ -49,7 +49,7 @@ def assert_same_bf16(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def test_floats_become_the_nearest_bf16(device: str) -> None:
-    edges = torch.tensor(EDGES + [1.00390625, 1.01171875, 3.4e38, 1e-45])
+    edges = torch.tensor([*EDGES, 1.00390625, 1.01171875, 3.4e38, 1e-45])
     values = torch.cat([random_bits(20_000, "cpu").view(torch.float32), edges, -edges]).to(device)
     got = torch.zeros(values.numel(), dtype=torch.int16, device=device)
     pairs = torch.zeros(values.numel(), dtype=torch.int32, device=device)
@@ -147,8 +147,14 @@ def test_lanes_of_a_warp_exchange(device: str, block: int) -> None:
     unsigned = warps.long() & 0xFFFFFFFF
     votes = ((unsigned % 3 == 0).long() << lane).sum(1, keepdim=True).expand(-1, 32)
     bits = (unsigned.unsqueeze(-1) >> lane & 1).sum(-1)
-    expected = [warps[:, lane ^ 5], warps[:, (lane * 7 + 3) % 32], warps[:, lane ^ 16],
-                warps[:, 31:].expand(-1, 32), votes.to(torch.int32), bits.to(torch.int32)]  # fmt: skip
+    expected = [
+        warps[:, lane ^ 5],
+        warps[:, (lane * 7 + 3) % 32],
+        warps[:, lane ^ 16],
+        warps[:, 31:].expand(-1, 32),
+        votes.to(torch.int32),
+        bits.to(torch.int32),
+    ]
     assert torch.equal(got.cpu(), torch.stack(expected, -1).view(block, 6))
 
 
