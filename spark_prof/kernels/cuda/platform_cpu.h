@@ -52,6 +52,9 @@ INLINE u32 multiply_bf16x2(u32 a, u32 b) {
     return cpu_multiply_bf16(u16(a), u16(b)) | u32(cpu_multiply_bf16(u16(a >> 16), u16(b >> 16))) << 16;
 }
 // A fourth bit of a selector is refused: NVRTC ignores it in a constant, the instruction does not.
+INLINE u32 low_twice(u32 halves) { return (halves & 0xFFFFu) * 0x10001u; }
+INLINE u32 high_twice(u32 halves) { return (halves >> 16) * 0x10001u; }
+INLINE u32 rotate_left(u32 bits, int by) { return bits << by | bits >> (32 - by); }
 INLINE u32 select_bytes(u32 a, u32 b, u32 selector) {
     if (selector & 0x8888) cpu::fail("select_bytes with selector %#x", selector);
     u64 bytes = u64(b) << 32 | a;
@@ -155,31 +158,22 @@ INLINE void wait_for_previous_kernel() {}
 INLINE void start_next_kernel() {}
 
 // Threads take turns, so that a read and a write are one step.
-template <class T>
-UNCHECKED static T atomicExch(T* at, T value) {
+template <class T, class Change>
+UNCHECKED static T cpu_atomic(T* at, Change change) {
     cpu::check_access(at, sizeof(T), true, true);
     T old = *at;
-    *at = value;
+    *at = change(old);
     return old;
 }
-template <class T>
-UNCHECKED static T atomicAdd(T* at, T value) {
-    cpu::check_access(at, sizeof(T), true, true);
-    T old = *at;
-    *at = T(old + value);
-    return old;
-}
-template <class T>
-UNCHECKED static T atomicMax(T* at, T value) {
-    cpu::check_access(at, sizeof(T), true, true);
-    T old = *at;
-    *at = max(old, value);
-    return old;
-}
-template <class T>
-UNCHECKED static T atomicOr(T* at, T value) {
-    cpu::check_access(at, sizeof(T), true, true);
-    T old = *at;
-    *at = T(old | value);
-    return old;
-}
+#define CPU_ATOMIC(name, changed)                                                                  \
+    template <class T>                                                                             \
+    INLINE T name(T* at, T value) {                                                                \
+        return cpu_atomic(at, [=](T old) { return T(changed); });                                  \
+    }
+CPU_ATOMIC(atomicExch, (void(old), value))
+CPU_ATOMIC(atomicAdd, old + value)
+CPU_ATOMIC(atomicMax, max(old, value))
+CPU_ATOMIC(atomicMin, min(old, value))
+CPU_ATOMIC(atomicOr, old | value)
+CPU_ATOMIC(atomicAnd, old & value)
+#undef CPU_ATOMIC

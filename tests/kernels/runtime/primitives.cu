@@ -89,3 +89,14 @@ KERNEL turn_in_warp(u32* got) {
     sync_warp();
     got[threadIdx.x] = held[threadIdx.x ^ 31];
 }
+
+// All threads of all blocks change the same five numbers.
+KERNEL change_together(int* sum, float* real_sum, u32* bits, u32* common_bits, int* extremes) {
+    const int own = at();
+    atomicAdd(sum, own);
+    atomicAdd(real_sum, 0.25f * own);
+    atomicOr(bits, 1u << own % 32);
+    atomicAnd(common_bits, ~(1u << own % 5));
+    atomicMin(extremes, 7 - own);
+    atomicMax(extremes + 1, 7 - own);
+}

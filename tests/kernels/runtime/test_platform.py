@@ -186,3 +186,16 @@ def test_a_warp_sees_what_it_wrote_before_its_barrier(device: str) -> None:
     got = torch.zeros(256, dtype=torch.int32, device=device)
     run("turn_in_warp", 256, got, grid=2)
     assert torch.equal(got.cpu(), torch.arange(256, dtype=torch.int32) ^ 31)
+
+
+def test_atomics_of_many_threads(device: str) -> None:
+    changed = [
+        torch.zeros(1, dtype=dtype, device=device)
+        for dtype in (torch.int32, torch.float32, torch.int32)
+    ]
+    common = torch.full((1,), -1, dtype=torch.int32, device=device)
+    extremes = torch.zeros(2, dtype=torch.int32, device=device)
+    run("change_together", 64, *changed, common, extremes, grid=4)
+    numbers = [tensor.item() for tensor in (*changed, common)]
+    assert numbers == [255 * 128, 0.25 * 255 * 128, -1, ~31]
+    assert extremes.tolist() == [7 - 255, 7]
