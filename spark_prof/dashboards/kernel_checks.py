@@ -84,10 +84,11 @@ def _summary(found: Checked) -> Section:
         for check in dict.fromkeys(verdict.kernel for verdict in found.verdicts)
     )
     intro = (
-        "Error used: the largest error of an element, as a share of what its sum allows; bit for "
-        f"bit where it says {MISSING}."
+        "Error used: the largest error of an element, as a share of what its sum allows; where it "
+        f"says {MISSING}, bits have to be equal."
     )
-    return Section("checks", "Cases", columns, rows, (intro,))
+    bounded = any(verdict.used is not None for verdict in found.verdicts)
+    return Section("checks", "Cases", columns, rows, (intro,) if bounded else ())
 
 
 def _used(shares: Sequence[float | None]) -> str:

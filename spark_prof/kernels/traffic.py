@@ -14,8 +14,9 @@ BYTES_A_WEIGHT = {
     "mxfp4": Fraction(17, 32),  # and an E8M0 scale for 32
     "fp8": Fraction(1),
     "bf16": Fraction(2),
+    "fp32": Fraction(4),
 }
-"""What a weight takes in memory with its part of a scale."""
+"""What a weight, or a logit, takes in memory with its part of a scale."""
 
 _BF16, _FLOAT = 2, 4
 
@@ -34,7 +35,8 @@ def _moe(work: Work) -> int:
 
 
 def _routing(work: Work) -> int:
-    return work.tokens * (_BF16 * work.experts + 2 * _FLOAT * work.top_k)
+    logits = int(work.experts * BYTES_A_WEIGHT[work.format])
+    return work.tokens * (logits + 2 * _FLOAT * work.top_k)
 
 
 LINEAR = Traffic("N K w + 4 N + 2 M (N + K)", _linear)
@@ -43,4 +45,4 @@ LINEAR = Traffic("N K w + 4 N + 2 M (N + K)", _linear)
 MOE = Traffic("D (3 H I w + 4 (2 I + H)) + 4 M k I + 2 M (2 H + E)", _moe)
 """D: the experts that take part, at most the smaller of M k and E; 4 M k I: what lies between."""
 
-ROUTING = Traffic("2 M E + 8 M k", _routing)
+ROUTING = Traffic("w M E + 8 M k", _routing)

@@ -65,6 +65,8 @@ def test_command_lines_parse(
 ) -> None:
     with GROUP.make_context("spark-prof", list(words)) as context:
         name, command, rest = GROUP.resolve_command(context, list(words))
+        while hasattr(command, "resolve_command"):
+            name, command, rest = command.resolve_command(context, rest)
         with command.make_context(name, rest, parent=context) as parsed:
             recorded = parsed.params.get("command")
     if recorded:
@@ -98,7 +100,9 @@ def test_reports_of_the_captures_are_drawn(
 @pytest.mark.parametrize("name", sorted(GROUP.commands))
 def test_every_option_is_on_its_command_s_page(name: str) -> None:
     table = tables(ROOT / "docs" / f"{name}.md", "Options")[0]
-    parameters = [p for p in GROUP.commands[name].params if p.param_type_name == "option"]
+    command = GROUP.commands[name]
+    parts = [command, *getattr(command, "commands", {}).values()]
+    parameters = [p for part in parts for p in part.params if p.param_type_name == "option"]
     options = {option for parameter in parameters for option in parameter.opts}
     assert options == {option for row in table for option in re.findall(r"`(-[^`]+)`", row[0])}
 

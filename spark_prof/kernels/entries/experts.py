@@ -11,8 +11,8 @@ EXPERTS = (
     ReplacementKernel(
         name="router-topk",
         slot="router",
-        does="the k largest logits of a token, and the softmax over them",
-        formats=("bf16",),
+        does="the k experts of largest score of each token, and their weights",
+        formats=("bf16", "fp32"),
         tokens=(1, 16),
         shapes="up to 512 experts, k up to 16",
         operation=Late("spark_prof.kernels.routing:route"),
