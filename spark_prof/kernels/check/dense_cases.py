@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from spark_prof.kernels.check.activations import Layout, Tokens, make_activations
+from spark_prof.kernels.check.bound import Expected
 from spark_prof.kernels.check.guarded import Guarded, surrounded
 from spark_prof.kernels.check.oracles import linear_oracle
 from spark_prof.kernels.check.repeated import first_difference
 from spark_prof.kernels.check.verdict import Judgement, judge
-from spark_prof.kernels.check.weights import Format, Recipe, Weight, make_weight
+from spark_prof.kernels.check.weights import Format, Recipe, Weight, make_weight, rows_of
 from spark_prof.kernels.errors import KernelError
 
 __all__ = ["DenseCase", "Linear", "dense_cases", "run_dense_case"]
@@ -23,6 +24,8 @@ Linear = Callable[[Weight], Callable[[torch.Tensor, torch.Tensor | None, torch.T
 SMALL = (48, 448)
 """3 stacks of 16 rows and 3.5 times 128 columns, as 2880 is 22.5 times and 1856 14.5 times."""
 _MOST_TOKENS = 16
+_ROWS_AT_ONCE = 16384
+"""Bounds what a large weight takes in float64."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,19 @@ def run_dense_case(case: DenseCase, linear: Linear, device: str) -> Judgement:
     beside = out.problem()
     if beside:
         return Judgement(None, beside)
-    judgement = judge(out.tensor, linear_oracle(x, weight.decode(), bias))
+    judgement = judge(out.tensor, _expected(x, weight, bias))
     if judgement.detail:
         return judgement
     differs = first_difference(lambda to: compute(x, bias, to), out.tensor, again.tensor)
     return Judgement(judgement.used, differs)
+
+
+def _expected(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> Expected:
+    parts = []
+    for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        part = rows_of(weight, rows).decode()
+        parts.append(linear_oracle(x, part, None if bias is None else bias[rows]))
+    return Expected(
+        torch.cat([part.value for part in parts], 1), torch.cat([part.error for part in parts], 1)
+    )

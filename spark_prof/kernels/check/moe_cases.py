@@ -18,7 +18,16 @@ from spark_prof.kernels.check.weights import Recipe, make_weight
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 
-__all__ = ["Layer", "Moe", "MoeCase", "Sizes", "exact_experts", "moe_cases", "run_moe_case"]
+__all__ = [
+    "Layer",
+    "Moe",
+    "MoeCase",
+    "Sizes",
+    "exact_experts",
+    "make_layer",
+    "moe_cases",
+    "run_moe_case",
+]
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ def moe_cases(kind: Literal["nvfp4", "mxfp4"], sizes: tuple[Sizes, ...]) -> Iter
     for activation in ("silu", "swiglu"):
         yield MoeCase(kind, SMALL, 12, activation, "the same experts")
         yield MoeCase(kind, SMALL, 9, activation, x="NaN and infinity")
-        yield MoeCase(kind, Sizes(64, 4, 64, 64), 3, activation)
+        yield MoeCase(kind, Sizes(64, 3, 192, 96), 3, activation)
         yield MoeCase(kind, SMALL, 4, activation, recipe="zero blocks")
     yield MoeCase(kind, SMALL, 3, "silu", "far apart")
     yield MoeCase(kind, SMALL, 3, "silu", "ties")
@@ -122,7 +131,7 @@ def moe_cases(kind: Literal["nvfp4", "mxfp4"], sizes: tuple[Sizes, ...]) -> Iter
 def run_moe_case(case: MoeCase, moe: Moe, device: str) -> Judgement:
     """Runs a case: the result within its bound, nothing beside it written, and again equal bits."""
     sizes = case.sizes
-    layer = _layer(case, device)
+    layer = make_layer(case, device)
     x = surrounded(make_activations(case.x, case.tokens, sizes.hidden, 2, device, case.layout))
     logits = make_logits(case.logits, case.tokens, sizes.experts, torch.bfloat16, device)
     out, again = (Guarded((case.tokens, sizes.hidden), torch.bfloat16, device) for _ in range(2))
@@ -159,7 +168,8 @@ def exact_experts(layer: Layer) -> ExactExperts:
     )
 
 
-def _layer(case: MoeCase, device: str) -> Layer:
+def make_layer(case: MoeCase, device: str) -> Layer:
+    """The layer of a case; the same for the same case."""
     sizes = case.sizes
     up_shape = (sizes.experts, 2 * sizes.inner, sizes.hidden)
     down_shape = (sizes.experts, sizes.hidden, sizes.inner)

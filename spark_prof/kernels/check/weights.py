@@ -10,7 +10,7 @@ import torch
 
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
-__all__ = ["EDGES", "Format", "Recipe", "Weight", "make_weight"]
+__all__ = ["EDGES", "Format", "Recipe", "Weight", "make_weight", "rows_of"]
 
 Format = Literal["nvfp4", "mxfp4", "fp8"]
 Weight = NvFp4 | MxFp4 | Fp8Rows
@@ -64,6 +64,17 @@ class _Raw:
     kind: Format
     codes: torch.Tensor
     scales: torch.Tensor
+
+
+def rows_of(weight: Weight, rows: slice) -> Weight:
+    """Some rows of a matrix."""
+    if isinstance(weight, Fp8Rows):
+        return Fp8Rows(weight.values[rows], weight.scales[rows])
+    if isinstance(weight, MxFp4):
+        return MxFp4(weight.packed[rows], weight.scales[rows])
+    value = weight.global_scale.value
+    scale = GlobalScale(value[rows] if value.ndim else value, weight.global_scale.convention)
+    return NvFp4(weight.packed[rows], weight.scales[rows], scale)
 
 
 def _zero_blocks(raw: _Raw) -> None:

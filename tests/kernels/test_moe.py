@@ -1,0 +1,108 @@
+"""Mixtures of experts against exact results: formats, activations, edges and configurations."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import pytest
+import torch
+
+from spark_prof.kernels.check.activations import make_activations
+from spark_prof.kernels.check.moe_cases import (
+    Layer,
+    MoeCase,
+    Sizes,
+    make_layer,
+    moe_cases,
+    run_moe_case,
+)
+from spark_prof.kernels.check.refusals import refusals
+from spark_prof.kernels.check.routing_cases import make_logits
+from spark_prof.kernels.check.runner import packed_moe
+from spark_prof.kernels.check.verdict import same_bits
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.experts import Activation, pack_experts
+from spark_prof.kernels.moe import MoeConfig, moe, run_experts
+from spark_prof.kernels.routing import route
+
+Kind = Literal["nvfp4", "mxfp4"]
+FORMATS: tuple[Kind, ...] = ("nvfp4", "mxfp4")
+SMALL = Sizes(8, 3, 192, 96)
+CASES = [
+    *moe_cases("nvfp4", ()),
+    *moe_cases("mxfp4", (Sizes(4, 2, 576, 288),)),
+]
+CONFIGURED: list[tuple[MoeConfig, Kind, int]] = [
+    (MoeConfig(1, 1, 1, 0, 1, 1, 1, 0, 1), "nvfp4", 3),
+    (MoeConfig(4, 4, 3, 1, 1, 3, 2, 1, 1), "mxfp4", 9),
+]
+"""One warp for all, and warps without work."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_a_case(case: MoeCase, device: str) -> None:
+    assert run_moe_case(case, packed_moe, device).detail == ""
+
+
+@pytest.mark.parametrize(("config", "kind", "tokens"), CONFIGURED)
+def test_a_configuration(config: MoeConfig, kind: Kind, tokens: int, device: str) -> None:
+    def configured(layer: Layer) -> object:
+        packed = packed_of(layer)
+        return lambda x, logits, top_k, out: moe(x, logits, packed, top_k, out=out, config=config)
+
+    case = MoeCase(kind, SMALL, tokens, "swiglu")
+    assert run_moe_case(case, configured, device).detail == ""  # type: ignore[arg-type]
+
+
+def packed_of(layer: Layer) -> object:
+    biases = (layer.gate_up_bias, layer.down_bias)
+    return pack_experts(layer.gate_up, layer.down, *biases, Activation(layer.activation))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_operands_that_do_not_fit_are_refused(kind: Kind, device: str) -> None:
+    packed = packed_moe(make_layer(MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), device))
+    operands = {
+        "x": make_activations("plain", 3, 64, 2, device),
+        "logits": make_logits("plain", 3, 4, torch.bfloat16, device),
+        "out": make_activations("plain", 3, 64, 2, device),
+    }
+    compute = partial(packed, top_k=2)
+    tried = {what: run().detail for what, run in refusals(compute, operands, "x")}
+    assert len(tried) == 15
+    assert {what: said for what, said in tried.items() if said} == {}
+
+
+def test_routed_ahead_is_the_same(device: str) -> None:
+    case = MoeCase("nvfp4", SMALL, 5)
+    packed = packed_of(make_layer(case, device))
+    x = make_activations("plain", 5, 192, 2, device)
+    logits = make_logits("plain", 5, 8, torch.bfloat16, device)
+    whole = moe(x, logits, packed, 3)  # type: ignore[arg-type]
+    assert same_bits(run_experts(x, route(logits, 3), packed), whole)  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match="routed as 4"):
+        run_experts(x, route(logits[:4], 3), packed)  # type: ignore[arg-type]
+
+
+def test_what_a_token_gets_does_not_depend_on_the_others(device: str) -> None:
+    packed = packed_of(make_layer(MoeCase("mxfp4", SMALL, 8, "swiglu"), device))
+    x = make_activations("plain", 8, 192, 2, device)
+    logits = make_logits("the same experts", 8, 8, torch.bfloat16, device)
+    together = moe(x, logits, packed, 3)  # type: ignore[arg-type]
+    alone = [moe(x[i : i + 1], logits[i : i + 1], packed, 3) for i in range(8)]  # type: ignore[arg-type]
+    assert same_bits(together, torch.cat(alone))
+
+
+def test_weights_that_do_not_fit_each_other_are_refused(device: str) -> None:
+    nvfp4, mxfp4 = (make_layer(MoeCase(kind, SMALL, 1), device) for kind in FORMATS)
+    other = make_layer(MoeCase("nvfp4", Sizes(8, 3, 192, 64), 1), device)
+    silu = Activation("silu")
+    for gate_up, down in ((nvfp4.gate_up, mxfp4.down), (nvfp4.gate_up, other.down)):
+        with pytest.raises(KernelError):
+            pack_experts(gate_up, down, None, None, silu)
+    short = torch.zeros(8, 191, dtype=torch.bfloat16, device=device)
+    with pytest.raises(KernelError, match="down_bias"):
+        pack_experts(nvfp4.gate_up, nvfp4.down, None, short, silu)
+    with pytest.raises(KernelError, match="gelu"):
+        pack_experts(nvfp4.gate_up, nvfp4.down, None, None, Activation("gelu"))  # type: ignore[arg-type]
