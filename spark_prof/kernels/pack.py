@@ -151,15 +151,19 @@ class _Tables:
 
 def _tables(device: torch.device) -> _Tables:
     code = torch.arange(16, dtype=torch.int32)
-    sign, magnitude = code >> 3, code & 7
-    places = torch.stack([
-        sign << 15 | magnitude << 6,
-        sign << 12 | magnitude << 3,
-        sign << 9 | magnitude,
-        sign << 14 | (magnitude >> 1) << 10 | (magnitude & 1) << 13,
+    sign, exponent, mantissa = code >> 3, code >> 1 & 3, code & 1
+    # What is rotated left by 28 or 10 may come from the other half of the word: it is the same bit
+    # of the other code of the pair.
+    same = torch.stack([
+        sign << 15 | exponent << 7 | mantissa << 6,
+        exponent << 11 | mantissa << 10,
+        sign << 9 | exponent << 1 | mantissa,
+        sign << 5 | mantissa << 4,
     ])  # fmt: skip
+    other = torch.stack([code * 0, sign << 3, code * 0, exponent << 13])
     byte = torch.arange(256)
-    e2m1 = places[:, byte & 15] | places[:, byte >> 4] << 16
+    low, high = byte & 15, byte >> 4
+    e2m1 = same[:, low] | other[:, high] | (same[:, high] | other[:, low]) << 16
     sign8, rest = (byte >> 7).int(), (byte & 127).int()
     e4m3 = torch.stack([sign8 << 15 | rest << 4, sign8 << 11 | rest & 15 | (rest >> 4) << 12])
     return _Tables(e2m1.to(device), e4m3.to(device))

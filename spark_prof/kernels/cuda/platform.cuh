@@ -76,6 +76,20 @@ INLINE u32 multiply_bf16x2(u32 a, u32 b) {
 #endif
     return got;
 }
+// The low or the high half, twice.
+INLINE u32 low_twice(u32 halves) {
+    u32 got;
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}"
+        : "=r"(got) : "r"(halves));
+    return got;
+}
+INLINE u32 high_twice(u32 halves) {
+    u32 got;
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}"
+        : "=r"(got) : "r"(halves));
+    return got;
+}
+INLINE u32 rotate_left(u32 bits, int by) { return __funnelshift_l(bits, bits, by); }
 // PTX prmt: byte i of the result is byte (selector >> 4 i) & 7 of {a, b}, b's bytes being 4 to 7.
 INLINE u32 select_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
 

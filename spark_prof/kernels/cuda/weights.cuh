@@ -73,14 +73,13 @@ INLINE void load_activations(Activations& into, const Rows& rows, int unit, int 
 }
 
 // Eight E2M1 codes to four pairs of bf16, each 2^-126 times its value: pack.py lays the bits of the
-// first three pairs where bf16 wants them up to one shift; the fourth takes what is left.
+// first three pairs where bf16 wants them up to one rotation; the fourth takes what is left.
 INLINE void expand_e2m1(u32 word, u32 (&pairs)[4]) {
     constexpr u32 keep = 0x81C081C0u;  // sign, two low bits of the exponent, first of the mantissa
     pairs[0] = word & keep;
-    pairs[1] = (word << 3) & keep;
+    pairs[1] = rotate_left(word, 28) & keep;
     pairs[2] = (word << 6) & keep;
-    pairs[3] = ((word << 1) & 0x80008000u) | ((word >> 3) & 0x01800180u) |
-               ((word >> 7) & 0x00400040u);
+    pairs[3] = (rotate_left(word, 10) & 0x81808180u) | ((word << 2) & 0x00400040u);
 }
 
 // Four E4M3 codes to two pairs of bf16, each 2^-120 times its value; pack.py orders the bits.
@@ -89,12 +88,13 @@ INLINE void expand_e4m3(u32 word, u32& first, u32& second) {
     second = ((word << 4) & 0x80F080F0u) | ((word >> 4) & 0x07000700u);
 }
 
-// The factor of a row's block, twice in bf16. NVFP4: pack.py has turned the E4M3 scale into five
-// bits of exponent and three of mantissa. MXFP4: the byte is an exponent.
-INLINE u32 factor_of(const uint2& scales, int part, int lower) {
-    const int byte = 2 * (part & 1) + lower;
-    const u32 twice = select_bytes(part < 2 ? scales.x : scales.y, 0u, 0x4040u + byte * 0x101u);
-    return FORMAT == NVFP4 ? twice * 16u + 0x6F806F80u : twice * 128u;
+// The factors of two rows' blocks, in bf16: the upper row's in the low half. NVFP4: pack.py has
+// turned the E4M3 scale into five bits of exponent and three of mantissa. MXFP4: the byte is an
+// exponent. E4M3 rows: 2^120, what their codes lack.
+INLINE u32 factors_of(const uint2& scales, int part) {
+    if (FORMAT == FP8_ROWS) return 0x7B807B80u;
+    const u32 bytes = select_bytes(part < 2 ? scales.x : scales.y, 0u, part & 1 ? 0x4342u : 0x4140u);
+    return FORMAT == NVFP4 ? bytes * 16u + 0x6F806F80u : bytes * 128u;
 }
 
 INLINE u32 word_of(const uint4& four, int index) {
@@ -106,11 +106,8 @@ INLINE void multiply(const Unit& unit, const Activations& activations,
                      float (&sums)[TOKEN_TILES][4], int tokens) {
 #pragma unroll
     for (int part = 0; part < 4; ++part) {  // 32 columns
-        u32 upper = 0x7B807B80u, lower = 0x7B807B80u;  // 2^120, what E4M3 lacks
-        if (FORMAT != FP8_ROWS) {
-            upper = factor_of(unit.scales, part, 0);
-            lower = factor_of(unit.scales, part, 1);
-        }
+        const u32 factors = factors_of(unit.scales, part);
+        const u32 upper = low_twice(factors), lower = high_twice(factors);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             u32 pairs[4];
