@@ -8,6 +8,7 @@ The last lines are the bars that the kernels have to reach on an H100.
 
 usage: python benchmarks/kernels.py RESULT.json [--only dense moe fused] [--models PART...]
            [--tokens N...] [--formats nvfp4 mxfp4] [--contestants PART...] [--seconds S]
+           [--tune] [--save TUNED.json]
 exit code: 1 if a bar of what was measured is not reached, 2 without a GPU
 """
 
@@ -26,6 +27,7 @@ import torch
 
 from spark_prof.kernels.bench.bars import judge_bars
 from spark_prof.kernels.bench.ceilings import measure_ceilings
+from spark_prof.kernels.bench.kept import keep
 from spark_prof.kernels.bench.machine import machine_of
 from spark_prof.kernels.bench.report_file import Report
 from spark_prof.kernels.bench.results import Cell
@@ -50,6 +52,7 @@ def main() -> int:
         formats=options.formats,
         contestants=options.contestants,
         seconds=options.seconds,
+        tune=options.tune,
     )
     for found in run(request, device):
         report.add(found)
@@ -58,6 +61,8 @@ def main() -> int:
             show(cell_line(found, report.ceilings))
         else:
             show(f"left out: {found.what}: {found.why}")
+    if options.save:
+        show(f"wrote {keep(report, options.save)}")
     reached = judge_bars(report.cells, report.ceilings)
     show(*failure_lines(report.cells), *bar_lines(reached))
     show(f"{len(report.cells)} pieces of work in {time.perf_counter() - begun:.0f} s")
@@ -76,6 +81,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--formats", nargs="+", choices=formats, default=formats)
     parser.add_argument("--contestants", nargs="+", default=(), help="parts of names")
     parser.add_argument("--seconds", type=float, default=240.0, help="then begin no other shape")
+    parser.add_argument("--tune", action="store_true", help="search each one's best configuration")
+    parser.add_argument("--save", type=Path, help="add the configurations timed to this file")
     return parser.parse_args()
 
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 
+from spark_prof.kernels.bench.configurations import DENSE_VALUES, best_config, known_config
+from spark_prof.kernels.bench.machine import architecture
 from spark_prof.kernels.bench.marlin import marlin
 from spark_prof.kernels.bench.race import (
     Contestant,
+    Setting,
     clones,
+    largest_relative_l2,
     plan,
     race,
     reason,
-    relative_l2,
 )
-from spark_prof.kernels.bench.repeated import Output, cache_bytes
+from spark_prof.kernels.bench.repeated import Call, Output, cache_bytes
 from spark_prof.kernels.bench.results import OURS, Cell, Result
 from spark_prof.kernels.bench.shapes import DenseShape, WeightFormat
 from spark_prof.kernels.bench.weights import Weight, decoded, random_weight, stored_bytes
+from spark_prof.kernels.dense import LinearConfig, default_config, linear
+from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.tuning import Work
 
 __all__ = ["CUBLAS", "DENSE_CONTESTANTS", "Multiply", "race_dense"]
@@ -32,13 +38,8 @@ _TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred
 gives 0.1."""
 
-
-def _ours(weight: Weight, copies: int) -> Multiply:
-    from spark_prof.kernels.dense import linear
-    from spark_prof.kernels.pack import pack_linear
-
-    packed = clones(pack_linear(weight), copies)
-    return lambda x, number: linear(x, packed[number])
+_ROWS_AT_ONCE = 1 << 26
+"""Elements of the weight that are multiplied in float64 at a time."""
 
 
 def _cublas(weight: Weight, copies: int) -> Multiply:
@@ -46,12 +47,21 @@ def _cublas(weight: Weight, copies: int) -> Multiply:
     return lambda x, number: torch.mm(x, transposed[number])
 
 
-DENSE_CONTESTANTS: dict[str, Callable[[Weight, int], Multiply]] = {
-    OURS: _ours,
-    CUBLAS: _cublas,
-    "vLLM Marlin": marlin,
-}
-"""Who takes part: makes copies of a weight and multiplies by them."""
+_PEERS: dict[str, Callable[[Weight, int], Multiply]] = {CUBLAS: _cublas, "vLLM Marlin": marlin}
+"""What makes copies of a weight and multiplies by them."""
+
+DENSE_CONTESTANTS = (OURS, *_PEERS)
+
+
+@dataclass(frozen=True)
+class _Activations:
+    """Of all calls with one number of tokens, each [calls, M, K]."""
+
+    source: torch.Tensor
+    written: torch.Tensor
+
+    def write(self, number: int) -> None:
+        self.written[number].copy_(self.source[number])
 
 
 def race_dense(
@@ -60,7 +70,8 @@ def race_dense(
     tokens: Sequence[int],
     device: torch.device,
     seconds: float = 0.5,
-    contestants: Sequence[str] = tuple(DENSE_CONTESTANTS),
+    contestants: Sequence[str] = DENSE_CONTESTANTS,
+    tune: bool = False,
 ) -> Iterator[Cell]:
     """Times one weight with each number of tokens.
 
@@ -71,67 +82,78 @@ def race_dense(
         device: on which.
         seconds: roughly for each number of tokens.
         contestants: names of those who take part.
+        tune: search the best configuration first, in place of a known one.
     """
     weight = random_weight(format, (shape.rows, shape.columns), device)
     size = stored_bytes(weight)
     planned = plan(size, cache_bytes(device))
-    multiplies = {name: _prepared(name, weight, planned.copies) for name in contestants}
+    copies = planned.copies
+    ours = clones(pack_linear(weight), copies) if OURS in contestants else []
+    peers = {n: _prepared(n, weight, copies) for n in contestants if n in _PEERS}
     exact = decoded(weight)
     for count in tokens:
-        dice = torch.Generator(device).manual_seed(count)
-        inputs = torch.randn(
-            (planned.calls, count, shape.columns),
-            dtype=torch.bfloat16,
-            device=device,
-            generator=dice,
-        )
-        expected = _products(inputs, exact)
-        written = torch.empty_like(inputs)
+        activations = _activations(planned.calls, count, shape.columns, device)
+        expected = _products(activations.source, exact)
 
-        def before(
-            number: int, written: torch.Tensor = written, inputs: torch.Tensor = inputs
-        ) -> None:
-            written[number].copy_(inputs[number])
+        def error(outputs: Sequence[Output], expected: torch.Tensor = expected) -> float:
+            return largest_relative_l2(outputs, expected)
 
-        def error(number: int, output: Output, expected: torch.Tensor = expected) -> float:
-            return relative_l2(output[0], expected[number])
+        setting = Setting(planned.calls, activations.write, error, _TOLERANCE, device)
+        work = Work("dense", format, shape.rows, shape.columns, count)
+        config = default_config(shape.rows, shape.columns, count)
+        entered: list[Contestant | Result] = []
+        if ours:
 
-        entered = [
+            def call_of(config: LinearConfig, x: torch.Tensor = activations.written) -> Call:
+                return lambda number: linear(x[number], ours[number % copies], config=config)
+
+            if tune:
+                config = best_config(config, DENSE_VALUES, call_of, setting)
+            else:
+                config = known_config(config, work, architecture(device))
+            entered.append(Contestant(OURS, call_of(config)))
+        entered += [
             multiply
             if isinstance(multiply, Result)
-            else Contestant(name, _calls(multiply, written, planned.copies))
-            for name, multiply in multiplies.items()
+            else Contestant(name, _calls(multiply, activations.written, copies))
+            for name, multiply in peers.items()
         ]
-        results = race(entered, planned.calls, before, error, _TOLERANCE, device, seconds)
-        activations = 2 * count * (shape.rows + shape.columns)
         yield Cell(
             kind="dense",
-            work=Work("dense", format, shape.rows, shape.columns, count),
+            work=work,
             label=shape.label,
             weight_bytes=size,
-            bytes=size + activations,
+            bytes=size + 2 * count * (shape.rows + shape.columns),
             is_lm_head=shape.is_lm_head,
-            results=results,
+            results=race(entered, setting, seconds),
+            config=asdict(config) if ours else {},
         )
 
 
 def _prepared(name: str, weight: Weight, copies: int) -> Multiply | Result:
     try:
-        return DENSE_CONTESTANTS[name](weight, copies)
+        return _PEERS[name](weight, copies)
     except Exception as failure:
         return Result(name, None, None, reason(failure))
 
 
-def _calls(multiply: Multiply, inputs: torch.Tensor, copies: int) -> Callable[[int], torch.Tensor]:
-    return lambda number: multiply(inputs[number], number % copies)
+def _calls(multiply: Multiply, x: torch.Tensor, copies: int) -> Call:
+    return lambda number: multiply(x[number], number % copies)
 
 
-def _products(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The float64 products of all calls' inputs, kept as float32."""
-    rows = weight.shape[0]
-    x = inputs.flatten(0, 1).to(torch.float64)
-    out = torch.empty((x.shape[0], rows), dtype=torch.float32, device=inputs.device)
-    step = max(1, (1 << 26) // weight.shape[1])
+def _activations(calls: int, tokens: int, columns: int, device: torch.device) -> _Activations:
+    dice = torch.Generator(device).manual_seed(tokens)
+    size = (calls, tokens, columns)
+    source = torch.randn(size, dtype=torch.bfloat16, device=device, generator=dice)
+    return _Activations(source, torch.empty_like(source))
+
+
+def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The float64 products of all calls' activations, kept as float32."""
+    rows, columns = weight.shape
+    flat = x.flatten(0, 1).to(torch.float64)
+    out = torch.empty((flat.shape[0], rows), dtype=torch.float32, device=x.device)
+    step = max(1, _ROWS_AT_ONCE // columns)
     for begin in range(0, rows, step):
-        out[:, begin : begin + step] = x @ weight[begin : begin + step].to(torch.float64).t()
-    return out.unflatten(0, inputs.shape[:2])
+        out[:, begin : begin + step] = flat @ weight[begin : begin + step].to(torch.float64).t()
+    return out.unflatten(0, x.shape[:2])

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
+from spark_prof.kernels.bench.configurations import MOE_VALUES, best_config, known_config
 from spark_prof.kernels.bench.expert_weights import ExpertWeights, random_experts
-from spark_prof.kernels.bench.race import Contestant, clones, plan, race, reason, relative_l2
-from spark_prof.kernels.bench.repeated import Output, cache_bytes
+from spark_prof.kernels.bench.machine import architecture
+from spark_prof.kernels.bench.race import (
+    Contestant,
+    Setting,
+    clones,
+    largest_relative_l2,
+    plan,
+    race,
+    reason,
+)
+from spark_prof.kernels.bench.repeated import Call, Output, cache_bytes
 from spark_prof.kernels.bench.results import OURS, Cell, Result
 from spark_prof.kernels.bench.shapes import ExpertsShape
 from spark_prof.kernels.bench.vllm_experts import marlin_experts, triton_experts
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
+from spark_prof.kernels.experts import Activation, PackedExperts, pack_experts
+from spark_prof.kernels.moe import MoeConfig, default_config, moe
 from spark_prof.kernels.tuning import Work
 
 __all__ = ["EXPERTS_CONTESTANTS", "MixExperts", "race_experts"]
@@ -28,29 +40,13 @@ _TOLERANCE = 0.02
 _LARGEST_LOGIT = 4.0
 
 
-def _ours(weights: ExpertWeights, copies: int) -> MixExperts:
-    from spark_prof.kernels.moe import moe
-    from spark_prof.kernels.pack import Activation, pack_experts
-
-    activation = Activation("silu")
-    if weights.shape.activation == "swiglu":
-        activation = Activation("swiglu", alpha=weights.alpha, limit=weights.limit)
-    packed = clones(
-        pack_experts(
-            weights.gate_up, weights.down, weights.gate_up_bias, weights.down_bias, activation
-        ),
-        copies,
-    )
-    top_k = weights.shape.top_k
-    return lambda x, logits, number: moe(x, logits, packed[number], top_k)
-
-
-EXPERTS_CONTESTANTS: dict[str, Callable[[ExpertWeights, int], MixExperts]] = {
-    OURS: _ours,
+_PEERS: dict[str, Callable[[ExpertWeights, int], MixExperts]] = {
     "vLLM Marlin": marlin_experts,
     "vLLM Triton": triton_experts,
 }
-"""Who takes part: makes copies of the experts and mixes them."""
+"""What makes copies of the experts and mixes them."""
+
+EXPERTS_CONTESTANTS = (OURS, *_PEERS)
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class _Inputs:
     logits: torch.Tensor
     copies: int
 
-    def before(self, number: int) -> None:
+    def write(self, number: int) -> None:
         """Writes x of the call of a number."""
         self.x[number].copy_(self.source[number])
 
@@ -83,55 +79,85 @@ def race_experts(
     tokens: Sequence[int],
     device: torch.device,
     seconds: float = 0.5,
-    contestants: Sequence[str] = tuple(EXPERTS_CONTESTANTS),
+    contestants: Sequence[str] = EXPERTS_CONTESTANTS,
+    tune: bool = False,
 ) -> Iterator[Cell]:
     """Times the experts of one model with each number of tokens, as `race_dense` a weight."""
     weights = random_experts(shape, device)
     cache = cache_bytes(device)
-    inputs = {count: _inputs(weights, count, cache, device) for count in tokens}
-    copies = max((its.copies for its in inputs.values()), default=1)
-    mixes = {name: _prepared(name, weights, copies) for name in contestants}
-    references = _references(weights, list(inputs.values()))
-    for (count, its), expected in zip(inputs.items(), references, strict=True):
+    all_inputs = {count: _inputs(weights, count, cache, device) for count in tokens}
+    copies = max((inputs.copies for inputs in all_inputs.values()), default=1)
+    ours = clones(_packed(weights), copies) if OURS in contestants else []
+    peers = {name: _prepared(name, weights, copies) for name in contestants if name in _PEERS}
+    references = _references(weights, list(all_inputs.values()))
+    for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
 
-        def error(number: int, output: Output, expected: torch.Tensor = expected) -> float:
-            return relative_l2(output[0], expected[number])
+        def error(outputs: Sequence[Output], expected: torch.Tensor = expected) -> float:
+            return largest_relative_l2(outputs, expected)
 
-        entered = [
-            mix if isinstance(mix, Result) else Contestant(name, _calls(mix, its))
-            for name, mix in mixes.items()
+        setting = Setting(inputs.calls, inputs.write, error, _TOLERANCE, device)
+        work = Work(
+            "moe",
+            shape.format,
+            2 * shape.intermediate,
+            shape.hidden,
+            count,
+            shape.experts,
+            shape.top_k,
+        )
+        config = default_config(shape.hidden, shape.intermediate, count)
+        entered: list[Contestant | Result] = []
+        if ours:
+
+            def call_of(config: MoeConfig, its: _Inputs = inputs) -> Call:
+                return lambda number: moe(
+                    its.x[number],
+                    its.logits[number],
+                    ours[number % copies],
+                    shape.top_k,
+                    config=config,
+                )
+
+            if tune:
+                config = best_config(config, MOE_VALUES, call_of, setting)
+            else:
+                config = known_config(config, work, architecture(device))
+            entered.append(Contestant(OURS, call_of(config)))
+        entered += [
+            mix if isinstance(mix, Result) else Contestant(name, _calls(mix, inputs, copies))
+            for name, mix in peers.items()
         ]
-        results = race(entered, its.calls, its.before, error, _TOLERANCE, device, seconds)
-        used = _mean_distinct(its.logits, shape.top_k) * weights.bytes_each
-        activations = 2 * count * (2 * shape.hidden + shape.experts)
+        used = round(_mean_distinct(inputs.logits, shape.top_k) * weights.bytes_each)
         yield Cell(
             kind="moe",
-            work=Work(
-                "moe",
-                shape.format,
-                2 * shape.intermediate,
-                shape.hidden,
-                count,
-                shape.experts,
-                shape.top_k,
-            ),
+            work=work,
             label=shape.model,
-            weight_bytes=round(used),
-            bytes=round(used) + activations,
+            weight_bytes=used,
+            bytes=used + 2 * count * (2 * shape.hidden + shape.experts),
             is_lm_head=False,
-            results=results,
+            results=race(entered, setting, seconds),
+            config=asdict(config) if ours else {},
         )
+
+
+def _packed(weights: ExpertWeights) -> PackedExperts:
+    activation = Activation("silu")
+    if weights.shape.activation == "swiglu":
+        activation = Activation("swiglu", alpha=weights.alpha, limit=weights.limit)
+    return pack_experts(
+        weights.gate_up, weights.down, weights.gate_up_bias, weights.down_bias, activation
+    )
 
 
 def _prepared(name: str, weights: ExpertWeights, copies: int) -> MixExperts | Result:
     try:
-        return EXPERTS_CONTESTANTS[name](weights, copies)
+        return _PEERS[name](weights, copies)
     except Exception as failure:
         return Result(name, None, None, reason(failure))
 
 
-def _calls(mix: MixExperts, inputs: _Inputs) -> Callable[[int], torch.Tensor]:
-    return lambda number: mix(inputs.x[number], inputs.logits[number], number % inputs.copies)
+def _calls(mix: MixExperts, inputs: _Inputs, copies: int) -> Call:
+    return lambda number: mix(inputs.x[number], inputs.logits[number], number % copies)
 
 
 def _inputs(weights: ExpertWeights, count: int, cache: int, device: torch.device) -> _Inputs:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from spark_prof.kernels.bench.report_file import Report
-from spark_prof.kernels.dense import default_config
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.tuning import Run, Tuned, Work, save
+from spark_prof.kernels.tuning import Run, Tuned, save
 
 __all__ = ["keep", "run_of"]
 
@@ -31,16 +29,9 @@ def run_of(report: Report) -> Run:
     for cell in report.cells:
         if cell.ours is not None and cell.kind != "fused":
             other, us = cell.best_peer() or ("", None)
-            rows.append(Tuned(cell.work, _config(cell.work), cell.ours, other, us))
+            rows.append(Tuned(cell.work, cell.config, cell.ours, other, us))
     machine = report.machine
     return Run(
         machine.architecture, machine.name, machine.date, machine.driver, machine.versions,
         tuple(rows),
     )  # fmt: skip
-
-
-def _config(work: Work) -> dict[str, int]:
-    """What was timed: the benchmark names no configuration."""
-    if work.kernel == "dense":
-        return asdict(default_config(work.rows, work.columns, work.tokens))
-    return {}

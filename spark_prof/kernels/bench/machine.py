@@ -14,7 +14,7 @@ import torch
 from spark_prof.kernels.bench.repeated import cache_bytes
 from spark_prof.kernels.runtime.compiler import architecture_of
 
-__all__ = ["Machine", "machine_of"]
+__all__ = ["Machine", "architecture", "machine_of"]
 
 _PACKAGES = ("spark-prof", "torch", "triton", "vllm", "cuda-core", "nvidia-cuda-nvrtc")
 _NVML = ("pynvml", "vllm.third_party.pynvml")
@@ -43,19 +43,25 @@ class Machine:
     versions: dict[str, str]
 
 
+def architecture(device: torch.device) -> str:
+    """What kernels are compiled for there, such as sm_90a; cpu for a processor."""
+    if device.type == "cuda":
+        return architecture_of(torch.cuda.get_device_capability(device))
+    return "cpu"
+
+
 def machine_of(device: torch.device) -> Machine:
     """The machine as it is now."""
-    name, architecture = platform.processor() or platform.machine(), "cpu"
+    name = platform.processor() or platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
-        architecture = architecture_of(torch.cuda.get_device_capability(device))
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return Machine(
         name=name,
-        architecture=architecture,
+        architecture=architecture(device),
         driver=_driver() if device.type == "cuda" else "",
         cuda=str(torch.version.cuda or ""),
         cache_bytes=cache_bytes(device),

@@ -21,7 +21,7 @@ from spark_prof.kernels.bench.pass_tasks import (
     expand_task,
     norm_task,
 )
-from spark_prof.kernels.bench.race import Contestant, race
+from spark_prof.kernels.bench.race import Contestant, Setting, race
 from spark_prof.kernels.bench.repeated import Output
 from spark_prof.kernels.bench.results import OURS, Cell
 from spark_prof.kernels.bench.shapes import matches
@@ -107,15 +107,13 @@ def race_pass(
         task = work.task(_CALLS, count, work.columns, row_format, device)
         expected = [task.expected(number) for number in range(_CALLS)]
 
-        def error(
-            number: int, output: Output, expected: Sequence[NvFp4 | MxFp8] = expected
-        ) -> float:
-            return _wrong_bytes(output, expected[number], compare_scales=work.experts == 1)
+        def error(outputs: Sequence[Output], expected: Sequence[NvFp4 | MxFp8] = expected) -> float:
+            return _wrong_bytes(outputs, expected, compare_scales=work.experts == 1)
 
         entered = [
             Contestant(name, call) for name, call in task.contestants.items() if name in contestants
         ]
-        results = race(entered, _CALLS, task.before, error, _TOLERANCE, device, seconds)
+        setting = Setting(_CALLS, task.before, error, _TOLERANCE, device)
         yield Cell(
             kind="fused",
             work=Work(work.name, row_format, 1, work.columns, count, work.experts, work.top_k),
@@ -123,20 +121,25 @@ def race_pass(
             weight_bytes=2 * work.columns if work.name == "norm" else 0,
             bytes=work.bytes(count, work.columns, row_format),
             is_lm_head=False,
-            results=results,
+            results=race(entered, setting, seconds),
         )
 
 
-def _wrong_bytes(output: Output, expected: NvFp4 | MxFp8, compare_scales: bool) -> float:
-    """The share of bytes that differ; the scales of experts lie apart and are not compared."""
-    codes, scales = output
-    right = expected.packed if isinstance(expected, NvFp4) else expected.values
-    shares = [_differing(codes, right)]
-    if compare_scales:
-        shares.append(_differing(unswizzle_128x4(scales, *expected.scales.shape), expected.scales))
-    return max(shares)
+def _wrong_bytes(
+    outputs: Sequence[Output], expected: Sequence[NvFp4 | MxFp8], compare_scales: bool
+) -> float:
+    """The share of bytes that differ in the worst call; scales of experts are not compared.
+
+    Those lie apart, each expert's by themselves.
+    """
+    shares = []
+    for (codes, scales), right in zip(outputs, expected, strict=True):
+        shares.append(_differing(codes, right.packed if isinstance(right, NvFp4) else right.values))
+        if compare_scales:
+            rows = unswizzle_128x4(scales, *right.scales.shape)
+            shares.append(_differing(rows, right.scales))
+    return float(torch.stack(shares).max())
 
 
-def _differing(one: torch.Tensor, other: torch.Tensor) -> float:
-    unequal = one.view(torch.uint8) != other.view(torch.uint8)
-    return float(unequal.to(torch.float32).mean())
+def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (one.view(torch.uint8) != other.view(torch.uint8)).to(torch.float32).mean()

@@ -21,15 +21,28 @@ from spark_prof.errors import one_line
 from spark_prof.kernels.bench.repeated import Call, Output, Repeated, repeated
 from spark_prof.kernels.bench.results import Result, spread
 
-__all__ = ["Contestant", "Plan", "clones", "plan", "race", "reason", "relative_l2"]
+__all__ = [
+    "Contestant",
+    "Error",
+    "Plan",
+    "Setting",
+    "clones",
+    "largest_relative_l2",
+    "plan",
+    "race",
+    "reason",
+]
 
 T = TypeVar("T")
+
+Error = Callable[[Sequence[Output]], float]
+"""How far the outputs of calls 0, 1 ... are from what is right; no NaN."""
 
 _CACHES_BETWEEN = 3
 """Caches' worth of other bytes read between two uses of the same bytes."""
 
 _FEWEST_COPIES = 4
-_FEWEST_REPEATS, _MOST_REPEATS = 20, 60
+_MOST_REPEATS = 60
 _LONG_ENOUGH_US = 300.0
 """How long one repeat should last at least: events tell time to half a microsecond."""
 
@@ -49,6 +62,25 @@ class Contestant:
 
     name: str
     call: Call
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all contestants of a race do, and where.
+
+    Attributes:
+        calls: in one repeat.
+        before: writes the activations of the call of a number.
+        error: of the outputs of all calls.
+        tolerance: largest error that is right.
+        device: on which it all happens.
+    """
+
+    calls: int
+    before: Callable[[int], None]
+    error: Error
+    tolerance: float
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -78,33 +110,28 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
 
 def race(
     contestants: Sequence[Contestant | Result],
-    calls: int,
-    before: Callable[[int], None],
-    error: Callable[[int, Output], float],
-    tolerance: float,
-    device: torch.device,
+    setting: Setting,
     seconds: float = 0.5,
+    fewest: int = 20,
 ) -> tuple[Result, ...]:
     """Times every contestant that computes what is right; they take turns, repeat by repeat.
 
     Args:
         contestants: who takes part, or why somebody cannot.
-        calls: in one repeat.
-        before: writes the activations of the call of a number.
-        error: of the output of the call of a number.
-        tolerance: largest error that is right.
-        device: on which it all happens.
-        seconds: after at least 20 repeats each no more are begun once this has passed.
+        setting: what they do and where.
+        seconds: after the fewest repeats no more are begun once this has passed.
+        fewest: repeats of each.
 
     Returns:
         One result a contestant, in their order.
     """
 
     def written(number: int) -> Output:
-        before(number)
+        setting.before(number)
         return ()
 
-    alone = repeated(written, calls, device)
+    calls, tolerance = setting.calls, setting.tolerance
+    alone = repeated(written, calls, setting.device)
     results: dict[int, Result] = {}
     ready: dict[int, tuple[Contestant, Repeated]] = {}
     for place, contestant in enumerate(contestants):
@@ -112,8 +139,8 @@ def race(
             results[place] = contestant
             continue
         try:
-            runs = repeated(_behind(before, contestant.call), calls, device)
-            off = _error_after_poison(runs, error)
+            runs = repeated(_behind(setting.before, contestant.call), calls, setting.device)
+            off = _error_after_poison(runs, setting.error)
         except Exception as failure:
             results[place] = Result(contestant.name, None, None, reason(failure))
             continue
@@ -123,12 +150,12 @@ def race(
         else:
             what = f"wrong result: error {off:.3g}, allowed {tolerance:.3g}"
             results[place] = Result(contestant.name, None, off, what)
-    times = _in_turns([alone, *(runs for _, runs in ready.values())], seconds)
+    times = _in_turns([alone, *(runs for _, runs in ready.values())], seconds, fewest)
     writing = median(times[0])
     for (place, (contestant, runs)), repeats in zip(ready.items(), times[1:], strict=True):
         us = spread([1e6 * (repeat - writing) / calls for repeat in repeats])
         # Once more: a kernel that only sometimes is right is not timed as if it were.
-        off = max(results[place].error or 0.0, _error_after_poison(runs, error))
+        off = max(results[place].error or 0.0, _error_after_poison(runs, setting.error))
         if off <= tolerance:
             results[place] = Result(contestant.name, us, off)
         else:
@@ -137,10 +164,21 @@ def race(
     return tuple(results[place] for place in range(len(contestants)))
 
 
-def relative_l2(output: torch.Tensor, expected: torch.Tensor) -> float:
-    """The L2 norm of the difference over that of what was expected; NaN if anything is NaN."""
-    off = (output.to(torch.float64) - expected.to(torch.float64)).norm()
-    return float(off / expected.to(torch.float64).norm())
+def largest_relative_l2(outputs: Sequence[Output], expected: torch.Tensor) -> float:
+    """The L2 norm of the difference over that of what was expected, of the worst call.
+
+    Args:
+        outputs: of each call one matrix.
+        expected: [calls, M, N].
+
+    Returns:
+        Infinity if anything is NaN.
+    """
+    wrong = torch.zeros((), dtype=torch.float64, device=expected.device)
+    for (output,), right in zip(outputs, expected, strict=True):
+        off = (output.to(torch.float64) - right).norm() / right.to(torch.float64).norm()
+        wrong = torch.maximum(wrong, off.nan_to_num(nan=torch.inf))
+    return float(wrong)
 
 
 def clones(value: T, count: int) -> list[T]:
@@ -162,19 +200,17 @@ def _behind(before: Callable[[int], None], call: Call) -> Call:
     return both
 
 
-def _error_after_poison(runs: Repeated, error: Callable[[int, Output], float]) -> float:
+def _error_after_poison(runs: Repeated, error: Error) -> float:
     runs.poison()
     runs.seconds()
-    errors = [error(number, output) for number, output in enumerate(runs.outputs)]
-    # NaN compares with nothing.
-    return math.inf if any(math.isnan(e) for e in errors) else max(errors)
+    return error(runs.outputs)
 
 
-def _in_turns(all_runs: Sequence[Repeated], seconds: float) -> list[list[float]]:
+def _in_turns(all_runs: Sequence[Repeated], seconds: float, fewest: int) -> list[list[float]]:
     times: list[list[float]] = [[] for _ in all_runs]
     begun = time.perf_counter()
     for repeat in range(_MOST_REPEATS):
-        if repeat >= _FEWEST_REPEATS and time.perf_counter() - begun > seconds:
+        if repeat >= fewest and time.perf_counter() - begun > seconds:
             break
         for runs, its in zip(all_runs, times, strict=True):
             its.append(runs.seconds())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Literal
 
@@ -56,6 +56,7 @@ class Cell:
         bytes: that and the activations that are read and written.
         is_lm_head: whether it is the last layer of a model.
         results: one a contestant.
+        config: of this project's kernel, by name; empty where it has none.
     """
 
     kind: Kind
@@ -65,6 +66,7 @@ class Cell:
     bytes: int
     is_lm_head: bool
     results: tuple[Result, ...]
+    config: dict[str, int] = field(default_factory=dict)
 
     def us(self, contestant: str) -> float | None:
         """Its median time in microseconds, None if it has none."""

@@ -40,6 +40,7 @@ class Request:
         contestants: parts of contestants' names, all of them if empty.
         seconds: after which no further shape is begun.
         seconds_each: roughly for each piece of work.
+        tune: search the best configuration of each piece of work before it is timed.
     """
 
     only: Sequence[Kind] = KINDS
@@ -49,6 +50,7 @@ class Request:
     contestants: Sequence[str] = ()
     seconds: float = 240.0
     seconds_each: float = 0.2
+    tune: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
 
 def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterator[Cell]]]:
     """Each shape with what times it; nothing is begun before its cells are asked for."""
-    seconds = request.seconds_each
+    tokens, seconds, tune = request.tokens, request.seconds_each, request.tune
 
     def wanted(names: Iterable[str]) -> list[str]:
         return [name for name in names if matches(name, request.contestants)]
@@ -97,18 +99,18 @@ def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterat
             for form in request.formats:
                 what = f"dense {form} {shape.rows} x {shape.columns}"
                 names = wanted(DENSE_CONTESTANTS)
-                yield what, race_dense(shape, form, request.tokens, device, seconds, names)
+                yield what, race_dense(shape, form, tokens, device, seconds, names, tune)
     if "moe" in request.only:
         names = wanted(EXPERTS_CONTESTANTS)
         for experts in chosen_experts(request.models):
             what = f"experts of {experts.model}"
-            yield what, race_experts(experts, request.tokens, device, seconds, names)
+            yield what, race_experts(experts, tokens, device, seconds, names, tune)
     if "fused" in request.only:
         names = wanted(PASS_CONTESTANTS)
         for each in chosen_passes(request.models):
             for row_format in ROW_FORMATS:
                 what = f"{each.name} of {each.columns} columns to {row_format}"
-                yield what, race_pass(each, row_format, request.tokens, device, seconds, names)
+                yield what, race_pass(each, row_format, tokens, device, seconds, names)
 
 
 def _broken(device: torch.device) -> str:

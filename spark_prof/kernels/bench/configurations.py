@@ -1,0 +1,143 @@
+"""Which configuration a kernel is timed with: a measured one, its default, or the best of a search.
+
+The search goes from the default to whichever neighbour is fastest, and on from there. A neighbour
+differs in one field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import TypeVar
+
+from spark_prof.cores import cores
+from spark_prof.kernels.bench.race import Contestant, Setting, race
+from spark_prof.kernels.bench.repeated import Call
+from spark_prof.kernels.dense import LinearConfig
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.moe import MoeConfig
+from spark_prof.kernels.tuning import Work, known_runs
+
+__all__ = ["DENSE_VALUES", "MOE_VALUES", "Values", "best_config", "known_config", "search"]
+
+C = TypeVar("C", LinearConfig, MoeConfig)
+
+Values = Mapping[str, Sequence[int]]
+"""What each field of a configuration may be."""
+
+DENSE_VALUES: Values = {
+    "warps": (4, 8, 16),
+    "split": (1, 2, 4, 8, 16),
+    "depth": (1, 2, 3, 4),
+    "x_ahead": (0, 1),
+    "min_blocks": (1, 2, 3, 4),
+    "blocks": (0, 1, 2, 3, 4, 6, 8),
+}
+
+MOE_VALUES: Values = {
+    "warps": (4, 8, 16),
+    "split": (1, 2, 4, 8),
+    "depth": (1, 2, 3, 4),
+    "x_ahead": (0, 1),
+    "min_blocks": (1, 2, 3, 4),
+    "down_warps": (4, 8, 16),
+    "down_depth": (1, 2, 3, 4),
+    "down_x_ahead": (0, 1),
+    "down_min_blocks": (1, 2, 3),
+}
+
+_WORTH_IT = 0.99
+"""A neighbour that takes more of the present time is not told apart from it."""
+
+_MOST_ROUNDS = 6
+_REPEATS = 5
+_MOST_WARPS = 64
+"""Of a multiprocessor."""
+
+
+def known_config(default: C, work: Work, architecture: str) -> C:
+    """What was measured to be best for this very work on such a machine, else the default."""
+    for run in known_runs():
+        if run.architecture != architecture:
+            continue
+        for row in run.rows:
+            if row.work == work and set(row.config) == set(asdict(default)):
+                return replace(default, **row.config)
+    return default
+
+
+def best_config(start: C, values: Values, call_of: Callable[[C], Call], setting: Setting) -> C:
+    """The fastest configuration that `search` finds.
+
+    Args:
+        start: where to begin.
+        values: of each field.
+        call_of: makes the call of a configuration.
+        setting: of the races between them.
+    """
+
+    def time_all(configs: Sequence[C]) -> list[float | None]:
+        calls = [call_of(config) for config in configs]
+        _compile(calls)
+        named = [Contestant(str(place), call) for place, call in enumerate(calls)]
+        results = race(named, setting, seconds=0, fewest=_REPEATS)
+        return [result.us.median if result.us else None for result in results]
+
+    return search(start, values, time_all)
+
+
+def search(
+    start: C, values: Values, time_all: Callable[[Sequence[C]], Sequence[float | None]]
+) -> C:
+    """The configuration that no neighbour is faster than, or the last of some rounds.
+
+    Args:
+        start: where to begin.
+        values: of each field.
+        time_all: the times of configurations, None for one that does not run.
+    """
+    best: C = start
+    for _ in range(_MOST_ROUNDS):
+        candidates: list[C] = [best, *_neighbours(best, values)]
+        times = time_all(candidates)
+        present = times[0]
+        timed = [(us, place) for place, us in enumerate(times) if us is not None]
+        if not timed:
+            return best
+        us, place = min(timed)
+        if place == 0 or (present is not None and us > _WORTH_IT * present):
+            return best
+        best = candidates[place]
+    return best
+
+
+def _neighbours(config: C, values: Values) -> Iterator[C]:
+    for name, choices in values.items():
+        for value in choices:
+            if value != getattr(config, name):
+                neighbour = replace(config, **{name: value})
+                if _possible(asdict(neighbour)):
+                    yield neighbour
+
+
+def _possible(fields: Mapping[str, int]) -> bool:
+    fits = all(
+        fields[f"{part}warps"] * fields[f"{part}min_blocks"] <= _MOST_WARPS
+        for part in ("", "down_")
+        if f"{part}warps" in fields
+    )
+    return fits and fields["warps"] % fields["split"] == 0
+
+
+def _compile(calls: Sequence[Call]) -> None:
+    """Runs each once, all together: compiling takes longer than all else."""
+
+    def first(call: Call) -> None:
+        # The race says what is wrong with it.
+        with suppress(KernelError):
+            call(0)
+
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(first, calls))
