@@ -7,6 +7,8 @@
 // -fsanitize=undefined it announces what C++ does not define.
 #pragma once
 
+#include <string.h>
+
 #include "cpu_threads.h"
 
 // The linker names both ends of this library in memory.
@@ -118,8 +120,19 @@ ON_ACCESSES(2)
 ON_ACCESSES(4)
 ON_ACCESSES(8)
 ON_ACCESSES(16)
-UNCHECKED void __tsan_read_range(void* at, u64 size) { cpu::check_access(at, u32(size), false, false); }
-UNCHECKED void __tsan_write_range(void* at, u64 size) { cpu::check_access(at, u32(size), true, false); }
+#define ON_RANGE(is_write) cpu::check_access(at, u32(size), is_write, false)
+UNCHECKED void __tsan_read_range(void* at, size_t size) { ON_RANGE(false); }
+UNCHECKED void __tsan_write_range(void* at, size_t size) { ON_RANGE(true); }
+// Clang has these called instead of the plain ones.
+UNCHECKED void* __tsan_memset(void* at, int value, size_t size) {
+    ON_RANGE(true);
+    return memset(at, value, size);
+}
+UNCHECKED void* __tsan_memcpy(void* at, const void* from, size_t size) {
+    ON_RANGE(true);
+    cpu::check_access(from, u32(size), false, false);
+    return memcpy(at, from, size);
+}
 
 #define ON_UNDEFINED(name, parameters, what)                                                       \
     UNCHECKED void __ubsan_handle_##name parameters { cpu::fail_at(place, what); }

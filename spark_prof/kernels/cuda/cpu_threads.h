@@ -14,8 +14,9 @@
 // Not for the checks of cpu_checks.h: what runs the kernel is not the kernel.
 #define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))
 
-// The linker gathers these variables and names both ends. In a template GCC would not put them there.
-#define SHARED static __attribute__((section("kernel_shared")))
+// The linker gathers these variables and names both ends; in a template GCC would not put them
+// there. They are `used`, because who fills them with NaN does it by those names.
+#define SHARED static __attribute__((section("kernel_shared"), used))
 extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __start_kernel_shared[];
 extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __stop_kernel_shared[];
 

@@ -82,7 +82,10 @@ def _kernel(code: KernelCode) -> _Kernel:
     with tempfile.NamedTemporaryFile(prefix="spark-prof-", suffix=".so") as file:
         file.write(shared_library(code))
         file.flush()
-        library = ctypes.CDLL(file.name)  # stays loaded without the file
+        try:
+            library = ctypes.CDLL(file.name)  # stays loaded without the file
+        except OSError as error:
+            raise KernelError(f"{code.label}: its library cannot be loaded: {error}") from None
     library.kernel_launch.restype = library.kernel_parameters.restype = ctypes.c_char_p
     return _Kernel(library.kernel_launch, library.kernel_parameters().decode())
 
