@@ -53,7 +53,7 @@ class Expected:
         only: where a constant of the compilation has this value; empty for all.
         holds: patterns of opcodes of which each must be found.
         native: patterns that must be found on targets of a family, and nowhere else.
-        threads: of a multiprocessor that the registers must suffice for.
+        threads: of a multiprocessor that the registers must suffice for: two blocks of 8 warps.
     """
 
     entry: str
