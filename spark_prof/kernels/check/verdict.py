@@ -60,8 +60,9 @@ def judge(result: torch.Tensor, expected: Expected) -> Judgement:
     worst = float(used.max()) if used.numel() else 0.0
     if worst <= 1:
         return Judgement(worst, "")
-    where = int(used.argmax())
-    wrong = int((used > 1).sum())
+    beyond = ~(used <= 1)
+    wrong = int(beyond.sum())
+    where = int(torch.where(beyond, off, -1.0).argmax())
     at = tuple(int(i) for i in torch.unravel_index(torch.tensor(where), used.shape))
     error = float(expected.error.flatten()[where])
     detail = (

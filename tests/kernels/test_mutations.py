@@ -1,0 +1,276 @@
+"""The gate sees what it is there for: kernels and packed weights with one thing wrong each fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spark_prof.kernels import dense, moe, routing
+from spark_prof.kernels.check.dense_cases import DenseCase, run_dense_case
+from spark_prof.kernels.check.moe_cases import Layer, MoeCase, Sizes, run_moe_case
+from spark_prof.kernels.check.runner import packed_linear, packed_moe
+from spark_prof.kernels.check.verdict import Judgement
+from spark_prof.kernels.check.weights import Format, Weight
+from spark_prof.kernels.dense import linear
+from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
+from spark_prof.kernels.pack import PackedLinear, pack_linear
+from spark_prof.kernels.runtime.code import SOURCES, KernelCode
+from spark_prof.kernels.runtime.cpu_compiler import compiler
+from spark_prof.kernels.runtime.launch import launch
+
+FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
+SHAPE = (48, 448)
+EXPERTS = Sizes(8, 3, 192, 96)
+
+Edit = Callable[[torch.Tensor], object]
+
+
+def edited(values: torch.Tensor, edit: Edit) -> torch.Tensor:
+    """A copy of the bytes with something done to them."""
+    raw = values.clone().view(torch.uint8)
+    edit(raw)
+    return raw.view(values.dtype)
+
+
+def with_codes(weight: Weight, edit: Edit) -> Weight:
+    if isinstance(weight, Fp8Rows):
+        return replace(weight, values=edited(weight.values, edit))
+    return replace(weight, packed=edited(weight.packed, edit))
+
+
+def with_scales(weight: Weight, edit: Edit) -> Weight:
+    if isinstance(weight, Fp8Rows):
+        scales = weight.scales.clone()
+        edit(scales.view(-1, 1))
+        return replace(weight, scales=scales)
+    return replace(weight, scales=edited(weight.scales, edit))
+
+
+def doubled(scales: torch.Tensor) -> None:
+    """Twice one scale: an exponent bit more in E4M3, one more in E8M0."""
+    if scales.dtype == torch.float32:
+        scales[5, 0] *= 2
+    else:
+        scales[5, 1] += 1 if int(scales.max()) > 0x50 else 8
+
+
+def copied(to: Any, source: Any) -> Edit:
+    """What copies one place to another."""
+
+    def edit(values: torch.Tensor) -> None:
+        values[to] = values[source].clone()
+
+    return edit
+
+
+WRONG_WEIGHTS: dict[str, Callable[[Weight], Weight]] = {
+    "a scale doubled": lambda w: with_scales(w, doubled),
+    "nibbles or neighbours swapped": lambda w: with_codes(
+        w, lambda raw: raw.copy_(raw.flip(-1) if isinstance(w, Fp8Rows) else raw << 4 | raw >> 4)
+    ),
+    "one code's sign": lambda w: with_codes(w, lambda raw: raw[7, 3:4].bitwise_xor_(0x80)),
+    "one code's last bit": lambda w: with_codes(w, lambda raw: raw[47, 222:223].bitwise_xor_(0x10)),
+    "two rows swapped": lambda w: with_codes(
+        w, lambda raw: raw[:16].copy_(raw[[1, 0, *range(2, 16)]])
+    ),
+    "rows of a stack transposed": lambda w: with_codes(
+        w, lambda raw: raw[:16].copy_(raw[:16].reshape(2, 8, -1).transpose(0, 1).reshape(16, -1))
+    ),
+    "scales a row further": lambda w: with_scales(w, lambda raw: raw.copy_(raw.roll(1, 0))),
+}
+"""What is done to a weight before it is packed; the oracle knows the right one."""
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("what", WRONG_WEIGHTS)
+def test_wrong_weights_fail(what: str, kind: Format, device: str) -> None:
+    def mutated(weight: Weight) -> Callable[..., object]:
+        return packed_linear(WRONG_WEIGHTS[what](weight))
+
+    assert "wrong" in run_dense_case(DenseCase(kind, SHAPE, 3), mutated, device).detail
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "mxfp4"])
+def test_a_shifted_column_of_scales_fails(kind: Format, device: str) -> None:
+    def mutated(weight: Weight) -> Callable[..., object]:
+        return packed_linear(with_scales(weight, lambda raw: raw.copy_(raw.roll(1, -1))))
+
+    assert "wrong" in run_dense_case(DenseCase(kind, SHAPE, 3), mutated, device).detail
+
+
+@pytest.mark.parametrize("convention", ["divides", "multiplies"])
+def test_a_global_scale_the_other_way_round_fails(convention: str, device: str) -> None:
+    recipe = "plain" if convention == "divides" else "a global scale that multiplies"
+
+    def mutated(weight: Weight) -> Callable[..., object]:
+        assert isinstance(weight, NvFp4)
+        assert weight.global_scale.convention == convention
+        other = "multiplies" if convention == "divides" else "divides"
+        scale = GlobalScale(weight.global_scale.value, other)  # type: ignore[arg-type]
+        return packed_linear(replace(weight, global_scale=scale))
+
+    case = DenseCase("nvfp4", SHAPE, 3, recipe)  # type: ignore[arg-type]
+    assert "wrong" in run_dense_case(case, mutated, device).detail
+
+
+WRONG_PACKING: dict[str, Callable[[PackedLinear], PackedLinear]] = {
+    "two words swapped": lambda p: replace(
+        p, weights=edited(p.weights, lambda raw: raw[:8].copy_(raw[[4, 5, 6, 7, 0, 1, 2, 3]]))
+    ),
+    "two stacks swapped": lambda p: replace(
+        p, weights=p.weights.reshape(3, -1).roll(1, 0).flatten()
+    ),
+    "two lanes swapped": lambda p: replace(
+        p, weights=edited(p.weights, lambda raw: raw[:32].copy_(raw[:32].roll(16)))
+    ),
+    "one row's scale": lambda p: replace(
+        p,
+        row_scale=torch.where(torch.arange(48, device=p.row_scale.device) == 40, 1.01, 1.0)
+        * p.row_scale,
+    ),
+}
+"""What is done to a packed weight."""
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("what", WRONG_PACKING)
+def test_wrong_packing_fails(what: str, kind: Format, device: str) -> None:
+    def mutated(weight: Weight) -> Callable[..., object]:
+        packed = WRONG_PACKING[what](pack_linear(weight))
+        return lambda x, bias, out: linear(x, packed, bias, out)
+
+    assert "wrong" in run_dense_case(DenseCase(kind, SHAPE, 3), mutated, device).detail
+
+
+def halves_swapped(layer: Layer) -> Layer:
+    """Gate where up should be, and up where gate should be."""
+
+    def swapped(rows: torch.Tensor) -> torch.Tensor:
+        return edited(rows, lambda raw: raw.copy_(raw.roll(raw.shape[1] // 2, 1)))
+
+    gate_up = replace(
+        layer.gate_up, packed=swapped(layer.gate_up.packed), scales=swapped(layer.gate_up.scales)
+    )
+    return replace(layer, gate_up=gate_up)
+
+
+WRONG_LAYERS: dict[str, Callable[[Layer], Layer]] = {
+    "gate and up swapped": halves_swapped,
+    "the bias of gate and up dropped": lambda layer: replace(layer, gate_up_bias=None),
+    "the bias of down dropped": lambda layer: replace(layer, down_bias=None),
+    "SiLU for SwiGLU": lambda layer: replace(layer, activation="silu"),
+    "the next expert's weights": lambda layer: replace(
+        layer, down=replace(layer.down, packed=layer.down.packed.roll(1, 0))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "mxfp4"])
+@pytest.mark.parametrize("what", WRONG_LAYERS)
+def test_wrong_layers_fail(what: str, kind: Any, device: str) -> None:
+    case = MoeCase(kind, EXPERTS, 5, "swiglu")
+    judgement = run_moe_case(case, lambda layer: packed_moe(WRONG_LAYERS[what](layer)), device)
+    assert "wrong" in judgement.detail
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change to a kernel's source.
+
+    Attributes:
+        does: what the kernel then does wrong.
+        file: the file that is changed.
+        text: what is replaced, once.
+        by: what it is replaced by.
+        seen: what the gate says.
+    """
+
+    does: str
+    file: str
+    text: str
+    by: str
+    seen: str = "elements wrong"
+
+
+OUTSIDE = "outside of every tensor"
+MUTANTS = [
+    Mutant("no bias", "dense.cu", "bf16_to_float(bias[row])", "0.f"),
+    Mutant("no scale of rows", "dense.cu", "row_scale[row]", "1.f"),
+    Mutant("no barrier", "dense.cu", "sync_block();", "", "a race"),
+    Mutant(
+        "rows and tokens beyond the last",
+        "dense.cu",
+        "row < rows && token < tokens",
+        "true",
+        OUTSIDE,
+    ),
+    Mutant("a row's scale for another's", "weights.cuh", "(pairs[1], lower)", "(pairs[1], upper)"),
+    Mutant("no limit of gate", "gate_up.cu", "gate > limit ? limit : gate", "gate"),
+    Mutant("no lower limit of up", "gate_up.cu", "up < -limit ? -limit : up", "up"),
+    Mutant("no 1 beside up", "gate_up.cu", "(up + 1.f)", "up"),
+    Mutant("no alpha", "gate_up.cu", "-alpha * gate", "-gate"),
+    Mutant("up for gate", "gate_up.cu", "activate(gate, up,", "activate(up, gate,"),
+    Mutant("no weights of choices", "down.cu", "entry_weight[begin + column] *", ""),
+    Mutant("no bias of down", "down.cu", "float_of_bits(offset)", "0.f"),
+    Mutant("a warp's sums left out", "down.cu", "warp < WARPS; ++warp", "warp < WARPS - 1; ++warp"),
+    Mutant("the softmax of all", "routing.cu", "if (renormalize)", "if (false)"),
+    Mutant(
+        "the last expert left out", "routing.cu", "threadIdx.x < EXPERTS ?", "threadIdx.x < 7 ?"
+    ),
+]
+
+
+def gate(file: str) -> Judgement:
+    """The verdict on what is launched now, from the cases that the file matters to."""
+    if file in ("dense.cu", "weights.cuh"):
+        case = DenseCase("nvfp4", (40, 448), 3, bias=True)
+        return run_dense_case(case, packed_linear, "cpu")
+    return run_moe_case(MoeCase("nvfp4", EXPERTS, 5, "swiglu"), packed_moe, "cpu")
+
+
+def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has operations take those sources from a folder that lie there."""
+
+    def changed(code: KernelCode, *arguments: Any, **named: Any) -> None:
+        source = folder / code.source
+        launch(replace(code, source=str(source)) if source.is_file() else code, *arguments, **named)
+
+    for module in (dense, moe, routing):
+        monkeypatch.setattr(module, "launch", changed)
+
+
+def copies(folder: Path, file: str) -> Sequence[Path]:
+    """Copies of a source and of those that include it."""
+    names = [file] if file.endswith(".cu") else [file, "dense.cu"]
+    for name in names:
+        (folder / name).write_bytes((SOURCES / name).read_bytes())
+    return [folder / name for name in names]
+
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+
+
+@needs_compiler
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}: {mutant.does}")
+def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = copies(tmp_path, mutant.file)[0]
+    source = path.read_text(encoding="utf-8")
+    assert mutant.text in source, "the source has changed: change the mutant with it"
+    path.write_text(source.replace(mutant.text, mutant.by, 1), encoding="utf-8")
+    launched_from(tmp_path, monkeypatch)
+    assert mutant.seen in gate(mutant.file).detail
+
+
+@needs_compiler
+@pytest.mark.parametrize("file", sorted({mutant.file for mutant in MUTANTS}))
+def test_the_source_itself_passes(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies(tmp_path, file)
+    launched_from(tmp_path, monkeypatch)
+    assert gate(file).detail == ""
