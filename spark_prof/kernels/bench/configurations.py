@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from spark_prof.cores import cores
 from spark_prof.kernels.bench.race import Contestant, Setting, race
 from spark_prof.kernels.bench.repeated import Call
 from spark_prof.kernels.dense import LinearConfig
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.tuning import Work, known_runs
 
 __all__ = ["DENSE_VALUES", "MOE_VALUES", "Values", "best_config", "known_config", "search"]
 
-C = TypeVar("C", LinearConfig, MoeConfig)
+C = TypeVar("C", bound=LinearConfig | MoeConfig)
 
 Values = Mapping[str, Sequence[int]]
 """What each field of a configuration may be."""
@@ -64,7 +63,7 @@ def known_config(default: C, work: Work, architecture: str) -> C:
             continue
         for row in run.rows:
             if row.work == work and set(row.config) == set(asdict(default)):
-                return replace(default, **row.config)
+                return _with(default, row.config)
     return default
 
 
@@ -117,9 +116,14 @@ def _neighbours(config: C, values: Values) -> Iterator[C]:
     for name, choices in values.items():
         for value in choices:
             if value != getattr(config, name):
-                neighbour = replace(config, **{name: value})
+                neighbour = _with(config, {name: value})
                 if _possible(asdict(neighbour)):
                     yield neighbour
+
+
+def _with(config: C, fields: Mapping[str, int]) -> C:
+    changed: Any = config
+    return cast("C", replace(changed, **fields))
 
 
 def _possible(fields: Mapping[str, int]) -> bool:
@@ -136,7 +140,7 @@ def _compile(calls: Sequence[Call]) -> None:
 
     def first(call: Call) -> None:
         # The race says what is wrong with it.
-        with suppress(KernelError):
+        with suppress(Exception):
             call(0)
 
     with ThreadPoolExecutor(cores()) as pool:

@@ -57,8 +57,17 @@ class _Graph(Repeated):
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self.outputs = [_as_tuple(call(number)) for number in range(calls)]
+        failure: Exception | None = None
+        try:
+            with torch.cuda.graph(self._graph):
+                try:
+                    self.outputs = [_as_tuple(call(number)) for number in range(calls)]
+                except Exception as found:
+                    failure = found
+                    raise
+        except Exception as ended:
+            # Ending a capture that was broken off fails too, and says less.
+            raise failure or ended from None
 
     def seconds(self) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
