@@ -125,6 +125,9 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=1, help="After which no further shape is begun.")
     ] = 240,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="First search the best configuration of each kernel.")
+    ] = False,
     save: Annotated[
         bool, typer.Option("--save", help="Let the dispatcher go by these measurements.")
     ] = False,
@@ -143,7 +146,7 @@ def bench(
         )
     from spark_prof.dashboards.kernel_bench import render_bench
 
-    report = _measured(kernels, models or (), tokens or (), seconds)
+    report = _measured(kernels, models or (), tokens or (), seconds, tune)
     put(render_bench(report, *page), out)
     if save:
         from spark_prof.kernels.bench.kept import keep
@@ -165,6 +168,7 @@ def _measured(
     models: Sequence[str],
     tokens: Sequence[int],
     seconds: float,
+    tune: bool,
 ) -> Report:
     """Runs the benchmark and tells on stderr how far it is."""
     import torch
@@ -182,7 +186,7 @@ def _measured(
     if not timed:
         raise CommandError(f"there is nothing to time {kernels[0].name} against; check can test it")
     kinds = [kind for kind in KINDS if any(kernel.bench == kind for kernel in timed)]
-    request = Request(kinds, models, tokens or TOKENS, seconds=seconds)
+    request = Request(kinds, models, tokens or TOKENS, seconds=seconds, tune=tune)
     report = Report(machine_of(device), measure_ceilings(device))
     for found in run(request, device):
         report.add(found)

@@ -40,7 +40,6 @@ def test_listing_needs_no_torch() -> None:
 def test_what_an_entry_names_exists(kernel: ReplacementKernel) -> None:
     pytest.importorskip("torch")
     from spark_prof.kernels.check.runner import CHECKS
-
     from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 
     assert callable(kernel.operation.function)
@@ -92,6 +91,50 @@ def test_experts_read_no_more_than_there_are() -> None:
     # Two tokens take all four experts; more tokens add activations alone.
     assert many - few == 14 * (4 * 2 * 64 + 2 * (2 * 64 + 4))
     assert of(Work("moe", "mxfp4", 128, 64, 1, 4, 2)) < few
+
+
+def test_experts_that_all_take_part_are_read_once() -> None:
+    torch = pytest.importorskip("torch")
+    from spark_prof.kernels.experts import Activation, pack_experts
+    from spark_prof.kernels.formats import quantize_mxfp4
+
+    gate_up = quantize_mxfp4(torch.randn(4, 256, 256))
+    packed = pack_experts(
+        gate_up, quantize_mxfp4(torch.randn(4, 256, 128)), None, None, Activation("silu")
+    )
+    x, logits = (torch.zeros(2, width).bfloat16() for width in (256, 4))
+    between = torch.zeros(2 * 2, 128).bfloat16()
+    moved = (
+        packed.gate_up.bytes + packed.down.bytes + logits.nbytes + 2 * (x.nbytes + between.nbytes)
+    )
+    assert BY_NAME["moe-w4a16"].bytes.of(Work("moe", "mxfp4", 256, 256, 2, 4, 2)) == moved
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("norm-nvfp4", 3), ("norm-nvfp4", 128)])
+def test_a_norm_reads_its_rows_and_writes_codes_and_scales(name: str, tokens: int) -> None:
+    pytest.importorskip("torch")
+    rows = tokens * 512
+    moved = 2 * 512 + 6 * rows + rows // 2 + 128 * 512 // 16
+    assert BY_NAME[name].bytes.of(Work("k", "nvfp4", 1, 512, tokens)) == moved
+
+
+def test_the_numbers_of_tokens_are_those_that_the_operations_take() -> None:
+    torch = pytest.importorskip("torch")
+    from spark_prof.kernels import dense, moe, routing
+    from spark_prof.kernels.activation_quantize import activation_quantize
+    from spark_prof.kernels.errors import KernelError
+    from spark_prof.kernels.norm_quantize import norm_quantize
+
+    for name, module in (("o-fp8", dense), ("moe-w4a16", moe), ("router-topk", routing)):
+        assert BY_NAME[name].tokens == (1, module.LARGEST_BATCH)
+    most = BY_NAME["norm-mxfp8"].tokens[1]
+    rows = torch.zeros(most + 1, 32).bfloat16()
+    for refused in (
+        lambda: norm_quantize(rows, rows[0], 1e-6, "mxfp8"),
+        lambda: activation_quantize(rows.repeat(1, 2), "mxfp8"),
+    ):
+        with pytest.raises(KernelError, match=str(most)):
+            refused()
 
 
 def test_finding() -> None:

@@ -1,0 +1,123 @@
+"""What `spark-prof kernels` draws: lists, checks and benchmarks in every format."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from spark_prof.dashboards.kernel_bench import render_bench
+from spark_prof.dashboards.kernel_checks import Checked, render_checks
+from spark_prof.kernels.bench.kept import run_of
+from spark_prof.kernels.bench.machine import Machine
+from spark_prof.kernels.bench.report_file import Report
+from spark_prof.kernels.bench.results import OURS, Ceilings, Cell, Result, Spread
+from spark_prof.kernels.bench.run import LeftOut
+from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.kernels.registry import find
+from spark_prof.kernels.tuning import Work
+
+
+def at(value: float) -> Spread:
+    return Spread(value, 0.99 * value, 1.01 * value, 20)
+
+
+def cell(tokens: int, ours: float | None, other: float | None, **changes: object) -> Cell:
+    results = (
+        Result(OURS, None if ours is None else at(ours), 0.001, "" if ours else "does not run"),
+        Result("vLLM Marlin", None if other is None else at(other), None, "" if other else "gone"),
+    )
+    work = Work("dense", "nvfp4", 4096, 4096, tokens)
+    return replace(
+        Cell("dense", work, "Llama o", 9_000_000, 10_000_000, False, results),
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def report(*cells: Cell) -> Report:
+    machine = Machine("H100", "sm_90a", "580", "13.0", 50 << 20, "2026-11-21T15:00:00", {"a": "1"})
+    ceilings = Ceilings(at(3e12), at(2.8e12), at(0.5), "a sum", "a copy", "a graph")
+    return Report(machine, ceilings, list(cells))
+
+
+REPORT = report(cell(1, 5.0, 10.0), cell(2, 6.0, 9.0), cell(4, None, 9.0), cell(8, 6.0, None))
+
+
+def test_a_bench_in_text() -> None:
+    text = render_bench(REPORT, "text", 120)
+    lines = [line.split() for line in text.splitlines() if line.startswith("Llama o")]
+    assert "3,000 GB/s read" in text
+    # 9 MB in 5 us are 60 % of 3 TB/s; 10 MB at 3 TB/s and a launch are 3.83 us.
+    assert " ".join(lines[0]).endswith("1 5.00 us 60.0 % 3.83 us vLLM Marlin 10.0 us 2.00 x")
+    assert " ".join(lines[1]).endswith("9.00 us 1.50 x")
+    assert lines[2][-1] == lines[3][-1] == "-"
+    assert "Geometric mean of the gain: 1.73 x." in text
+    assert "does not run" in text
+    assert "gone" in text
+
+
+def test_a_bench_in_json_and_what_is_kept_of_it() -> None:
+    found = json.loads(render_bench(REPORT, "json"))
+    assert [row["gain"] for row in found["cells"]] == [2.0, 1.5, None, None]
+    assert found["cells"][0]["share_of_read"] == pytest.approx(0.6)
+    assert found["cells"][0]["floor_us"] == pytest.approx(3.8333, abs=1e-3)
+    assert found["schema"] == 1
+    run = run_of(REPORT)
+    assert (run.architecture, run.machine) == ("sm_90a", "H100")
+    assert [(row.work.tokens, row.us, row.fallback, row.fallback_us) for row in run.rows] == [
+        (1, 5.0, "vLLM Marlin", 10.0),
+        (2, 6.0, "vLLM Marlin", 9.0),
+        (8, 6.0, "", None),
+    ]
+    assert [row.wins for row in run.rows] == [True, True, False]
+
+
+def test_fused_passes_are_not_kept() -> None:
+    fused = cell(1, 5.0, 10.0, kind="fused", work=Work("norm", "nvfp4", 1, 4096, 1))
+    assert run_of(report(fused)).rows == ()
+    assert "Fused passes" in render_bench(report(fused), "text")
+
+
+def test_what_was_left_out_is_told_in_every_format() -> None:
+    left = report(cell(1, 5.0, 10.0))
+    left.add(LeftOut("experts of \x1b[2J<b>", "out of\nmemory"))
+    for kind in ("text", "md", "json"):
+        drawn = render_bench(left, kind)
+        assert "experts of" in drawn
+        assert "\x1b" not in drawn
+    assert "<b>" not in render_bench(left, "md").replace("\\<b\\>", "")
+
+
+def test_nothing_timed_is_still_a_report() -> None:
+    assert "3,000 GB/s" in render_bench(report(), "text")
+    assert json.loads(render_bench(report(), "json"))["cells"] == []
+
+
+VERDICTS = (
+    Verdict("w4a16", "one", "cpu", "passed", 0.25),
+    Verdict("w4a16", "two", "cpu", "failed", 3.0, "wrong \x1b[2J"),
+    Verdict("w4a16", "three", "cpu", "failed", None, "wrong \x1b[2J"),
+    Verdict("w4a16", "four", "cpu", "skipped", None, "needs a GPU"),
+    Verdict("routing", "five", "cpu", "passed"),
+)
+
+
+def test_checks() -> None:
+    kernels = (*find("qkv-w4a16"), *find("o-w4a16"), *find("router-topk"))
+    found = Checked(kernels, "the CPU", "cpu", VERDICTS)
+    text = render_checks(found, "text")
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
+    assert "2 passed; 2 failed; 1 skipped" in text
+    assert rows["w4a16"] == ["w4a16", "1", "2", "1", "300.0", "%", "qkv-w4a16,", "o-w4a16"]
+    assert rows["routing"] == ["routing", "1", "0", "0", "-", "router-topk"]
+    assert "needs a GPU" in text
+    assert "\x1b" not in text
+    # A cause that two cases share is shown once.
+    assert text.count("wrong") == text.count("What is wrong") + 1
+    assert "\x1b" not in render_checks(found, "md")
+    record = json.loads(render_checks(found, "json"))
+    assert (record["passed"], record["failed"], record["skipped"]) == (2, 2, 1)
+    assert [case["case"] for case in record["cases"]] == ["one", "two", "three", "four", "five"]
