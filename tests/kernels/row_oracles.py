@@ -27,7 +27,7 @@ from spark_prof.kernels.quantized_rows import RowFormat
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["activated_rows", "normed_rows", "quantized_rows"]
+__all__ = ["activated_rows", "mean_of_squares", "normed_rows", "quantized_rows"]
 
 _VECTOR = 8
 """Values that a thread loads at once."""
@@ -66,24 +66,34 @@ def normed_rows(
         The normed rows, and what was normed: x, or x + residual.
     """
     kept = x if residual is None else (x.float() + residual.float()).to(torch.bfloat16)
-    squares = kept.float().square().unflatten(-1, (-1, _VECTOR))
+    mean = mean_of_squares(kept, by_pairs=residual is not None)
+    inverse = _inverse_root(mean + epsilon).unsqueeze(-1)
+    return (kept.float() * inverse * weight.float()).to(torch.bfloat16), kept
+
+
+def mean_of_squares(x: torch.Tensor, by_pairs: bool) -> torch.Tensor:
+    """Of each row in float32, added up in the order of one of vLLM's kernels.
+
+    Args:
+        x: bfloat16 [M, K].
+        by_pairs: whether a thread adds squares by pairs, as with a residual, or one by one.
+    """
+    squares = x.float().square().unflatten(-1, (-1, _VECTOR))
     threads = min(squares.shape[1], 1024 if len(x) < 256 else 256)
     turns = -(-squares.shape[1] // threads)
     squares = torch.nn.functional.pad(squares, (0, 0, 0, turns * threads - squares.shape[1]))
     sums = torch.zeros(len(x), threads, device=x.device)
     for vectors in squares.unflatten(1, (turns, threads)).unbind(1):
-        if residual is None:
-            for value in vectors.unbind(-1):
-                sums = sums + value
-        else:
+        if by_pairs:
             own = torch.zeros_like(sums)
             for pair in (vectors[..., 0::2] + vectors[..., 1::2]).unbind(-1):
                 own = own + pair
             sums = sums + own
+        else:
+            for value in vectors.unbind(-1):
+                sums = sums + value
     # A division by a number is a product with its reciprocal in torch, one by a tensor is not.
-    columns = torch.tensor(float(x.shape[1]), device=x.device)
-    inverse = _inverse_root(_block_sum(sums) / columns + epsilon).unsqueeze(-1)
-    return (kept.float() * inverse * weight.float()).to(torch.bfloat16), kept
+    return _block_sum(sums) / torch.tensor(float(x.shape[1]), device=x.device)
 
 
 def activated_rows(gate_up: torch.Tensor) -> torch.Tensor:

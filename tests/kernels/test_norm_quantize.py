@@ -7,7 +7,7 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.norm_quantize import codes, moved_bytes, norm_quantize
 from spark_prof.kernels.quantize import quantize_rows
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
-from tests.kernels.row_oracles import normed_rows, quantized_rows
+from tests.kernels.row_oracles import mean_of_squares, normed_rows, quantized_rows
 from tests.kernels.rows import assert_quantized, odd_rows, poisoned, rows, scale_for
 
 _FORMATS = [*ROW_FORMATS]
@@ -59,6 +59,32 @@ def test_odd_rows(row_format: RowFormat, device: str) -> None:
     scale = scale_for(row_format, normed)
     out = norm_quantize(x, weight, _EPSILON, row_format, global_scale=scale, swizzled=False)
     assert_quantized(out, quantized_rows(normed, row_format, scale))
+
+
+@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.parametrize("columns", [256, 2880, 8224])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_squares_are_added_in_the_order_of_vllm(
+    columns: int, with_residual: bool, seed: int, device: str
+) -> None:
+    """Epsilon takes nearly all of the mean away: what is left shows its last bit."""
+    x, weight = rows(1, columns, device, seed=seed, spread=3.0), _weight(columns, device)
+    residual = rows(1, columns, device, seed=seed + 2, spread=3.0) if with_residual else None
+    kept = x if residual is None else x + residual
+    epsilon = -mean_of_squares(kept, by_pairs=with_residual).item() * (1 - 2.0**-16)
+    normed, _ = normed_rows(x, weight, epsilon, residual)
+    out = norm_quantize(x, weight, epsilon, "mxfp8", residual=residual)
+    assert_quantized(out, quantized_rows(normed, "mxfp8"))
+
+
+def test_products_are_taken_from_the_left(device: str) -> None:
+    """All pairs of significands, with an epsilon for which the other order gives other codes."""
+    significands = torch.arange(0x3F80, 0x4000, dtype=torch.int32).to(torch.int16)
+    values = significands.view(torch.bfloat16).to(device)
+    x, weight, epsilon = values.repeat(128)[None], values.repeat_interleave(128), 4.734375
+    normed, _ = normed_rows(x, weight, epsilon)
+    out = norm_quantize(x, weight, epsilon, "mxfp8")
+    assert_quantized(out, quantized_rows(normed, "mxfp8"))
 
 
 def test_rows_may_lie_apart(device: str) -> None:

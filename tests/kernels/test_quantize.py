@@ -43,6 +43,16 @@ def test_odd_blocks(row_format: RowFormat, factor: float, device: str) -> None:
     assert_quantized(out, quantized_rows(x, row_format, scale))
 
 
+def test_scales_between_two_of_e4m3(device: str) -> None:
+    """Every significand as a block's largest, with global scales that bring some half-way."""
+    largest = torch.arange(0x3F80, 0x4100, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    x = largest.repeat_interleave(16)[None].to(device)
+    for value in (18 / 16, 27 / 24, 45 / 48, 60 / 16):
+        scale = GlobalScale(torch.tensor(value, device=device), "divides")
+        out = quantize_rows(x, "nvfp4", global_scale=scale)
+        assert_quantized(out, quantized_rows(x, "nvfp4", scale))
+
+
 def test_nan_and_infinity_become_what_is_said(device: str) -> None:
     x = odd_rows(device)
     infinite, nan = x.isinf().nonzero().tolist(), x.isnan().nonzero().tolist()
