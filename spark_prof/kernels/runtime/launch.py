@@ -47,7 +47,7 @@ def launch(
             of a float a C float, of None a null pointer.
         shared_bytes: dynamic shared memory of a block.
         dependent: let it start before the kernel before it in the stream ends (programmatic
-            dependent launch); it waits for that one itself. Does nothing on the CPU.
+            dependent launch); it waits for that one itself. Only inside a graph on a GPU.
 
     Raises:
         KernelError: the tensors lie on several devices or on another kind, the kernel does not
