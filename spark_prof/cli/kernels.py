@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -15,7 +14,6 @@ from spark_prof.cli.report import check_folder, format_by_ending, put, terminal_
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.kernels.bench.report_file import Report
     from spark_prof.kernels.check.verdict import Verdict
     from spark_prof.kernels.entry import ReplacementKernel
 
@@ -97,7 +95,7 @@ def check(
     from spark_prof.kernels.registry import find
 
     kernels = find(name)
-    where, device_type = _device(device)
+    where, device_type = _device(device, kernels[0])
     from spark_prof.dashboards.kernel_checks import Checked, render_checks
     from spark_prof.kernels.check.runner import run_checks
 
@@ -134,24 +132,27 @@ def bench(
     format: _Format = None,  # noqa: A002 - the option's name is the contract's
     out: _Out = None,
 ) -> None:
-    """Time kernels beside others on this GPU; needs one that does nothing else."""
+    """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
     page = _page(format, out)
     from spark_prof.kernels.registry import find
 
     kernels = find(name)
-    _, device_type = _device(Device.AUTO)
+    _, device_type = _device(Device.AUTO, kernels[0])
     if device_type != Device.CUDA.value:
         raise CommandError(
             "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
         )
+    from spark_prof.cli.kernels_bench import measured
     from spark_prof.dashboards.kernel_bench import render_bench
 
-    report = _measured(kernels, models or (), tokens or (), seconds, tune)
+    report, right = measured(kernels, models or (), tokens or (), seconds, tune)
     put(render_bench(report, *page), out)
     if save:
         from spark_prof.kernels.bench.kept import keep
 
         print(f"spark-prof: wrote {keep(report)}", file=sys.stderr)
+    if not right:
+        raise typer.Exit(1)
 
 
 def _page(format: Format | None, out: Path | None) -> _Page:  # noqa: A002
@@ -163,40 +164,8 @@ def _page(format: Format | None, out: Path | None) -> _Page:  # noqa: A002
     return _Page(kind.value, width, on_terminal and "NO_COLOR" not in os.environ)
 
 
-def _measured(
-    kernels: Sequence[ReplacementKernel],
-    models: Sequence[str],
-    tokens: Sequence[int],
-    seconds: float,
-    tune: bool,
-) -> Report:
-    """Runs the benchmark and tells on stderr how far it is."""
-    import torch
-
-    from spark_prof.kernels.bench.ceilings import measure_ceilings
-    from spark_prof.kernels.bench.machine import machine_of
-    from spark_prof.kernels.bench.report_file import Report
-    from spark_prof.kernels.bench.results import Cell
-    from spark_prof.kernels.bench.run import KINDS, Request, run
-    from spark_prof.kernels.bench.shapes import TOKENS
-    from spark_prof.kernels.bench.text import cell_line
-
-    device = torch.device("cuda", torch.cuda.current_device())
-    timed = [kernel for kernel in kernels if kernel.bench]
-    if not timed:
-        raise CommandError(f"there is nothing to time {kernels[0].name} against; check can test it")
-    kinds = [kind for kind in KINDS if any(kernel.bench == kind for kernel in timed)]
-    request = Request(kinds, models, tokens or TOKENS, seconds=seconds, tune=tune)
-    report = Report(machine_of(device), measure_ceilings(device))
-    for found in run(request, device):
-        report.add(found)
-        line = cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what
-        print(f"spark-prof: {line}", file=sys.stderr)
-    return report
-
-
-def _device(wanted: Device) -> tuple[str, str]:
-    """Where to run, in words and as torch calls it."""
+def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:
+    """Where to run, in words and as torch calls it; on a GPU the kernel is compiled to be sure."""
     try:
         import torch
     except ImportError as error:
@@ -204,6 +173,11 @@ def _device(wanted: Device) -> tuple[str, str]:
             "PyTorch is not installed, on whose tensors kernels run; pip install torch"
         ) from error
     if wanted is not Device.CPU and torch.cuda.is_available():
+        from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
+
+        # Where nothing compiles, all cases would fail for the same reason.
+        architecture = architecture_of(torch.cuda.get_device_capability())
+        compile_code(kernel.codes()[0], architecture)
         return torch.cuda.get_device_name(), Device.CUDA.value
     if wanted is Device.CUDA:
         raise CommandError("there is no GPU here that PyTorch can use; leave out --device cuda")
