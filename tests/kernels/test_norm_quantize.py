@@ -77,6 +77,24 @@ def test_squares_are_added_in_the_order_of_vllm(
     assert_quantized(out, quantized_rows(normed, "mxfp8"))
 
 
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_squares_of_a_thread_are_added_in_the_order_of_vllm(
+    with_residual: bool, device: str
+) -> None:
+    """As above, with nothing but the eight values of one thread, of very different sizes."""
+    weight = _weight(64, device)
+    for seed in range(20):
+        random = torch.Generator().manual_seed(seed)
+        x = torch.zeros(1, 64)
+        x[0, :8] = torch.exp2(torch.rand(8, generator=random) * 12)
+        x = x.to(torch.bfloat16).to(device)
+        residual = torch.zeros_like(x) if with_residual else None
+        epsilon = -mean_of_squares(x, by_pairs=with_residual).item() * (1 - 2.0**-16)
+        normed, _ = normed_rows(x, weight, epsilon, residual)
+        out = norm_quantize(x, weight, epsilon, "mxfp8", residual=residual)
+        assert_quantized(out, quantized_rows(normed, "mxfp8"))
+
+
 def test_products_are_taken_from_the_left(device: str) -> None:
     """All pairs of significands, with an epsilon for which the other order gives other codes."""
     significands = torch.arange(0x3F80, 0x4000, dtype=torch.int32).to(torch.int16)
