@@ -104,13 +104,15 @@ INLINE Codes quantize_block(float (&values)[8], float, u8& scale) {
 #endif
 
 // Quantizes 8 values of a row and stores them. Every lane of the warp calls it, also those whose
-// vector lies behind the row: they give zeros, and so write the padding of the scales, which is 0.
+// vector lies behind the row: they write the padding of the scales. It is 0 even where a NaN of the
+// row has made their zeros NaN.
 INLINE void store_quantized(float (&values)[8], int vector, int columns, float global_scale,
                             Codes* row_of_codes, u8* scales, int scale_row) {
     u8 scale;
     const Codes codes = quantize_block(values, global_scale, scale);
-    if (8 * vector < columns) row_of_codes[vector] = codes;
+    const bool inside = 8 * vector < columns;
+    if (inside) row_of_codes[vector] = codes;
     const int column = vector / BLOCK_LANES, wide = scale_columns(columns);
     if (vector % BLOCK_LANES == 0 && column < wide)
-        scales[scale_offset(scale_row, column, wide)] = scale;
+        scales[scale_offset(scale_row, column, wide)] = inside ? scale : 0;
 }
