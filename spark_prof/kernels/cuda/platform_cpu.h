@@ -51,10 +51,10 @@ INLINE u16 cpu_multiply_bf16(u16 a, u16 b) {
 INLINE u32 multiply_bf16x2(u32 a, u32 b) {
     return cpu_multiply_bf16(u16(a), u16(b)) | u32(cpu_multiply_bf16(u16(a >> 16), u16(b >> 16))) << 16;
 }
-// A fourth bit of a selector is refused: NVRTC ignores it in a constant, the instruction does not.
 INLINE u32 low_twice(u32 halves) { return (halves & 0xFFFFu) * 0x10001u; }
 INLINE u32 high_twice(u32 halves) { return (halves >> 16) * 0x10001u; }
-INLINE u32 rotate_left(u32 bits, int by) { return bits << by | bits >> (32 - by); }
+INLINE u32 rotate_left(u32 bits, int by) { return bits << (by & 31) | bits >> (-by & 31); }
+// A fourth bit of a selector is refused: NVRTC ignores it in a constant, the instruction does not.
 INLINE u32 select_bytes(u32 a, u32 b, u32 selector) {
     if (selector & 0x8888) cpu::fail("select_bytes with selector %#x", selector);
     u64 bytes = u64(b) << 32 | a;

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.runtime.arguments import Argument
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.cpu_compiler import shared_library
 
@@ -40,7 +41,7 @@ def run_on_cpu(
     code: KernelCode,
     grid: tuple[int, int, int],
     block: int,
-    arguments: Sequence[torch.Tensor | int | float | None],
+    arguments: Sequence[Argument],
     shared_bytes: int = 0,
 ) -> None:
     """Compiles a kernel's source for the CPU if need be and runs it to its end.
@@ -91,7 +92,7 @@ def _kernel(code: KernelCode) -> _Kernel:
 
 
 def _values(
-    code: KernelCode, parameters: str, arguments: Sequence[torch.Tensor | int | float | None]
+    code: KernelCode, parameters: str, arguments: Sequence[Argument]
 ) -> list[ctypes._SimpleCData[Any]]:
     if len(parameters) != len(arguments):
         raise KernelError(f"{code.label} takes {len(parameters)} arguments, not {len(arguments)}")

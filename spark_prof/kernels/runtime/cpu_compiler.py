@@ -19,7 +19,7 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.cubins import keep_cubin, kept_cubin
 
-__all__ = ["compiler", "shared_library"]
+__all__ = ["compiler", "fills_locals", "shared_library"]
 
 _LIBRARY = "cpu_launch.h"
 _FLAGS = (
@@ -37,6 +37,8 @@ _FLAGS = (
     "-fsanitize=alignment,bounds,float-cast-overflow,integer-divide-by-zero,null,"
     "shift-exponent,signed-integer-overflow",
 )
+_FILLING = "-ftrivial-auto-var-init=pattern"
+"""What nobody has set is not 0 by luck; GCC knows this from version 12 on."""
 _PATIENCE_S = 300
 _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"\n]+)"', re.MULTILINE)
 _NO_COMPILER = (
@@ -55,6 +57,13 @@ def compiler() -> list[str] | None:
     return [found] if found else None
 
 
+@functools.cache
+def fills_locals(command: tuple[str, ...]) -> bool:
+    """Whether a compiler can fill the variables that a kernel does not set."""
+    words = [*command, _FILLING, "-fsyntax-only", "-x", "c++", os.devnull]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
 def shared_library(code: KernelCode) -> bytes:
     """The shared library of a kernel, with the exports of cuda/cpu_launch.h.
 
@@ -67,7 +76,8 @@ def shared_library(code: KernelCode) -> bytes:
     source = SOURCES / code.source
     if not source.is_file():
         raise KernelError(f"{code.label}: no such source: {source}")
-    flags = [*_FLAGS, f"-I{SOURCES}", *(f"-D{name}={value}" for name, value in code.defines)]
+    flags = [*_FLAGS, *[_FILLING] * fills_locals(tuple(command))]
+    flags += [f"-I{SOURCES}", *(f"-D{name}={value}" for name, value in code.defines)]
     key = _digest(source, [platform.machine(), _version(tuple(command)), *flags, code.entry])
     library = kept_cubin(key)
     if library is None:

@@ -21,6 +21,13 @@ KERNEL pick_bytes(const u32* a, const u32* b, const u32* selectors, u32* picked,
     if (at() < count) picked[at()] = select_bytes(a[at()], b[at()], selectors[at()]);
 }
 
+KERNEL halves_and_turns(const u32* given, const int* turns, u32* got, int count) {
+    if (at() >= count) return;
+    got[3 * at()] = low_twice(given[at()]);
+    got[3 * at() + 1] = high_twice(given[at()]);
+    got[3 * at() + 2] = rotate_left(given[at()], turns[at()]);
+}
+
 KERNEL reciprocals(const float* of, float* got, int count) {
     if (at() < count) got[at()] = approximate_reciprocal(of[at()]);
 }
@@ -43,13 +50,14 @@ KERNEL product(const u16* a, const u16* b, float* d) {
 
 KERNEL exchange(const u32* given, u32* got) {
     const u32 own = given[threadIdx.x];
-    u32* results = got + 6 * threadIdx.x;
+    u32* results = got + 7 * threadIdx.x;
     results[0] = shuffle_xor(own, 5u);
     results[1] = shuffle(own, (lane_id() * 7 + 3) % 32);
     results[2] = bits_of_float(shuffle_xor(float_of_bits(own), 16u));
     results[3] = bits_of_float(shuffle(float_of_bits(own), 31u));
     results[4] = ballot(own % 3 == 0);
     results[5] = count_bits(own);
+    results[6] = warp_max(own);
 }
 
 KERNEL loads(const u8* from, u32* to) {

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from spark_prof.kernels.errors import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
 from spark_prof.kernels.runtime.cpu import run_on_cpu  # noqa: E402
-from spark_prof.kernels.runtime.cpu_compiler import compiler  # noqa: E402
+from spark_prof.kernels.runtime.cpu_compiler import compiler, fills_locals  # noqa: E402
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
@@ -82,7 +82,10 @@ UNWRITTEN = [
     # Nothing is left of the block before.
     "out[threadIdx.x] = held[threadIdx.x] == -1; held[threadIdx.x] = 5;",
 ]
-SNIPPETS = [snippet for snippet, _ in MISTAKES] + CORRECT + UNWRITTEN
+UNSET = (
+    "float own[8]; if (in[threadIdx.x] > 99) own[in[1]] = 0; out[threadIdx.x] = own[in[1]] != 0;"
+)
+SNIPPETS = [*(snippet for snippet, _ in MISTAKES), *CORRECT, *UNWRITTEN, UNSET]
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +124,12 @@ def test_a_correct_kernel_is_left_alone(code: KernelCode, snippet: str) -> None:
 @pytest.mark.parametrize("snippet", UNWRITTEN)
 def test_shared_memory_starts_as_nan_in_each_block(code: KernelCode, snippet: str) -> None:
     assert (run(code, snippet) == 1).all()
+
+
+def test_locals_do_not_start_as_0(code: KernelCode) -> None:
+    if not fills_locals(tuple(compiler() or ())):
+        pytest.skip("the compiler is too old")
+    assert (run(code, UNSET) == 1).all()
 
 
 def test_a_launch_after_a_failed_one_works(code: KernelCode) -> None:

@@ -90,6 +90,18 @@ def test_bytes_are_selected_by_number(device: str) -> None:
     assert torch.equal(got.cpu().view(torch.uint8).view(-1, 4), source.gather(1, nibbles))
 
 
+def test_halves_are_doubled_and_words_turned(device: str) -> None:
+    given = random_bits(330, "cpu")
+    turns = torch.arange(330, dtype=torch.int32) % 33
+    got = torch.zeros(330, 3, dtype=torch.int32, device=device)
+    each("halves_and_turns", given.to(device), turns.to(device), got)
+    halves = given.view(torch.int16).view(-1, 2)
+    doubled = [halves[:, [i, i]].contiguous().view(torch.int32)[:, 0] for i in range(2)]
+    twice = (given.long() & 0xFFFFFFFF) * 0x100000001
+    turned = (twice >> (32 - turns % 32) & 0xFFFFFFFF).to(torch.int32)
+    assert torch.equal(got.cpu(), torch.stack([*doubled, turned], 1))
+
+
 def test_reciprocals_are_within_one_unit_and_flush_subnormals(device: str) -> None:
     values = random_bits(20_000, "cpu").view(torch.float32)
     values = values[values.isfinite()]
@@ -141,7 +153,7 @@ def test_a_product_is_near_the_exact_one(device: str, spread: int) -> None:
 @pytest.mark.parametrize("block", [32, 256, 1024])
 def test_lanes_of_a_warp_exchange(device: str, block: int) -> None:
     given = random_bits(block, "cpu")
-    got = torch.zeros(block, 6, dtype=torch.int32, device=device)
+    got = torch.zeros(block, 7, dtype=torch.int32, device=device)
     run("exchange", block, given.to(device), got)
     warps, lane = given.view(-1, 32), torch.arange(32)
     unsigned = warps.long() & 0xFFFFFFFF
@@ -154,8 +166,9 @@ def test_lanes_of_a_warp_exchange(device: str, block: int) -> None:
         warps[:, 31:].expand(-1, 32),
         votes.to(torch.int32),
         bits.to(torch.int32),
+        unsigned.amax(1, keepdim=True).expand(-1, 32).to(torch.int32),
     ]
-    assert torch.equal(got.cpu(), torch.stack(expected, -1).view(block, 6))
+    assert torch.equal(got.cpu(), torch.stack(expected, -1).view(block, 7))
 
 
 def test_loads_of_each_size(device: str) -> None:
