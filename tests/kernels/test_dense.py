@@ -7,8 +7,8 @@ import torch
 
 from spark_prof.kernels.check.activations import make_activations
 from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_dense_case
+from spark_prof.kernels.check.operations import packed_linear
 from spark_prof.kernels.check.refusals import refusals
-from spark_prof.kernels.check.runner import packed_linear
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.check.weights import Format, Weight, make_weight
 from spark_prof.kernels.dense import LinearConfig, linear
@@ -17,12 +17,14 @@ from spark_prof.kernels.formats import MxFp4
 from spark_prof.kernels.pack import pack_linear
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
-SHAPES: dict[Format, tuple[tuple[int, int], ...]] = {
-    "nvfp4": ((32, 2880), (7, 96)),
-    "mxfp4": ((40, 1856),),
-    "fp8": ((16, 2688), (7, 80)),
-}
-CASES = [case for kind in FORMATS for case in dense_cases(kind, SHAPES[kind])]
+CASES = [
+    *(case for kind in FORMATS for case in dense_cases(kind)),
+    DenseCase("nvfp4", (32, 2880), 8),
+    DenseCase("nvfp4", (7, 80), 1, bias=True),
+    DenseCase("mxfp4", (40, 1856), 16, bias=True),
+    DenseCase("mxfp4", (7, 96), 2),
+    DenseCase("fp8", (16, 2688), 3),
+]
 CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
     (LinearConfig(warps=1, split=1, depth=1, x_ahead=0, min_blocks=1), "nvfp4", 3),
     (LinearConfig(warps=4, split=2, depth=3, x_ahead=1, min_blocks=1), "mxfp4", 11),
@@ -56,7 +58,7 @@ def test_operands_that_do_not_fit_are_refused(kind: Format, device: str) -> None
         "out": make_activations("plain", 3, 32, 2, device),
         "bias": make_activations("plain", 1, 32, 3, device)[0],
     }
-    tried = {what: run().detail for what, run in refusals(packed, operands, "x")}
+    tried = {what: run().detail for what, run in refusals(lambda: packed, operands, "x")}
     assert len(tried) == 15
     assert {what: said for what, said in tried.items() if said} == {}
 

@@ -17,9 +17,9 @@ from spark_prof.kernels.check.moe_cases import (
     moe_cases,
     run_moe_case,
 )
+from spark_prof.kernels.check.operations import packed_moe
 from spark_prof.kernels.check.refusals import refusals
 from spark_prof.kernels.check.routing_cases import make_logits
-from spark_prof.kernels.check.runner import packed_moe
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.experts import Activation, pack_experts
@@ -30,8 +30,9 @@ Kind = Literal["nvfp4", "mxfp4"]
 FORMATS: tuple[Kind, ...] = ("nvfp4", "mxfp4")
 SMALL = Sizes(8, 3, 192, 96)
 CASES = [
-    *moe_cases("nvfp4", ()),
-    *moe_cases("mxfp4", (Sizes(4, 2, 576, 288),)),
+    *moe_cases("nvfp4"),
+    *moe_cases("mxfp4"),
+    MoeCase("mxfp4", Sizes(4, 2, 576, 288), 4, "swiglu"),
 ]
 CONFIGURED: list[tuple[MoeConfig, Kind, int]] = [
     (MoeConfig(1, 1, 1, 0, 1, 1, 1, 0, 1), "nvfp4", 3),
@@ -69,7 +70,7 @@ def test_operands_that_do_not_fit_are_refused(kind: Kind, device: str) -> None:
         "out": make_activations("plain", 3, 64, 2, device),
     }
     compute = partial(packed, top_k=2)
-    tried = {what: run().detail for what, run in refusals(compute, operands, "x")}
+    tried = {what: run().detail for what, run in refusals(lambda: compute, operands, "x")}
     assert len(tried) == 15
     assert {what: said for what, said in tried.items() if said} == {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from spark_prof.kernels import dense, moe, routing
 from spark_prof.kernels.check.dense_cases import DenseCase, run_dense_case
 from spark_prof.kernels.check.moe_cases import Layer, MoeCase, Sizes, run_moe_case
-from spark_prof.kernels.check.runner import packed_linear, packed_moe
+from spark_prof.kernels.check.operations import packed_linear, packed_moe
 from spark_prof.kernels.check.verdict import Judgement
 from spark_prof.kernels.check.weights import Format, Weight
 from spark_prof.kernels.dense import linear
@@ -185,43 +186,37 @@ class Mutant:
     Attributes:
         does: what the kernel then does wrong.
         file: the file that is changed.
-        text: what is replaced, once.
+        pattern: what is replaced, where it is found first.
         by: what it is replaced by.
         seen: what the gate says.
     """
 
     does: str
     file: str
-    text: str
+    pattern: str
     by: str
     seen: str = "elements wrong"
 
 
 OUTSIDE = "outside of every tensor"
 MUTANTS = [
-    Mutant("no bias", "dense.cu", "bf16_to_float(bias[row])", "0.f"),
-    Mutant("no scale of rows", "dense.cu", "row_scale[row]", "1.f"),
-    Mutant("no barrier", "dense.cu", "sync_block();", "", "a race"),
+    Mutant("no bias", "dense.cu", r"bf16_to_float\(bias\[row\]\)", "0.f"),
+    Mutant("no scale of rows", "dense.cu", r"row_scale\[row\]", "1.f"),
+    Mutant("no barrier", "dense.cu", r"sync_block\(\);", "", "a race"),
+    Mutant("stores beyond", "dense.cu", r"row < rows && token < tokens", "true", OUTSIDE),
     Mutant(
-        "rows and tokens beyond the last",
-        "dense.cu",
-        "row < rows && token < tokens",
-        "true",
-        OUTSIDE,
+        "a row's scale for another's", "weights.cuh", r"\(pairs\[1\], lower", "(pairs[1], upper"
     ),
-    Mutant("a row's scale for another's", "weights.cuh", "(pairs[1], lower)", "(pairs[1], upper)"),
-    Mutant("no limit of gate", "gate_up.cu", "gate > limit ? limit : gate", "gate"),
-    Mutant("no lower limit of up", "gate_up.cu", "up < -limit ? -limit : up", "up"),
-    Mutant("no 1 beside up", "gate_up.cu", "(up + 1.f)", "up"),
-    Mutant("no alpha", "gate_up.cu", "-alpha * gate", "-gate"),
-    Mutant("up for gate", "gate_up.cu", "activate(gate, up,", "activate(up, gate,"),
-    Mutant("no weights of choices", "down.cu", "entry_weight[begin + column] *", ""),
-    Mutant("no bias of down", "down.cu", "float_of_bits(offset)", "0.f"),
-    Mutant("a warp's sums left out", "down.cu", "warp < WARPS; ++warp", "warp < WARPS - 1; ++warp"),
-    Mutant("the softmax of all", "routing.cu", "if (renormalize)", "if (false)"),
-    Mutant(
-        "the last expert left out", "routing.cu", "threadIdx.x < EXPERTS ?", "threadIdx.x < 7 ?"
-    ),
+    Mutant("no limit of gate", "gate_up.cu", r"gate > limit \? limit : gate", "gate"),
+    Mutant("no lower limit of up", "gate_up.cu", r"up < -limit \? -limit : up", "up"),
+    Mutant("no 1 beside up", "gate_up.cu", r"\(up \+ 1\.f\)", "up"),
+    Mutant("no alpha", "gate_up.cu", r"-alpha \* gate", "-gate"),
+    Mutant("up for gate", "gate_up.cu", r"activate\(gate, up,", "activate(up, gate,"),
+    Mutant("no weights of choices", "down.cu", r"choice_weight\[\w+\];", "1.f;"),
+    Mutant("no bias", "down.cu", r"\+ (float_of_bits\(offset\)|offset\[i >> 1\])", ""),
+    Mutant("a warp's sums left out", "down.cu", r"warp < WARPS;", "warp < WARPS - 1;"),
+    Mutant("the softmax of all", "routing.cu", r"if \(renormalize\)", "if (false)"),
+    Mutant("each choice the first", "routing.cu", r"\+ choice_of\[\w+(\.x)?\]\[user\]", ""),
 ]
 
 
@@ -260,8 +255,9 @@ needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler"
 def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = copies(tmp_path, mutant.file)[0]
     source = path.read_text(encoding="utf-8")
-    assert mutant.text in source, "the source has changed: change the mutant with it"
-    path.write_text(source.replace(mutant.text, mutant.by, 1), encoding="utf-8")
+    changed, found = re.subn(mutant.pattern, mutant.by, source, count=1)
+    assert found, "the source has changed: change the mutant with it"
+    path.write_text(changed, encoding="utf-8")
     launched_from(tmp_path, monkeypatch)
     assert mutant.seen in gate(mutant.file).detail
 

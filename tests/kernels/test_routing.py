@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
+from spark_prof.kernels.check.operations import routed
 from spark_prof.kernels.check.refusals import refusals
 from spark_prof.kernels.check.routing_cases import (
     Logits,
@@ -13,7 +16,6 @@ from spark_prof.kernels.check.routing_cases import (
     routing_cases,
     run_routing_case,
 )
-from spark_prof.kernels.check.runner import routed
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.routing import route
 
@@ -45,7 +47,7 @@ def test_operands_that_do_not_fit_are_refused(device: str) -> None:
     operands = {"logits": make_logits("plain", 3, 32, torch.bfloat16, device)}
     tried = {
         what: run().detail
-        for what, run in refusals(lambda logits: route(logits, 4), operands, "logits")
+        for what, run in refusals(lambda: partial(route, top_k=4), operands, "logits")
     }
     # The device is the logits' own to choose, and 31 experts are as right as 32.
     del tried["logits with a column less"]

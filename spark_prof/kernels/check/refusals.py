@@ -27,24 +27,28 @@ _ROWS: Mapping[str, Change] = {
 
 
 def refusals(
-    compute: Callable[..., object], operands: Mapping[str, torch.Tensor], rows: str
+    made: Callable[[], Callable[..., object]], operands: Mapping[str, torch.Tensor], rows: str
 ) -> Iterator[tuple[str, Callable[[], Judgement]]]:
     """Each wrong operand in words, with what tries it.
 
     Args:
-        compute: takes the operands by name.
+        made: makes what takes the operands by name.
         operands: right ones.
         rows: which of them tells the number of tokens.
     """
     for name in operands:
         for what, change in ({**_ANY, **_ROWS} if name == rows else _ANY).items():
-            yield f"{name} {what}", _attempt(compute, dict(operands), name, change)
+            yield f"{name} {what}", _attempt(made, dict(operands), name, change)
 
 
 def _attempt(
-    compute: Callable[..., object], operands: dict[str, torch.Tensor], name: str, change: Change
+    made: Callable[[], Callable[..., object]],
+    operands: dict[str, torch.Tensor],
+    name: str,
+    change: Change,
 ) -> Callable[[], Judgement]:
     def run() -> Judgement:
+        compute = made()
         try:
             compute(**operands | {name: change(operands[name])})
         except KernelError:

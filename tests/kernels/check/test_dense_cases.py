@@ -13,7 +13,8 @@ from spark_prof.kernels.errors import KernelError
 from tests.kernels.check.plain import plain_linear
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
-CASES = [case for kind in FORMATS for case in dense_cases(kind, ((64, 2880), (48, 1856)))]
+CASES = [case for kind in FORMATS for case in dense_cases(kind)]
+CASES += [DenseCase(kind, (64, 2880), 8) for kind in FORMATS]
 USUAL = DenseCase("nvfp4", (48, 448), 3, bias=True)
 
 Change = Callable[[torch.Tensor], torch.Tensor]

@@ -13,7 +13,8 @@ from tests.kernels.check.plain import Wrong, plain_moe
 
 FORMATS: tuple[Literal["nvfp4", "mxfp4"], ...] = ("nvfp4", "mxfp4")
 SIZES = Sizes(8, 3, 192, 96)
-CASES = [case for kind in FORMATS for case in moe_cases(kind, (Sizes(4, 2, 320, 160),))]
+CASES = [case for kind in FORMATS for case in moe_cases(kind)]
+CASES += [MoeCase(kind, Sizes(4, 2, 320, 160), 4) for kind in FORMATS]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
