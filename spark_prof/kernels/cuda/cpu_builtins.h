@@ -79,7 +79,7 @@ static inline float cpu_rsqrtf(float value) { return float(1.0 / sqrt(double(val
 // Out of range to the nearest integer, NaN to 0, as cvt does.
 static inline int cpu_to_int(double whole) {
     if (whole != whole) return 0;
-    return whole < -2147483648.0 ? int(-2147483647 - 1) : whole > 2147483647.0 ? 2147483647 : int(whole);
+    return int(fmin(fmax(whole, -2147483648.0), 2147483647.0));
 }
 static inline int __float2int_rn(float value) { return cpu_to_int(nearbyint(value)); }
 static inline int __float2int_rz(float value) { return cpu_to_int(trunc(value)); }

@@ -76,7 +76,8 @@ UNCHECKED static void check_access(const void* address, u32 size, bool is_write,
     if (at - reinterpret_cast<u64>(launch.stacks) < launch.stacks_size) return;
     long offset = shared_offset(at, size);
     if (offset >= 0) {
-        for (u32 i = 0; i < size && !is_atomic; ++i) check_race(launch.accesses[offset + i], is_write);
+        if (is_atomic) return;
+        for (u32 i = 0; i < size; ++i) check_race(launch.accesses[offset + i], is_write);
     } else if (!is_in_tensor(at, size) && !is_in_library(at)) {
         fail("%s of %u bytes outside of every tensor and of shared memory",
              is_write ? "a write" : "a read", size);

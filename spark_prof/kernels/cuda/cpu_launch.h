@@ -106,7 +106,8 @@ constexpr char letter() {
     static_assert(std::is_pointer<Parameter>::value || std::is_same<Parameter, int>::value ||
                       std::is_same<Parameter, float>::value,
                   "a kernel's parameter is a pointer, an int or a float");
-    return std::is_pointer<Parameter>::value ? 'p' : std::is_same<Parameter, int>::value ? 'i' : 'f';
+    if (std::is_pointer<Parameter>::value) return 'p';
+    return std::is_same<Parameter, int>::value ? 'i' : 'f';
 }
 template <class... Parameter>
 UNCHECKED static const char* letters(void (*)(Parameter...)) {

@@ -93,7 +93,8 @@ static char failure[512];
     }
     int length = snprintf(text, sizeof text, "deadlock: of %u threads ", launch.block_size.x);
     if (waiting) {
-        length += snprintf(text + length, sizeof text - length, "%u wait at %s, ", waiting, collective);
+        length += snprintf(text + length, sizeof text - length, "%u wait at %s, ", waiting,
+                           collective);
     }
     snprintf(text + length, sizeof text - length, "%u wait at sync_block, %u have left the kernel",
              launch.at_barrier, launch.block_size.x - launch.alive);

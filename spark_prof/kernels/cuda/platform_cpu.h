@@ -9,7 +9,8 @@
 
 // Not inlined into what calls it, which is not checked.
 #define KERNEL extern "C" __attribute__((noinline)) void
-#define DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(cpu::launch.dynamic_shared)
+#define DYNAMIC_SHARED(type, name)                                                                 \
+    type* const name = reinterpret_cast<type*>(cpu::launch.dynamic_shared)
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE u32 lane_id() { return threadIdx.x & 31u; }
@@ -49,7 +50,8 @@ INLINE u16 cpu_multiply_bf16(u16 a, u16 b) {
     return u16((a ^ b) & 0x8000) | u16(nearbyint(fabs(product) * 0x1p133));
 }
 INLINE u32 multiply_bf16x2(u32 a, u32 b) {
-    return cpu_multiply_bf16(u16(a), u16(b)) | u32(cpu_multiply_bf16(u16(a >> 16), u16(b >> 16))) << 16;
+    u32 high = cpu_multiply_bf16(u16(a >> 16), u16(b >> 16));
+    return high << 16 | cpu_multiply_bf16(u16(a), u16(b));
 }
 INLINE u32 low_twice(u32 halves) { return (halves & 0xFFFFu) * 0x10001u; }
 INLINE u32 high_twice(u32 halves) { return (halves >> 16) * 0x10001u; }

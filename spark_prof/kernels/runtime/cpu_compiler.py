@@ -132,5 +132,5 @@ def _call(code: KernelCode, command: list[str], given: str = "") -> None:
         raise KernelError(f"{code.label} does not compile: {error}") from None
     if done.returncode:
         lines = done.stderr.splitlines() or [f"{command[0]} exits with {done.returncode}"]
-        reason = next((line for line in lines if "error" in line), lines[0])
+        reason = next((line for line in lines if "error:" in line), lines[0])
         raise KernelError(f"{code.label} does not compile for the CPU: {reason}")
