@@ -30,7 +30,6 @@ class MoeConfig:
         min_blocks: blocks of a multiprocessor that registers must be left for.
         down_warps: of a block of down, which makes 16 rows.
         down_depth: as `depth`.
-        down_x_ahead: as `x_ahead`.
         down_min_blocks: as `min_blocks`.
     """
 
@@ -41,7 +40,6 @@ class MoeConfig:
     min_blocks: int
     down_warps: int
     down_depth: int
-    down_x_ahead: int
     down_min_blocks: int
 
 
@@ -50,7 +48,7 @@ def default_config(hidden: int, intermediate: int, tokens: int) -> MoeConfig:
     units = -(-hidden // 128)
     split = next(split for split in (4, 2, 1) if split <= units)
     few = tokens <= 8
-    return MoeConfig(8, split, 2, int(few), 2, 16, 2, int(few), 1)
+    return MoeConfig(8, split, 2, int(few), 2, 8, 3 if few else 2, 2)
 
 
 def moe(
@@ -120,6 +118,7 @@ def run_experts(
             experts.gate_up_bias,
             routing.plan,
             between,
+            tokens,
             choices,
             stacks,
             x.stride(0) if tokens > 1 else 0,
@@ -204,7 +203,6 @@ def _down(name: str, columns: int, tokens: int, config: MoeConfig) -> KernelCode
         ("TOKEN_TILES", 1 if tokens <= 8 else 2),
         ("WARPS", config.down_warps),
         ("DEPTH", config.down_depth),
-        ("X_AHEAD", config.down_x_ahead),
         ("MIN_BLOCKS", config.down_min_blocks),
     )
     return KernelCode("down.cu", "down", defines)

@@ -3,14 +3,22 @@
 // A stack of 16 rows is eight of gate and the same eight of up, so that a lane holds both of what
 // the activation joins. Blocks go through all stacks of all active experts; for the rest see
 // dense.cu. SWIGLU: gpt-oss's, else SiLU.
-#include "routing.cuh"
+#include "plan.cuh"
 #include "weights.cuh"
 
 constexpr int STACKS = WARPS / SPLIT;
 constexpr int MINE = (UNITS + SPLIT * DEPTH - 1) / (SPLIT * DEPTH) * DEPTH;
 
 #if SPLIT > 1
+// Results of a thread: a row of gate and one of up, for one token.
+constexpr int OUTPUTS = (STACKS * TOKENS * 8 + WARPS * 32 - 1) / (WARPS * 32);
 SHARED float partial[2][WARPS][TOKENS][16];
+INLINE int output_stack(int i) { return (threadIdx.x + i * WARPS * 32) / (8 * TOKENS); }
+INLINE int output_row(int i) { return threadIdx.x & 7; }
+#else
+constexpr int OUTPUTS = 1;  // for all tokens
+INLINE int output_stack(int i) { return warp_id(); }
+INLINE int output_row(int i) { return lane_id() >> 2; }
 #endif
 
 INLINE float activate(float gate, float up, float alpha, float limit) {
@@ -23,58 +31,61 @@ INLINE float activate(float gate, float up, float alpha, float limit) {
     return gate / (1.f + expf(-gate)) * up;
 }
 
-// What a warp works on in one round.
-struct Task {
-    long long stack;  // in the packed array
-    int begin, entries, row;  // entries of the expert; the first row of hidden
-};
-
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scale, const u16* bias,
-        const Plan* plan, u16* hidden, int choices, int stacks, int x_stride, float alpha,
-        float limit) {
+        const Plan* plan, u16* hidden, int tokens, int choices, int stacks, int x_stride,
+        float alpha, float limit) {
     const int group = lane_id() >> 2, member = lane_id() & 3;
-    const int slot_of_block = warp_id() / SPLIT, split = warp_id() % SPLIT;
+    const int own = warp_id() / SPLIT, split = warp_id() % SPLIT;
     wait_for_previous_kernel();
     start_next_kernel();  // after the wait: the next kernel reads the plan at once
+    take_plan(plan, tokens, choices);
     const int groups = (stacks + STACKS - 1) / STACKS, step = gridDim.x;
-    const int rounds = (plan->experts * groups - static_cast<int>(blockIdx.x) + step - 1) / step;
+    const int rounds = (plan_experts * groups - static_cast<int>(blockIdx.x) + step - 1) / step;
 
-    auto task_of = [&](int round, int which) {
+    // What a round is about: one expert, and STACKS of its stacks.
+    struct Task {
+        int active, first;
+    };
+    auto task_of = [&](int round) {
         const int at = blockIdx.x + round * step, active = at / groups;
-        const int stack = min(at % groups * STACKS + which, stacks - 1);
-        const int begin = plan->start[active];
-        return Task{1ll * plan->expert[active] * stacks + stack, begin,
-                    plan->start[active + 1] - begin, stack * 8};
+        return Task{active, (at - active * groups) * STACKS};
+    };
+    // A stack beyond the last is the last again, and is not stored.
+    auto place_of = [&](const Task& task, int which) {
+        return 1ll * plan_expert[task.active] * stacks + min(task.first + which, stacks - 1);
     };
     auto rows_of = [&](const Task& task) {
         Rows rows;
 #pragma unroll
-        for (int tile = 0; tile < TOKEN_TILES; ++tile) {
-            const int at = task.begin + min(8 * tile + group, task.entries - 1);
-            rows.x[tile] = x + 1ll * (plan->entry[at] / choices) * x_stride;
-        }
+        for (int tile = 0; tile < TOKEN_TILES; ++tile)
+            rows.x[tile] = x + 1ll * entry_token[entry_of(task.active, 8 * tile + group)] * x_stride;
         return rows;
     };
 
     Unit ring[DEPTH];
+    int ahead_unit = split, ahead_round = 0, ahead_entries = 0;
+    const u8 *ahead_weights = weights, *ahead_scales = scales;
 #if X_AHEAD
     Activations ring_x[DEPTH];
-#endif
-    int ahead_unit = split, ahead_round = 0;
-    Task ahead{};
     Rows ahead_rows{};
+#endif
     auto turn_to = [&](int round) {
         if (round >= rounds) return;
-        ahead = task_of(round, slot_of_block);
-        ahead_rows = rows_of(ahead);
+        const Task task = task_of(round);
+        const long long place = place_of(task, own);
+        ahead_weights = weights + place * WEIGHT_STRIDE;
+        ahead_scales = scales + place * SCALE_STRIDE;
+        ahead_entries = entries_of(task.active);
+#if X_AHEAD
+        ahead_rows = rows_of(task);
+#endif
     };
     auto load = [&](int slot) {
         if (ahead_round < rounds && ahead_unit < UNITS) {
-            load_weights(ring[slot], weights + ahead.stack * WEIGHT_STRIDE,
-                         scales + ahead.stack * SCALE_STRIDE, ahead_unit);
+            load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
 #if X_AHEAD
-            load_activations(ring_x[slot], ahead_rows, ahead_unit, ahead.entries);
+            load_activations(ring_x[slot], ahead_rows, ahead_unit, ahead_entries);
 #endif
         }
         ahead_unit += SPLIT;
@@ -87,20 +98,20 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot) load(slot);
 
-    auto store = [&](const Task& task, int row, int at, float gate, float up) {
-        if (at >= task.entries) return;
-        const float* scale = row_scale + task.stack * 16 + row;
-        gate *= scale[0];
-        up *= scale[8];
-        if (bias) {
-            gate += bf16_to_float(bias[task.stack * 16 + row]);
-            up += bf16_to_float(bias[task.stack * 16 + row + 8]);
-        }
-        hidden[1ll * plan->entry[task.begin + at] * stacks * 8 + task.row + row] =
-            float_to_bf16(activate(gate, up, alpha, limit));
-    };
     for (int round = 0; round < rounds; ++round) {
-        const Task task = task_of(round, slot_of_block);
+        const Task task = task_of(round);
+        const int entries = entries_of(task.active);
+        // What the results need is asked for now, so that nobody waits for it at the end.
+        float scale[OUTPUTS][2], offset[OUTPUTS][2];
+#pragma unroll
+        for (int i = 0; i < OUTPUTS; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const long long row =
+                    place_of(task, output_stack(i)) * 16 + output_row(i) + 8 * half;
+                scale[i][half] = row_scale[row];
+                offset[i][half] = bias ? bf16_to_float(bias[row]) : 0.f;
+            }
 #if !X_AHEAD
         const Rows rows = rows_of(task);
 #endif
@@ -111,16 +122,25 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
                 const int unit = split + (done + slot) * SPLIT;
                 if (unit < UNITS) {
 #if X_AHEAD
-                    multiply(ring[slot], ring_x[slot], sums, task.entries);
+                    multiply(ring[slot], ring_x[slot], sums, entries);
 #else
                     Activations activations;
-                    load_activations(activations, rows, unit, task.entries);
-                    multiply(ring[slot], activations, sums, task.entries);
+                    load_activations(activations, rows, unit, entries);
+                    multiply(ring[slot], activations, sums, entries);
 #endif
                 }
                 load(slot);
             }
         }
+        auto store = [&](int i, int token, float gate, float up) {
+            const int stack = task.first + output_stack(i);
+            if (token >= entries || stack >= stacks) return;
+            gate = gate * scale[i][0] + offset[i][0];
+            up = up * scale[i][1] + offset[i][1];
+            const long long row = plan_entry[entry_of(task.active, token)];
+            hidden[row * stacks * 8 + stack * 8 + output_row(i)] =
+                float_to_bf16(activate(gate, up, alpha, limit));
+        };
 #if SPLIT > 1
         float (&shared)[WARPS][TOKENS][16] = partial[round & 1];  // the other one may still be read
 #pragma unroll
@@ -130,24 +150,25 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
                 shared[warp_id()][8 * tile + 2 * member + (i & 1)][group + 8 * (i >> 1)] =
                     sums[tile][i];
         sync_block();
-        for (int at = threadIdx.x; at < STACKS * TOKENS * 8; at += WARPS * 32) {
-            const int which = at / (8 * TOKENS), token = (at >> 3) % TOKENS, row = at & 7;
-            if ((blockIdx.x + round * step) % groups * STACKS + which >= stacks) continue;
+#pragma unroll
+        for (int i = 0; i < OUTPUTS; ++i) {
+            const int token = (threadIdx.x + i * WARPS * 32) / 8 % TOKENS;
+            if (output_stack(i) >= STACKS || token >= entries) continue;
             float gate = 0.f, up = 0.f;
 #pragma unroll
             for (int part = 0; part < SPLIT; ++part) {
-                gate += shared[which * SPLIT + part][token][row];
-                up += shared[which * SPLIT + part][token][row + 8];
+                const float(&sum)[16] = shared[output_stack(i) * SPLIT + part][token];
+                gate += sum[output_row(i)];
+                up += sum[output_row(i) + 8];
             }
-            store(task_of(round, which), row, token, gate, up);
+            store(i, token, gate, up);
         }
 #else
-        if ((blockIdx.x + round * step) % groups * STACKS + slot_of_block < stacks)
 #pragma unroll
-            for (int tile = 0; tile < TOKEN_TILES; ++tile)
+        for (int tile = 0; tile < TOKEN_TILES; ++tile)
 #pragma unroll
-                for (int i = 0; i < 2; ++i)
-                    store(task, group, 8 * tile + 2 * member + i, sums[tile][i], sums[tile][i + 2]);
+            for (int i = 0; i < 2; ++i)
+                store(0, 8 * tile + 2 * member + i, sums[tile][i], sums[tile][i + 2]);
 #endif
     }
 }
