@@ -19,33 +19,22 @@ from spark_prof.kernels.dense import LinearConfig
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.tuning import Work, known_runs
 
-__all__ = ["DENSE_VALUES", "MOE_VALUES", "Values", "best_config", "known_config", "search"]
+__all__ = ["VALUES", "best_config", "known_config", "search"]
 
 C = TypeVar("C", bound=LinearConfig | MoeConfig)
 
-Values = Mapping[str, Sequence[int]]
-"""What each field of a configuration may be."""
-
-DENSE_VALUES: Values = {
+VALUES: Mapping[str, Sequence[int]] = {
     "warps": (4, 8, 16),
     "split": (1, 2, 4, 8, 16),
     "depth": (1, 2, 3, 4),
     "x_ahead": (0, 1),
     "min_blocks": (1, 2, 3, 4),
     "blocks": (0, 1, 2, 3, 4, 6, 8),
-}
-
-MOE_VALUES: Values = {
-    "warps": (4, 8, 16),
-    "split": (1, 2, 4, 8),
-    "depth": (1, 2, 3, 4),
-    "x_ahead": (0, 1),
-    "min_blocks": (1, 2, 3, 4),
     "down_warps": (4, 8, 16),
     "down_depth": (1, 2, 3, 4),
-    "down_x_ahead": (0, 1),
     "down_min_blocks": (1, 2, 3),
 }
+"""What is tried of each field of a configuration."""
 
 _WORTH_IT = 0.99
 """A neighbour that takes more of the present time is not told apart from it."""
@@ -67,12 +56,11 @@ def known_config(default: C, work: Work, architecture: str) -> C:
     return default
 
 
-def best_config(start: C, values: Values, call_of: Callable[[C], Call], setting: Setting) -> C:
+def best_config(start: C, call_of: Callable[[C], Call], setting: Setting) -> C:
     """The fastest configuration that `search` finds.
 
     Args:
         start: where to begin.
-        values: of each field.
         call_of: makes the call of a configuration.
         setting: of the races between them.
     """
@@ -84,22 +72,19 @@ def best_config(start: C, values: Values, call_of: Callable[[C], Call], setting:
         results = race(named, setting, seconds=0, fewest=_REPEATS)
         return [result.us.median if result.us else None for result in results]
 
-    return search(start, values, time_all)
+    return search(start, time_all)
 
 
-def search(
-    start: C, values: Values, time_all: Callable[[Sequence[C]], Sequence[float | None]]
-) -> C:
+def search(start: C, time_all: Callable[[Sequence[C]], Sequence[float | None]]) -> C:
     """The configuration that no neighbour is faster than, or the last of some rounds.
 
     Args:
         start: where to begin.
-        values: of each field.
         time_all: the times of configurations, None for one that does not run.
     """
     best: C = start
     for _ in range(_MOST_ROUNDS):
-        candidates: list[C] = [best, *_neighbours(best, values)]
+        candidates: list[C] = [best, *_neighbours(best)]
         times = time_all(candidates)
         present = times[0]
         timed = [(us, place) for place, us in enumerate(times) if us is not None]
@@ -112,10 +97,10 @@ def search(
     return best
 
 
-def _neighbours(config: C, values: Values) -> Iterator[C]:
-    for name, choices in values.items():
-        for value in choices:
-            if value != getattr(config, name):
+def _neighbours(config: C) -> Iterator[C]:
+    for name, present in asdict(config).items():
+        for value in VALUES.get(name, ()):
+            if value != present:
                 neighbour = _with(config, {name: value})
                 if _possible(asdict(neighbour)):
                     yield neighbour

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from spark_prof.kernels.bench.configurations import DENSE_VALUES, best_config, known_config
+from spark_prof.kernels.bench.configurations import best_config, known_config
 from spark_prof.kernels.bench.machine import architecture
 from spark_prof.kernels.bench.marlin import marlin
 from spark_prof.kernels.bench.race import (
@@ -108,7 +108,7 @@ def race_dense(
                 return lambda number: linear(x[number], ours[number % copies], config=config)
 
             if tune:
-                config = best_config(config, DENSE_VALUES, call_of, setting)
+                config = best_config(config, call_of, setting)
             else:
                 config = known_config(config, work, architecture(device))
             entered.append(Contestant(OURS, call_of(config)))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from spark_prof.kernels.bench.configurations import MOE_VALUES, best_config, known_config
+from spark_prof.kernels.bench.configurations import best_config, known_config
 from spark_prof.kernels.bench.expert_weights import ExpertWeights, random_experts
 from spark_prof.kernels.bench.machine import architecture
 from spark_prof.kernels.bench.race import (
@@ -119,7 +119,7 @@ def race_experts(
                 )
 
             if tune:
-                config = best_config(config, MOE_VALUES, call_of, setting)
+                config = best_config(config, call_of, setting)
             else:
                 config = known_config(config, work, architecture(device))
             entered.append(Contestant(OURS, call_of(config)))

@@ -22,7 +22,7 @@ from spark_prof.kernels.bench.pass_tasks import (
     norm_task,
 )
 from spark_prof.kernels.bench.race import Contestant, Setting, race
-from spark_prof.kernels.bench.repeated import Output
+from spark_prof.kernels.bench.repeated import Output, cache_bytes
 from spark_prof.kernels.bench.results import OURS, Cell
 from spark_prof.kernels.bench.shapes import matches
 from spark_prof.kernels.expand_quantize import moved_bytes as expand_bytes
@@ -35,7 +35,7 @@ __all__ = ["PASSES", "PASS_CONTESTANTS", "Pass", "chosen_passes", "race_pass"]
 
 PASS_CONTESTANTS = (OURS, SEPARATE, SEPARATE_VLLM)
 
-_CALLS = 64
+_CALLS, _FEWEST_CALLS = 64, 2
 _TOLERANCE = 0.1
 """Share of bytes that differ. Kernels that round elsewhere on their way to BF16 move a few codes in
 a hundred over a midpoint; wrong scales, rows or halves change most of them."""
@@ -103,9 +103,10 @@ def race_pass(
     contestants: Sequence[str] = PASS_CONTESTANTS,
 ) -> Iterator[Cell]:
     """Times one pass with each number of tokens, as `race_dense` a weight."""
+    calls = _CALLS if cache_bytes(device) else _FEWEST_CALLS
     for count in tokens:
-        task = work.task(_CALLS, count, work.columns, row_format, device)
-        expected = [task.expected(number) for number in range(_CALLS)]
+        task = work.task(calls, count, work.columns, row_format, device)
+        expected = [task.expected(number) for number in range(calls)]
 
         def error(outputs: Sequence[Output], expected: Sequence[NvFp4 | MxFp8] = expected) -> float:
             return _wrong_bytes(outputs, expected, compare_scales=work.experts == 1)
@@ -113,7 +114,7 @@ def race_pass(
         entered = [
             Contestant(name, call) for name, call in task.contestants.items() if name in contestants
         ]
-        setting = Setting(_CALLS, task.before, error, _TOLERANCE, device)
+        setting = Setting(calls, task.before, error, _TOLERANCE, device)
         yield Cell(
             kind="fused",
             work=Work(work.name, row_format, 1, work.columns, count, work.experts, work.top_k),

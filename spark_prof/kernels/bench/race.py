@@ -96,12 +96,14 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
 
     Args:
         bytes_used: what one call reads.
-        cache: bytes of the last cache.
+        cache: bytes of the last cache, 0 where times say nothing and the fewest calls will do.
         bytes_stored: of one copy of the weights, where a call reads a part of them that changes.
     """
     between = _CACHES_BETWEEN * cache
     copies = max(_FEWEST_COPIES, math.ceil(between / max(bytes_stored or bytes_used, 1)))
     copies = min(copies, _MOST_CALLS)
+    if not cache:
+        return Plan(copies, copies)
     quickest = bytes_used / _QUICKEST_BYTES_PER_US + _QUICKEST_US
     calls = max(math.ceil(between / max(bytes_used, 1)), math.ceil(_LONG_ENOUGH_US / quickest))
     calls = min(math.ceil(calls / copies) * copies, _MOST_CALLS // copies * copies)

@@ -1,0 +1,76 @@
+"""The bars that the kernels have to reach: what each counts, and how it is reached."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_prof.kernels.bench.bars import BARS, MARLIN, Bar, judge_bars
+from spark_prof.kernels.bench.results import OURS, Cell
+
+from .made import CEILINGS, cell, ours
+
+
+def reached(bar: Bar, *cells: Cell) -> tuple[float | None, bool]:
+    (found,) = judge_bars(cells, CEILINGS, [bar])
+    return found.value, found.passed
+
+
+def test_a_share_is_of_the_measured_read_bandwidth_and_the_smallest_counts() -> None:
+    bar = Bar("", "dense", (1,), "smallest share", 0.6, smallest_bytes=16e6)
+    # 30 MB at 3 TB/s are 10 us.
+    assert reached(bar, cell(ours(12.5)), cell(ours(20.0))) == (pytest.approx(0.5), False)
+    assert reached(bar, cell(ours(12.5))) == (pytest.approx(0.8), True)
+
+
+def test_the_largest_time_counts() -> None:
+    bar = Bar("", "dense", (1, 2), "largest us", 6.0, largest_bytes=8e6)
+    small = [cell(ours(5.0), megabytes=2), cell(ours(5.9), megabytes=7, tokens=2)]
+    assert reached(bar, *small, cell(ours(50.0))) == (5.9, True)
+    assert reached(bar, *small, cell(ours(6.1), megabytes=5)) == (6.1, False)
+
+
+def test_a_mean_of_ratios_is_geometric() -> None:
+    bar = Bar("", "dense", (1,), "mean ratio", 1.5, MARLIN)
+    pair = cell(ours(10.0, marlin=40.0)), cell(ours(10.0, marlin=10.0))
+    assert reached(bar, *pair) == (pytest.approx(2.0), True)
+
+
+def test_only_the_named_peers_count_and_of_those_the_fastest() -> None:
+    work = cell(ours(10.0, marlin=20.0, cublas=5.0))
+    assert reached(Bar("", "dense", (1,), "smallest ratio", 1, MARLIN), work) == (2.0, True)
+    assert reached(Bar("", "dense", (1,), "smallest ratio", 1), work) == (0.5, False)
+
+
+def test_who_has_no_time_does_not_count() -> None:
+    bar = Bar("", "dense", (1,), "smallest ratio", 1, MARLIN)
+    assert reached(bar, cell({OURS: None, MARLIN[0]: 3.0}), cell(ours(1.0))) == (None, False)
+
+
+def test_a_bar_is_about_its_kind_tokens_and_last_layers() -> None:
+    bar = Bar("", "dense", (1,), "largest us", 100, lm_head=True)
+    others = (
+        cell(ours(1.0)),
+        cell(ours(2.0), kind="moe", is_lm_head=True),
+        cell(ours(3.0), tokens=2, is_lm_head=True),
+    )
+    assert reached(bar, *others) == (None, False)
+    assert reached(bar, *others, cell(ours(4.0), is_lm_head=True)) == (4.0, True)
+
+
+def test_the_worst_piece_of_work_is_named() -> None:
+    slow = cell(ours(30.0), megabytes=60)
+    bar = Bar("", "dense", (1,), "smallest share", 0.6)
+    (found,) = judge_bars([cell(ours(11.0)), slow], CEILINGS, [bar])
+    assert found.worst is slow
+    assert found.of == 2
+
+
+def test_every_bar_can_be_reached_and_missed() -> None:
+    for bar in BARS:
+        megabytes = (bar.smallest_bytes + min(bar.largest_bytes, 1e9)) / 2e6
+        floor = megabytes / 3
+        options = {"kind": bar.kind, "tokens": bar.tokens[-1], "megabytes": megabytes}
+        fast = cell(ours(min(floor * 1.1, 5.0), marlin=floor * 100), is_lm_head=True, **options)
+        slow = cell(ours(floor * 100, marlin=floor), is_lm_head=True, **options)
+        assert reached(bar, fast)[1], bar.claim
+        assert not reached(bar, slow)[1], bar.claim

@@ -1,0 +1,110 @@
+"""The search for a configuration, and what a file of measurements says of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from spark_prof.kernels.bench.configurations import (
+    VALUES,
+    known_config,
+    search,
+)
+from spark_prof.kernels.dense import LinearConfig, default_config
+from spark_prof.kernels.moe import MoeConfig
+from spark_prof.kernels.moe import default_config as default_moe
+from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, save
+
+START = LinearConfig(warps=8, split=4, depth=2, x_ahead=1, min_blocks=2)
+WORK = Work("dense", "nvfp4", 4096, 4096, 1)
+
+
+def far_from(goal: LinearConfig, config: LinearConfig) -> float:
+    """A time that falls towards a goal field by field."""
+    pairs = zip(asdict(goal).items(), asdict(config).values(), strict=True)
+    steps = (abs(VALUES[k].index(wanted) - VALUES[k].index(has)) for (k, wanted), has in pairs)
+    return 10.0 + sum(steps)
+
+
+def test_every_field_has_values_to_try() -> None:
+    for config in (default_config(4096, 4096, 1), default_moe(2048, 768, 1)):
+        for name, value in asdict(config).items():
+            assert value in VALUES[name], name
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        START,
+        replace(START, depth=4, x_ahead=0),
+        LinearConfig(warps=4, split=2, depth=3, x_ahead=0, min_blocks=4, blocks=2),
+        LinearConfig(warps=16, split=16, depth=1, x_ahead=1, min_blocks=4, blocks=8),
+    ],
+)
+def test_it_ends_at_the_fastest_where_every_step_towards_it_is_faster(goal: LinearConfig) -> None:
+    def time_all(configs: Sequence[LinearConfig]) -> list[float | None]:
+        return [far_from(goal, config) for config in configs]
+
+    assert search(START, time_all) == goal
+
+
+def test_what_does_not_run_is_passed_over() -> None:
+    def time_all(configs: Sequence[LinearConfig]) -> list[float | None]:
+        return [None if c.depth == 3 else 10.0 - c.depth for c in configs]
+
+    assert search(START, time_all).depth == 4
+    assert search(START, lambda configs: [None] * len(configs)) == START
+
+
+def test_what_is_hardly_faster_is_not_taken() -> None:
+    def time_all(configs: Sequence[LinearConfig]) -> list[float | None]:
+        return [10.0 if config == START else 9.95 for config in configs]
+
+    assert search(START, time_all) == START
+
+
+def test_only_possible_ones_are_tried() -> None:
+    tried: list[LinearConfig | MoeConfig] = []
+
+    def dense(configs: Sequence[LinearConfig]) -> list[float | None]:
+        tried.extend(configs)
+        return [float(-len(tried) - place) for place in range(len(configs))]
+
+    def moe(configs: Sequence[MoeConfig]) -> list[float | None]:
+        tried.extend(configs)
+        return [float(-len(tried) - place) for place in range(len(configs))]
+
+    search(default_config(4096, 4096, 1), dense)
+    search(default_moe(2048, 768, 1), moe)
+    assert len(tried) > 50
+    for config in tried:
+        assert config.warps % config.split == 0
+        assert config.warps * config.min_blocks <= 64
+        if isinstance(config, MoeConfig):
+            assert config.down_warps * config.down_min_blocks <= 64
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's file in which one piece of work was measured on an H100."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    row = Tuned(WORK, asdict(replace(START, depth=4)), 3.0)
+    odd = Tuned(replace(WORK, tokens=2), {"depth": 4}, 3.0)
+    save(Run("sm_90a", "H100", "2026-01-01", "", {}, (row, odd)))
+    yield
+    known_runs.cache_clear()
+
+
+@pytest.mark.usefixtures("measured")
+def test_only_the_very_work_on_such_a_machine_is_known() -> None:
+    assert known_config(START, WORK, "sm_90a").depth == 4
+    assert known_config(START, WORK, "sm_121a") == START
+    assert known_config(START, replace(WORK, rows=2048), "sm_90a") == START
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_configuration_of_other_fields_is_not_taken() -> None:
+    assert known_config(START, replace(WORK, tokens=2), "sm_90a") == START

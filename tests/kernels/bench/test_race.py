@@ -1,0 +1,166 @@
+"""Races between contestants: cold copies, wrong results, broken calls, turns."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from spark_prof.kernels.bench.race import (
+    Contestant,
+    Setting,
+    clones,
+    largest_relative_l2,
+    plan,
+    race,
+    reason,
+)
+from spark_prof.kernels.bench.repeated import Call, Output
+from spark_prof.kernels.bench.results import Result
+
+CALLS, SIZE = 4, 64
+L2 = 50 << 20
+
+
+@pytest.mark.parametrize("size", [1, 600_000, 5_000_000, 66_000_000, 350_000_000])
+def test_each_call_finds_its_weights_cold(size: int) -> None:
+    planned = plan(size, L2)
+    assert planned.copies >= 4
+    assert planned.calls % planned.copies == 0
+    # The most calls that a graph holds do not push a tiny weight out.
+    assert planned.copies * size >= 3 * L2 or planned.copies == 512
+
+
+@pytest.mark.parametrize("used", [20_000_000, 400_000_000])
+def test_of_weights_that_are_read_in_part_the_calls_push_each_other_out(used: int) -> None:
+    planned = plan(used, L2, bytes_stored=1_700_000_000)
+    assert planned.copies == 4
+    assert planned.calls * used >= 3 * L2
+
+
+def test_quick_work_is_repeated_until_events_can_time_it() -> None:
+    assert plan(1_000_000, L2).calls >= 60
+
+
+def test_where_times_say_nothing_there_are_few_calls() -> None:
+    planned = plan(100, 0)
+    assert planned.calls == planned.copies == 4
+
+
+class Work:
+    """y = 2 x, of inputs that are written before each call."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        self.source = torch.randn(CALLS, SIZE, device=device)
+        self.x = torch.full_like(self.source, torch.nan)
+
+    def write(self, number: int) -> None:
+        self.x[number].copy_(self.source[number])
+
+    def error(self, outputs: list[Output]) -> float:
+        return largest_relative_l2(outputs, 2 * self.source)
+
+    def race(self, **calls: Call) -> dict[str, Result]:
+        setting = Setting(CALLS, self.write, self.error, 1e-3, self.device)
+        entered = [Contestant(name, call) for name, call in calls.items()]
+        results = race(entered, setting, seconds=0, fewest=3)
+        assert [result.contestant for result in results] == list(calls)
+        return {result.contestant: result for result in results}
+
+
+def test_who_is_right_is_timed_and_who_is_wrong_is_not(device: str) -> None:
+    work = Work(device)
+    kept = [torch.zeros(SIZE, device=device) for _ in range(CALLS)]
+
+    def only_in_part(number: int) -> torch.Tensor:
+        kept[number][: SIZE // 2].copy_(2 * work.x[number][: SIZE // 2])
+        return kept[number]
+
+    def another_call(number: int) -> torch.Tensor:
+        return 2 * work.x[(number + 1) % CALLS]
+
+    found = work.race(
+        right=lambda number: 2 * work.x[number],
+        half=lambda number: work.x[number],
+        nan=lambda number: work.x[number] / 0 * 0,
+        part=only_in_part,
+        other=another_call,
+    )
+    right = found["right"]
+    assert right.us is not None
+    assert right.us.repeats == 3
+    assert right.error == 0
+    for name in ("half", "nan", "part", "other"):
+        assert found[name].us is None
+        assert found[name].failed.startswith("wrong result")
+
+
+def test_a_contestant_that_fails_does_not_stop_the_others(device: str) -> None:
+    work = Work(device)
+
+    def broken(number: int) -> torch.Tensor:
+        raise ValueError("no such kernel\nand more")
+
+    found = work.race(broken=broken, right=lambda number: 2 * work.x[number])
+    assert found["broken"].us is None
+    assert found["broken"].failed == "ValueError: no such kernel"
+    assert found["right"].us is not None
+
+
+def test_who_fails_only_while_a_graph_is_captured_is_told_by_its_own_reason(device: str) -> None:
+    work = Work(device)
+    asked: list[int] = []
+
+    def broken_later(number: int) -> torch.Tensor:
+        asked.append(number)
+        if len(asked) > 2:
+            raise ValueError("not again")
+        return 2 * work.x[number]
+
+    found = work.race(broken=broken_later, right=lambda number: 2 * work.x[number])
+    assert found["broken"].failed == "ValueError: not again"
+    assert found["right"].us is not None
+
+
+def test_who_becomes_wrong_while_it_is_timed_has_no_time(device: str) -> None:
+    work = Work(device)
+    count = torch.zeros(1, device=device)
+
+    def worse_and_worse(number: int) -> torch.Tensor:
+        count.add_(1)
+        return work.x[number] * (2 + (count > 3 * CALLS))
+
+    result = work.race(worse=worse_and_worse)["worse"]
+    assert result.us is None
+    assert "after 3 repeats" in result.failed
+
+
+def test_who_cannot_take_part_stays_in_the_results(device: str) -> None:
+    work = Work(device)
+    absent = Result("absent", None, None, "not installed")
+    setting = Setting(CALLS, work.write, work.error, 1e-3, work.device)
+    assert race([absent], setting, seconds=0, fewest=2) == (absent,)
+
+
+def test_the_error_is_that_of_the_worst_call() -> None:
+    right = torch.ones(3, 2, 2)
+    outputs = [(torch.ones(2, 2),), (torch.full((2, 2), 1.5),), (torch.ones(2, 2),)]
+    assert largest_relative_l2(outputs, right) == pytest.approx(0.5)
+    outputs[2] = (torch.tensor([[1.0, torch.nan], [1.0, 1.0]]),)
+    assert largest_relative_l2(outputs, right) == math.inf
+
+
+def test_copies_share_no_memory() -> None:
+    pair = (torch.arange(4), "name")
+    copies = clones(pair, 3)
+    assert copies[0] is pair
+    assert len({copy[0].data_ptr() for copy in copies}) == 3
+    assert all(torch.equal(copy[0], pair[0]) and copy[1] == "name" for copy in copies)
+
+
+def test_a_reason_is_one_short_line() -> None:
+    assert reason(RuntimeError("first\x1b[31m\nsecond")) == "RuntimeError: first\\x1b[31m"
+    assert reason(RuntimeError()) == "RuntimeError: "
+    assert len(reason(RuntimeError("x" * 10_000))) <= 300

@@ -1,0 +1,117 @@
+"""Dense layers, experts and fused passes in small races on any device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from spark_prof.kernels.bench.ceilings import measure_ceilings
+from spark_prof.kernels.bench.dense import CUBLAS, race_dense
+from spark_prof.kernels.bench.experts import race_experts
+from spark_prof.kernels.bench.passes import PASSES, race_pass
+from spark_prof.kernels.bench.results import OURS, Cell, Result
+from spark_prof.kernels.bench.run import LeftOut, Request, run
+from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
+from spark_prof.kernels.bench.text import bar_lines, cell_line, failure_lines
+from spark_prof.kernels.quantized_rows import RowFormat
+
+SHAPE = DenseShape(48, 160, (Layer("small", "o", 48, 160),))
+
+
+def of(cell: Cell, name: str) -> Result:
+    (found,) = [result for result in cell.results if result.contestant == name]
+    return found
+
+
+@pytest.mark.parametrize("form", ["nvfp4", "mxfp4"])
+def test_a_dense_layer(form: WeightFormat, device: str) -> None:
+    (cell,) = race_dense(SHAPE, form, [3], torch.device(device), 0.0, [OURS, CUBLAS])
+    for name in (OURS, CUBLAS):
+        result = of(cell, name)
+        assert result.failed == ""
+        assert result.us is not None
+        assert result.us.lower <= result.us.median <= result.us.upper
+        assert 0 < (result.error or 0) < 0.005
+    assert (cell.work.rows, cell.work.columns, cell.work.tokens) == (48, 160, 3)
+    assert cell.bytes == cell.weight_bytes + 2 * 3 * (48 + 160)
+    assert set(cell.config) >= {"warps", "split", "depth"}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ExpertsShape("gpt-oss", "mxfp4", 4, 2, 64, 64, "swiglu", True),
+        ExpertsShape("Qwen", "nvfp4", 6, 3, 64, 32, "silu", False),
+    ],
+    ids=lambda shape: shape.model,
+)
+def test_experts(shape: ExpertsShape, device: str) -> None:
+    # What Triton cannot compute it refuses before vLLM is imported, which takes long.
+    names = [OURS, "vLLM Triton"] if shape.format == "nvfp4" else [OURS]
+    one, two = race_experts(shape, [1, 2], torch.device(device), 0.0, names)
+    for cell in (one, two):
+        assert of(cell, OURS).failed == ""
+        assert (of(cell, OURS).error or 0) < 0.01
+        if shape.format == "nvfp4":
+            assert of(cell, "vLLM Triton").failed.endswith(
+                "MXFP4 with SwiGLU only, not nvfp4, silu"
+            )
+    # Two tokens read at least the experts of one, and at most twice as many.
+    assert one.weight_bytes < two.weight_bytes <= 2 * one.weight_bytes
+    assert one.work.top_k == shape.top_k
+
+
+@pytest.mark.parametrize("name", ["norm", "activation", "expand"])
+@pytest.mark.parametrize("form", ["nvfp4", "mxfp8"])
+def test_a_fused_pass_is_held_against_the_separate_steps(
+    name: str, form: RowFormat, device: str
+) -> None:
+    work = replace(next(each for each in PASSES if each.name == name), columns=64)
+    (cell,) = race_pass(work, form, [2], torch.device(device), 0.0, [OURS])
+    assert of(cell, OURS).failed == ""
+    assert (of(cell, OURS).error or 0) < 0.02
+    assert cell.bytes > 0
+
+
+def test_what_there_is_no_time_for_is_left_out_by_name() -> None:
+    request = Request(models=["Nemotron"], seconds=0.0)
+    found = list(run(request, torch.device("cpu")))
+    assert found
+    assert all(isinstance(each, LeftOut) and each.why == "0 seconds had passed" for each in found)
+    assert any("131072 x 2688" in each.what for each in found if isinstance(each, LeftOut))
+
+
+def test_a_request_picks_kinds_models_and_formats() -> None:
+    request = Request(only=["dense"], models=["gpt-oss"], formats=["mxfp4"], seconds=0.0)
+    found = [each.what for each in run(request, torch.device("cpu")) if isinstance(each, LeftOut)]
+    assert found == [
+        "dense mxfp4 2880 x 4096",
+        "dense mxfp4 5120 x 2880",
+        "dense mxfp4 201088 x 2880",
+    ]
+
+
+def test_ceilings(device: str) -> None:
+    found = measure_ceilings(torch.device(device), 1 << 22)
+    for measured in (found.read, found.copy, found.launch_us):
+        assert 0 < measured.lower <= measured.median <= measured.upper
+    assert "GiB" in found.read_by
+
+
+def test_a_line_tells_times_shares_and_ratios() -> None:
+    from .made import CEILINGS, MARLIN, cell, ours
+
+    line = cell_line(cell(ours(12.5, marlin=25.0)), CEILINGS)
+    # 30 MB at 3 TB/s take 10 us, and a launch one more.
+    assert "12.50 us [11.25, 13.75]" in line
+    assert "80% of read" in line
+    assert "floor  11.00 x 1.14" in line
+    assert "vLLM Marlin 25.00 us = 2.00 x" in line
+    failed = cell({OURS: None, MARLIN: 3.0})
+    assert f"{OURS}: failed" in cell_line(failed, CEILINGS)
+    assert list(failure_lines([failed, failed])) == [
+        "spark-prof has no time for 2 of dense: wrong result"
+    ]
+    assert list(bar_lines([])) == []

@@ -1,0 +1,65 @@
+"""Random weights: exact in BF16, the same again, and counted byte by byte."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+
+from spark_prof.kernels.bench.expert_weights import random_experts
+from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
+from spark_prof.kernels.bench.weights import decoded, random_weight, row_slices, stored_bytes
+
+CPU = torch.device("cpu")
+FORMATS = get_args(WeightFormat)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_bfloat16_holds_every_weight(form: WeightFormat) -> None:
+    weight = random_weight(form, (64, 1024), CPU)
+    exact = weight.decode()
+    assert torch.equal(decoded(weight).to(torch.float64), exact)
+    assert 0.01 < float(exact.std()) < 0.1
+    assert exact.unique().numel() > 20
+
+
+@pytest.mark.parametrize(("form", "bits"), [("nvfp4", 4.5), ("mxfp4", 4.25)])
+def test_the_bytes_are_those_of_codes_and_scales(form: WeightFormat, bits: float) -> None:
+    assert stored_bytes(random_weight(form, (32, 2880), CPU)) == 32 * 2880 * bits / 8
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_slices_are_the_matrix(form: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_prof.kernels.bench.weights._SLICE_ELEMENTS", 300)
+    weight = random_weight(form, (11, 64), CPU)
+    parts = list(row_slices(weight))
+    assert len(parts) > 1
+    assert torch.equal(torch.cat([part.decode() for part in parts]), weight.decode())
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_seed_gives_the_same_weights(form: WeightFormat) -> None:
+    first, again, other = (random_weight(form, (4, 64), CPU, seed).packed for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ExpertsShape("gpt-oss", "mxfp4", 4, 2, 64, 96, "swiglu", True),
+        ExpertsShape("Qwen", "nvfp4", 3, 2, 64, 32, "silu", False),
+    ],
+    ids=lambda shape: shape.model,
+)
+def test_an_expert_is_its_slice_of_all(shape: ExpertsShape) -> None:
+    weights = random_experts(shape, CPU)
+    exact = weights.exact()
+    for expert in range(shape.experts):
+        assert torch.equal(exact.gate_up(expert), weights.gate_up.decode()[expert])
+        assert torch.equal(exact.down(expert), weights.down.decode()[expert])
+    elements = 3 * shape.hidden * shape.intermediate
+    biases = 2 * (2 * shape.intermediate + shape.hidden) if shape.bias else 0
+    bits = 4.5 if shape.format == "nvfp4" else 4.25
+    assert weights.bytes_each == elements * bits / 8 + biases
