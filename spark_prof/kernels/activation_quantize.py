@@ -36,7 +36,6 @@ def activation_quantize(
     global_scale: GlobalScale | None = None,
     swizzled: bool = True,
     out: QuantizedRows | None = None,
-    dependent: bool = False,
 ) -> QuantizedRows:
     """Quantizes SiLU(gate) * up, bit for bit as vLLM's `silu_and_mul` with its quantization after.
 
@@ -51,7 +50,6 @@ def activation_quantize(
         global_scale: of the result, NVFP4 only, one that divides.
         swizzled: scales in the order 128x4, padded with 0.
         out: what to write to.
-        dependent: whether the kernel before may still run (`launch`).
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.
@@ -68,7 +66,7 @@ def activation_quantize(
         (row_slices(columns), rows + padding_blocks(rows, swizzled), 1),
         THREADS,
         [gate_up, scale, out.codes, out.scales, rows, columns, gate_up.stride(0)],
-        dependent=dependent,
+        dependent=True,
     )
     return out
 

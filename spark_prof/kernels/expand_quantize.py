@@ -41,7 +41,6 @@ def expand_quantize(
     *,
     global_scale: GlobalScale | None = None,
     out: QuantizedRows | None = None,
-    dependent: bool = False,
 ) -> QuantizedRows:
     """Quantizes a token once for each of its experts, bit for bit as vLLM's two kernels would.
 
@@ -62,7 +61,6 @@ def expand_quantize(
         row_format: what to quantize to.
         global_scale: NVFP4 only, one or one an expert [E, 1], that divides.
         out: what to write to.
-        dependent: whether the kernel before may still run (`launch`).
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.
@@ -91,7 +89,7 @@ def expand_quantize(
         (row_slices(columns), rows, 1 + PADDING_BLOCKS),
         THREADS,
         [*arguments, tokens, experts, columns, x.stride(0), each],
-        dependent=dependent,
+        dependent=True,
     )
     return out
 

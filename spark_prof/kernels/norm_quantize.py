@@ -40,7 +40,6 @@ def norm_quantize(
     global_scale: GlobalScale | None = None,
     swizzled: bool = True,
     out: QuantizedRows | None = None,
-    dependent: bool = False,
 ) -> QuantizedRows:
     """Quantizes RMSNorm(x + residual) * weight, bit for bit as vLLM's kernels one after the other.
 
@@ -59,7 +58,6 @@ def norm_quantize(
         global_scale: of the result, NVFP4 only, one that divides.
         swizzled: scales in the order 128x4, padded with 0.
         out: what to write to.
-        dependent: whether the kernel before may still run (`launch`).
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.
@@ -81,7 +79,7 @@ def norm_quantize(
         (rows + padding_blocks(rows, swizzled), 1, 1),
         threads,
         arguments,
-        dependent=dependent,
+        dependent=True,
     )
     return out
 

@@ -35,7 +35,6 @@ def quantize_rows(
     global_scale: GlobalScale | None = None,
     swizzled: bool = True,
     out: QuantizedRows | None = None,
-    dependent: bool = False,
 ) -> QuantizedRows:
     """Quantizes rows, bit for bit as vLLM's `scaled_fp4_quant` and `mxfp8_e4m3_quantize`.
 
@@ -47,7 +46,6 @@ def quantize_rows(
         global_scale: of the tensor, NVFP4 only, one that divides.
         swizzled: scales in the order 128x4, padded with 0.
         out: what to write to.
-        dependent: whether the kernel before may still run (`launch`).
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.
@@ -61,7 +59,7 @@ def quantize_rows(
         (row_slices(columns), rows + padding_blocks(rows, swizzled), 1),
         THREADS,
         [x, scale, out.codes, out.scales, rows, columns, x.stride(0)],
-        dependent=dependent,
+        dependent=True,
     )
     return out
 

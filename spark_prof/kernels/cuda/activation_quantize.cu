@@ -15,7 +15,6 @@ activation_quantize(const u16* gate_up, const float* global_scale, u8* codes, u8
                     int columns, int gate_up_stride) {
     const int row = blockIdx.y, vector = blockIdx.x * THREADS + threadIdx.x;
     const int wide = scale_columns(columns);
-    const float scale = FORMAT == NVFP4 ? *global_scale : 1.0f;
     wait_for_previous_kernel();
     start_next_kernel();
     if (row >= rows) {
@@ -24,6 +23,7 @@ activation_quantize(const u16* gate_up, const float* global_scale, u8* codes, u8
         zero_scale_rows(scales + (rows >> 7) * 128 * wide, wide, rows & 127, worker, workers);
         return;
     }
+    const float scale = FORMAT == NVFP4 ? *global_scale : 1.0f;
     float values[8] = {};
     if (8 * vector < columns) {
         const u16* from = gate_up + 1ll * row * gate_up_stride + 8 * vector;
@@ -34,7 +34,7 @@ activation_quantize(const u16* gate_up, const float* global_scale, u8* codes, u8
         unpack_bf16x8(second, up);
 #pragma unroll
         for (int i = 0; i < 8; ++i) values[i] = gated(gate[i], up[i]);
-        round_to_bf16(values);
+        unpack_bf16x8(pack_bf16x8(values), values);  // rounded as between two kernels
     }
     store_quantized(values, vector, columns, scale,
                     reinterpret_cast<Codes*>(codes) + 1ll * row * (columns / 8), scales, row);

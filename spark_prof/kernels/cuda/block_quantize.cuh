@@ -42,17 +42,18 @@ INLINE void zero_scale_rows(u8* row_of_tiles, int columns, int first, int worker
 }
 
 INLINE void unpack_bf16x8(const uint4& packed, float (&values)[8]) {
-    const u32 words[4] = {packed.x, packed.y, packed.z, packed.w};
+    const u32 pairs[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        values[2 * i] = float_of_bits(words[i] << 16);
-        values[2 * i + 1] = float_of_bits(words[i] & 0xFFFF0000u);
+        values[2 * i] = float_of_bits(pairs[i] << 16);
+        values[2 * i + 1] = float_of_bits(pairs[i] & 0xFFFF0000u);
     }
 }
 
-INLINE void round_to_bf16(float (&values)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = bf16_to_float(float_to_bf16(values[i]));
+INLINE uint4 pack_bf16x8(const float (&values)[8]) {
+    return make_uint4(
+        floats_to_bf16x2(values[0], values[1]), floats_to_bf16x2(values[2], values[3]),
+        floats_to_bf16x2(values[4], values[5]), floats_to_bf16x2(values[6], values[7]));
 }
 
 // A NaN does not count, unless there is nothing else.

@@ -3,9 +3,9 @@
 // the order 128x4 is padded with.
 //
 // The sum of squares is taken in the order of vLLM's rms_norm and fused_add_rms_norm
-// (csrc/libtorch_stable/layernorm_kernels.cu), so that no bit differs: one vector after the other in
-// a thread, with a residual by pairs; then CUB's block reduction, lanes pairwise and warps one by
-// one. The caller gives as many threads as vLLM does, rounded up to warps: the others add 0.
+// (csrc/libtorch_stable/layernorm_kernels.cu), so that no bit differs: one vector after the other
+// in a thread, with a residual by pairs; then CUB's block reduction, lanes pairwise and warps one
+// by one. The caller gives as many threads as vLLM does, rounded up to warps: the others add 0.
 #include "block_quantize.cuh"
 
 SHARED float warp_sums[32];
@@ -41,9 +41,9 @@ INLINE uint4 add_residual(const uint4& x, u16* residual) {
     unpack_bf16x8(*at, added);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[i] += added[i];
-    *at = make_uint4(floats_to_bf16x2(sums[0], sums[1]), floats_to_bf16x2(sums[2], sums[3]),
-                     floats_to_bf16x2(sums[4], sums[5]), floats_to_bf16x2(sums[6], sums[7]));
-    return *at;
+    const uint4 packed = pack_bf16x8(sums);
+    *at = packed;
+    return packed;
 }
 
 // What lies behind a row counts as zeros.
@@ -56,7 +56,6 @@ KERNEL __launch_bounds__(1024)
 norm_quantize(const u16* x, u16* residual, const u16* weight, const float* global_scale, u8* codes,
               u8* scales, int rows, int columns, int x_stride, int residual_stride, float epsilon) {
     const int row = blockIdx.x, vectors = columns / 8, wide = scale_columns(columns);
-    const float scale = FORMAT == NVFP4 ? *global_scale : 1.0f;
     constexpr bool AHEAD = VECTORS <= 2;  // of more the registers are too few
     uint4 weights[VECTORS], packed[VECTORS];
     // No kernel's result, so it is loaded while the kernel before still runs.
@@ -71,6 +70,7 @@ norm_quantize(const u16* x, u16* residual, const u16* weight, const float* globa
         zero_scale_rows(scales + (rows >> 7) * 128 * wide, wide, rows & 127, worker, workers);
         return;
     }
+    const float scale = FORMAT == NVFP4 ? *global_scale : 1.0f;
     x += 1ll * row * x_stride;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
@@ -97,7 +97,7 @@ norm_quantize(const u16* x, u16* residual, const u16* weight, const float* globa
         unpack_bf16x8(weights[v], factors);
 #pragma unroll
         for (int i = 0; i < 8; ++i) values[i] = values[i] * inverse * factors[i];
-        round_to_bf16(values);
+        unpack_bf16x8(pack_bf16x8(values), values);  // rounded as between two kernels
         store_quantized(values, vector, columns, scale,
                         reinterpret_cast<Codes*>(codes) + 1ll * row * vectors, scales, row);
     }

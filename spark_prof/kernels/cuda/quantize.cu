@@ -7,7 +7,6 @@ quantize(const u16* x, const float* global_scale, u8* codes, u8* scales, int row
          int x_stride) {
     const int row = blockIdx.y, vector = blockIdx.x * THREADS + threadIdx.x;
     const int wide = scale_columns(columns);
-    const float scale = FORMAT == NVFP4 ? *global_scale : 1.0f;
     wait_for_previous_kernel();
     start_next_kernel();
     if (row >= rows) {
@@ -16,6 +15,7 @@ quantize(const u16* x, const float* global_scale, u8* codes, u8* scales, int row
         zero_scale_rows(scales + (rows >> 7) * 128 * wide, wide, rows & 127, worker, workers);
         return;
     }
+    const float scale = FORMAT == NVFP4 ? *global_scale : 1.0f;
     float values[8] = {};
     if (8 * vector < columns) {
         const u16* from = x + 1ll * row * x_stride + 8 * vector;
