@@ -36,9 +36,10 @@ def quantize_rows(
     swizzled: bool = True,
     out: QuantizedRows | None = None,
 ) -> QuantizedRows:
-    """Quantizes rows, bit for bit as vLLM's `scaled_fp4_quant` and `mxfp8_e4m3_quantize`.
+    """Quantizes rows as vLLM's `scaled_fp4_quant` and `mxfp8_e4m3_quantize`, bit for bit.
 
-    On a CPU the reciprocals of NVFP4 are rounded correctly, which the GPU's need not be.
+    For NVFP4 on a CPU reciprocals are rounded correctly, which those of a GPU need not be. In MXFP8
+    vLLM's version in torch takes NaN and infinity for the largest magnitude of a block.
 
     Args:
         x: bfloat16 [M, K], M up to 4096, K a multiple of 16 (NVFP4) or 32 (MXFP8).
