@@ -4,11 +4,13 @@ Every contestant runs in a CUDA graph of many calls, in turns with the others, e
 and activations that no cache holds; a contestant whose output is wrong is not timed. Each line is
 one piece of work: our time with its quartiles, the share of the measured read bandwidth at which it
 reads its weights, its floor (all bytes at that bandwidth, and one launch), and what others take.
-The last lines are the bars that the kernels have to reach on an H100.
+The last lines are the bars that the kernels have to reach on an H100. --show prints a result again,
+each bar with all that it is about.
 
 usage: python benchmarks/kernels.py RESULT.json [--only dense moe fused] [--models PART...]
            [--tokens N...] [--formats nvfp4 mxfp4] [--contestants PART...] [--seconds S]
            [--tune] [--save TUNED.json]
+       python benchmarks/kernels.py RESULT.json --show
 exit code: 1 if a bar of what was measured is not reached, 2 without a GPU
 """
 
@@ -18,6 +20,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -25,19 +28,31 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 
-from spark_prof.kernels.bench.bars import judge_bars
+from spark_prof.kernels.bench.bars import Reached, judge_bars
 from spark_prof.kernels.bench.ceilings import measure_ceilings
 from spark_prof.kernels.bench.kept import keep
 from spark_prof.kernels.bench.machine import machine_of
-from spark_prof.kernels.bench.report_file import Report
+from spark_prof.kernels.bench.report_file import Report, read_report
 from spark_prof.kernels.bench.results import Cell
 from spark_prof.kernels.bench.run import KINDS, Request, run
 from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
-from spark_prof.kernels.bench.text import bar_lines, cell_line, failure_lines, machine_lines
+from spark_prof.kernels.bench.text import (
+    bar_lines,
+    bar_tables,
+    cell_line,
+    failure_lines,
+    machine_lines,
+)
 
 
 def main() -> int:
     options = parsed()
+    if options.show:
+        report = read_report(options.result)
+        reached = judge_bars(report.cells, report.ceilings)
+        show(*machine_lines(report.machine, report.ceilings), *failure_lines(report.cells))
+        show(*bar_tables(reached, report.ceilings))
+        return ended(reached)
     if not torch.cuda.is_available():
         print("kernels.py times kernels on an NVIDIA GPU, and torch finds none", file=sys.stderr)
         return 2
@@ -66,6 +81,11 @@ def main() -> int:
     reached = judge_bars(report.cells, report.ceilings)
     show(*failure_lines(report.cells), *bar_lines(reached))
     show(f"{len(report.cells)} pieces of work in {time.perf_counter() - begun:.0f} s")
+    return ended(reached)
+
+
+def ended(reached: Sequence[Reached]) -> int:
+    """The exit code: bars of which nothing was measured do not count."""
     return int(any(found.value is not None and not found.passed for found in reached))
 
 
@@ -83,6 +103,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=240.0, help="then begin no other shape")
     parser.add_argument("--tune", action="store_true", help="search each one's best configuration")
     parser.add_argument("--save", type=Path, help="add the configurations timed to this file")
+    parser.add_argument("--show", action="store_true", help="time nothing, print that result")
     return parser.parse_args()
 
 

@@ -60,14 +60,12 @@ class Reached:
     Attributes:
         bar: which.
         value: of the statistic, None where nothing of the kind was measured.
-        of: how many pieces of work it was taken over.
-        worst: the piece of work that is farthest from the bar.
+        cells: those pieces of work with the value of each, from the farthest from the bar on.
     """
 
     bar: Bar
     value: float | None
-    of: int
-    worst: Cell | None
+    cells: tuple[tuple[float, Cell], ...]
 
     @property
     def passed(self) -> bool:
@@ -122,12 +120,11 @@ def _reached(bar: Bar, cells: Sequence[Cell], ceilings: Ceilings) -> Reached:
         if bar.counts(cell) and (value := value_of(bar, cell, ceilings)) is not None
     ]
     if not found:
-        return Reached(bar, None, 0, None)
-    values = [value for value, _ in found]
-    farthest = max if bar.statistic == "largest us" else min
-    worst = farthest(found, key=lambda pair: pair[0])[1]
-    value = geometric_mean(values) if bar.statistic == "mean ratio" else farthest(values)
-    return Reached(bar, value, len(found), worst)
+        return Reached(bar, None, ())
+    found.sort(key=lambda pair: pair[0], reverse=bar.statistic == "largest us")
+    farthest = found[0][0]
+    mean = bar.statistic == "mean ratio"
+    return Reached(bar, geometric_mean(v for v, _ in found) if mean else farthest, tuple(found))
 
 
 def _share(_: Bar, cell: Cell, ceilings: Ceilings) -> float | None:

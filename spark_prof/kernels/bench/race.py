@@ -170,17 +170,16 @@ def largest_relative_l2(outputs: Sequence[Output], expected: torch.Tensor) -> fl
     """The L2 norm of the difference over that of what was expected, of the worst call.
 
     Args:
-        outputs: of each call one matrix.
-        expected: [calls, M, N].
+        outputs: of each call one matrix or row of numbers.
+        expected: one behind the other.
 
     Returns:
         Infinity if anything is NaN.
     """
-    wrong = torch.zeros((), dtype=torch.float64, device=expected.device)
-    for (output,), right in zip(outputs, expected, strict=True):
-        off = (output.to(torch.float64) - right).norm() / right.to(torch.float64).norm()
-        wrong = torch.maximum(wrong, off.nan_to_num(nan=torch.inf))
-    return float(wrong)
+    found = torch.stack([output for (output,) in outputs]).to(torch.float64).flatten(1)
+    right = expected.to(torch.float64).flatten(1)
+    errors = (found - right).norm(dim=1) / right.norm(dim=1)
+    return float(errors.nan_to_num(nan=torch.inf, posinf=torch.inf).max())
 
 
 def clones(value: T, count: int) -> list[T]:

@@ -9,7 +9,7 @@ from spark_prof.kernels.bench.bars import Reached
 from spark_prof.kernels.bench.machine import Machine
 from spark_prof.kernels.bench.results import OURS, Ceilings, Cell, Result, Spread
 
-__all__ = ["bar_lines", "cell_line", "failure_lines", "machine_lines", "work_text"]
+__all__ = ["bar_lines", "bar_tables", "cell_line", "failure_lines", "machine_lines", "work_text"]
 
 
 def machine_lines(machine: Machine, ceilings: Ceilings) -> Iterator[str]:
@@ -50,8 +50,16 @@ def bar_lines(reached: Sequence[Reached]) -> Iterator[str]:
             yield f"not measured  {found.bar.claim}"
             continue
         word = "reached     " if found.passed else "NOT REACHED "
-        worst = f"; worst: {work_text(found.worst)}" if found.worst else ""
-        yield f"{word}  {found.bar.claim}: {found.value:.3g} over {found.of}{worst}"
+        value, cell = found.cells[0]
+        over = f"{found.value:.3g} over {len(found.cells)} pieces of work"
+        yield f"{word}  {found.bar.claim}: {over}; worst {value:.3g}, {work_text(cell)}"
+
+
+def bar_tables(reached: Sequence[Reached], ceilings: Ceilings) -> Iterator[str]:
+    """Each bar with all that it is about, from the worst on."""
+    for found in reached:
+        yield from ("", *bar_lines([found]))
+        yield from (cell_line(cell, ceilings) for _, cell in found.cells)
 
 
 def failure_lines(cells: Sequence[Cell]) -> Iterator[str]:

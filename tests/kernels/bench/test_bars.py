@@ -61,8 +61,8 @@ def test_the_worst_piece_of_work_is_named() -> None:
     slow = cell(ours(30.0), megabytes=60)
     bar = Bar("", "dense", (1,), "smallest share", 0.6)
     (found,) = judge_bars([cell(ours(11.0)), slow], CEILINGS, [bar])
-    assert found.worst is slow
-    assert found.of == 2
+    assert found.cells[0][1] is slow
+    assert len(found.cells) == 2
 
 
 def test_every_bar_can_be_reached_and_missed() -> None:

@@ -14,7 +14,6 @@ from spark_prof.kernels.bench.passes import PASSES, race_pass
 from spark_prof.kernels.bench.results import OURS, Cell, Result
 from spark_prof.kernels.bench.run import LeftOut, Request, run
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
-from spark_prof.kernels.bench.text import bar_lines, cell_line, failure_lines
 from spark_prof.kernels.quantized_rows import RowFormat
 
 SHAPE = DenseShape(48, 160, (Layer("small", "o", 48, 160),))
@@ -98,20 +97,3 @@ def test_ceilings(device: str) -> None:
     for measured in (found.read, found.copy, found.launch_us):
         assert 0 < measured.lower <= measured.median <= measured.upper
     assert "GiB" in found.read_by
-
-
-def test_a_line_tells_times_shares_and_ratios() -> None:
-    from .made import CEILINGS, MARLIN, cell, ours
-
-    line = cell_line(cell(ours(12.5, marlin=25.0)), CEILINGS)
-    # 30 MB at 3 TB/s take 10 us, and a launch one more.
-    assert "12.50 us [11.25, 13.75]" in line
-    assert "80% of read" in line
-    assert "floor  11.00 x 1.14" in line
-    assert "vLLM Marlin 25.00 us = 2.00 x" in line
-    failed = cell({OURS: None, MARLIN: 3.0})
-    assert f"{OURS}: failed" in cell_line(failed, CEILINGS)
-    assert list(failure_lines([failed, failed])) == [
-        "spark-prof has no time for 2 of dense: wrong result"
-    ]
-    assert list(bar_lines([])) == []
