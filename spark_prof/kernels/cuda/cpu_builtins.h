@@ -2,7 +2,6 @@
 // maximum, intrinsics, atomics. Only what kernels of this package may use.
 #pragma once
 
-#include <math.h>
 #include <string.h>
 
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -10,6 +9,34 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+
+// Not from math.h, which takes a third of the time that a small kernel compiles for.
+extern "C" {
+#define CPU_FUNCTION(name, parameters, float_parameters)                                           \
+    double name parameters noexcept;                                                               \
+    float name##f float_parameters noexcept;
+CPU_FUNCTION(ceil, (double), (float))
+CPU_FUNCTION(copysign, (double, double), (float, float))
+CPU_FUNCTION(exp, (double), (float))
+CPU_FUNCTION(exp2, (double), (float))
+CPU_FUNCTION(fabs, (double), (float))
+CPU_FUNCTION(floor, (double), (float))
+CPU_FUNCTION(fma, (double, double, double), (float, float, float))
+CPU_FUNCTION(fmax, (double, double), (float, float))
+CPU_FUNCTION(fmin, (double, double), (float, float))
+CPU_FUNCTION(ldexp, (double, int), (float, int))
+CPU_FUNCTION(log, (double), (float))
+CPU_FUNCTION(log2, (double), (float))
+CPU_FUNCTION(nearbyint, (double), (float))
+CPU_FUNCTION(rint, (double), (float))
+CPU_FUNCTION(sqrt, (double), (float))
+CPU_FUNCTION(tanh, (double), (float))
+CPU_FUNCTION(trunc, (double), (float))
+#undef CPU_FUNCTION
+}
+static inline bool isnan(float value) { return value != value; }
+static inline bool isinf(float value) { return fabsf(value) == __builtin_inff(); }
+static inline bool isfinite(float value) { return fabsf(value) < __builtin_inff(); }
 
 struct alignas(8) uint2 { u32 x, y; };
 struct alignas(16) uint4 { u32 x, y, z, w; };
@@ -70,11 +97,10 @@ static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c);
 static inline float __frcp_rn(float value) { return 1.0f / value; }
 static inline float __fsqrt_rn(float value) { return sqrtf(value); }
 // Exact to half a unit here; some units off on a GPU, and not reproducible elsewhere.
-#define __expf expf
-#define __logf logf
+static inline float __expf(float value) { return expf(value); }
+static inline float __logf(float value) { return logf(value); }
 static inline float __fdividef(float a, float b) { return a / b; }
-static inline float cpu_rsqrtf(float value) { return float(1.0 / sqrt(double(value))); }
-#define rsqrtf cpu_rsqrtf  // newer C libraries have one too
+static inline float rsqrtf(float value) { return float(1.0 / sqrt(double(value))); }
 
 // Out of range to the nearest integer, NaN to 0, as cvt does.
 static inline int cpu_to_int(double whole) {

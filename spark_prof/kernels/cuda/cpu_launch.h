@@ -6,9 +6,6 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-#include <type_traits>
-#include <utility>
-
 #include "platform_cpu.h"
 
 namespace cpu {
@@ -100,29 +97,40 @@ UNCHECKED static const char* run(void (*kernel)(void**), void** arguments, const
     return failure[0] ? failure : nullptr;
 }
 
-// A parameter's letter: p(ointer), i(nt) or f(loat); others are not passed to kernels.
+// A parameter's letter: p(ointer), i(nt) or f(loat).
 template <class Parameter>
-constexpr char letter() {
-    static_assert(std::is_pointer<Parameter>::value || std::is_same<Parameter, int>::value ||
-                      std::is_same<Parameter, float>::value,
-                  "a kernel's parameter is a pointer, an int or a float");
-    if (std::is_pointer<Parameter>::value) return 'p';
-    return std::is_same<Parameter, int>::value ? 'i' : 'f';
-}
+struct Letter {
+    static_assert(!sizeof(Parameter), "a kernel's parameter is a pointer, an int or a float");
+};
+template <class Parameter>
+struct Letter<Parameter*> { static constexpr char value = 'p'; };
+template <>
+struct Letter<int> { static constexpr char value = 'i'; };
+template <>
+struct Letter<float> { static constexpr char value = 'f'; };
+
 template <class... Parameter>
 UNCHECKED static const char* letters(void (*)(Parameter...)) {
-    static const char text[] = {letter<Parameter>()..., 0};
+    static const char text[] = {Letter<Parameter>::value..., 0};
     return text;
 }
 
-template <class... Parameter, size_t... I>
+// Indices<0, 1, ... count - 1>, without a header of C++: these are slow to compile.
+template <u32... index>
+struct Indices {};
+template <u32 count, u32... index>
+struct Below : Below<count - 1, count - 1, index...> {};
+template <u32... index>
+struct Below<0, index...> { using All = Indices<index...>; };
+
+template <class... Parameter, u32... index>
 UNCHECKED static void call_with(void (*kernel)(Parameter...), void** arguments,
-                                std::index_sequence<I...>) {
-    kernel(*static_cast<Parameter*>(arguments[I])...);
+                                Indices<index...>) {
+    kernel(*static_cast<Parameter*>(arguments[index])...);
 }
 template <class... Parameter>
 UNCHECKED static void call(void (*kernel)(Parameter...), void** arguments) {
-    call_with(kernel, arguments, std::index_sequence_for<Parameter...>());
+    call_with(kernel, arguments, typename Below<sizeof...(Parameter)>::All());
 }
 
 }  // namespace
