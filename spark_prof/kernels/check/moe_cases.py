@@ -116,6 +116,7 @@ def moe_cases(kind: Literal["nvfp4", "mxfp4"]) -> Iterator[MoeCase]:
         yield MoeCase(kind, SMALL, 9, activation, x="NaN and infinity")
         yield MoeCase(kind, Sizes(64, 3, 192, 96), 3, activation)
         yield MoeCase(kind, SMALL, 4, activation, recipe="zero blocks")
+        yield MoeCase(kind, SMALL, 4, activation, recipe="one element a row")
     yield MoeCase(kind, SMALL, 3, "silu", "far apart")
     yield MoeCase(kind, SMALL, 3, "silu", "ties")
     yield MoeCase(kind, SMALL, 3, "swiglu", x="zeros")

@@ -29,8 +29,8 @@ _ROUNDING = 2.0**-24
 
 
 def linear_oracle(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Expected:
-    """What x [M, K] times the transposed weight [N, K], decoded to float64, gives in bfloat16."""
-    return rounded(accumulated(exact(x), weight, bias))
+    """What x [M, K] times the transposed weight [N, K], decoded to float64, gives in float32."""
+    return accumulated(exact(x), weight, bias)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ExactExperts:
 def moe_oracle(
     x: torch.Tensor, experts: torch.Tensor, weights: Expected, layer: ExactExperts
 ) -> Expected:
-    """What the chosen experts make of x [M, H], summed by their weights, in bfloat16.
+    """What the chosen experts make of x [M, H], summed by their weights in float32.
 
     The hidden activations between the two products are bfloat16; all else stays float32.
 
@@ -138,7 +138,7 @@ def moe_oracle(
         token, place = (experts == expert).nonzero(as_tuple=True)
         got = _expert(x[token], layer, expert)
         results.value[token, place], results.error[token, place] = got.value, got.error
-    return rounded(combined(results, weights))
+    return combined(results, weights)
 
 
 def _expert(x: torch.Tensor, layer: ExactExperts, expert: int) -> Expected:

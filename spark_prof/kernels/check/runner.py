@@ -23,7 +23,7 @@ from spark_prof.kernels.check.operations import packed_linear, packed_moe, route
 from spark_prof.kernels.check.refusals import refusals
 from spark_prof.kernels.check.routing_cases import make_logits, routing_cases, run_routing_case
 from spark_prof.kernels.check.verdict import Judgement, Status, Verdict
-from spark_prof.kernels.check.weights import Format, make_weight
+from spark_prof.kernels.check.weights import Format, Recipe, make_weight
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.routing import route
 
@@ -47,7 +47,9 @@ _SMALL_SIZES: tuple[tuple[Sizes, Literal["silu", "swiglu"]], ...] = (
     (Sizes(4, 2, 576, 288), "swiglu"),
 )
 _TOKENS = {"cpu": (3,), "cuda": (1, 2, 4, 8, 16)}
-"""Of the cases with these shapes."""
+_RECIPES: tuple[Recipe, ...] = ("plain", "one element a row")
+"""Of the cases with these shapes: an error that many products allow may hide a lost one; a single
+product allows nearly none."""
 
 Cases = Iterator[tuple[str, Callable[[], Judgement]]]
 """Cases in words, each with what runs it."""
@@ -57,8 +59,8 @@ def _dense(formats: tuple[Format, ...], device: str) -> Cases:
     shapes = _SMALL_SHAPES if device == "cpu" else _MODEL_SHAPES
     for kind in formats:
         larger = [
-            DenseCase(kind, shape, tokens, bias=tokens == 4)
-            for shape, tokens in product(shapes, _TOKENS[device])
+            DenseCase(kind, shape, tokens, recipe, bias=tokens == 4)
+            for shape, tokens, recipe in product(shapes, _TOKENS[device], _RECIPES)
         ]
         for case in (*dense_cases(kind), *larger):
             yield case.label, partial(run_dense_case, case, packed_linear, device)
@@ -80,8 +82,8 @@ def _moe(device: str) -> Cases:
     kinds: tuple[Literal["nvfp4", "mxfp4"], ...] = ("nvfp4", "mxfp4")
     for kind in kinds:
         larger = [
-            MoeCase(kind, each, tokens, activation)
-            for (each, activation), tokens in product(sizes, _TOKENS[device])
+            MoeCase(kind, each, tokens, activation, recipe=recipe)
+            for (each, activation), tokens, recipe in product(sizes, _TOKENS[device], _RECIPES)
         ]
         for case in (*moe_cases(kind), *larger):
             yield case.label, partial(run_moe_case, case, packed_moe, device)

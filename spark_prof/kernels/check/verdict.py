@@ -11,6 +11,9 @@ from spark_prof.kernels.check.bound import Expected
 
 __all__ = ["Judgement", "Status", "Verdict", "judge", "same_bits"]
 
+_INFINITY = 0x7F80
+"""The bits of infinity in bfloat16."""
+
 Status = Literal["passed", "failed", "skipped"]
 
 
@@ -23,8 +26,9 @@ class Verdict:
         case: what was tried, in a few words, such as `nvfp4, 3 tokens, 48 x 2880`.
         device: `cpu`, where the kernel's source ran on the emulator, or `cuda`.
         status: a skipped case could not run here.
-        used: the largest share of the allowed error that an element used, 1 being all of it; None
-            where the result must be equal, or where nothing was computed.
+        used: the largest share of the allowed error that an element used, 1 being all of it, and 0
+            if all are the exact results rounded once; None where bits must be equal, or where
+            nothing was computed.
         detail: what went wrong, or why the case was skipped; empty if it passed.
     """
 
@@ -48,12 +52,19 @@ def judge(result: torch.Tensor, expected: Expected) -> Judgement:
     """Compares every element: finite ones by the bound; others must be no finite number either.
 
     Where the allowed error is infinite, float32 cannot hold the sum and nothing is asked.
+
+    Args:
+        result: float32, or bfloat16, of which every number is right that a number within the
+            allowed error rounds to.
+        expected: before that rounding.
     """
     if tuple(result.shape) != tuple(expected.value.shape):
         return Judgement(None, f"shape {_shape(result)}, expected {_shape(expected.value)}")
     got = result.to(torch.float64)
     finite = expected.value.isfinite()
-    off = (got - expected.value).abs().nan_to_num(torch.inf, torch.inf)
+    low, high = _unrounded(result)
+    off = torch.maximum(low - expected.value, expected.value - high).clamp(min=0.0)
+    off = off.nan_to_num(torch.inf, torch.inf)
     used = torch.where(off == 0, 0.0, off / expected.error)
     used = torch.where(finite, used, torch.where(got.isfinite(), torch.inf, 0.0))
     used = torch.where(expected.error.isinf() & finite, 0.0, used)
@@ -65,10 +76,11 @@ def judge(result: torch.Tensor, expected: Expected) -> Judgement:
     where = int(torch.where(beyond, off, -1.0).argmax())
     at = tuple(int(i) for i in torch.unravel_index(torch.tensor(where), used.shape))
     error = float(expected.error.flatten()[where])
+    rounding = " and the rounding" if result.dtype == torch.bfloat16 else ""
     detail = (
         f"{wrong} of {used.numel()} elements wrong, worst at {at}: "
         f"{float(got.flatten()[where]):.6g}, expected "
-        f"{float(expected.value.flatten()[where]):.6g} within {error:.3g}"
+        f"{float(expected.value.flatten()[where]):.6g} within {error:.3g}{rounding}"
     )
     return Judgement(worst, detail)
 
@@ -79,6 +91,29 @@ def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
         return False
     a, b = (t.contiguous().view(torch.uint8) for t in (first, second))
     return bool(torch.equal(a, b))
+
+
+def _unrounded(result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Between which numbers lies what was rounded to a result, in float64; NaN for a NaN."""
+    if result.dtype != torch.bfloat16:
+        exact = result.to(torch.float64)
+        return exact, exact
+    bits = result.contiguous().view(torch.int16).to(torch.int32) & 0x7FFF
+    toward_0, away = _midpoint(bits - 1), _midpoint(bits)
+    toward_0 = torch.where(bits == 0, -away, toward_0)
+    away = torch.where(bits == _INFINITY, torch.inf, away)
+    positive = ~result.signbit()
+    low, high = torch.where(positive, toward_0, -away), torch.where(positive, away, -toward_0)
+    return low.where(~result.isnan(), torch.nan), high.where(~result.isnan(), torch.nan)
+
+
+def _midpoint(bits: torch.Tensor) -> torch.Tensor:
+    """Half way from a magnitude of bfloat16, by its bits, to the next one; 2^128 after the last."""
+    here, after = (
+        ((bits + step) << 16).view(torch.float32).to(torch.float64).nan_to_num(posinf=2.0**128)
+        for step in (0, 1)
+    )
+    return (here + after) / 2
 
 
 def _shape(values: torch.Tensor) -> str:
