@@ -60,7 +60,7 @@ def compiler() -> list[str] | None:
 @functools.cache
 def fills_locals(command: tuple[str, ...]) -> bool:
     """Whether a compiler can fill the variables that a kernel does not set."""
-    words = [*command, _FILLING, "-fsyntax-only", "-x", "c++", os.devnull]
+    words = [*command, _FILLING, "-E", "-x", "c++", os.devnull]
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
