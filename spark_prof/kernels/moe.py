@@ -43,12 +43,20 @@ class MoeConfig:
     down_min_blocks: int
 
 
-def default_config(hidden: int, intermediate: int, tokens: int) -> MoeConfig:
-    """A configuration that is good for most shapes, where none was measured."""
+def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeConfig:
+    """A configuration that is good for most shapes, where none was measured.
+
+    Args:
+        hidden: H.
+        tokens: M.
+        multiprocessors: of the GPU: with more stacks of 16 rows of `down` than that, two blocks
+            share one.
+    """
     units = -(-hidden // 128)
     split = next(split for split in (4, 2, 1) if split <= units)
-    few = tokens <= 8
-    return MoeConfig(8, split, 2, int(few), 2, 8, 3 if few else 2, 2)
+    gate_up = (4, split, 2, 1, 6) if tokens <= 8 else (4, 1, 2, 0, 6)
+    down = (16, 2, 1) if hidden <= 16 * multiprocessors else (12, 1, 2)
+    return MoeConfig(*gate_up, *down)
 
 
 def moe(
@@ -102,7 +110,7 @@ def run_experts(
         out = x.new_empty((tokens, experts.hidden))
     else:
         check_operand("out", out, (tokens, experts.hidden), device)
-    config = config or default_config(experts.hidden, experts.intermediate, tokens)
+    config = config or default_config(experts.hidden, tokens, multiprocessors(device))
     choices = routing.experts.shape[1]
     between = x.new_empty((tokens * choices, experts.intermediate))
     stacks = experts.intermediate // 8
@@ -156,7 +164,7 @@ def codes() -> Sequence[KernelCode]:
         ("nvfp4", 2048, 512, False),
     ):
         for tokens in (8, LARGEST_BATCH):
-            config = default_config(hidden, intermediate, tokens)
+            config = default_config(hidden, tokens)
             found.append(_gate_up(name, hidden, swiglu, tokens, config))
             found.append(_down(name, intermediate, tokens, config))
     return found

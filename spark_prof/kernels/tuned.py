@@ -85,7 +85,7 @@ def choose_moe(
         return Chosen(None, choice.why)
     config = _config(experts_.MoeConfig, choice.config)
     if config is None or not _fits(config, hidden):
-        config = experts_.default_config(hidden, inner, tokens)
+        config = experts_.default_config(hidden, tokens)
     return Chosen(config, choice.why)
 
 

@@ -88,7 +88,7 @@ def test_experts() -> None:
     gate_up, down = (quantize_mxfp4(torch.randn(4, *shape)) for shape in ((128, 128), (128, 64)))
     experts = pack_experts(gate_up, down, None, None, Activation("silu"))
     assert choose_moe(experts, 2, 1).config is None
-    config = moe.default_config(128, 64, 1)
+    config = moe.default_config(128, 1)
     measured(Work("moe", "mxfp4", 128, 128, 1, 4, 2), asdict(config))
     assert choose_moe(experts, 2, 1).config == config
     assert choose_moe(experts, 3, 1).config is None

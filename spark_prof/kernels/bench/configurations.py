@@ -24,13 +24,13 @@ __all__ = ["VALUES", "best_config", "known_config", "search"]
 C = TypeVar("C", bound=LinearConfig | MoeConfig)
 
 VALUES: Mapping[str, Sequence[int]] = {
-    "warps": (4, 8, 16),
-    "split": (1, 2, 4, 8, 16),
+    "warps": (4, 6, 8, 12, 16),
+    "split": (1, 2, 4, 6, 8, 12, 16),
     "depth": (1, 2, 3, 4),
     "x_ahead": (0, 1),
-    "min_blocks": (1, 2, 3, 4),
+    "min_blocks": (1, 2, 3, 4, 6),
     "blocks": (0, 1, 2, 3, 4, 6, 8),
-    "down_warps": (4, 8, 16),
+    "down_warps": (4, 8, 12, 16),
     "down_depth": (1, 2, 3, 4),
     "down_min_blocks": (1, 2, 3),
 }

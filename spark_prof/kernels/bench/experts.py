@@ -105,7 +105,7 @@ def race_experts(
             shape.experts,
             shape.top_k,
         )
-        config = default_config(shape.hidden, shape.intermediate, count)
+        config = default_config(shape.hidden, count)
         entered: list[Contestant | Result] = []
         if ours:
 

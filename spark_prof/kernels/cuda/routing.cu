@@ -11,11 +11,26 @@ SHARED unsigned wanted[EXPERTS];              // by which tokens
 SHARED u8 choice_of[EXPERTS][MAX_TOKENS];     // as which of the token's choices
 SHARED u32 before[THREADS / 32];              // active experts and entries of the warps before
 
-// Floats in an order of unsigned integers; NaN is above all, as in torch.topk.
+// Floats in an order of unsigned integers, none of them 0; NaN is above all, as in torch.topk.
 INLINE u32 ordered(float value) {
     const u32 bits = bits_of_float(value);
     if (value != value) return 0xFFFFFFFFu;
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// Which of a lane's keys is its largest: the first if there are several.
+INLINE u32 place_of(const u32 (&key)[PER_LANE], u32 largest) {
+    u32 equal = 0u;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) equal |= u32(key[i] == largest) << i;
+    return static_cast<u32>(__ffs(static_cast<int>(equal))) - 1u;
+}
+
+INLINE u32 largest_of(const u32 (&key)[PER_LANE]) {
+    u32 largest = 0u;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) largest = max(largest, key[i]);
+    return largest;
 }
 
 INLINE float warp_sum(float value) {
@@ -45,28 +60,28 @@ route(const void* logits, const float* correction, int* experts, float* weights,
             score[i] = FLOAT_LOGITS ? static_cast<const float*>(logits)[at]
                                     : bf16_to_float(static_cast<const u16*>(logits)[at]);
             if (SIGMOID) score[i] = 1.f / (1.f + expf(-score[i]));
-            key[i] = max(ordered(score[i] + (correction ? correction[expert] : 0.f)), 1u);
+            key[i] = ordered(score[i] + (correction ? correction[expert] : 0.f));
         }
         float chosen = 0.f;  // lane c: the score of choice c
         int number = 0;
+        u32 best = largest_of(key), place = place_of(key, best);
+#pragma unroll 1
         for (int choice = 0; choice < CHOICES; ++choice) {
-            u32 best = 0u;
-#pragma unroll
-            for (int i = 0; i < PER_LANE; ++i) best = max(best, key[i]);
             const u32 largest = warp_max(best);
-            // Of equal ones the lowest number: the first i, then the lowest lane.
-            int found = 0x7FFFFFFF;
-#pragma unroll
-            for (int i = PER_LANE - 1; i >= 0; --i)
-                if (key[i] == largest) found = i * 32 + lane;
-            const int expert = 0x7FFFFFFF - static_cast<int>(warp_max(0x7FFFFFFFu - found));
+            // Of equal ones the lowest number.
+            const u32 mine = best == largest ? place * 32u + lane : 0xFFFFu;
+            const int expert = 0xFFFF - static_cast<int>(warp_max(0xFFFFu - mine));
             float its = 0.f;
+            if (lane == (expert & 31)) {
 #pragma unroll
-            for (int i = 0; i < PER_LANE; ++i)
-                if (i * 32 + lane == expert) {
-                    its = score[i];
-                    key[i] = 0u;
-                }
+                for (int i = 0; i < PER_LANE; ++i)
+                    if (i == expert >> 5) {
+                        its = score[i];
+                        key[i] = 0u;
+                    }
+                best = largest_of(key);
+                place = place_of(key, best);
+            }
             its = shuffle(its, expert & 31);
             if (choice == 0) top = its;
             if (lane == choice) {
@@ -119,7 +134,8 @@ route(const void* logits, const float* correction, int* experts, float* weights,
     plan->expert[rank >> 16] = threadIdx.x;
     int at = rank & 0xFFFFu;
     plan->start[rank >> 16] = at;
-    for (int user = 0; user < MAX_TOKENS; ++user)
-        if (by >> user & 1u)
-            plan->entry[at++] = user * CHOICES + choice_of[threadIdx.x][user];
+    for (u32 left = by; left; left &= left - 1u) {
+        const int user = __ffs(static_cast<int>(left)) - 1;
+        plan->entry[at++] = user * CHOICES + choice_of[threadIdx.x][user];
+    }
 }
