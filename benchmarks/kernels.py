@@ -8,7 +8,7 @@ The last lines are the bars that the kernels have to reach on an H100. --show pr
 each bar with all that it is about.
 
 usage: python benchmarks/kernels.py RESULT.json [--only dense moe fused] [--models PART...]
-           [--tokens N...] [--formats nvfp4 mxfp4] [--contestants PART...] [--seconds S]
+           [--tokens N...] [--formats nvfp4 mxfp4 fp8] [--contestants PART...] [--seconds S]
            [--tune] [--save TUNED.json]
        python benchmarks/kernels.py RESULT.json --show
 exit code: 1 if a bar of what was measured is not reached, 2 without a GPU
@@ -35,7 +35,7 @@ from spark_prof.kernels.bench.machine import machine_of
 from spark_prof.kernels.bench.report_file import Report, read_report
 from spark_prof.kernels.bench.results import Cell
 from spark_prof.kernels.bench.run import KINDS, Request, run
-from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
+from spark_prof.kernels.bench.shapes import FP4, TOKENS, WeightFormat
 from spark_prof.kernels.bench.text import (
     bar_lines,
     bar_tables,
@@ -98,7 +98,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", default=(), help="parts of names")
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
     formats = get_args(WeightFormat)
-    parser.add_argument("--formats", nargs="+", choices=formats, default=formats)
+    parser.add_argument("--formats", nargs="+", choices=formats, default=FP4)
     parser.add_argument("--contestants", nargs="+", default=(), help="parts of names")
     parser.add_argument("--seconds", type=float, default=240.0, help="then begin no other shape")
     parser.add_argument("--tune", action="store_true", help="search each one's best configuration")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from spark_prof.kernels.bench.shapes import ExpertsShape
-from spark_prof.kernels.bench.weights import Weight, random_weight, stored_bytes
+from spark_prof.kernels.bench.weights import random_weight, stored_bytes
 from spark_prof.kernels.check.oracles import ExactExperts
-from spark_prof.kernels.formats import GlobalScale, NvFp4
+from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 
 __all__ = ["ExpertWeights", "random_experts"]
 
@@ -31,8 +31,8 @@ class ExpertWeights:
     """
 
     shape: ExpertsShape
-    gate_up: Weight
-    down: Weight
+    gate_up: NvFp4 | MxFp4
+    down: NvFp4 | MxFp4
     gate_up_bias: torch.Tensor | None
     down_bias: torch.Tensor | None
 
@@ -86,9 +86,9 @@ def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertWeights:
     )
 
 
-def _one(weight: Weight, expert: int) -> Weight:
+def _one(weight: NvFp4 | MxFp4, expert: int) -> NvFp4 | MxFp4:
     packed, scales = weight.packed[expert], weight.scales[expert]
     if isinstance(weight, NvFp4):
         its = weight.global_scale
         return NvFp4(packed, scales, GlobalScale(its.value[expert], its.convention))
-    return type(weight)(packed, scales)
+    return MxFp4(packed, scales)

@@ -1,7 +1,7 @@
 """vLLM's Marlin as a contestant, prepared and called as vLLM 0.26 does for a dense layer.
 
 Its sources: `vllm/model_executor/kernels/linear/{nvfp4,mxfp4}/marlin.py` and
-`vllm/model_executor/layers/quantization/utils/marlin_utils_fp4.py`.
+`vllm/model_executor/layers/quantization/utils/marlin_utils_{fp4,fp8}.py`.
 """
 
 from __future__ import annotations
@@ -13,24 +13,61 @@ import torch
 
 from spark_prof.kernels.bench.race import clones
 from spark_prof.kernels.bench.weights import Weight
-from spark_prof.kernels.formats import NvFp4
+from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 
 __all__ = ["marlin"]
 
+Multiply = Callable[[torch.Tensor, int], torch.Tensor]
 
-def marlin(weight: Weight, copies: int) -> Callable[[torch.Tensor, int], torch.Tensor]:
+
+def marlin(weight: Weight, copies: int) -> Multiply:
     """Multiplies by copies of a weight.
 
     Raises:
         ImportError: there is no vLLM, or none of a version that has these functions.
     """
     import vllm._custom_ops  # noqa: F401 - loads its kernels
+
+    return _fp8(weight, copies) if isinstance(weight, Fp8Rows) else _fp4(weight, copies)
+
+
+def _fp8(weight: Fp8Rows, copies: int) -> Multiply:
+    from vllm.model_executor.layers.quantization.utils.marlin_utils_fp8 import (
+        apply_fp8_marlin_linear,
+        prepare_fp8_layer_for_marlin,
+    )
+
+    prepared = _layer(weight.values, weight.scales.unsqueeze(-1), weight.shape)
+    prepared.orig_dtype = torch.bfloat16
+    prepare_fp8_layer_for_marlin(prepared, size_k_first=False)
+    layers = clones(prepared, copies)
+
+    def multiply(x: torch.Tensor, number: int) -> torch.Tensor:
+        layer: Any = layers[number]
+        out: torch.Tensor = apply_fp8_marlin_linear(
+            input=x,
+            weight=layer.weight,
+            weight_scale=layer.weight_scale,
+            workspace=layer.workspace,
+            size_n=layer.output_size_per_partition,
+            size_k=layer.input_size_per_partition,
+            bias=None,
+        )
+        return out
+
+    return multiply
+
+
+def _fp4(weight: NvFp4 | MxFp4, copies: int) -> Multiply:
     from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
         apply_fp4_marlin_linear,
         prepare_fp4_layer_for_marlin,
     )
 
-    prepared = _layer(weight)
+    prepared = _layer(weight.packed, weight.scales, weight.shape)
+    if isinstance(weight, NvFp4):
+        # vLLM turns compressed-tensors' divisors round when it reads them.
+        prepared.weight_global_scale = _parameter(weight.global_scale.multiplier(torch.float32))
     prepare_fp4_layer_for_marlin(prepared)
     layers = clones(prepared, copies)
 
@@ -51,19 +88,15 @@ def marlin(weight: Weight, copies: int) -> Callable[[torch.Tensor, int], torch.T
     return multiply
 
 
-def _layer(weight: Weight) -> Any:
+def _layer(weight: torch.Tensor, scales: torch.Tensor, shape: torch.Size) -> Any:
     """A module with the attributes of vLLM's linear layer after its checkpoint was read."""
-
-    def parameter(values: torch.Tensor) -> torch.nn.Parameter:
-        return torch.nn.Parameter(values.clone(), requires_grad=False)
-
     layer: Any = torch.nn.Module()
-    layer.output_size_per_partition, layer.input_size_per_partition = weight.shape
+    layer.output_size_per_partition, layer.input_size_per_partition = shape
     layer.params_dtype = torch.bfloat16
-    layer.weight = parameter(weight.packed)
-    layer.weight_scale = parameter(weight.scales)
-    if isinstance(weight, NvFp4):
-        # vLLM turns compressed-tensors' divisors round when it reads them.
-        multiplier = weight.global_scale.multiplier().to(torch.float32)
-        layer.weight_global_scale = parameter(multiplier)
+    layer.weight = _parameter(weight)
+    layer.weight_scale = _parameter(scales)
     return layer
+
+
+def _parameter(values: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(values.clone(), requires_grad=False)

@@ -15,6 +15,7 @@ from spark_prof.kernels.bench.passes import PASS_CONTESTANTS, chosen_passes, rac
 from spark_prof.kernels.bench.race import reason
 from spark_prof.kernels.bench.results import Cell, Kind
 from spark_prof.kernels.bench.shapes import (
+    FP4,
     TOKENS,
     WeightFormat,
     chosen_experts,
@@ -36,7 +37,7 @@ class Request:
         only: kinds of work.
         models: parts of model names, all models if empty.
         tokens: rows of the activations.
-        formats: of the weights.
+        formats: of the weights of dense layers.
         contestants: parts of contestants' names, all of them if empty.
         seconds: after which no further shape is begun.
         seconds_each: roughly for each piece of work.
@@ -46,7 +47,7 @@ class Request:
     only: Sequence[Kind] = KINDS
     models: Sequence[str] = ()
     tokens: Sequence[int] = TOKENS
-    formats: Sequence[WeightFormat] = ("nvfp4", "mxfp4")
+    formats: Sequence[WeightFormat] = FP4
     contestants: Sequence[str] = ()
     seconds: float = 240.0
     seconds_each: float = 0.2

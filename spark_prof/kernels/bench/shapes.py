@@ -13,6 +13,7 @@ from typing import Literal
 
 __all__ = [
     "EXPERTS",
+    "FP4",
     "LAYERS",
     "TOKENS",
     "DenseShape",
@@ -26,7 +27,8 @@ __all__ = [
 ]
 
 Slot = Literal["qkv", "o", "mlp", "lm_head"]
-WeightFormat = Literal["nvfp4", "mxfp4"]
+WeightFormat = Literal["nvfp4", "mxfp4", "fp8"]
+FP4: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4")
 
 TOKENS = (1, 2, 4, 8, 16)
 """Rows of the activations."""
@@ -73,7 +75,7 @@ class ExpertsShape:
     """
 
     model: str
-    format: WeightFormat
+    format: Literal["nvfp4", "mxfp4"]
     experts: int
     top_k: int
     hidden: int

@@ -1,4 +1,4 @@
-"""Random weights in FP4 that BF16 holds exactly: all contestants multiply by the same."""
+"""Random weights that BF16 holds exactly: all contestants multiply by the same."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import torch
 
 from spark_prof.kernels.bench.shapes import WeightFormat
-from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
 __all__ = ["Weight", "decoded", "random_weight", "row_slices", "stored_bytes"]
 
-Weight = NvFp4 | MxFp4
+Weight = NvFp4 | MxFp4 | Fp8Rows
 
 _SLICE_ELEMENTS = 1 << 26
-"""Decoded at once: float64 takes some dozen times the memory of FP4."""
+"""Decoded at once: in float64 that takes a dozen times the memory."""
 
 _GLOBAL_SCALE = 2.0**-14
 """A power of two: a code times an E4M3 scale has six significant bits, of which BF16 loses none."""
@@ -31,6 +31,7 @@ def random_weight(
     Args:
         format: of the weights.
         shape: of the decoded weights, [..., N, K]; NVFP4 of experts has a global scale for each.
+            FP8 is a matrix.
         device: where.
         seed: of the random numbers.
     """
@@ -40,6 +41,11 @@ def random_weight(
         return torch.randint(low, high, size, dtype=torch.uint8, device=device, generator=dice)
 
     *outer, columns = shape
+    if format == "fp8":
+        # Every E4M3 but NaN; each row another power of two, 2^-13 to 2^-11.
+        values = integers(0, 0x7F, shape) | integers(0, 2, shape) << 7
+        powers = integers(114, 117, tuple(outer)).to(torch.int32) << 23
+        return Fp8Rows(values.view(torch.float8_e4m3fn), powers.view(torch.float32))
     packed = integers(0, 256, (*outer, columns // 2))
     if format == "mxfp4":
         # 2^-8 to 2^-5
@@ -61,13 +67,16 @@ def row_slices(weight: Weight) -> Iterator[Weight]:
     rows, columns = weight.shape
     step = max(1, _SLICE_ELEMENTS // columns)
     for begin in range(0, rows, step):
-        packed, scales = weight.packed[begin : begin + step], weight.scales[begin : begin + step]
+        part = slice(begin, begin + step)
         if isinstance(weight, NvFp4):
-            yield NvFp4(packed, scales, weight.global_scale)
+            yield NvFp4(weight.packed[part], weight.scales[part], weight.global_scale)
+        elif isinstance(weight, MxFp4):
+            yield MxFp4(weight.packed[part], weight.scales[part])
         else:
-            yield MxFp4(packed, scales)
+            yield Fp8Rows(weight.values[part], weight.scales[part])
 
 
 def stored_bytes(weight: Weight) -> int:
     """Of codes and scales."""
-    return int(weight.packed.nbytes + weight.scales.nbytes)
+    codes = weight.values if isinstance(weight, Fp8Rows) else weight.packed
+    return int(codes.nbytes + weight.scales.nbytes)

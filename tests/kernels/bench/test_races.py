@@ -24,7 +24,7 @@ def of(cell: Cell, name: str) -> Result:
     return found
 
 
-@pytest.mark.parametrize("form", ["nvfp4", "mxfp4"])
+@pytest.mark.parametrize("form", ["nvfp4", "mxfp4", "fp8"])
 def test_a_dense_layer(form: WeightFormat, device: str) -> None:
     (cell,) = race_dense(SHAPE, form, [3], torch.device(device), 0.0, [OURS, CUBLAS])
     for name in (OURS, CUBLAS):
