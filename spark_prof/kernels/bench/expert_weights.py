@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from spark_prof.kernels.bench.shapes import ExpertsShape
-from spark_prof.kernels.bench.weights import random_weight, stored_bytes
+from spark_prof.kernels.bench.weights import random_fp4, stored_bytes
 from spark_prof.kernels.check.oracles import ExactExperts
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 
@@ -67,7 +67,7 @@ class ExpertWeights:
 
 
 def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertWeights:
-    """Experts as `random_weight` makes matrices, with biases of about 0.1."""
+    """Experts as `random_fp4` makes matrices, with biases of about 0.1."""
     count, hidden, inner = shape.experts, shape.hidden, shape.intermediate
     dice = torch.Generator(device).manual_seed(2)
 
@@ -79,8 +79,8 @@ def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertWeights:
 
     return ExpertWeights(
         shape=shape,
-        gate_up=random_weight(shape.format, (count, 2 * inner, hidden), device, seed=0),
-        down=random_weight(shape.format, (count, hidden, inner), device, seed=1),
+        gate_up=random_fp4(shape.format, (count, 2 * inner, hidden), device, seed=0),
+        down=random_fp4(shape.format, (count, hidden, inner), device, seed=1),
         gate_up_bias=bias(2 * inner),
         down_bias=bias(hidden),
     )

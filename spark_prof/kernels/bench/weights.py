@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 
 from spark_prof.kernels.bench.shapes import WeightFormat
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
-__all__ = ["Weight", "decoded", "random_weight", "row_slices", "stored_bytes"]
+__all__ = ["Weight", "decoded", "random_fp4", "random_weight", "row_slices", "stored_bytes"]
 
 Weight = NvFp4 | MxFp4 | Fp8Rows
 
@@ -22,36 +23,42 @@ _GLOBAL_SCALE = 2.0**-14
 
 def random_weight(
     format: WeightFormat,  # noqa: A002 - the word of the formats
-    shape: tuple[int, ...],
+    shape: tuple[int, int],
     device: torch.device,
     seed: int = 0,
 ) -> Weight:
-    """Weights of about 0.04: every code as likely as any other, the scales of a block random too.
+    """A matrix of weights of about 0.04, any code as likely as any other, the scales random too.
 
     Args:
         format: of the weights.
-        shape: of the decoded weights, [..., N, K]; NVFP4 of experts has a global scale for each.
-            FP8 is a matrix.
+        shape: of the decoded weights, [N, K].
         device: where.
         seed: of the random numbers.
     """
+    if format != "fp8":
+        return random_fp4(format, shape, device, seed)
     dice = torch.Generator(device).manual_seed(seed)
+    # Every E4M3 but NaN; each row another power of two, 2^-13 to 2^-11.
+    values = _integers(0, 0x7F, shape, dice) | _integers(0, 2, shape, dice) << 7
+    powers = _integers(114, 117, shape[:1], dice).to(torch.int32) << 23
+    return Fp8Rows(values.view(torch.float8_e4m3fn), powers.view(torch.float32))
 
-    def integers(low: int, high: int, size: tuple[int, ...]) -> torch.Tensor:
-        return torch.randint(low, high, size, dtype=torch.uint8, device=device, generator=dice)
 
+def random_fp4(
+    format: Literal["nvfp4", "mxfp4"],  # noqa: A002
+    shape: tuple[int, ...],
+    device: torch.device,
+    seed: int = 0,
+) -> NvFp4 | MxFp4:
+    """As `random_weight`, also of experts [E, N, K]: NVFP4 then has a global scale for each."""
+    dice = torch.Generator(device).manual_seed(seed)
     *outer, columns = shape
-    if format == "fp8":
-        # Every E4M3 but NaN; each row another power of two, 2^-13 to 2^-11.
-        values = integers(0, 0x7F, shape) | integers(0, 2, shape) << 7
-        powers = integers(114, 117, tuple(outer)).to(torch.int32) << 23
-        return Fp8Rows(values.view(torch.float8_e4m3fn), powers.view(torch.float32))
-    packed = integers(0, 256, (*outer, columns // 2))
+    packed = _integers(0, 256, (*outer, columns // 2), dice)
     if format == "mxfp4":
         # 2^-8 to 2^-5
-        return MxFp4(packed, integers(119, 123, (*outer, columns // 32)))
+        return MxFp4(packed, _integers(119, 123, (*outer, columns // 32), dice))
     # 26 to 448, as E4M3
-    scales = integers(0x5D, 0x7F, (*outer, columns // 16)).view(torch.float8_e4m3fn)
+    scales = _integers(0x5D, 0x7F, (*outer, columns // 16), dice).view(torch.float8_e4m3fn)
     rows = (*outer[:-1], 1, 1) if len(shape) > 2 else ()
     value = torch.full(rows, _GLOBAL_SCALE, dtype=torch.float32, device=device)
     return NvFp4(packed, scales, GlobalScale(value, "multiplies"))
@@ -80,3 +87,7 @@ def stored_bytes(weight: Weight) -> int:
     """Of codes and scales."""
     codes = weight.values if isinstance(weight, Fp8Rows) else weight.packed
     return int(codes.nbytes + weight.scales.nbytes)
+
+
+def _integers(low: int, high: int, size: tuple[int, ...], dice: torch.Generator) -> torch.Tensor:
+    return torch.randint(low, high, size, dtype=torch.uint8, device=dice.device, generator=dice)

@@ -78,7 +78,8 @@ def test_only_possible_ones_are_tried() -> None:
         return [float(-len(tried) - place) for place in range(len(configs))]
 
     search(default_config(4096, 4096, 1), dense)
-    search(default_moe(2048, 1), default_moe(2880, 1), moe)
+    search(default_moe(2048, 1), moe)
+    search(default_moe(2880, 1), moe)
     assert len(tried) > 50
     for config in tried:
         assert config.warps % config.split == 0
