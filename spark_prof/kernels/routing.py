@@ -60,7 +60,7 @@ def route(
         renormalize: divide the weights of a token by their sum; with softmax this is the softmax
             over the chosen logits.
         scoring: `sigmoid` as in DeepSeek-V3 and Nemotron.
-        correction: float32 [E], added to the scores for the choice, not for the weights.
+        correction: float32 [E], added to sigmoids for the choice, not for the weights.
         scale: what all weights are multiplied with.
 
     Raises:
@@ -88,6 +88,8 @@ def route(
         raise KernelError(f"the correction must be float32 [{experts}] on {logits.device}")
     if scoring not in ("softmax", "sigmoid"):
         raise KernelError(f"scores are a softmax or sigmoids, not {scoring}")
+    if correction is not None and scoring != "sigmoid":
+        raise KernelError("a correction goes with scoring='sigmoid' only")
     device = logits.device
     chosen = torch.empty((tokens, top_k), dtype=torch.int32, device=device)
     weights = torch.empty((tokens, top_k), dtype=torch.float32, device=device)

@@ -4,6 +4,7 @@
 // FLOAT_LOGITS: float32, else bf16. SIGMOID: scores are sigmoids, else a softmax.
 #include "routing.cuh"
 
+constexpr bool KEYED = !FLOAT_LOGITS && !SIGMOID;  // scores of 16 bits leave room for their expert
 constexpr int PER_LANE = (EXPERTS + 31) / 32;
 constexpr int THREADS = MAX_TOKENS * 32;
 
@@ -18,25 +19,22 @@ INLINE u32 ordered(float value) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Which of a lane's keys is its largest: the first if there are several.
-INLINE u32 place_of(const u32 (&key)[PER_LANE], u32 largest) {
-    u32 equal = 0u;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) equal |= u32(key[i] == largest) << i;
-    return static_cast<u32>(__ffs(static_cast<int>(equal))) - 1u;
-}
-
-INLINE u32 largest_of(const u32 (&key)[PER_LANE]) {
-    u32 largest = 0u;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) largest = max(largest, key[i]);
-    return largest;
-}
-
 INLINE float warp_sum(float value) {
 #pragma unroll
     for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
     return value;
+}
+
+// A bf16 score and its expert in one number, larger if the score is, or equal and the expert before.
+INLINE u32 keyed(u16 bits, int expert) {
+    const u32 order = (bits & 0x7FFFu) > 0x7F80u ? 0xFFFFu  // NaN is above all
+                      : bits & 0x8000u           ? ~bits & 0xFFFFu
+                                                 : bits | 0x8000u;
+    return order << 16 | (0xFFFFu - expert);
+}
+INLINE float score_of(u32 key) {
+    const u32 order = key >> 16;
+    return float_of_bits((order & 0x8000u ? order ^ 0x8000u : ~order) << 16);
 }
 
 KERNEL __launch_bounds__(THREADS)
@@ -60,28 +58,49 @@ route(const void* logits, const float* correction, int* experts, float* weights,
             score[i] = FLOAT_LOGITS ? static_cast<const float*>(logits)[at]
                                     : bf16_to_float(static_cast<const u16*>(logits)[at]);
             if (SIGMOID) score[i] = 1.f / (1.f + expf(-score[i]));
+            if (KEYED) {
+                key[i] = keyed(static_cast<const u16*>(logits)[at], expert);
+                continue;
+            }
             key[i] = ordered(score[i] + (correction ? correction[expert] : 0.f));
         }
         float chosen = 0.f;  // lane c: the score of choice c
         int number = 0;
-        u32 best = largest_of(key), place = place_of(key, best);
-#pragma unroll 1
-        for (int choice = 0; choice < CHOICES; ++choice) {
-            const u32 largest = warp_max(best);
-            // Of equal ones the lowest number.
-            const u32 mine = best == largest ? place * 32u + lane : 0xFFFFu;
-            const int expert = 0xFFFF - static_cast<int>(warp_max(0xFFFFu - mine));
-            float its = 0.f;
-            if (lane == (expert & 31)) {
+        if (KEYED) {
+            u32 its = 0u;
+#pragma unroll
+            for (int choice = 0; choice < CHOICES; ++choice) {
+                u32 best = 0u;
+#pragma unroll
+                for (int i = 0; i < PER_LANE; ++i) best = max(best, key[i]);
+                best = warp_max(best);
 #pragma unroll
                 for (int i = 0; i < PER_LANE; ++i)
-                    if (i == expert >> 5) {
-                        its = score[i];
-                        key[i] = 0u;
-                    }
-                best = largest_of(key);
-                place = place_of(key, best);
+                    if (key[i] == best) key[i] = 0u;
+                if (lane == choice) its = best;
             }
+            number = 0xFFFF - static_cast<int>(its & 0xFFFFu);
+            chosen = score_of(its);
+            top = shuffle(chosen, 0);
+        }
+        for (int choice = 0; choice < CHOICES && !KEYED; ++choice) {
+            u32 best = 0u;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) best = max(best, key[i]);
+            const u32 largest = warp_max(best);
+            // Of equal ones the lowest number: the first i, then the lowest lane.
+            int found = 0x7FFFFFFF;
+#pragma unroll
+            for (int i = PER_LANE - 1; i >= 0; --i)
+                if (key[i] == largest) found = i * 32 + lane;
+            const int expert = 0x7FFFFFFF - static_cast<int>(warp_max(0x7FFFFFFFu - found));
+            float its = 0.f;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i)
+                if (i * 32 + lane == expert) {
+                    its = score[i];
+                    key[i] = 0u;
+                }
             its = shuffle(its, expert & 31);
             if (choice == 0) top = its;
             if (lane == choice) {
