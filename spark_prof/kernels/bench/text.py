@@ -37,7 +37,9 @@ def cell_line(cell: Cell, ceilings: Ceilings) -> str:
     ours = cell.ours
     if ours is not None:
         floor = ceilings.floor_us(cell)
-        parts.append(f"{_us(cell)}  {ceilings.share(cell, ours):4.0%} of read")
+        parts.append(_us(cell))
+        if cell.kind != "fused":
+            parts.append(f"{ceilings.share(cell, ours):4.0%} of read")
         parts.append(f"floor {floor:6.2f} x {ours / floor:.2f}")
     parts += [_other(r, ours) for r in cell.results if r.contestant != OURS or r.us is None]
     return "  ".join(parts)
@@ -52,7 +54,8 @@ def bar_lines(reached: Sequence[Reached]) -> Iterator[str]:
         word = "reached     " if found.passed else "NOT REACHED "
         value, cell = found.cells[0]
         over = f"{found.value:.3g} over {len(found.cells)} pieces of work"
-        yield f"{word}  {found.bar.claim}: {over}; worst {value:.3g}, {work_text(cell)}"
+        worst = f"worst {value:.3g}, {work_text(cell)}"
+        yield f"{word}  {found.bar.claim}: {over}; {worst}{_slower(found)}"
 
 
 def bar_tables(reached: Sequence[Reached], ceilings: Ceilings) -> Iterator[str]:
@@ -72,6 +75,13 @@ def failure_lines(cells: Sequence[Cell]) -> Iterator[str]:
     )
     for (kind, contestant, why), times in reasons.most_common():
         yield f"{contestant} has no time for {times} of {kind}: {why}"
+
+
+def _slower(found: Reached) -> str:
+    if not found.bar.statistic.endswith("ratio"):
+        return ""
+    slower = sum(ratio < 1 for ratio, _ in found.cells)
+    return f"; the dispatcher leaves {slower} to the other kernel" if slower else ""
 
 
 def _us(cell: Cell) -> str:

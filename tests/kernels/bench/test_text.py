@@ -34,5 +34,14 @@ def test_each_bar_is_told_with_what_it_is_about() -> None:
     assert "7 over 2 pieces of work; worst 7, dense nvfp4 4096 x" in heading
     assert "7.00 us" in worst
     assert "5.00 us" in better
+    assert "dispatcher" not in heading
     (missing,) = bar_lines(judge_bars([], CEILINGS, [small]))
     assert missing.startswith("not measured")
+
+
+def test_where_others_are_faster_the_dispatcher_takes_them() -> None:
+    cells = [cell(ours(5.0, marlin=4.0)), cell(ours(5.0, marlin=20.0))]
+    (bar,) = [bar for bar in BARS if bar.kind == "dense" and bar.statistic == "smallest ratio"]
+    (line,) = bar_lines(judge_bars(cells, CEILINGS, [bar]))
+    assert line.startswith("NOT REACHED")
+    assert line.endswith("; the dispatcher leaves 1 to the other kernel")
