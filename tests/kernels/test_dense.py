@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from spark_prof.kernels.check.activations import make_activations

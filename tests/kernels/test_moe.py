@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from spark_prof.kernels.check.activations import make_activations
@@ -23,7 +27,7 @@ from spark_prof.kernels.check.routing_cases import make_logits
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.experts import Activation, pack_experts
-from spark_prof.kernels.moe import MoeConfig, moe, run_experts
+from spark_prof.kernels.moe import MoeConfig, default_config, moe, run_experts
 from spark_prof.kernels.routing import route
 
 Kind = Literal["nvfp4", "mxfp4"]
@@ -34,9 +38,10 @@ CASES = [
     *moe_cases("mxfp4"),
     MoeCase("mxfp4", Sizes(4, 2, 576, 288), 4, "swiglu"),
 ]
+USUAL = default_config(SMALL.hidden, 3)
 CONFIGURED: list[tuple[MoeConfig, Kind, int]] = [
-    (MoeConfig(1, 1, 1, 0, 1, 1, 1, 0, 1), "nvfp4", 3),
-    (MoeConfig(4, 4, 3, 1, 1, 3, 2, 1, 1), "mxfp4", 9),
+    (replace(USUAL, warps=1, split=1, depth=1, down_warps=1, down_depth=1), "nvfp4", 3),
+    (replace(USUAL, warps=4, split=4, depth=3, down_warps=3, down_depth=2), "mxfp4", 9),
 ]
 """One warp for all, and warps without work."""
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from spark_prof.kernels.check.activations import make_activations
@@ -13,7 +16,7 @@ from spark_prof.kernels.moe import moe
 
 EXPERTS, TOP_K, HIDDEN, INNER, TOKENS = 8, 3, 192, 96, 5
 ROUNDINGS = 2.0**-8
-"""Of the L2 norm: rounding the hidden activations to bfloat16, and the result, is half of it each."""
+"""Of the L2 norm: half of it comes of rounding hidden activations, and half of the result's."""
 
 
 def assert_same(result: torch.Tensor, theirs: torch.Tensor) -> None:

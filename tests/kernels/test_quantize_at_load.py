@@ -6,6 +6,9 @@ import math
 from itertools import product
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from spark_prof.errors import CommandError

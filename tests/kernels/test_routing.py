@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from spark_prof.kernels.check.operations import routed

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_dense_case

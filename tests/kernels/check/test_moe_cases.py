@@ -8,6 +8,8 @@ from typing import Literal
 
 import pytest
 
+pytest.importorskip("torch")
+
 from spark_prof.kernels.check.moe_cases import Layer, MoeCase, Sizes, moe_cases, run_moe_case
 from tests.kernels.check.plain import Wrong, plain_moe
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from spark_prof.kernels.check.oracles import RoutingRule
