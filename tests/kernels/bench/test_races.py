@@ -97,3 +97,12 @@ def test_ceilings(device: str) -> None:
     for measured in (found.read, found.copy, found.launch_us):
         assert 0 < measured.lower <= measured.median <= measured.upper
     assert "GiB" in found.read_by
+
+
+def test_a_layer_is_timed_with_the_best_configuration_found(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_prof.kernels.bench.configurations.VALUES", {"depth": (1, 2)})
+    (cell,) = race_dense(SHAPE, "nvfp4", [1], torch.device(device), 0.0, [OURS], tune=True)
+    assert of(cell, OURS).failed == ""
+    assert cell.config["depth"] in (1, 2)
