@@ -28,7 +28,7 @@ Scheme = Literal["softmax of the chosen", "softmax of all", "sigmoid", "correcte
 Route = Callable[[torch.Tensor, int, RoutingRule], tuple[torch.Tensor, torch.Tensor]]
 """From logits [M, E] and k to experts int32 [M, k] and weights float32 [M, k]."""
 
-_CLOSE = 2.0**-22
+_CLOSE = 2.0**-20
 """Sigmoids, and their sums with a correction, that float32 need not tell apart."""
 
 

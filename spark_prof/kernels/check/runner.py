@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from spark_prof.errors import one_line
 from spark_prof.kernels.check.activations import make_activations
 from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_dense_case
 from spark_prof.kernels.check.fused_cases import fused_cases
@@ -60,7 +61,7 @@ def _dense(formats: tuple[Format, ...], device: str) -> Cases:
     for kind in formats:
         larger = [
             DenseCase(kind, shape, tokens, recipe, bias=tokens == 4)
-            for shape, tokens, recipe in product(shapes, _TOKENS[device], _RECIPES)
+            for shape, recipe, tokens in product(shapes, _RECIPES, _TOKENS[device])
         ]
         for case in (*dense_cases(kind), *larger):
             yield case.label, partial(run_dense_case, case, packed_linear, device)
@@ -83,7 +84,7 @@ def _moe(device: str) -> Cases:
     for kind in kinds:
         larger = [
             MoeCase(kind, each, tokens, activation, recipe=recipe)
-            for (each, activation), tokens, recipe in product(sizes, _TOKENS[device], _RECIPES)
+            for (each, activation), recipe, tokens in product(sizes, _RECIPES, _TOKENS[device])
         ]
         for case in (*moe_cases(kind), *larger):
             yield case.label, partial(run_moe_case, case, packed_moe, device)
@@ -143,4 +144,6 @@ def _attempt(run: Callable[[], Judgement]) -> tuple[Status, Judgement]:
         return "failed", Judgement(None, f"does not run: {error}")
     except torch.OutOfMemoryError:
         return "skipped", Judgement(None, "not enough memory on the GPU for this case")
+    except RuntimeError as error:
+        return "failed", Judgement(None, f"PyTorch: {one_line(str(error))}")
     return "failed" if judgement.detail else "passed", judgement

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -34,10 +35,13 @@ _MXFP4_EDGES = (0, 1, 3, 64, 127, 160, 200)
 """E8M0: 2^-127, which is subnormal in bfloat16, to 2^73."""
 
 
+@lru_cache(maxsize=2)
 def make_weight(
     kind: Format, recipe: Recipe, shape: tuple[int, ...], seed: int, device: str
 ) -> Weight:
-    """A weight of shape [..., N, K] in that format; the same for the same arguments.
+    """A weight of shape [..., N, K] in that format; the same for the same arguments, not to change.
+
+    The last two are kept, as large ones take longer to make than to check.
 
     Args:
         kind: the format; only the NVFP4 of one matrix has global scales for shards.

@@ -35,6 +35,7 @@ def test_a_passed_case(device: str) -> None:
     [
         (KernelError("it does not compile"), "failed", "it does not compile"),
         (torch.OutOfMemoryError("1 GB"), "skipped", "memory"),
+        (RuntimeError("CUDA error:\nan illegal access"), "failed", "an illegal access"),
     ],
 )
 def test_a_case_that_cannot_run_does_not_end_the_others(
