@@ -60,13 +60,18 @@ UNCHECKED static long shared_offset(u64 at, u32 size) {
     return long(static_size + from_dynamic);
 }
 
-UNCHECKED static bool is_in_tensor(u64 at, u32 size) {
+// Whether an access lies in a tensor, which then is marked as used.
+UNCHECKED static bool is_in_tensor(u64 at, u32 size, bool is_write) {
     for (u32 i = 0; i < launch.range_count; ++i) {
-        if (launch.ranges[i].begin <= at && at + size <= launch.ranges[i].end) return true;
+        Range& range = launch.ranges[i];
+        if (at < range.begin || at + size > range.end) continue;
+        range.uses |= (is_write ? IS_WRITTEN : IS_READ) * (running->has_waited ? AFTER_WAIT : 1);
+        return true;
     }
     return false;
 }
 
+// Constants, and what runs the kernel.
 UNCHECKED static bool is_in_library(u64 at) {
     return reinterpret_cast<u64>(__ehdr_start) <= at && at < reinterpret_cast<u64>(_end);
 }
@@ -78,7 +83,7 @@ UNCHECKED static void check_access(const void* address, u32 size, bool is_write,
     if (offset >= 0) {
         if (is_atomic) return;
         for (u32 i = 0; i < size; ++i) check_race(launch.accesses[offset + i], is_write);
-    } else if (!is_in_tensor(at, size) && !is_in_library(at)) {
+    } else if (!is_in_tensor(at, size, is_write) && (is_write || !is_in_library(at))) {
         fail("%s of %u bytes outside of every tensor and of shared memory",
              is_write ? "a write" : "a read", size);
     }
@@ -88,7 +93,7 @@ UNCHECKED static void check_access(const void* address, u32 size, bool is_write,
 UNCHECKED static void check_load(const void* address, u32 size) {
     u64 at = reinterpret_cast<u64>(address);
     if (at % size) fail("a load of %u bytes from a misaligned address", size);
-    if (!is_in_tensor(at, size)) fail("a load of %u bytes outside of every tensor", size);
+    if (!is_in_tensor(at, size, false)) fail("a load of %u bytes outside of every tensor", size);
 }
 
 // Where in a source something undefined happens, as the compiler stores it.

@@ -45,6 +45,7 @@ UNCHECKED static void start_block(u32 x, u32 y, u32 z) {
     launch.alive = launch.block_size.x;
     launch.at_barrier = launch.ready_warps = 0;
     launch.barrier_time = ++launch.time;
+    for (u32 i = 0; i < launch.alive; ++i) launch.threads[i].has_waited = false;
     for (u32 warp = 0; warp < MOST_WARPS; ++warp) {
         u32 threads = launch.alive > warp * WARP ? launch.alive - warp * WARP : 0;
         u32 lanes = threads >= WARP ? ALL_LANES : (1u << threads) - 1;
@@ -56,8 +57,8 @@ UNCHECKED static void start_block(u32 x, u32 y, u32 z) {
 
 // Returns null, or what went wrong.
 UNCHECKED static const char* run(void (*kernel)(void**), void** arguments, const u32* grid,
-                                 u32 block, u32 shared_bytes, const Range* ranges,
-                                 u32 range_count) {
+                                 u32 block, u32 shared_bytes, Range* ranges, u32 range_count,
+                                 Order* order) {
     size_t static_shared = size_t(__stop_kernel_shared - __start_kernel_shared);
     size_t dynamic_shared = (shared_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     size_t accesses = (static_shared + shared_bytes) * sizeof(Access);
@@ -71,6 +72,7 @@ UNCHECKED static const char* run(void (*kernel)(void**), void** arguments, const
     launch.time = 0;
     launch.ranges = ranges;
     launch.range_count = range_count;
+    launch.order = {};
     launch.stacks = static_cast<unsigned char*>(memory);
     launch.stacks_size = block * STACK;
     launch.dynamic_shared = launch.stacks + launch.stacks_size;
@@ -94,6 +96,7 @@ UNCHECKED static const char* run(void (*kernel)(void**), void** arguments, const
         }
     }
     munmap(memory, size);
+    *order = launch.order;
     return failure[0] ? failure : nullptr;
 }
 
@@ -141,6 +144,7 @@ UNCHECKED static void call(void (*kernel)(Parameter...), void** arguments) {
     UNCHECKED static void run_thread(void** arguments) { cpu::call(kernel, arguments); }           \
     CPU_EXPORT kernel_parameters() { return cpu::letters(kernel); }                                \
     CPU_EXPORT kernel_launch(void** arguments, const u32* grid, u32 block, u32 shared_bytes,       \
-                             const cpu::Range* ranges, u32 range_count) {                          \
-        return cpu::run(run_thread, arguments, grid, block, shared_bytes, ranges, range_count);    \
+                             cpu::Range* ranges, u32 range_count, cpu::Order* order) {             \
+        return cpu::run(run_thread, arguments, grid, block, shared_bytes, ranges, range_count,     \
+                        order);                                                                    \
     }

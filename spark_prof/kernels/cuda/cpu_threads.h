@@ -30,6 +30,7 @@ struct Thread {
     jmp_buf resume;
     uint3 index;
     u32 warp, lane;
+    bool has_waited;  // for the kernel before
 };
 
 struct Warp {
@@ -40,9 +41,17 @@ struct Warp {
     void* operands[WARP];
 };
 
-// Addresses of the caller's memory that the kernel may use.
+// A tensor's addresses and how they are used: a bit for what threads do before they have waited for
+// the kernel before, and that bit times AFTER_WAIT for what they do then.
 struct Range {
     u64 begin, end;
+    u32 uses;
+};
+constexpr u32 IS_READ = 1, IS_WRITTEN = 2, AFTER_WAIT = 4;
+
+// Whether any thread waits for the kernel before, and lets the next one start without having waited.
+struct Order {
+    u32 waits, starts_next_early;
 };
 
 // When a byte of shared memory was last written and read, and by whom.
@@ -57,8 +66,9 @@ struct Launch {
     u32 ready_warps;  // one bit a warp
     u32 time, barrier_time;  // counts what orders accesses; its value at the last barrier
     jmp_buf home;
-    const Range* ranges;
+    Range* ranges;
     u32 range_count;
+    Order order;
     unsigned char *stacks, *dynamic_shared;
     u64 stacks_size, dynamic_shared_size;
     Access* accesses;  // of static, then of dynamic shared memory

@@ -155,9 +155,13 @@ INLINE float approximate_reciprocal(float value) {
     return fabsf(got) < 0x1p-126f ? copysignf(0.0f, got) : got;
 }
 
-// Kernels run one after another.
-INLINE void wait_for_previous_kernel() {}
-INLINE void start_next_kernel() {}
+// Kernels run one after another; what would be wrong if they overlapped is noted.
+UNCHECKED static void wait_for_previous_kernel() {
+    cpu::running->has_waited = cpu::launch.order.waits = true;
+}
+UNCHECKED static void start_next_kernel() {
+    if (!cpu::running->has_waited) cpu::launch.order.starts_next_early = true;
+}
 
 // Threads take turns, so that a read and a write are one step.
 template <class T, class Change>

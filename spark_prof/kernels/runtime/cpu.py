@@ -16,6 +16,7 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.arguments import Argument
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.cpu_compiler import shared_library
+from spark_prof.kernels.runtime.in_flight import KernelsInFlight, LaunchOrder, TensorRange
 
 __all__ = ["run_on_cpu"]
 
@@ -23,10 +24,7 @@ _MOST_THREADS = 1024
 _KINDS = {"p": "a tensor or None", "i": "an int", "f": "a float"}
 _ONE_AT_A_TIME = threading.Lock()
 """A library holds the state of one launch."""
-
-
-class _Range(ctypes.Structure):
-    _fields_ = (("begin", ctypes.c_uint64), ("end", ctypes.c_uint64))
+_in_flight = KernelsInFlight()
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ def run_on_cpu(
     block: int,
     arguments: Sequence[Argument],
     shared_bytes: int = 0,
+    dependent: bool = False,
 ) -> None:
     """Compiles a kernel's source for the CPU if need be and runs it to its end.
 
@@ -52,6 +51,8 @@ def run_on_cpu(
         block: threads a block.
         arguments: one a parameter; a tensor's address is passed, None as a null pointer.
         shared_bytes: of dynamic shared memory.
+        dependent: on a GPU it may start before the kernel before it ends; what would then be
+            wrong is an error here.
 
     Raises:
         KernelError: it does not compile, the arguments are not the entry's, its threads wait for
@@ -64,18 +65,22 @@ def run_on_cpu(
     kernel = _kernel(code)
     values = _values(code, kernel.parameters, arguments)
     addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-    ranges = [_range(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
+    tensors = [given for given in arguments if isinstance(given, torch.Tensor)]
+    ranges = (TensorRange * len(tensors))(*map(TensorRange.of, tensors))
+    order = LaunchOrder()
     with _ONE_AT_A_TIME:
         failure = kernel.launch(
             addresses,
             (ctypes.c_uint32 * 3)(*grid),
             ctypes.c_uint32(block),
             ctypes.c_uint32(shared_bytes),
-            (_Range * len(ranges))(*ranges),
-            ctypes.c_int(len(ranges)),
+            ranges,
+            ctypes.c_uint32(len(ranges)),
+            ctypes.byref(order),
         )
-    if failure is not None:
-        raise KernelError(f"{code.label}: {failure.decode()}")
+        if failure is not None:
+            raise KernelError(f"{code.label}: {failure.decode()}")
+        _in_flight.add(code.label, dependent, order, tensors, list(ranges))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -110,13 +115,3 @@ def _values(
             what = repr(given) if isinstance(given, (int, float)) else type(given).__name__
             raise KernelError(f"{code.label}: argument {at} is {what}, not {_KINDS[letter]}")
     return values
-
-
-def _range(tensor: torch.Tensor) -> _Range:
-    """The addresses from a tensor's first element to its last one."""
-    begin = tensor.data_ptr()
-    if not tensor.numel():
-        return _Range(begin, begin)
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in steps)
-    return _Range(begin, begin + (last + 1) * tensor.element_size())

@@ -65,6 +65,6 @@ def launch(
     if device.type == "cuda":
         run_on_gpu(code, device.index, grid, block, arguments, shared_bytes, dependent)
     elif device.type == "cpu":
-        run_on_cpu(code, grid, block, arguments, shared_bytes)
+        run_on_cpu(code, grid, block, arguments, shared_bytes, dependent)
     else:
         raise KernelError(f"{code.label}: the tensors are on {device}, not on a GPU or CPU")
