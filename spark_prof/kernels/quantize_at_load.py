@@ -6,7 +6,6 @@ quantization and kernel together, and is reported as that (`CHANGE`), beside the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -14,6 +13,7 @@ from typing import Literal, get_args
 import torch
 
 from spark_prof.errors import CommandError
+from spark_prof.kernels.deviation import Deviation, Differences
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import (
     Fp8Rows,
@@ -26,7 +26,6 @@ from spark_prof.kernels.formats import (
 __all__ = [
     "CHANGE",
     "DENSE_SLOTS",
-    "Deviation",
     "LoadFormat",
     "QuantizedLinear",
     "formats_of_slots",
@@ -44,23 +43,6 @@ DENSE_SLOTS = ("qkv", "o", "mlp", "lm_head")
 
 _ROWS_AT_ONCE = 8192
 """Bounds what the float64 copies of a large weight, such as an lm_head, take."""
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """How far quantized values are from those that they stand for.
-
-    Attributes:
-        relative_l2: the L2 norm of the differences over that of the values.
-        worst: the largest difference of an element, in the values' own unit.
-        worst_at: its row and column.
-        snr_db: signal to noise, -20 log10 of `relative_l2`; infinite without an error.
-    """
-
-    relative_l2: float
-    worst: float
-    worst_at: tuple[int, int]
-    snr_db: float
 
 
 @dataclass(frozen=True)
@@ -92,10 +74,10 @@ class QuantizedLinear:
     def line(self) -> str:
         """One line for a report."""
         sizes = f"{self.bytes_before / 1e6:.1f} MB to {self.bytes_after / 1e6:.1f} MB"
-        output = "" if self.output_error is None else f", of the output {_said(self.output_error)}"
+        output = "" if self.output_error is None else f", of the output {self.output_error}"
         return (
             f"{self.slot} ({CHANGE}): bf16 to {self.format}, {self.recipe}, {sizes}; "
-            f"relative error of the weight {_said(self.error)}{output}"
+            f"relative error of the weight {self.error}{output}"
         )
 
 
@@ -142,7 +124,7 @@ def quantize_linear(
     """
     _check(slot, weight, format, activations)
     parts: list[MxFp4 | Fp8Rows] = []
-    of_weight, of_output = _Differences(), _Differences()
+    of_weight, of_output = Differences(), Differences()
     for row, piece in _pieces(weight):
         part = quantize_fp8_rows(piece) if format == "fp8" else quantize_mxfp4(piece, recipe)
         parts.append(part)
@@ -159,36 +141,9 @@ def quantize_linear(
         joined,
         weight.numel() * weight.element_size(),
         _bytes(joined),
-        of_weight.error(),
-        None if activations is None else of_output.error(),
+        of_weight.deviation(),
+        None if activations is None else of_output.deviation(),
     )
-
-
-class _Differences:
-    """Sums over the pieces of a matrix what its error is made of."""
-
-    def __init__(self) -> None:
-        self._signal = self._noise = self._worst = 0.0
-        self._worst_at = (0, 0)
-
-    def add(self, before: torch.Tensor, after: torch.Tensor, row: int, column: int) -> None:
-        """Takes in a piece that begins at that row and column."""
-        off = (after - before).abs()
-        self._signal += float(before.square().sum())
-        self._noise += float(off.square().sum())
-        worst = float(off.max())
-        if worst > self._worst:
-            at = divmod(int(off.argmax()), off.shape[1])
-            self._worst, self._worst_at = worst, (row + at[0], column + at[1])
-
-    def error(self) -> Deviation:
-        """The error of all pieces together."""
-        if not self._noise:
-            return Deviation(0.0, 0.0, self._worst_at, math.inf)
-        if not self._signal:
-            return Deviation(math.inf, self._worst, self._worst_at, -math.inf)
-        relative = math.sqrt(self._noise / self._signal)
-        return Deviation(relative, self._worst, self._worst_at, -20 * math.log10(relative))
 
 
 def _check(slot: str, weight: torch.Tensor, kind: str, activations: torch.Tensor | None) -> None:
@@ -233,7 +188,3 @@ def _joined(parts: list[MxFp4 | Fp8Rows]) -> MxFp4 | Fp8Rows:
 def _bytes(weight: MxFp4 | Fp8Rows) -> int:
     values = weight.packed if isinstance(weight, MxFp4) else weight.values
     return int(sum(t.numel() * t.element_size() for t in (values, weight.scales)))
-
-
-def _said(error: Deviation) -> str:
-    return f"{error.relative_l2:.2%} ({error.snr_db:.1f} dB)"

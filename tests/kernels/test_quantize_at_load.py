@@ -13,8 +13,10 @@ import torch
 
 from spark_prof.errors import CommandError
 from spark_prof.kernels import quantize_at_load
+from spark_prof.kernels.dense import linear
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, quantize_fp8_rows, quantize_mxfp4
+from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.quantize_at_load import (
     DENSE_SLOTS,
     LoadFormat,
@@ -79,6 +81,16 @@ def test_the_error_is_that_of_the_decoded_weight(format_: LoadFormat) -> None:
     assert got.output_error.relative_l2 == pytest.approx(
         float((given @ off.T).norm() / (given @ before.T).norm())
     )
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_the_kernel_s_result_is_off_by_what_was_said(format_: LoadFormat, device: str) -> None:
+    weight, x = weight_of(96, 448).to(device), weight_of(9, 448, seed=2).to(device)
+    got = quantize_linear("qkv", weight, format_, activations=x)
+    before = x.double() @ weight.double().T
+    off = (linear(x, pack_linear(got.weight)).double() - before).norm() / before.norm()
+    assert got.output_error is not None
+    assert float(off) == pytest.approx(got.output_error.relative_l2, abs=2**-9, rel=0.01)
 
 
 def test_fp8_brings_less_error_than_mxfp4_and_takes_more_bytes() -> None:
