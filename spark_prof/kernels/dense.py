@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -42,12 +42,21 @@ class LinearConfig:
 
 def default_config(rows: int, columns: int, tokens: int) -> LinearConfig:
     """A configuration that is good for most shapes, where none was measured."""
-    units = -(-columns // 128)
     many = tokens > 8
     if rows >= 16384:
-        return LinearConfig(8, 1, 2, 0, 2 if many else 3)
-    split = next(split for split in (8, 4, 2, 1) if split <= units)
-    return LinearConfig(8, split, 2, 0 if many else 1, 2)
+        return (
+            LinearConfig(8, 1, 2, 0, 2)
+            if many
+            else _few_columns(LinearConfig(4, 4, 2, 0, 6), columns)
+        )
+    return _few_columns(LinearConfig(8, 8, 2, 0, 2 if many else 3), columns)
+
+
+def _few_columns(config: LinearConfig, columns: int) -> LinearConfig:
+    """No more warps to a stack than it has units of 128 columns."""
+    units = -(-columns // 128)
+    split = next(split for split in (8, 4, 2, 1) if split <= min(config.split, units))
+    return replace(config, split=split)
 
 
 def linear(
@@ -90,7 +99,6 @@ def linear(
         (grid, 1, 1),
         config.warps * 32,
         (x, *weight.tensors, bias, out, tokens, weight.rows, x.stride(0) if tokens > 1 else 0),
-        dependent=True,
     )
     return out
 

@@ -109,7 +109,6 @@ def route(
             int(renormalize),
             float(scale),
         ),
-        dependent=True,
     )
     return Routing(chosen, weights, plan)
 
