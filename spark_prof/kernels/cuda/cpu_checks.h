@@ -17,36 +17,47 @@ extern "C" __attribute__((visibility("hidden"))) unsigned char __ehdr_start[], _
 namespace cpu {
 namespace {
 
-// Of a reader: lanes of its warp, or threads of several warps, have read too.
-constexpr u16 LANES = 0x4000, WARPS_TOO = 0x8000, THREAD = MOST_THREADS - 1;
+// Marks of who has read or written: other lanes of the warp or threads of other warps have too; it
+// was an atomic.
+constexpr u16 LANES = 0x4000, WARPS_TOO = 0x8000, ATOMIC = 0x2000, THREAD = MOST_THREADS - 1;
 
 UNCHECKED static bool same_warp(u32 a, u32 b) { return (a & THREAD) / WARP == (b & THREAD) / WARP; }
 
 // Whether an access is over before what the running thread does now.
-UNCHECKED static bool is_before(u32 time, u16 other) {
+UNCHECKED static bool is_before(u32 time, u16 who) {
     u32 self = running->index.x;
-    if (time < launch.barrier_time || other == self) return true;
-    if (other & WARPS_TOO || !same_warp(other, self)) return false;
+    if (time < launch.barrier_time || (who & ~ATOMIC) == int(self)) return true;
+    if (who & WARPS_TOO || !same_warp(who, self)) return false;
     return time < launch.warps[running->warp].sync_time;
 }
 
-UNCHECKED static void check_race(Access& seen, bool is_write) {
+// The running thread, with those whose accesses are not over.
+UNCHECKED static u16 with_others(u32 time, u16 who) {
     u16 self = u16(running->index.x);
-    bool is_after_write = is_before(seen.write_time, seen.writer);
-    bool is_after_read = is_before(seen.read_time, seen.reader);
-    if (!is_after_write || (is_write && !is_after_read)) {
+    if (is_before(time, who)) return self;
+    return self | (same_warp(who, self) && !(who & WARPS_TOO) ? LANES : WARPS_TOO);
+}
+
+UNCHECKED static void check_race(Access& seen, bool is_write, bool is_atomic) {
+    bool both_atomic = is_atomic && seen.writer & ATOMIC;
+    bool is_after_write = both_atomic || is_before(seen.write_time, seen.writer);
+    bool is_after_read = !is_write || is_before(seen.read_time, seen.reader);
+    if (!is_after_write || !is_after_read) {
         fail("a race: it %s shared memory that thread %u %s, with no barrier between",
              is_write ? "writes" : "reads", (is_after_write ? seen.reader : seen.writer) & THREAD,
              is_after_write ? "reads" : "writes");
     }
     if (is_write) {
-        seen.writer = self;
+        // After a plain write of its own an atomic is one too: to others that one is not over.
+        u32 synced = launch.warps[running->warp].sync_time;
+        bool is_over = seen.write_time < launch.barrier_time || seen.write_time < synced;
+        bool stays_atomic = is_atomic && (seen.writer & ATOMIC || is_over);
+        seen.writer = with_others(seen.write_time, seen.writer) | (stays_atomic ? ATOMIC : 0);
         seen.write_time = launch.time;
-        return;
+    } else {
+        seen.reader = with_others(seen.read_time, seen.reader);
+        seen.read_time = launch.time;
     }
-    bool is_of_warp = same_warp(seen.reader, self) && !(seen.reader & WARPS_TOO);
-    seen.reader = is_after_read ? self : u16(self | (is_of_warp ? LANES : WARPS_TOO));
-    seen.read_time = launch.time;
 }
 
 // Where an access lies in shared memory, counted from the static part on; -1 elsewhere.
@@ -81,8 +92,9 @@ UNCHECKED static void check_access(const void* address, u32 size, bool is_write,
     if (at - reinterpret_cast<u64>(launch.stacks) < launch.stacks_size) return;
     long offset = shared_offset(at, size);
     if (offset >= 0) {
-        if (is_atomic) return;
-        for (u32 i = 0; i < size; ++i) check_race(launch.accesses[offset + i], is_write);
+        for (u32 i = 0; i < size; ++i) {
+            check_race(launch.accesses[offset + i], is_write, is_atomic);
+        }
     } else if (!is_in_tensor(at, size, is_write) && (is_write || !is_in_library(at))) {
         fail("%s of %u bytes outside of every tensor and of shared memory",
              is_write ? "a write" : "a read", size);

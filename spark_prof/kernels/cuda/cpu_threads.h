@@ -49,7 +49,7 @@ struct Range {
 };
 constexpr u32 IS_READ = 1, IS_WRITTEN = 2, AFTER_WAIT = 4;
 
-// Whether any thread waits for the kernel before, and lets the next one start without having waited.
+// Whether a thread waits for the kernel before, and whether one lets the next start before that.
 struct Order {
     u32 waits, starts_next_early;
 };

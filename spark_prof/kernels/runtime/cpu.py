@@ -20,7 +20,10 @@ from spark_prof.kernels.runtime.in_flight import KernelsInFlight, LaunchOrder, T
 
 __all__ = ["run_on_cpu"]
 
+_MOST_BLOCKS = 2**31 - 1
 _MOST_THREADS = 1024
+_MOST_SHARED_BYTES = 227 << 10
+"""Of any GPU: 9.0 and 10.x (CUDA C++ Programming Guide, compute capabilities)."""
 _KINDS = {"p": "a tensor or None", "i": "an int", "f": "a float"}
 _ONE_AT_A_TIME = threading.Lock()
 """A library holds the state of one launch."""
@@ -58,7 +61,8 @@ def run_on_cpu(
         KernelError: it does not compile, the arguments are not the entry's, its threads wait for
             each other without end, or what it does with memory is wrong (cuda/cpu_checks.h).
     """
-    if min(grid) < 1 or not 1 <= block <= _MOST_THREADS or shared_bytes < 0:
+    fits = 1 <= min(grid) <= max(grid) <= _MOST_BLOCKS and 1 <= block <= _MOST_THREADS
+    if not fits or not 0 <= shared_bytes <= _MOST_SHARED_BYTES:
         raise KernelError(
             f"{code.label}: no launch of {grid} blocks of {block} threads with {shared_bytes} bytes"
         )

@@ -43,6 +43,12 @@ MISTAKES = [
      "a race: it reads shared memory that thread 30 writes"),
     ("DYNAMIC_SHARED(u16, more); more[threadIdx.x] = 1; out[0] = more[threadIdx.x ^ 1];",
      "a race: it writes shared memory that thread 0 reads"),
+    ("if (!threadIdx.x) held[5] = 0; atomicAdd(held + 5, 1);",
+     "a race: it writes shared memory that thread 0 writes"),
+    ("atomicAdd(held, 1); if (threadIdx.x == 63) out[0] = held[0];",
+     "a race: it reads shared memory that thread 63 writes"),
+    ("if (threadIdx.x == 1) out[0] = held[0]; atomicAdd(held, 1);",
+     "a race: it reads shared memory that thread 0 writes"),
     ("DYNAMIC_SHARED(float, more); more[threadIdx.x + 65] = 1.f;",
      "thread 63: a write of 4 bytes outside of every tensor"),
     ("out[threadIdx.x + 1] = 1;", "thread 63: a write of 4 bytes outside of every tensor"),
@@ -70,6 +76,8 @@ CORRECT = [
     "held[threadIdx.x] = 1; held[threadIdx.x] += 1; out[threadIdx.x] = held[threadIdx.x] - 1;",
     "if (!threadIdx.x) held[0] = 0; sync_block(); atomicAdd(held, 1); sync_block();"
     "out[threadIdx.x] = held[0] / 64;",
+    "if (!lane_id()) held[warp_id()] = 0; sync_warp(); atomicAdd(held + warp_id(), 1);"
+    "sync_warp(); out[threadIdx.x] = held[warp_id()] / 32;",
     "DYNAMIC_SHARED(u8, more); more[threadIdx.x * 8 + 7] = 1; out[threadIdx.x] = 1;",
     "static constexpr int constants[] = {1, 1}; out[threadIdx.x] = constants[in[threadIdx.x] & 1];",
     "if (threadIdx.x < 50) { sync_block(); sync_block(); } out[threadIdx.x] = 1;",
@@ -161,7 +169,7 @@ def test_arguments_have_to_be_the_entrys(
 @pytest.mark.parametrize(
     ("grid", "block", "shared_bytes"),
     [((0, 1, 1), 32, 0), ((1, 1, -1), 32, 0), ((1, 1, 1), 0, 0), ((1, 1, 1), 1025, 0),
-     ((1, 1, 1), 32, -1)],
+     ((1, 1, 1), 32, -1), ((1, 1, 1), 32, 232449), ((2**32, 1, 1), 32, 0)],
 )  # fmt: skip
 def test_no_launch_of_nothing_or_too_much(
     code: KernelCode, grid: tuple[int, int, int], block: int, shared_bytes: int
