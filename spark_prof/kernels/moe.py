@@ -26,7 +26,6 @@ class MoeConfig:
         warps: of a block of gate and up.
         split: warps that share the columns of the same 16 rows.
         depth: units of 128 columns that a warp has in flight.
-        x_ahead: 1 to have their activations in flight too.
         min_blocks: blocks of a multiprocessor that registers must be left for.
         down_warps: of a block of down, which makes 16 rows.
         down_depth: as `depth`.
@@ -36,7 +35,6 @@ class MoeConfig:
     warps: int
     split: int
     depth: int
-    x_ahead: int
     min_blocks: int
     down_warps: int
     down_depth: int
@@ -54,8 +52,9 @@ def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeC
     """
     units = -(-hidden // 128)
     split = next(split for split in (4, 2, 1) if split <= units)
-    gate_up = (4, split, 2, 1, 6) if tokens <= 8 else (4, 1, 2, 0, 6)
-    down = (16, 2, 1) if hidden <= 16 * multiprocessors else (12, 1, 2)
+    few = tokens <= 8
+    gate_up = (4, split, 2, 5) if few else (4, 1, 2, 4)
+    down = (16, 2, 1) if hidden <= 16 * multiprocessors else (12, 1, 2) if few else (8, 2, 2)
     return MoeConfig(*gate_up, *down)
 
 
@@ -194,7 +193,6 @@ def _gate_up(name: str, columns: int, swiglu: bool, tokens: int, config: MoeConf
         ("WARPS", config.warps),
         ("SPLIT", config.split),
         ("DEPTH", config.depth),
-        ("X_AHEAD", config.x_ahead),
         ("MIN_BLOCKS", config.min_blocks),
     )
     return KernelCode("gate_up.cu", "gate_up", defines)

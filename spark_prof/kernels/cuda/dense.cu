@@ -33,10 +33,8 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     const int step = gridDim.x * STACKS, begin = blockIdx.x * STACKS;
     const int rounds = (stacks - begin + step - 1) / step;
 
-    Rows inputs;
-#pragma unroll
-    for (int tile = 0; tile < TOKEN_TILES; ++tile)
-        inputs.x[tile] = x + 1ll * min(8 * tile + group, tokens - 1) * x_stride;
+    const u16* const own_x = x + 1ll * min(group, tokens - 1) * x_stride;
+    const u16* const second_x = x + 1ll * min(8 + group, tokens - 1) * x_stride;
 
     Unit ring[DEPTH];
 #if X_AHEAD
@@ -54,7 +52,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
         if (ahead_round < rounds && ahead_unit < UNITS) {
             load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
 #if X_AHEAD
-            if (with_x) load_activations(ring_x[slot], inputs, ahead_unit, TOKENS);
+            if (with_x) load_activations(ring_x[slot], own_x, ahead_unit);
 #endif
         }
         ahead_unit += SPLIT;
@@ -73,7 +71,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot)
         if (split + slot * SPLIT < UNITS)
-            load_activations(ring_x[slot], inputs, split + slot * SPLIT, TOKENS);
+            load_activations(ring_x[slot], own_x, split + slot * SPLIT);
 #endif
 
     auto store = [&](int row, int token, float sum, float scale, float offset) {
@@ -101,11 +99,11 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                 const int unit = split + (done + slot) * SPLIT;
                 if (unit < UNITS) {
 #if X_AHEAD
-                    multiply(ring[slot], ring_x[slot], sums, TOKENS);
+                    multiply(ring[slot], ring_x[slot], second_x, unit, TOKENS, sums);
 #else
                     Activations activations;
-                    load_activations(activations, inputs, unit, TOKENS);
-                    multiply(ring[slot], activations, sums, TOKENS);
+                    load_activations(activations, own_x, unit);
+                    multiply(ring[slot], activations, second_x, unit, TOKENS, sums);
 #endif
                 }
                 load(slot, true);

@@ -36,13 +36,9 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
     const u8 *ahead_weights = weights, *ahead_scales = scales;
     float ahead_scale[2] = {};
     u32 ahead_offsets = 0u;
-    Rows ahead_rows{};
-    auto rows_of = [&](int active) {
-        Rows rows;
-#pragma unroll
-        for (int tile = 0; tile < TOKEN_TILES; ++tile)
-            rows.x[tile] = hidden + 1ll * plan_entry[entry_of(active, 8 * tile + group)] * COLUMNS;
-        return rows;
+    const u16* ahead_x = hidden;
+    auto x_of = [&](int active, int which) {
+        return hidden + 1ll * plan_entry[entry_of(active, which)] * COLUMNS;
     };
     auto turn_to = [&](int active) {
         const long long place = 1ll * plan_expert[active] * stacks + stack;
@@ -51,7 +47,7 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
         ahead_scale[0] = row_scale[place * 16 + group];
         ahead_scale[1] = row_scale[place * 16 + group + 8];
         if (bias) ahead_offsets = bias[place * 16 + group] | u32(bias[place * 16 + group + 8]) << 16;
-        ahead_rows = rows_of(active);
+        ahead_x = x_of(active, group);
     };
     auto load = [&](Slot& slot, bool with_x) {
         if (ahead >= end) return;
@@ -60,7 +56,7 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
         slot.scale[1] = ahead_scale[1];
         slot.offsets = ahead_unit ? 0u : ahead_offsets;
         slot.entries = entries_of(ahead_active);
-        if (with_x) load_activations(slot.x, ahead_rows, ahead_unit, slot.entries);
+        if (with_x) load_activations(slot.x, ahead_x, ahead_unit);
         if (++ahead < end && ++ahead_unit == UNITS) {
             ahead_unit = 0;
             turn_to(++ahead_active);
@@ -75,8 +71,7 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
     for (int slot = 0; slot < DEPTH; ++slot)
         if (first + slot < end) {
             const int active = (first + slot) / UNITS;
-            load_activations(ring[slot].x, rows_of(active), first + slot - active * UNITS,
-                             ring[slot].entries);
+            load_activations(ring[slot].x, x_of(active, group), first + slot - active * UNITS);
         }
 
     int active = first / UNITS, unit = first - active * UNITS;
@@ -105,7 +100,8 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
 #pragma unroll
         for (int slot = 0; slot < DEPTH; ++slot) {
             if (at >= end) break;
-            multiply(ring[slot].unit, ring[slot].x, sums, ring[slot].entries);
+            const u16* const second = TOKEN_TILES == 2 ? x_of(active, 8 + group) : hidden;
+            multiply(ring[slot].unit, ring[slot].x, second, unit, ring[slot].entries, sums);
             offsets |= ring[slot].offsets;
             ++at;
             if (++unit == UNITS || at == end) {

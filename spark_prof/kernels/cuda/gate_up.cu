@@ -55,38 +55,27 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
     auto place_of = [&](const Task& task, int which) {
         return 1ll * plan_expert[task.active] * stacks + min(task.first + which, stacks - 1);
     };
-    auto rows_of = [&](const Task& task) {
-        Rows rows;
-#pragma unroll
-        for (int tile = 0; tile < TOKEN_TILES; ++tile)
-            rows.x[tile] = x + 1ll * entry_token[entry_of(task.active, 8 * tile + group)] * x_stride;
-        return rows;
+    auto x_of = [&](const Task& task, int which) {
+        return x + 1ll * entry_token[entry_of(task.active, which)] * x_stride;
     };
 
     Unit ring[DEPTH];
-    int ahead_unit = split, ahead_round = 0, ahead_entries = 0;
-    const u8 *ahead_weights = weights, *ahead_scales = scales;
-#if X_AHEAD
     Activations ring_x[DEPTH];
-    Rows ahead_rows{};
-#endif
+    int ahead_unit = split, ahead_round = 0;
+    const u8 *ahead_weights = weights, *ahead_scales = scales;
+    const u16* ahead_x = x;
     auto turn_to = [&](int round) {
         if (round >= rounds) return;
         const Task task = task_of(round);
         const long long place = place_of(task, own);
         ahead_weights = weights + place * WEIGHT_STRIDE;
         ahead_scales = scales + place * SCALE_STRIDE;
-        ahead_entries = entries_of(task.active);
-#if X_AHEAD
-        ahead_rows = rows_of(task);
-#endif
+        ahead_x = x_of(task, group);
     };
     auto load = [&](int slot) {
         if (ahead_round < rounds && ahead_unit < UNITS) {
             load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
-#if X_AHEAD
-            load_activations(ring_x[slot], ahead_rows, ahead_unit, ahead_entries);
-#endif
+            load_activations(ring_x[slot], ahead_x, ahead_unit);
         }
         ahead_unit += SPLIT;
         if (slot == DEPTH - 1 && ahead_unit >= UNITS) {
@@ -112,23 +101,14 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
                 scale[i][half] = row_scale[row];
                 offset[i][half] = bias ? bf16_to_float(bias[row]) : 0.f;
             }
-#if !X_AHEAD
-        const Rows rows = rows_of(task);
-#endif
+        const u16* const second_x = TOKEN_TILES == 2 ? x_of(task, 8 + group) : x;
         float sums[TOKEN_TILES][4] = {};
         for (int done = 0; done < MINE; done += DEPTH) {
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
                 const int unit = split + (done + slot) * SPLIT;
-                if (unit < UNITS) {
-#if X_AHEAD
-                    multiply(ring[slot], ring_x[slot], sums, entries);
-#else
-                    Activations activations;
-                    load_activations(activations, rows, unit, entries);
-                    multiply(ring[slot], activations, sums, entries);
-#endif
-                }
+                if (unit < UNITS)
+                    multiply(ring[slot], ring_x[slot], second_x, unit, entries, sums);
                 load(slot);
             }
         }

@@ -32,12 +32,9 @@ struct Unit {
     uint2 scales;
 };
 
-// A lane's activations for one unit, and the rows that they come from, one a tile of 8 tokens.
+// A lane's activations for one unit, of one of 8 tokens.
 struct Activations {
-    uint4 x[TOKEN_TILES][4];
-};
-struct Rows {
-    const u16* x[TOKEN_TILES];
+    uint4 x[4];
 };
 
 INLINE uint4 zeros() { return make_uint4(0u, 0u, 0u, 0u); }
@@ -56,19 +53,14 @@ INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int un
     if (FORMAT == MXFP4) into.scales = load_once_8(scales + unit * 64 + (lane_id() >> 2) * 8);
 }
 
-// tokens: how many there are at all; nothing is done for a tile without any.
-INLINE void load_activations(Activations& into, const Rows& rows, int unit, int tokens) {
+// row: the token's activations.
+INLINE void load_activations(Activations& into, const u16* row, int unit) {
     const int first = unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
 #pragma unroll
-    for (int token = 0; token < TOKEN_TILES; ++token) {
-        if (token * 8 >= tokens) continue;
-        const u16* from = rows.x[token] + first;
-#pragma unroll
-        for (int part = 0; part < 4; ++part) {
-            const bool inside =
-                COLUMNS % 64 ? first + part * 32 < COLUMNS : part < 2 || !has_one_tile(unit);
-            into.x[token][part] = inside ? load_16(from + part * 32) : zeros();
-        }
+    for (int part = 0; part < 4; ++part) {
+        const bool inside =
+            COLUMNS % 64 ? first + part * 32 < COLUMNS : part < 2 || !has_one_tile(unit);
+        into.x[part] = inside ? load_16(row + first + part * 32) : zeros();
     }
 }
 
@@ -101,9 +93,16 @@ INLINE u32 word_of(const uint4& four, int index) {
     return index == 0 ? four.x : index == 1 ? four.y : index == 2 ? four.z : four.w;
 }
 
-// sums[token tile] += the unit's 16 rows times 8 tokens.
-INLINE void multiply(const Unit& unit, const Activations& activations,
-                     float (&sums)[TOKEN_TILES][4], int tokens) {
+// sums[token tile] += 16 rows of a unit times 8 tokens.
+//
+// first: the activations of tokens 0 to 7; second: the row of a token from 8 on, whose activations
+// are loaded only where there are more than 8 tokens. Most experts have fewer, and registers for
+// both would leave none for weights in flight.
+INLINE void multiply(const Unit& unit, const Activations& first, const u16* second, int index,
+                     int tokens, float (&sums)[TOKEN_TILES][4]) {
+    const bool both = TOKEN_TILES == 2 && tokens > 8;
+    Activations more;
+    if (both) load_activations(more, second, index);
 #pragma unroll
     for (int part = 0; part < 4; ++part) {  // 32 columns
         const u32 factors = factors_of(unit.scales, part);
@@ -120,13 +119,12 @@ INLINE void multiply(const Unit& unit, const Activations& activations,
             }
             const u32 a0 = multiply_bf16x2(pairs[0], upper), a1 = multiply_bf16x2(pairs[1], lower);
             const u32 a2 = multiply_bf16x2(pairs[2], upper), a3 = multiply_bf16x2(pairs[3], lower);
-#pragma unroll
-            for (int token = 0; token < TOKEN_TILES; ++token) {
-                if (token * 8 >= tokens) continue;
-                const uint4& x = activations.x[token][part];
-                multiply_add_16x8x16(sums[token], a0, a1, a2, a3, word_of(x, 2 * half),
-                                     word_of(x, 2 * half + 1));
-            }
+            multiply_add_16x8x16(sums[0], a0, a1, a2, a3, word_of(first.x[part], 2 * half),
+                                 word_of(first.x[part], 2 * half + 1));
+            if (both)
+                multiply_add_16x8x16(sums[TOKEN_TILES - 1], a0, a1, a2, a3,
+                                     word_of(more.x[part], 2 * half),
+                                     word_of(more.x[part], 2 * half + 1));
         }
     }
 }
