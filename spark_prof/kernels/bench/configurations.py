@@ -28,7 +28,7 @@ VALUES: Mapping[str, Sequence[int]] = {
     "split": (1, 2, 4, 6, 8, 12, 16),
     "depth": (1, 2, 3, 4),
     "x_ahead": (0, 1),
-    "min_blocks": (1, 2, 3, 4, 6),
+    "min_blocks": (1, 2, 3, 4, 5, 6),
     "blocks": (0, 1, 2, 3, 4, 6, 8),
     "down_warps": (4, 8, 12, 16),
     "down_depth": (1, 2, 3, 4),
