@@ -108,3 +108,24 @@ KERNEL change_together(int* sum, float* real_sum, u32* bits, u32* common_bits, i
     atomicMin(extremes, 7 - own);
     atomicMax(extremes + 1, 7 - own);
 }
+
+// What CUDA has built in and cpu_builtins.h has for the CPU.
+KERNEL builtins(const float* given, int* whole, float* real) {
+    const float nan = given[0], half = given[1], big = given[2], three = given[3];
+    const int minus = -int(three);
+    const int wholes[] = {
+        min(minus, 2),           int(max(minus, 2u) == u32(minus)), int(min(5ll, -7ll)),
+        __float2int_rn(half),    __float2int_rn(three + half),      __float2int_rz(-three - half),
+        __float2int_rd(-half),   __float2int_ru(half),              __float2int_rn(big),
+        __float2int_rn(nan),     __popc(minus),                     __clz(0),
+        __clz(int(three)),       __ffs(8),                          __ffs(0),
+        isnan(nan) && !isnan(big), isinf(big * big),                isfinite(big) && !isfinite(nan),
+    };
+    const float reals[] = {
+        min(nan, three), max(three, nan), fmaxf(nan, half), fmaf(big, big, -three) / big,
+        __fadd_rn(half, three), __fmul_rn(half, three), __fdiv_rn(three, half), __frcp_rn(half),
+        __fsqrt_rn(16.f), rsqrtf(16.f), __uint_as_float(0x40400000u), exp2f(three),
+    };
+    for (int i = 0; i < 18; ++i) whole[i] = wholes[i];
+    for (int i = 0; i < 12; ++i) real[i] = reals[i];
+}

@@ -212,3 +212,14 @@ def test_atomics_of_many_threads(device: str) -> None:
     numbers = [tensor.item() for tensor in (*changed, common)]
     assert numbers == [255 * 128, 0.25 * 255 * 128, -1, ~31]
     assert extremes.tolist() == [7 - 255, 7]
+
+
+def test_what_cuda_has_built_in(device: str) -> None:
+    given = torch.tensor([float("nan"), 0.5, 2.0**40, 3.0])
+    whole = torch.zeros(18, dtype=torch.int32, device=device)
+    real = torch.zeros(12, device=device)
+    run("builtins", 1, given.to(device), whole, real)
+    integers = [-3, 1, -7, 0, 4, -3, -1, 1, 2**31 - 1, 0, 31, 32, 30, 4, 0]
+    assert whole.tolist() == [*integers, 1, 0, 1]
+    reals = [3.0, 3.0, 0.5, 2.0**40, 3.5, 1.5, 6.0, 2.0, 4.0, 0.25, 3.0, 8.0]
+    assert real.tolist() == pytest.approx(reals, rel=2.0**-22)
