@@ -145,9 +145,12 @@ route(const void* logits, const float* correction, int* experts, float* weights,
         if (i < warp_id()) rank += before[i];
         all += before[i];
     }
-    if (threadIdx.x == 0) {
-        plan->experts = all >> 16;
-        plan->start[all >> 16] = all & 0xFFFFu;
+    const int active = all >> 16, entries = all & 0xFFFFu;
+    if (threadIdx.x == 0) plan->experts = active;
+    // Behind the last expert nothing is left unwritten that blocks copy before they know how many.
+    for (int at = active + threadIdx.x; at <= entries; at += THREADS) {
+        plan->start[at] = entries;
+        if (at < entries) plan->expert[at] = 0;
     }
     if (!by) return;
     plan->expert[rank >> 16] = threadIdx.x;

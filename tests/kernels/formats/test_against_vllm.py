@@ -38,24 +38,33 @@ def utils(name: str) -> Any:
     return importlib.import_module(f"vllm.model_executor.layers.quantization.utils.{name}")
 
 
+def dequantized(
+    packed: torch.Tensor, scales: torch.Tensor, scale: torch.Tensor, swizzle: bool = False
+) -> torch.Tensor:
+    """What vLLM's emulation decodes, on a GPU where there is one: there it is a Triton kernel."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    decode = utils("nvfp4_emulation_utils").dequantize_to_dtype
+    operands = (operand.to(device) for operand in (packed, scales, scale))
+    decoded: torch.Tensor = decode(*operands, torch.float32, swizzle=swizzle)
+    return decoded.cpu()
+
+
 def test_nvfp4_is_decoded_as_vllm_emulates_it() -> None:
     """All bytes with all finite scales; the global scale is a power of two, exact in float32."""
     packed = every_byte().repeat(127, 1)
     scales = torch.arange(127).to(torch.uint8).unsqueeze(1).expand(127, 32).contiguous()
     scale = GlobalScale(torch.tensor(2.0**-7), "multiplies")
     weight = NvFp4(packed, scales.view(torch.float8_e4m3fn), scale)
-    decode = utils("nvfp4_emulation_utils").dequantize_to_dtype
-    linear = decode(packed, weight.scales, scale.value, torch.float32, swizzle=False)
+    linear = dequantized(packed, weight.scales, scale.value)
     assert same_bits(weight.decode(torch.float32), linear)
     swizzled = swizzle_128x4(weight.scales)
-    assert same_bits(decode(packed, swizzled, scale.value, torch.float32, swizzle=True), linear)
+    assert same_bits(dequantized(packed, swizzled, scale.value, swizzle=True), linear)
 
 
 def test_their_global_scale_multiplies_after_it_was_inverted() -> None:
     weight = quantize_nvfp4(MIXED)
-    decode = utils("nvfp4_emulation_utils").dequantize_to_dtype
     inverted = weight.global_scale.multiplier(torch.float32)
-    theirs = decode(weight.packed, weight.scales, inverted, torch.float32, swizzle=False)
+    theirs = dequantized(weight.packed, weight.scales, inverted)
     # Their reciprocal and their two products each round once.
     assert torch.allclose(weight.decode(), theirs.to(torch.float64), rtol=3 * 2.0**-24, atol=0)
 
