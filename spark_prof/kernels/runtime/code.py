@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SOURCES", "KernelCode"]
+from spark_prof.kernels.errors import KernelError
+
+__all__ = ["SOURCES", "KernelCode", "parameter_count"]
 
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 """The folder of the CUDA C++ sources."""
@@ -29,3 +32,16 @@ class KernelCode:
     def label(self) -> str:
         """A name for messages: `dense.cu:dense SPLIT=4 WARPS=8`."""
         return " ".join([f"{self.source}:{self.entry}", *(f"{n}={v}" for n, v in self.defines)])
+
+
+def parameter_count(code: KernelCode) -> int:
+    """How many parameters a kernel has, by its source.
+
+    Raises:
+        KernelError: the source has no such kernel.
+    """
+    text = (SOURCES / code.source).read_text(encoding="utf-8")
+    found = re.search(rf"^KERNEL\b[^;{{]*?\b{code.entry}\s*\(([^()]*)\)\s*{{", text, re.MULTILINE)
+    if found is None:
+        raise KernelError(f"{code.label}: {code.source} has no KERNEL {code.entry}")
+    return len([part for part in found[1].split(",") if part.strip()])

@@ -17,7 +17,7 @@ import torch
 from spark_prof.cores import cores
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.arguments import Argument, ArgumentSlots, Signature
-from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.code import KernelCode, parameter_count
 from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
 
 try:
@@ -154,15 +154,18 @@ def _load(code: KernelCode, index: int, cubin: bytes) -> _Loaded:
         finally:
             driver.cuThreadExchangeStreamCaptureMode(mode)
             driver.cuCtxPopCurrent()
-        signature = Signature(label, _parameter_bytes(function))
+        signature = Signature(label, _parameter_bytes(code, function))
         _loaded[code, index] = _Loaded(label, function, context, signature, shared_limit)
         return _loaded[code, index]
 
 
-def _parameter_bytes(function: Any) -> list[int]:
+def _parameter_bytes(code: KernelCode, function: Any) -> list[int]:
+    """Asks for as many as the source has: to ask for one more is an error that tools report."""
     sizes: list[int] = []
-    while not (answer := driver.cuFuncGetParamInfo(function, len(sizes)))[0].value:
-        sizes.append(answer[2])
+    for place in range(parameter_count(code)):
+        result, _, size = driver.cuFuncGetParamInfo(function, place)
+        _check(code.label, result)
+        sizes.append(size)
     return sizes
 
 

@@ -91,7 +91,11 @@ def test_only_possible_ones_are_tried() -> None:
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's file in which one piece of work was measured on an H100."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    shipped = tmp_path / "shipped.json"
+    save(Run("sm_90a", "H100", "2026-01-01", "", {}, ()), shipped)
+    monkeypatch.setattr("spark_prof.kernels.tuning.SHIPPED", shipped)
+    known_runs.cache_clear()
     row = Tuned(WORK, asdict(replace(START, depth=4)), 3.0)
     odd = Tuned(replace(WORK, tokens=2), {"depth": 4}, 3.0)
     save(Run("sm_90a", "H100", "2026-01-01", "", {}, (row, odd)))

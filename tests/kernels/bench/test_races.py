@@ -70,7 +70,8 @@ def test_a_fused_pass_is_held_against_the_separate_steps(
     work = replace(next(each for each in PASSES if each.name == name), columns=64)
     (cell,) = race_pass(work, form, [2], torch.device(device), 0.0, [OURS])
     assert of(cell, OURS).failed == ""
-    assert (of(cell, OURS).error or 0) < 0.02
+    # A rounding apart in one of the 16 scales moves the 16 values of its block.
+    assert (of(cell, OURS).error or 0) < 0.05
     assert cell.bytes > 0
 
 

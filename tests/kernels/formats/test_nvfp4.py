@@ -181,7 +181,9 @@ def test_division_rounds_each_quotient_once() -> None:
     weight = quantize_nvfp4(values, one(1000.0))
     blocks = values.numpy().reshape(64, 4, 16)
     largest = np.abs(blocks).max(-1) / np.float32(6)
-    scales = torch.from_numpy(np.float32(1000) * largest).to(torch.float8_e4m3fn)
+    # Older versions of torch turn what is beyond 448 into NaN.
+    wanted = torch.from_numpy(np.float32(1000) * largest).clamp(max=448)
+    scales = wanted.to(torch.float8_e4m3fn)
     assert same_bits(weight.scales, scales)
     steps = scales.to(torch.float32).numpy() / np.float32(1000)
     codes = e2m1_encode(torch.from_numpy(blocks / steps[..., None]))
