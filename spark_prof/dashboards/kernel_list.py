@@ -9,7 +9,7 @@ from spark_prof.dashboards.formats import MISSING, clean, count
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Column, Document, Section
 from spark_prof.kernels.entry import ReplacementKernel
-from spark_prof.kernels.tuning import Run
+from spark_prof.kernels.tuning import Run, Work
 
 __all__ = ["render_kernels"]
 
@@ -92,7 +92,12 @@ def _proofs(kernels: Iterable[ReplacementKernel]) -> Section:
 
 
 def _measured(kernel: ReplacementKernel, runs: Iterable[Run]) -> list[Run]:
-    return [run for run in runs if any(row.work.kernel == kernel.tuned_as for row in run.rows)]
+    """Where any of its formats was; another kernel's row of the same code says nothing of it."""
+
+    def is_its(work: Work) -> bool:
+        return work.kernel == kernel.tuned_as and work.format in kernel.formats
+
+    return [run for run in runs if any(is_its(row.work) for row in run.rows)]
 
 
 def _record(kernel: ReplacementKernel, runs: Iterable[Run]) -> dict[str, Any]:
