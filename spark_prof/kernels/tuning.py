@@ -18,6 +18,7 @@ from typing import Annotated
 
 import msgspec
 
+from spark_prof.kernels.cache_folder import cache_folder
 from spark_prof.kernels.errors import KernelError
 
 __all__ = ["SHIPPED", "Run", "Tuned", "Work", "known_runs", "merged", "read", "save", "user_file"]
@@ -113,11 +114,10 @@ class _File:
     runs: tuple[Run, ...]
 
 
-def user_file() -> Path:
-    """The file of this user's own measurements, by the XDG base directory specification."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
-    return base / "spark-prof" / "tuned.json"
+def user_file() -> Path | None:
+    """The file of this user's own measurements, None where no cache folder is known."""
+    folder = cache_folder()
+    return None if folder is None else folder / "tuned.json"
 
 
 @cache
@@ -129,8 +129,8 @@ def known_runs() -> tuple[Run, ...]:
     Raises:
         KernelError: one of the files is damaged.
     """
-    shipped, own = SHIPPED, user_file()
-    return merged(read(shipped), read(own) if own.exists() else ())
+    own = user_file()
+    return merged(read(SHIPPED), read(own) if own is not None and own.exists() else ())
 
 
 def read(path: Path) -> tuple[Run, ...]:
@@ -188,6 +188,8 @@ def save(run: Run, path: Path | None = None) -> Path:
         KernelError: it cannot be written, or what is there is no such file.
     """
     path = user_file() if path is None else path
+    if path is None:
+        raise KernelError("no home folder is known to keep measurements in; set XDG_CACHE_HOME")
     runs = merged(read(path) if path.exists() else (), (run,))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:

@@ -1,6 +1,6 @@
 """Compiles CUDA C++ to machine code with NVRTC; needs neither a GPU nor nvcc.
 
-NVRTC is called through cuda-bindings. What was compiled once is kept (`cubins.py`).
+NVRTC is called through cuda-bindings. What was compiled once is kept (`compiled.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
-from spark_prof.kernels.runtime.cubins import keep_cubin, kept_cubin
+from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
 
 __all__ = ["architecture_of", "compile_code"]
 
@@ -75,11 +75,11 @@ def compile_code(code: KernelCode, arch: str) -> bytes:
         raise KernelError(f"{code.label}: its source cannot be read: {error.strerror}") from error
     parts += [option.encode() for option in (*options, str(version))]
     key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
-    cubin = kept_cubin(key)
+    cubin = kept_compiled(key)
     if cubin is None:
         options += [f"-I{folder}" for folder in folders]
         cubin = _compile(nvrtc, code, arch, source, options)
-        keep_cubin(key, cubin)
+        keep_compiled(key, cubin)
     if b".text." + code.entry.encode() + b"\0" not in cubin:
         raise KernelError(f"{code.source} has no kernel named {code.entry}")
     return cubin

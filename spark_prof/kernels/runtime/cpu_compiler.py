@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
-from spark_prof.kernels.runtime.cubins import keep_cubin, kept_cubin
+from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
 
 __all__ = ["compiler", "fills_locals", "shared_library"]
 
@@ -79,11 +79,11 @@ def shared_library(code: KernelCode) -> bytes:
     flags = [*_FLAGS, *[_FILLING] * fills_locals(tuple(command))]
     flags += [f"-I{SOURCES}", *(f"-D{name}={value}" for name, value in code.defines)]
     key = _digest(source, [platform.machine(), _version(tuple(command)), *flags, code.entry])
-    library = kept_cubin(key)
+    library = kept_compiled(key)
     if library is None:
         wrapper = f'#include "{source}"\n#include "{_LIBRARY}"\nCPU_LAUNCH({code.entry})\n'
         library = _compile(code, command, flags, wrapper)
-        keep_cubin(key, library)
+        keep_compiled(key, library)
     return library
 
 

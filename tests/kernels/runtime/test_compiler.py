@@ -12,8 +12,8 @@ import pytest
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime import compiler
 from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.compiled import keep_compiled
 from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
-from spark_prof.kernels.runtime.cubins import keep_cubin
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
 
@@ -70,7 +70,7 @@ def test_whatever_changes_the_machine_code_changes_the_file_that_is_kept(source:
 def test_what_is_kept_is_used_and_what_is_damaged_is_compiled_again(source: Path) -> None:
     cubin = compile_code(code(source), "sm_90a")
     (path,) = kept(source)
-    keep_cubin(path.name, cubin + b"kept")
+    keep_compiled(path.name, cubin + b"kept")
     assert compile_code(code(source), "sm_90a") == cubin + b"kept"
     path.write_bytes(path.read_bytes()[:-1])
     assert compile_code(code(source), "sm_90a") == cubin
