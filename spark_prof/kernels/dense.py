@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.operands import check_operand, multiprocessors
+from spark_prof.kernels.operands import (
+    check_apart,
+    check_operand,
+    check_tokens,
+    multiprocessors,
+    token_tiles,
+)
 from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["LinearConfig", "codes", "default_config", "linear"]
-
-LARGEST_BATCH = 16
+__all__ = ["LinearConfig", "codes", "default_config", "dense_code", "linear"]
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,12 @@ class LinearConfig:
 
 def default_config(rows: int, columns: int, tokens: int) -> LinearConfig:
     """A configuration that is good for most shapes, where none was measured."""
-    many = tokens > 8
-    if rows >= 16384:
-        return (
-            LinearConfig(8, 1, 2, 0, 2)
-            if many
-            else _few_columns(LinearConfig(4, 4, 2, 0, 6), columns)
-        )
-    return _few_columns(LinearConfig(8, 8, 2, 0, 2 if many else 3), columns)
+    many = token_tiles(tokens) > 1
+    if rows < 16384:
+        config = LinearConfig(8, 8, 2, 0, 2 if many else 3)
+    else:
+        config = LinearConfig(8, 1, 2, 0, 2) if many else LinearConfig(4, 4, 2, 0, 6)
+    return _few_columns(config, columns)
 
 
 def _few_columns(config: LinearConfig, columns: int) -> LinearConfig:
@@ -72,30 +73,27 @@ def linear(
         x: bfloat16 [M, K], M from 1 to 16, rows at multiples of 16 bytes.
         weight: what `pack_linear` made.
         bias: bfloat16 [N].
-        out: bfloat16 [M, N], contiguous, to write to.
+        out: bfloat16 [M, N], contiguous, to write to; apart from x.
         config: by default `default_config`'s.
 
     Raises:
         KernelError: a dtype, shape, stride or device does not fit.
     """
-    tokens = x.shape[0] if x.ndim == 2 else 0
-    if not 1 <= tokens <= LARGEST_BATCH:
-        raise KernelError(
-            f"x has the shape {tuple(x.shape)}; this kernel takes 1 to {LARGEST_BATCH} tokens"
-        )
     device = weight.weights.device
-    check_operand("x", x, (tokens, weight.columns), device, rows_apart=True)
+    tokens = check_tokens(x, weight.columns, device)
     if bias is not None:
         check_operand("bias", bias, (weight.rows,), device)
     if out is None:
         out = x.new_empty((tokens, weight.rows))
     else:
         check_operand("out", out, (tokens, weight.rows), device)
+        check_apart(out, x)
     config = config or default_config(weight.rows, weight.columns, tokens)
     work = -(-weight.rows // (STACK * (config.warps // config.split)))
     grid = min(work, config.blocks * multiprocessors(device)) if config.blocks else work
+    # Not dependent: the kernel before is anybody's, and may have started early itself.
     launch(
-        _code(weight.format, weight.columns, tokens, config),
+        dense_code(weight.format, weight.columns, tokens, config),
         (grid, 1, 1),
         config.warps * 32,
         (x, *weight.tensors, bias, out, tokens, weight.rows, x.stride(0) if tokens > 1 else 0),
@@ -107,18 +105,19 @@ def codes() -> Sequence[KernelCode]:
     """What is compiled for typical layers: every format, few and many tokens."""
     shapes = ((5120, 2880), (2880, 4096), (2048, 1856), (201088, 2880))
     return [
-        _code(name, columns, tokens, default_config(rows, columns, tokens))
+        dense_code(name, columns, tokens, default_config(rows, columns, tokens))
         for name in FORMATS
         for rows, columns in shapes
         for tokens in (8, 16)
     ]
 
 
-def _code(name: str, columns: int, tokens: int, config: LinearConfig) -> KernelCode:
+def dense_code(name: str, columns: int, tokens: int, config: LinearConfig) -> KernelCode:
+    """What is compiled for a weight of that format and as many columns, in a configuration."""
     defines = (
         ("FORMAT", FORMATS[name]),
         ("COLUMNS", columns),
-        ("TOKEN_TILES", 1 if tokens <= 8 else 2),
+        ("TOKEN_TILES", token_tiles(tokens)),
         ("WARPS", config.warps),
         ("SPLIT", config.split),
         ("DEPTH", config.depth),

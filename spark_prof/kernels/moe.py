@@ -9,13 +9,27 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.experts import PackedExperts
-from spark_prof.kernels.operands import check_operand, multiprocessors
+from spark_prof.kernels.operands import (
+    LARGEST_BATCH,
+    check_operand,
+    check_tokens,
+    multiprocessors,
+    token_tiles,
+)
 from spark_prof.kernels.pack import FORMATS
-from spark_prof.kernels.routing import LARGEST_BATCH, Routing, route
+from spark_prof.kernels.routing import Routing, route
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["MoeConfig", "codes", "default_config", "moe", "run_experts"]
+__all__ = [
+    "MoeConfig",
+    "codes",
+    "default_config",
+    "down_code",
+    "gate_up_code",
+    "moe",
+    "run_experts",
+]
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,7 @@ def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeC
     """
     units = -(-hidden // 128)
     split = next(split for split in (4, 2, 1) if split <= units)
-    few = tokens <= 8
+    few = token_tiles(tokens) == 1
     gate_up = (4, split, 2, 5) if few else (4, 1, 2, 4)
     down = (16, 2, 1) if hidden <= 16 * multiprocessors else (12, 1, 2) if few else (8, 2, 2)
     return MoeConfig(*gate_up, *down)
@@ -81,7 +95,7 @@ def moe(
     Raises:
         KernelError: a dtype, shape, stride or device does not fit.
     """
-    _check_x(x, experts)
+    check_tokens(x, experts.hidden, experts.gate_up.weights.device)
     if tuple(logits.shape) != (x.shape[0], experts.count):
         raise KernelError(
             f"logits have the shape {tuple(logits.shape)}; they must have"
@@ -98,8 +112,8 @@ def run_experts(
     config: MoeConfig | None = None,
 ) -> torch.Tensor:
     """The two launches after routing; arguments as in `moe`."""
-    _check_x(x, experts)
-    tokens, device = x.shape[0], experts.gate_up.weights.device
+    device = experts.gate_up.weights.device
+    tokens = check_tokens(x, experts.hidden, device)
     if routing.experts.shape[0] != tokens or routing.experts.device != device:
         raise KernelError(
             f"{tokens} tokens on {device} were routed as {routing.experts.shape[0]} on"
@@ -114,9 +128,10 @@ def run_experts(
     between = x.new_empty((tokens * choices, experts.intermediate))
     stacks = experts.intermediate // 8
     activation = experts.activation
+    swiglu = activation.name == "swiglu"
     most = min(tokens * choices, experts.count) * -(-stacks // (config.warps // config.split))
     launch(
-        _gate_up_code(experts, tokens, config),
+        gate_up_code(experts.gate_up.format, experts.hidden, swiglu, tokens, config),
         (min(most, config.min_blocks * multiprocessors(device)), 1, 1),
         config.warps * 32,
         (
@@ -135,7 +150,7 @@ def run_experts(
         dependent=True,
     )
     launch(
-        _down_code(experts, tokens, config),
+        down_code(experts.down.format, experts.intermediate, tokens, config),
         (experts.hidden // 16, 1, 1),
         config.down_warps * 32,
         (
@@ -164,31 +179,19 @@ def codes() -> Sequence[KernelCode]:
     ):
         for tokens in (8, LARGEST_BATCH):
             config = default_config(hidden, tokens)
-            found.append(_gate_up(name, hidden, swiglu, tokens, config))
-            found.append(_down(name, intermediate, tokens, config))
+            found.append(gate_up_code(name, hidden, swiglu, tokens, config))
+            found.append(down_code(name, intermediate, tokens, config))
     return found
 
 
-def _check_x(x: torch.Tensor, experts: PackedExperts) -> None:
-    tokens = x.shape[0] if x.ndim == 2 else 0
-    if not 1 <= tokens <= LARGEST_BATCH:
-        raise KernelError(
-            f"x has the shape {tuple(x.shape)}; this kernel takes 1 to {LARGEST_BATCH} tokens"
-        )
-    device = experts.gate_up.weights.device
-    check_operand("x", x, (tokens, experts.hidden), device, rows_apart=True)
-
-
-def _gate_up_code(experts: PackedExperts, tokens: int, config: MoeConfig) -> KernelCode:
-    swiglu = experts.activation.name == "swiglu"
-    return _gate_up(experts.gate_up.format, experts.hidden, swiglu, tokens, config)
-
-
-def _gate_up(name: str, columns: int, swiglu: bool, tokens: int, config: MoeConfig) -> KernelCode:
+def gate_up_code(
+    name: str, columns: int, swiglu: bool, tokens: int, config: MoeConfig
+) -> KernelCode:
+    """What is compiled for gate and up of that format and as many columns, in a configuration."""
     defines = (
         ("FORMAT", FORMATS[name]),
         ("COLUMNS", columns),
-        ("TOKEN_TILES", 1 if tokens <= 8 else 2),
+        ("TOKEN_TILES", token_tiles(tokens)),
         ("SWIGLU", int(swiglu)),
         ("WARPS", config.warps),
         ("SPLIT", config.split),
@@ -198,15 +201,12 @@ def _gate_up(name: str, columns: int, swiglu: bool, tokens: int, config: MoeConf
     return KernelCode("gate_up.cu", "gate_up", defines)
 
 
-def _down_code(experts: PackedExperts, tokens: int, config: MoeConfig) -> KernelCode:
-    return _down(experts.down.format, experts.intermediate, tokens, config)
-
-
-def _down(name: str, columns: int, tokens: int, config: MoeConfig) -> KernelCode:
+def down_code(name: str, columns: int, tokens: int, config: MoeConfig) -> KernelCode:
+    """What is compiled for down of that format and as many columns, in a configuration."""
     defines = (
         ("FORMAT", FORMATS[name]),
         ("COLUMNS", columns),
-        ("TOKEN_TILES", 1 if tokens <= 8 else 2),
+        ("TOKEN_TILES", token_tiles(tokens)),
         ("WARPS", config.down_warps),
         ("DEPTH", config.down_depth),
         ("MIN_BLOCKS", config.down_min_blocks),

@@ -1,4 +1,4 @@
-"""What an operand of a kernel must be, said in one line where it is not."""
+"""What an operand of a kernel must be, said in one line where it is not; where kernels run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,45 @@ from functools import cache
 import torch
 
 from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.runtime.compiler import architecture_of
 
-__all__ = ["check_operand", "multiprocessors"]
+__all__ = [
+    "LARGEST_BATCH",
+    "architecture",
+    "check_apart",
+    "check_operand",
+    "check_tokens",
+    "multiprocessors",
+    "token_tiles",
+]
+
+LARGEST_BATCH = 16
+"""Tokens that the dense layers and the experts take at most."""
+
+
+def check_tokens(x: torch.Tensor, columns: int, device: torch.device) -> int:
+    """Refuses what is not the activations of 1 to 16 tokens, rows apart or not; returns how many.
+
+    Args:
+        x: should be bfloat16 [M, K].
+        columns: K.
+        device: where the weights are.
+
+    Raises:
+        KernelError: it does not fit.
+    """
+    tokens = x.shape[0] if x.ndim == 2 else 0
+    if not 1 <= tokens <= LARGEST_BATCH:
+        raise KernelError(
+            f"x has the shape {tuple(x.shape)}; this kernel takes 1 to {LARGEST_BATCH} tokens"
+        )
+    check_operand("x", x, (tokens, columns), device, rows_apart=True)
+    return tokens
+
+
+def token_tiles(tokens: int) -> int:
+    """How often the tensor cores' 8 columns take the tokens: TOKEN_TILES in the kernels."""
+    return 1 if tokens <= 8 else 2
 
 
 def check_operand(
@@ -38,16 +75,40 @@ def check_operand(
         raise KernelError(f"{name} is {operand.dtype}; it must be {dtype}")
     if tuple(operand.shape) != shape:
         raise KernelError(f"{name} has the shape {tuple(operand.shape)}; it must have {shape}")
+    if operand.requires_grad and torch.is_grad_enabled():
+        raise KernelError(
+            f"{name} wants a gradient, which these kernels have none of; call them under"
+            " torch.no_grad()"
+        )
     if not rows_apart:
         if not operand.is_contiguous():
             raise KernelError(f"{name} is not contiguous; pass {name}.contiguous()")
         return
     rows = operand.stride(0) * operand.element_size() if shape[0] > 1 else 0
-    if operand.stride(1) != 1 or rows % 16 or operand.data_ptr() % 16 or operand.stride(0) < 0:
+    if operand.stride(1) != 1 or rows % 16 or operand.data_ptr() % 16:
         raise KernelError(
             f"{name} has strides {operand.stride()} from address {operand.data_ptr():#x}: rows must"
             f" be contiguous and begin at multiples of 16 bytes; pass {name}.contiguous()"
         )
+
+
+def check_apart(out: torch.Tensor, x: torch.Tensor) -> None:
+    """Refuses a contiguous result that lies where its kernel still reads a matrix of activations.
+
+    Raises:
+        KernelError: they share memory.
+    """
+    rows, columns = x.shape
+    end = x.data_ptr() + ((rows - 1) * x.stride(0) + columns) * x.element_size()
+    if out.data_ptr() < end and x.data_ptr() < out.data_ptr() + out.nbytes:
+        raise KernelError("out and x share memory: blocks still read x when others write")
+
+
+def architecture(device: torch.device) -> str:
+    """What kernels are compiled for there, such as sm_90a; cpu for the CPU."""
+    if device.type != "cuda":
+        return "cpu"
+    return architecture_of(torch.cuda.get_device_capability(device))
 
 
 @cache

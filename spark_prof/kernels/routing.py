@@ -9,12 +9,12 @@ from typing import Literal
 import torch
 
 from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.operands import LARGEST_BATCH
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["LARGEST_BATCH", "MOST_CHOICES", "Routing", "Scoring", "codes", "route"]
+__all__ = ["MOST_CHOICES", "Routing", "Scoring", "codes", "route"]
 
-LARGEST_BATCH = 16
 MOST_CHOICES = 16
 MOST_EXPERTS = 512
 

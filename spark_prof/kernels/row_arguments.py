@@ -6,6 +6,7 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale
+from spark_prof.kernels.operands import check_operand
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
 
 __all__ = [
@@ -39,12 +40,7 @@ def check_rows(name: str, x: torch.Tensor, columns: int | None = None) -> None:
         raise KernelError(f"{name} has {x.shape[0]} rows; give 1 to {_MOST_ROWS}")
     if columns is not None and x.shape[1] != columns:
         raise KernelError(f"{name} has {x.shape[1]} columns; it must have {columns}")
-    apart = x.stride(0) if x.shape[0] > 1 else 0
-    if x.stride(1) != 1 or apart % 8 or x.data_ptr() % 16:
-        raise KernelError(
-            f"{name} has strides {x.stride()} from address {x.data_ptr():#x}; its rows must be"
-            " contiguous and begin at multiples of 16 bytes"
-        )
+    check_operand(name, x, (x.shape[0], x.shape[1]), x.device, rows_apart=True)
 
 
 def factor(

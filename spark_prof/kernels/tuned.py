@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
-import torch
-
 from spark_prof.kernels import dense
 from spark_prof.kernels import moe as experts_
 from spark_prof.kernels.dispatch import choose
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.experts import PackedExperts
+from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.pack import PackedLinear
-from spark_prof.kernels.runtime.compiler import architecture_of
 
 __all__ = ["Chosen", "choose_linear", "choose_moe"]
 
@@ -53,7 +51,7 @@ def choose_linear(
     """
     rows, columns = weight.rows, weight.columns
     choice = choose(
-        "dense", weight.format, rows, columns, tokens, _architecture(weight.weights.device),
+        "dense", weight.format, rows, columns, tokens, architecture(weight.weights.device),
         insist=insist,
     )  # fmt: skip
     if choice.config is None:
@@ -76,16 +74,17 @@ def choose_moe(
         insist: run it where nobody measured it.
     """
     hidden, inner = experts.hidden, experts.intermediate
+    device = experts.gate_up.weights.device
     choice = choose(
         "moe", experts.gate_up.format, 2 * inner, hidden, tokens,
-        _architecture(experts.gate_up.weights.device),
+        architecture(device),
         experts=experts.count, top_k=top_k, insist=insist,
     )  # fmt: skip
     if choice.config is None:
         return Chosen(None, choice.why)
     config = _config(experts_.MoeConfig, choice.config)
     if config is None or not _fits(config, hidden):
-        config = experts_.default_config(hidden, tokens)
+        config = experts_.default_config(hidden, tokens, multiprocessors(device))
     return Chosen(config, choice.why)
 
 
@@ -111,10 +110,3 @@ def _fits(config: dense.LinearConfig | experts_.MoeConfig, columns: int) -> bool
     """Whether a configuration, which may be a neighbouring shape's, is one for these columns."""
     shared_out = 1 <= config.split <= -(-columns // _UNIT)
     return shared_out and config.warps in range(1, 33) and config.warps % config.split == 0
-
-
-def _architecture(device: torch.device) -> str:
-    """What kernels are compiled for there; nothing was ever measured for the CPU."""
-    if device.type != "cuda":
-        return "cpu"
-    return architecture_of(torch.cuda.get_device_capability(device))

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 import torch
 
 from spark_prof.kernels.bench.configurations import best_config, known_config
-from spark_prof.kernels.bench.machine import architecture
 from spark_prof.kernels.bench.marlin import marlin
 from spark_prof.kernels.bench.race import (
     Contestant,
@@ -24,6 +23,7 @@ from spark_prof.kernels.bench.results import OURS, Cell, Result
 from spark_prof.kernels.bench.shapes import DenseShape, WeightFormat
 from spark_prof.kernels.bench.weights import Weight, decoded, random_weight, stored_bytes
 from spark_prof.kernels.dense import LinearConfig, default_config, linear
+from spark_prof.kernels.operands import architecture
 from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.tuning import Work
 

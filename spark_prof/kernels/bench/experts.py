@@ -10,7 +10,6 @@ import torch
 
 from spark_prof.kernels.bench.configurations import best_config, known_config
 from spark_prof.kernels.bench.expert_weights import ExpertWeights, random_experts
-from spark_prof.kernels.bench.machine import architecture
 from spark_prof.kernels.bench.race import (
     Contestant,
     Setting,
@@ -27,6 +26,7 @@ from spark_prof.kernels.bench.vllm_experts import marlin_experts, triton_experts
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
 from spark_prof.kernels.experts import Activation, PackedExperts, pack_experts
 from spark_prof.kernels.moe import MoeConfig, default_config, moe
+from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.tuning import Work
 
 __all__ = ["EXPERTS_CONTESTANTS", "MixExperts", "race_experts"]
@@ -105,7 +105,7 @@ def race_experts(
             shape.experts,
             shape.top_k,
         )
-        config = default_config(shape.hidden, count)
+        config = default_config(shape.hidden, count, multiprocessors(device))
         entered: list[Contestant | Result] = []
         if ours:
 

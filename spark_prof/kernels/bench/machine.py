@@ -12,9 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from spark_prof.kernels.bench.repeated import cache_bytes
-from spark_prof.kernels.runtime.compiler import architecture_of
+from spark_prof.kernels.operands import architecture
 
-__all__ = ["Machine", "architecture", "machine_of"]
+__all__ = ["Machine", "machine_of"]
 
 _PACKAGES = ("spark-prof", "torch", "triton", "vllm", "cuda-core", "nvidia-cuda-nvrtc")
 _NVML = ("pynvml", "vllm.third_party.pynvml")
@@ -41,13 +41,6 @@ class Machine:
     cache_bytes: int
     date: str
     versions: dict[str, str]
-
-
-def architecture(device: torch.device) -> str:
-    """What kernels are compiled for there, such as sm_90a; cpu for a processor."""
-    if device.type == "cuda":
-        return architecture_of(torch.cuda.get_device_capability(device))
-    return "cpu"
 
 
 def machine_of(device: torch.device) -> Machine:
