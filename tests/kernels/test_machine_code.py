@@ -18,9 +18,12 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installe
 
 from spark_prof import kernels
 from spark_prof.cores import cores
+from spark_prof.kernels.dense import LinearConfig, dense_code
 from spark_prof.kernels.entry import ARCHITECTURES
+from spark_prof.kernels.moe import MoeConfig, down_code, gate_up_code
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.compiler import compile_code
+from spark_prof.kernels.tuning import SHIPPED, read
 from spark_prof.traces.cuda_tools import find_tool, missing_tool
 from spark_prof.traces.readers.cubin import Code, read_code
 from spark_prof.traces.readers.nvdisasm import count_opcodes
@@ -95,6 +98,33 @@ def test_machine_code(module: str, arch: str, tmp_path: Path) -> None:
     assert codes
     faults = faults_of(codes, arch, EXPECTED, tmp_path)
     assert not faults, "\n".join([f"{len(faults)} faults for {arch}", *faults])
+
+
+EACH = 8
+"""One of so many measured configurations is looked at, as all of them take a minute."""
+
+
+def tuned_codes() -> list[KernelCode]:
+    """What the package's measurements on an H100 choose, each once, kernel by kernel."""
+    codes: list[KernelCode] = []
+    for row in (row for run in read(SHIPPED) if run.architecture == "sm_90a" for row in run.rows):
+        work = row.work
+        if work.kernel == "dense":
+            linear = LinearConfig(**row.config)
+            codes.append(dense_code(work.format, work.columns, work.tokens, linear))
+            continue
+        config, swiglu = MoeConfig(**row.config), work.format == "mxfp4"
+        codes += [
+            gate_up_code(work.format, work.columns, swiglu, work.tokens, config),
+            down_code(work.format, work.rows // 2, work.tokens, config),
+        ]
+    return sorted(dict.fromkeys(codes), key=lambda code: code.entry)
+
+
+def test_machine_code_of_measured_configurations(tmp_path: Path) -> None:
+    sample = tuned_codes()[::EACH]
+    assert {code.entry for code in sample} == {"dense", "gate_up", "down"}
+    assert not faults_of(sample, "sm_90a", EXPECTED, tmp_path)
 
 
 @pytest.mark.parametrize("module", sorted(modules()))

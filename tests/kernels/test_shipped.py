@@ -1,0 +1,76 @@
+"""What the package's measurements decide: for every layer of the models, each number of tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from spark_prof.kernels.bench.shapes import EXPERTS, FP4, LAYERS, ExpertsShape, dense_shapes
+from spark_prof.kernels.dense import LinearConfig
+from spark_prof.kernels.dispatch import Choice, choose
+from spark_prof.kernels.moe import MoeConfig
+from spark_prof.kernels.tuning import SHIPPED, Work, read
+
+RUNS = read(SHIPPED)
+ARCH = "sm_90a"
+ROWS = {row.work: row for run in RUNS if run.architecture == ARCH for row in run.rows}
+COUNTS = range(1, 17)
+SHAPES = [(shape.rows, shape.columns) for shape in dense_shapes(layers=LAYERS)]
+
+
+def no_slower(work: Work) -> bool:
+    """Whether the kernel was no slower at the next measured numbers of tokens on both sides."""
+    its = {
+        row.work.tokens: row.wins
+        for row in ROWS.values()
+        if work == Work(**{**vars(row.work), "tokens": work.tokens})
+    }
+    return (
+        its[max(t for t in its if t <= work.tokens)]
+        and its[min(t for t in its if t >= work.tokens)]
+    )
+
+
+def chosen(work: Work) -> Choice:
+    return choose(
+        work.kernel, work.format, work.rows, work.columns, work.tokens, ARCH,
+        experts=work.experts, top_k=work.top_k, runs=RUNS,
+    )  # fmt: skip
+
+
+def fits(config: LinearConfig | MoeConfig, columns: int) -> bool:
+    """A split for these columns, and no more warps than a multiprocessor holds."""
+    split = config.warps % config.split == 0 and config.split <= -(-columns // 128)
+    return split and config.warps * config.min_blocks <= 64
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids="{0[0]}x{0[1]}".format)
+@pytest.mark.parametrize("form", FP4)
+def test_a_dense_layer(form: str, shape: tuple[int, int]) -> None:
+    for tokens in COUNTS:
+        work = Work("dense", form, *shape, tokens)
+        choice = chosen(work)
+        assert (choice.config is not None) == no_slower(work), choice.why
+        assert f"{shape[0]} x {shape[1]}" in choice.why, "another shape's measurement was taken"
+        if choice.config is not None:
+            assert fits(LinearConfig(**choice.config), shape[1])
+
+
+@pytest.mark.parametrize("shape", EXPERTS, ids=lambda shape: shape.model)
+def test_experts(shape: ExpertsShape) -> None:
+    rows, hidden = 2 * shape.intermediate, shape.hidden
+    for tokens in COUNTS:
+        work = Work("moe", shape.format, rows, hidden, tokens, shape.experts, shape.top_k)
+        choice = chosen(work)
+        assert (choice.config is not None) == no_slower(work), choice.why
+        if choice.config is not None:
+            config = MoeConfig(**choice.config)
+            assert fits(config, hidden)
+            assert config.down_warps * config.down_min_blocks <= 64
+
+
+def test_a_batch_of_one_is_measured_of_every_layer() -> None:
+    """A layer that is added to the models and never measured would go to the fallback unseen."""
+    works = {(w.format, w.rows, w.columns) for w in ROWS if w.kernel == "dense" and w.tokens == 1}
+    assert works == {(form, *shape) for form in FP4 for shape in SHAPES}
