@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,16 @@ from spark_prof.dashboards.kernel_list import render_kernels
 from spark_prof.kernels.dispatch import choose
 from spark_prof.kernels.registry import KERNELS
 from spark_prof.kernels.tuning import known_runs
-from tests.docs.pages import ROOT, tables
+from tests.docs.kernel_figures import (
+    BARS,
+    PAGE,
+    REPORT,
+    for_the_page,
+    for_the_readme,
+    with_figures,
+)
+from tests.docs.pages import README, tables
 
-PAGE = ROOT / "docs" / "kernels.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
 
@@ -68,3 +76,63 @@ def test_the_example_of_the_dispatcher(
     assert capsys.readouterr().out == "nothing was measured on sm_121a\n"
     assert choose("dense", "nvfp4", 4096, 4096, 1, "sm_121a").config is None
     known_runs.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("page", "figures"), [(PAGE, for_the_page), (README, for_the_readme)], ids=["page", "README"]
+)
+def test_the_figures_are_those_of_the_result(
+    page: Path, figures: Callable[[str, str], list[str]]
+) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == with_figures(text, figures), "run: python -m tests.docs.kernel_figures"
+
+
+def test_every_bar_is_on_the_page() -> None:
+    bars, *layers = tables(PAGE, "How fast")
+    assert [row[0] for row in bars] == list(BARS)
+    assert all(len(row) == 6 for table in layers for row in table)
+    assert all(len(row) == 6 for row in tables(README, "Kernels for small batches")[0])
+
+
+def test_what_the_page_says_of_the_run() -> None:
+    machine, ceilings = REPORT.machine, REPORT.ceilings
+    said = [
+        machine.name.removeprefix("NVIDIA "),
+        machine.driver,
+        machine.date[:10],
+        *(f"{name} {machine.versions[name.lower()]}" for name in ("torch", "vLLM")),
+        f"{len(REPORT.cells)} pieces of work",
+        f"{ceilings.read.median / 1e12:.2f} TB/s",
+        f"{ceilings.launch_us.median:.2f} us",
+    ]
+    assert [each for each in said if each not in " ".join(TEXT.split())] == []
+    assert not any(cell.work.format == "fp8" for cell in REPORT.cells)
+
+
+def test_what_was_missed_is_said() -> None:
+    missed = [found for found in BARS.values() if not found.passed]
+    slower = {
+        (cell.label, cell.work.tokens)
+        for found in BARS.values()
+        if found.bar.statistic.endswith("ratio")
+        for ratio, cell in found.cells
+        if ratio < 1
+    }
+    [bar] = missed
+    assert [(round(us, 2), cell.work.columns) for us, cell in bar.cells if us > 6] == [(6.18, 2880)]
+    assert "takes 6.18 us with 8 tokens" in TEXT
+    assert slower == {("gpt-oss-120b", 16)}
+    assert "experts of gpt-oss-120b with 16 tokens" in TEXT
+
+
+def test_the_errors_of_quantizing() -> None:
+    torch = pytest.importorskip("torch")
+    from spark_prof.kernels.quantize_at_load import quantize_linear
+
+    weight = torch.randn(256, 2880, generator=torch.Generator().manual_seed(0)).bfloat16()
+    fp8, mxfp4 = (
+        100 * quantize_linear("qkv", weight, kind).error.relative_l2 for kind in ("fp8", "mxfp4")
+    )
+    assert (f"{mxfp4:.1f}", round(fp8, 1)) == ("11.2", 2.6)
+    assert "2.6 % for FP8 rows and 11.2 % for MXFP4" in TEXT

@@ -1,0 +1,101 @@
+"""The measured figures of docs/kernels.md and README.md, from what benchmarks/kernels.py wrote.
+
+The pages choose the bars and layers; the other cells of their rows are written here. After a new
+result write them anew, read the difference and commit it:
+
+    python -m tests.docs.kernel_figures
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_prof.kernels.bench.bars import Reached, judge_bars
+from spark_prof.kernels.bench.report_file import read_report
+from spark_prof.kernels.bench.results import Cell
+from spark_prof.kernels.bench.text import work_text
+from tests.docs.pages import README, ROOT
+
+__all__ = ["BARS", "PAGE", "REPORT", "for_the_page", "for_the_readme", "peer", "with_figures"]
+
+PAGE = ROOT / "docs" / "kernels.md"
+REPORT = read_report(ROOT / "benchmarks" / "results" / "kernels-h100.json")
+BARS = {found.bar.claim: found for found in judge_bars(REPORT.cells, REPORT.ceilings)}
+
+_LAYERS = {
+    (layer, work_text(cell).partition(" ")[2]): cell
+    for cell in REPORT.cells
+    for layer in cell.label.split(", ")
+}
+"""By whose layer it is and words such as `mxfp4 5120 x 2880, M 1`."""
+_SHOWN = (1, 8, 16)
+
+
+def with_figures(page: str, layer: Callable[[str, str], list[str]]) -> str:
+    """The page with the figures of today in every row that names a bar, or a layer and its weight.
+
+    Args:
+        page: its text.
+        layer: what follows behind a layer and its weight.
+    """
+    return "".join(_row(line, layer) for line in page.splitlines(keepends=True))
+
+
+def for_the_page(layer: str, weight: str) -> list[str]:
+    """Megabytes of one token's weights; for 1, 8 and 16 tokens time, floor, share and gain."""
+    cells = [_LAYERS[layer, f"{weight}, M {tokens}"] for tokens in _SHOWN]
+    return [f"{cells[0].weight_bytes / 1e6:.1f}", *map(_beside_the_floor, cells)]
+
+
+def for_the_readme(layer: str, weight: str) -> list[str]:
+    """For one token: time, that of the fastest of vLLM's, the gain, the share of read bandwidth."""
+    cell = _LAYERS[layer, f"{weight}, M 1"]
+    return [f"{_ours(cell):.1f} us", f"{peer(cell)[1]:.1f} us", _gain(cell), _share(cell)]
+
+
+def peer(cell: Cell) -> tuple[str, float]:
+    """The fastest of vLLM's kernels and its time."""
+    found = cell.best_peer("vLLM")
+    assert found is not None
+    return found
+
+
+def _row(line: str, layer: Callable[[str, str], list[str]]) -> str:
+    cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+    if cells[0] in BARS:
+        cells[1:] = _bar(BARS[cells[0]])
+    elif len(cells) > 1 and (cells[0], f"{cells[1]}, M 1") in _LAYERS:
+        cells[2:] = layer(*cells[:2])
+    else:
+        return line
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _bar(found: Reached) -> list[str]:
+    assert found.value is not None
+    value, worst = found.cells[0]
+    measured = f"{found.value:.2f}" + ("" if found.passed else ", **missed**")
+    return [measured, str(len(found.cells)), f"{value:.2f}: {work_text(worst)}"]
+
+
+def _beside_the_floor(cell: Cell) -> str:
+    floor = REPORT.ceilings.floor_us(cell)
+    return f"{_ours(cell):.1f} ({floor:.1f}), {_share(cell)}, {_gain(cell)}"
+
+
+def _share(cell: Cell) -> str:
+    return f"{100 * REPORT.ceilings.share(cell, _ours(cell)):.0f} %"
+
+
+def _gain(cell: Cell) -> str:
+    return f"{peer(cell)[1] / _ours(cell):.2f} x"
+
+
+def _ours(cell: Cell) -> float:
+    assert cell.ours is not None
+    return cell.ours
+
+
+if __name__ == "__main__":
+    for path, figures in ((PAGE, for_the_page), (README, for_the_readme)):
+        path.write_text(with_figures(path.read_text(encoding="utf-8"), figures), encoding="utf-8")
