@@ -19,9 +19,9 @@ from spark_prof.kernels.row_arguments import (
     THREADS,
     check_rows,
     factor,
-    format_defines,
     padding_blocks,
     row_slices,
+    sliced_code,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -82,5 +82,4 @@ def codes() -> Sequence[KernelCode]:
 
 
 def _code(row_format: RowFormat, swizzled: bool) -> KernelCode:
-    defines = (*format_defines(row_format, swizzled), ("THREADS", THREADS))
-    return KernelCode("activation_quantize.cu", "activation_quantize", defines)
+    return sliced_code("activation_quantize", row_format, swizzled)

@@ -20,8 +20,8 @@ from spark_prof.kernels.row_arguments import (
     THREADS,
     check_rows,
     factor,
-    format_defines,
     row_slices,
+    sliced_code,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -78,7 +78,7 @@ def expand_quantize(
                 f"{name} is {list_.dtype} of shape {tuple(list_.shape)}; give {length} int32"
             )
     if experts < 1 or not 1 <= rows <= _MOST_SORTED_ROWS:
-        raise KernelError(f"{rows} sorted rows for {experts} experts; at most 65535 rows go")
+        raise KernelError(f"{rows} sorted rows for {experts} experts; 1 to 65535 rows go")
     scale = factor(row_format, global_scale, x.device, experts)
     tall = most_scale_rows(rows, experts)
     out = empty_rows(rows, columns, row_format, True, x.device, out, tall)
@@ -111,5 +111,4 @@ def codes() -> Sequence[KernelCode]:
 
 
 def _code(row_format: RowFormat) -> KernelCode:
-    defines = (*format_defines(row_format, True), ("THREADS", THREADS))
-    return KernelCode("expand_quantize.cu", "expand_quantize", defines)
+    return sliced_code("expand_quantize", row_format, True)

@@ -18,9 +18,9 @@ from spark_prof.kernels.row_arguments import (
     THREADS,
     check_rows,
     factor,
-    format_defines,
     padding_blocks,
     row_slices,
+    sliced_code,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -76,5 +76,4 @@ def codes() -> Sequence[KernelCode]:
 
 
 def _code(row_format: RowFormat, swizzled: bool) -> KernelCode:
-    defines = (*format_defines(row_format, swizzled), ("THREADS", THREADS))
-    return KernelCode("quantize.cu", "quantize", defines)
+    return sliced_code("quantize", row_format, swizzled)

@@ -8,6 +8,7 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale
 from spark_prof.kernels.operands import check_operand
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
+from spark_prof.kernels.runtime.code import KernelCode
 
 __all__ = [
     "PADDING_BLOCKS",
@@ -17,6 +18,7 @@ __all__ = [
     "format_defines",
     "padding_blocks",
     "row_slices",
+    "sliced_code",
 ]
 
 _MOST_ROWS = 4096
@@ -78,6 +80,12 @@ def factor(
 def format_defines(row_format: RowFormat, swizzled: bool) -> tuple[tuple[str, int], ...]:
     """The constants that block_quantize.cuh is compiled with."""
     return (("FORMAT", ROW_FORMATS[row_format].define), ("SWIZZLED", int(swizzled)))
+
+
+def sliced_code(entry: str, row_format: RowFormat, swizzled: bool) -> KernelCode:
+    """What is compiled of a kernel that cuts a row in slices; its source has its name."""
+    defines = (*format_defines(row_format, swizzled), ("THREADS", THREADS))
+    return KernelCode(f"{entry}.cu", entry, defines)
 
 
 def row_slices(columns: int) -> int:

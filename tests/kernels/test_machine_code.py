@@ -215,7 +215,7 @@ WAITING = '#include "platform.cuh"\nKERNEL wrong(%s) { wait_for_previous_kernel(
         ("double* x, double y", "*x = *x * y;", Expected("wrong", ()), "sm_121a", "double"),
         ("float** x", "**x = 1.f;", Expected("wrong", ()), "sm_120f", "space is unknown"),
         ("float* x", "", Expected("wrong", (TENSOR_CORES,)), "sm_90a", "no HMMA"),
-        ("u32* x", "x[0] = load_once_4(x + 1);", Expected("wrong", (STREAMED,)), "sm_90a",
+        ("u32* x", "x[0] = load_once_8(x + 2).y;", Expected("wrong", (STREAMED,)), "sm_90a",
          "no LDG"),
         ("u32* x", "", Expected("wrong", (), native=(TO_E2M1,)), "sm_121a", "no F2FP"),
         ("u32* x", "", Expected("wrong", (), native=(TO_E2M1,)), "sm_90a", "no fault"),

@@ -243,8 +243,8 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def copies(folder: Path, file: str) -> Sequence[Path]:
-    """Copies of a source and of those that include it."""
-    names = [file] if file.endswith(".cu") else [file, "dense.cu"]
+    """Copies of a source and of those through which dense.cu includes it."""
+    names = [file] if file.endswith(".cu") else [file, "split.cuh", "dense.cu"]
     for name in names:
         (folder / name).write_bytes((SOURCES / name).read_bytes())
     return [folder / name for name in names]

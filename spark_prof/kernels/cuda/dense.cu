@@ -1,18 +1,13 @@
 // y = x W^T + bias for up to 16 tokens: the weights are read once, straight to the tensor cores.
 //
-// A block of WARPS warps works on WARPS / SPLIT stacks of 16 rows at a time; the SPLIT warps of one
-// stack take its units in turn, and their sums are added in a fixed order. DEPTH units a warp are
-// in flight, with X_AHEAD their activations too. The grid may be smaller than the work: blocks then
-// go on to further stacks, and load ahead across that border.
-#include "weights.cuh"
-
-constexpr int STACKS = WARPS / SPLIT;
-constexpr int MINE = (UNITS + SPLIT * DEPTH - 1) / (SPLIT * DEPTH) * DEPTH;  // a warp's, in a stack
+// Warps share out the work as split.cuh says, and their sums are added in a fixed order. DEPTH units
+// a warp are in flight, with X_AHEAD their activations too. The grid may be smaller than the work:
+// blocks then go on to further stacks, and load ahead across that border.
+#include "split.cuh"
 
 #if SPLIT > 1
 // Results of a thread: rows of one token each.
 constexpr int OUTPUTS = (STACKS * TOKENS * 16 + WARPS * 32 - 1) / (WARPS * 32);
-SHARED float partial[2][WARPS][TOKENS][16];
 INLINE int output_row(int first, int i) {
     const int at = threadIdx.x + i * WARPS * 32;
     return (first + at / (16 * TOKENS)) * 16 + (at & 15);
@@ -93,7 +88,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
             scale[i] = scale_of(row);
             offset[i] = bias_of(row);
         }
-        for (int done = 0; done < MINE; done += DEPTH) {
+        for (int done = 0; done < UNITS_A_WARP; done += DEPTH) {
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
                 const int unit = split + (done + slot) * SPLIT;
@@ -110,13 +105,8 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
             }
         }
 #if SPLIT > 1
-        float (&shared)[WARPS][TOKENS][16] = partial[round & 1];  // the other one may still be read
-#pragma unroll
-        for (int tile = 0; tile < TOKEN_TILES; ++tile)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                shared[warp_id()][8 * tile + 2 * member + (i & 1)][group + 8 * (i >> 1)] =
-                    sums[tile][i];
+        Partial& shared = partial[round & 1];
+        share_sums(shared, sums, group, member);
         sync_block();
 #pragma unroll
         for (int i = 0; i < OUTPUTS; ++i) {

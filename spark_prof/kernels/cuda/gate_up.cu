@@ -1,18 +1,14 @@
 // The first half of a mixture of experts: hidden = activation(gate, up) of each token's experts.
 //
 // A stack of 16 rows is eight of gate and the same eight of up, so that a lane holds both of what
-// the activation joins. Blocks go through all stacks of all active experts; for the rest see
-// dense.cu. SWIGLU: gpt-oss's, else SiLU.
+// the activation joins. Blocks go through all stacks of all active experts, and load weights and
+// activations ahead across their borders; for the rest see split.cuh. SWIGLU: gpt-oss's, else SiLU.
 #include "plan.cuh"
-#include "weights.cuh"
-
-constexpr int STACKS = WARPS / SPLIT;
-constexpr int MINE = (UNITS + SPLIT * DEPTH - 1) / (SPLIT * DEPTH) * DEPTH;
+#include "split.cuh"
 
 #if SPLIT > 1
 // Results of a thread: a row of gate and one of up, for one token.
 constexpr int OUTPUTS = (STACKS * TOKENS * 8 + WARPS * 32 - 1) / (WARPS * 32);
-SHARED float partial[2][WARPS][TOKENS][16];
 INLINE int output_stack(int i) { return (threadIdx.x + i * WARPS * 32) / (8 * TOKENS); }
 INLINE int output_row(int i) { return threadIdx.x & 7; }
 #else
@@ -103,7 +99,7 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
             }
         const u16* const second_x = TOKEN_TILES == 2 ? x_of(task, 8 + group) : x;
         float sums[TOKEN_TILES][4] = {};
-        for (int done = 0; done < MINE; done += DEPTH) {
+        for (int done = 0; done < UNITS_A_WARP; done += DEPTH) {
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
                 const int unit = split + (done + slot) * SPLIT;
@@ -122,13 +118,8 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
                 float_to_bf16(activate(gate, up, alpha, limit));
         };
 #if SPLIT > 1
-        float (&shared)[WARPS][TOKENS][16] = partial[round & 1];  // the other one may still be read
-#pragma unroll
-        for (int tile = 0; tile < TOKEN_TILES; ++tile)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                shared[warp_id()][8 * tile + 2 * member + (i & 1)][group + 8 * (i >> 1)] =
-                    sums[tile][i];
+        Partial& shared = partial[round & 1];
+        share_sums(shared, sums, group, member);
         sync_block();
 #pragma unroll
         for (int i = 0; i < OUTPUTS; ++i) {

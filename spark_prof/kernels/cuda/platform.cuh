@@ -39,16 +39,6 @@ INLINE uint2 load_once_8(const void* from) {
                  : "=r"(got.x), "=r"(got.y) : "l"(from));
     return got;
 }
-INLINE u32 load_once_4(const void* from) {
-    u32 got;
-    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(got) : "l"(from));
-    return got;
-}
-INLINE u32 load_once_2(const void* from) {
-    u16 got;
-    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(got) : "l"(from));
-    return got;
-}
 // A load of what several warps read: through L1. Not for what another thread of this grid writes.
 INLINE uint4 load_16(const void* from) { return __ldg(reinterpret_cast<const uint4*>(from)); }
 

@@ -26,8 +26,6 @@ INLINE T cpu_load(const void* from) {
 }
 INLINE uint4 load_once_16(const void* from) { return cpu_load<uint4>(from); }
 INLINE uint2 load_once_8(const void* from) { return cpu_load<uint2>(from); }
-INLINE u32 load_once_4(const void* from) { return cpu_load<u32>(from); }
-INLINE u32 load_once_2(const void* from) { return cpu_load<u16>(from); }
 INLINE uint4 load_16(const void* from) { return cpu_load<uint4>(from); }
 
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }

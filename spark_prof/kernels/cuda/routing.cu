@@ -8,9 +8,9 @@ constexpr bool KEYED = !FLOAT_LOGITS && !SIGMOID;  // scores of 16 bits leave ro
 constexpr int PER_LANE = (EXPERTS + 31) / 32;
 constexpr int THREADS = MAX_TOKENS * 32;
 
-SHARED unsigned wanted[EXPERTS];              // by which tokens
-SHARED u8 choice_of[EXPERTS][MAX_TOKENS];     // as which of the token's choices
-SHARED u32 before[THREADS / 32];              // active experts and entries of the warps before
+SHARED u32 wanted[EXPERTS];                // by which tokens, a bit each
+SHARED u8 choice_of[EXPERTS][MAX_TOKENS];  // as which of the token's choices
+SHARED u32 before[THREADS / 32];           // of each warp: active experts << 16 | their entries
 
 // Floats in an order of unsigned integers, none of them 0; NaN is above all, as in torch.topk.
 INLINE u32 ordered(float value) {

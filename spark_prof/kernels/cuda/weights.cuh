@@ -26,7 +26,7 @@ constexpr int WEIGHT_STRIDE = TILES * TILE_BYTES;
 constexpr int SCALE_STRIDE = UNITS * UNIT_SCALES;
 constexpr int TOKENS = 8 * TOKEN_TILES;
 
-// What a lane has in flight of one unit: its weights and their scales.
+// What a lane loads of one unit: its weights and their scales.
 struct Unit {
     uint4 weights[2 * VECTORS];
     uint2 scales;

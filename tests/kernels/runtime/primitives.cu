@@ -64,8 +64,8 @@ KERNEL loads(const u8* from, u32* to) {
     const uint4 once = load_once_16(from), kept = load_16(from + 16);
     const uint2 half = load_once_8(from + 32);
     const u32 words[] = {once.x, once.y, once.z, once.w, kept.x, kept.y, kept.z, kept.w,
-                         half.x, half.y, load_once_4(from + 40), load_once_2(from + 44)};
-    if (threadIdx.x == 0) for (int i = 0; i < 12; ++i) to[i] = words[i];
+                         half.x, half.y};
+    if (threadIdx.x == 0) for (int i = 0; i < 10; ++i) to[i] = words[i];
 }
 
 // The sum of all threads' numbers, over warps of any count: each barrier is needed.

@@ -172,10 +172,9 @@ def test_lanes_of_a_warp_exchange(device: str, block: int) -> None:
 
 
 def test_loads_of_each_size(device: str) -> None:
-    given = torch.arange(1, 49, dtype=torch.uint8)
-    got = torch.zeros(12, dtype=torch.int32, device=device)
+    given = torch.arange(1, 41, dtype=torch.uint8)
+    got = torch.zeros(10, dtype=torch.int32, device=device)
     run("loads", 32, given.to(device), got)
-    given[46:] = 0
     assert torch.equal(got.cpu(), given.view(torch.int32))
 
 

@@ -1,0 +1,24 @@
+// How the warps of a block share out stacks of 16 rows: the SPLIT warps of one stack take its units
+// in turn, DEPTH of them in flight; a block of WARPS warps works on WARPS / SPLIT stacks at a time.
+#pragma once
+#include "weights.cuh"
+
+constexpr int STACKS = WARPS / SPLIT;
+// What a warp has of a stack, rounded up to whole rounds of its ring.
+constexpr int UNITS_A_WARP = (UNITS + SPLIT * DEPTH - 1) / (SPLIT * DEPTH) * DEPTH;
+
+#if SPLIT > 1
+using Partial = float[WARPS][TOKENS][16];
+SHARED Partial partial[2];  // by turns: one may still be read when the other is written
+
+// Hands a warp's sums to the block, as [token][row].
+INLINE void share_sums(Partial& shared, const float (&sums)[TOKEN_TILES][4], int group,
+                       int member) {
+#pragma unroll
+    for (int tile = 0; tile < TOKEN_TILES; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            shared[warp_id()][8 * tile + 2 * member + (i & 1)][group + 8 * (i >> 1)] =
+                sums[tile][i];
+}
+#endif
