@@ -84,8 +84,8 @@ def _summary(found: Checked) -> Section:
         for check in dict.fromkeys(verdict.kernel for verdict in found.verdicts)
     )
     intro = (
-        "Error used: the largest error of an element, as a share of what its sum allows; where it "
-        f"says {MISSING}, bits have to be equal."
+        "Error used: the largest error of an element, as a share of what its sum allows; 0.0 % is "
+        f"the exact result rounded everywhere. Where it says {MISSING}, bits have to be equal."
     )
     bounded = any(verdict.used is not None for verdict in found.verdicts)
     return Section("checks", "Cases", columns, rows, (intro,) if bounded else ())

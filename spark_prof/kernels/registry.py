@@ -28,7 +28,8 @@ def find(name: str | None) -> Sequence[ReplacementKernel]:
     found = [kernel for kernel in KERNELS if kernel.name == name]
     if not found:
         names = [kernel.name for kernel in KERNELS]
-        near = get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+        near = [each for each in names if each.startswith(f"{name}-")]
+        near = near or get_close_matches(name, names, 1)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(names)}"
         raise CommandError(f"there is no kernel {name}; {hint}")
     return found
