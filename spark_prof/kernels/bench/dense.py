@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 
 from spark_prof.kernels.bench.configurations import best_config, known_config
-from spark_prof.kernels.bench.marlin import marlin
+from spark_prof.kernels.bench.marlin import Multiply, marlin
 from spark_prof.kernels.bench.race import (
     Contestant,
     Setting,
     clones,
     largest_relative_l2,
     plan,
+    prepared,
     race,
-    reason,
 )
 from spark_prof.kernels.bench.repeated import Call, Output, cache_bytes
 from spark_prof.kernels.bench.results import OURS, Cell, Result
@@ -27,12 +28,9 @@ from spark_prof.kernels.operands import architecture
 from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["CUBLAS", "DENSE_CONTESTANTS", "Multiply", "race_dense"]
+__all__ = ["CUBLAS", "DENSE_CONTESTANTS", "race_dense"]
 
 CUBLAS = "cuBLAS BF16"
-
-Multiply = Callable[[torch.Tensor, int], torch.Tensor]
-"""Multiplies x [M, K] by the copy of the weight of that number."""
 
 _TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred
@@ -89,7 +87,11 @@ def race_dense(
     planned = plan(size, cache_bytes(device))
     copies = planned.copies
     ours = clones(pack_linear(weight), copies) if OURS in contestants else []
-    peers = {n: _prepared(n, weight, copies) for n in contestants if n in _PEERS}
+    peers = {
+        name: prepared(name, partial(_PEERS[name], weight, copies))
+        for name in contestants
+        if name in _PEERS
+    }
     exact = decoded(weight)
     for count in tokens:
         activations = _activations(planned.calls, count, shape.columns, device)
@@ -128,13 +130,6 @@ def race_dense(
             results=race(entered, setting, seconds),
             config=asdict(config) if ours else {},
         )
-
-
-def _prepared(name: str, weight: Weight, copies: int) -> Multiply | Result:
-    try:
-        return _PEERS[name](weight, copies)
-    except Exception as failure:
-        return Result(name, None, None, reason(failure))
 
 
 def _calls(multiply: Multiply, x: torch.Tensor, copies: int) -> Call:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 
@@ -16,29 +17,25 @@ from spark_prof.kernels.bench.race import (
     clones,
     largest_relative_l2,
     plan,
+    prepared,
     race,
-    reason,
 )
 from spark_prof.kernels.bench.repeated import Call, Output, cache_bytes
 from spark_prof.kernels.bench.results import OURS, Cell, Result
 from spark_prof.kernels.bench.shapes import ExpertsShape
-from spark_prof.kernels.bench.vllm_experts import marlin_experts, triton_experts
+from spark_prof.kernels.bench.vllm_experts import MixExperts, marlin_experts, triton_experts
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
 from spark_prof.kernels.experts import Activation, PackedExperts, pack_experts
 from spark_prof.kernels.moe import MoeConfig, default_config, moe
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["EXPERTS_CONTESTANTS", "MixExperts", "race_experts"]
-
-MixExperts = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
-"""Mixes what the copy of the experts of that number makes of x [M, H], by logits [M, E]."""
+__all__ = ["EXPERTS_CONTESTANTS", "race_experts"]
 
 _TOLERANCE = 0.02
 """Relative L2. What lies between the products is rounded to BF16, vLLM's routing weights too."""
 
 _LARGEST_LOGIT = 4.0
-
 
 _PEERS: dict[str, Callable[[ExpertWeights, int], MixExperts]] = {
     "vLLM Marlin": marlin_experts,
@@ -88,7 +85,11 @@ def race_experts(
     all_inputs = {count: _inputs(weights, count, cache, device) for count in tokens}
     copies = max((inputs.copies for inputs in all_inputs.values()), default=1)
     ours = clones(_packed(weights), copies) if OURS in contestants else []
-    peers = {name: _prepared(name, weights, copies) for name in contestants if name in _PEERS}
+    peers = {
+        name: prepared(name, partial(_PEERS[name], weights, copies))
+        for name in contestants
+        if name in _PEERS
+    }
     references = _references(weights, list(all_inputs.values()))
     for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
 
@@ -147,13 +148,6 @@ def _packed(weights: ExpertWeights) -> PackedExperts:
     return pack_experts(
         weights.gate_up, weights.down, weights.gate_up_bias, weights.down_bias, activation
     )
-
-
-def _prepared(name: str, weights: ExpertWeights, copies: int) -> MixExperts | Result:
-    try:
-        return _PEERS[name](weights, copies)
-    except Exception as failure:
-        return Result(name, None, None, reason(failure))
 
 
 def _calls(mix: MixExperts, inputs: _Inputs, copies: int) -> Call:

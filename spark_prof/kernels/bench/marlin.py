@@ -15,9 +15,10 @@ from spark_prof.kernels.bench.race import clones
 from spark_prof.kernels.bench.weights import Weight
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 
-__all__ = ["marlin"]
+__all__ = ["Multiply", "marlin"]
 
 Multiply = Callable[[torch.Tensor, int], torch.Tensor]
+"""Multiplies x [M, K] by the copy of the weight of that number."""
 
 
 def marlin(weight: Weight, copies: int) -> Multiply:

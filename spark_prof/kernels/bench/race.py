@@ -29,6 +29,7 @@ __all__ = [
     "clones",
     "largest_relative_l2",
     "plan",
+    "prepared",
     "race",
     "reason",
 ]
@@ -185,6 +186,14 @@ def largest_relative_l2(outputs: Sequence[Output], expected: torch.Tensor) -> fl
 def clones(value: T, count: int) -> list[T]:
     """That many copies with memory of their own, the value itself among them."""
     return [value, *(copy.deepcopy(value) for _ in range(count - 1))]
+
+
+def prepared(name: str, make: Callable[[], T]) -> T | Result:
+    """What a contestant does its calls with, or the result that says why it cannot take part."""
+    try:
+        return make()
+    except Exception as failure:
+        return Result(name, None, None, reason(failure))
 
 
 def reason(failure: BaseException) -> str:

@@ -17,15 +17,16 @@ from spark_prof.kernels.bench.expert_weights import ExpertWeights
 from spark_prof.kernels.bench.race import clones
 from spark_prof.kernels.formats import MxFp4, NvFp4, interleave_gate_up, interleave_rows
 
-__all__ = ["marlin_experts", "triton_experts"]
+__all__ = ["MixExperts", "marlin_experts", "triton_experts"]
 
-Mix = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+MixExperts = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+"""Mixes what the copy of the experts of that number makes of x [M, H], by logits [M, E]."""
 
 _MARLIN_HIDDEN, _MARLIN_INNER = 256, 128
 """What vLLM pads gpt-oss to for Marlin: `mxfp4_round_up_hidden_size_and_intermediate_size`."""
 
 
-def marlin_experts(weights: ExpertWeights, copies: int) -> Mix:
+def marlin_experts(weights: ExpertWeights, copies: int) -> MixExperts:
     """Marlin's products for experts, with the routing and summing kernels around them.
 
     Raises:
@@ -141,7 +142,7 @@ def _marlin_mxfp4(weights: ExpertWeights, hidden: int, inner: int) -> SimpleName
     return _layer(w13, w13_scales, w2, w2_scales, biases=(w13_bias, w2_bias))
 
 
-def triton_experts(weights: ExpertWeights, copies: int) -> Mix:
+def triton_experts(weights: ExpertWeights, copies: int) -> MixExperts:
     """The Triton kernels of gpt-oss, their routing among them.
 
     Raises:

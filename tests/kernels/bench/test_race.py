@@ -13,6 +13,7 @@ from spark_prof.kernels.bench.race import (
     clones,
     largest_relative_l2,
     plan,
+    prepared,
     race,
     reason,
 )
@@ -164,3 +165,11 @@ def test_a_reason_is_one_short_line() -> None:
     assert reason(RuntimeError("first\x1b[31m\nsecond")) == "RuntimeError: first\\x1b[31m"
     assert reason(RuntimeError()) == "RuntimeError: "
     assert len(reason(RuntimeError("x" * 10_000))) <= 300
+
+
+def test_who_cannot_take_part_says_why() -> None:
+    def missing() -> int:
+        raise ImportError("no vLLM\nhere")
+
+    assert prepared("peer", lambda: 3) == 3
+    assert prepared("peer", missing) == Result("peer", None, None, "ImportError: no vLLM")
