@@ -100,8 +100,11 @@ def check(
     from spark_prof.kernels.check.runner import run_checks
 
     verdicts: list[Verdict] = []
-    for cases in dict.fromkeys(kernel.check for kernel in kernels):
-        print(f"spark-prof: checking {cases} on {where}", file=sys.stderr)
+    checks = list(dict.fromkeys(kernel.check for kernel in kernels))
+    for number, cases in enumerate(checks, 1):
+        print(
+            f"spark-prof: checking {cases} on {where}, {number} of {len(checks)}", file=sys.stderr
+        )
         verdicts += run_checks([cases], device_type)
     found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
     put(render_checks(found, *page), out)
