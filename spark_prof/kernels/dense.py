@@ -12,6 +12,7 @@ from spark_prof.kernels.operands import (
     check_operand,
     check_tokens,
     multiprocessors,
+    stacks_at_a_time,
     token_tiles,
 )
 from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear
@@ -89,7 +90,7 @@ def linear(
         check_operand("out", out, (tokens, weight.rows), device)
         check_apart(out, x)
     config = config or default_config(weight.rows, weight.columns, tokens)
-    work = -(-weight.rows // (STACK * (config.warps // config.split)))
+    work = -(-weight.rows // (STACK * stacks_at_a_time(config.warps, config.split)))
     grid = min(work, config.blocks * multiprocessors(device)) if config.blocks else work
     # Not dependent: the kernel before is anybody's, and may have started early itself.
     launch(

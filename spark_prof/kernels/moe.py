@@ -14,6 +14,7 @@ from spark_prof.kernels.operands import (
     check_operand,
     check_tokens,
     multiprocessors,
+    stacks_at_a_time,
     token_tiles,
 )
 from spark_prof.kernels.pack import FORMATS
@@ -129,7 +130,8 @@ def run_experts(
     stacks = experts.intermediate // 8
     activation = experts.activation
     swiglu = activation.name == "swiglu"
-    most = min(tokens * choices, experts.count) * -(-stacks // (config.warps // config.split))
+    groups = -(-stacks // stacks_at_a_time(config.warps, config.split))
+    most = min(tokens * choices, experts.count) * groups
     launch(
         gate_up_code(experts.gate_up.format, experts.hidden, swiglu, tokens, config),
         (min(most, config.min_blocks * multiprocessors(device)), 1, 1),

@@ -16,11 +16,15 @@ __all__ = [
     "check_operand",
     "check_tokens",
     "multiprocessors",
+    "stacks_at_a_time",
     "token_tiles",
 ]
 
 LARGEST_BATCH = 16
 """Tokens that the dense layers and the experts take at most."""
+
+_MOST_WARPS = 32
+"""Of a block, on all GPUs."""
 
 
 def check_tokens(x: torch.Tensor, columns: int, device: torch.device) -> int:
@@ -90,6 +94,20 @@ def check_operand(
             f"{name} has strides {operand.stride()} from address {operand.data_ptr():#x}: rows must"
             f" be contiguous and begin at multiples of 16 bytes; pass {name}.contiguous()"
         )
+
+
+def stacks_at_a_time(warps: int, split: int) -> int:
+    """How many stacks of 16 rows a block works on, `split` of its warps on each.
+
+    Raises:
+        KernelError: the warps are more than a block has or are not shared out evenly.
+    """
+    if not 1 <= split <= warps <= _MOST_WARPS or warps % split:
+        raise KernelError(
+            f"a configuration of {warps} warps, {split} to a stack: give up to {_MOST_WARPS}, and"
+            " a divisor of them"
+        )
+    return warps // split
 
 
 def check_apart(out: torch.Tensor, x: torch.Tensor) -> None:

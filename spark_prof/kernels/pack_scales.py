@@ -30,6 +30,9 @@ def packed_nvfp4_scales(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torc
 
     A negative scale turns its codes round, a zero makes them zero; a row with a scale that is NaN
     has a row scale that is.
+
+    Raises:
+        KernelError: with a global scale a row's is more than float32 holds.
     """
     scales = weight.scales.view(torch.uint8).reshape(-1, weight.scales.shape[-1])
     codes = weight.packed.reshape(-1, weight.packed.shape[-1])
@@ -45,8 +48,15 @@ def packed_nvfp4_scales(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torc
     )
     encoded = ((exponent + 9) << 3 | ((mantissa * 16).to(torch.int32) & 7)).to(torch.uint8)
     ordered = _in_units(encoded, (4, 2)).permute(0, 3, 2, 5, 4, 1)
-    multiplier = weight.global_scale.multiplier().expand(*weight.packed.shape[:-1], 1).flatten()
-    row_scale = torch.where((magnitude == 0x7F).any(-1), torch.nan, multiplier * _NVFP4_ROW)
+    multiplier = weight.global_scale.multiplier().to(codes.device)
+    multiplier = multiplier.expand(*weight.packed.shape[:-1], 1).flatten()
+    row_scale = multiplier * _NVFP4_ROW
+    if (multiplier.isfinite() & row_scale.to(torch.float32).isinf()).any():
+        raise KernelError(
+            f"a global scale multiplies NVFP4 weights by {float(multiplier.abs().max()):.3g}: the"
+            " kernels go up to 2^108, keep vLLM's kernel for this layer"
+        )
+    row_scale = torch.where((magnitude == 0x7F).any(-1), torch.nan, row_scale)
     return codes, ordered.contiguous().flatten(), row_scale
 
 

@@ -11,12 +11,13 @@ import torch
 from spark_prof.kernels.check.activations import make_activations
 from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_dense_case
 from spark_prof.kernels.check.operations import packed_linear
+from spark_prof.kernels.check.oracles import linear_oracle
 from spark_prof.kernels.check.refusals import refusals
-from spark_prof.kernels.check.verdict import same_bits
+from spark_prof.kernels.check.verdict import judge, same_bits
 from spark_prof.kernels.check.weights import Format, Weight, make_weight
 from spark_prof.kernels.dense import LinearConfig, linear
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.formats import MxFp4
+from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.pack import pack_linear
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
@@ -79,6 +80,30 @@ def test_scales_too_far_apart_for_bfloat16_are_refused(device: str) -> None:
     codes = torch.full((1, 32), 0x22, dtype=torch.uint8, device=device)
     with pytest.raises(KernelError, match="apart"):
         pack_linear(MxFp4(codes, scales))
+
+
+@pytest.mark.parametrize("power", [-109, -125, 107, 108])
+def test_a_global_scale_is_kept_or_refused(power: int, device: str) -> None:
+    """The kernels keep 2^20 times what it multiplies by, in float32."""
+    plain = make_weight("nvfp4", "plain", (16, 64), 1, device)
+    assert isinstance(plain, NvFp4)
+    scale = GlobalScale(torch.tensor(2.0**power), "divides" if power < 0 else "multiplies")
+    weight = NvFp4(plain.packed, plain.scales, scale)
+    if abs(power) > 107:
+        with pytest.raises(KernelError, match=r"up to 2\^108"):
+            pack_linear(weight)
+        return
+    x = make_activations("plain", 2, 64, 2, device) * 2.0**-20
+    judgement = judge(linear(x, pack_linear(weight)), linear_oracle(x, weight.decode(), None))
+    assert judgement.detail == ""
+
+
+@pytest.mark.parametrize("warps", [(4, 3), (4, 8), (0, 1), (4, 0), (40, 4), (-4, -4)])
+def test_a_configuration_that_shares_nothing_out_is_refused(warps: tuple[int, int]) -> None:
+    packed = pack_linear(make_weight("nvfp4", "plain", (48, 448), 1, "cpu"))
+    x = make_activations("plain", 1, 448, 2, "cpu")
+    with pytest.raises(KernelError, match="a divisor of them"):
+        linear(x, packed, config=LinearConfig(*warps, depth=1, x_ahead=0, min_blocks=1))
 
 
 @pytest.mark.parametrize("shape", [(16, 0), (0, 32), (3, 16, 32)])
