@@ -136,3 +136,12 @@ def test_the_errors_of_quantizing() -> None:
     )
     assert (f"{mxfp4:.1f}", round(fp8, 1)) == ("11.2", 2.6)
     assert "2.6 % for FP8 rows and 11.2 % for MXFP4" in TEXT
+
+
+def test_a_last_layer_is_as_near_its_floor_as_the_page_says() -> None:
+    ceilings = REPORT.ceilings
+    heads = [cell for cell in REPORT.cells if cell.is_lm_head and cell.work.tokens == 1]
+    above = [cell.ours / ceilings.floor_us(cell) for cell in heads if cell.ours]
+    assert len(above) == len(heads) == 10
+    assert 1.05 < max(above) <= 1.06
+    assert "With one token an lm_head is within 6 % of its floor." in TEXT
