@@ -120,6 +120,10 @@ def run_experts(
             f"{tokens} tokens on {device} were routed as {routing.experts.shape[0]} on"
             f" {routing.experts.device}"
         )
+    if routing.among != experts.count:
+        raise KernelError(
+            f"tokens were routed among {routing.among} experts; the layer has {experts.count}"
+        )
     if out is None:
         out = x.new_empty((tokens, experts.hidden))
     else:

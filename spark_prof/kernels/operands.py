@@ -16,6 +16,7 @@ __all__ = [
     "check_operand",
     "check_tokens",
     "multiprocessors",
+    "refuse_gradient",
     "stacks_at_a_time",
     "token_tiles",
 ]
@@ -79,11 +80,7 @@ def check_operand(
         raise KernelError(f"{name} is {operand.dtype}; it must be {dtype}")
     if tuple(operand.shape) != shape:
         raise KernelError(f"{name} has the shape {tuple(operand.shape)}; it must have {shape}")
-    if operand.requires_grad and torch.is_grad_enabled():
-        raise KernelError(
-            f"{name} wants a gradient, which these kernels have none of; call them under"
-            " torch.no_grad()"
-        )
+    refuse_gradient(name, operand)
     if not rows_apart:
         if not operand.is_contiguous():
             raise KernelError(f"{name} is not contiguous; pass {name}.contiguous()")
@@ -108,6 +105,19 @@ def stacks_at_a_time(warps: int, split: int) -> int:
             " a divisor of them"
         )
     return warps // split
+
+
+def refuse_gradient(name: str, operand: torch.Tensor) -> None:
+    """Refuses what autograd would find no trace of in the result.
+
+    Raises:
+        KernelError: it wants a gradient, and gradients are on.
+    """
+    if operand.requires_grad and torch.is_grad_enabled():
+        raise KernelError(
+            f"{name} wants a gradient, which these kernels have none of; call them under"
+            " torch.no_grad()"
+        )
 
 
 def check_apart(out: torch.Tensor, x: torch.Tensor) -> None:

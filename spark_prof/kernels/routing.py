@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.operands import LARGEST_BATCH
+from spark_prof.kernels.operands import LARGEST_BATCH, refuse_gradient
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
@@ -32,11 +32,13 @@ class Routing:
         experts: int32 [M, k], each token's experts, the best first.
         weights: float32 [M, k], what each expert's output is multiplied with.
         plan: int32, the active experts and their tokens, as `Plan` in `cuda/routing.cuh`.
+        among: E, the experts that there were to choose from.
     """
 
     experts: torch.Tensor
     weights: torch.Tensor
     plan: torch.Tensor
+    among: int
 
     @property
     def active(self) -> torch.Tensor:
@@ -90,6 +92,7 @@ def route(
         raise KernelError(f"scores are a softmax or sigmoids, not {scoring}")
     if correction is not None and scoring != "sigmoid":
         raise KernelError("a correction goes with scoring='sigmoid' only")
+    refuse_gradient("logits", logits)
     device = logits.device
     chosen = torch.empty((tokens, top_k), dtype=torch.int32, device=device)
     weights = torch.empty((tokens, top_k), dtype=torch.float32, device=device)
@@ -110,7 +113,7 @@ def route(
             float(scale),
         ),
     )
-    return Routing(chosen, weights, plan)
+    return Routing(chosen, weights, plan, experts)
 
 
 def codes() -> Sequence[KernelCode]:

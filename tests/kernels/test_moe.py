@@ -89,6 +89,9 @@ def test_routed_ahead_is_the_same(device: str) -> None:
     assert same_bits(run_experts(x, route(logits, 3), packed), whole)  # type: ignore[arg-type]
     with pytest.raises(KernelError, match="routed as 4"):
         run_experts(x, route(logits[:4], 3), packed)  # type: ignore[arg-type]
+    more = make_logits("plain", 5, 9, torch.bfloat16, device)
+    with pytest.raises(KernelError, match="among 9 experts; the layer has 8"):
+        run_experts(x, route(more, 3), packed)  # type: ignore[arg-type]
 
 
 def test_what_a_token_gets_does_not_depend_on_the_others(device: str) -> None:

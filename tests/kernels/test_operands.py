@@ -18,6 +18,7 @@ from spark_prof.kernels.formats import quantize_mxfp4
 from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.quantize import quantize_rows
+from spark_prof.kernels.routing import route
 
 WEIGHT = quantize_mxfp4(torch.randn(64, 64, generator=torch.Generator().manual_seed(1)))
 
@@ -40,6 +41,7 @@ def test_what_wants_a_gradient_is_refused_unless_none_is_taken(
         lambda: linear(wanting, weight),
         lambda: linear(x, weight, bias=x.new_zeros(64).requires_grad_()),
         lambda: quantize_rows(wanting, "mxfp8"),
+        lambda: route(wanting, 4),
     ]
     for call in calls:
         with pytest.raises(KernelError, match="wants a gradient"):
