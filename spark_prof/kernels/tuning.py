@@ -7,8 +7,6 @@ so that a file of another kind is refused and nothing in it is executed.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ import msgspec
 
 from spark_prof.kernels.cache_folder import cache_folder
 from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.whole_file import write_whole
 
 __all__ = ["SHIPPED", "Run", "Tuned", "Work", "known_runs", "merged", "read", "save", "user_file"]
 
@@ -191,15 +190,10 @@ def save(run: Run, path: Path | None = None) -> Path:
     if path is None:
         raise KernelError("no home folder is known to keep measurements in; set XDG_CACHE_HOME")
     runs = merged(read(path) if path.exists() else (), (run,))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
-    try:
+    # Where that fails, writing says why.
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(_text(runs))
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise KernelError(f"cannot write {path}: {error.strerror or error}") from error
+    write_whole(path, _text(runs))
     known_runs.cache_clear()
     return path
 

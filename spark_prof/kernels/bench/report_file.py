@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from spark_prof.kernels.bench.machine import Machine
 from spark_prof.kernels.bench.results import Ceilings, Cell
 from spark_prof.kernels.bench.run import LeftOut
 from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.whole_file import write_whole
 
 __all__ = ["Report", "read_report"]
 
@@ -49,12 +49,7 @@ class Report:
         Raises:
             KernelError: it cannot be written.
         """
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
-            os.replace(temporary, path)
-        except OSError as error:
-            raise KernelError(f"cannot write {path}: {error.strerror or error}") from error
+        write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
 
 def read_report(path: Path) -> Report:

@@ -50,6 +50,7 @@ class Cell:
     """One piece of work and how every contestant did at it.
 
     Attributes:
+        kind: of the work.
         work: what was computed.
         label: whose layer it is.
         weight_bytes: what must be read of weights and their scales in one call.

@@ -1,0 +1,28 @@
+"""Writes a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from spark_prof.kernels.errors import KernelError
+
+__all__ = ["write_whole"]
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Puts a file in place of what is there, if anything; readers see the one or the other.
+
+    Raises:
+        KernelError: it cannot be written; nothing is left of it.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise KernelError(f"cannot write {path}: {error.strerror or error}") from error
