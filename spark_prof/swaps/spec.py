@@ -1,0 +1,51 @@
+"""What is swapped, as it is written on a command line: ``moe=spark_prof,lm_head=mxfp4``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_prof.errors import CommandError
+
+__all__ = ["SLOTS", "Swap", "format_swaps", "parse_swaps"]
+
+SLOTS = ("qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
+"""The places of a model whose kernel can be swapped."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One slot and what runs in it.
+
+    Attributes:
+        slot: a word of `SLOTS`.
+        kernel: ``spark_prof`` (the package's own, the weights keep their bits), ``mxfp4`` or
+            ``fp8`` (a BF16 weight is quantized at load), ``path/to/file.py:function``, or the
+            name of an entry point of the group ``spark_prof.kernels``.
+    """
+
+    slot: str
+    kernel: str
+
+
+def parse_swaps(text: str) -> tuple[Swap, ...]:
+    """Reads swaps with commas between them; an empty text is none.
+
+    Raises:
+        CommandError: a word is no swap, names no slot, or a slot comes twice.
+    """
+    swaps: dict[str, Swap] = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        slot, equals, kernel = word.partition("=")
+        if not equals or not kernel:
+            raise CommandError(f"{word} is no swap; write slot=kernel, such as moe=spark_prof")
+        if slot not in SLOTS:
+            raise CommandError(f"{word}: there is no slot {slot}; give {', '.join(SLOTS)}")
+        if slot in swaps:
+            raise CommandError(f"{text}: {slot} is given twice; give it one kernel")
+        swaps[slot] = Swap(slot, kernel)
+    return tuple(swaps.values())
+
+
+def format_swaps(swaps: tuple[Swap, ...]) -> str:
+    """The text that `parse_swaps` reads back."""
+    return ",".join(f"{swap.slot}={swap.kernel}" for swap in swaps)
