@@ -1,0 +1,122 @@
+"""CUDA graphs for every side: captured one side after the other, replayed by the active one.
+
+vLLM keeps its graphs in dictionaries by batch size, and replays what it finds there. They become
+dictionaries that hold one content for each side, so that switching a side is all it takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+from spark_prof.swaps.sides import SIDES, Sides
+
+__all__ = ["BySide", "capture_every_side", "keep_graphs_by_side"]
+
+HOLDERS = (
+    ("vllm.compilation.cuda_graph", "CUDAGraphWrapper", "concrete_cudagraph_entries"),
+    ("vllm.compilation.breakable_cudagraph", "BreakableCUDAGraphWrapper", "entries"),
+    ("vllm.v1.worker.gpu.cudagraph_utils", "CudaGraphManager", "graphs"),
+)
+"""Module, class and attribute of everything in vLLM 0.24 to 0.33 that keeps graphs by size."""
+
+_MARK = "_spark_prof_by_side"
+
+
+class BySide(MutableMapping[Any, Any]):
+    """A dictionary with a content for each side, of which the active one is seen."""
+
+    def __init__(self, sides: Sides = SIDES) -> None:
+        self._sides = sides
+        self._contents: dict[str, dict[Any, Any]] = {}
+
+    @property
+    def _active(self) -> dict[Any, Any]:
+        return self._contents.setdefault(self._sides.active, {})
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._active[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._active[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._active[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._active)
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._active
+
+    def clear(self) -> None:
+        """Forgets the graphs of all sides: vLLM does so when their memory is about to go."""
+        self._contents.clear()
+
+    def counts(self) -> dict[str, int]:
+        """Entries of each side."""
+        return {side: len(content) for side, content in self._contents.items()}
+
+
+def keep_graphs_by_side() -> list[tuple[str, str]]:
+    """Makes what holds graphs, from now on constructed, hold them by side.
+
+    Returns:
+        Module and class of what this vLLM does not have.
+    """
+    missing = []
+    for module_name, class_name, attribute in HOLDERS:
+        try:
+            owner = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError):
+            missing.append((module_name, class_name))
+            continue
+        if not hasattr(owner.__init__, _MARK):
+            owner.__init__ = _constructor(owner.__init__, attribute)
+    return missing
+
+
+def _constructor(original: Callable[..., None], attribute: str) -> Callable[..., None]:
+    def constructor(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        if isinstance(self.__dict__.get(attribute), dict):
+            setattr(self, attribute, BySide())
+
+    setattr(constructor, _MARK, True)
+    return constructor
+
+
+def capture_every_side(
+    capture: Callable[..., Any], seconds: dict[str, float], say: Callable[[str], None]
+) -> Callable[..., Any]:
+    """Wraps the model runner's `capture_model`, which then captures once for each side.
+
+    Args:
+        capture: the method of the object.
+        seconds: is given what each side's captures took.
+        say: is told which side could not be captured, before that is raised.
+    """
+
+    def captured(*arguments: Any, **named: Any) -> Any:
+        first = SIDES.names[0]
+        total: Any = None
+        for side in SIDES.names:
+            SIDES.switch(side)
+            begin = time.perf_counter()
+            try:
+                size = capture(*arguments, **named)
+            except Exception as error:
+                say(f"side {side}: its CUDA graphs cannot be captured: {error}")
+                raise
+            finally:
+                seconds[side] = time.perf_counter() - begin
+                SIDES.switch(first)
+            total = size if total is None else total + size
+        return total
+
+    return captured

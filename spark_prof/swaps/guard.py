@@ -1,0 +1,102 @@
+"""Keeps a replacement's faults away from the engine.
+
+A kernel that raises is off from then on in that layer, with one line in the log, and vLLM's own
+kernel computes what it did not. One that never comes back ends the process with a clear line:
+nothing can stop it, and it is tried before the engine takes requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from spark_prof.swaps.layers import Replacement
+
+__all__ = ["NOT_TAKEN", "Guarded", "deadline", "logger"]
+
+NOT_TAKEN = object()
+"""What a guarded kernel answers when vLLM's own has to run."""
+
+HUNG = 86
+"""Exit code of a process whose kernel never came back."""
+
+logger = logging.getLogger("vllm.spark_prof")
+"""A child of vLLM's logger, so that its lines look like vLLM's own."""
+
+
+class Guarded:
+    """A replacement in one layer, or the reason why there is none.
+
+    Args:
+        label: what and where, for the log.
+        replacement: None where there is none.
+        why: why there is none.
+
+    Attributes:
+        replacement: what runs.
+        why: why it does not, empty as long as it does.
+        calls: how often it ran, by side.
+    """
+
+    def __init__(self, label: str, replacement: Replacement | None, why: str = "") -> None:
+        self.label = label
+        self.replacement = replacement
+        self.why = why
+        self.calls: Counter[str] = Counter()
+
+    @property
+    def live(self) -> bool:
+        """Whether it runs."""
+        return self.replacement is not None and not self.why
+
+    def takes(self, tokens: int) -> bool:
+        """Whether it is to run for that many tokens."""
+        return self.live and tokens > 0 and self._replacement.takes(tokens)
+
+    def run(self, side: str, *arguments: Any) -> Any:
+        """What the kernel returns, or `NOT_TAKEN` after it has failed."""
+        try:
+            result = self._replacement.run(*arguments)
+        except Exception as error:
+            self.fail(f"{type(error).__name__}: {error}")
+            return NOT_TAKEN
+        self.calls[side] += 1
+        return result
+
+    def fail(self, why: str) -> None:
+        """Turns the kernel off and says so."""
+        self.why = " ".join(why.split())[:400]
+        self.replacement = None
+        logger.warning("%s: vLLM's own kernel runs: %s", self.label, self.why)
+
+    @property
+    def _replacement(self) -> Replacement:
+        assert self.replacement is not None
+        return self.replacement
+
+
+@contextmanager
+def deadline(seconds: float, line: str) -> Iterator[None]:
+    """Ends the process with that line if the body does not end in time."""
+
+    def end() -> None:
+        print(f"spark-prof: {line} for {seconds:.0f} s: the process ends", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(HUNG)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+Say = Callable[[str], None]

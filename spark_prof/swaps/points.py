@@ -1,0 +1,53 @@
+"""The places in a live vLLM model where a kernel can be swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from spark_prof.analyzers.components import component_of
+
+__all__ = ["SwapPoint", "find_points"]
+
+SLOT_OF_COMPONENT = {
+    "qkv": "qkv",
+    "o_proj": "o",
+    "mlp": "mlp",
+    "shared_experts": "mlp",
+    "lm_head": "lm_head",
+}
+"""The slot of a matrix by the component that it works for."""
+
+
+@dataclass(frozen=True, eq=False)
+class SwapPoint:
+    """A module and the slot that it fills. A mixture of experts fills two: moe and router.
+
+    Attributes:
+        slot: a word of `spec.SLOTS`.
+        name: the module's path in the model.
+        module: the torch.nn.Module.
+    """
+
+    slot: str
+    name: str
+    module: Any
+
+
+def find_points(model: Any) -> Iterator[SwapPoint]:
+    """All places of a model, a torch.nn.Module, in the order of its modules."""
+    for name, module in model.named_modules():
+        if hasattr(module, "routed_experts") and hasattr(module, "router"):
+            yield SwapPoint("moe", name, module)
+            yield SwapPoint("router", name, module)
+        elif _is_norm(module):
+            yield SwapPoint("norm", name, module)
+        elif callable(getattr(getattr(module, "quant_method", None), "apply", None)):
+            slot = SLOT_OF_COMPONENT.get(component_of(name, type(module).__name__))
+            if slot is not None and ".experts." not in name:
+                yield SwapPoint(slot, name, module)
+
+
+def _is_norm(module: Any) -> bool:
+    return type(module).__name__.endswith("RMSNorm") and hasattr(module, "_forward_method")

@@ -1,0 +1,77 @@
+"""What a vLLM process shall swap, as the environment says it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_prof.errors import CommandError
+from spark_prof.swaps.sides import TWIN
+from spark_prof.swaps.spec import Swap, format_swaps, parse_swaps
+
+__all__ = ["SWAPS_ENVIRONMENT", "SwapSettings"]
+
+SWAPS_ENVIRONMENT = "SPARK_PROF_SWAPS"
+"""Swaps (``moe=spark_prof``) that are on for good, or JSON as `SwapSettings.to_json` writes it."""
+
+
+@dataclass(frozen=True)
+class SwapSettings:
+    """What one engine shall swap.
+
+    Attributes:
+        sides: the swaps of each side. Side a alone is what `ab --apply` asks for.
+        twin: side a has a twin, with CUDA graphs of its own.
+        fill: give dummy weights random values that a model can compute with.
+        hang_seconds: how long a kernel may take on trial before the process is ended.
+    """
+
+    sides: Mapping[str, tuple[Swap, ...]]
+    twin: bool = False
+    fill: bool = False
+    hang_seconds: float = 120.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sides in the order in which their graphs are captured."""
+        return (*self.sides, TWIN) if self.twin else tuple(self.sides)
+
+    @property
+    def text(self) -> str:
+        """All that changes what is compiled, as one line."""
+        return "; ".join(f"{side}: {format_swaps(swaps)}" for side, swaps in self.sides.items())
+
+    def to_json(self) -> str:
+        """The settings as one line of JSON."""
+        sides = {side: format_swaps(swaps) for side, swaps in self.sides.items()}
+        return json.dumps(
+            {**sides, "twin": self.twin, "fill": self.fill, "hang_seconds": self.hang_seconds}
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> SwapSettings:
+        """Reads the value of `SWAPS_ENVIRONMENT`.
+
+        Raises:
+            CommandError: it is neither swaps nor the JSON.
+        """
+        if not text.lstrip().startswith("{"):
+            return cls({"a": parse_swaps(text)})
+        try:
+            value = json.loads(text)
+            sides = {side: parse_swaps(str(value[side])) for side in ("a", "b") if side in value}
+            seconds = float(value.get("hang_seconds", cls.hang_seconds))
+            twin, fill = (bool(value.get(name)) for name in ("twin", "fill"))
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise CommandError(f"{SWAPS_ENVIRONMENT} is damaged: {error}") from error
+        if "a" not in sides:
+            raise CommandError(f"{SWAPS_ENVIRONMENT} names no side a")
+        return cls(sides, twin, fill, seconds)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> SwapSettings | None:
+        """What the environment asks for, None when it asks for nothing."""
+        text = (os.environ if environment is None else environment).get(SWAPS_ENVIRONMENT, "")
+        return cls.from_text(text) if text.strip() else None
