@@ -937,6 +937,21 @@ _GEMM = (
          gemm=True, arguments=r"Gemm|Flatmm"),
 )
 
+# The project's own kernels, by the whole names that spark_prof/kernels/cuda gives them.
+_OWN = (
+    Rule("own-dense", r"^dense$", _TENSOR, "dense", precision="bf16", gemm=True),
+    Rule("own-experts", r"^(?:gate_up|down)$", _TENSOR, "gate_up",
+         component="experts", precision="bf16", weights="fp4", gemm=True),
+    Rule("own-router", r"^route$", _CUDA, "route", component="router"),
+    Rule("own-norm-and-quantize", r"^norm_quantize$", _CUDA, "norm_quantize",
+         component="norm", fused_conversion="quantize"),
+    Rule("own-activation-and-quantize", r"^activation_quantize$", _CUDA, "activation_quantize",
+         fused_conversion="quantize"),
+    Rule("own-expand-and-quantize", r"^expand_quantize$", _CUDA, "expand_quantize",
+         component="experts", conversion="permute", fused_conversion="quantize"),
+    Rule("own-quantize", r"^quantize$", _CUDA, "quantize", conversion="quantize"),
+)
+
 _GENERIC = (
     Rule("torch-elementwise",
          r"(?:^|::)(?:vectorized_|unrolled_|index_|legacy_|distribution_)?elementwise_kernel"
@@ -996,6 +1011,7 @@ RULES: tuple[Rule, ...] = (
     *_LAYER_PARTS,
     *_SAMPLER,
     *_GEMM,
+    *_OWN,
     *_GENERIC,
 )
 """All families, in the order in which they are tried."""

@@ -110,7 +110,7 @@ class ComponentGain:
 
 @dataclass(frozen=True)
 class LayerGain:
-    """One component of one layer; `layer` is None outside of the layers. Else as `ComponentGain`."""
+    """One component of a layer, None outside of the layers. Else as `ComponentGain`."""
 
     layer: int | None
     component: str
