@@ -1,0 +1,173 @@
+"""Timed steps of an engine, block by block, and the quads that they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_prof.ab.plan import SETTLE
+from spark_prof.errors import CommandError
+
+__all__ = ["Dropped", "Quad", "Step", "make_quads", "read_steps"]
+
+_FEWEST_STEPS = 3
+"""Of a block, after settling: a median of fewer is no better than its steps."""
+_CONTEXT_APART = 0.01
+_LARGEST = 1 << 62
+"""No count or time of a step reaches it: nanoseconds since 1970 do in 2116."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the plan, as a worker's `spark_prof_times` tells it.
+
+    Attributes:
+        block: its place in the plan, from 0.
+        side: a, b or a2.
+        index: its place in the block, from 0.
+        duration_ns: from its start to the start of the next step.
+        end_ns: when it ended, since 1970.
+        prefill_tokens: of prompts, in this step.
+        decode_requests: requests that it gave a token each.
+        context_tokens: that its attention read, over all requests.
+    """
+
+    block: int
+    side: str
+    index: int
+    duration_ns: int
+    end_ns: int
+    prefill_tokens: int
+    decode_requests: int
+    context_tokens: int
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A quad that does not count.
+
+    Attributes:
+        quad: its place in the plan, from 0.
+        why: one line.
+    """
+
+    quad: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Quad:
+    """Four blocks, two of each side, in the order A B B A or B A A B.
+
+    Attributes:
+        number: its place in the plan, from 0.
+        a_us: time of a step on the first side: the mean of two blocks' medians.
+        b_us: the same of the second side.
+        steps: that count, of both sides.
+        spans: start and end of each block since 1970, in ns, with its side.
+    """
+
+    number: int
+    a_us: float
+    b_us: float
+    steps: int
+    spans: tuple[tuple[str, int, int], ...]
+
+
+def read_steps(rows: Sequence[Sequence[object]]) -> tuple[Step, ...]:
+    """The rows of `spark_prof_times`, in the order of its columns.
+
+    Raises:
+        CommandError: a row is none; the engine speaks another version.
+    """
+    return tuple(_step(number, row) for number, row in enumerate(rows))
+
+
+def _step(number: int, row: Sequence[object]) -> Step:
+    wanted = "block, side, index, duration, end, prefill tokens, requests, context tokens"
+    if not isinstance(row, Sequence) or len(row) != 8 or not isinstance(row[1], str):
+        raise CommandError(f"step {number} of the engine's times is not: {wanted}")
+    numbers = [value for place, value in enumerate(row) if place != 1]
+    if not all(type(value) is int and 0 <= value < _LARGEST for value in numbers):
+        raise CommandError(f"step {number} of the engine's times has no whole numbers: {wanted}")
+    return Step(*row)  # type: ignore[arg-type]
+
+
+def make_quads(
+    steps: Sequence[Step], sides: tuple[str, str] = ("a", "b"), settle: int = SETTLE
+) -> tuple[tuple[Quad, ...], tuple[Dropped, ...]]:
+    """The quads of a plan, and those that are not whole.
+
+    Of a block counts the median of its steps, so that a hiccup of the host in fewer than half of
+    them moves nothing.
+
+    Args:
+        steps: of one plan; blocks are numbered from 0, four a quad.
+        sides: what is compared.
+        settle: first steps of a block that do not count.
+    """
+    blocks: dict[int, list[Step]] = {}
+    for step in steps:
+        blocks.setdefault(step.block, []).append(step)
+    quads: list[Quad] = []
+    dropped: list[Dropped] = []
+    for number in sorted({block // 4 for block in blocks}):
+        four = [blocks.get(4 * number + place, []) for place in range(4)]
+        counted = [[step for step in block if step.index >= settle] for block in four]
+        why = _unusable(counted, sides)
+        if why:
+            dropped.append(Dropped(number, why))
+        else:
+            quads.append(_quad(number, four, counted, sides))
+    return tuple(quads), tuple(dropped)
+
+
+def _unusable(counted: list[list[Step]], sides: tuple[str, str]) -> str:
+    """Why four blocks are no quad; empty where they are one."""
+    if any(len(block) < _FEWEST_STEPS for block in counted):
+        fewest = min(len(block) for block in counted)
+        return f"a block has {fewest} steps that count; {_FEWEST_STEPS} are needed"
+    order = [{step.side for step in block} for block in counted]
+    a, b = {sides[0]}, {sides[1]}
+    if order not in ([a, b, b, a], [b, a, a, b]):
+        return f"its blocks are not on {sides[0]} and {sides[1]} in the order of a quad"
+    if any(step.duration_ns <= 0 for block in counted for step in block):
+        return "a step has no duration"
+    one, other = (_context(counted, side) for side in sides)
+    if abs(one - other) > _CONTEXT_APART * max(one, other):
+        return f"the sides had contexts of {one:,.0f} and {other:,.0f} tokens"
+    return ""
+
+
+def _context(blocks: list[list[Step]], side: str) -> float:
+    means = [
+        math.fsum(step.context_tokens for step in block) / len(block)
+        for block in blocks
+        if block[0].side == side
+    ]
+    return math.fsum(means) / len(means)
+
+
+def _quad(
+    number: int, four: list[list[Step]], counted: list[list[Step]], sides: tuple[str, str]
+) -> Quad:
+    medians: dict[str, list[float]] = {side: [] for side in sides}
+    for block in counted:
+        medians[block[0].side].append(float(np.median([step.duration_ns for step in block])))
+    return Quad(
+        number,
+        a_us=sum(medians[sides[0]]) / 2e3,
+        b_us=sum(medians[sides[1]]) / 2e3,
+        steps=sum(len(block) for block in counted),
+        spans=tuple(
+            (
+                block[0].side,
+                min(step.end_ns - step.duration_ns for step in block),
+                max(step.end_ns for step in block),
+            )
+            for block in four
+        ),
+    )
