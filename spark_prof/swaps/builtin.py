@@ -1,0 +1,221 @@
+"""The package's own kernels as replacements: `spark_prof`, `spark_prof!`, `mxfp4` and `fp8`.
+
+All that is slow happens when a layer is built: packing, choosing a configuration for every number
+of tokens, compiling. What a layer cannot have is a KernelError, whose line says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+
+from spark_prof.kernels.dense import LinearConfig, default_config, dense_code, linear
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.experts import PackedExperts, pack_experts
+from spark_prof.kernels.moe import MoeConfig, down_code, gate_up_code, run_experts
+from spark_prof.kernels.operands import LARGEST_BATCH
+from spark_prof.kernels.pack import PackedLinear, pack_linear
+from spark_prof.kernels.quantize_at_load import LoadFormat, quantize_linear
+from spark_prof.kernels.routing import Routing, route
+from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.launch import prepare
+from spark_prof.kernels.tuned import choose_linear, choose_moe
+from spark_prof.swaps.layers import (
+    Bits,
+    Builder,
+    ExpertsLayer,
+    Layer,
+    LinearLayer,
+    Replacement,
+    RouterLayer,
+)
+
+__all__ = ["BUILDERS", "build_insisted", "build_measured", "build_quantized"]
+
+_COUNTS = range(1, LARGEST_BATCH + 1)
+
+
+def build_measured(layer: Layer) -> Replacement:
+    """The package's kernel, for those numbers of tokens at which it was measured to be faster.
+
+    Raises:
+        KernelError: there is none for this layer, or none that was measured to be faster.
+    """
+    return _kept(layer, insist=False)
+
+
+def build_insisted(layer: Layer) -> Replacement:
+    """The package's kernel, also where nobody measured it: `spark_prof!`.
+
+    Raises:
+        KernelError: there is none for this layer.
+    """
+    return _kept(layer, insist=True)
+
+
+def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
+    """A BF16 weight quantized here, and the package's kernel for what it became.
+
+    It runs for every number of tokens up to 16: a layer whose results changed with the batch size
+    more than it must would be worse than one that is a little slower.
+
+    Args:
+        layer: a matrix.
+        kind: what the weight becomes.
+
+    Raises:
+        KernelError: it is no BF16 matrix, or cannot be quantized.
+    """
+    if not isinstance(layer, LinearLayer):
+        raise KernelError(f"{kind} is for the weight of one matrix, which {layer.name} is not")
+    if not isinstance(layer.weight, torch.Tensor):
+        raise KernelError(f"the weight of {layer.name} is quantized already; give spark_prof")
+    with torch.no_grad():
+        quantized = quantize_linear(layer.slot, layer.weight.detach(), kind)
+        packed = pack_linear(quantized.weight)
+    configs = {
+        count: choose_linear(packed, count, insist=True).config
+        or default_config(packed.rows, packed.columns, count)
+        for count in _COUNTS
+    }
+    return _linear(packed, configs, "changed", quantized.line)
+
+
+BUILDERS: Mapping[str, Builder] = {
+    "spark_prof": build_measured,
+    "spark_prof!": build_insisted,
+    "mxfp4": partial(build_quantized, kind="mxfp4"),
+    "fp8": partial(build_quantized, kind="fp8"),
+}
+"""What each kernel name of a swap stands for."""
+
+
+def _kept(layer: Layer, insist: bool) -> Replacement:
+    """A kernel that computes with the checkpoint's own bits."""
+    with torch.no_grad():
+        if isinstance(layer, LinearLayer):
+            return _kept_linear(layer, insist)
+        if isinstance(layer, ExpertsLayer):
+            return _kept_experts(layer, insist)
+        if isinstance(layer, RouterLayer):
+            return _router(layer)
+    raise KernelError("spark_prof has no kernel for a norm alone; give norm=FILE.py:FUNCTION")
+
+
+def _kept_linear(layer: LinearLayer, insist: bool) -> Replacement:
+    if isinstance(layer.weight, torch.Tensor):
+        raise KernelError(
+            f"{layer.name} is not quantized, and spark_prof keeps a weight's bits; give"
+            f" {layer.slot}=mxfp4 or {layer.slot}=fp8"
+        )
+    packed = pack_linear(layer.weight)
+    chosen = {count: choose_linear(packed, count, insist=insist) for count in _COUNTS}
+    configs = {count: each.config for count, each in chosen.items() if each.config is not None}
+    line = f"{packed.format} {packed.rows} x {packed.columns}"
+    _refuse_none(configs, chosen[1].why, insist)
+    return _linear(packed, configs, "kept", f"{line}, {_told(configs)}")
+
+
+def _linear(
+    packed: PackedLinear, configs: Mapping[int, LinearConfig], bits: Bits, line: str
+) -> Replacement:
+    codes = [
+        dense_code(packed.format, packed.columns, count, config)
+        for count, config in configs.items()
+    ]
+    prepare(codes, packed.weights.device)
+
+    def run(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return linear(x, packed, bias, None, configs[len(x)])
+
+    return Replacement(run, LARGEST_BATCH, bits, packed.bytes, line, _fits(configs))
+
+
+def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
+    gate_up, down, router = layer.gate_up, layer.down, layer.router
+    if isinstance(gate_up, torch.Tensor) or isinstance(down, torch.Tensor):
+        raise KernelError(f"the experts of {layer.name} are not NVFP4 or MXFP4")
+    _try_routing(router, gate_up.packed.device)
+    # A copy: vLLM goes on to lay its own out anew.
+    down_bias = None if layer.down_bias is None else layer.down_bias.clone()
+    packed = pack_experts(gate_up, down, layer.gate_up_bias, down_bias, layer.activation)
+    chosen = {count: choose_moe(packed, router.top_k, count, insist=insist) for count in _COUNTS}
+    configs = {count: each.config for count, each in chosen.items() if each.config is not None}
+    _refuse_none(configs, chosen[1].why, insist)
+    prepare(_expert_codes(packed, configs), packed.down.weights.device)
+
+    def run(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        return run_experts(x, _routed(logits, router), packed, None, configs[len(x)])
+
+    size = f"{packed.count} experts, {2 * packed.intermediate} x {packed.hidden}"
+    line = f"{packed.gate_up.format} {size}, {_told(configs)}"
+    biases = (packed.gate_up_bias, packed.down_bias)
+    held = packed.gate_up.bytes + packed.down.bytes
+    held += sum(bias.nbytes for bias in biases if bias is not None)
+    return Replacement(run, LARGEST_BATCH, "kept", held, line, _fits(configs))
+
+
+def _expert_codes(packed: PackedExperts, configs: Mapping[int, MoeConfig]) -> list[KernelCode]:
+    form, swiglu = packed.gate_up.format, packed.activation.name == "swiglu"
+    codes = []
+    for count, config in configs.items():
+        codes.append(gate_up_code(form, packed.hidden, swiglu, count, config))
+        codes.append(down_code(form, packed.intermediate, count, config))
+    return codes
+
+
+def _router(layer: RouterLayer) -> Replacement:
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    _try_routing(layer, torch.device(here) if layer.correction is None else layer.correction.device)
+
+    def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        routing = _routed(logits, layer)
+        return routing.weights, routing.experts
+
+    line = f"{layer.top_k} of {layer.experts} experts, 1 to {LARGEST_BATCH} tokens"
+    return Replacement(run, LARGEST_BATCH, "kept", 0, line)
+
+
+def _routed(logits: torch.Tensor, router: RouterLayer) -> Routing:
+    return route(
+        logits,
+        router.top_k,
+        router.renormalize,
+        router.scoring,
+        router.correction,
+        router.scale,
+    )
+
+
+def _try_routing(router: RouterLayer, device: torch.device) -> None:
+    """Routes one token: compiles the kernel, for logits of both dtypes, or says what it cannot.
+
+    Raises:
+        KernelError: it cannot route like that.
+    """
+    for dtype in (torch.bfloat16, torch.float32):
+        _routed(torch.zeros((1, router.experts), dtype=dtype, device=device), router)
+
+
+def _fits(configs: Mapping[int, object]) -> Callable[[int], bool] | None:
+    return None if len(configs) == LARGEST_BATCH else lambda tokens: tokens in configs
+
+
+def _refuse_none(configs: Mapping[int, object], why: str, insist: bool) -> None:
+    if not configs:
+        way_out = "" if insist else "; spark_prof! runs it where nobody measured it"
+        raise KernelError(f"not chosen for any number of tokens: {why}{way_out}")
+
+
+def _told(configs: Mapping[int, object]) -> str:
+    """For which numbers of tokens: `1 to 8 and 10 tokens`."""
+    runs: list[list[int]] = []
+    for count in sorted(configs):
+        if runs and runs[-1][-1] == count - 1:
+            runs[-1].append(count)
+        else:
+            runs.append([count])
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return f"{' and '.join(parts)} tokens"
