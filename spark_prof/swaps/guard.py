@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,6 +97,3 @@ def deadline(seconds: float, line: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-Say = Callable[[str], None]

@@ -1,0 +1,102 @@
+"""Builds the replacements of a model while its weights still are the checkpoint's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from spark_prof.errors import SparkProfError
+from spark_prof.swaps.guard import Guarded, logger
+from spark_prof.swaps.layers import Builder, Layer
+from spark_prof.swaps.points import SwapPoint, find_points
+from spark_prof.swaps.spec import Swap
+
+__all__ = ["Swapped", "build_all"]
+
+ReadLayer = Callable[[str, Any, str], Layer]
+
+_MARGIN = 512 << 20  # bytes of a GPU that must stay free beside the second copies
+
+
+@dataclass(frozen=True, eq=False)
+class Swapped:
+    """One place of the model and what was built for it.
+
+    Attributes:
+        point: the place.
+        swaps: what each side asked for.
+        choices: what each side got; sides that ask for the same kernel share it.
+    """
+
+    point: SwapPoint
+    swaps: dict[str, Swap] = field(default_factory=dict)
+    choices: dict[str, Guarded] = field(default_factory=dict)
+
+
+def build_all(
+    model: Any,
+    sides: Mapping[str, tuple[Swap, ...]],
+    find_builder: Callable[[Swap], Builder],
+    read_layer: ReadLayer,
+) -> list[Swapped]:
+    """Builds what the sides ask for, in every place of the model that fits.
+
+    Args:
+        model: a torch.nn.Module whose weights are loaded but not laid out anew.
+        sides: the swaps of each side.
+        find_builder: the builder of a swap.
+        read_layer: reads name, module and slot; raises where it cannot.
+    """
+    found = []
+    for point in find_points(model):
+        wanted = {
+            side: swap for side, swaps in sides.items() for swap in swaps if swap.slot == point.slot
+        }
+        if wanted:
+            found.append(_build(point, wanted, find_builder, read_layer))
+    return found
+
+
+def _build(
+    point: SwapPoint,
+    wanted: dict[str, Swap],
+    find_builder: Callable[[Swap], Builder],
+    read_layer: ReadLayer,
+) -> Swapped:
+    built: dict[Swap, Guarded] = {}
+    for swap in wanted.values():
+        if swap in built:
+            continue
+        label = f"{point.name} ({swap.slot}={swap.kernel})"
+        built[swap] = Guarded(label, None)
+        try:
+            _check_memory()
+            with torch.no_grad():
+                layer = read_layer(point.name, point.module, point.slot)
+                replacement = find_builder(swap)(layer)
+        except SparkProfError as error:
+            built[swap].fail(str(error))
+        except Exception as error:  # somebody's own builder may raise anything
+            built[swap].fail(f"{type(error).__name__}: {error}")
+        else:
+            if replacement is None:
+                built[swap].fail("it has none for this layer")
+            else:
+                built[swap] = Guarded(label, replacement)
+                if replacement.line:
+                    logger.info("%s: %s", label, replacement.line)
+    return Swapped(point, wanted, {side: built[swap] for side, swap in wanted.items()})
+
+
+def _check_memory() -> None:
+    """Refuses to go on when the GPU is about to be full: vLLM needs some of it, too."""
+    if torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info()
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if free + unused < _MARGIN:
+            raise SparkProfError(
+                f"{free >> 20} MiB of the GPU are free, too little for a second copy of the weights"
+            )

@@ -1,0 +1,223 @@
+"""Puts the choice between vLLM's own kernel and a replacement into the layers of a live model.
+
+Every wrapper asks at each call which side is active. What it calls otherwise is the method that was
+there before, so that a layer without a live replacement computes as it always did.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from spark_prof.swaps import ops
+from spark_prof.swaps.guard import NOT_TAKEN, Guarded
+from spark_prof.swaps.points import SwapPoint
+from spark_prof.swaps.sides import SIDES, plain_side
+
+__all__ = ["features_of_experts", "swap_experts", "swap_linear", "swap_norm", "swap_router"]
+
+Choices = Mapping[str, Guarded]
+"""The replacement of each side that has one."""
+
+
+def _chosen(choices: Choices, tokens: int) -> Guarded | None:
+    guarded = choices.get(plain_side(SIDES.active))
+    return guarded if guarded is not None and guarded.takes(tokens) else None
+
+
+def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
+    """Lets a matrix choose.
+
+    Args:
+        point: a module with a quant_method, whose `apply` is what it computes.
+        choices: its replacements.
+        compiled: whether torch.compile traces the call. The lm_head is never compiled.
+    """
+    layer = point.module
+    own = layer.quant_method.apply
+
+    def run(x: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        tokens = x.numel() // x.shape[-1]
+        guarded = _chosen(choices, tokens)
+        if guarded is not None:
+            flat = x.reshape(tokens, x.shape[-1]).contiguous()
+            y = guarded.run(SIDES.active, flat, bias)
+            if y is not NOT_TAKEN:
+                return y.reshape(*x.shape[:-1], y.shape[-1])
+        return own(layer, x, bias)
+
+    if compiled and point.slot != "lm_head":
+        ops.key_of(layer, run, next(layer.parameters()).device)
+        rows = _rows(layer)
+
+        def apply(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+            return ops.linear(x, bias, layer.spark_prof_key, rows)
+    else:
+
+        def apply(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> Any:  # noqa: ARG001 vLLM's signature
+            return run(x, bias)
+
+    # A copy: vLLM may share one quantization method between layers.
+    method = copy.copy(layer.quant_method)
+    method.apply = apply
+    layer.quant_method = method
+
+
+def _rows(layer: Any) -> int:
+    """The features that come out of a linear layer on this rank."""
+    for name in ("output_size_per_partition", "num_embeddings_per_partition", "output_size"):
+        if isinstance(value := getattr(layer, name, None), int):
+            return value
+    raise AttributeError(f"{type(layer).__name__} does not say how many features it has")
+
+
+def swap_experts(point: SwapPoint, choices: Choices) -> None:
+    """Lets a mixture of experts choose; its body is Python under torch.compile, too."""
+    runner = point.module
+    experts, router = runner.routed_experts, runner.router
+    select, modular = router.select_experts, experts.forward_modular
+    monolithic = experts.forward_monolithic
+    width = features_of_experts(runner)
+
+    def select_experts(*arguments: Any, **named: Any) -> Any:
+        states, logits = _first_two(arguments, named, "hidden_states", "router_logits")
+        if _chosen(choices, states.shape[0]) is not None:
+            # The replacement routes by itself: the logits travel in place of the choice.
+            return logits, logits
+        return select(*arguments, **named)
+
+    def forward_modular(
+        x: torch.Tensor,
+        topk_weights: torch.Tensor,
+        topk_ids: torch.Tensor,
+        shared_experts: Any = None,
+        shared_experts_input: torch.Tensor | None = None,
+        **named: Any,
+    ) -> Any:
+        if topk_weights is topk_ids:
+            y = _run(choices, x, topk_weights, width)
+            if y is not NOT_TAKEN:
+                if shared_experts is not None:
+                    _run_shared(shared_experts, shared_experts_input)
+                return y
+            topk_weights, topk_ids = select(
+                hidden_states=x,
+                router_logits=topk_weights,
+                topk_indices_dtype=runner._quant_method.topk_indices_dtype,
+            )
+        return modular(
+            x=x,
+            topk_weights=topk_weights,
+            topk_ids=topk_ids,
+            shared_experts=shared_experts,
+            shared_experts_input=shared_experts_input,
+            **named,
+        )
+
+    def forward_monolithic(*arguments: Any, **named: Any) -> Any:
+        x, logits = _first_two(arguments, named, "x", "router_logits")
+        y = _run(choices, x, logits, width)
+        return monolithic(*arguments, **named) if y is NOT_TAKEN else y
+
+    router.select_experts = select_experts
+    experts.forward_modular = forward_modular
+    experts.forward_monolithic = forward_monolithic
+
+
+def _run(choices: Choices, x: torch.Tensor, logits: torch.Tensor, width: int) -> Any:
+    """Runs the active side's experts on tokens of that many features."""
+    guarded = _chosen(choices, x.shape[0])
+    if guarded is None:
+        return NOT_TAKEN
+    y = guarded.run(SIDES.active, x[:, :width].contiguous(), logits)
+    if y is not NOT_TAKEN and width < x.shape[-1]:
+        # vLLM pads a token's features for some of its kernels and expects them back so.
+        y = torch.nn.functional.pad(y, (0, x.shape[-1] - width))
+    return y
+
+
+def features_of_experts(runner: Any) -> int:
+    """The features of a token that the experts of a runner take, without vLLM's padding."""
+    config = runner.moe_config
+    return int(config.hidden_dim_unpadded or config.hidden_dim)
+
+
+def _run_shared(shared_experts: Any, value: torch.Tensor | None) -> None:
+    """Runs the shared experts if vLLM's own kernel would have run them beside itself."""
+    from vllm.model_executor.layers.fused_moe.runner.shared_experts import SharedExpertsOrder
+
+    shared_experts(value, SharedExpertsOrder.MK_INTERNAL_OVERLAPPED)
+
+
+def swap_router(point: SwapPoint, choices: Choices) -> None:
+    """Lets the choice of experts choose its kernel."""
+    router = point.module.router
+    select = router.select_experts
+
+    def select_experts(*arguments: Any, **named: Any) -> Any:
+        _, logits = _first_two(arguments, named, "hidden_states", "router_logits")
+        guarded = _chosen(choices, logits.shape[0])
+        if guarded is not None:
+            result = guarded.run(SIDES.active, logits)
+            if result is not NOT_TAKEN:
+                weights, experts = result
+                kind = named.get("topk_indices_dtype")
+                return weights, experts if kind is None else experts.to(kind)
+        return select(*arguments, **named)
+
+    router.select_experts = select_experts
+
+
+def swap_norm(point: SwapPoint, choices: Choices, compiled: bool) -> None:
+    """Lets a norm choose.
+
+    A compiled model fuses its own norms with what is beside them; behind an operator that ends, and
+    vLLM's hand-written kernel computes side a. So a norm in a compiled model is compared with two
+    engines.
+    """
+    module = point.module
+    own = module._forward_method
+
+    def run(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        tokens = x.numel() // x.shape[-1]
+        guarded = _chosen(choices, tokens) if x.ndim == 2 else None
+        if guarded is not None:
+            result = guarded.run(SIDES.active, x, residual)
+            if result is not NOT_TAKEN:
+                return result
+        return own(x) if residual is None else own(x, residual)
+
+    if not compiled:
+        module._forward_method = run
+        return
+    own = _not_in_place(module)
+    ops.key_of(module, run, module.weight.device)
+
+    def forward(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        if residual is None:
+            return ops.norm(x, module.spark_prof_key)
+        return ops.norm_residual(x, residual, module.spark_prof_key)
+
+    module._forward_method = forward
+
+
+def _not_in_place(module: Any) -> Callable[..., Any]:
+    """vLLM's kernel for a norm, without writing to its arguments as an operator may not."""
+    kernel = module.forward_cuda if module.weight.is_cuda else module.forward_native
+
+    def own(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        if residual is None:
+            return kernel(x.clone())
+        return kernel(x.clone(), residual.clone())
+
+    return own
+
+
+def _first_two(
+    arguments: tuple[Any, ...], named: dict[str, Any], first: str, second: str
+) -> tuple[Any, Any]:
+    values = [*arguments[:2], *(named[name] for name in (first, second)[len(arguments) :])]
+    return values[0], values[1]
