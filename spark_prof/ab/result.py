@@ -1,0 +1,274 @@
+"""The result of `spark-prof ab`, and its JSON.
+
+Parts are added while a run goes on, so that one that ends early keeps what it has. Times are us of
+a step unless a name says otherwise; None is what could not be measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import msgspec
+
+from spark_prof.ab.gate import Verdict
+from spark_prof.ab.statistics import AATest, Estimate
+from spark_prof.ab.swapped import RankSwaps
+from spark_prof.analyzers.swap_gain.model import Attribution
+from spark_prof.errors import CommandError
+
+__all__ = [
+    "KIND",
+    "AARun",
+    "Gate",
+    "Machine",
+    "Mode",
+    "Range",
+    "Recording",
+    "Result",
+    "Run",
+    "SideCosts",
+    "SideFacts",
+    "from_json",
+    "to_json",
+]
+
+KIND = "spark-prof ab"
+"""Stands in each file, by which it is told from other JSON."""
+
+_SCHEMA = 1
+_LARGEST_FILE = 64 << 20
+
+Mode = Literal["one engine", "two engines"]
+
+
+@dataclass(frozen=True)
+class Range:
+    """The smallest and the largest of what was seen."""
+
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the figures must be read with.
+
+    Attributes:
+        gpu: name as the driver tells it; empty without a GPU.
+        gpus: how many the engine used.
+        processor: name of the CPU.
+        driver: its version, empty where nothing tells it.
+        sm_mhz: clock of the multiprocessors while steps were timed.
+        memory_mhz: clock of the memory.
+        temperature_c: degrees Celsius.
+        power_w: watts.
+        throttled: reasons that were seen for which clocks were held down.
+    """
+
+    gpu: str = ""
+    gpus: int = 0
+    processor: str = ""
+    driver: str = ""
+    sm_mhz: Range | None = None
+    memory_mhz: Range | None = None
+    temperature_c: Range | None = None
+    power_w: Range | None = None
+    throttled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SideCosts:
+    """What a side costs beside the time of its steps.
+
+    Attributes:
+        load_s: from the start of the engine until it answered; with one engine that of both sides.
+        build_s: packing or quantizing weights, part of `load_s`.
+        capture_s: CUDA graphs, part of `load_s`.
+        graphs: that were captured.
+        swap_bytes: what the swaps hold beside vLLM's own weights.
+        device_bytes: memory of the GPU in use after the start; with one engine by both sides.
+    """
+
+    load_s: float | None = None
+    build_s: float | None = None
+    capture_s: float | None = None
+    graphs: int | None = None
+    swap_bytes: int | None = None
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class SideFacts:
+    """One side as it was run; values of secret variables and options are hidden.
+
+    Attributes:
+        side: a or b.
+        name: what it is in one line, such as ``moe=spark_prof``.
+        swaps: as `swaps.spec` writes them; empty for none.
+        arguments: the engine's, all of them.
+        environment: variables that the side sets.
+        notes: what a word of the side means beyond what it says.
+        costs: beside the time of its steps.
+    """
+
+    side: Literal["a", "b"]
+    name: str
+    swaps: str = ""
+    arguments: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    costs: SideCosts = SideCosts()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One comparison of the sides.
+
+    Attributes:
+        phase: of the steps that are timed.
+        requests: in each step: the batch size.
+        prompt_tokens: of each request. A prefill step computes all of them.
+        estimate: the times, the gain and how sure it is.
+    """
+
+    phase: Literal["decode", "prefill"]
+    requests: int
+    prompt_tokens: int
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class AARun:
+    """Side a compared with itself.
+
+    Attributes:
+        requests: the batch size.
+        test: what came out.
+    """
+
+    requests: int
+    test: AATest
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether both sides say the same at one batch size.
+
+    Attributes:
+        requests: the batch size.
+        verdict: what came out.
+    """
+
+    requests: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A bundle of one side, whose kernels are compared.
+
+    Attributes:
+        side: a or b.
+        requests: the batch size.
+        folder: where it lies, beside the result unless it is a whole path.
+    """
+
+    side: Literal["a", "b"]
+    requests: int
+    folder: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that a run found until now.
+
+    Attributes:
+        model: name or folder.
+        mode: how the sides were run.
+        mode_why: one line.
+        command: of spark-prof, word by word; secret values are hidden.
+        taken: when it began, ISO 8601 in UTC.
+        sides: a, then b.
+        machine: on which, and how it was.
+        versions: of what took part, by package.
+        swaps: what became of them, a rank each; with two engines those of both, one after another.
+        gates: one a batch size. Without one, nothing tells whether the sides agree.
+        aa: side a against itself, before the sides were compared.
+        runs: one a batch size, then one a prompt's length.
+        attributions: where the gain came from, one a recorded batch size.
+        recordings: what those rest on.
+        missing: what could not be measured, and why, one line each.
+        failure: why the run ended early, one line; empty if it did not.
+        finished: every part was done. A result that is not was written by a run that goes on or
+            was killed.
+        kind: `KIND`.
+        schema: of the file.
+    """
+
+    model: str
+    mode: Mode
+    mode_why: str
+    command: tuple[str, ...]
+    taken: str
+    sides: tuple[SideFacts, SideFacts]
+    machine: Machine = Machine()
+    versions: dict[str, str] = field(default_factory=dict)
+    swaps: tuple[RankSwaps, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    aa: tuple[AARun, ...] = ()
+    runs: tuple[Run, ...] = ()
+    attributions: tuple[Attribution, ...] = ()
+    recordings: tuple[Recording, ...] = ()
+    missing: tuple[str, ...] = ()
+    failure: str = ""
+    finished: bool = False
+    kind: str = KIND
+    schema: int = _SCHEMA
+
+
+def to_json(result: Result) -> bytes:
+    """Writes a result as JSON, the kind first; a figure that is not finite is null."""
+    record = _plain(result)
+    ordered = {"kind": record.pop("kind"), "schema": record.pop("schema"), **record}
+    return msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n"
+
+
+def from_json(text: bytes, source: str = "the result") -> Result:
+    """Reads what `to_json` wrote.
+
+    Args:
+        text: the JSON.
+        source: what it is called in an error.
+
+    Raises:
+        CommandError: it is none, or of another version.
+    """
+    if len(text) > _LARGEST_FILE:
+        raise CommandError(f"{source} is too long for a result of spark-prof ab; run it again")
+    try:
+        marks = msgspec.json.decode(text, type=_Marks)
+        if marks.kind != KIND:
+            raise CommandError(f"{source} is no result of spark-prof ab; give the file it wrote")
+        if marks.schema != _SCHEMA:
+            raise CommandError(f"{source} is of another version of spark-prof; run ab again")
+        return msgspec.json.decode(text, type=Result)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandError(f"{source} is no result of spark-prof ab ({error})") from error
+
+
+class _Marks(msgspec.Struct):
+    kind: str = ""
+    schema: int = 0
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dictionaries, and what JSON cannot say as null."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
