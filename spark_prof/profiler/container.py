@@ -63,6 +63,9 @@ SWITCHES = """
 """
 KNOWN = frozenset((VALUED + SWITCHES).split())
 
+# Sources, those of kernels among them, and the table of what was measured of these.
+_COPIED = (".py", ".c", ".cu", ".cuh", ".h", ".json")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -152,7 +155,7 @@ def _everything_but_source(folder: str, names: list[str]) -> set[str]:
         name
         for name in names
         if name == "__pycache__"
-        or not (name.endswith((".py", ".c")) or os.path.isdir(os.path.join(folder, name)))
+        or not (name.endswith(_COPIED) or os.path.isdir(os.path.join(folder, name)))
     }
 
 

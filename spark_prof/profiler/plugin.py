@@ -35,6 +35,8 @@ def install() -> None:
         settings = Settings.from_environment()
         import vllm
 
+        from spark_prof.swaps.settings import SwapSettings
+
         if not is_supported(vllm.__version__):
             supported = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
             _refuse(settings, f"vLLM {vllm.__version__} is not supported; {supported} are")
@@ -46,7 +48,15 @@ def install() -> None:
             control.add_scheduler(scheduler, settings)
             ray.flush_before_shutdown()
 
-        _wrap_constructor(WORKER, lambda worker: control.add_worker(worker, settings))
+        swaps = SwapSettings.from_environment()
+
+        def add_worker(worker: Any) -> None:
+            if swaps is not None:
+                # Before the recording, which then sees the layers as they run.
+                _install_swaps(worker, swaps)
+            control.add_worker(worker, settings)
+
+        _wrap_constructor(WORKER, add_worker)
         _wrap_constructor(SCHEDULER, add_scheduler)
     except Exception as error:
         logger.warning("spark-prof is off in this process: %s: %s", type(error).__name__, error)
@@ -69,6 +79,16 @@ def _wrap_constructor(where: tuple[str, str], created: Callable[[Any], None]) ->
 
     setattr(constructor, _MARK, True)
     owner.__init__ = constructor
+
+
+def _install_swaps(worker: Any, swaps: Any) -> None:
+    """Swaps what the environment asks for; on failure vLLM's own kernels run, with one line."""
+    try:
+        from spark_prof.swaps.install import install as install_swaps
+
+        install_swaps(worker, swaps)
+    except Exception as error:
+        logger.warning("spark-prof swaps no kernel: %s: %s", type(error).__name__, error)
 
 
 def _refuse(settings: Settings | None, reason: str) -> None:

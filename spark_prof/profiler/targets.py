@@ -62,9 +62,10 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
                 continue
             entered.add((id(holder), call.method))
             name = ".".join(part for part in (path, call.holder, call.method) if part)
-            component = component_of(name, type(holder).__name__)
-            target = Target(holder, call.method, name)
             holder_type = type(holder).__name__
+            owner = (path, type_name) if call.whole else (name, holder_type)
+            component = component_of(*owner)
+            target = Target(holder, call.method, name)
             marked.append(MarkedModule(target, name, holder_type, layer_of(path), component))
     if sampler is not None and callable(getattr(type(sampler), "forward", None)):
         target = Target(sampler, "forward", "sampler")

@@ -46,11 +46,13 @@ MOE_RUNNER_ENTRY = "_forward_impl"
 class InternalCall:
     """A method below a module that runs as Python even inside a compiled model.
 
-    `holder` is the module's attribute that has the method; an empty one is the module itself.
+    `holder` is the module's attribute that has the method; an empty one is the module itself. A
+    layer with a swapped kernel has a `spark_prof_body`. A `whole` call is all that its module does.
     """
 
     holder: str
     method: str
+    whole: bool = False
 
 
 CALLS = (
@@ -62,6 +64,7 @@ CALLS = (
     InternalCall("router", "select_experts"),
     InternalCall("routed_experts", "forward_modular"),
     InternalCall("routed_experts", "forward_monolithic"),
+    InternalCall("spark_prof_body", "run", whole=True),
 )
 
 

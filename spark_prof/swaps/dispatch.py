@@ -28,6 +28,26 @@ def _chosen(choices: Choices, tokens: int) -> Guarded | None:
     return guarded if guarded is not None and guarded.takes(tokens) else None
 
 
+class _LinearBody:
+    """What a swapped matrix computes; an object, so that the recorder can mark its calls."""
+
+    def __init__(self, layer: Any, choices: Choices) -> None:
+        self._layer = layer
+        self._own = layer.quant_method.apply
+        self._choices = choices
+
+    def run(self, x: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        """The layer's result on the active side."""
+        tokens = x.numel() // x.shape[-1]
+        guarded = _chosen(self._choices, tokens)
+        if guarded is not None:
+            flat = x.reshape(tokens, x.shape[-1]).contiguous()
+            y = guarded.run(SIDES.active, flat, bias)
+            if y is not NOT_TAKEN:
+                return y.reshape(*x.shape[:-1], y.shape[-1])
+        return self._own(self._layer, x, bias)
+
+
 def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     """Lets a matrix choose.
 
@@ -37,20 +57,9 @@ def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
         compiled: whether torch.compile traces the call. The lm_head is never compiled.
     """
     layer = point.module
-    own = layer.quant_method.apply
-
-    def run(x: torch.Tensor, bias: torch.Tensor | None) -> Any:
-        tokens = x.numel() // x.shape[-1]
-        guarded = _chosen(choices, tokens)
-        if guarded is not None:
-            flat = x.reshape(tokens, x.shape[-1]).contiguous()
-            y = guarded.run(SIDES.active, flat, bias)
-            if y is not NOT_TAKEN:
-                return y.reshape(*x.shape[:-1], y.shape[-1])
-        return own(layer, x, bias)
-
+    body = layer.spark_prof_body = _LinearBody(layer, choices)
     if compiled and point.slot != "lm_head":
-        ops.key_of(layer, run, next(layer.parameters()).device)
+        ops.key_of(layer, body, next(layer.parameters()).device)
         rows = _rows(layer)
 
         def apply(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -58,7 +67,7 @@ def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     else:
 
         def apply(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> Any:  # noqa: ARG001 vLLM's signature
-            return run(x, bias)
+            return body.run(x, bias)
 
     # A copy: vLLM may share one quantization method between layers.
     method = copy.copy(layer.quant_method)
@@ -171,6 +180,23 @@ def swap_router(point: SwapPoint, choices: Choices) -> None:
     router.select_experts = select_experts
 
 
+class _NormBody:
+    """What a swapped norm computes."""
+
+    def __init__(self, own: Callable[..., Any], choices: Choices) -> None:
+        self._own = own
+        self._choices = choices
+
+    def run(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        """The norm's result on the active side."""
+        guarded = _chosen(self._choices, x.shape[0]) if x.ndim == 2 else None
+        if guarded is not None:
+            result = guarded.run(SIDES.active, x, residual)
+            if result is not NOT_TAKEN:
+                return result
+        return self._own(x) if residual is None else self._own(x, residual)
+
+
 def swap_norm(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     """Lets a norm choose.
 
@@ -179,22 +205,12 @@ def swap_norm(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     engines.
     """
     module = point.module
-    own = module._forward_method
-
-    def run(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-        tokens = x.numel() // x.shape[-1]
-        guarded = _chosen(choices, tokens) if x.ndim == 2 else None
-        if guarded is not None:
-            result = guarded.run(SIDES.active, x, residual)
-            if result is not NOT_TAKEN:
-                return result
-        return own(x) if residual is None else own(x, residual)
-
+    own = _not_in_place(module) if compiled else module._forward_method
+    body = module.spark_prof_body = _NormBody(own, choices)
     if not compiled:
-        module._forward_method = run
+        module._forward_method = body.run
         return
-    own = _not_in_place(module)
-    ops.key_of(module, run, module.weight.device)
+    ops.key_of(module, body, module.weight.device)
 
     def forward(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         if residual is None:
@@ -205,7 +221,7 @@ def swap_norm(point: SwapPoint, choices: Choices, compiled: bool) -> None:
 
 
 def _not_in_place(module: Any) -> Callable[..., Any]:
-    """vLLM's kernel for a norm, without writing to its arguments as an operator may not."""
+    """What vLLM has for a norm, without writing to its arguments, as an operator may not."""
     kernel = module.forward_cuda if module.weight.is_cuda else module.forward_native
 
     def own(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:

@@ -7,14 +7,19 @@ a tensor of its own, not by its name: layers of one shape then stay one piece of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 __all__ = ["key_of", "linear", "norm", "norm_residual", "register_ops"]
 
-Body = Callable[..., Any]
+
+class Body(Protocol):
+    """What an operator does when it runs."""
+
+    def run(self, x: torch.Tensor, other: torch.Tensor | None) -> Any:
+        """The layer's result for its input and its bias or residual."""
+
 
 _BODIES: dict[int, Body] = {}
 _LIBRARY: list[torch.library.Library] = []
@@ -71,7 +76,7 @@ def _body(key: torch.Tensor) -> Body:
 
 
 def _linear(x: torch.Tensor, bias: torch.Tensor | None, key: torch.Tensor, rows: int) -> Any:  # noqa: ARG001 the shape of the result
-    return _body(key)(x, bias)
+    return _body(key).run(x, bias)
 
 
 def _fake_linear(
@@ -84,7 +89,7 @@ def _fake_linear(
 
 
 def _norm(x: torch.Tensor, key: torch.Tensor) -> Any:
-    return _body(key)(x, None)
+    return _body(key).run(x, None)
 
 
 def _fake_norm(x: torch.Tensor, key: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
@@ -92,7 +97,7 @@ def _fake_norm(x: torch.Tensor, key: torch.Tensor) -> torch.Tensor:  # noqa: ARG
 
 
 def _norm_residual(x: torch.Tensor, residual: torch.Tensor, key: torch.Tensor) -> Any:
-    return _body(key)(x, residual)
+    return _body(key).run(x, residual)
 
 
 def _fake_norm_residual(

@@ -39,8 +39,9 @@ def find_points(model: Any) -> Iterator[SwapPoint]:
     """All places of a model, a torch.nn.Module, in the order of its modules."""
     for name, module in model.named_modules():
         if hasattr(module, "routed_experts") and hasattr(module, "router"):
-            yield SwapPoint("moe", name, module)
+            # The router first: experts that route by themselves then wrap it, not it them.
             yield SwapPoint("router", name, module)
+            yield SwapPoint("moe", name, module)
         elif _is_norm(module):
             yield SwapPoint("norm", name, module)
         elif callable(getattr(getattr(module, "quant_method", None), "apply", None)):

@@ -1,8 +1,8 @@
 """Tries every replacement on made-up tokens before the engine takes requests.
 
 A kernel that raises, returns something else than vLLM's, cannot be captured in a CUDA graph, or
-takes seconds is found here, where vLLM's own kernel can still take its place. What both compute from
-the same tokens is compared, layer by layer.
+takes seconds is found here, where vLLM's own kernel can still take its place. What both compute
+from the same tokens is compared, layer by layer.
 """
 
 from __future__ import annotations
