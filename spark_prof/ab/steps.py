@@ -6,15 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from spark_prof.ab.plan import SETTLE
 from spark_prof.errors import CommandError
 
-__all__ = ["Dropped", "Quad", "Step", "make_quads", "read_steps"]
+__all__ = ["Dropped", "Quad", "Step", "make_quads", "middle_mean", "read_steps"]
 
-_FEWEST_STEPS = 3
-"""Of a block, after settling: a median of fewer is no better than its steps."""
+_FEWEST_STEPS = 4
+"""Of a block, after settling: the middle half of fewer is a single step."""
 _CONTEXT_APART = 0.01
 _LARGEST = 1 << 62
 """No count or time of a step reaches it: nanoseconds since 1970 do in 2116."""
@@ -64,7 +62,7 @@ class Quad:
 
     Attributes:
         number: its place in the plan, from 0.
-        a_us: time of a step on the first side: the mean of two blocks' medians.
+        a_us: time of a step on the first side, the mean of two blocks; see `middle_mean`.
         b_us: the same of the second side.
         steps: that count, of both sides.
         spans: start and end of each block since 1970, in ns, with its side.
@@ -101,8 +99,7 @@ def make_quads(
 ) -> tuple[tuple[Quad, ...], tuple[Dropped, ...]]:
     """The quads of a plan, and those that are not whole.
 
-    Of a block counts the median of its steps, so that a hiccup of the host in fewer than half of
-    them moves nothing.
+    What counts of a block is the mean of the middle half of its steps.
 
     Args:
         steps: of one plan; blocks are numbered from 0, four a quad.
@@ -123,6 +120,22 @@ def make_quads(
         else:
             quads.append(_quad(number, four, counted, sides))
     return tuple(quads), tuple(dropped)
+
+
+def middle_mean(durations: Sequence[int]) -> float:
+    """The mean of the middle half, the interquartile mean.
+
+    A hiccup of the host in up to a quarter of the steps moves it hardly, as it would not move the
+    median; but a step that starts late, so that one is longer and the next one shorter, cancels as
+    it does in a mean, and it varies less than a median does.
+
+    Args:
+        durations: at least one.
+    """
+    ordered = sorted(durations)
+    cut = len(ordered) // 4
+    middle = ordered[cut : len(ordered) - cut]
+    return math.fsum(middle) / len(middle)
 
 
 def _unusable(counted: list[list[Step]], sides: tuple[str, str]) -> str:
@@ -154,13 +167,13 @@ def _context(blocks: list[list[Step]], side: str) -> float:
 def _quad(
     number: int, four: list[list[Step]], counted: list[list[Step]], sides: tuple[str, str]
 ) -> Quad:
-    medians: dict[str, list[float]] = {side: [] for side in sides}
+    times: dict[str, list[float]] = {side: [] for side in sides}
     for block in counted:
-        medians[block[0].side].append(float(np.median([step.duration_ns for step in block])))
+        times[block[0].side].append(middle_mean([step.duration_ns for step in block]) / 1e3)
     return Quad(
         number,
-        a_us=sum(medians[sides[0]]) / 2e3,
-        b_us=sum(medians[sides[1]]) / 2e3,
+        a_us=sum(times[sides[0]]) / 2,
+        b_us=sum(times[sides[1]]) / 2,
         steps=sum(len(block) for block in counted),
         spans=tuple(
             (
