@@ -1,0 +1,120 @@
+"""Somebody's own kernels: the builder that a swap names, a file's or an installed package's.
+
+A file is Python that is executed in every process of the engine, with its folder at the end of
+`sys.path`. Whoever names it on a command line, or in the environment, asks for that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import zlib
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from spark_prof.errors import CommandError
+from spark_prof.kernels.errors import KernelError
+from spark_prof.swaps.layers import Builder, Layer, Replacement
+from spark_prof.swaps.spec import Swap
+
+__all__ = ["GROUP", "find_builder", "load_builder"]
+
+GROUP = "spark_prof.kernels"
+"""The group of entry points that bring kernels by name."""
+
+
+def find_builder(swap: Swap) -> Builder:
+    """The builder that a swap names: the package's own, a file's function or an entry point.
+
+    Raises:
+        CommandError: there is none, or what it names cannot be loaded.
+    """
+    return load_builder(swap.kernel)
+
+
+@cache
+def load_builder(kernel: str) -> Builder:
+    """The builder of a kernel's name; a file is executed once a process.
+
+    Args:
+        kernel: as in `Swap`.
+
+    Raises:
+        CommandError: as `find_builder`.
+    """
+    from spark_prof.swaps.builtin import BUILDERS
+
+    if kernel in BUILDERS:
+        return BUILDERS[kernel]
+    path, colon, function = kernel.rpartition(":")
+    if colon and path.endswith(".py"):
+        return _checked(kernel, _from_file(Path(path), function))
+    if kernel.endswith(".py"):
+        raise CommandError(f"{kernel}: name the function too, such as {kernel}:build")
+    brought = {point.name: point for point in entry_points(group=GROUP)}
+    if kernel in brought:
+        return _checked(kernel, _from_entry_point(brought[kernel]))
+    known = [*BUILDERS, *sorted(brought)]
+    near = get_close_matches(kernel, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"give {', '.join(known)} or FILE.py:FUNCTION"
+    raise CommandError(f"there is no kernel {kernel}; {hint}")
+
+
+def _from_file(path: Path, function: str) -> Any:
+    if not path.is_file():
+        raise CommandError(f"{path} is no file; give the path of your kernel")
+    path = path.resolve()
+    # What lies beside the file can be imported, but takes the place of nothing.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    name = f"spark_prof_own_{path.stem}_{zlib.crc32(bytes(path)):08x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise CommandError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Triton and dataclasses look a function's module up by name.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise CommandError(f"{path} cannot be loaded: {_told(error)}") from error
+    found = getattr(module, function, None)
+    if found is None:
+        raise CommandError(f"{path} has no function {function or '(none was named)'}")
+    return found
+
+
+def _from_entry_point(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:  # an installed package may raise anything
+        where = f"{point.value} of the entry points {GROUP}"
+        raise CommandError(f"{point.name}: {where} cannot be loaded: {_told(error)}") from error
+
+
+def _checked(kernel: str, found: Any) -> Builder:
+    """A builder whose answer is what it must be."""
+    if not callable(found):
+        raise CommandError(f"{kernel} is not a function; it is of type {type(found).__name__}")
+
+    def build(layer: Layer) -> Replacement | None:
+        answer = found(layer)
+        if answer is not None and not isinstance(answer, Replacement):
+            raise KernelError(
+                f"{kernel} returned a {type(answer).__name__}; a builder returns a"
+                " spark_prof.swaps.layers.Replacement or None"
+            )
+        return answer
+
+    return build
+
+
+def _told(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
