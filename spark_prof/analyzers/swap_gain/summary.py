@@ -4,10 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.analyzers.swap_gain.model import Attribution, Swapped, Untraced
+import numpy as np
+
+from spark_prof.analyzers.swap_gain.model import (
+    BETWEEN_STEPS,
+    Attribution,
+    KernelGain,
+    SideSteps,
+    Swapped,
+    Untraced,
+)
+from spark_prof.analyzers.swap_gain.notes import notes_of
+from spark_prof.analyzers.swap_gain.proof import proofs_of
+from spark_prof.analyzers.swap_gain.side import Side, usual_batch_size
+from spark_prof.analyzers.swap_gain.slots import touched_components
+from spark_prof.analyzers.swap_gain.tables import (
+    beside,
+    component_gains,
+    kernel_gains,
+    layer_gains,
+)
+from spark_prof.analyzers.swap_gain.tracing import tracing_cost, without_tracing
 from spark_prof.traces.bundle import Bundle
 
 __all__ = ["summarize"]
+
+_NO_GAIN = 0.01
+"""Below this share of the step a gain is too small to be shared out."""
+
+_MOVED = 0.01
+"""From this share of the step on a component has moved."""
 
 
 def summarize(
@@ -20,6 +46,9 @@ def summarize(
 ) -> Attribution:
     """The attribution of the gain of side b over side a.
 
+    What tracing costs is found on side a alone, and taken off both sides; how far side b is then
+    from what was measured is the residual. Nothing is scaled to fit.
+
     Args:
         a: a recording of decode steps of side a, every one of them watched.
         b: one of side b, at the same batch size and context, from the same engine or another one.
@@ -31,4 +60,76 @@ def summarize(
     Raises:
         CommandError: a bundle has no such rank, or no two such steps after one another.
     """
-    raise NotImplementedError
+    size = usual_batch_size(a, rank) if batch_size is None else batch_size
+    sides = Side.read(a, rank, size), Side.read(b, rank, size)
+    cost = _cost(sides[0], untraced.a_us) if untraced else 0.0
+    touched = touched_components(swaps)
+    components = component_gains(beside(*sides, ["component"], cost), touched)
+    kernels = kernel_gains(beside(*sides, ["name", "component"], cost), touched)
+    steps = (
+        _side_steps(sides[0], cost, untraced.a_us if untraced else None),
+        _side_steps(sides[1], cost, untraced.b_us if untraced else None),
+    )
+    explained = steps[0].corrected_us - steps[1].corrected_us
+    gain = untraced.a_us - untraced.b_us if untraced else None
+    residual = None if gain is None else gain - explained
+    step = steps[0].corrected_us
+    return Attribution(
+        batch_size=size,
+        a=steps[0],
+        b=steps[1],
+        tracing_us=cost / 1e3,
+        gain_us=gain,
+        explained_us=explained,
+        residual_us=residual,
+        residual_share=_share(residual, gain, step),
+        components=components,
+        layers=layer_gains(beside(*sides, ["layer", "component"], cost), touched),
+        kernels=kernels,
+        proofs=proofs_of(swaps, beside(*sides, ["layer", "component", "name"], cost)),
+        moved=tuple(
+            row
+            for row in components
+            if not row.touched
+            and row.component != BETWEEN_STEPS
+            and abs(row.saved_us) >= _MOVED * step
+        ),
+        appeared=tuple(row for row in kernels if _only(row, row.calls_b, row.calls_a)),
+        vanished=tuple(row for row in kernels if _only(row, row.calls_a, row.calls_b)),
+        notes=notes_of(steps, components, untraced),
+    )
+
+
+def _cost(side: Side, untraced_us: float) -> float:
+    """What tracing adds to a gap, in ns."""
+    rows = side.rows[np.isin(side.rows["at"], side.middle)]
+    traced = float((rows["busy_ns"] + rows["gap_ns"]).sum())
+    return tracing_cost(rows["gap_ns"].to_numpy(), traced - untraced_us * 1e3 * len(side.middle))
+
+
+def _side_steps(side: Side, cost: float, untraced_us: float | None) -> SideSteps:
+    rows = side.rows[np.isin(side.rows["at"], side.middle)]
+    us = 1e3 * len(side.middle)
+    gap = rows["gap_ns"].to_numpy()
+    busy = float(rows["busy_ns"].sum())
+    return SideSteps(
+        steps=side.steps,
+        traced_us=(busy + float(gap.sum())) / us,
+        corrected_us=(busy + float(without_tracing(gap, cost).sum())) / us,
+        untraced_us=untraced_us,
+        kernels=float(rows["call"].sum()) / len(side.middle),
+        gaps=float((gap > 0).sum()) / len(side.middle),
+        overlap_us=(float(rows["took_ns"].sum()) - busy) / us,
+        context_tokens=side.context_tokens,
+    )
+
+
+def _only(row: KernelGain, here: float, there: float) -> bool:
+    """Whether an untouched component's kernel belongs to the usual step of one side alone."""
+    return not row.touched and there == 0 and here >= 0.5
+
+
+def _share(residual: float | None, gain: float | None, step: float) -> float | None:
+    if residual is None or gain is None or abs(gain) < _NO_GAIN * step:
+        return None
+    return residual / gain

@@ -1,0 +1,107 @@
+"""Whether each replacement ran in the layers that it claims, from the kernels that ran there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.analyzers.classify.classifier import is_gemm
+from spark_prof.analyzers.components import layer_of
+from spark_prof.analyzers.swap_gain.model import LayerProof, Ran, Swapped
+from spark_prof.analyzers.swap_gain.slots import component_of_swap, differing
+
+__all__ = ["proofs_of"]
+
+_NO_PRODUCTS = ("router", "norm")
+"""Slots whose kernels are no matrix products; the router's gate is one, and stays."""
+
+_HALF_A_CALL = 0.5
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where swapped modules of a side are to be found; the layer is -1 outside of the layers."""
+
+    slot: str
+    layer: int
+    component: str
+
+
+def proofs_of(swaps: Iterable[Swapped], table: pd.DataFrame) -> tuple[LayerProof, ...]:
+    """One proof each side, slot and layer, of the swaps that tell the sides apart.
+
+    Args:
+        swaps: those of both sides.
+        table: from `tables.beside`, by layer, component and name.
+    """
+    places: Counter[tuple[str, _Place]] = Counter()
+    for swap in differing(swaps):
+        place = _Place(swap.slot, layer_of(swap.name), component_of_swap(swap))
+        places[swap.side, place] += 1
+    found = [
+        _proof(side, place, modules, table, ("a" if side == "b" else "b", place) in places)
+        for (side, place), modules in places.items()
+    ]
+    return tuple(sorted(found, key=lambda p: (p.side, p.slot, -1 if p.layer is None else p.layer)))
+
+
+def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame, both: bool) -> LayerProof:
+    """The proof of one place.
+
+    Args:
+        side: which is swapped there.
+        place: the place.
+        modules: how many are swapped there.
+        table: kernels of both sides.
+        both: whether the other side is swapped there, too, by something else.
+    """
+    rows = table[(table["layer"] == place.layer) & (table["component"] == place.component)]
+    other = "a" if side == "b" else "b"
+    here, there = rows[f"kernels_{side}"], rows[f"kernels_{other}"]
+    new = tuple(rows.loc[(here > 0) & (there == 0), "name"].astype(str))
+    replaced = _replaced(place.slot, rows[there > 0], f"{other}_us")
+    dropped = (there - here).clip(lower=0)[replaced.index].sum()
+    wanted = there[replaced.index].sum() if place.slot == "moe" else modules
+    staying = replaced[here[replaced.index] > 0].astype(str)
+    left = () if dropped >= wanted - _HALF_A_CALL else tuple(staying)
+    where = f"layer {place.layer}" if place.layer >= 0 else "the part outside of the layers"
+    ran: Ran = "did not run"
+    why = f"side {side} ran no other kernels of {place.component} than side {other} in {where}"
+    if not (here > 0).any():
+        why = f"side {side} ran no kernel of {place.component} in {where}"
+    elif new and not left:
+        ran, why = "ran", ""
+    elif both and not new:
+        ran = "not told"
+        why = f"both sides run kernels of the same names in {place.component} of {where}"
+    elif new:
+        why = f"{left[0]:.80} of side {other} still runs in {where} on side {side}"
+    return LayerProof(
+        side=side,
+        slot=place.slot,
+        layer=place.layer if place.layer >= 0 else None,
+        component=place.component,
+        modules=modules,
+        ran=ran,
+        new=new,
+        left=left,
+        why=why,
+    )
+
+
+def _replaced(slot: str, there: pd.DataFrame, us: str) -> pd.Series:
+    """The names of the other side's kernels of which a replacement takes the place of some.
+
+    Matrix products; where no name is known as one, what takes the most time. Smaller ones beside
+    them, such as casts, may stay.
+    """
+    product = np.array([is_gemm(str(name)) for name in there["name"]], bool)
+    if slot in _NO_PRODUCTS:
+        return there.loc[~product, "name"]
+    if product.any():
+        return there.loc[product, "name"]
+    return there.nlargest(1, us)["name"]
