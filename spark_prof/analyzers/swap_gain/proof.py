@@ -100,8 +100,7 @@ def _replaced(slot: str, there: pd.DataFrame, us: str) -> pd.Series:
     them, such as casts, may stay.
     """
     product = np.array([is_gemm(str(name)) for name in there["name"]], bool)
+    names: pd.Series = there["name"]
     if slot in _NO_PRODUCTS:
-        return there.loc[~product, "name"]
-    if product.any():
-        return there.loc[product, "name"]
-    return there.nlargest(1, us)["name"]
+        return names[~product]
+    return names[product] if product.any() else names[there[us].nlargest(1).index]
