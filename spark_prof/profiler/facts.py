@@ -11,7 +11,7 @@ from typing import Any
 from spark_prof.profiler.measuring.state import device_state
 from spark_prof.profiler.redact import is_secret
 
-__all__ = ["device_facts", "device_now", "engine_facts", "visible_environment"]
+__all__ = ["device_facts", "device_now", "engine_facts", "execution_of", "visible_environment"]
 
 _PREFIXES = (
     "VLLM_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "OMP_", "MKL_",
@@ -42,7 +42,7 @@ def engine_facts(worker: Any) -> dict[str, Any]:
         "engine_config": {name: _plain(getattr(config, name, None)) for name in _CONFIGS},
         "quantization": str(getattr(model_config, "quantization", None) or ""),
         "dtype": str(getattr(model_config, "dtype", "")).removeprefix("torch."),
-        "execution": _execution(config.compilation_config),
+        "execution": execution_of(config.compilation_config),
         "model_runner": "V2" if getattr(worker, "use_v2_model_runner", False) else "V1",
         "async_scheduling": bool(getattr(config.scheduler_config, "async_scheduling", False)),
         "parallel": {
@@ -64,7 +64,8 @@ def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _execution(compilation: Any) -> str:
+def execution_of(compilation: Any) -> str:
+    """How vLLM runs the model, such as torch.compile (VLLM_COMPILE), CUDA graphs (FULL)."""
     mode = getattr(compilation, "mode", None)
     graphs = getattr(compilation, "cudagraph_mode", None)
     mode_name = getattr(mode, "name", str(mode))

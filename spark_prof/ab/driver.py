@@ -1,0 +1,282 @@
+"""The process that holds the engine: builds it as vLLM's own commands do, and does what it is told.
+
+It runs in the Python that has vLLM, and talks over a Unix socket, because vLLM logs to stdout.
+
+usage: python -m spark_prof.ab.driver SOCKET
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spark_prof.ab.channel import Channel
+from spark_prof.ab.messages import (
+    Answer,
+    Batch,
+    Compare,
+    Compared,
+    DescribeSwaps,
+    Done,
+    Facts,
+    Failed,
+    Generate,
+    Request,
+    Shutdown,
+    Start,
+    Swaps,
+    Switch,
+    Times,
+)
+
+__all__ = ["EXTENSION", "engine_arguments", "main", "prompts_of"]
+
+EXTENSION = "spark_prof.swaps.extension.Extension"
+"""What vLLM adds to the methods of its workers."""
+
+_SERVE_PARSERS = (
+    "vllm.entrypoints.openai.cli_args",  # to 0.28
+    "vllm.entrypoints.launchers.cli_args",  # to 0.32
+    "vllm.entrypoints.common.cli_args",  # 0.33
+)
+_TOKENIZERS = ("tokenizer*", "tekken*", "vocab*", "*.tiktoken")
+_SEED = 20240607
+
+
+def main(path: str) -> int:
+    """Answers the requests that come over the socket until one says to end."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    channel = Channel(connection)
+    session = _Session()
+    try:
+        while True:
+            line = channel.line(None)
+            request = msgspec.json.decode(line or b"", type=Request)
+            channel.send(_answered(session, request))
+            if isinstance(request, Shutdown):
+                return 0
+    except (EOFError, OSError):
+        return 1  # whoever asked is gone
+
+
+def _answered(session: _Session, request: Request) -> Answer:
+    try:
+        return session.answer(request)
+    except SystemExit as error:  # vLLM's parser has said on stderr what it does not take
+        return Failed(f"vLLM does not take these arguments (exit code {error.code})")
+    except Exception as error:
+        traceback.print_exc()
+        text = " ".join(str(error).split())
+        return Failed(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+class _Session:
+    """The engine of this process, once it has been asked for."""
+
+    def __init__(self) -> None:
+        self._llm: Any = None
+        self._vocabulary = 0
+
+    def answer(self, request: Request) -> Answer:
+        match request:
+            case Start():
+                return self._start(request)
+            case DescribeSwaps():
+                return Swaps(self._rpc("spark_prof_swaps"))
+            case Switch():
+                self._rpc("spark_prof_side", request.side)
+            case Generate():
+                return self._generate(request)
+            case Compare():
+                return self._compare(request)
+            case Shutdown():
+                with suppress(Exception):
+                    self._llm.llm_engine.engine_core.shutdown()
+        return Done()
+
+    def _start(self, request: Start) -> Facts:
+        begin = time.monotonic()
+        arguments = engine_arguments(request.form, request.arguments)
+        from vllm import LLM
+
+        self._llm = LLM(**arguments)
+        config = self._llm.llm_engine.vllm_config
+        self._vocabulary = int(config.model_config.get_vocab_size())
+        return _facts(config, self._vocabulary, time.monotonic() - begin)
+
+    def _generate(self, request: Generate) -> Times:
+        begin = time.monotonic()
+        if request.plan:
+            requests = 1 if request.batch.alone else request.batch.requests
+            self._rpc("spark_prof_plan", list(request.plan), requests, request.prefill)
+        self._run(request.batch)
+        rows = self._rpc("spark_prof_times")[0] if request.plan else []
+        return Times(rows, time.monotonic() - begin)
+
+    def _compare(self, request: Compare) -> Answer:
+        self._rpc("spark_prof_side", request.side)
+        mode = "record" if request.keep else "compare"
+        self._rpc("spark_prof_tap", mode, request.path, request.batch.requests)
+        try:
+            self._run(request.batch)
+            rows = [] if request.keep else self._rpc("spark_prof_compared")[0]
+        finally:
+            self._rpc("spark_prof_tap", "off", "", 0)
+        return Done() if request.keep else Compared(rows)
+
+    def _run(self, batch: Batch) -> None:
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(
+            max_tokens=batch.tokens, ignore_eos=True, detokenize=False, temperature=0.0
+        )
+        prompts = [{"prompt_token_ids": ids} for ids in prompts_of(batch, self._vocabulary)]
+        groups = [[prompt] for prompt in prompts] if batch.alone else [prompts]
+        for group in groups:
+            outputs = self._llm.generate(group, sampling, use_tqdm=False)
+            short = [o for o in outputs if len(o.outputs[0].token_ids) != batch.tokens]
+            if short or len(outputs) != len(group):
+                raise RuntimeError(
+                    f"{len(short)} of {len(group)} requests did not get {batch.tokens} tokens"
+                )
+
+    def _rpc(self, method: str, *arguments: Any) -> list[Any]:
+        if self._llm is None:
+            raise RuntimeError("the engine has not been started")
+        answers: list[Any] = self._llm.collective_rpc(method, args=arguments)
+        return answers
+
+
+def prompts_of(batch: Batch, vocabulary: int) -> list[list[int]]:
+    """The token ids of the prompts: drawn evenly, the same ones for the same numbers.
+
+    The ends of the vocabulary are left out, where tokens with a meaning of their own are.
+    """
+    low, high = vocabulary // 50, max(vocabulary // 50 + 1, vocabulary * 9 // 10)
+    kinds = min(batch.requests, batch.repeat or batch.requests)
+    rows = []
+    for row in range(kinds):
+        chosen = random.Random(f"{_SEED}-{row}-{batch.prompt_tokens}")
+        rows.append([chosen.randrange(low, high) for _ in range(batch.prompt_tokens)])
+    return [rows[number % kinds] for number in range(batch.requests)]
+
+
+def engine_arguments(form: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """The arguments of vllm.LLM, by the parser of the command that they are from.
+
+    Raises:
+        SystemExit: vLLM does not take them; it has said why.
+        ValueError: they ask for what cannot be measured so.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser(prog="vllm")
+    if form == "serve":
+        parser = _serve_parser()(parser)
+    elif form in ("latency", "throughput"):
+        importlib.import_module(f"vllm.benchmarks.{form}").add_cli_args(parser)
+    else:
+        parser.add_argument("model_tag")
+        parser = EngineArgs.add_cli_args(parser)
+    options = parser.parse_args(list(arguments))
+    if getattr(options, "model_tag", None):
+        options.model = options.model_tag
+    values = dict(vars(EngineArgs.from_cli_args(options)))
+    if values.get("worker_extension_cls"):
+        raise ValueError("--worker-extension-cls is what spark-prof ab needs itself; leave it out")
+    if values.get("data_parallel_size", 1) > 1:
+        raise ValueError("--data-parallel-size is more than one engine; leave it out")
+    if values.get("speculative_config") or values.get("spec_method") or values.get("spec_model"):
+        raise ValueError("a step with drafts gives no fixed number of tokens; leave them out")
+    values["worker_extension_cls"] = EXTENSION
+    # A prompt that is in the cache already would prefill nothing, on the second side only.
+    values["enable_prefix_caching"] = False
+    model = Path(str(values["model"]))
+    if model.is_dir() and not any(found for name in _TOKENIZERS for found in model.glob(name)):
+        values["skip_tokenizer_init"] = True
+    return values
+
+
+def _serve_parser() -> Any:
+    for name in _SERVE_PARSERS:
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(name).make_arg_parser
+    raise ValueError("this vLLM has no parser of 'vllm serve' that is known; give the model alone")
+
+
+def _facts(config: Any, vocabulary: int, seconds: float) -> Facts:
+    from vllm.platforms import current_platform as platform
+
+    from spark_prof.profiler.facts import execution_of
+
+    gpu = bool(platform.is_cuda())
+    cache = config.cache_config
+    blocks, size = getattr(cache, "num_gpu_blocks", None), getattr(cache, "block_size", None)
+    parallel = config.parallel_config
+    return Facts(
+        versions=_versions(),
+        gpu=str(platform.get_device_name()) if gpu else "",
+        uuid=_uuid() if gpu else "",
+        gpus=int(parallel.world_size),
+        gpu_bytes=int(platform.get_device_total_memory()) if gpu else None,
+        model=str(config.model_config.model),
+        longest=int(config.model_config.max_model_len),
+        most_requests=int(config.scheduler_config.max_num_seqs),
+        vocabulary=vocabulary,
+        cache_tokens=blocks * size if blocks and size else None,
+        load_seconds=seconds,
+        execution=execution_of(config.compilation_config),
+        dummy=str(config.load_config.load_format).rpartition(".")[2].lower() == "dummy",
+    )
+
+
+def _versions() -> dict[str, str]:
+    import torch
+    import vllm
+
+    found = {
+        "vllm": str(vllm.__version__),
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda or ""),
+        "python": sys.version.split()[0],
+    }
+    with suppress(PackageNotFoundError):
+        found["spark_prof"] = version("spark-prof")
+    with suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+    return found
+
+
+def _uuid() -> str:
+    """Of the first GPU that this process may use; torch's would start CUDA here."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    if first.startswith("GPU-"):
+        return first
+    with suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(first or 0))
+        return str(pynvml.nvmlDeviceGetUUID(handle))
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

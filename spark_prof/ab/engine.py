@@ -1,0 +1,256 @@
+"""An engine in a process of its own: started, asked, and ended whatever happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import psutil
+
+from spark_prof.ab.channel import Channel
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.messages import Answer, Facts, Failed, Request, Shutdown, Start
+from spark_prof.errors import CommandError
+from spark_prof.profiler.commands import with_plugin_allowed
+from spark_prof.profiler.container import stage_package
+from spark_prof.profiler.nsys_record import descendants, end_processes
+from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS
+
+__all__ = ["DRIVER", "Engine", "last_words"]
+
+DRIVER = ("-m", "spark_prof.ab.driver")
+"""What the engine's Python is given to run; the path of the socket follows."""
+
+_POLL_SECONDS = 0.5
+_END_SECONDS = 30.0
+_TAIL_BYTES = 256 << 10
+_ERROR = re.compile(r"\b(\w*Error|error|Exception|out of memory|spark-prof)\b: ?\S")
+_LOG_PREFIX = re.compile(r"^(\(.*?\) )?(\w+ [\d-]+ [\d:]+ \[[^]]*\] )?")
+
+_Kind = TypeVar("_Kind", bound=Answer)
+
+
+class Engine:
+    """One engine; a context manager that has ended it afterwards.
+
+    Args:
+        command: what engine.
+        environment: variables beyond this process's own.
+        log: the file that takes what it prints.
+        silence: seconds after which an engine that neither answers nor logs is given up.
+        driver: what its Python runs.
+    """
+
+    def __init__(
+        self,
+        command: EngineCommand,
+        environment: Mapping[str, str],
+        log: Path,
+        silence: float,
+        driver: Sequence[str] = DRIVER,
+    ) -> None:
+        self._command = command
+        self._environment = dict(environment)
+        self._log = log
+        self._silence = silence
+        self._driver = driver
+        self._folder = tempfile.TemporaryDirectory(prefix="spark-prof-ab-")
+        self._child: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+
+    def __enter__(self) -> Engine:
+        try:
+            self._launch()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    @property
+    def process(self) -> psutil.Process:
+        """The process that holds the engine; vLLM's others are below it."""
+        assert self._child is not None
+        return psutil.Process(self._child.pid)
+
+    def start(self) -> Facts:
+        """Builds the engine."""
+        command = self._command
+        return self.ask(Start(command.form, command.arguments), Facts, "starting")
+
+    def ask(self, request: Request, kind: type[_Kind], doing: str) -> _Kind:
+        """Sends a request and waits for its answer.
+
+        Args:
+            request: what to do.
+            kind: the answer that is expected.
+            doing: what the engine does meanwhile, for the error.
+
+        Raises:
+            CommandError: it failed, ended, or was silent for too long; one line says which.
+        """
+        assert self._channel is not None
+        try:
+            self._channel.send(request)
+        except OSError as error:
+            raise self._failed(doing) from error
+        answer = self._answer(doing)
+        if isinstance(answer, Failed):
+            raise CommandError(
+                f"the engine failed while {doing}: {_with_advice(answer.reason, self._words())}; "
+                f"its log is {self._log}"
+            )
+        if not isinstance(answer, kind):
+            raise CommandError(f"the engine answered {type(answer).__name__} while {doing}")
+        return answer
+
+    def _answer(self, doing: str) -> Answer:
+        assert self._channel is not None
+        channel = self._channel
+        line = self._wait(lambda: channel.line(_POLL_SECONDS), doing)
+        try:
+            answer: Answer = msgspec.json.decode(line, type=Answer)
+        except msgspec.DecodeError as error:
+            raise CommandError(
+                f"the engine's answer while {doing} is no message: {error}"
+            ) from error
+        return answer
+
+    def _wait(self, read: Callable[[], bytes | None], doing: str) -> bytes:
+        """Waits as long as the engine lives and either answers or goes on logging."""
+        since, size = time.monotonic(), self._log_size()
+        while True:
+            try:
+                line = read()
+            except EOFError as error:
+                raise self._failed(doing) from error
+            if line is not None:
+                return line
+            if (now := self._log_size()) != size:
+                since, size = time.monotonic(), now
+            if time.monotonic() - since > self._silence:
+                raise CommandError(
+                    f"the engine has been silent for {self._silence:.0f} s while {doing}; the last "
+                    f"line of its log: {self._words()}; its log is {self._log}; --timeout sets "
+                    "how long to wait"
+                )
+            assert self._child is not None
+            if self._child.poll() is not None:
+                raise self._failed(doing)
+
+    def _launch(self) -> None:
+        folder = Path(self._folder.name)
+        stage_package(folder)
+        path = folder / "socket"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen(1)
+            listener.settimeout(_POLL_SECONDS)
+            command = self._command
+            argv = [*command.prefix, command.python, *self._driver, str(path)]
+            try:
+                with open(self._log, "ab") as log:
+                    self._child = subprocess.Popen(
+                        argv,
+                        env=self._variables(folder),
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        process_group=0,  # Ctrl-C is for spark-prof, which ends it in order
+                    )
+            except OSError as error:
+                why = error.strerror or error
+                raise CommandError(f"cannot start {argv[0]}: {why}") from error
+            self._channel = Channel(self._accepted(listener))
+
+    def _accepted(self, listener: socket.socket) -> socket.socket:
+        def accept() -> bytes | None:
+            with suppress(TimeoutError):
+                found.append(listener.accept()[0])
+                return b""
+            return None
+
+        found: list[socket.socket] = []
+        self._wait(accept, "its process started")
+        return found[0]
+
+    def _variables(self, staging: Path) -> dict[str, str]:
+        variables = {**os.environ, ENVIRONMENT: WATCH_GRAPHS, **self._environment}
+        paths = [str(staging), *filter(None, [variables.get("PYTHONPATH")])]
+        return with_plugin_allowed({**variables, "PYTHONPATH": os.pathsep.join(paths)})
+
+    def _failed(self, doing: str) -> CommandError:
+        assert self._child is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(10)
+        code = self._child.returncode
+        how = "closed its connection" if code is None else f"ended with exit code {code}"
+        words = self._words()
+        return CommandError(
+            f"the engine {how} while {doing}: {_with_advice(words, words)}; its log is {self._log}"
+        )
+
+    def _words(self) -> str:
+        return last_words(self._log)
+
+    def _log_size(self) -> int:
+        with suppress(OSError):
+            return self._log.stat().st_size
+        return 0
+
+    def _end(self) -> None:
+        """Ends the process in order if it answers, else as Ctrl-C would, else harder."""
+        child = self._child
+        if child is not None:
+            family = descendants(child.pid)
+            if child.poll() is None and self._channel is not None:
+                with suppress(OSError, EOFError, CommandError):
+                    self._channel.send(Shutdown())
+                    if self._channel.line(_END_SECONDS) is not None:
+                        child.wait(_END_SECONDS)
+            for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+                if child.poll() is not None:
+                    break
+                child.send_signal(sent)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(10)
+            end_processes(family, 10)
+        if self._channel is not None:
+            self._channel.close()
+        self._folder.cleanup()
+
+
+def last_words(log: Path) -> str:
+    """The last line of a log that names an error, else its last line."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return "(no log)"
+    lines = [_LOG_PREFIX.sub("", line).strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line)]
+    return (errors or lines or ["(nothing was logged)"])[-1][:400]
+
+
+def _with_advice(reason: str, logged: str) -> str:
+    """The reason, with what the log says of it and the way out where memory ran out."""
+    if re.search(r"out of memory|OutOfMemory|No available memory", f"{reason} {logged}"):
+        return (
+            f"{reason}; give --gpu-memory-utilization, --max-model-len or fewer swaps less memory"
+        )
+    if logged not in reason and ("exit code" in reason or "EngineCore" in reason):
+        return f"{reason}: {logged}"
+    return reason

@@ -1,0 +1,157 @@
+"""What spark-prof and the process that holds an engine say to each other: one line of JSON each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "Answer",
+    "Batch",
+    "Compare",
+    "Compared",
+    "DescribeSwaps",
+    "Done",
+    "Facts",
+    "Failed",
+    "Generate",
+    "Request",
+    "Shutdown",
+    "Start",
+    "Swaps",
+    "Switch",
+    "Times",
+]
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Prompts of one generation; the same numbers give the same prompts.
+
+    Attributes:
+        requests: how many.
+        prompt_tokens: of each.
+        tokens: that each generates.
+        alone: one request after the other, not all at once.
+        repeat: the prompts start anew after so many; 0 for never.
+    """
+
+    requests: int
+    prompt_tokens: int
+    tokens: int
+    alone: bool = False
+    repeat: int = 0
+
+
+class Start(msgspec.Struct, tag=True, frozen=True):
+    """Builds the engine; answered by `Facts`."""
+
+    form: str
+    arguments: tuple[str, ...]
+
+
+class DescribeSwaps(msgspec.Struct, tag=True, frozen=True):
+    """Asks what is swapped; answered by `Swaps`."""
+
+
+class Switch(msgspec.Struct, tag=True, frozen=True):
+    """Runs a side from the next step on; answered by `Done`."""
+
+    side: str
+
+
+class Generate(msgspec.Struct, tag=True, frozen=True):
+    """Generates, with a plan or without; answered by `Times`.
+
+    Attributes:
+        batch: what to generate.
+        plan: side and steps of each block, empty for none.
+        prefill: the plan is of steps that prefill.
+    """
+
+    batch: Batch
+    plan: tuple[tuple[str, int], ...] = ()
+    prefill: bool = False
+
+
+class Compare(msgspec.Struct, tag=True, frozen=True):
+    """Generates on a side and keeps its logits in a file, or compares with those that are in it.
+
+    Answered by `Done` after keeping, by `Compared` after comparing.
+    """
+
+    side: str
+    batch: Batch
+    path: str
+    keep: bool
+
+
+class Shutdown(msgspec.Struct, tag=True, frozen=True):
+    """Ends the engine and the process; answered by `Done`."""
+
+
+class Facts(msgspec.Struct, tag=True, frozen=True):
+    """The engine that was built.
+
+    Attributes:
+        versions: of vllm, torch, python, cuda and the driver, as far as they are known.
+        gpu: its name; empty on a processor.
+        uuid: of the first GPU, as NVML writes it; empty where there is none.
+        gpus: how many the engine uses.
+        gpu_bytes: memory of one.
+        model: name or folder.
+        longest: tokens that a request may have, its prompt included.
+        most_requests: that may run at once.
+        vocabulary: tokens that the model knows.
+        cache_tokens: that fit in the KV cache; None where vLLM does not tell.
+        load_seconds: from the arguments to an engine that answers.
+        execution: in words, such as ``torch.compile, CUDA graphs``.
+        dummy: the weights are no checkpoint's.
+    """
+
+    versions: dict[str, str]
+    gpu: str
+    uuid: str
+    gpus: int
+    gpu_bytes: int | None
+    model: str
+    longest: int
+    most_requests: int
+    vocabulary: int
+    cache_tokens: int | None
+    load_seconds: float
+    execution: str
+    dummy: bool
+
+
+class Swaps(msgspec.Struct, tag=True, frozen=True):
+    """The answers of all ranks to `spark_prof_swaps`, as `ab.swapped` reads them."""
+
+    ranks: list[dict[str, Any]]
+
+
+class Times(msgspec.Struct, tag=True, frozen=True):
+    """The steps of a plan on rank 0, in the columns of `spark_prof_times`, and what it took."""
+
+    rows: list[list[Any]]
+    seconds: float
+
+
+class Compared(msgspec.Struct, tag=True, frozen=True):
+    """The rows of `spark_prof_compared` of rank 0."""
+
+    rows: list[dict[str, Any]]
+
+
+class Done(msgspec.Struct, tag=True, frozen=True):
+    """Nothing more to tell."""
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """Why a request could not be met, one line."""
+
+    reason: str
+
+
+Request = Start | DescribeSwaps | Switch | Generate | Compare | Shutdown
+Answer = Facts | Swaps | Times | Compared | Done | Failed
