@@ -151,6 +151,8 @@ def _run_all(guarded: Guarded, work: _Work, *, every: bool) -> None:
     for tokens in counts if every else counts[:1]:
         arguments = work.arguments(tokens)
         result = _replaced(guarded, arguments)  # compiles what is not yet
+        if not guarded.live:
+            return
         begin = time.perf_counter()
         again = _replaced(guarded, arguments)
         took = time.perf_counter() - begin
@@ -232,6 +234,8 @@ def _compare(guarded: Guarded, work: _Work, vllm_config: Any) -> LayerError | No
                 f"it returns {replaced.dtype} {tuple(replaced.shape)} where vLLM's kernel returns "
                 f"{stock.dtype} {tuple(stock.shape)}"
             )
+        if stock.isfinite().all() and not replaced.isfinite().all():
+            raise ValueError("it returns NaN or infinity where vLLM's kernel does not")
     return _difference(*pairs[0])
 
 

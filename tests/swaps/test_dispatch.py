@@ -1,0 +1,166 @@
+"""A layer computes with the active side's kernel, and with vLLM's own where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spark_prof.swaps import ops
+from spark_prof.swaps.dispatch import swap_experts, swap_linear, swap_norm, swap_router
+from spark_prof.swaps.guard import Guarded
+from spark_prof.swaps.points import SwapPoint
+from spark_prof.swaps.sides import SIDES
+from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
+
+pytestmark = pytest.mark.usefixtures("sides")
+
+
+def _guarded(run: Any, tokens: int = 0) -> Guarded:
+    return Guarded("layer (slot=kernel)", replacing(run, tokens))
+
+
+def _fails(*_: Any) -> Any:
+    raise RuntimeError("no kernel image\nis available")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+class TestLinear:
+    """A matrix, called by Python and through the operator that torch.compile sees."""
+
+    def _layer(self, guarded: Guarded, compiled: bool) -> tuple[Linear, Any]:
+        ops.register_ops()
+        layer = Linear(24, 16)
+        swap_linear(SwapPoint("qkv", "qkv_proj", layer), {"b": guarded}, compiled)
+        if not compiled:
+            return layer, layer
+        return layer, torch.compile(layer, fullgraph=True, dynamic=False)
+
+    def test_each_side_has_its_own_kernel(self, compiled: bool) -> None:
+        guarded = _guarded(lambda x, _: x.new_full((x.shape[0], 24), 3.0))
+        layer, call = self._layer(guarded, compiled)
+        x = torch.randn(4, 16)
+        own = torch.nn.functional.linear(x, layer.weight)
+        for side, expected in (("a", own), ("b", torch.full((4, 24), 3.0)), ("a2", own)):
+            SIDES.switch(side)
+            torch.testing.assert_close(call(x), expected)
+        assert guarded.calls == {"b": 1}
+
+    def test_what_a_kernel_does_not_take_is_vllms(self, compiled: bool) -> None:
+        guarded = _guarded(lambda x, _: x.new_zeros(x.shape[0], 24), tokens=2)
+        layer, call = self._layer(guarded, compiled)
+        SIDES.switch("b")
+        x = torch.randn(3, 16)
+        torch.testing.assert_close(call(x), torch.nn.functional.linear(x, layer.weight))
+        assert not call(x[:2]).any()
+
+    def test_a_kernel_that_raises_is_off_with_one_line(
+        self, compiled: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        guarded = _guarded(_fails)
+        layer, call = self._layer(guarded, compiled)
+        SIDES.switch("b")
+        x = torch.randn(2, 16)
+        own = torch.nn.functional.linear(x, layer.weight)
+        with caplog.at_level("WARNING"):
+            for _ in range(3):
+                torch.testing.assert_close(call(x), own)
+        assert [record.message for record in caplog.records] == [
+            "layer (slot=kernel): vLLM's own kernel runs: "
+            "RuntimeError: no kernel image is available"
+        ]
+        assert not guarded.live
+        assert guarded.replacement is None
+
+
+def test_layers_that_share_a_quantization_method_are_swapped_one_by_one() -> None:
+    one, other = Linear(8, 16), Linear(8, 16)
+    other.quant_method = one.quant_method
+    guarded = _guarded(lambda x, _: x.new_zeros(x.shape[0], 8))
+    swap_linear(SwapPoint("o", "o_proj", one), {"b": guarded}, compiled=False)
+    SIDES.switch("b")
+    x = torch.randn(2, 16)
+    assert not one(x).any()
+    torch.testing.assert_close(other(x), torch.nn.functional.linear(x, other.weight))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_norm_chooses_and_leaves_its_arguments_alone(compiled: bool, residual: bool) -> None:
+    ops.register_ops()
+    layer = TinyRMSNorm(16)
+    guarded = _guarded(
+        lambda x, r: x.new_zeros(x.shape) if r is None else (x.new_zeros(x.shape), x + r)
+    )
+    swap_norm(SwapPoint("norm", "norm", layer), {"b": guarded}, compiled)
+    call = torch.compile(layer, fullgraph=True) if compiled else layer
+    x, other = torch.randn(3, 16), torch.randn(3, 16) if residual else None
+    kept = x.clone()
+    own = layer.forward_native(x, other)
+    torch.testing.assert_close(call(x, other), own)
+    SIDES.switch("b")
+    swapped = call(x, other)
+    assert not (swapped[0] if residual else swapped).any()
+    if residual:
+        torch.testing.assert_close(swapped[1], own[1])
+    torch.testing.assert_close(x, kept)
+
+
+@pytest.mark.parametrize("monolithic", [False, True])
+@pytest.mark.parametrize("padding", [0, 4])
+class TestExperts:
+    """A mixture of experts, for kernels of vLLM that route by themselves and those that do not."""
+
+    def test_each_side_has_its_own_kernel(self, monolithic: bool, padding: int) -> None:
+        runner = Runner(monolithic=monolithic, padding=padding)
+        x, logits = torch.randn(3, 16 + padding), torch.randn(3, 8)
+        own = runner(x, logits)
+        seen: list[torch.Size] = []
+
+        def experts(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+            seen.extend((x.shape, logits.shape))
+            return torch.ones_like(x)
+
+        swap_experts(SwapPoint("moe", "experts", runner), {"b": _guarded(experts)})
+        torch.testing.assert_close(runner(x, logits), own)
+        SIDES.switch("b")
+        swapped = runner(x, logits)
+        assert seen == [(3, 16), (3, 8)]
+        assert swapped.shape == own.shape
+        assert swapped[:, :16].eq(1).all()
+        assert not swapped[:, 16:].any()
+
+    def test_a_kernel_that_raises_loses_no_token(self, monolithic: bool, padding: int) -> None:
+        runner = Runner(monolithic=monolithic, padding=padding)
+        x, logits = torch.randn(3, 16 + padding), torch.randn(3, 8)
+        own = runner(x, logits)
+        swap_experts(SwapPoint("moe", "experts", runner), {"b": _guarded(_fails)})
+        SIDES.switch("b")
+        for _ in range(2):
+            torch.testing.assert_close(runner(x, logits), own)
+
+
+def test_a_router_is_swapped_without_its_experts() -> None:
+    runner = Runner()
+    x, logits = torch.randn(3, 16), torch.randn(3, 8)
+
+    def first_two(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        count = logits.shape[0]
+        return torch.full((count, 2), 0.5), torch.tensor([[0, 1]] * count, dtype=torch.int32)
+
+    swap_router(SwapPoint("router", "experts", runner), {"b": _guarded(first_two)})
+    SIDES.switch("b")
+    weight = runner.routed_experts.weight
+    expected = 0.5 * (x @ weight[0].T + x @ weight[1].T)
+    torch.testing.assert_close(runner(x, logits), expected)
+
+
+def test_experts_and_router_swapped_together_leave_the_choice_to_the_experts() -> None:
+    runner = Runner()
+    swap_router(SwapPoint("router", "experts", runner), {"b": _guarded(_fails)})
+    swap_experts(
+        SwapPoint("moe", "experts", runner), {"b": _guarded(lambda x, _: torch.ones_like(x))}
+    )
+    SIDES.switch("b")
+    assert runner(torch.randn(2, 16), torch.randn(2, 8)).eq(1).all()

@@ -1,0 +1,106 @@
+"""Dictionaries by side, and captures for every side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_prof.swaps.graphs import HOLDERS, BySide, capture_every_side, keep_graphs_by_side
+from spark_prof.swaps.sides import SIDES
+
+pytestmark = pytest.mark.usefixtures("sides")
+
+
+def test_each_side_sees_its_own_entries() -> None:
+    graphs = BySide()
+    graphs[1] = "a's"
+    SIDES.switch("b")
+    assert 1 not in graphs
+    graphs[1] = "b's"
+    graphs[2] = "b's second"
+    assert (graphs[1], len(graphs), list(graphs)) == ("b's", 2, [1, 2])
+    SIDES.switch("a")
+    assert (graphs[1], len(graphs), 2 in graphs) == ("a's", 1, False)
+    assert graphs.counts() == {"a": 1, "b": 2}
+    del graphs[1]
+    assert not graphs
+
+
+def test_the_twin_has_entries_of_its_own() -> None:
+    graphs = BySide()
+    graphs[1] = "a's"
+    SIDES.switch("a2")
+    assert 1 not in graphs
+
+
+def test_clearing_forgets_every_side() -> None:
+    graphs = BySide()
+    for side in SIDES.names:
+        SIDES.switch(side)
+        graphs[1] = side
+    graphs.clear()
+    assert graphs.counts() == {}
+
+
+def test_every_side_is_captured_and_the_first_is_active_afterwards() -> None:
+    graphs, seconds = BySide(), {}
+
+    def capture(size: int) -> int:
+        graphs[size] = SIDES.active
+        return 100
+
+    assert capture_every_side(capture, seconds, pytest.fail)(4) == 300
+    assert graphs.counts() == {"a": 1, "b": 1, "a2": 1}
+    assert SIDES.active == "a"
+    assert set(seconds) == {"a", "b", "a2"}
+    assert all(value >= 0 for value in seconds.values())
+
+
+def test_a_side_that_cannot_be_captured_is_named() -> None:
+    said: list[str] = []
+
+    def capture() -> int:
+        if SIDES.active == "b":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return 0
+
+    with pytest.raises(RuntimeError):
+        capture_every_side(capture, {}, said.append)()
+    assert said == [
+        "side b: its CUDA graphs cannot be captured: "
+        "operation not permitted when stream is capturing"
+    ]
+    assert SIDES.active == "a"
+
+
+def test_what_vllm_constructs_from_then_on_keeps_graphs_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    utils = pytest.importorskip("vllm.v1.worker.gpu.cudagraph_utils")
+    wrapper = pytest.importorskip("vllm.compilation.cuda_graph").CUDAGraphWrapper
+    breakable = pytest.importorskip("vllm.compilation.breakable_cudagraph")
+    owners = (wrapper, breakable.BreakableCUDAGraphWrapper, utils.CudaGraphManager)
+    attributes = [attribute for _, _, attribute in HOLDERS]
+    for owner, attribute in zip(owners, attributes, strict=True):
+
+        def construct(self: Any, attribute: str = attribute) -> None:
+            setattr(self, attribute, {})
+
+        monkeypatch.setattr(owner, "__init__", construct)
+    assert keep_graphs_by_side() == []
+    assert keep_graphs_by_side() == []
+    for owner, attribute in zip(owners, attributes, strict=True):
+        assert isinstance(getattr(owner(), attribute), BySide)
+
+
+@pytest.mark.parametrize(("module", "owner", "attribute"), HOLDERS)
+def test_this_vllm_keeps_its_graphs_where_they_are_looked_for(
+    module: str, owner: str, attribute: str
+) -> None:
+    import importlib
+    import inspect
+
+    pytest.importorskip("vllm")
+    constructor = getattr(importlib.import_module(module), owner)
+    assert f"self.{attribute}:" in inspect.getsource(constructor)
