@@ -5,7 +5,7 @@ time, as the context does while tokens are added, is the same for both. What gro
 is not: its sign turns over in B A A B. Quads follow each other as in the Thue-Morse sequence,
 A B B A  B A A B  B A A B  A B B A: over every two of them a drift of the second order cancels, over
 every four one of the third (Prouhet 1851; Allouche and Shallit, The ubiquitous Prouhet-Thue-Morse
-sequence, 1999). It never repeats itself, so that nothing periodic stays in step with it.
+sequence, 1999).
 """
 
 from __future__ import annotations

@@ -128,9 +128,10 @@ def compare(quads: Sequence[Quad], dropped: Sequence[Dropped] = ()) -> Estimate:
         return Estimate(
             a_us, b_us, None, None, None, len(quads), steps, tuple(dropped), "", missing
         )
-    a_us, b_us = _middle(times[None])[0].tolist()
+    ranked = times[np.argsort(times[:, 0] / times[:, 1], kind="stable")]
+    a_us, b_us = _middle_quads(ranked, np.arange(len(quads))[None])[0].tolist()
     random = np.random.default_rng(_SEED)
-    drawn = _middle(times[random.integers(0, len(quads), (_RESAMPLES, len(quads)))])
+    drawn = _middle_quads(ranked, random.integers(0, len(quads), (_RESAMPLES, len(quads))))
     gains, saved = drawn[:, 0] / drawn[:, 1], drawn[:, 0] - drawn[:, 1]
     free = len(quads) - 1
     error = float(np.log(gains).std()) * math.sqrt(len(quads) / free)
@@ -225,16 +226,16 @@ def _detectable(error: float, free: int) -> float:
     return math.expm1((_student(_CONFIDENCE, free) + student_quantile(_POWER, free)) * error)
 
 
-def _middle(times: Array) -> Array:
+def _middle_quads(ranked: Array, drawn: npt.NDArray[np.int64]) -> Array:
     """Both sides' means over the quads in the middle, by their ratio.
 
     Args:
-        times: [resamples, quads, 2].
+        ranked: [quads, 2], by ratio.
+        drawn: [resamples, quads], places in it.
     """
-    cut = int(_TRIMMED * times.shape[1])
-    order = np.argsort(times[..., 0] / times[..., 1], axis=1, kind="stable")
-    kept = order[:, cut : times.shape[1] - cut, None]
-    means: Array = np.take_along_axis(times, kept, axis=1).mean(axis=1)
+    count = drawn.shape[1]
+    cut = int(_TRIMMED * count)
+    means: Array = ranked[np.sort(drawn, axis=1)[:, cut : count - cut]].mean(axis=1)
     return means
 
 

@@ -1,0 +1,34 @@
+"""Steps of an engine with known times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spark_prof.ab.plan import Block
+from spark_prof.ab.steps import Step
+
+STEP_US = 3000.0
+START_NS = 1_700_000_000_000_000_000
+
+
+def timed(
+    plan: Sequence[Block],
+    step_us: Callable[[str, int, int], float],
+    context: Callable[[int], int] = lambda place: 1000 + place,
+) -> list[Step]:
+    """The steps of a plan.
+
+    Args:
+        plan: the blocks.
+        step_us: the time of a step, from its side, its place among all and its place in the block.
+        context: its context, from its place among all.
+    """
+    steps: list[Step] = []
+    now = START_NS
+    for number, block in enumerate(plan):
+        for index in range(block.steps):
+            place = len(steps)
+            duration = round(step_us(block.side, place, index) * 1e3)
+            now += duration
+            steps.append(Step(number, block.side, index, duration, now, 0, 1, context(place)))
+    return steps
