@@ -19,7 +19,15 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Expected", "accumulated", "activated", "combined", "exact", "rounded"]
+__all__ = [
+    "Expected",
+    "accumulated",
+    "activated",
+    "combined",
+    "exact",
+    "maybe_rounded",
+    "rounded",
+]
 
 _ADDITION = 2.0**-23
 _STEPS_BESIDE = 32
@@ -75,6 +83,16 @@ def rounded(result: Expected) -> Expected:
     same = (low == value) & (high == value)
     error = torch.maximum(_apart(high, value), _apart(value, low))
     return Expected(value, torch.where(same, 0.0, error))
+
+
+def maybe_rounded(result: Expected) -> Expected:
+    """The result where a kernel may round it to bfloat16, up to three times, or leave it float32.
+
+    vLLM's kernels round a product, then an activation's factors or a weighted result once more.
+    Each rounding is off by at most 2^-9 of what it rounds, and by 2^-134 where that is subnormal.
+    """
+    size = result.value.abs() + result.error
+    return Expected(result.value, result.error + 3 * (2.0**-9 * size * (1 + 2.0**-7) + 2.0**-133))
 
 
 def activated(gate: Expected, up: Expected, alpha: float, limit: float, shift: float) -> Expected:

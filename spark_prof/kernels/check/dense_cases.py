@@ -12,7 +12,7 @@ from spark_prof.kernels.check.bound import Expected
 from spark_prof.kernels.check.guarded import Guarded, surrounded
 from spark_prof.kernels.check.oracles import linear_oracle
 from spark_prof.kernels.check.repeated import first_difference
-from spark_prof.kernels.check.verdict import Judgement, judge
+from spark_prof.kernels.check.verdict import Judge, Judgement, judge
 from spark_prof.kernels.check.weights import Format, Recipe, Weight, make_weight, rows_of
 from spark_prof.kernels.errors import KernelError
 
@@ -82,7 +82,9 @@ def dense_cases(kind: Format) -> Iterator[DenseCase]:
         yield DenseCase(kind, SMALL, 5, layout=layout, may_refuse=True)
 
 
-def run_dense_case(case: DenseCase, linear: Linear, device: str) -> Judgement:
+def run_dense_case(
+    case: DenseCase, linear: Linear, device: str, judged: Judge = judge
+) -> Judgement:
     """Runs a case: the result within its bound, nothing beside it written, and again equal bits."""
     rows, columns = case.shape
     weight = make_weight(case.format, case.recipe, case.shape, 1, device)
@@ -98,7 +100,7 @@ def run_dense_case(case: DenseCase, linear: Linear, device: str) -> Judgement:
     beside = out.problem()
     if beside:
         return Judgement(None, beside)
-    judgement = judge(out.tensor, _expected(x, weight, bias))
+    judgement = judged(out.tensor, _expected(x, weight, bias))
     if judgement.detail:
         return judgement
     differs = first_difference(lambda to: compute(x, bias, to), out.tensor, again.tensor)

@@ -13,8 +13,8 @@ from spark_prof.kernels.check.guarded import Guarded, surrounded
 from spark_prof.kernels.check.oracles import ExactExperts, moe_oracle, routing_oracle
 from spark_prof.kernels.check.repeated import first_difference
 from spark_prof.kernels.check.routing_cases import Logits, make_logits
-from spark_prof.kernels.check.verdict import Judgement, judge
-from spark_prof.kernels.check.weights import Recipe, make_weight
+from spark_prof.kernels.check.verdict import Judge, Judgement, judge
+from spark_prof.kernels.check.weights import Bf16, Recipe, make_weight
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 
@@ -42,8 +42,8 @@ class Layer:
         activation: `silu`, or `swiglu` of gpt-oss with alpha 1.702 and limit 7.
     """
 
-    gate_up: NvFp4 | MxFp4
-    down: NvFp4 | MxFp4
+    gate_up: NvFp4 | MxFp4 | Bf16
+    down: NvFp4 | MxFp4 | Bf16
     gate_up_bias: torch.Tensor | None
     down_bias: torch.Tensor | None
     activation: Literal["silu", "swiglu"]
@@ -84,7 +84,7 @@ class MoeCase:
         may_refuse: whether a KernelError is an answer too.
     """
 
-    format: Literal["nvfp4", "mxfp4"]
+    format: Literal["nvfp4", "mxfp4", "bf16"]
     sizes: Sizes
     tokens: int
     activation: Literal["silu", "swiglu"] = "silu"
@@ -107,7 +107,7 @@ class MoeCase:
         return ", ".join(words)
 
 
-def moe_cases(kind: Literal["nvfp4", "mxfp4"]) -> Iterator[MoeCase]:
+def moe_cases(kind: Literal["nvfp4", "mxfp4", "bf16"]) -> Iterator[MoeCase]:
     """The small cases of a format: each number of tokens and each edge."""
     for tokens in range(1, _MOST_TOKENS + 1):
         yield MoeCase(kind, SMALL, tokens, "swiglu" if tokens % 2 else "silu")
@@ -127,8 +127,22 @@ def moe_cases(kind: Literal["nvfp4", "mxfp4"]) -> Iterator[MoeCase]:
         yield MoeCase(kind, SMALL, 3, "swiglu", layout=layout, may_refuse=True)
 
 
-def run_moe_case(case: MoeCase, moe: Moe, device: str) -> Judgement:
-    """Runs a case: the result within its bound, nothing beside it written, and again equal bits."""
+def run_moe_case(
+    case: MoeCase,
+    moe: Moe,
+    device: str,
+    judged: Judge = judge,
+    rounded_between: bool = False,
+) -> Judgement:
+    """Runs a case: the result within its bound, nothing beside it written, and again equal bits.
+
+    Args:
+        case: which.
+        moe: the kernel.
+        device: where.
+        judged: holds the result against the exact one.
+        rounded_between: whether a kernel may round to bfloat16 in more places (`moe_oracle`).
+    """
     sizes = case.sizes
     layer = make_layer(case, device)
     x = surrounded(make_activations(case.x, case.tokens, sizes.hidden, 2, device, case.layout))
@@ -144,7 +158,8 @@ def run_moe_case(case: MoeCase, moe: Moe, device: str) -> Judgement:
     if beside:
         return Judgement(None, beside)
     experts, weights = routing_oracle(logits, sizes.top_k)
-    judgement = judge(out.tensor, moe_oracle(x, experts, weights, exact_experts(layer)))
+    expected = moe_oracle(x, experts, weights, exact_experts(layer), rounded_between)
+    judgement = judged(out.tensor, expected)
     if judgement.detail:
         return judgement
     differs = first_difference(
@@ -174,8 +189,8 @@ def make_layer(case: MoeCase, device: str) -> Layer:
     down_shape = (sizes.experts, sizes.hidden, sizes.inner)
     gate_up = make_weight(case.format, case.recipe, up_shape, 1, device)
     down = make_weight(case.format, case.recipe, down_shape, 2, device)
-    assert isinstance(gate_up, NvFp4 | MxFp4)
-    assert isinstance(down, NvFp4 | MxFp4)
+    assert isinstance(gate_up, NvFp4 | MxFp4 | Bf16)
+    assert isinstance(down, NvFp4 | MxFp4 | Bf16)
     gate_up_bias, down_bias = (
         make_activations("plain", sizes.experts, rows, 3, device)
         for rows in (2 * sizes.inner, sizes.hidden)
@@ -185,8 +200,10 @@ def make_layer(case: MoeCase, device: str) -> Layer:
     return Layer(gate_up, down, gate_up_bias, down_bias, "swiglu")
 
 
-def _matrix(weight: NvFp4 | MxFp4, expert: int) -> NvFp4 | MxFp4:
+def _matrix(weight: NvFp4 | MxFp4 | Bf16, expert: int) -> NvFp4 | MxFp4 | Bf16:
     """The weight of one expert."""
+    if isinstance(weight, Bf16):
+        return Bf16(weight.values[expert])
     if isinstance(weight, MxFp4):
         return MxFp4(weight.packed[expert], weight.scales[expert])
     value = weight.global_scale.value

@@ -8,7 +8,7 @@ import torch
 
 from spark_prof.kernels.check.moe_cases import Layer
 from spark_prof.kernels.check.oracles import RoutingRule
-from spark_prof.kernels.check.weights import Weight
+from spark_prof.kernels.check.weights import Bf16, Weight
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.experts import Activation, pack_experts
 from spark_prof.kernels.moe import moe
@@ -21,6 +21,7 @@ __all__ = ["packed_linear", "packed_moe", "routed"]
 
 def packed_linear(weight: Weight) -> Callable[..., object]:
     """Packs a weight; what it returns takes x, bias and out."""
+    assert not isinstance(weight, Bf16), "these kernels are for fewer bits"
     packed = pack_linear(weight)
 
     def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
@@ -33,7 +34,10 @@ def packed_linear(weight: Weight) -> Callable[..., object]:
 def packed_moe(layer: Layer) -> Callable[..., object]:
     """Packs experts; what it returns takes x, logits, top_k and out."""
     biases = layer.gate_up_bias, layer.down_bias
-    packed = pack_experts(layer.gate_up, layer.down, *biases, Activation(layer.activation))
+    gate_up, down = layer.gate_up, layer.down
+    assert not isinstance(gate_up, Bf16), "as in packed_linear"
+    assert not isinstance(down, Bf16), "as in packed_linear"
+    packed = pack_experts(gate_up, down, *biases, Activation(layer.activation))
 
     def compute(x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor) -> object:
         config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config

@@ -13,6 +13,7 @@ from spark_prof.kernels.check.bound import (
     activated,
     combined,
     exact,
+    maybe_rounded,
     rounded,
 )
 
@@ -119,7 +120,11 @@ class ExactExperts:
 
 
 def moe_oracle(
-    x: torch.Tensor, experts: torch.Tensor, weights: Expected, layer: ExactExperts
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    weights: Expected,
+    layer: ExactExperts,
+    rounded_between: bool = False,
 ) -> Expected:
     """What the chosen experts make of x [M, H], summed by their weights in float32.
 
@@ -130,25 +135,31 @@ def moe_oracle(
         experts: [M, k].
         weights: [M, k].
         layer: the experts.
+        rounded_between: allow for bfloat16 wherever one of vLLM's kernels ends, too: gate and up,
+            the result of each expert, the routing weights.
     """
+    weights = maybe_rounded(weights) if rounded_between else weights
     tokens, hidden = x.shape
     shape = (tokens, experts.shape[1], hidden)
     results = Expected(*(torch.zeros(shape, dtype=torch.float64, device=x.device) for _ in "ve"))
     for expert in experts.unique().tolist():
         token, place = (experts == expert).nonzero(as_tuple=True)
-        got = _expert(x[token], layer, expert)
+        got = _expert(x[token], layer, expert, rounded_between)
         results.value[token, place], results.error[token, place] = got.value, got.error
     return combined(results, weights)
 
 
-def _expert(x: torch.Tensor, layer: ExactExperts, expert: int) -> Expected:
+def _expert(x: torch.Tensor, layer: ExactExperts, expert: int, rounded_between: bool) -> Expected:
     gate_up_bias, down_bias = (
         None if bias is None else bias[expert] for bias in (layer.gate_up_bias, layer.down_bias)
     )
     both = accumulated(exact(x), layer.gate_up(expert), gate_up_bias)
+    both = maybe_rounded(both) if rounded_between else both
     gate, up = (
         Expected(*halves)
         for halves in zip(both.value.chunk(2, -1), both.error.chunk(2, -1), strict=True)
     )
-    inner = rounded(activated(gate, up, layer.alpha, layer.limit, layer.shift))
-    return accumulated(inner, layer.down(expert), down_bias)
+    inner = activated(gate, up, layer.alpha, layer.limit, layer.shift)
+    if not rounded_between:
+        return accumulated(rounded(inner), layer.down(expert), down_bias)
+    return maybe_rounded(accumulated(maybe_rounded(inner), layer.down(expert), down_bias))

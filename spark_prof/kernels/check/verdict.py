@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +10,7 @@ import torch
 
 from spark_prof.kernels.check.bound import Expected
 
-__all__ = ["Judgement", "Status", "Verdict", "judge", "same_bits"]
+__all__ = ["Judge", "Judgement", "Status", "Verdict", "judge", "same_bits"]
 
 _INFINITY = 0x7F80
 """The bits of infinity in bfloat16."""
@@ -46,6 +47,10 @@ class Judgement:
 
     used: float | None
     detail: str
+
+
+Judge = Callable[[torch.Tensor, Expected], Judgement]
+"""Holds a result against what was expected."""
 
 
 def judge(result: torch.Tensor, expected: Expected) -> Judgement:

@@ -11,10 +11,32 @@ import torch
 
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
-__all__ = ["EDGES", "Format", "Recipe", "Weight", "make_weight", "rows_of"]
+__all__ = ["EDGES", "Bf16", "Format", "Recipe", "Weight", "make_weight", "rows_of"]
 
-Format = Literal["nvfp4", "mxfp4", "fp8"]
-Weight = NvFp4 | MxFp4 | Fp8Rows
+Format = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
+
+
+@dataclass(frozen=True, eq=False)
+class Bf16:
+    """A matrix or a stack of matrices that is not quantized.
+
+    Attributes:
+        values: bfloat16 [..., N, K].
+    """
+
+    values: torch.Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """[..., N, K]."""
+        return self.values.shape
+
+    def decode(self) -> torch.Tensor:
+        """The values in float64."""
+        return self.values.to(torch.float64)
+
+
+Weight = NvFp4 | MxFp4 | Fp8Rows | Bf16
 Recipe = Literal[
     "plain",
     "zero blocks",
@@ -50,6 +72,9 @@ def make_weight(
         seed: of the random numbers.
         device: where it is wanted; it is made on the CPU.
     """
+    if kind == "bf16":
+        fp4 = make_weight("nvfp4", recipe, shape, seed, device)
+        return Bf16(fp4.decode().to(torch.bfloat16))
     generator = torch.Generator().manual_seed(seed)
     codes = _bytes(generator, (*shape[:-1], shape[-1] // (1 if kind == "fp8" else 2)), 0, 256)
     low, high = {"nvfp4": (0x30, 0x48), "mxfp4": (119, 126), "fp8": (1, 2)}[kind]
@@ -72,6 +97,8 @@ class _Raw:
 
 def rows_of(weight: Weight, rows: slice) -> Weight:
     """Some rows of a matrix."""
+    if isinstance(weight, Bf16):
+        return Bf16(weight.values[rows])
     if isinstance(weight, Fp8Rows):
         return Fp8Rows(weight.values[rows], weight.scales[rows])
     if isinstance(weight, MxFp4):
