@@ -18,7 +18,18 @@ from spark_prof.analyzers.model import Books, Report
 from spark_prof.dashboards.about_layers import by_layer, in_decoder_order
 from spark_prof.dashboards.formats import clean, microseconds, shorten
 
-__all__ = ["COLORS", "books_waterfall", "component_bars", "label", "layer_heatmap"]
+__all__ = [
+    "COLORS",
+    "LINES",
+    "NEUTRAL",
+    "TEXT",
+    "bars",
+    "books_waterfall",
+    "component_bars",
+    "label",
+    "layer_heatmap",
+    "set_style",
+]
 
 COLORS = {
     "embedding": "#DDCC77",
@@ -41,9 +52,9 @@ COLORS = {
 }
 """The colour of each component."""
 
-_TEXT = "#7d838c"
-_LINES = "rgba(128, 132, 140, 0.25)"
-_NEUTRAL = "#8a9099"
+TEXT = "#7d838c"
+LINES = "rgba(128, 132, 140, 0.25)"
+NEUTRAL = "#8a9099"
 _SMALL = 0.005
 """Components with a smaller share of a step are drawn together in the waterfall."""
 
@@ -60,9 +71,9 @@ def component_bars(report: Report) -> go.Figure:
         row.name: row.decode_us_per_step if by_decode else row.us for row in report.components
     }
     names = sorted((name for name, us in figures.items() if us > 0), key=lambda name: figures[name])
-    return _bars(
+    return bars(
         "Mean decode step" if by_decode else "All steps",
-        [(label(name), figures[name], COLORS.get(name, _NEUTRAL)) for name in names],
+        [(label(name), figures[name], COLORS.get(name, NEUTRAL)) for name in names],
         [0.0] * len(names),
     )
 
@@ -88,7 +99,7 @@ def layer_heatmap(report: Report) -> go.Figure:
             zmin=0,
         )
     )
-    _style(figure, "Time by layer and component", height=150 + min(max(18 * len(rows), 80), 900))
+    set_style(figure, "Time by layer and component", height=150 + min(max(18 * len(rows), 80), 900))
     figure.update_xaxes(side="bottom", tickangle=-35)
     figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
     return figure
@@ -99,15 +110,15 @@ def books_waterfall(report: Report) -> go.Figure:
     phases = {entry.phase: entry for entry in report.books if entry.steps}
     chosen = phases.get("decode") or phases.get("all")
     if chosen is None:
-        return _bars("No step", [], [])
+        return bars("No step", [], [])
     parts = _step_parts(report, chosen)
     bases, running = [], 0.0
     for _, us, _ in parts:
         bases.append(running)
         running += us
-    step = ("step", chosen.step_us / chosen.steps, _NEUTRAL)
+    step = ("step", chosen.step_us / chosen.steps, NEUTRAL)
     # Plotly draws the first bar at the bottom; the step is read from the top down.
-    return _bars(
+    return bars(
         "Mean decode step" if chosen.phase == "decode" else "Mean step",
         [*parts, step][::-1],
         [*bases, 0.0][::-1],
@@ -125,7 +136,7 @@ def _step_parts(report: Report, books: Books) -> list[tuple[str, float, str]]:
     # One alone may as well stand under its own name.
     shown = {name: us for name, us in times.items() if us and (name not in small or len(small) < 2)}
     parts = [
-        (label(name), shown[name], COLORS.get(name, _NEUTRAL)) for name in in_decoder_order(shown)
+        (label(name), shown[name], COLORS.get(name, NEUTRAL)) for name in in_decoder_order(shown)
     ]
     rest = (
         ("smaller components", kernels_us - sum(shown.values())),
@@ -135,27 +146,34 @@ def _step_parts(report: Report, books: Books) -> list[tuple[str, float, str]]:
         ("+ residual", books.residual_us / books.steps),
     )
     visible = _SMALL / 100 * books.step_us / books.steps
-    return parts + [(name, us, _NEUTRAL) for name, us in rest if abs(us) > visible]
+    return parts + [(name, us, NEUTRAL) for name, us in rest if abs(us) > visible]
 
 
-def _bars(title: str, bars: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> go.Figure:
-    texts = [microseconds(us) for _, us, _ in bars]
+def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> go.Figure:
+    """Draws horizontal bars.
+
+    Args:
+        title: of the figure.
+        drawn: from the bottom up: a safe label, us and a colour.
+        bases: where each begins, us.
+    """
+    texts = [microseconds(us) for _, us, _ in drawn]
     figure = go.Figure(
         go.Bar(
             orientation="h",
-            y=[name for name, _, _ in bars],
-            x=[us for _, us, _ in bars],
+            y=[name for name, _, _ in drawn],
+            x=[us for _, us, _ in drawn],
             base=list(bases),
-            marker={"color": [color for _, _, color in bars], "line": {"width": 0}},
+            marker={"color": [color for _, _, color in drawn], "line": {"width": 0}},
             text=texts,
             textposition="outside",
-            textfont={"color": _TEXT},
+            textfont={"color": TEXT},
             cliponaxis=False,
             hovertemplate="%{y}: %{text}<extra></extra>",
         )
     )
-    _style(figure, title, height=90 + 26 * max(len(bars), 2))
-    furthest = max((base + us for (_, us, _), base in zip(bars, bases, strict=True)), default=1.0)
+    set_style(figure, title, height=90 + 26 * max(len(drawn), 2))
+    furthest = max((base + us for (_, us, _), base in zip(drawn, bases, strict=True)), default=1.0)
     figure.update_xaxes(range=[0, furthest], ticksuffix=" us", nticks=5, tickangle=0)
     # The figures beside the longest bars stand in the margin, which stays as wide on a phone.
     figure.update_layout(margin={"r": 76})
@@ -163,18 +181,19 @@ def _bars(title: str, bars: Sequence[tuple[str, float, str]], bases: Sequence[fl
     return figure
 
 
-def _style(figure: go.Figure, title: str, height: int) -> None:
+def set_style(figure: go.Figure, title: str, height: int) -> None:
+    """Gives a figure its title, its height in pixels, and the look that all have."""
     figure.update_layout(
         title={"text": title, "font": {"size": 14}, "x": 0, "xref": "container", "pad": {"l": 4}},
         height=height,
         margin={"l": 8, "r": 8, "t": 40, "b": 8},
-        font={"family": "system-ui, sans-serif", "size": 12, "color": _TEXT},
+        font={"family": "system-ui, sans-serif", "size": 12, "color": TEXT},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         showlegend=False,
         bargap=0.3,
         dragmode=False,
     )
-    figure.update_xaxes(automargin=True, gridcolor=_LINES, zeroline=False, fixedrange=True)
+    figure.update_xaxes(automargin=True, gridcolor=LINES, zeroline=False, fixedrange=True)
     figure.update_yaxes(ticklabelstandoff=4)
-    figure.update_yaxes(automargin=True, gridcolor=_LINES, zeroline=False, fixedrange=True)
+    figure.update_yaxes(automargin=True, gridcolor=LINES, zeroline=False, fixedrange=True)
