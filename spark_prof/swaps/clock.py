@@ -1,0 +1,263 @@
+"""Runs a plan of blocks of steps in one vLLM worker, and measures how long each step took.
+
+A step lasts from its own start to the start of the engine's next step. A start is the moment at
+which the device comes to it: on a GPU an event on the stream of the worker, which is reached when
+everything of the steps before is done. So the durations of consecutive steps add up to the time
+that passed. Asynchronous scheduling calls a step while the one before still runs: then the
+duration is what the GPU needed; where the GPU waits for the host, it is what the host needed. Both
+are the time per token that a user sees, because each request of a decode step gets one token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_prof.errors import CommandError
+from spark_prof.profiler.batch import read_batch
+from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.ranges import replace_attribute
+from spark_prof.swaps.marks import Marks, marks_for
+from spark_prof.swaps.sides import SIDES, Sides
+
+__all__ = ["MOST_STEPS", "PlannedStep", "StepClock", "StepTime", "clock_of"]
+
+MOST_STEPS = 100_000
+"""Steps of one plan at most: each holds a CUDA event until its time is read."""
+
+_OF_WORKER = "_spark_prof_clock"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A place in the plan: the block's number, its side, and which step of the block it is."""
+
+    block: int
+    side: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One step of the plan as it was measured.
+
+    Attributes:
+        planned: its place in the plan.
+        duration_ns: from its start to the next step's start, on the device's clock.
+        end_epoch_ns: when the host began the next step, which may be one step before the GPU did.
+        prefill_tokens: tokens of prompts.
+        decode_requests: requests that got a token each.
+        context_tokens: tokens that its requests had computed before.
+    """
+
+    planned: PlannedStep
+    duration_ns: int
+    end_epoch_ns: int
+    prefill_tokens: int
+    decode_requests: int
+    context_tokens: int
+
+    def row(self) -> list[int | str]:
+        """The values in the order of `Extension.spark_prof_times`."""
+        place = self.planned
+        return [
+            place.block, place.side, place.index, self.duration_ns, self.end_epoch_ns,
+            self.prefill_tokens, self.decode_requests, self.context_tokens,
+        ]  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A step of the plan that has begun: its first mark, its last one, and its batch."""
+
+    planned: PlannedStep
+    first: int
+    requests: dict[str, int]
+    counts: tuple[int, int, int]
+    last: int = -1
+    end_epoch_ns: int = 0
+
+
+class StepClock:
+    """The plan of one worker. It wraps `execute_model` on the object and waits for nothing there.
+
+    A fault turns the clock off for good, with one line in the log; the engine goes on.
+
+    Args:
+        worker: the vLLM worker, with its model loaded.
+        sides: what it switches.
+    """
+
+    def __init__(self, worker: Any, sides: Sides = SIDES) -> None:
+        self._worker = worker
+        self._sides = sides
+        self._marks: Marks = marks_for(worker)
+        self._faults: list[str] = []
+        self._fence = Fence(self._faults.append)
+        self._planning = False
+        self._places: list[PlannedStep] = []
+        self._next = self._requests = 0
+        self._count: Callable[[Any], tuple[int, int, int] | None] = _count_prefill
+        self._open: _Begun | None = None
+        self._ended: list[_Begun] = []
+
+    def install(self) -> None:
+        """Wraps the worker's method. The wrap stays; without a plan it only looks for one."""
+        original = self._worker.execute_model
+        begin, call = self._begin, self._fence.call
+
+        def execute_model(*arguments: Any, **named: Any) -> Any:
+            if self._planning:
+                output = arguments[0] if arguments else named.get("scheduler_output")
+                call("step clock", begin, output)
+            return original(*arguments, **named)
+
+        replace_attribute(self._worker, "execute_model", execute_model)
+
+    def choose(self, side: str) -> None:
+        """Ends the plan; from the next step on that side runs.
+
+        Raises:
+            CommandError: there is no such side.
+        """
+        self._check_sides([side])
+        self._begin_plan([])
+        self._sides.switch(side)
+
+    def plan(self, blocks: Sequence[tuple[str, int]], requests: int, *, prefill: bool) -> None:
+        """Begins a plan: each step that fits takes its next place and runs on that side.
+
+        A step fits that decodes exactly `requests` requests and nothing else, or with `prefill`
+        one that computes tokens of a prompt. One that does not fit runs on the side of the place
+        to come and is not measured.
+
+        Args:
+            blocks: side and number of steps of each.
+            requests: the batch size.
+            prefill: measure prefills.
+
+        Raises:
+            CommandError: a side or a number is out of range, or the engine's steps are not one
+                token for each request.
+        """
+        self._check_sides([side for side, _ in blocks])
+        total = sum(steps for _, steps in blocks)
+        if any(steps < 1 for _, steps in blocks) or total > MOST_STEPS:
+            raise CommandError(f"a plan has blocks of 1 step or more, {MOST_STEPS} in all at most")
+        if not prefill and requests < 1:
+            raise CommandError(f"{requests} requests cannot be decoded; give 1 or more")
+        _refuse_other_steps(self._worker)
+        self._check_works()
+        self._marks.reset(2 * total)
+        self._requests = requests
+        self._count = _count_prefill if prefill else self._count_decode
+        self._begin_plan(_places(blocks))
+        if blocks:
+            self._sides.switch(blocks[0][0])
+
+    def times(self) -> list[StepTime]:
+        """The steps of the plan that were measured since the last call, oldest first.
+
+        A step whose requests were all gone at the next one was the last of its burst: the time
+        after it may be a pause, so that it has no duration and is left out.
+
+        Raises:
+            CommandError: the clock is off because of a fault.
+        """
+        self._check_works()
+        ended, self._ended = self._ended, []
+        return [
+            StepTime(b.planned, self._marks.between(b.first, b.last), b.end_epoch_ns, *b.counts)
+            for b in ended
+        ]
+
+    def _begin_plan(self, places: list[PlannedStep]) -> None:
+        self._places, self._next = places, 0
+        self._open = None
+        self._ended = []
+        self._planning = bool(places)
+
+    def _check_sides(self, sides: list[str]) -> None:
+        for side in sides:
+            if side not in self._sides.names:
+                names = ", ".join(self._sides.names)
+                raise CommandError(f"there is no side {side}; give one of {names}")
+
+    def _check_works(self) -> None:
+        if self._faults:
+            raise CommandError(f"the clock of the steps is off: {self._faults[0]}")
+
+    def _begin(self, output: Any) -> None:
+        scheduled = output.num_scheduled_tokens
+        if not scheduled:
+            return  # the scheduler only tells of finished requests
+        mark = -1
+        if self._open is not None:
+            mark = self._close(self._open, scheduled)
+        if self._next == len(self._places):
+            self._planning = False
+            return
+        place = self._places[self._next]
+        self._sides.switch(place.side)
+        counts = self._count(output)
+        if counts is None:
+            return
+        self._next += 1
+        first = self._marks.mark() if mark < 0 else mark
+        self._open = _Begun(place, first, scheduled, counts)
+
+    def _close(self, begun: _Begun, scheduled: dict[str, int]) -> int:
+        """Ends the open step at the start of the next one, which is marked."""
+        self._open = None
+        begun.last = self._marks.mark()
+        begun.end_epoch_ns = time.time_ns()
+        if any(request in scheduled for request in begun.requests):
+            self._ended.append(begun)
+        return begun.last
+
+    def _count_decode(self, output: Any) -> tuple[int, int, int] | None:
+        """Prefill tokens, decoding requests, context tokens; None if the batch does not fit."""
+        cached, requests = output.scheduled_cached_reqs, self._requests
+        if not (
+            output.total_num_scheduled_tokens == requests
+            and len(output.num_scheduled_tokens) == requests
+            and len(cached.req_ids) == requests
+        ) or any(map(cached.is_context_phase, cached.req_ids)):
+            return None
+        return 0, requests, sum(cached.num_computed_tokens)
+
+
+def _count_prefill(output: Any) -> tuple[int, int, int] | None:
+    batch = read_batch(output)
+    if not batch.prefill_tokens:
+        return None
+    return batch.prefill_tokens, batch.decode_requests, batch.context_tokens
+
+
+def _places(blocks: Sequence[tuple[str, int]]) -> list[PlannedStep]:
+    return [
+        PlannedStep(number, side, index)
+        for number, (side, steps) in enumerate(blocks)
+        for index in range(steps)
+    ]
+
+
+def _refuse_other_steps(worker: Any) -> None:
+    config = getattr(worker, "vllm_config", None)
+    if getattr(config, "speculative_config", None) is not None:
+        raise CommandError("steps of speculative decoding are not one token each; start without")
+    parallel = getattr(config, "parallel_config", None)
+    if getattr(parallel, "pipeline_parallel_size", 1) > 1:
+        raise CommandError("pipeline stages run several steps at a time; start without them")
+
+
+def clock_of(worker: Any) -> StepClock:
+    """The clock of a worker, installed when it is first asked for."""
+    clock: StepClock | None = vars(worker).get(_OF_WORKER)
+    if clock is None:
+        clock = StepClock(worker)
+        clock.install()
+        setattr(worker, _OF_WORKER, clock)
+    return clock

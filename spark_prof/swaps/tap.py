@@ -1,0 +1,189 @@
+"""Taps the logits of one vLLM worker: records one side's, or compares with the recorded ones.
+
+While a tap is on, the next token of every tapped request is forced to side a's largest logit. So
+both sides compute the same tokens, and each step is compared on its own. vLLM calls the model's
+`compute_logits` outside of its CUDA graphs, in both model runners. With tensor parallelism every
+rank gets all logits and samples for itself: every rank forces the token, and the first compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spark_prof.errors import CommandError
+from spark_prof.profiler.fence import Fence
+from spark_prof.profiler.ranges import replace_attribute
+from spark_prof.swaps.logits import force_tokens
+from spark_prof.swaps.tap_requests import TappedRequests
+from spark_prof.swaps.tap_uses import Comparison, Recording, Use
+
+__all__ = ["Tap", "tap_of"]
+
+_OF_WORKER = "_spark_prof_tap"
+
+
+class _Tapping:
+    """A tap that is on: what it does with which rows, and what went wrong."""
+
+    def __init__(self, runner: Any, use: Use, requests: int) -> None:
+        self.use = use
+        self.seen = 0
+        self._runner = runner
+        self._requests = TappedRequests(requests)
+        self._order: list[str] | None = None
+        self._faults: list[str] = []
+        self._fence = Fence(self._faults.append)
+
+    def check(self) -> None:
+        """Raises CommandError with what went wrong."""
+        if self._faults:
+            raise CommandError(f"the tap of the logits is off: {self._faults[0]}")
+
+    def begin_step(self, output: Any) -> None:
+        """Notes which requests the step has."""
+        self._order = None
+        self._fence.call("tap", self._requests.begin_step, output)
+
+    def begin_sample(self, _: Any) -> None:
+        """Notes the order of the rows, which the second model runner keeps only until now."""
+        self._fence.call("tap", self._note_order)
+
+    def tap(self, logits: torch.Tensor) -> torch.Tensor:
+        """Uses the logits of a step; what is to be sampled from in their place."""
+        if not self._requests.waiting:
+            return logits  # of a prompt, after those of the step
+        forced = self._fence.call("tap", self._tap, logits)
+        return logits if forced is None else forced
+
+    def _note_order(self) -> None:
+        state = self._runner.execute_model_state
+        if hasattr(state, "input_batch"):
+            self._order = list(state.input_batch.req_ids)
+
+    def _tap(self, logits: torch.Tensor) -> torch.Tensor | None:
+        order = self._runner.input_batch.req_ids if self._order is None else self._order
+        found = self._requests.take_rows(order, logits.shape[0])
+        if not found:
+            return None
+        rows, requests = [row for row, _ in found], [request for _, request in found]
+        tokens = self.use.take(requests, logits[rows])
+        for request in requests:
+            request.sampled += 1
+        self.seen += len(rows)
+        return force_tokens(logits, rows, tokens)
+
+
+class Tap:
+    """The tap of one worker. Its wraps stay, and only look whether it is on.
+
+    Args:
+        worker: the vLLM worker, with its model loaded.
+        first: whether this is the rank that keeps and compares logits.
+    """
+
+    def __init__(self, worker: Any, *, first: bool = True) -> None:
+        self._worker = worker
+        self._first = first
+        self._tapping: _Tapping | None = None
+
+    def install(self) -> None:
+        """Wraps the two methods of the worker that make up a step, and the model's logits.
+
+        Raises:
+            CommandError: the model has no logits.
+        """
+        model = self._worker.model_runner.get_model()
+        if not hasattr(model, "compute_logits"):
+            raise CommandError(f"{type(model).__name__} computes no logits that could be tapped")
+        self._wrap("execute_model", _Tapping.begin_step)
+        self._wrap("sample_tokens", _Tapping.begin_sample)
+        compute = model.compute_logits
+
+        def compute_logits(*arguments: Any, **named: Any) -> Any:
+            logits = compute(*arguments, **named)
+            tapping = self._tapping
+            return logits if tapping is None or logits is None else tapping.tap(logits)
+
+        replace_attribute(model, "compute_logits", compute_logits)
+
+    def switch(self, mode: str, path: str, requests: int) -> int:
+        """Turns the tap on or off; a recording is written when its tap is turned off.
+
+        Args:
+            mode: "record", "compare" or "off".
+            path: the file to write or to read; nothing for "off".
+            requests: so many of the requests to come are tapped, in the order of their arrival.
+
+        Returns:
+            Rows of logits that the tap before has seen in this worker.
+
+        Raises:
+            CommandError: there is no such mode, the engine cannot be tapped, a file cannot be read
+                or written, or something went wrong while the tap was on.
+        """
+        before, self._tapping = self._tapping, None
+        if before is not None:
+            before.check()
+            before.use.finish()
+        if mode != "off":
+            self._tapping = _Tapping(self._worker.model_runner, self._use(mode, path), requests)
+        return 0 if before is None else before.seen
+
+    def compared(self) -> list[dict[str, Any]]:
+        """What was compared since the last call: one item for each sampled token.
+
+        Raises:
+            CommandError: something went wrong while the tap was on.
+        """
+        if self._tapping is None:
+            return []
+        self._tapping.check()
+        use = self._tapping.use
+        compared, use.compared = use.compared, []
+        return compared
+
+    def _use(self, mode: str, path: str) -> Use:
+        _refuse_other_engines(self._worker)
+        if mode == "record":
+            return Recording(Path(path), keeps=self._first)
+        if mode == "compare":
+            return Comparison(Path(path), compares=self._first)
+        raise CommandError(f"there is no tap {mode}; give record, compare or off")
+
+    def _wrap(self, name: str, before: Callable[[_Tapping, Any], None]) -> None:
+        original = getattr(self._worker, name)
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            if self._tapping is not None:
+                output = arguments[0] if arguments else named.get("scheduler_output")
+                before(self._tapping, output)
+            return original(*arguments, **named)
+
+        replace_attribute(self._worker, name, wrapped)
+
+
+def _refuse_other_engines(worker: Any) -> None:
+    config = getattr(worker, "vllm_config", None)
+    if getattr(config, "speculative_config", None) is not None:
+        raise CommandError("logits of speculative decoding cannot be tapped; start without")
+    parallel = getattr(config, "parallel_config", None)
+    if getattr(parallel, "data_parallel_size", 1) > 1:
+        raise CommandError("the ranks of data parallelism have other requests each; start without")
+    if getattr(worker.model_runner, "batch_sharder", None) is not None:
+        raise CommandError("batch-sharded sampling cannot be tapped; start without")
+
+
+def tap_of(worker: Any) -> Tap:
+    """The tap of a worker, installed when it is first asked for."""
+    tap: Tap | None = vars(worker).get(_OF_WORKER)
+    if tap is None:
+        from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+
+        tap = Tap(worker, first=get_tensor_model_parallel_rank() == 0)
+        tap.install()
+        setattr(worker, _OF_WORKER, tap)
+    return tap

@@ -1,0 +1,139 @@
+"""The file that holds one side's logits: a NumPy array with one record for each sampled token.
+
+Format: .npy 1.0 (numpy.lib.format) of the records ``request, step, token, prompt, <dtype>``: which
+request in the order of arrival, which token of its answer, the token with the largest logit,
+CRC-32 of the prompt's tokens, and the logits' bits. The last field's name is the dtype that the
+logits have; bfloat16, which NumPy has not, is stored as unsigned 16-bit numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.lib.format
+import numpy.typing as npt
+import torch
+
+from spark_prof.errors import CommandError
+
+__all__ = ["RecordedLogits", "TappedRow", "write_logits"]
+
+_BITS = {"bfloat16": "<u2", "float16": "<u2", "float32": "<u4"}
+_KEYS = ("request", "step", "token", "prompt")
+
+
+@dataclass(frozen=True, eq=False)
+class TappedRow:
+    """The logits of one sampled token.
+
+    Attributes:
+        request: which of the requests since the tap was turned on, from 0.
+        step: which token of its answer, from 0.
+        token: the token with the largest logit.
+        prompt: CRC-32 of the prompt's tokens.
+        logits: [V], on the CPU.
+    """
+
+    request: int
+    step: int
+    token: int
+    prompt: int
+    logits: torch.Tensor
+
+
+def write_logits(path: Path, rows: Sequence[TappedRow]) -> None:
+    """Writes the rows, which have one dtype and one length; the file is whole or not there.
+
+    Raises:
+        CommandError: there are no rows, or the file cannot be written.
+    """
+    if not rows:
+        raise CommandError(f"{path}: no logits came while the tap was on; nothing is written")
+    dtype = str(rows[0].logits.dtype).removeprefix("torch.")
+    record = _record(dtype, len(rows[0].logits))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as stream:
+            header = {"descr": record.descr, "fortran_order": False, "shape": (len(rows),)}
+            numpy.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call]
+            for row in rows:
+                keys = (row.request, row.step, row.token, row.prompt)
+                stream.write(np.array([(*keys, _bits(row.logits))], dtype=record).tobytes())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+class RecordedLogits:
+    """Reads such a file; the logits stay on disk until one asks for them.
+
+    Raises:
+        CommandError: it is not there, not such a file, or cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
+            raise CommandError(f"{path} cannot be read as recorded logits: {error}") from error
+        names = getattr(array, "dtype", np.dtype("u1")).names or ()
+        if names[:-1] != _KEYS or names[-1] not in _BITS or array.ndim != 1:
+            raise CommandError(f"{path} holds no recorded logits; record them again")
+        self._dtype = names[-1]
+        shape = array.dtype[self._dtype].shape
+        if len(shape) != 1 or array.dtype != _record(self._dtype, shape[0]):
+            raise CommandError(f"{path} holds no recorded logits; record them again")
+        self._array = array
+        keys = zip(array["request"].tolist(), array["step"].tolist(), strict=True)
+        self._number = {key: number for number, key in enumerate(keys)}
+        self._tokens = array["token"].tolist()
+        self._prompts = array["prompt"].tolist()
+
+    @property
+    def vocabulary(self) -> int:
+        """V, the tokens that a row has a logit for."""
+        return int(self._array.dtype[self._dtype].shape[0])
+
+    def find(self, request: int, step: int, prompt: int) -> tuple[int, int]:
+        """The record's number and its token.
+
+        Raises:
+            CommandError: there is no such record, or the request had another prompt.
+        """
+        number = self._number.get((request, step))
+        if number is None:
+            raise CommandError(f"{self._path} has no token {step} of request {request}")
+        if self._prompts[number] != prompt:
+            raise CommandError(f"{self._path}: request {request} had another prompt")
+        return number, self._tokens[number]
+
+    def logits(self, numbers: list[int]) -> torch.Tensor:
+        """The logits of some records, [R, V], in their own dtype."""
+        bits = self._array[numbers][self._dtype].astype(_signed(self._dtype), copy=True)
+        dtype: torch.dtype = getattr(torch, self._dtype)
+        return torch.from_numpy(bits).view(dtype)
+
+
+def _record(dtype: str, vocabulary: int) -> np.dtype[np.void]:
+    if dtype not in _BITS:
+        raise CommandError(f"logits of {dtype} cannot be recorded; give the model another dtype")
+    keys = [("request", "<i4"), ("step", "<i4"), ("token", "<i4"), ("prompt", "<u4")]
+    return np.dtype([*keys, (dtype, _BITS[dtype], (vocabulary,))])
+
+
+def _signed(dtype: str) -> str:
+    return _BITS[dtype].replace("u", "i")
+
+
+def _bits(logits: torch.Tensor) -> npt.NDArray[np.void]:
+    signed = torch.int32 if logits.dtype == torch.float32 else torch.int16
+    found: npt.NDArray[np.void] = logits.contiguous().view(signed).numpy()
+    return found.view(f"<u{found.itemsize}")
