@@ -1,0 +1,181 @@
+"""How the GPUs were while steps were timed, and which quads that spoils."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from spark_prof.ab.steps import Dropped, Quad
+from spark_prof.profiler.measuring.state import device_state
+from spark_prof.traces.measured import DeviceState
+
+__all__ = ["Sample", "Sampler", "Steady", "keep_steady"]
+
+_PERIOD_S = 0.1
+_MOST_SAMPLES = 1 << 18
+_CLOCKS_APART = 0.01
+_NEAR_NS = 500_000_000
+"""A sample farther from a block says nothing of it."""
+_SETTINGS = frozenset({"application clocks", "display clocks"})
+"""Reasons that somebody chose, and that come and go with nothing."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The state of one GPU at one moment.
+
+    Attributes:
+        at_ns: since 1970.
+        gpu: its place among those of the engine.
+        state: clocks, temperature, power; None where the driver does not tell.
+    """
+
+    at_ns: int
+    gpu: int
+    state: DeviceState
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Quads during which the machine was the same for both sides.
+
+    Attributes:
+        quads: that count.
+        dropped: the others.
+        lines: what there is to say about the machine, one line each.
+    """
+
+    quads: tuple[Quad, ...]
+    dropped: tuple[Dropped, ...]
+    lines: tuple[str, ...]
+
+
+class Sampler:
+    """Asks for the state of GPUs from a thread of its own; used in a with statement.
+
+    NVML answers from the driver and runs nothing on the GPU.
+
+    Args:
+        uuids: as NVML writes them, with "GPU-" before; none for an engine on the processor.
+        period_s: from one sample of all GPUs to the next.
+        read: tells the state of one.
+    """
+
+    def __init__(
+        self,
+        uuids: Sequence[str],
+        period_s: float = _PERIOD_S,
+        read: Callable[[str], DeviceState] = device_state,
+    ) -> None:
+        self._uuids = tuple(uuids)
+        self._period_s = period_s
+        self._read = read
+        self._samples: deque[Sample] = deque(maxlen=_MOST_SAMPLES)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spark-prof-gpu-state", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        if self._uuids:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=10)  # a driver that hangs must not hang the run
+
+    def samples(self) -> tuple[Sample, ...]:
+        """What was seen until now, oldest first; the oldest are forgotten after some hours."""
+        return tuple(self._samples.copy())
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            for gpu, uuid in enumerate(self._uuids):
+                self._samples.append(Sample(time.time_ns(), gpu, self._read(uuid)))
+            self._end.wait(self._period_s)
+
+
+def keep_steady(quads: Sequence[Quad], samples: Sequence[Sample]) -> Steady:
+    """Drops quads with SM clocks more than 1 % apart between sides, or held down.
+
+    What holds the clocks down in more than half of the quads is how this machine is, not an event:
+    it drops none, and a line says so.
+
+    Args:
+        quads: with the times of their blocks.
+        samples: of all GPUs, in any order.
+    """
+    by_gpu: defaultdict[int, list[Sample]] = defaultdict(list)
+    for sample in sorted(samples, key=lambda sample: sample.at_ns):
+        by_gpu[sample.gpu].append(sample)
+    seen = {quad.number: _seen(quad, by_gpu) for quad in quads}
+    if not any(quad.clocks for quad in seen.values()):
+        return Steady(tuple(quads), (), ("clocks: not known; no quad was dropped for them",))
+    held = Counter(reason for quad in seen.values() for reason in quad.reasons)
+    lasting = {reason for reason, count in held.items() if count > len(quads) / 2}
+    why = {quad.number: _unsteady(seen[quad.number], lasting) for quad in quads}
+    unknown = sum(not quad.clocks for quad in seen.values())
+    lines = [
+        f"clocks were held down during {held[reason]} of {len(quads)} quads ({reason})"
+        for reason in sorted(lasting)
+    ]
+    if unknown:
+        lines.append(f"clocks of {unknown} of {len(quads)} quads: not known")
+    dropped = tuple(Dropped(number, line) for number, line in why.items() if line)
+    if dropped:
+        lines.append(f"{len(dropped)} of {len(quads)} quads dropped: the machine was not steady")
+    return Steady(tuple(quad for quad in quads if not why[quad.number]), dropped, tuple(lines))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was seen of the GPUs during one quad: mean SM clocks in MHz of each by side."""
+
+    clocks: tuple[Mapping[str, float], ...]
+    reasons: frozenset[str]
+
+
+def _seen(quad: Quad, by_gpu: Mapping[int, Sequence[Sample]]) -> _Seen:
+    clocks = []
+    reasons: set[str] = set()
+    for samples in by_gpu.values():
+        sides: defaultdict[str, list[int]] = defaultdict(list)
+        for side, start, end in quad.spans:
+            for sample in _of_span(samples, start, end):
+                reasons.update(set(sample.state.throttled) - _SETTINGS)
+                if sample.state.sm_mhz:
+                    sides[side].append(sample.state.sm_mhz)
+        if len(sides) == 2:
+            clocks.append({side: sum(mhz) / len(mhz) for side, mhz in sides.items()})
+    return _Seen(tuple(clocks), frozenset(reasons))
+
+
+def _of_span(samples: Sequence[Sample], start: int, end: int) -> Sequence[Sample]:
+    """The samples within a span of time; if there are none, those just before and after it."""
+    first = bisect_left(samples, start, key=lambda sample: sample.at_ns)
+    last = bisect_left(samples, end, key=lambda sample: sample.at_ns)
+    if first < last:
+        return samples[first:last]
+    around = samples[max(0, first - 1) : first + 1]
+    return [each for each in around if start - _NEAR_NS <= each.at_ns <= end + _NEAR_NS]
+
+
+def _unsteady(seen: _Seen, lasting: set[str]) -> str:
+    """Why a quad is dropped; empty where it is not."""
+    for sides in seen.clocks:
+        slow, fast = sorted(sides.values())
+        if fast - slow > _CLOCKS_APART * fast:
+            told = " and ".join(f"{mhz:.0f} MHz on {side}" for side, mhz in sorted(sides.items()))
+            return f"SM clocks of {told}"
+    reasons = sorted(seen.reasons - lasting)
+    return f"clocks were held down ({', '.join(reasons)})" if reasons else ""
