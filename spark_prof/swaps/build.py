@@ -78,12 +78,12 @@ def _build(
                 layer = read_layer(point.name, point.module, point.slot)
                 replacement = find_builder(swap)(layer)
         except SparkProfError as error:
-            built[swap].fail(str(error))
+            built[swap].fail(str(error), quiet=True)
         except Exception as error:  # somebody's own builder may raise anything
-            built[swap].fail(f"{type(error).__name__}: {error}")
+            built[swap].fail(f"{type(error).__name__}: {error}", quiet=True)
         else:
             if replacement is None:
-                built[swap].fail("it has none for this layer")
+                built[swap].fail("it has none for this layer", quiet=True)
             else:
                 built[swap] = Guarded(label, replacement)
                 if replacement.line:

@@ -189,11 +189,15 @@ class _NormBody:
 
     def run(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         """The norm's result on the active side."""
-        guarded = _chosen(self._choices, x.shape[0]) if x.ndim == 2 else None
+        width = x.shape[-1]
+        guarded = _chosen(self._choices, x.numel() // width)
         if guarded is not None:
-            result = guarded.run(SIDES.active, x, residual)
+            flat = None if residual is None else residual.reshape(-1, width).contiguous()
+            result = guarded.run(SIDES.active, x.reshape(-1, width).contiguous(), flat)
+            if isinstance(result, torch.Tensor):
+                return result.reshape(x.shape)
             if result is not NOT_TAKEN:
-                return result
+                return tuple(part.reshape(x.shape) for part in result)
         return self._own(x) if residual is None else self._own(x, residual)
 
 

@@ -18,10 +18,13 @@ from typing import Any
 
 from spark_prof.swaps.layers import Replacement
 
-__all__ = ["NOT_TAKEN", "Guarded", "deadline", "logger"]
+__all__ = ["HUNG", "NOT_TAKEN", "TRIAL", "Guarded", "deadline", "logger"]
 
 NOT_TAKEN = object()
 """What a guarded kernel answers when vLLM's own has to run."""
+
+TRIAL = "trial"
+"""The side of calls that are made before the engine takes requests."""
 
 HUNG = 86
 """Exit code of a process whose kernel never came back."""
@@ -64,16 +67,17 @@ class Guarded:
         try:
             result = self._replacement.run(*arguments)
         except Exception as error:
-            self.fail(f"{type(error).__name__}: {error}")
+            self.fail(f"{type(error).__name__}: {error}", quiet=side == TRIAL)
             return NOT_TAKEN
         self.calls[side] += 1
         return result
 
-    def fail(self, why: str) -> None:
-        """Turns the kernel off and says so."""
+    def fail(self, why: str, *, quiet: bool = False) -> None:
+        """Turns the kernel off; says so unless somebody else does."""
         self.why = " ".join(why.split())[:400]
         self.replacement = None
-        logger.warning("%s: vLLM's own kernel runs: %s", self.label, self.why)
+        if not quiet:
+            logger.warning("%s: vLLM's own kernel runs: %s", self.label, self.why)
 
     @property
     def _replacement(self) -> Replacement:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +33,8 @@ class Installed:
         places: what was found and built.
         seconds: what building and each side's capture took.
         errors: the error of each replacement on trial, by its id.
+        filled: whether dummy weights were given random values.
+        fault: what of this package failed, empty if nothing did.
     """
 
     settings: SwapSettings
@@ -43,6 +44,15 @@ class Installed:
     capture_seconds: dict[str, float] = field(default_factory=dict)
     errors: dict[int, dict[str, float]] = field(default_factory=dict)
     filled: bool = False
+    fault: str = ""
+
+    def fence(self, step: Callable[[], None]) -> None:
+        """Runs a step; where it fails vLLM goes on with its own kernels, and a line says so."""
+        try:
+            step()
+        except Exception as error:
+            self.fault = f"{type(error).__name__}: {error}"
+            logger.exception("no kernel is swapped: %s", self.fault)
 
 
 _INSTALLED: dict[int, Installed] = {}
@@ -99,6 +109,7 @@ def describe(worker: Any) -> dict[str, Any]:
         },
         "memory_bytes": {"second_copy": _second_copy(state)},
         "dummy_weights_filled": state.filled,
+        "fault": state.fault,
     }
 
 
@@ -114,9 +125,9 @@ def _wrap(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
 
 def _loading(worker: Any, state: Installed, load: Any) -> Any:
     def load_model(*arguments: Any, **named: Any) -> Any:
-        with _before_layout(lambda model: _build(worker, state, model)):
+        with _before_layout(lambda model: state.fence(lambda: _build(worker, state, model))):
             result = load(*arguments, **named)
-        _put_in(worker, state)
+        state.fence(lambda: _put_in(worker, state))
         if len(SIDES.names) > 1:
             _wrap(
                 worker.model_runner,
@@ -154,11 +165,12 @@ def _before_layout(build: Callable[[Any], None]) -> Iterator[None]:
 
 
 def _build(worker: Any, state: Installed, model: Any) -> None:
-    from spark_prof.swaps.dummy import fill_dummy
     from spark_prof.swaps.own import find_builder
     from spark_prof.swaps.weights import read_layer
 
     if state.settings.fill and str(worker.vllm_config.load_config.load_format) == "dummy":
+        from spark_prof.swaps.dummy import fill_dummy
+
         fill_dummy(model, _SEED)
         state.filled = True
     begin = time.perf_counter()
@@ -195,13 +207,22 @@ def _is_compiled(vllm_config: Any) -> bool:
 
 
 def _summarize(state: Installed) -> None:
-    """One line a side and slot in vLLM's log."""
+    """One line in vLLM's log for each side and slot, and one for each reason against a kernel."""
     asked = [(side, swap) for side, swaps in state.settings.sides.items() for swap in swaps]
     for side, swap in asked:
-        got = [p.choices[side] for p in state.places if p.swaps.get(side) == swap]
-        live = sum(guarded.live for guarded in got)
-        level = logging.INFO if live == len(got) and live else logging.WARNING
-        logger.log(
-            level, "%s=%s runs in %d of %d layers (side %s)",
-            swap.slot, swap.kernel, live, len(got), side,
-        )  # fmt: skip
+        places = [place for place in state.places if place.swaps.get(side) == swap]
+        failed: dict[str, list[str]] = {}
+        for place in places:
+            if not place.choices[side].live:
+                why = place.choices[side].why.replace(place.point.name, "the layer")
+                failed.setdefault(why, []).append(place.point.name)
+        live = len(places) - sum(map(len, failed.values()))
+        text = f"{swap.slot}={swap.kernel}"
+        logger.info("%s runs in %d of %d layers (side %s)", text, live, len(places), side)
+        for why, names in failed.items():
+            logger.warning(
+                "%s: vLLM's own kernel runs in %d layers, from %s on: %s",
+                text, len(names), names[0], why,
+            )  # fmt: skip
+        if not places:
+            logger.warning("%s: the model has no such layer", text)

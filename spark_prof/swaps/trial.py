@@ -16,7 +16,7 @@ import torch
 
 from spark_prof.swaps.build import Swapped
 from spark_prof.swaps.dispatch import features_of_experts
-from spark_prof.swaps.guard import NOT_TAKEN, Guarded, deadline
+from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline
 from spark_prof.swaps.points import SwapPoint
 
 __all__ = ["LayerError", "try_all"]
@@ -72,7 +72,7 @@ def try_all(
                     if guarded.live and (error := _compare(guarded, work, vllm_config)):
                         errors[id(guarded)] = asdict(error)
             except Exception as error:
-                guarded.fail(f"on trial: {type(error).__name__}: {error}")
+                guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
                 _forget()
     return errors
 
@@ -147,7 +147,7 @@ def _run_all(guarded: Guarded, work: _Work, *, every: bool) -> None:
     """Runs the replacement for all numbers of tokens that it takes, or for the least of them."""
     counts = [tokens for tokens in _TOKENS if guarded.takes(tokens)]
     if not counts:
-        guarded.fail("it takes no number of tokens from 1 to 16")
+        guarded.fail("it takes no number of tokens from 1 to 16", quiet=True)
     for tokens in counts if every else counts[:1]:
         arguments = work.arguments(tokens)
         result = _replaced(guarded, arguments)  # compiles what is not yet
@@ -157,7 +157,7 @@ def _run_all(guarded: Guarded, work: _Work, *, every: bool) -> None:
         again = _replaced(guarded, arguments)
         took = time.perf_counter() - begin
         if took > _SLOW_SECONDS:
-            guarded.fail(f"a call took {took:.1f} s")
+            guarded.fail(f"a call took {took:.1f} s", quiet=True)
         if not guarded.live:
             return
         _check_like(again, result)
@@ -168,7 +168,7 @@ def _run_all(guarded: Guarded, work: _Work, *, every: bool) -> None:
 
 
 def _replaced(guarded: Guarded, arguments: tuple[Any, ...]) -> Any:
-    result = guarded.run("trial", *arguments)
+    result = guarded.run(TRIAL, *arguments)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return result
@@ -184,10 +184,10 @@ def _capture(guarded: Guarded, arguments: tuple[Any, ...], expected: Any) -> Non
     graph = torch.cuda.CUDAGraph()
     begin = time.perf_counter()
     with torch.cuda.graph(graph):
-        result = guarded.run("trial", *arguments)
+        result = guarded.run(TRIAL, *arguments)
     took = time.perf_counter() - begin
     if took > _SLOW_SECONDS:
-        guarded.fail(f"its capture in a CUDA graph took {took:.1f} s")
+        guarded.fail(f"its capture in a CUDA graph took {took:.1f} s", quiet=True)
     if not guarded.live:
         return
     graph.replay()
@@ -195,7 +195,9 @@ def _capture(guarded: Guarded, arguments: tuple[Any, ...], expected: Any) -> Non
     for a, b in zip(_tensors(result), _tensors(expected), strict=True):
         error = _difference(a, b)
         if not error.relative_l2 <= 1e-2:
-            guarded.fail(f"replayed from a CUDA graph it is {error.relative_l2:.2%} off")
+            guarded.fail(
+                f"replayed from a CUDA graph it is {error.relative_l2:.2%} off", quiet=True
+            )
             return
 
 
@@ -213,7 +215,7 @@ def _compare(guarded: Guarded, work: _Work, vllm_config: Any) -> LayerError | No
     if not tokens:
         return None
     arguments = work.arguments(tokens)
-    result = guarded.run("trial", *arguments)
+    result = guarded.run(TRIAL, *arguments)
     if result is NOT_TAKEN:
         return None
     try:
