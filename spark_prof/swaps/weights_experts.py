@@ -36,11 +36,13 @@ class Extent:
     Attributes:
         hidden: features of a token.
         intermediate: those between the two halves.
+        halves: 2 with a gate, else 1.
         turns: whether rows of gate and of up take turns, as in gpt-oss's checkpoints.
     """
 
     hidden: int
     intermediate: int
+    halves: int
     turns: bool
 
 
@@ -51,15 +53,15 @@ def extent_of(module: Any, stored: StoredAs) -> Extent:
     each loader of vLLM has its own way to divide it, so the padding, which is zero, stays.
     """
     config = module.moe_config
-    rows = parameter(module, f"w13_{stored.weight}").shape[1]
-    padded = rows // 2
+    halves = 2 if module.activation.is_gated else 1
+    padded = parameter(module, f"w13_{stored.weight}").shape[1] // halves
     intermediate = padded
     if config.tp_size == 1:
         block = _BLOCKS[stored.format]
         own = config.intermediate_size_per_partition_unpadded
         intermediate = min(padded, -(-own // block) * block)
     hidden = min(config.hidden_dim, config.hidden_dim_unpadded or config.hidden_dim)
-    return Extent(hidden, intermediate, module.activation.value == "swigluoai")
+    return Extent(hidden, intermediate, halves, module.activation.value == "swigluoai")
 
 
 def read_experts(name: str, runner: Any) -> ExpertsLayer:

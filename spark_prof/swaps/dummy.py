@@ -1,0 +1,194 @@
+"""Gives a model without a checkpoint weights with which its logits mean something.
+
+vLLM's own dummy weights are numbers within 1e-3, and it leaves packed codes and their scales as
+they happen to be: every logit is about zero, or NaN. With the weights of this module activations
+keep their size from layer to layer, tokens choose different experts and logits have a spread, so
+that a kernel that computes something else gives other tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from spark_prof.analyzers.components import component_of
+from spark_prof.kernels.errors import KernelError
+from spark_prof.swaps.dummy_values import Fill
+from spark_prof.swaps.weights_experts import Extent, extent_of
+from spark_prof.swaps.weights_stored import EXPERTS, LINEAR, StoredAs, parameter, stored_as
+
+__all__ = ["fill_dummy"]
+
+logger = logging.getLogger("spark_prof")
+
+_LOGITS = 4.0  # standard deviation of the logits of a token
+_ROUTER = 2.0  # of the logits of a router
+_BIAS = 0.05
+_NORM = 0.1  # around 1
+_ACTIVATION = 8.0  # the largest that static scales of activations leave room for
+_CACHE_SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale")
+
+
+def fill_dummy(model: Any, seed: int = 0) -> None:
+    """Writes random weights over all that a model has, before they are laid out for kernels.
+
+    Each parameter has its numbers by its name, so that they do not depend on the order of the
+    model's modules; where ranks share a matrix, each has its own. What belongs to no layer that
+    is known, as the state of an SSM, keeps vLLM's dummy values.
+
+    Args:
+        model: a torch.nn.Module that vLLM loaded with ``load_format=dummy``. Never any other.
+        seed: another seed, another model.
+    """
+    tied = _logit_weights(model)
+    unknown = set()
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            try:
+                _fill_module(name, module, seed, tied)
+            except KernelError as error:
+                unknown.add(str(error))
+    for reason in sorted(unknown):
+        logger.warning("dummy weights stay what vLLM made them: %s", reason)
+
+
+def _fill_module(name: str, module: Any, seed: int, tied: set[int]) -> None:
+    kinds = _kinds(module)
+    if "RoutedExperts" in kinds:
+        _fill_experts(name, module, seed)
+    elif "LinearBase" in kinds or "VocabParallelEmbedding" in kinds:
+        _fill_linear(name, module, seed, tied)
+    elif "Norm" in kinds[0]:
+        _fill_norm(name, module, seed)
+    for key in _CACHE_SCALES:
+        if isinstance(getattr(module, key, None), torch.nn.Parameter):
+            getattr(module, key).fill_(1.0)
+
+
+def _fill_norm(name: str, module: Any, seed: int) -> None:
+    weight, bias = (getattr(module, key, None) for key in ("weight", "bias"))
+    if isinstance(weight, torch.Tensor) and weight.is_floating_point():
+        mean = 0.0 if "GemmaRMSNorm" in _kinds(module) else 1.0
+        _start(module, weight, f"{name}.weight", seed).normal(weight, _NORM, mean)
+    if isinstance(bias, torch.Tensor):
+        bias.zero_()
+
+
+def _fill_linear(name: str, module: Any, seed: int, tied: set[int]) -> None:
+    stored = stored_as(module, LINEAR)
+    weight = parameter(module, stored.weight)
+    # Where ranks share the columns of a matrix, what is summed up is of all of them.
+    fan_in = getattr(module, "input_size", None) or module.embedding_dim
+    spread = _gain(name, module, weight, tied) * fan_in**-0.5
+    _fill_matrix(name, module, stored, "", spread, seed)
+    bias = getattr(module, "bias", None)
+    if isinstance(bias, torch.Tensor):
+        _start(module, bias, f"{name}.bias", seed).normal(bias, _BIAS)
+
+
+def _gain(name: str, module: Any, weight: torch.Tensor, tied: set[int]) -> float:
+    """What a matrix multiplies the standard deviation of its input with."""
+    if weight.data_ptr() in tied:
+        return _LOGITS
+    if "VocabParallelEmbedding" in _kinds(module):
+        return math.sqrt(module.embedding_dim)  # nothing is summed up: each value is about 1
+    router = component_of(name, type(module).__name__) == "router"
+    return _ROUTER if router else 1.0
+
+
+def _fill_experts(name: str, module: Any, seed: int) -> None:
+    stored = stored_as(module, EXPERTS)
+    extent = extent_of(module, stored)
+    fans = {"w13": extent.hidden, "w2": module.moe_config.intermediate_size}
+    for half, fan_in in fans.items():
+        _fill_matrix(name, module, stored, f"{half}_", fan_in**-0.5, seed)
+        bias = getattr(module, f"{half}_bias", None)
+        if bias is not None:
+            _start(module, bias, f"{name}.{half}_bias", seed).normal(bias, _BIAS)
+        # A checkpoint leaves zeros in the padding, and kernels count on it.
+        for tensor in (parameter(module, f"{half}_{stored.weight}"), bias):
+            for padding in _padding(tensor, half, extent):
+                padding.zero_()
+
+
+def _padding(tensor: torch.Tensor | None, half: str, extent: Extent) -> Iterator[torch.Tensor]:
+    """The parts of weights [E, N, K] or biases [E, N] that no expert has."""
+    if tensor is None:
+        return
+    inner = extent.hidden if half == "w13" else extent.intermediate
+    if half == "w2":
+        yield tensor[:, extent.hidden :]
+    elif extent.turns or extent.halves == 1:
+        yield tensor[:, extent.halves * extent.intermediate :]
+    else:
+        for part in tensor.chunk(2, dim=1):
+            yield part[:, extent.intermediate :]
+    if tensor.ndim == 3:
+        yield tensor[:, :, inner // 2 if tensor.dtype == torch.uint8 else inner :]
+
+
+def _fill_matrix(
+    name: str, module: Any, stored: StoredAs, prefix: str, spread: float, seed: int
+) -> None:
+    """Writes a weight and its scales, so that its values have a standard deviation of `spread`."""
+    weight = parameter(module, prefix + stored.weight)
+    fill = _start(module, weight, f"{name}.{prefix}{stored.weight}", seed)
+    if stored.format == "plain":
+        fill.normal(weight, spread)
+        return
+    scale = parameter(module, prefix + stored.scale)
+    if stored.format == "fp8":
+        scale.fill_(spread / fill.fp8(weight))
+    else:
+        fill.codes(weight)
+    if stored.format == "mxfp4":
+        fill.mxfp4_scales(scale, spread)
+    largest = 448.0
+    if stored.format == "nvfp4":
+        above = spread / fill.nvfp4_scales(scale)
+        divides = stored.convention == "divides"
+        parameter(module, prefix + stored.global_scale).fill_(1 / above if divides else above)
+        largest *= 6
+    if isinstance(getattr(module, prefix + stored.input_scale, None), torch.Tensor):
+        step = _ACTIVATION / largest
+        divides = stored.convention == "divides"
+        parameter(module, prefix + stored.input_scale).fill_(1 / step if divides else step)
+
+
+def _start(module: Any, tensor: torch.Tensor, name: str, seed: int) -> Fill:
+    text = f"{seed}/{_rank(module)}/{name}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return Fill(tensor.device, int.from_bytes(digest) >> 1)
+
+
+def _rank(module: Any) -> int:
+    """Which of the ranks that share a module's matrix; 0 where each has all of it."""
+    shared = getattr(getattr(module, "moe_config", module), "tp_size", 1) > 1
+    if not shared or "ReplicatedLinear" in _kinds(module):
+        return 0
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    return int(get_tensor_model_parallel_rank())
+
+
+def _logit_weights(model: Any) -> set[int]:
+    """Where the weights are that logits come from; embeddings may be tied to them."""
+    heads: set[int] = set()
+    embeddings: set[int] = set()
+    for module in model.modules():
+        kinds = _kinds(module)
+        if "VocabParallelEmbedding" not in kinds:
+            continue
+        found = heads if "ParallelLMHead" in kinds else embeddings
+        found |= {tensor.data_ptr() for tensor in module.parameters(recurse=False)}
+    return heads or embeddings
+
+
+def _kinds(module: Any) -> list[str]:
+    """The names of a module's class and of those that it comes from, its own first."""
+    return [kind.__name__ for kind in type(module).__mro__]
