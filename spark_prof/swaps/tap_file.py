@@ -3,7 +3,7 @@
 Format: .npy 1.0 (numpy.lib.format) of the records ``request, step, token, prompt, <dtype>``: which
 request in the order of arrival, which token of its answer, the token with the largest logit,
 CRC-32 of the prompt's tokens, and the logits' bits. The last field's name is the dtype that the
-logits have; bfloat16, which NumPy has not, is stored as unsigned 16-bit numbers.
+logits have; the bits are stored as integers, because NumPy has no bfloat16.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.lib.format
@@ -21,10 +22,20 @@ import torch
 
 from spark_prof.errors import CommandError
 
-__all__ = ["RecordedLogits", "TappedRow", "write_logits"]
+__all__ = ["LARGEST_BYTES", "MOST_ROWS", "RecordedLogits", "TappedRow", "write_logits"]
 
-_BITS = {"bfloat16": "<u2", "float16": "<u2", "float32": "<u4"}
-_KEYS = ("request", "step", "token", "prompt")
+LARGEST_BYTES = 2 << 30
+"""Logits of one file at most, which are in the host's memory until they are written."""
+
+MOST_ROWS = 1 << 20
+"""Records of one file at most."""
+
+_BITS = {"bfloat16": "<i2", "float16": "<i2", "float32": "<i4"}
+_DAMAGED = (
+    OSError, ValueError, TypeError, OverflowError, SyntaxError, EOFError, MemoryError,
+    RecursionError,
+)  # fmt: skip
+"""What numpy raises for files that are not there or not its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,21 +92,25 @@ class RecordedLogits:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
+            array = numpy.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call]
+        except _DAMAGED as error:
             raise CommandError(f"{path} cannot be read as recorded logits: {error}") from error
-        names = getattr(array, "dtype", np.dtype("u1")).names or ()
-        if names[:-1] != _KEYS or names[-1] not in _BITS or array.ndim != 1:
-            raise CommandError(f"{path} holds no recorded logits; record them again")
+        names = array.dtype.names or ("",)
         self._dtype = names[-1]
-        shape = array.dtype[self._dtype].shape
-        if len(shape) != 1 or array.dtype != _record(self._dtype, shape[0]):
+        shape: tuple[int, ...] = array.dtype[self._dtype].shape if self._dtype in _BITS else ()
+        if len(shape) != 1 or array.ndim != 1 or array.dtype != _record(self._dtype, shape[0]):
             raise CommandError(f"{path} holds no recorded logits; record them again")
+        if len(array) > MOST_ROWS:
+            raise CommandError(f"{path} holds over {MOST_ROWS} tokens; tap fewer of them")
         self._array = array
-        keys = zip(array["request"].tolist(), array["step"].tolist(), strict=True)
-        self._number = {key: number for number, key in enumerate(keys)}
         self._tokens = array["token"].tolist()
         self._prompts = array["prompt"].tolist()
+        keys = zip(array["request"].tolist(), array["step"].tolist(), strict=True)
+        self._number = {key: number for number, key in enumerate(keys)}
+        # A token beyond the vocabulary would end a GPU's work for good when it is forced.
+        inside = all(0 <= token < self.vocabulary for token in self._tokens)
+        if not inside or len(self._number) != len(self._tokens):
+            raise CommandError(f"{path} is damaged; record the logits again")
 
     @property
     def vocabulary(self) -> int:
@@ -117,9 +132,8 @@ class RecordedLogits:
 
     def logits(self, numbers: list[int]) -> torch.Tensor:
         """The logits of some records, [R, V], in their own dtype."""
-        bits = self._array[numbers][self._dtype].astype(_signed(self._dtype), copy=True)
         dtype: torch.dtype = getattr(torch, self._dtype)
-        return torch.from_numpy(bits).view(dtype)
+        return torch.from_numpy(self._array[numbers][self._dtype].copy()).view(dtype)
 
 
 def _record(dtype: str, vocabulary: int) -> np.dtype[np.void]:
@@ -129,11 +143,7 @@ def _record(dtype: str, vocabulary: int) -> np.dtype[np.void]:
     return np.dtype([*keys, (dtype, _BITS[dtype], (vocabulary,))])
 
 
-def _signed(dtype: str) -> str:
-    return _BITS[dtype].replace("u", "i")
-
-
-def _bits(logits: torch.Tensor) -> npt.NDArray[np.void]:
-    signed = torch.int32 if logits.dtype == torch.float32 else torch.int16
-    found: npt.NDArray[np.void] = logits.contiguous().view(signed).numpy()
-    return found.view(f"<u{found.itemsize}")
+def _bits(logits: torch.Tensor) -> npt.NDArray[np.integer[Any]]:
+    integers = torch.int32 if logits.dtype == torch.float32 else torch.int16
+    found: npt.NDArray[np.integer[Any]] = logits.contiguous().view(integers).numpy()
+    return found

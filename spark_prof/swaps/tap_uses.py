@@ -10,13 +10,16 @@ import torch
 
 from spark_prof.errors import CommandError
 from spark_prof.swaps.logits import compare_logits
-from spark_prof.swaps.tap_file import RecordedLogits, TappedRow, write_logits
+from spark_prof.swaps.tap_file import (
+    LARGEST_BYTES,
+    MOST_ROWS,
+    RecordedLogits,
+    TappedRow,
+    write_logits,
+)
 from spark_prof.swaps.tap_requests import TappedRequest
 
-__all__ = ["LARGEST_BYTES", "Comparison", "Recording", "Use"]
-
-LARGEST_BYTES = 2 << 30
-"""Logits of one recording at most, in the host's memory and in the file."""
+__all__ = ["Comparison", "Recording", "Use"]
 
 
 class Use(Protocol):
@@ -50,14 +53,17 @@ class Recording:
         """Keeps the rows; the tokens are those of the largest logits.
 
         Raises:
-            CommandError: there are more logits than `LARGEST_BYTES`.
+            CommandError: there are more logits than a file may hold.
         """
         tokens = logits.argmax(dim=1)
         if self._keeps:
             self._bytes += logits.numel() * logits.element_size()
-            if self._bytes > LARGEST_BYTES:
+            if self._bytes > LARGEST_BYTES or len(self._rows) + len(requests) > MOST_ROWS:
                 self._rows = []
-                raise CommandError(f"logits take over {LARGEST_BYTES >> 30} GiB; tap fewer tokens")
+                raise CommandError(
+                    f"more than {LARGEST_BYTES >> 30} GiB of logits or {MOST_ROWS} tokens; "
+                    "tap fewer tokens"
+                )
             self._rows += [
                 TappedRow(request.number, request.sampled, token, request.prompt, row)
                 for request, token, row in zip(requests, tokens.tolist(), logits.cpu(), strict=True)
