@@ -268,7 +268,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {_plain(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     if isinstance(value, str):

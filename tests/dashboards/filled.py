@@ -13,7 +13,9 @@ from typing import Any
 
 from spark_prof.analyzers.model import Report
 
-__all__ = ["filled"]
+__all__ = ["filled", "filled_as"]
+
+_Kind = typing.TypeVar("_Kind")
 
 _WORDS = {
     "phase": "decode",
@@ -36,8 +38,13 @@ _WORDS = {
 
 def filled(text: str | None = None) -> Report:
     """The report; with a text, every field that takes any text has that one."""
-    report: Report = _filled(Report, "report", text)
-    return report
+    return filled_as(Report, text)
+
+
+def filled_as(kind: type[_Kind], text: str | None = None) -> _Kind:
+    """The same of any dataclass."""
+    made: _Kind = _filled(kind, "", text)
+    return made
 
 
 def _filled(kind: Any, name: str, text: str | None) -> Any:
@@ -51,6 +58,8 @@ def _filled(kind: Any, name: str, text: str | None) -> Any:
     if origin is tuple:
         kinds = inside[:1] if inside[-1] is Ellipsis else inside
         return tuple(_filled(item, name, text) for item in kinds)
+    if origin is dict:
+        return {text or name: _filled(inside[1], name, text)}
     if origin is typing.Literal:
         return inside[0]
     simple = {bool: True, int: 3, float: 0.5, str: _WORDS.get(name, text or name)}

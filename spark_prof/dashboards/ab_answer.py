@@ -1,0 +1,185 @@
+"""What `spark-prof ab` found in one line, and the figures beside it."""
+
+from __future__ import annotations
+
+import math
+
+from spark_prof.ab.gate import Verdict
+from spark_prof.ab.outcome import chosen_run, effect_of, outcome_of
+from spark_prof.ab.result import Result, Run
+from spark_prof.ab.statistics import Interval
+from spark_prof.dashboards.formats import (
+    MISSING,
+    clean,
+    count,
+    counted,
+    microseconds,
+    share,
+    shorten,
+)
+
+__all__ = ["agreement", "answer", "headline", "interval", "step_time", "times", "what_ran"]
+
+_LONGEST_REASON = 240
+_CLOSE = 0.02
+
+
+def answer(result: Result) -> str:
+    """The first line of a report: whether side b is faster, by how much, and says the same."""
+    line = _answer(result)
+    if result.failure:
+        return f"{line} (ended early: {_short(result.failure)})"
+    return line if result.finished else f"{line} (not finished)"
+
+
+def headline(result: Result) -> tuple[tuple[str, str], ...]:
+    """Figures of the run that answers, each with its name."""
+    run = chosen_run(result)
+    figures: list[tuple[str, str]] = []
+    if run and outcome_of(result) not in ("gate failed", "not live"):
+        found = run.estimate
+        if found.gain:
+            figures.append((f"per {_unit(run)}, {what_ran(run)}", _factor(found.gain)))
+        if found.saved_us:
+            figures.append(("saved", microseconds(found.saved_us.value)))
+        if found.detectable is not None:
+            figures.append(("is the smallest effect that could be seen", share(found.detectable)))
+    verdict = _verdict_of(result, run)
+    if verdict and verdict.figures:
+        figures.append(("of the tokens agree", agreement(verdict.figures.agreement)))
+    return tuple(figures)
+
+
+def interval(found: Interval | None) -> str:
+    """A confidence interval of a gain: 1.268 to 1.272."""
+    if found is None:
+        return MISSING
+    digits = _digits(found)
+    return f"{found.low:.{digits}f} to {found.high:.{digits}f}"
+
+
+def times(run: Run) -> str:
+    """The times of both sides: 3.27 -> 2.58 ms, with more digits where they are close."""
+    gain = run.estimate.gain
+    close = gain is not None and abs(gain.value - 1) < _CLOSE
+    write = step_time if close else microseconds
+    a, b = (write(us) for us in (run.estimate.a_us, run.estimate.b_us))
+    a_unit, b_unit = (text.rpartition(" ")[2] for text in (a, b))
+    return f"{a.rpartition(' ')[0]} -> {b}" if a_unit == b_unit != MISSING else f"{a} -> {b}"
+
+
+def step_time(us: float | None) -> str:
+    """Writes the time of a step with the digits that a gain of a tenth of a per cent needs."""
+    if us is None:
+        return MISSING
+    return f"{us / 1000:,.3f} ms" if abs(us) >= 999.95 else f"{us:.1f} us"
+
+
+def what_ran(run: Run) -> str:
+    """Which steps a run timed: batch 8, or prefill 1,024, the prompt's tokens."""
+    if run.phase == "decode":
+        return f"batch {run.requests}"
+    prompts = f"{run.requests} x " if run.requests > 1 else ""
+    return f"prefill {prompts}{count(run.prompt_tokens)}"
+
+
+def _unit(run: Run) -> str:
+    return "token" if run.phase == "decode" else "prompt"
+
+
+def agreement(fraction: float | None) -> str:
+    """A share of positions that agree; only all of them are 100 %."""
+    if fraction is None or not math.isfinite(fraction):
+        return MISSING
+    return "100 %" if fraction == 1 else f"{math.floor(1000 * fraction) / 10:.1f} %"
+
+
+def _answer(result: Result) -> str:
+    outcome = outcome_of(result)
+    if outcome == "gate failed":
+        failed = [gate for gate in result.gates if not gate.verdict.passed]
+        reasons = [reason for gate in failed for reason in gate.verdict.reasons]
+        more = f" (and {counted(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
+        return f"b fails the gate: {_short(reasons[0]) if reasons else 'no reason given'}{more}"
+    if outcome == "not live":
+        return f"b is not faster: it is a, as vLLM's own kernels run in all of it{_why(result)}"
+    run = chosen_run(result)
+    if run is None:
+        return "nothing was timed"
+    if run.estimate.gain is None:
+        return f"no gain can be told at {what_ran(run)}: {_short(run.estimate.missing)}"
+    tail = f"{_others(result, run)}; {_says(result, run)}"
+    where = f"at {what_ran(run)}: {times(run)}"
+    sure = f"(95 % {interval(run.estimate.gain)})"
+    unit = f"per {_unit(run)}"
+    if outcome == "faster":
+        return f"b is {_factor(run.estimate.gain)} faster {unit} {sure} {where}{_by(result)}{tail}"
+    if outcome == "slower":
+        return f"b is not faster: it needs {_inverse(run)} the time {unit} {where}{tail}"
+    gain = f"(gain {_factor(run.estimate.gain)}, 95 % {interval(run.estimate.gain)})"
+    return f"b is not faster: no effect {unit} was seen {gain} {where}{tail}"
+
+
+def _inverse(run: Run) -> str:
+    gain = run.estimate.gain
+    if gain is None or min(gain.value, gain.low, gain.high) <= 0:
+        return MISSING
+    turned = Interval(1 / gain.value, 1 / gain.high, 1 / gain.low)
+    return f"{_factor(turned)} (95 % {interval(turned)})"
+
+
+def _by(result: Result) -> str:
+    """A side that quantizes computes something else: its gain is not the kernel's alone."""
+    changed = any(gate.verdict.bits == "changed" for gate in result.gates)
+    return ", by quantization + kernel" if changed else ""
+
+
+def _others(result: Result, chosen: Run) -> str:
+    """Runs that say something else than the one that answers."""
+    effect = effect_of(chosen, result.aa)
+    other = [
+        f"{each} at {what_ran(run)}"
+        for run in result.runs
+        if run is not chosen and (each := effect_of(run, result.aa)) not in (effect, "not told")
+    ]
+    return f"; {', '.join(other)}" if other else ""
+
+
+def _says(result: Result, run: Run) -> str:
+    """Whether both sides say the same."""
+    verdict = _verdict_of(result, run)
+    if verdict is None or verdict.figures is None:
+        return "what it says was not compared"
+    figures = verdict.figures
+    if figures.agreement == 1:
+        return "same tokens"
+    if verdict.bits == "kept" and figures.clear_agreement == 1:
+        return "same tokens but for near ties"
+    kl = MISSING if figures.kl_mean is None else f"{figures.kl_mean:.2g} nats"
+    return f"{agreement(figures.agreement)} of the tokens agree, KL {kl}"
+
+
+def _verdict_of(result: Result, run: Run | None) -> Verdict | None:
+    """The gate's at the run's batch size, else the first."""
+    verdicts = {gate.requests: gate.verdict for gate in reversed(result.gates)}
+    first = result.gates[0].verdict if result.gates else None
+    return verdicts.get(run.requests, first) if run else first
+
+
+def _why(result: Result) -> str:
+    reasons = [s.why for rank in result.swaps for s in rank.swaps if s.side == "b" and s.why]
+    return f": {_short(reasons[0])}" if reasons else ""
+
+
+def _short(text: str) -> str:
+    return shorten(clean(text), _LONGEST_REASON)
+
+
+def _factor(found: Interval) -> str:
+    return f"{found.value:.{_digits(found)}f} x"
+
+
+def _digits(found: Interval) -> int:
+    """As many that the interval has one or two of its own."""
+    half = found.half_width
+    return 3 if not half > 0 else min(max(math.ceil(-math.log10(half)), 2), 4)

@@ -1,0 +1,113 @@
+"""Sections about how much faster side b is: its gain run by run, and side a against itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from spark_prof.ab.outcome import chosen_run, effect_of, outcome_of
+from spark_prof.ab.result import Result, Run
+from spark_prof.ab.statistics import Estimate, Interval
+from spark_prof.dashboards.ab_answer import interval, step_time, what_ran
+from spark_prof.dashboards.formats import MISSING, clean, count, counted, share
+from spark_prof.dashboards.section import Column, Section
+
+__all__ = ["gains", "itself", "left_out"]
+
+
+def gains(result: Result) -> Section:
+    """One row a batch size or prompt's length."""
+    columns = (
+        Column("Steps"),
+        Column("a", "number"),
+        Column("b", "number"),
+        Column("Gain", "number"),
+        Column("95 %"),
+        Column("Detectable", "number"),
+        Column("b is"),
+        Column("Saved", "number", optional=True),
+        Column("95 %", optional=True),
+        Column("Starts" if result.mode == "two engines" else "Quads", "number", optional=True),
+    )
+    failed = outcome_of(result) == "gate failed"
+    rows = tuple(_row(result, run) for run in result.runs)
+    chosen = chosen_run(result)
+    intro = (
+        "The gate failed: none of these times counts." if failed else "",
+        "Time of a step, which gives each request of the batch one token, or computes the prompts. "
+        "Gain: a's time over b's. Detectable: the smallest effect that four runs like this out of "
+        "five would have seen.",
+        f"Intervals: {clean(chosen.estimate.method)}." if chosen and chosen.estimate.method else "",
+    )
+    return Section("ab_gains", "Gain", columns, rows, tuple(filter(None, intro)))
+
+
+def itself(result: Result) -> Section:
+    """Side a compared with itself."""
+    columns = (
+        Column("Steps"),
+        Column("Gain", "number"),
+        Column("95 %"),
+        Column("Quads", "number", optional=True),
+        Column("Verdict", "prose"),
+    )
+    rows = tuple(
+        (
+            f"batch {run.requests}",
+            _factor(run.test.estimate.gain),
+            interval(run.test.estimate.gain),
+            count(run.test.estimate.quads),
+            clean(run.test.line or run.test.estimate.missing),
+        )
+        for run in result.aa
+    )
+    intro = ("The same measurement with nothing to find: 1 has to lie in the interval.",)
+    return Section("ab_itself", "Side a against itself", columns, rows, intro)
+
+
+def left_out(result: Result) -> Section:
+    """Quads that do not count, and runs without a gain."""
+    columns = (Column("Steps"), Column("Not counted"), Column("Why", "prose"))
+    runs = [(f"a against a, batch {run.requests}", run.test.estimate) for run in result.aa]
+    runs += [(what_ran(run), run.estimate) for run in result.runs]
+    rows = tuple(row for name, estimate in runs for row in _left_out(name, estimate))
+    return Section("ab_left_out", "Not counted", columns, rows)
+
+
+def _row(result: Result, run: Run) -> tuple[str, ...]:
+    found = run.estimate
+    detectable = MISSING if found.detectable is None else f"{100 * found.detectable:.2f} %"
+    return (
+        what_ran(run),
+        step_time(found.a_us),
+        step_time(found.b_us),
+        _factor(found.gain),
+        interval(found.gain),
+        detectable,
+        "not counted" if outcome_of(result) == "gate failed" else effect_of(run, result.aa),
+        step_time(found.saved_us.value if found.saved_us else None),
+        _span(found.saved_us),
+        count(found.quads),
+    )
+
+
+def _factor(gain: Interval | None) -> str:
+    return MISSING if gain is None else f"{gain.value:.4f} x"
+
+
+def _span(found: Interval | None) -> str:
+    if found is None:
+        return MISSING
+    low, high = step_time(found.low), step_time(found.high)
+    unit, other = (text.rpartition(" ")[2] for text in (low, high))
+    return f"{low.rpartition(' ')[0]} to {high}" if unit == other else f"{low} to {high}"
+
+
+def _left_out(name: str, estimate: Estimate) -> list[tuple[str, str, str]]:
+    reasons = Counter(clean(dropped.why) for dropped in estimate.dropped)
+    rows = [(name, counted(number, "quad"), why) for why, number in reasons.most_common()]
+    if estimate.missing:
+        rows.append((name, "no gain", clean(estimate.missing)))
+    total = len(estimate.dropped) + estimate.quads
+    if len(reasons) > 1:
+        rows.insert(0, (name, f"{share(len(estimate.dropped) / total)} of the quads", ""))
+    return rows

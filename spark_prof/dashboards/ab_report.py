@@ -1,0 +1,83 @@
+"""Draws the result of `spark-prof ab` in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from spark_prof.ab.outcome import exit_code, outcome_of
+from spark_prof.ab.result import Result, to_json
+from spark_prof.dashboards import ab_attribution, ab_gains, ab_gate, ab_sides
+from spark_prof.dashboards.ab_answer import answer, headline
+from spark_prof.dashboards.outline import without_empty_columns
+from spark_prof.dashboards.section import Document, Section
+
+__all__ = ["document", "render_ab"]
+
+
+def render_ab(result: Result, kind: str, width: int = 100, color: bool = False) -> str:
+    """Draws a result.
+
+    Args:
+        result: of a run, finished or not.
+        kind: text, md, html or json.
+        width: columns of the text.
+        color: whether the text is coloured.
+    """
+    if kind == "json":
+        return _json(result)
+    drawn = document(result, each_layer=kind == "html")
+    if kind == "html":
+        # Plotly takes most of a second to import, and only HTML needs it.
+        from spark_prof.dashboards import ab_charts, html
+
+        return html.draw(drawn, ab_charts.figures(result))
+    from spark_prof.dashboards import markdown, text
+
+    return markdown.draw(drawn) if kind == "md" else text.draw(drawn, width, color)
+
+
+def _json(result: Result) -> str:
+    """The result as its file holds it, and what it comes to."""
+    record = msgspec.json.decode(to_json(result))
+    record |= {
+        "answer": answer(result),
+        "outcome": outcome_of(result),
+        "exit_code": exit_code(result),
+    }
+    return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
+
+
+def document(result: Result, *, each_layer: bool) -> Document:
+    """The document that text, Markdown and HTML draw; its title is the answer.
+
+    Args:
+        result: of a run.
+        each_layer: whether the table of the layers is wanted, which is long.
+    """
+    return Document(
+        answer(result),
+        headline(result),
+        tuple(
+            without_empty_columns(section)
+            for section in _sections(result, each_layer)
+            if section.rows
+        ),
+    )
+
+
+def _sections(result: Result, each_layer: bool) -> Iterator[Section]:
+    yield ab_sides.compared(result)
+    yield ab_gains.gains(result)
+    yield ab_gains.itself(result)
+    yield ab_gate.gate(result)
+    yield ab_gate.reasons(result)
+    yield ab_gate.layers(result)
+    for found in result.attributions:
+        yield from ab_attribution.sections(found, each_layer=each_layer)
+    yield ab_sides.swaps(result)
+    yield ab_sides.costs(result)
+    yield ab_gains.left_out(result)
+    yield ab_sides.missing(result)
+    yield ab_sides.setup(result)

@@ -1,0 +1,166 @@
+"""The report of `spark-prof ab`: complete snapshots, its first line, and what no snapshot shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from spark_prof.ab.gate import Figures
+from spark_prof.ab.result import Gate, Result, from_json
+from spark_prof.dashboards.ab_answer import agreement, answer, headline
+from spark_prof.dashboards.ab_charts import gain_points, layer_bars, waterfall
+from spark_prof.dashboards.ab_report import render_ab
+
+from .ab_sample import AB_SAMPLES, FASTER, gain_of
+from .test_html import _TAGS, _Page
+
+FAILED = AB_SAMPLES["ab_gate_failed"]
+SAMPLES = pytest.mark.parametrize("sample", AB_SAMPLES)
+
+
+@SAMPLES
+@pytest.mark.parametrize(("kind", "ending"), [("text", "txt"), ("md", "md")])
+def test_snapshot(
+    sample: str, kind: str, ending: str, snapshot: Callable[[str, str], None]
+) -> None:
+    snapshot(f"{sample}.{ending}", render_ab(AB_SAMPLES[sample], kind))
+
+
+@SAMPLES
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(sample: str, width: int) -> None:
+    lines = render_ab(AB_SAMPLES[sample], "text", width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize("sample", sorted(set(AB_SAMPLES) - {"ab_hostile"}))
+def test_no_figure_is_cut_off(sample: str) -> None:
+    assert "…" not in render_ab(AB_SAMPLES[sample], "text", 100)
+
+
+@SAMPLES
+def test_the_first_line_is_the_answer(sample: str) -> None:
+    result = AB_SAMPLES[sample]
+    first = render_ab(result, "text", 2000).splitlines()[0]
+    assert first == answer(result)
+    assert json.loads(render_ab(result, "json"))["answer"] == first
+
+
+def test_a_gain_is_told_with_its_interval_and_what_the_side_says() -> None:
+    assert answer(replace(FASTER, runs=FASTER.runs[:1])) == (
+        "b is 1.335 x faster per token (95 % 1.333 to 1.336) at batch 1: 2.70 -> 2.02 ms; "
+        "same tokens but for near ties"
+    )
+
+
+def test_a_slower_side_is_not_faster() -> None:
+    slower = replace(FASTER.runs[0], estimate=gain_of(2000.0, 2500.0, 0.004))
+    line = answer(replace(FASTER, runs=(slower,)))
+    assert line.startswith("b is not faster: it needs 1.250 x (95 % 1.244 to 1.256) the time per ")
+
+
+def test_what_a_differs_from_itself_is_no_gain() -> None:
+    small = replace(FASTER.runs[0], estimate=gain_of(2000.0, 1990.0, 0.001))
+    [found] = FASTER.aa
+    restless = replace(found, test=replace(found.test, floor=0.02))
+    alone = replace(FASTER, runs=(small,))
+    assert answer(alone).startswith("b is 1.0050 x faster per token")
+    assert answer(replace(alone, aa=(restless,))).startswith("b is not faster: no effect")
+    # Of several, that of the same batch size counts.
+    elsewhere = replace(restless, requests=8)
+    assert answer(replace(alone, aa=(elsewhere, found))) == answer(alone)
+
+
+def test_a_failed_gate_claims_no_time() -> None:
+    assert answer(FAILED).startswith("b fails the gate: KL divergence is 0.31 nats")
+    assert not any("x" in value for _, value in headline(FAILED))
+    text = render_ab(FAILED, "text")
+    assert "none of these times counts" in text
+    assert len(re.findall("  not counted  ", text)) == len(FAILED.runs)
+    assert json.loads(render_ab(FAILED, "json"))["exit_code"] == 1
+
+
+def test_a_side_that_quantizes_is_not_the_kernel_alone() -> None:
+    quantized = AB_SAMPLES["ab_quantized_two_engines"]
+    assert ", by quantization + kernel;" in answer(quantized)
+    assert answer(quantized).endswith("98.1 % of the tokens agree, KL 0.0041 nats")
+    assert "quantization" not in answer(FASTER)
+
+
+def test_only_all_tokens_are_a_hundred_per_cent() -> None:
+    assert agreement(1.0) == "100 %"
+    assert agreement(0.99999) == "99.9 %"
+    assert agreement(None) == "-"
+
+
+def test_without_a_gate_nothing_is_said_of_the_tokens() -> None:
+    assert answer(replace(FASTER, gates=())).endswith("what it says was not compared")
+
+
+@pytest.mark.parametrize("kind", ["text", "md", "html", "json"])
+def test_the_json_can_be_drawn_again(kind: str) -> None:
+    again = from_json(render_ab(FASTER, "json").encode())
+    assert again == FASTER
+    assert render_ab(again, kind) == render_ab(FASTER, kind)
+
+
+@SAMPLES
+def test_the_page_has_only_its_own_tags_and_loads_nothing(sample: str) -> None:
+    page = _Page(render_ab(AB_SAMPLES[sample], "html"))
+    assert {tag for tag, _ in page.tags} <= _TAGS
+    for _, attributes in page.tags:
+        assert not attributes.keys() & {"src", "href", "srcset", "action"}
+        assert not any(name.startswith("on") for name in attributes)
+    charts = "".join(script for script in page.scripts if "Plotly.newPlot(" in script[:2000])
+    assert not re.search(r"<[a-z/!]", charts, re.I)
+
+
+def test_hostile_names_stay_names() -> None:
+    for kind in ("text", "md", "html"):
+        drawn = render_ab(AB_SAMPLES["ab_hostile"], kind)
+        assert "\x1b" not in drawn
+        assert "<script>alert" not in drawn or kind == "text"
+
+
+def test_the_waterfall_leads_from_a_to_b() -> None:
+    [found] = FASTER.attributions
+    (bars,) = waterfall(found).data
+    b, *parts, a = bars.x
+    assert (a, b) == (found.a.untraced_us, found.b.untraced_us)
+    assert a + sum(parts) == pytest.approx(b)
+    assert "residual" in bars.y
+
+
+def test_the_bars_of_the_layers_add_up_to_what_they_save() -> None:
+    [found] = FASTER.attributions
+    drawn = layer_bars(found).data
+    inside = [row.saved_us for row in found.layers if row.layer is not None]
+    assert sum(sum(bar.y) for bar in drawn) == pytest.approx(sum(inside))
+    assert {"experts", "router"} < {bar.name for bar in drawn}
+
+
+def test_the_points_carry_their_intervals_and_the_band() -> None:
+    figure = gain_points(FASTER)
+    (points,) = figure.data
+    for run, value, up, down in zip(
+        FASTER.runs, points.y, points.error_y.array, points.error_y.arrayminus, strict=True
+    ):
+        gain = run.estimate.gain
+        assert gain is not None
+        assert (value - down, value, value + up) == pytest.approx((gain.low, gain.value, gain.high))
+    bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    assert {band.y1 for band in bands} == {1.001}
+
+
+def test_what_could_not_be_compared_is_no_agreement() -> None:
+    nothing = Figures(0, 0, None, 0, None, None, None, None)
+    [gate, _] = FASTER.gates
+    result: Result = replace(
+        FASTER, gates=(Gate(1, replace(gate.verdict, figures=nothing)),), runs=FASTER.runs[:1]
+    )
+    assert answer(result).endswith("- of the tokens agree, KL -")
