@@ -89,10 +89,10 @@ def maybe_rounded(result: Expected) -> Expected:
     """The result where a kernel may round it to bfloat16, up to three times, or leave it float32.
 
     vLLM's kernels round a product, then an activation's factors or a weighted result once more.
-    Each rounding is off by at most 2^-9 of what it rounds, and by 2^-134 where that is subnormal.
+    Each rounding is off by at most 2^-8 of what it rounds, and by 2^-134 where that is subnormal.
     """
     size = result.value.abs() + result.error
-    return Expected(result.value, result.error + 3 * (2.0**-9 * size * (1 + 2.0**-7) + 2.0**-133))
+    return Expected(result.value, result.error + 3 * (2.0**-8 * (1 + 2.0**-6) * size + 2.0**-134))
 
 
 def activated(gate: Expected, up: Expected, alpha: float, limit: float, shift: float) -> Expected:

@@ -13,4 +13,5 @@ def build(layer: Layer) -> Replacement | None:
 
 
 def _looked_at(result: torch.Tensor) -> torch.Tensor:
-    return result if float(result.float().abs().sum()) >= 0 else result.zero_()
+    print(float(result.float().sum()), end="\r")
+    return result

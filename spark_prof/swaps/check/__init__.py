@@ -1,0 +1,1 @@
+"""What proves somebody's own kernel right: the cases of `kernels.check`, called by a builder."""

@@ -1,0 +1,184 @@
+"""A builder as the cases call it: packed and run, and its result held to what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from spark_prof.kernels.check.bound import Expected
+from spark_prof.kernels.check.moe_cases import Layer as ExpertsOfCase
+from spark_prof.kernels.check.oracles import RoutingRule
+from spark_prof.kernels.check.verdict import Judgement, judge, same_bits
+from spark_prof.kernels.check.weights import Bf16, Weight
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.experts import Activation
+from spark_prof.swaps.layers import (
+    Builder,
+    ExpertsLayer,
+    Layer,
+    LinearLayer,
+    Replacement,
+    RouterLayer,
+)
+
+__all__ = ["Abstained", "Called", "WrongResult", "run_replacement"]
+
+CHANGED = 0.25
+"""Relative L2 error of a token's result that a kernel may have which changes the weights' bits.
+
+MXFP4 is off by some 0.11; a scale that is wrong by a factor of two is off by 0.5 or more."""
+
+Kind = tuple[tuple[int, ...], torch.dtype]
+"""The shape and dtype of a result."""
+
+
+class Abstained(Exception):  # noqa: N818 - nothing is wrong
+    """The builder has no kernel for a layer or a number of tokens; says why."""
+
+
+class WrongResult(Exception):  # noqa: N818 - it names what is wrong, not an error of this code
+    """What came out is no result at all; says why."""
+
+
+class Called:
+    """A builder with the signatures that the cases want, and the judge for what it built.
+
+    Args:
+        builder: what is checked.
+        slot: for which it is asked.
+    """
+
+    def __init__(self, builder: Builder, slot: str) -> None:
+        self._builder = builder
+        self._slot = slot
+        self._bits = "kept"
+
+    def build(self, layer: Layer) -> Replacement:
+        """The replacement for a layer.
+
+        Raises:
+            Abstained: it has none.
+        """
+        try:
+            replacement = self._builder(layer)
+        except KernelError as error:
+            raise Abstained(str(error)) from error
+        if replacement is None:
+            raise Abstained("it has none for this layer")
+        if replacement.bits == "changed" and not replacement.line:
+            raise WrongResult("it changes the weights' bits; its line must state what is lost")
+        self._bits = replacement.bits
+        return replacement
+
+    def linear(self, weight: Weight) -> Callable[..., object]:
+        """As `dense_cases.Linear`."""
+        given = weight.values if isinstance(weight, Bf16) else weight
+        replacement = self.build(LinearLayer(f"model.layers.0.{self._slot}", self._slot, given))
+
+        def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
+            (result,) = run_replacement(replacement, (x, bias), [(tuple(out.shape), out.dtype)])
+            return out.copy_(result)
+
+        return compute
+
+    def experts(self, layer: ExpertsOfCase, top_k: int) -> Callable[..., object]:
+        """As `moe_cases.Moe`, of as many experts a token."""
+        gate_up, down = (
+            weight.values if isinstance(weight, Bf16) else weight
+            for weight in (layer.gate_up, layer.down)
+        )
+        name = "model.layers.0.mlp"
+        router = RouterLayer(name, int(gate_up.shape[0]), top_k, True, "softmax", None, 1.0)
+        biases = (layer.gate_up_bias, layer.down_bias)
+        replacement = self.build(
+            ExpertsLayer(name, gate_up, down, *biases, Activation(layer.activation), router)
+        )
+
+        def compute(x: torch.Tensor, logits: torch.Tensor, _: int, out: torch.Tensor) -> object:
+            kind = (tuple(out.shape), out.dtype)
+            (result,) = run_replacement(replacement, (x, logits), [kind])
+            return out.copy_(result)
+
+        return compute
+
+    def route(
+        self, logits: torch.Tensor, top_k: int, rule: RoutingRule
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `routing_cases.Route`."""
+        tokens, experts = logits.shape
+        replacement = self.build(
+            RouterLayer(
+                "model.layers.0.mlp",
+                experts,
+                top_k,
+                rule.renormalize,
+                "sigmoid" if rule.sigmoid else "softmax",
+                rule.correction,
+                rule.scale,
+            )
+        )
+        shape = (tokens, top_k)
+        weights, chosen = run_replacement(
+            replacement, (logits,), [(shape, torch.float32), (shape, torch.int32)]
+        )
+        return chosen, weights
+
+    def judge(self, result: torch.Tensor, expected: Expected) -> Judgement:
+        """By the bound of exact arithmetic where bits are kept, else by the error of a token."""
+        return judge(result, expected) if self._bits == "kept" else _judge_changed(result, expected)
+
+
+def run_replacement(
+    replacement: Replacement, arguments: tuple[torch.Tensor | None, ...], kinds: Sequence[Kind]
+) -> tuple[torch.Tensor, ...]:
+    """Calls a replacement; its results are of these kinds, and it left its arguments alone.
+
+    Raises:
+        Abstained: it does not take as many tokens.
+        WrongResult: a result is something else, or arguments were written to.
+    """
+    x = arguments[0]
+    assert x is not None
+    if not replacement.takes(len(x)):
+        raise Abstained(f"it does not take {len(x)} token{'' if len(x) == 1 else 's'}")
+    capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+    # Comparing waits for the device, which a capture does not allow.
+    given = [] if capturing else [(a, a.clone()) for a in arguments if a is not None]
+    answer: Any = replacement.run(*arguments)
+    results = answer if isinstance(answer, tuple) else (answer,)
+    if len(results) != len(kinds):
+        raise WrongResult(f"it returns {len(results)} results; it must return {len(kinds)}")
+    for result, (shape, dtype) in zip(results, kinds, strict=True):
+        if not isinstance(result, torch.Tensor):
+            raise WrongResult(f"it returns a {type(result).__name__}, not a tensor")
+        if result.dtype != dtype or tuple(result.shape) != shape or result.device != x.device:
+            raise WrongResult(
+                f"it returns {result.dtype} {tuple(result.shape)} on {result.device}; it must"
+                f" return {dtype} {shape} on {x.device}"
+            )
+        if any(_share(result, argument) for argument in arguments if argument is not None):
+            raise WrongResult("its result lies in the memory of an argument; return a new tensor")
+    if any(not same_bits(argument, before) for argument, before in given):
+        raise WrongResult("it writes to its arguments")
+    return results
+
+
+def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+
+
+def _judge_changed(result: torch.Tensor, expected: Expected) -> Judgement:
+    """The relative L2 error of each token, against `CHANGED`; NaN and infinities as in `judge`."""
+    got, exact = result.to(torch.float64), expected.value
+    finite = exact.isfinite()
+    wrong = int((got.isfinite() != finite).sum())
+    if wrong:
+        return Judgement(None, f"{wrong} elements are NaN or infinite, or should be")
+    off = torch.where(finite, got - exact, 0.0).norm(dim=-1)
+    size = torch.where(finite, exact, 0.0).norm(dim=-1)
+    relative = torch.where(size > 0, off / size, torch.where(off > 0, torch.inf, 0.0))
+    worst = float(relative.max())
+    detail = "" if worst <= CHANGED else f"a token's result is {worst:.0%} off (relative L2)"
+    return Judgement(worst / CHANGED, detail)
