@@ -1,8 +1,8 @@
 """Charges every instant to one kernel, so that overlap is never counted twice.
 
-In the order in which kernels end, each is charged the time since the one before it ended. A kernel
-that starts early and waits for the one before it (programmatic dependent launch), or that runs
-beside a longer one on another stream, is charged only what it adds.
+In the order in which kernels start, each is charged what it adds to the time in which anything
+runs. One that starts early and waits for the one before it (programmatic dependent launch) is
+charged from that one's end on, and one that runs beside a longer one on another stream nothing.
 """
 
 from __future__ import annotations
@@ -12,38 +12,32 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Charged", "charge_by_end"]
+__all__ = ["Charged", "charge"]
 
 Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Charged:
-    """What each kernel is charged, in the order in which they end.
+    """What each kernel is charged, in the order of the arguments.
 
     Attributes:
-        order: which kernel each is.
-        busy: of its charge, the time in which it or one that ends later ran, in ns.
-        gap: the rest, in which nothing ran, in ns.
+        busy: of its run, the time since all before had ended, in ns.
+        gap: how long nothing ran before it, in ns.
     """
 
-    order: Int64s
     busy: Int64s
     gap: Int64s
 
 
-def charge_by_end(start: Int64s, end: Int64s) -> Charged:
+def charge(start: Int64s, end: Int64s) -> Charged:
     """The charges, which add up to the time from the first start to the last end.
 
     Args:
-        start: ns, in any order.
+        start: ns, ascending.
         end: ns; one before its start counts as that.
     """
     end = np.maximum(end, start)
-    order = np.lexsort((start, end))
-    start, end = start[order], end[order]
-    # When all before have ended, nothing runs until the earliest of the others starts.
-    opens = np.minimum.accumulate(start[::-1])[::-1]
-    before = np.append(opens[:1], end[:-1])
-    gap = np.maximum(opens - before, 0)
-    return Charged(order, end - before - gap, gap)
+    reached = np.append(start[:1], np.maximum.accumulate(end)[:-1])
+    busy = np.maximum(end - np.maximum(start, reached), 0)
+    return Charged(busy, np.maximum(start - reached, 0))

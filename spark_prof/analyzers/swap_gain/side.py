@@ -14,7 +14,8 @@ import pandas as pd
 
 from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.placement import place_kernels
-from spark_prof.analyzers.swap_gain.charging import charge_by_end
+from spark_prof.analyzers.swap_gain.charging import charge
+from spark_prof.analyzers.swap_gain.middle import Middle, middle_of
 from spark_prof.analyzers.swap_gain.model import BETWEEN_STEPS
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
@@ -22,6 +23,9 @@ from spark_prof.traces.bundle import Bundle
 __all__ = ["Side", "usual_batch_size"]
 
 Int64s = npt.NDArray[np.int64]
+
+_MOST_STEPS = 1000
+"""More say nothing more, and each has a thousand kernels."""
 
 _TIMES = (-(1 << 61), 1 << 61)
 """No two such times are further apart than a number of ns can tell."""
@@ -49,18 +53,23 @@ class Side:
             (-1 for none), `call` (1, or 0 for an operator's later stretch and a gap), `took_ns`,
             `busy_ns` and `gap_ns`.
         steps: how many steps.
-        middle: which of them are of middle length.
+        middle: of them.
         context_tokens: mean over the steps.
     """
 
     rows: pd.DataFrame
     steps: int
-    middle: Int64s
+    middle: Middle
     context_tokens: float
+
+    @property
+    def middle_rows(self) -> pd.DataFrame:
+        """The rows of the middle steps."""
+        return self.rows[np.isin(self.rows["at"], self.middle.steps)]
 
     @classmethod
     def read(cls, bundle: Bundle, rank: int, batch_size: int) -> Side:
-        """The steps that decode exactly so many requests and follow one that does as well.
+        """The first thousand steps that decode so many requests and follow one that does, too.
 
         Raises:
             CommandError: the bundle has no such rank, or no such steps; or it holds no times.
@@ -71,19 +80,18 @@ class Side:
         number, piece = steps["step"].to_numpy(np.int64), steps["piece"].to_numpy()
         ran = np.isin(number, placed["step"].to_numpy())
         follows = np.append(False, (np.diff(number) == 1) & (np.diff(piece) == 0) & ran[:-1])
-        chosen = steps[follows & ran]
+        chosen = steps[follows & ran][:_MOST_STEPS]
         if chosen.empty:
             raise CommandError(
                 f"{bundle.path} has no two decode steps of {batch_size} requests after one "
                 f"another with kernels in rank {rank}; record more steps"
             )
         rows = _charged_rows(placed, chosen["step"].to_numpy(np.int64))
-        total = np.bincount(rows["at"], rows["busy_ns"] + rows["gap_ns"], len(chosen))
-        low, high = np.quantile(total, (0.25, 0.75))
+        length = np.bincount(rows["at"], rows["busy_ns"] + rows["gap_ns"], len(chosen))
         return cls(
             rows=rows,
             steps=len(chosen),
-            middle=np.flatnonzero((total >= low) & (total <= high)),
+            middle=middle_of(length.astype(np.float64)),
             context_tokens=float(chosen["context_tokens"].mean()),
         )
 
@@ -103,21 +111,21 @@ def _decode_steps(bundle: Bundle, rank: int) -> pd.DataFrame:
 
 
 def _charged_rows(placed: pd.DataFrame, chosen: Int64s) -> pd.DataFrame:
+    """The rows of `Side` of the chosen steps, from kernels in order of start."""
     start, end = (np.clip(placed[name].to_numpy(), *_TIMES) for name in ("start_ns", "end_ns"))
-    charged = charge_by_end(start, end)
-    rows = placed.iloc[charged.order]
-    step = _next_known(rows["step"].to_numpy(np.int64))
-    first = np.zeros(len(rows), bool)
+    charged = charge(start, end)
+    step = _next_known(placed["step"].to_numpy(np.int64))
+    first = np.zeros(len(placed), bool)
     first[np.unique(step, return_index=True)[1]] = True
     at = positions(chosen, step)
     found = pd.DataFrame(
         {
             "at": at,
-            "name": rows["name"].astype(str).to_numpy(object),
-            "component": rows["component"].astype(str).to_numpy(object),
-            "layer": rows["layer"].to_numpy(np.int64),
-            "call": (rows["part"].to_numpy() == 0).astype(np.int64),
-            "took_ns": np.maximum(end - start, 0)[charged.order],
+            "name": placed["name"].astype(str).to_numpy(object),
+            "component": placed["component"].astype(str).to_numpy(object),
+            "layer": placed["layer"].to_numpy(np.int64),
+            "call": (placed["part"].to_numpy() == 0).astype(np.int64),
+            "took_ns": np.maximum(end - start, 0),
             "busy_ns": charged.busy,
             "gap_ns": np.where(first, 0, charged.gap),
         }

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from spark_prof.analyzers.swap_gain.model import (
     BETWEEN_STEPS,
     Attribution,
@@ -102,14 +100,16 @@ def summarize(
 
 def _cost(side: Side, untraced_us: float) -> float:
     """What tracing adds to a gap, in ns."""
-    rows = side.rows[np.isin(side.rows["at"], side.middle)]
+    rows = side.middle_rows
     traced = float((rows["busy_ns"] + rows["gap_ns"]).sum())
-    return tracing_cost(rows["gap_ns"].to_numpy(), traced - untraced_us * 1e3 * len(side.middle))
+    return tracing_cost(
+        rows["gap_ns"].to_numpy(), traced - untraced_us * 1e3 * len(side.middle.steps)
+    )
 
 
 def _side_steps(side: Side, cost: float, untraced_us: float | None) -> SideSteps:
-    rows = side.rows[np.isin(side.rows["at"], side.middle)]
-    us = 1e3 * len(side.middle)
+    rows = side.middle_rows
+    us = 1e3 * len(side.middle.steps)
     gap = rows["gap_ns"].to_numpy()
     busy = float(rows["busy_ns"].sum())
     return SideSteps(
@@ -117,8 +117,8 @@ def _side_steps(side: Side, cost: float, untraced_us: float | None) -> SideSteps
         traced_us=(busy + float(gap.sum())) / us,
         corrected_us=(busy + float(without_tracing(gap, cost).sum())) / us,
         untraced_us=untraced_us,
-        kernels=float(rows["call"].sum()) / len(side.middle),
-        gaps=float((gap > 0).sum()) / len(side.middle),
+        kernels=float(rows["call"].sum()) / len(side.middle.steps),
+        gaps=float((gap > 0).sum()) / len(side.middle.steps),
         overlap_us=(float(rows["took_ns"].sum()) - busy) / us,
         context_tokens=side.context_tokens,
     )

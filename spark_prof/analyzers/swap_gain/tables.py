@@ -40,25 +40,22 @@ def per_step(side: Side, keys: Sequence[str], cost: float) -> pd.DataFrame:
         Indexed by the keys: `us`, `gap_us` (what of it is gaps), `kernels`, and `error`, the
         standard error of `us`.
     """
-    rows = side.rows[np.isin(side.rows["at"], side.middle)]
-    at = np.searchsorted(side.middle, rows["at"])
+    rows = side.rows
     groups = rows.groupby(list(keys), sort=True)
-    number, steps = groups.ngroup().to_numpy(), len(side.middle)
+    place = groups.ngroup().to_numpy() * side.steps + rows["at"].to_numpy()
     gap = without_tracing(rows["gap_ns"].to_numpy(), cost) / 1e3
     busy = rows["busy_ns"].to_numpy() / 1e3
-    shape = (groups.ngroups, steps)
 
-    def added(values: npt.NDArray[Any]) -> Floats:
-        sums = np.bincount(number * steps + at, values, shape[0] * steps)
-        return sums.astype(np.float64).reshape(shape)
+    def by_step(values: npt.NDArray[Any]) -> Floats:
+        sums = np.bincount(place, values, groups.ngroups * side.steps)
+        return sums.astype(np.float64).reshape(-1, side.steps)
 
-    us = added(busy + gap)
-    spread = us.std(axis=1, ddof=1) if steps > 1 else np.zeros(len(us))
+    us = by_step(busy + gap)
     found = {
-        "us": us.mean(axis=1),
-        "gap_us": added(gap).mean(axis=1),
-        "kernels": added(rows["call"].to_numpy()).mean(axis=1),
-        "error": spread / np.sqrt(steps),
+        "us": side.middle.mean(us),
+        "gap_us": side.middle.mean(by_step(gap)),
+        "kernels": side.middle.mean(by_step(rows["call"].to_numpy())),
+        "error": side.middle.error(us),
     }
     return pd.DataFrame(found, index=groups.size().index)
 

@@ -1,0 +1,276 @@
+"""Planted savings are found where they were planted, and add up to the gain."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from spark_prof.analyzers.swap_gain.model import (
+    BETWEEN_STEPS,
+    Attribution,
+    ComponentGain,
+    Swapped,
+    Untraced,
+)
+from spark_prof.analyzers.swap_gain.summary import summarize
+from spark_prof.errors import CommandError
+
+from .recordings import (
+    COST,
+    GAP,
+    GEMM,
+    LAYERS,
+    STEPS,
+    Ran,
+    attribute,
+    changed,
+    record,
+    stock,
+    swaps,
+    untraced_ns,
+    with_experts,
+)
+
+LM_HEAD = [Swapped("b", "lm_head", "lm_head", "mxfp4")]
+
+
+def by_component(found: Attribution) -> dict[str, ComponentGain]:
+    return {row.component: row for row in found.components}
+
+
+def test_a_planted_gain_is_found_component_by_component(tmp_path: Path) -> None:
+    found = attribute(tmp_path, stock(), with_experts(stock()))
+    rows = by_component(found)
+    # Of 32 us of experts and 3 us of top-k with 4 gaps, 18 us with one gap are left.
+    assert rows["experts"].saved_us == pytest.approx(LAYERS * (32.9 - 17.0))
+    assert rows["router"].saved_us == pytest.approx(LAYERS * (3.3 - 1.3))
+    still = [row for row in found.components if row.component not in ("experts", "router")]
+    assert [row.saved_us for row in still] == pytest.approx([0] * len(still), abs=1e-9)
+    assert {row.component for row in found.components if row.touched} == {"experts", "router"}
+    assert (rows["experts"].kernels_a, rows["experts"].kernels_b) == (3 * LAYERS, 2 * LAYERS)
+    assert found.tracing_us == pytest.approx(COST / 1e3)
+    assert found.residual_us == pytest.approx(0, abs=1e-6)
+    assert found.adds_up is True
+    assert found.nothing_else_moved
+    assert found.ran_everywhere
+    assert found.appeared == found.vanished == ()
+    assert found.batch_size == 1
+
+
+def test_all_tables_add_up_to_the_step(tmp_path: Path) -> None:
+    wobble = random.Random(5)
+    a, b = stock(), with_experts(stock())
+    found = attribute(tmp_path, a, b, extra=lambda *_: wobble.randrange(200))
+    gap = by_component(found)[BETWEEN_STEPS]
+    for name, side in (("a", found.a), ("b", found.b)):
+        for table in (found.components, found.layers):
+            total = sum(getattr(row, f"{name}_us") for row in table)
+            assert total == pytest.approx(side.corrected_us)
+        kernels = sum(getattr(row, f"{name}_us") for row in found.kernels)
+        assert kernels + getattr(gap, f"{name}_us") == pytest.approx(side.corrected_us)
+    assert sum(row.saved_us for row in found.components) == pytest.approx(found.explained_us)
+    assert found.a.corrected_us == pytest.approx(untraced_ns(a) / 1e3)
+    assert found.gain_us is not None
+    assert found.residual_us == pytest.approx(found.gain_us - found.explained_us)
+    assert found.residual_share == pytest.approx(found.residual_us / found.gain_us)
+
+
+@pytest.mark.parametrize("early", [0, 500, 5_000, 9_999])
+def test_who_starts_early_is_charged_once(tmp_path: Path, early: int) -> None:
+    """The kernel waits until the one before it has ended, however long it was there before."""
+    b = changed(stock(), "lm_head", gap=0, early=early)
+    found = attribute(tmp_path, stock(), b, LM_HEAD)
+    assert by_component(found)["lm_head"].saved_us == pytest.approx(GAP / 1e3)
+    assert found.explained_us == pytest.approx(GAP / 1e3)
+    assert found.b.overlap_us == pytest.approx(early / 1e3)
+
+
+def test_what_runs_beside_a_longer_kernel_is_charged_what_it_adds(tmp_path: Path) -> None:
+    """On another stream, from inside the lm_head's 30 us to 4 us after it."""
+    a = [*stock(), Ran("sampler", "sample", 4_000, 0, 10_000, stream=9)]
+    b = [*stock(), Ran("sampler", "sample", 0, 0, 10_000, stream=9)]
+    found = attribute(tmp_path, a, b, LM_HEAD)
+    assert by_component(found)["sampler"].a_us == pytest.approx(4)
+    assert by_component(found)["sampler"].b_us == 0
+    assert found.a.overlap_us == pytest.approx(10)
+    assert found.residual_us == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("cost", [0, 50, 400, 3000])
+def test_what_tracing_costs_is_found_and_taken_off_both_sides(tmp_path: Path, cost: int) -> None:
+    a, b = stock(), with_experts(stock())
+    found = attribute(tmp_path, a, b, cost=cost)
+    assert found.tracing_us == pytest.approx(cost / 1e3, abs=1e-6)
+    assert found.a.traced_us - found.a.corrected_us == pytest.approx(found.a.gaps * cost / 1e3)
+    assert found.b.traced_us - found.b.corrected_us == pytest.approx(found.b.gaps * cost / 1e3)
+    # Experts that start early have two gaps less a layer, which cost nothing to trace.
+    assert found.a.gaps - found.b.gaps == 3 * LAYERS
+    assert found.b.corrected_us == pytest.approx(untraced_ns(b) / 1e3)
+
+
+@pytest.mark.parametrize(("off", "adds_up"), [(0.0, True), (1.0, True), (3.0, False)])
+def test_the_residual_is_said_and_not_fitted(tmp_path: Path, off: float, adds_up: bool) -> None:
+    """Side b is slower than its recording says: that is no component's."""
+    a, b = stock(), with_experts(stock())
+    untraced = Untraced(untraced_ns(a) / 1e3, untraced_ns(b) / 1e3 + off)
+    found = summarize(
+        record(tmp_path / "a", a), record(tmp_path / "b", b), swaps("moe", "layers.{}"), untraced
+    )
+    assert found.residual_us == pytest.approx(-off)
+    assert found.adds_up is adds_up
+    assert found.b.corrected_us == pytest.approx(untraced_ns(b) / 1e3)
+
+
+def test_a_component_that_moved_is_found(tmp_path: Path) -> None:
+    b = changed(with_experts(stock()), "self_attn.attn", ns=13_500)
+    found = attribute(tmp_path, stock(), b)
+    assert [(row.component, round(row.saved_us, 6)) for row in found.moved] == [
+        ("attention", -1.5 * LAYERS)
+    ]
+    assert not found.nothing_else_moved
+    assert found.adds_up
+
+
+def test_what_moved_less_than_a_hundredth_of_the_step_has_not(tmp_path: Path) -> None:
+    b = changed(with_experts(stock()), "self_attn.attn", ns=12_500)
+    found = attribute(tmp_path, stock(), b)
+    assert by_component(found)["attention"].saved_us == pytest.approx(-0.5 * LAYERS)
+    assert found.moved == ()
+
+
+def test_kernels_that_come_and_go_elsewhere_are_named(tmp_path: Path) -> None:
+    b = changed(with_experts(stock()), "self_attn.attn", name="flash_fwd_splitkv")
+    found = attribute(tmp_path, stock(), b)
+    assert [row.name for row in found.appeared] == ["flash_fwd_splitkv"]
+    assert [row.name for row in found.vanished] == ["flash_fwd"]
+    assert found.appeared[0].calls_b == LAYERS
+    assert found.nothing_else_moved
+
+
+def test_a_kernel_of_few_steps_is_not_called_new(tmp_path: Path) -> None:
+    """A kernel of no time in every second step would be; one that comes once is not."""
+    found = attribute(tmp_path, stock(), stock(), [])
+    assert found.appeared == found.vanished == ()
+    assert found.residual_share is None
+    assert found.adds_up is None
+
+
+def test_layers_and_kernels_say_where(tmp_path: Path) -> None:
+    found = attribute(
+        tmp_path, stock(), with_experts(stock(), layers=[1]), swaps("moe", "x.{}")[:1]
+    )
+    saved = {
+        (row.layer, row.component): row.saved_us for row in found.layers if row.saved_us > 1e-6
+    }
+    assert saved == {(1, "router"): pytest.approx(2.0), (1, "experts"): pytest.approx(15.9)}
+    assert [row.layer for row in found.layers][:2] == [None, None]
+    gate_up = next(row for row in found.kernels if row.name == "gate_up")
+    assert (gate_up.component, gate_up.calls_a, gate_up.calls_b) == ("experts", 0, 1)
+    assert (gate_up.a_us, gate_up.b_us) == (0, pytest.approx(11))
+    assert found.kernels[0].saved_us == max(abs(row.saved_us) for row in found.kernels)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_is_as_large_as_the_steps_scatter(tmp_path: Path, seed: int) -> None:
+    """The bar holds what chance does, and is not much larger."""
+    chance = random.Random(seed)
+    wobbling = [n for n, row in enumerate(stock()) if "self_attn.attn" in row.module]
+
+    def extra(number: int, index: int) -> int:
+        return round(chance.gauss(0, 1000)) if index in wobbling else 0
+
+    found = attribute(tmp_path, stock(), stock(), [], steps=101, extra=extra)
+    row = by_component(found)["attention"]
+    assert abs(row.saved_us) < 2 * row.noise_us
+    assert 0.05 < row.noise_us < 1.0
+    assert by_component(found)["qkv"].noise_us == pytest.approx(0, abs=1e-9)
+
+
+def test_a_hiccup_of_some_steps_does_not_swing_it(tmp_path: Path) -> None:
+    def extra(number: int, index: int) -> int:
+        return 900_000 if number % 7 == 3 and index == 2 else 0
+
+    found = attribute(tmp_path, stock(), with_experts(stock()), extra=extra)
+    rows = by_component(found)
+    assert rows["attention"].a_us == pytest.approx(LAYERS * 12.3)
+    assert rows["experts"].saved_us == pytest.approx(LAYERS * (32.9 - 17.0))
+
+
+def test_only_decode_steps_that_follow_one_count(tmp_path: Path) -> None:
+    bundles = [
+        record(tmp_path / name, stock(), phases={0: "prefill", 9: "mixed", 10: "decode"})
+        for name in "ab"
+    ]
+    found = summarize(bundles[0], bundles[1], [])
+    # The first and the tenth are no decode steps, and the ones after them have none before them.
+    assert found.a.steps == STEPS - 4
+
+
+def test_the_batch_size_can_be_chosen(tmp_path: Path) -> None:
+    bundles = [record(tmp_path / name, stock(), decode_requests=8) for name in "ab"]
+    assert summarize(*bundles, []).batch_size == 8
+    with pytest.raises(CommandError, match="no two decode steps of 4 requests"):
+        summarize(*bundles, [], batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: record(path, stock(), phases=dict.fromkeys(range(STEPS), "prefill")),
+         "no decode step"),
+        (lambda path: record(path, stock(), steps=1), "no two decode steps"),
+        (lambda path: record(path, stock(), watched=0), "no decode step"),
+    ],
+)  # fmt: skip
+def test_without_steps_there_is_one_line(
+    tmp_path: Path, spoil: Callable[[Path], object], says: str
+) -> None:
+    bundle = spoil(tmp_path / "a")
+    with pytest.raises(CommandError, match=says):
+        summarize(bundle, record(tmp_path / "b", stock()), [])  # type: ignore[arg-type]
+
+
+def test_a_rank_that_is_not_there(tmp_path: Path) -> None:
+    bundle = record(tmp_path / "a", stock())
+    with pytest.raises(CommandError, match="has no rank 3; it has 0"):
+        summarize(bundle, bundle, [], rank=3)
+
+
+def test_without_untraced_times_there_is_no_residual(tmp_path: Path) -> None:
+    bundles = [record(tmp_path / name, stock()) for name in "ab"]
+    found = summarize(*bundles, [])
+    assert (found.gain_us, found.residual_us, found.adds_up) == (None, None, None)
+    assert found.a.traced_us == found.a.corrected_us
+    assert any("What tracing costs is not known" in note for note in found.notes)
+
+
+def test_notes_say_what_does_not_fit(tmp_path: Path) -> None:
+    a = record(tmp_path / "a", stock(), steps=10)
+    b = record(tmp_path / "b", stock(), steps=30, context_tokens=200)
+    us = untraced_ns(stock()) / 1e3
+    slower = " ".join(summarize(a, b, [], Untraced(2 * us, us)).notes)
+    assert "nothing was taken off" in slower
+    assert "Side a has 9 recorded steps" in slower
+    assert "Side b has" not in slower
+    assert "100 tokens on side a and 200 on side b" in slower
+    faster = " ".join(summarize(a, b, [], Untraced(us / 2, us)).notes)
+    assert "more than all of its gaps" in faster
+
+
+def test_what_has_no_component_is_said(tmp_path: Path) -> None:
+    odd = [*stock(), Ran("something", "nobody_knows", 9_000)]
+    found = attribute(tmp_path, stock(), odd, [])
+    assert any("of side b have no component" in note for note in found.notes)
+    assert [row.component for row in found.moved] == ["other"]
+
+
+def test_it_can_be_written_and_read_as_json(tmp_path: Path) -> None:
+    found = attribute(tmp_path, stock(), changed(with_experts(stock()), "qkv", name=GEMM + "x"))
+    text = json.dumps(asdict(found), allow_nan=False)
+    assert msgspec.json.decode(text.encode(), type=Attribution) == found
