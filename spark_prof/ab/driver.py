@@ -7,17 +7,12 @@ usage: python -m spark_prof.ab.driver SOCKET
 
 from __future__ import annotations
 
-import importlib
-import os
 import random
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,18 +35,11 @@ from spark_prof.ab.messages import (
     Switch,
     Times,
 )
+from spark_prof.ab.vllm_arguments import engine_arguments
+from spark_prof.ab.vllm_facts import engine_facts
 
-__all__ = ["EXTENSION", "engine_arguments", "main", "prompts_of"]
+__all__ = ["main", "prompts_of"]
 
-EXTENSION = "spark_prof.swaps.extension.Extension"
-"""What vLLM adds to the methods of its workers."""
-
-_SERVE_PARSERS = (
-    "vllm.entrypoints.openai.cli_args",  # to 0.28
-    "vllm.entrypoints.launchers.cli_args",  # to 0.32
-    "vllm.entrypoints.common.cli_args",  # 0.33
-)
-_TOKENIZERS = ("tokenizer*", "tekken*", "vocab*", "*.tiktoken")
 _SEED = 20240607
 
 
@@ -115,7 +103,7 @@ class _Session:
         self._llm = LLM(**arguments)
         config = self._llm.llm_engine.vllm_config
         self._vocabulary = int(config.model_config.get_vocab_size())
-        return _facts(config, self._vocabulary, time.monotonic() - begin)
+        return engine_facts(config, self._vocabulary, time.monotonic() - begin)
 
     def _generate(self, request: Generate) -> Times:
         begin = time.monotonic()
@@ -172,110 +160,6 @@ def prompts_of(batch: Batch, vocabulary: int) -> list[list[int]]:
         chosen = random.Random(f"{_SEED}-{row}-{batch.prompt_tokens}")
         rows.append([chosen.randrange(low, high) for _ in range(batch.prompt_tokens)])
     return [rows[number % kinds] for number in range(batch.requests)]
-
-
-def engine_arguments(form: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """The arguments of vllm.LLM, by the parser of the command that they are from.
-
-    Raises:
-        SystemExit: vLLM does not take them; it has said why.
-        ValueError: they ask for what cannot be measured so.
-    """
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser = FlexibleArgumentParser(prog="vllm")
-    if form == "serve":
-        parser = _serve_parser()(parser)
-    elif form in ("latency", "throughput"):
-        importlib.import_module(f"vllm.benchmarks.{form}").add_cli_args(parser)
-    else:
-        parser.add_argument("model_tag")
-        parser = EngineArgs.add_cli_args(parser)
-    options = parser.parse_args(list(arguments))
-    if getattr(options, "model_tag", None):
-        options.model = options.model_tag
-    values = dict(vars(EngineArgs.from_cli_args(options)))
-    if values.get("worker_extension_cls"):
-        raise ValueError("--worker-extension-cls is what spark-prof ab needs itself; leave it out")
-    if values.get("data_parallel_size", 1) > 1:
-        raise ValueError("--data-parallel-size is more than one engine; leave it out")
-    if values.get("speculative_config") or values.get("spec_method") or values.get("spec_model"):
-        raise ValueError("a step with drafts gives no fixed number of tokens; leave them out")
-    values["worker_extension_cls"] = EXTENSION
-    # A prompt that is in the cache already would prefill nothing, on the second side only.
-    values["enable_prefix_caching"] = False
-    model = Path(str(values["model"]))
-    if model.is_dir() and not any(found for name in _TOKENIZERS for found in model.glob(name)):
-        values["skip_tokenizer_init"] = True
-    return values
-
-
-def _serve_parser() -> Any:
-    for name in _SERVE_PARSERS:
-        with suppress(ModuleNotFoundError):
-            return importlib.import_module(name).make_arg_parser
-    raise ValueError("this vLLM has no parser of 'vllm serve' that is known; give the model alone")
-
-
-def _facts(config: Any, vocabulary: int, seconds: float) -> Facts:
-    from vllm.platforms import current_platform as platform
-
-    from spark_prof.profiler.facts import execution_of
-
-    gpu = bool(platform.is_cuda())
-    cache = config.cache_config
-    blocks, size = getattr(cache, "num_gpu_blocks", None), getattr(cache, "block_size", None)
-    parallel = config.parallel_config
-    return Facts(
-        versions=_versions(),
-        gpu=str(platform.get_device_name()) if gpu else "",
-        uuid=_uuid() if gpu else "",
-        gpus=int(parallel.world_size),
-        gpu_bytes=int(platform.get_device_total_memory()) if gpu else None,
-        model=str(config.model_config.model),
-        longest=int(config.model_config.max_model_len),
-        most_requests=int(config.scheduler_config.max_num_seqs),
-        vocabulary=vocabulary,
-        cache_tokens=blocks * size if blocks and size else None,
-        load_seconds=seconds,
-        execution=execution_of(config.compilation_config),
-        dummy=str(config.load_config.load_format).rpartition(".")[2].lower() == "dummy",
-    )
-
-
-def _versions() -> dict[str, str]:
-    import torch
-    import vllm
-
-    found = {
-        "vllm": str(vllm.__version__),
-        "torch": str(torch.__version__),
-        "cuda": str(torch.version.cuda or ""),
-        "python": sys.version.split()[0],
-    }
-    with suppress(PackageNotFoundError):
-        found["spark_prof"] = version("spark-prof")
-    with suppress(Exception):
-        import pynvml
-
-        pynvml.nvmlInit()
-        found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
-    return found
-
-
-def _uuid() -> str:
-    """Of the first GPU that this process may use; torch's would start CUDA here."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    if first.startswith("GPU-"):
-        return first
-    with suppress(Exception):
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(int(first or 0))
-        return str(pynvml.nvmlDeviceGetUUID(handle))
-    return ""
 
 
 if __name__ == "__main__":

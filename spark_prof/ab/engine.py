@@ -85,6 +85,11 @@ class Engine:
         assert self._child is not None
         return psutil.Process(self._child.pid)
 
+    def check_alive(self) -> None:
+        """Raises CommandError if the process has ended."""
+        if self._child is None or self._child.poll() is not None:
+            raise self._failed("running")
+
     def start(self) -> Facts:
         """Builds the engine."""
         command = self._command

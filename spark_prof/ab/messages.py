@@ -96,12 +96,14 @@ class Facts(msgspec.Struct, tag=True, frozen=True):
     Attributes:
         versions: of vllm, torch, python, cuda and the driver, as far as they are known.
         gpu: its name; empty on a processor.
-        uuid: of the first GPU, as NVML writes it; empty where there is none.
+        uuids: of its GPUs on this host, as NVML writes them; none on a processor.
         gpus: how many the engine uses.
+        processor: name of the CPU.
         gpu_bytes: memory of one.
         model: name or folder.
         longest: tokens that a request may have, its prompt included.
         most_requests: that may run at once.
+        most_tokens: that a step may compute.
         vocabulary: tokens that the model knows.
         cache_tokens: that fit in the KV cache; None where vLLM does not tell.
         load_seconds: from the arguments to an engine that answers.
@@ -111,12 +113,14 @@ class Facts(msgspec.Struct, tag=True, frozen=True):
 
     versions: dict[str, str]
     gpu: str
-    uuid: str
+    uuids: tuple[str, ...]
     gpus: int
+    processor: str
     gpu_bytes: int | None
     model: str
     longest: int
     most_requests: int
+    most_tokens: int
     vocabulary: int
     cache_tokens: int | None
     load_seconds: float

@@ -11,7 +11,14 @@ from typing import Any
 from spark_prof.profiler.measuring.state import device_state
 from spark_prof.profiler.redact import is_secret
 
-__all__ = ["device_facts", "device_now", "engine_facts", "execution_of", "visible_environment"]
+__all__ = [
+    "device_facts",
+    "device_now",
+    "engine_facts",
+    "execution_of",
+    "processor",
+    "visible_environment",
+]
 
 _PREFIXES = (
     "VLLM_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "OMP_", "MKL_",
@@ -89,7 +96,7 @@ def device_facts() -> dict[str, Any]:
     import torch
 
     if not torch.cuda.is_available():
-        return {"name": _processor(), "compute_capability": None}
+        return {"name": processor(), "compute_capability": None}
     index = torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
     gpu: dict[str, Any] = {
@@ -129,7 +136,8 @@ def device_now() -> dict[str, Any] | None:
     return None if state.sm_mhz is None else asdict(state)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the CPU."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             for line in file:

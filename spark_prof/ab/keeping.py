@@ -1,0 +1,76 @@
+"""The folder of a run: what is found is kept as soon as it is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spark_prof.ab.result import Result, to_json
+from spark_prof.errors import CommandError, one_line
+from spark_prof.traces.durable import write_whole
+
+__all__ = ["Keeper", "make_folder"]
+
+RESULT = "result.json"
+PAGE = "report.html"
+
+
+class Keeper:
+    """The result of a run that goes on, on disk after every part.
+
+    Args:
+        folder: of the run.
+        result: what is known before it begins.
+    """
+
+    def __init__(self, folder: Path, result: Result) -> None:
+        self.folder = folder
+        self.result = result
+        self._write()
+
+    def add(self, **parts: tuple[Any, ...]) -> None:
+        """Appends to the parts of the result that these are named like."""
+        self.set(**{name: getattr(self.result, name) + more for name, more in parts.items()})
+
+    def set(self, **parts: Any) -> None:
+        """Replaces parts of the result."""
+        self.result = replace(self.result, **parts)
+        self._write()
+
+    def miss(self, line: str) -> None:
+        """Says what could not be measured, and why."""
+        if line and line not in self.result.missing:
+            self.add(missing=(one_line(line),))
+
+    def write_page(self) -> None:
+        """Writes the page that stands alone beside the result."""
+        from spark_prof.dashboards.ab_report import render_ab
+
+        page = render_ab(self.result, "html").encode("utf-8", "backslashreplace")
+        self._put(PAGE, page)
+
+    def _write(self) -> None:
+        self._put(RESULT, to_json(self.result))
+
+    def _put(self, name: str, content: bytes) -> None:
+        try:
+            write_whole(self.folder / name, lambda file: file.write(content))
+        except OSError as error:
+            raise CommandError(
+                f"cannot write {self.folder / name}: {error.strerror or error}"
+            ) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder of a run.
+
+    Raises:
+        CommandError: it holds something, or cannot be made.
+    """
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CommandError(f"{folder} exists already; choose another --out or remove it")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"cannot make {folder}: {error.strerror or error}") from error

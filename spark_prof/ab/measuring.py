@@ -1,0 +1,145 @@
+"""Times steps of a live engine: warm-up, a first estimate, as many quads as the time allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from spark_prof.ab.engine import Engine
+from spark_prof.ab.messages import Batch, Done, Facts, Generate, Switch, Times
+from spark_prof.ab.plan import SETTLE, Block, block_order, quads_within
+from spark_prof.ab.statistics import FEWEST_QUADS
+from spark_prof.ab.steps import Step, read_steps
+from spark_prof.errors import CommandError
+
+__all__ = ["Shape", "impossible", "time_quads", "time_side", "warm_up"]
+
+_STEPS = {"decode": 12, "prefill": SETTLE + 4}
+"""Of a block. Short ones keep the sides close in time; each prefill step takes a request."""
+_WARM_TOKENS = 8
+_LONGEST_GENERATION = 512
+_CACHE_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What steps are timed.
+
+    Attributes:
+        phase: of the steps.
+        requests: in each.
+        prompt_tokens: of each request.
+    """
+
+    phase: Literal["decode", "prefill"]
+    requests: int
+    prompt_tokens: int
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        if self.phase == "prefill":
+            return f"prefill of {self.prompt_tokens} tokens"
+        return f"decoding at batch size {self.requests}"
+
+
+def impossible(shape: Shape, facts: Facts) -> str:
+    """Why the engine cannot run such steps, one line; empty where it can."""
+    longest = shape.prompt_tokens + _fewest_tokens(shape)
+    if longest > facts.longest:
+        return (
+            f"{shape.words} needs requests of {longest} tokens; this engine takes "
+            f"{facts.longest}: give a shorter --context or --prefill, or a longer --max-model-len"
+        )
+    if shape.requests > facts.most_requests:
+        return f"{shape.words}: the engine runs {facts.most_requests} requests at most"
+    if shape.phase == "prefill" and shape.prompt_tokens > facts.most_tokens:
+        return f"{shape.words}: the engine computes {facts.most_tokens} tokens in a step at most"
+    if facts.cache_tokens and shape.requests * longest > facts.cache_tokens * _CACHE_SHARE:
+        return f"{shape.words}: the KV cache holds {facts.cache_tokens} tokens only"
+    return ""
+
+
+def warm_up(engine: Engine, shape: Shape, sides: Sequence[str]) -> None:
+    """Runs each side at that batch size, so that nothing is compiled while it is timed."""
+    for side in sides:
+        engine.ask(Switch(side), Done, f"switching to side {side}")
+        tokens = 2 if shape.phase == "prefill" else _WARM_TOKENS
+        batch = Batch(shape.requests, shape.prompt_tokens, tokens)
+        engine.ask(Generate(batch), Times, f"warming up {shape.words}")
+
+
+def time_quads(
+    engine: Engine, shape: Shape, facts: Facts, seconds: float, sides: tuple[str, str]
+) -> tuple[Step, ...]:
+    """Steps of both sides in the order of `plan.block_order`.
+
+    Args:
+        engine: in which both are live.
+        shape: of the steps.
+        facts: of the engine.
+        seconds: to spend; a few quads are timed in any case.
+        sides: the one that is compared with, and the other.
+
+    Raises:
+        CommandError: the engine failed.
+    """
+    warm_up(engine, shape, sides)
+    steps = _STEPS[shape.phase]
+    pilot = _run(engine, shape, block_order(1, steps, sides), 0)
+    each = pilot.seconds / (4 * steps)
+    quads = max(FEWEST_QUADS + 1, quads_within(seconds, each, steps))
+    return _in_turns(engine, shape, facts, block_order(quads, steps, sides))
+
+
+def time_side(
+    engine: Engine, shape: Shape, facts: Facts, seconds: float, side: str
+) -> tuple[Step, ...]:
+    """Steps of one side, as `time_quads`; its blocks come in fours as well."""
+    return time_quads(engine, shape, facts, seconds, (side, side))
+
+
+def _in_turns(
+    engine: Engine, shape: Shape, facts: Facts, blocks: Sequence[Block]
+) -> tuple[Step, ...]:
+    """Runs the plan over several generations of whole quads, so that no context grows long."""
+    room = min(_LONGEST_GENERATION, facts.longest - shape.prompt_tokens - _slack(shape))
+    if facts.cache_tokens:
+        cached = int(facts.cache_tokens * _CACHE_SHARE) // shape.requests
+        room = min(room, cached - shape.prompt_tokens - _slack(shape))
+    if shape.phase == "prefill":
+        room = _LONGEST_GENERATION  # requests of a generation, which come one after the other
+    turn = max(1, room // (4 * blocks[0].steps)) * 4
+    found: list[Step] = []
+    for first in range(0, len(blocks), turn):
+        times = _run(engine, shape, blocks[first : first + turn], first)
+        found += [replace(step, block=step.block + first) for step in read_steps(times.rows)]
+    return tuple(found)
+
+
+def _run(engine: Engine, shape: Shape, blocks: Sequence[Block], first: int) -> Times:
+    planned = sum(block.steps for block in blocks)
+    if shape.phase == "prefill":
+        repeat = blocks[0].steps
+        batch = Batch(planned, shape.prompt_tokens, 2, alone=True, repeat=repeat)
+    else:
+        batch = Batch(shape.requests, shape.prompt_tokens, planned + _slack(shape))
+    plan = tuple((block.side, block.steps) for block in blocks)
+    request = Generate(batch, plan, shape.phase == "prefill")
+    times = engine.ask(request, Times, f"timing {shape.words} (block {first})")
+    if not times.rows:
+        raise CommandError(
+            f"the engine timed no step of {shape.words}; does it run {shape.requests} requests "
+            "in one step?"
+        )
+    return times
+
+
+def _slack(shape: Shape) -> int:
+    """Tokens beyond the plan: the first requests may decode before the last has been prefilled."""
+    return shape.requests + 4
+
+
+def _fewest_tokens(shape: Shape) -> int:
+    return 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + _slack(shape)

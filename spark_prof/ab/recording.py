@@ -1,0 +1,85 @@
+"""Records the kernels of one side of a live engine into a bundle."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from spark_prof.ab.engine import Engine
+from spark_prof.ab.messages import Batch, Done, Generate, Switch, Times
+from spark_prof.errors import CommandError
+from spark_prof.profiler.attach import recordable_among, request_recording
+from spark_prof.profiler.record import make_bundle, prepare_bundle, remove_empty
+from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.watch import Watcher
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.pieces import pieces_folder
+
+__all__ = ["record_side"]
+
+_STEPS = 60
+_WARM_STEPS = 20
+_BEGIN_SECONDS = 60.0
+_FLUSH_SECONDS = 120.0
+
+
+def record_side(
+    engine: Engine,
+    side: str,
+    requests: int,
+    context: int,
+    folder: Path,
+    command: Sequence[str],
+    say: Callable[[str], None],
+) -> Bundle:
+    """Records steps that decode, all of them watched.
+
+    Args:
+        engine: in which the side is live.
+        side: its name there.
+        requests: the batch size.
+        context: tokens of each prompt.
+        folder: of the bundle.
+        command: of the engine, for the bundle.
+        say: shows one line of progress.
+
+    Raises:
+        CommandError: it cannot be recorded; what was written stays.
+    """
+    settings = Settings(
+        str(folder.absolute()),
+        steps=_STEPS,
+        warmup_steps=_WARM_STEPS,
+        decode_only=True,
+        run=secrets.token_hex(8),
+    )
+    processes = recordable_among(engine.process)
+    if not processes:
+        raise CommandError("no process of the engine can be recorded; see the engine's log")
+    engine.ask(Switch(side), Done, f"switching to side {side}")
+    prepare_bundle(settings.folder, command, settings)
+    watcher = Watcher(pieces_folder(settings.folder), settings.watched_steps, say)
+    try:
+        request_recording(processes, settings)
+        # Everybody has taken the request when the ranks and the scheduler have said who they are.
+        watcher.wait(lambda: _all_there(watcher), _BEGIN_SECONDS)
+        watcher.check()
+        tokens = _WARM_STEPS + 2 * _STEPS + requests
+        batch = Batch(requests, context, tokens)
+        engine.ask(Generate(batch), Times, f"recording side {side}")
+        if not watcher.wait(watcher.done, 5.0):
+            watcher.stop()
+            watcher.wait(watcher.done, _FLUSH_SECONDS)
+        else:
+            watcher.stop()
+        watcher.wait_for_engine()
+        return make_bundle(settings.folder, watcher, lambda _: None, "complete")
+    finally:
+        remove_empty(settings.folder)
+
+
+def _all_there(watcher: Watcher) -> bool:
+    return bool(watcher.refused()) or (
+        bool(watcher.ranks()) and any(watcher.pieces.glob("engine*.facts.json"))
+    )

@@ -1,0 +1,154 @@
+"""What the parts of a run share: what is compared, how, and where the result is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine import DRIVER, Engine
+from spark_prof.ab.keeping import Keeper
+from spark_prof.ab.machine import Sample
+from spark_prof.ab.measuring import Shape
+from spark_prof.ab.messages import DescribeSwaps, Facts, Swaps
+from spark_prof.ab.options import Options
+from spark_prof.ab.result import SideCosts
+from spark_prof.ab.sides import Side
+from spark_prof.ab.states import with_states
+from spark_prof.ab.swapped import RankSwaps, read_swaps
+from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
+
+__all__ = ["Setting", "costs_of", "describe", "keep_facts", "keep_machine"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run.
+
+    Attributes:
+        command: the engine, without what the sides add.
+        a: the side that is compared with.
+        b: the side that is asked about.
+        options: what to measure.
+        keeper: takes what is found.
+        say: shows one line of progress.
+        driver: what the engine's Python runs.
+    """
+
+    command: EngineCommand
+    a: Side
+    b: Side
+    options: Options
+    keeper: Keeper
+    say: Callable[[str], None]
+    driver: Sequence[str] = DRIVER
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """What is measured, decoding first."""
+        options = self.options
+        decode = (Shape("decode", size, options.context) for size in options.batch_sizes)
+        prefill = (Shape("prefill", 1, length) for length in options.prefill)
+        return (*decode, *prefill)
+
+    def engine(self, side: Side, swaps: SwapSettings, log: str) -> Engine:
+        """An engine with a side's options and environment.
+
+        Args:
+            side: whose.
+            swaps: what to swap in it.
+            log: name of the log's file in the folder of the run.
+        """
+        command = replace(self.command, arguments=self.command.arguments + side.options)
+        environment = {**dict(side.environment), SWAPS_ENVIRONMENT: swaps.to_json()}
+        path = self.options.folder / log
+        return Engine(command, environment, path, self.options.timeout, self.driver)
+
+    def logits(self, requests: int) -> Path:
+        """The file in which side a's logits wait for the other side."""
+        return self.options.folder.absolute() / f".logits-{requests}"
+
+
+def describe(engine: Engine) -> tuple[RankSwaps, ...]:
+    """What became of the swaps of an engine, a rank each."""
+    answer = engine.ask(DescribeSwaps(), Swaps, "telling what is swapped")
+    return tuple(read_swaps(_without_nulls(rank)) for rank in answer.ranks)
+
+
+def costs_of(side: str, facts: Facts, ranks: tuple[RankSwaps, ...]) -> SideCosts:
+    """What a side costs beside its steps, of the rank where that is most.
+
+    Args:
+        side: its name in the engine.
+        facts: of the engine.
+        ranks: of the engine.
+    """
+    held = [sum(swap.bytes for swap in rank.swaps if swap.side == side) for rank in ranks]
+    capture = [r.seconds.capture[side] for r in ranks if side in r.seconds.capture]
+    graphs = [rank.captured[side] for rank in ranks if side in rank.captured]
+    return SideCosts(
+        load_s=facts.load_seconds,
+        build_s=max((r.seconds.build for r in ranks), default=None) if any(held) else None,
+        capture_s=max(capture, default=None),
+        graphs=max(graphs, default=None),
+        swap_bytes=max(held, default=None),
+    )
+
+
+def keep_facts(
+    setting: Setting,
+    facts: Facts,
+    ranks: tuple[RankSwaps, ...],
+    costs: Mapping[str, SideCosts],
+) -> None:
+    """Puts what an engine is into the result.
+
+    Args:
+        setting: of the run.
+        facts: of the engine.
+        ranks: what became of its swaps.
+        costs: of the sides that it has.
+    """
+    keeper = setting.keeper
+    a, b = (replace(side, costs=costs.get(side.side, side.costs)) for side in keeper.result.sides)
+    machine = replace(
+        keeper.result.machine,
+        gpu=facts.gpu,
+        gpus=facts.gpus if facts.gpu else 0,
+        processor=facts.processor,
+        driver=facts.versions.get("driver", ""),
+    )
+    versions = {name: value for name, value in facts.versions.items() if name != "driver"}
+    keeper.set(
+        model=facts.model,
+        sides=(a, b),
+        machine=machine,
+        versions={**keeper.result.versions, **versions},
+        swaps=keeper.result.swaps + ranks,
+    )
+    if facts.dummy:
+        keeper.miss(
+            "the weights are random (--load-format dummy): how well the sides agree says nothing "
+            "of a real checkpoint"
+        )
+
+
+def keep_machine(setting: Setting, samples: Sequence[Sample]) -> None:
+    """Puts how the GPUs were while steps were timed into the result."""
+    keeper = setting.keeper
+    keeper.set(machine=with_states(keeper.result.machine, samples))
+
+
+def _without_nulls(rank: dict[str, object]) -> dict[str, object]:
+    """The answer without what is null in its rows: nothing was built there."""
+    rows = rank.get("swaps")
+    if not isinstance(rows, list):
+        return rank
+    kept = [
+        {key: value for key, value in row.items() if value is not None}
+        if isinstance(row, dict)
+        else row
+        for row in rows
+    ]
+    return {**rank, "swaps": kept}
