@@ -44,6 +44,9 @@ A mixture of experts brings its tokens together itself, often within its last ke
 between ranks counts to `experts`, also where that is a kernel of its own.
 """
 
+_SWAPPED = ".spark_prof_body.run"
+"""How the marked call of a layer ends whose kernel is swapped in a compiled model."""
+
 _COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::fill_", "aten::zero_")
 
 _COLUMNS = ("name", "kind", "start_ns", "end_ns", "part", "step", "layer", "bytes", "placed_by")
@@ -86,15 +89,23 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
         in_model = _replayed(host, rows, nodes)
         in_model |= rows["module"].to_numpy() == (int(root.iloc[0]) if len(root) else -2)
         experts = by_name == CODES["experts"]
+        swapped = _of_swapped_matrices(modules, rows["module"].to_numpy())
         # What adds up the parts of a split product is one more stretch of it.
         rest = names.flags(finishes_gemm)
         launched = Launched(
             step=rows["step"].to_numpy(),
             layer=layer,
-            component=np.where(in_model, np.where(experts, by_name, np.int8(-1)), component),
-            loose=in_model & ~experts,
-            gemm=names.flags(is_gemm) | rest,
-            begins=(rows["part"].to_numpy() == 0) & ~rest,
+            component=np.where(
+                in_model | swapped, np.where(experts, by_name, np.int8(-1)), component
+            ),
+            # Swapped matrices are placed already, but what is beside them counts products.
+            loose=(in_model | swapped) & ~experts,
+            gemm=names.flags(is_gemm) | rest | swapped,
+            begins=np.where(
+                swapped,
+                ~rows.duplicated(["step", "module"]).to_numpy(),
+                (rows["part"].to_numpy() == 0) & ~rest,
+            ),
             opens=names.flags(_opens_model),
         )
         ordered, its_layer = _placed_by_order(
@@ -134,6 +145,13 @@ def _by_module(modules: pd.DataFrame, module: Integers) -> Codes:
     modules = modules.sort_values("module")
     table = np.array([_code(name) for name in modules["component"]] + [-1], np.int8)
     found: Codes = table[positions(modules["module"].to_numpy(), module)]
+    return found
+
+
+def _of_swapped_matrices(modules: pd.DataFrame, module: Integers) -> Flags:
+    """The kernels of products that run in a marked call of their own, whatever they are called."""
+    marked = modules[modules["path"].str.endswith(_SWAPPED) & (modules["component"] != "norm")]
+    found: Flags = np.isin(module, marked["module"].to_numpy())
     return found
 
 

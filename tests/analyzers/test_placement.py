@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.placement import place_kernels
+from spark_prof.profiler.vllm_names import CALLS
 from tests.support import (
     ATTENTION,
     EXPERTS,
@@ -126,6 +127,34 @@ def test_graphs_between_the_anchors_of_a_compiled_model_are_placed_by_their_orde
 ) -> None:
     found = place(_compiled_layer("cudaGraphLaunch"), LAYER_CALLS, COMPILED)
     assert [row[:2] for row in found] == PLACED_LAYER
+
+
+@pytest.mark.parametrize("api", ["cudaLaunchKernel", "cudaGraphLaunch"])
+@pytest.mark.parametrize(
+    "swapped",
+    [{1: "qkv"}, {3: "o_proj"}, {5: "router"}, {1: "qkv", 3: "o_proj"}, {0: "norm"},
+     {0: "norm", 1: "qkv", 3: "o_proj", 4: "norm"}],
+    ids=lambda swapped: " ".join(f"{name}@{at}" for at, name in swapped.items()),
+)  # fmt: skip
+def test_swapped_layers_of_a_compiled_model_count_as_what_they_are(
+    place: Place, api: str, swapped: dict[int, str]
+) -> None:
+    """They are marked, whatever their kernels are called, and two of these are one product."""
+    assert [call.holder for call in CALLS if call.whole] == ["spark_prof_body"]
+    modules, calls, rows, wanted = list(MODULES), list(LAYER_CALLS), [], []
+    for index, (launched, row) in enumerate(zip(_compiled_layer(api), PLACED_LAYER, strict=True)):
+        rows.append(launched)
+        wanted.append(row)
+        if index in swapped:
+            path = f"model.layers.0.{swapped[index]}.spark_prof_body.run"
+            modules.append({"path": path, "type": "", "layer": 0, "component": swapped[index]})
+            at = int(launched[0]["args"]["correlation"])
+            calls += call(len(modules) - 1, at - 5, at + 20)
+            rows[-1] = kernel("somebodys_own", at, at + 5, at, at)
+            rows.append(kernel("and_its_sum", at + 6, at + 9, at + 7, at + 7))
+            wanted.append(row)
+    found = place(rows, calls, COMPILED, modules)
+    assert [row[:2] for row in found] == wanted
 
 
 def test_one_graph_for_the_whole_model_leaves_only_the_names(place: Place) -> None:
