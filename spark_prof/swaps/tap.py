@@ -173,6 +173,8 @@ def _refuse_other_engines(worker: Any) -> None:
     parallel = getattr(config, "parallel_config", None)
     if getattr(parallel, "data_parallel_size", 1) > 1:
         raise CommandError("the ranks of data parallelism have other requests each; start without")
+    if getattr(parallel, "pipeline_parallel_size", 1) > 1:
+        raise CommandError("only the last pipeline stage has logits; start without stages")
     if getattr(worker.model_runner, "batch_sharder", None) is not None:
         raise CommandError("batch-sharded sampling cannot be tapped; start without")
 

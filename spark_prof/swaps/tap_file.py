@@ -31,11 +31,6 @@ MOST_ROWS = 1 << 20
 """Records of one file at most."""
 
 _BITS = {"bfloat16": "<i2", "float16": "<i2", "float32": "<i4"}
-_DAMAGED = (
-    OSError, ValueError, TypeError, OverflowError, SyntaxError, EOFError, MemoryError,
-    RecursionError,
-)  # fmt: skip
-"""What numpy raises for files that are not there or not its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +88,7 @@ class RecordedLogits:
         self._path = path
         try:
             array = numpy.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call]
-        except _DAMAGED as error:
+        except Exception as error:  # a damaged header ends in any of the Python parser's
             raise CommandError(f"{path} cannot be read as recorded logits: {error}") from error
         names = array.dtype.names or ("",)
         self._dtype = names[-1]

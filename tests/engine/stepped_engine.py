@@ -46,7 +46,7 @@ def main() -> None:
         return [list(output.outputs[0].token_ids) for output in outputs]
 
     call("test_sides", ["a", "b"])
-    result: dict[str, Any] = {"runner": call("test_runner"), "warm": answer(3)}
+    result: dict[str, Any] = {"warm": answer(3)}
     result["clock"] = {str(requests): planned(call, answer, requests) for requests in BATCHES}
     result["prefill"] = prefilled(call, answer)
     call("side", "a")

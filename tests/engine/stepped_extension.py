@@ -37,7 +37,3 @@ class TestedExtension(Extension):
         """Negates the last norm's weight: every logit changes its sign."""
         model: Any = self.model_runner.get_model()  # type: ignore[attr-defined]
         model.model.norm.weight.data.neg_()
-
-    def spark_prof_test_runner(self) -> str:
-        """Where the model runner's class is."""
-        return type(self.model_runner).__module__  # type: ignore[attr-defined]

@@ -1,0 +1,224 @@
+"""The clock runs a plan of blocks and measures the steps that fit it."""
+
+from __future__ import annotations
+
+import random
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_prof.errors import CommandError
+from spark_prof.swaps.clock import MOST_STEPS, StepClock, clock_of
+from spark_prof.swaps.marks import HostMarks
+from spark_prof.swaps.sides import Sides
+from tests.profiler.fakes import batch
+
+
+class Worker:
+    """Notes on which side each step ran."""
+
+    def __init__(self, sides: Sides, **config: Any) -> None:
+        self.device = SimpleNamespace(type="cpu")
+        self.vllm_config = SimpleNamespace(**config)
+        self.sides = sides
+        self.ran: list[str] = []
+
+    def execute_model(self, scheduler_output: Any) -> int:
+        self.ran.append(self.sides.active)
+        return len(self.ran)
+
+
+def clocked(**config: Any) -> tuple[Worker, StepClock]:
+    sides = Sides("a", ("a", "b", "a2"))
+    worker = Worker(sides, **config)
+    clock = StepClock(worker, sides)
+    clock.install()
+    return worker, clock
+
+
+def decode(requests: int = 2, position: int = 10) -> Any:
+    names = [f"r{i}" for i in range(requests)]
+    return batch(dict.fromkeys(names, 1), cached=dict.fromkeys(names, position))
+
+
+PREFILL = batch({"r0": 1, "p": 6}, new={"p": 2}, cached={"r0": 9})
+CHUNK = batch({"r0": 1, "r1": 1}, cached={"r0": 9, "r1": 4}, context=("r1",))
+DRAFTS = batch({"r0": 2, "r1": 1}, cached={"r0": 9, "r1": 4})
+NOTHING = batch({})
+
+
+def test_each_step_runs_on_its_side_and_is_measured() -> None:
+    worker, clock = clocked()
+    clock.plan([("b", 2), ("a", 1), ("a2", 2)], 2, prefill=False)
+    for position in range(7):
+        assert worker.execute_model(decode(position=position)) == position + 1
+    assert worker.ran == ["b", "b", "a", "a2", "a2", "a2", "a2"]
+    rows = [step.row() for step in clock.times()]
+    assert [row[:3] for row in rows] == [
+        [0, "b", 0], [0, "b", 1], [1, "a", 0], [2, "a2", 0], [2, "a2", 1]
+    ]  # fmt: skip
+    assert [row[5:] for row in rows] == [[0, 2, 2 * position] for position in range(5)]
+    assert clock.times() == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_durations_are_the_time_between_the_steps(seed: int) -> None:
+    """Where every step is measured, they add up to the time from the first to the last."""
+    chance = random.Random(seed)
+    blocks = [(chance.choice(("a", "b", "a2")), chance.randint(1, 5)) for _ in range(6)]
+    total = sum(steps for _, steps in blocks)
+    worker, clock = clocked()
+    clock.plan(blocks, 2, prefill=False)
+    before, epoch = time.perf_counter_ns(), time.time_ns()
+    for position in range(total + 1):
+        worker.execute_model(decode(position=position))
+    after, later = time.perf_counter_ns(), time.time_ns()
+    steps = clock.times()
+    assert len(steps) == total
+    assert 0 < sum(step.duration_ns for step in steps) <= after - before
+    ends = [step.end_epoch_ns for step in steps]
+    assert ends == sorted(ends)
+    assert epoch <= ends[0] <= ends[-1] <= later
+
+
+@pytest.mark.parametrize(
+    "other",
+    [decode(1), decode(3), PREFILL, CHUNK, DRAFTS],
+    ids=["fewer", "more", "prefill", "part of a prompt", "drafts"],
+)
+def test_a_step_that_does_not_fit_runs_on_the_side_to_come_and_does_not_count(other: Any) -> None:
+    worker, clock = clocked()
+    clock.plan([("a", 1), ("b", 1)], 2, prefill=False)
+    for output in (other, decode(), other, decode(), decode()):
+        worker.execute_model(output)
+    assert worker.ran == ["a", "a", "b", "b", "b"]
+    assert [step.planned.side for step in clock.times()] == ["a", "b"]
+
+
+def test_the_step_after_the_last_block_ends_it_whatever_it_is() -> None:
+    worker, clock = clocked()
+    clock.plan([("b", 1)], 2, prefill=False)
+    for output in (decode(), NOTHING, PREFILL):
+        worker.execute_model(output)
+    assert len(clock.times()) == 1
+    assert worker.sides.active == "b"
+
+
+def test_the_last_step_of_a_burst_has_no_duration() -> None:
+    """The next request may come much later; it takes no place in the plan twice."""
+    worker, clock = clocked()
+    clock.plan([("a", 2), ("b", 1)], 1, prefill=False)
+    worker.execute_model(decode(1))
+    worker.execute_model(decode(1))
+    worker.execute_model(batch({"other": 1}, cached={"other": 3}))
+    worker.execute_model(batch({"other": 1}, cached={"other": 4}))
+    assert [step.row()[:3] for step in clock.times()] == [[0, "a", 0], [1, "b", 0]]
+
+
+def test_a_plan_of_prefills() -> None:
+    worker, clock = clocked()
+    clock.plan([("b", 1), ("a", 2)], 0, prefill=True)
+    parts = batch({"q": 4}, cached={"q": 8}, context=("q",))
+    last = batch({"q": 1}, cached={"q": 12})
+    for output in (decode(), PREFILL, decode(), parts, parts, last):
+        worker.execute_model(output)
+    assert worker.ran == ["b", "b", "a", "a", "a", "a"]
+    assert [step.row()[5:] for step in clock.times()] == [[6, 1, 11], [4, 0, 8], [4, 0, 8]]
+
+
+def test_steps_without_tokens_are_no_steps() -> None:
+    worker, clock = clocked()
+    clock.plan([("a", 1), ("b", 1)], 2, prefill=False)
+    for output in (decode(), NOTHING, NOTHING, decode(), NOTHING, decode()):
+        worker.execute_model(output)
+    assert [step.planned.side for step in clock.times()] == ["a", "b"]
+
+
+def test_choosing_a_side_ends_the_plan() -> None:
+    worker, clock = clocked()
+    clock.plan([("a", 5)], 2, prefill=False)
+    worker.execute_model(decode())
+    clock.choose("b")
+    worker.execute_model(decode())
+    worker.execute_model(scheduler_output=decode())
+    assert worker.ran == ["a", "b", "b"]
+    assert clock.times() == []
+
+
+def test_a_new_plan_forgets_the_one_before() -> None:
+    worker, clock = clocked()
+    clock.plan([("a", 1), ("b", 1)], 2, prefill=False)
+    for _ in range(3):
+        worker.execute_model(decode())
+    clock.plan([("b", 1)], 2, prefill=False)
+    for _ in range(2):
+        worker.execute_model(decode())
+    assert [step.row()[:3] for step in clock.times()] == [[0, "b", 0]]
+
+
+def test_a_plan_without_blocks_is_none() -> None:
+    worker, clock = clocked()
+    clock.plan([], 2, prefill=False)
+    worker.execute_model(decode())
+    assert (worker.ran, clock.times()) == (["a"], [])
+
+
+REFUSED: dict[str, tuple[Any, int, dict[str, Any], str]] = {
+    "a side": ([("c", 1)], 1, {}, "no side c; give one of a, b, a2"),
+    "no steps": ([("a", 0)], 1, {}, "1 step or more"),
+    "fewer than no steps": ([("a", -1)], 1, {}, "1 step or more"),
+    "too many steps": ([("a", MOST_STEPS), ("b", 1)], 1, {}, "in all at most"),
+    "no requests": ([("a", 1)], 0, {}, "0 requests cannot be decoded"),
+    "drafts": ([("a", 1)], 1, {"speculative_config": object()}, "speculative decoding"),
+    "stages": (
+        [("a", 1)], 1,
+        {"parallel_config": SimpleNamespace(pipeline_parallel_size=2)},
+        "pipeline stages",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("blocks", "requests", "config", "message"), REFUSED.values(), ids=REFUSED.keys()
+)
+def test_plans_that_cannot_be_measured(
+    blocks: Any, requests: int, config: dict[str, Any], message: str
+) -> None:
+    _, clock = clocked(**config)
+    with pytest.raises(CommandError, match=message):
+        clock.plan(blocks, requests, prefill=False)
+
+
+def test_a_side_that_there_is_not_cannot_be_chosen() -> None:
+    worker, clock = clocked()
+    with pytest.raises(CommandError, match="no side c"):
+        clock.choose("c")
+    assert worker.sides.active == "a"
+
+
+def test_a_fault_turns_the_clock_off_and_not_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    worker, clock = clocked()
+    clock.plan([("a", 3)], 2, prefill=False)
+    damaged = SimpleNamespace(num_scheduled_tokens={"r0": 1})
+    assert [worker.execute_model(output) for output in (decode(), damaged, decode())] == [1, 2, 3]
+    for ask in (clock.times, lambda: clock.plan([("a", 1)], 1, prefill=False)):
+        with pytest.raises(CommandError, match="the clock of the steps is off: hook step clock"):
+            ask()
+    assert len(caplog.records) == 1
+
+
+def test_a_worker_has_one_clock() -> None:
+    worker = Worker(Sides())
+    assert clock_of(worker) is clock_of(worker)
+
+
+def test_marks_on_the_host_are_in_order() -> None:
+    marks = HostMarks()
+    marks.reset(3)
+    numbers = [marks.mark() for _ in range(3)]
+    assert numbers == [0, 1, 2]
+    assert marks.between(0, 1) + marks.between(1, 2) == marks.between(0, 2)
+    marks.reset(1)
+    assert marks.mark() == 0
