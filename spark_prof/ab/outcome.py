@@ -27,7 +27,7 @@ def effect_of(run: Run, aa: Sequence[AARun]) -> Effect:
     floor = floor_of(run, aa) or 0.0
     if gain.low > 1 + floor:
         return "faster"
-    if gain.high < 1 / (1 + floor):
+    if gain.high * (1 + floor) < 1:
         return "slower"
     return "no effect"
 
@@ -37,9 +37,11 @@ def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
 
     None where it was never compared with itself.
     """
-    floors = [(each.requests == run.requests, each.test.floor) for each in aa]
-    same = [floor for alike, floor in floors if alike and floor is not None]
-    return max(same or [floor for _, floor in floors if floor is not None], default=None)
+    floors = [
+        (each.requests, max(each.test.floor, 0.0)) for each in aa if each.test.floor is not None
+    ]
+    same = [floor for requests, floor in floors if requests == run.requests]
+    return max(same or [floor for _, floor in floors], default=None)
 
 
 def chosen_run(result: Result) -> Run | None:

@@ -7,6 +7,7 @@ a step unless a name says otherwise; None is what could not be measured.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -38,7 +39,7 @@ KIND = "spark-prof ab"
 """Stands in each file, by which it is told from other JSON."""
 
 _SCHEMA = 1
-_LARGEST_FILE = 64 << 20
+_LARGEST_FIGURE = 1 << 62
 
 Mode = Literal["one engine", "two engines"]
 
@@ -231,6 +232,7 @@ class Result:
 def to_json(result: Result) -> bytes:
     """Writes a result as JSON, the kind first; a figure that is not finite is null."""
     record = _plain(result)
+    # Others tell the file by its first bytes.
     ordered = {"kind": record.pop("kind"), "schema": record.pop("schema"), **record}
     return msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n"
 
@@ -245,22 +247,35 @@ def from_json(text: bytes, source: str = "the result") -> Result:
     Raises:
         CommandError: it is none, or of another version.
     """
-    if len(text) > _LARGEST_FILE:
-        raise CommandError(f"{source} is too long for a result of spark-prof ab; run it again")
     try:
         marks = msgspec.json.decode(text, type=_Marks)
         if marks.kind != KIND:
             raise CommandError(f"{source} is no result of spark-prof ab; give the file it wrote")
         if marks.schema != _SCHEMA:
             raise CommandError(f"{source} is of another version of spark-prof; run ab again")
-        return msgspec.json.decode(text, type=Result)
+        result = msgspec.json.decode(text, type=Result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(f"{source} is no result of spark-prof ab ({error})") from error
+    if (largest := max(map(abs, _numbers(result)), default=0)) >= _LARGEST_FIGURE:
+        raise CommandError(f"{source} says {largest:g}, which nothing measures; run ab again")
+    return result
 
 
 class _Marks(msgspec.Struct):
     kind: str = ""
     schema: int = 0
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if hasattr(value, "__dataclass_fields__"):
+        value = [getattr(value, each.name) for each in fields(value)]
+    elif isinstance(value, dict):
+        value = value.values()
+    if isinstance(value, float | int):
+        yield value
+    elif not isinstance(value, str | None):
+        for entry in value:
+            yield from _numbers(entry)
 
 
 def _plain(value: Any) -> Any:

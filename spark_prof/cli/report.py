@@ -58,7 +58,10 @@ def add_to(app: typer.Typer) -> None:
 
 def report(
     source: Annotated[
-        str, typer.Argument(help="A bundle, a trace, a folder of them, or the URL of one.")
+        str,
+        typer.Argument(
+            help="A bundle, a trace, a folder of them, the URL of one, or a result of ab."
+        ),
     ],
     format: Annotated[  # noqa: A002 - the option's name is the contract's
         Format | None,
@@ -86,18 +89,27 @@ def report(
     chosen = format or format_by_ending(out, ENDINGS)
     if out is not None:
         check_folder(out.parent)
+    from spark_prof.ab.result_file import find_result
     from spark_prof.cli.dataset import report_dataset
     from spark_prof.datasets.report import is_dataset
 
-    if is_dataset(source):
+    compared = find_result(source)
+    if compared or is_dataset(source):
         if rank is not None or bench or measured:
+            held = "a result of spark-prof ab" if compared else "several recordings"
             raise CommandError(
-                f"{source} holds several recordings; --rank, --bench and --measured need one"
+                f"{source} holds {held}; --rank, --bench and --measured need one recording"
             )
         on_terminal = out is None and sys.stdout.isatty()
         color = on_terminal and "NO_COLOR" not in os.environ
         width = terminal_width() if on_terminal else 100
-        put(report_dataset(source, chosen.value, engine.value, width, color), out)
+        if compared:
+            from spark_prof.ab.result_file import read_result
+            from spark_prof.dashboards.ab_report import render_ab
+
+            put(render_ab(read_result(compared), chosen.value, width, color), out)
+        else:
+            put(report_dataset(source, chosen.value, engine.value, width, color), out)
         return
     from spark_prof.analyzers.clients.summary import with_clients
     from spark_prof.analyzers.summary import summarize

@@ -182,4 +182,4 @@ def _factor(found: Interval) -> str:
 def _digits(found: Interval) -> int:
     """As many that the interval has one or two of its own."""
     half = found.half_width
-    return 3 if not half > 0 else min(max(math.ceil(-math.log10(half)), 2), 4)
+    return 3 if not 0 < half < math.inf else min(max(math.ceil(-math.log10(half)), 2), 4)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
 from spark_prof.ab.gate import Figures
-from spark_prof.ab.result import Gate, Result, from_json
+from spark_prof.ab.result import Gate, Result, from_json, to_json
 from spark_prof.dashboards.ab_answer import agreement, answer, headline
 from spark_prof.dashboards.ab_charts import gain_points, layer_bars, waterfall
 from spark_prof.dashboards.ab_report import render_ab
@@ -164,3 +166,25 @@ def test_what_could_not_be_compared_is_no_agreement() -> None:
         FASTER, gates=(Gate(1, replace(gate.verdict, figures=nothing)),), runs=FASTER.runs[:1]
     )
     assert answer(result).endswith("- of the tokens agree, KL -")
+
+
+def _with_numbers(value: Any, chance: random.Random) -> Any:
+    """JSON with some of its numbers replaced by ones that no run measures."""
+    if isinstance(value, dict):
+        return {key: _with_numbers(entry, chance) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(entry, chance) for entry in value]
+    if type(value) is int and chance.random() < 0.1:
+        return chance.choice([0, -1, -2, 1 << 60])
+    if type(value) is float and chance.random() < 0.1:
+        return chance.choice([0.0, -1.0, 1e18, -1e18, 5e-324])
+    return value
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_numbers_can_be_drawn(seed: int) -> None:
+    record = json.loads(to_json(FASTER))
+    changed = _with_numbers(record, random.Random(seed)) | {"schema": record["schema"]}
+    result = from_json(json.dumps(changed).encode())
+    for kind in ("text", "md", "json", "html")[: 4 if seed < 5 else 3]:
+        assert render_ab(result, kind)

@@ -1,0 +1,122 @@
+"""The file of a result: what is written is read back, and anything else is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_prof.ab.result import Machine, Range, Result, from_json, to_json
+from spark_prof.ab.result_file import find_result, read_result
+from spark_prof.ab.swapped import read_swaps
+from spark_prof.errors import CommandError
+from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
+from tests.dashboards.filled import filled_as
+
+
+@pytest.mark.parametrize("sample", sorted(set(AB_SAMPLES) - {"ab_hostile"}))
+def test_what_is_written_is_read_back(sample: str) -> None:
+    assert from_json(to_json(AB_SAMPLES[sample])) == AB_SAMPLES[sample]
+
+
+def test_every_field_is_written() -> None:
+    filled = replace(filled_as(Result), kind=FASTER.kind, schema=FASTER.schema)
+    assert from_json(to_json(filled)) == filled
+
+
+def test_no_figure_is_nan() -> None:
+    machine = Machine(sm_mhz=Range(math.nan, math.inf))
+    text = to_json(replace(FASTER, machine=machine))
+    assert json.loads(text)["machine"]["sm_mhz"] == {"lowest": None, "highest": None}
+    assert b"NaN" not in text
+
+
+def test_text_that_is_no_utf8_is_written_all_the_same() -> None:
+    side = replace(FASTER.sides[0], environment={"A\udcff": "b\udcfe"})
+    result = from_json(to_json(replace(FASTER, sides=(side, FASTER.sides[1]))))
+    assert result.sides[0].environment == {"A\\udcff": "b\\udcfe"}
+
+
+def _changed(**parts: object) -> bytes:
+    return json.dumps(json.loads(to_json(FASTER)) | parts).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "truncated"),
+        (b"\xff\xfe", "malformed"),
+        (b"[" * 100_000, "Expected `object`"),
+        (b"{}", "no result"),
+        (b"null", "Expected `object`"),
+        (_changed(kind="another"), "no result"),
+        (_changed(schema=2), "another version"),
+        (_changed(mode="three engines"), r"Invalid enum value 'three engines'"),
+        (_changed(runs=[{"phase": "decode"}]), r"missing required field `requests`"),
+        (_changed(sides=[]), "length 2"),
+        (_changed(missing="text"), "Expected `array`"),
+        (_changed(machine={"gpus": 1 << 62}), "says 4.61169e"),
+        (_changed(machine={"power_w": {"lowest": -1e308, "highest": 0}}), "says 1e"),
+        (to_json(FASTER)[:-20], "truncated"),
+    ],
+)
+def test_anything_else_is_refused_in_one_line(text: bytes, said: str) -> None:
+    with pytest.raises(CommandError, match=said) as refused:
+        from_json(text, "x.json")
+    assert str(refused.value).startswith("x.json ")
+    assert "\n" not in str(refused.value)
+
+
+def test_damaged_files_are_refused_or_read() -> None:
+    text, chance = to_json(FASTER), random.Random(7)
+    for _ in range(300):
+        damaged = bytearray(text)
+        for _ in range(chance.randint(1, 4)):
+            damaged[chance.randrange(len(text))] = chance.randrange(256)
+        with suppress(CommandError):
+            assert isinstance(from_json(bytes(damaged)), Result)
+
+
+def test_a_result_is_found_alone_and_in_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    assert find_result(tmp_path) is None
+    path.write_bytes(to_json(FASTER))
+    assert find_result(tmp_path) == find_result(path) == path
+    assert read_result(path) == FASTER
+
+
+def test_other_files_are_no_result(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(b'{"schema": 1}')
+    assert find_result(path) is find_result(tmp_path) is None
+    assert find_result(tmp_path / "absent") is find_result("\0") is None
+    with pytest.raises(CommandError, match="cannot read"):
+        read_result(tmp_path)
+
+
+ANSWER = {
+    "rank": 0,
+    "swaps": [
+        {"slot": "moe", "name": "model.layers.0.mlp", "kernel": "spark_prof", "side": "b",
+         "state": "live", "why": "", "bits": "kept", "bytes": 12, "line": "", "layer_error": None,
+         "calls": {"b": 3}},
+    ],
+    "sides": ["a", "b"],
+    "captured": {"a": 3, "b": 3},
+    "seconds": {"build": 1.5, "capture": {"a": 2.0}},
+    "memory_bytes": {"swaps": 12},
+}  # fmt: skip
+
+
+def test_an_engine_s_answer_is_checked() -> None:
+    found = read_swaps(ANSWER)
+    assert found.swaps[0].live
+    assert (found.seconds.build, found.sides, found.captured["b"]) == (1.5, ("a", "b"), 3)
+    for damaged in (None, [], ANSWER | {"rank": "0"}, ANSWER | {"swaps": [{"slot": "moe"}]}):
+        with pytest.raises(CommandError, match="not of this version"):
+            read_swaps(damaged)
