@@ -39,7 +39,8 @@ def read_router(name: str, runner: Any) -> RouterLayer:
     if kind not in ROUTERS:
         raise KernelError(f"{kind} chooses experts in a way that the kernels do not know")
     for attribute, reason in _REFUSED:
-        if getattr(router, attribute, None):
+        value = getattr(router, attribute, None)
+        if isinstance(value, torch.Tensor) or value:
             raise KernelError(reason)
     if getattr(runner, "_fse_fuse_gate", False):
         raise KernelError("its logits hold those of the shared expert's gate")

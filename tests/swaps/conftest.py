@@ -16,3 +16,13 @@ def sides() -> Iterator[None]:
     SIDES.names, SIDES.active = ("a", "b", "a2"), "a"
     yield
     SIDES.names, SIDES.active = names, active
+
+
+@pytest.fixture(scope="session")
+def vllm_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This process as the only rank of a vLLM on the CPU; see `vllm_layers`."""
+    pytest.importorskip("vllm", minversion="0.31", reason="vLLM 0.31 or newer is not installed")
+    from tests.swaps.vllm_layers import vllm_here
+
+    with vllm_here(tmp_path_factory.mktemp("ranks") / "store"):
+        yield

@@ -1,0 +1,148 @@
+"""Matrices of vLLM's layers are read with the bits that vLLM's loaders put into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.swaps.layers import LinearLayer
+from spark_prof.swaps.weights import read_layer
+from spark_prof.swaps.weights_stored import LINEAR, parameter, stored_as
+
+from . import vllm_layers
+from .vllm_checkpoints import load_shards, random_weight
+
+pytestmark = pytest.mark.usefixtures("vllm_world")
+
+ROWS = {"q": 64, "k": 32, "v": 32}
+KINDS: dict[str, type] = {"nvfp4": NvFp4, "mxfp4": MxFp4, "fp8": Fp8Rows, "plain": torch.Tensor}
+READ = sorted(set(vllm_layers.QUANTIZATIONS) - {"fp8 blocks"})
+
+
+def loaded(module: Any) -> torch.Tensor:
+    columns = vllm_layers.HIDDEN
+    shards = {
+        shard: random_weight(rows, columns, seed) for seed, (shard, rows) in enumerate(ROWS.items())
+    }
+    return load_shards(module, stored_as(module, LINEAR), shards)
+
+
+def values(layer: Any) -> torch.Tensor:
+    assert isinstance(layer, LinearLayer)
+    weight = layer.weight
+    return weight.double() if isinstance(weight, torch.Tensor) else weight.decode()
+
+
+@pytest.mark.parametrize("quantization", READ)
+def test_shards_that_were_quantized_apart_keep_their_values(quantization: str) -> None:
+    module = vllm_layers.qkv(quantization)
+    exact = loaded(module)
+    layer = read_layer("qkv_proj", module, "qkv")
+    assert (layer.name, getattr(layer, "slot", "")) == ("qkv_proj", "qkv")
+    assert isinstance(getattr(layer, "weight", None), KINDS[stored_as(module, LINEAR).format])
+    torch.testing.assert_close(values(layer), exact, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("quantization", READ)
+def test_codes_are_not_copied(quantization: str) -> None:
+    module = vllm_layers.qkv(quantization)
+    loaded(module)
+    layer: Any = read_layer("qkv_proj", module, "qkv")
+    weight = layer.weight
+    codes = weight.packed if isinstance(weight, NvFp4 | MxFp4) else weight
+    codes = codes.values if isinstance(codes, Fp8Rows) else codes
+    row = stored_as(module, LINEAR)
+    assert codes.data_ptr() == parameter(module, row.weight).data_ptr()
+
+
+@pytest.mark.parametrize("quantization", ["modelopt nvfp4", "compressed nvfp4"])
+def test_the_global_scale_is_the_way_round_that_vllm_takes_it(quantization: str) -> None:
+    module = vllm_layers.qkv(quantization)
+    row = stored_as(module, LINEAR)
+    loaded(module)
+    parameter(module, row.global_scale).fill_(3.0)  # one for all, as vLLM's kernels need it
+    if hasattr(module, "input_scale"):
+        module.input_scale.data.fill_(1.0)
+    layer: Any = read_layer("qkv_proj", module, "qkv")
+    multiplier = layer.weight.global_scale.multiplier()
+    module.quant_method.process_weights_after_loading(module)
+    assert multiplier.unique().tolist() == pytest.approx([float(module.weight_global_scale)])
+
+
+@pytest.mark.parametrize("quantization", ["bf16", "modelopt nvfp4", "modelopt fp8"])
+def test_an_lm_head_has_the_rows_of_its_padding(quantization: str) -> None:
+    module = vllm_layers.lm_head(quantization, vocabulary=100)
+    row = stored_as(module, LINEAR)
+    exact = load_shards(module, row, {None: random_weight(100, vllm_layers.HIDDEN, 1)})
+    read = values(read_layer("lm_head", module, "lm_head"))
+    assert read.shape == (128, vllm_layers.HIDDEN)
+    torch.testing.assert_close(read[:100], exact, rtol=1e-12, atol=0)
+
+
+def test_a_checkpoint_of_fused_fp8_shards_has_one_scale() -> None:
+    module = vllm_layers.qkv("fp8")
+    module.weight.data.copy_(random_weight(128, vllm_layers.HIDDEN, 0).to(torch.float8_e4m3fn))
+    module.weight_scale.data[0] = 0.5  # the others stay at vLLM's lowest number
+    layer: Any = read_layer("qkv_proj", module, "qkv")
+    assert layer.weight.scales.unique().tolist() == [0.5]
+
+
+def refused(module: Any) -> str:
+    with pytest.raises(KernelError) as raised:
+        read_layer("qkv_proj", module, "qkv")
+    return str(raised.value)
+
+
+def test_block_scales_of_fp8_are_refused() -> None:
+    assert "blocks" in refused(vllm_layers.qkv("fp8 blocks"))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("quantization", ["compressed nvfp4", "modelopt fp8 rows"])
+def test_scales_that_nobody_loaded_are_refused(quantization: str, value: float) -> None:
+    module = vllm_layers.qkv(quantization)
+    loaded(module)
+    row = stored_as(module, LINEAR)
+    parameter(module, row.global_scale or row.scale)[-1] = value
+    assert "above zero" in refused(module)
+
+
+def test_weights_that_are_laid_out_anew_are_refused() -> None:
+    module = vllm_layers.qkv("compressed nvfp4")
+    loaded(module)
+    module.quant_method.process_weights_after_loading(module)
+    assert "weight_packed" in refused(module)
+
+
+def test_a_method_that_is_not_known_is_refused_by_its_name() -> None:
+    module = vllm_layers.qkv("bf16")
+
+    class GPTQ:
+        pass
+
+    module.quant_method = GPTQ()
+    assert refused(module).startswith("GPTQ is not read")
+
+
+@pytest.mark.parametrize(("kind", "added"), [("RMSNorm", 0.0), ("GemmaRMSNorm", 1.0)])
+def test_a_norm(kind: str, added: float) -> None:
+    from vllm.model_executor.layers import layernorm
+
+    module = getattr(layernorm, kind)(32, eps=1e-5)
+    module.weight.data.normal_()
+    layer: Any = read_layer("norm", module, "norm")
+    assert layer.epsilon == 1e-5
+    assert torch.equal(layer.weight.float(), module.weight.float() + added)
+
+
+def test_norms_of_another_kind_are_refused() -> None:
+    from vllm.model_executor.layers.layernorm import LayerNorm, RMSNorm
+
+    with pytest.raises(KernelError, match="LayerNorm"):
+        read_layer("norm", LayerNorm(32), "norm")
+    with pytest.raises(KernelError, match="some of the features"):
+        read_layer("norm", RMSNorm(32, var_hidden_size=16), "norm")
