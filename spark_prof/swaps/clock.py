@@ -213,7 +213,7 @@ class StepClock:
         self._open = None
         begun.last = self._marks.mark()
         begun.end_epoch_ns = time.time_ns()
-        if any(request in scheduled for request in begun.requests):
+        if not scheduled.keys().isdisjoint(begun.requests):
             self._ended.append(begun)
         return begun.last
 
