@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from typing import Literal
 
 from spark_prof.ab.result import AARun, Result, Run
+from spark_prof.ab.statistics import AATest, smallest_effect
 
-__all__ = ["Effect", "Outcome", "chosen_run", "effect_of", "exit_code", "floor_of", "outcome_of"]
+__all__ = [
+    "Effect",
+    "Outcome",
+    "chosen_run",
+    "detectable_in",
+    "effect_of",
+    "exit_code",
+    "floor_of",
+    "outcome_of",
+]
 
 Effect = Literal["faster", "slower", "no effect", "not told"]
 """What one run says of side b; "not told" where there is no interval."""
@@ -33,15 +43,23 @@ def effect_of(run: Run, aa: Sequence[AARun]) -> Effect:
 
 
 def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
-    """How far side a was from itself, as a share: at the run's batch size, or else the furthest.
+    """How far side a was from itself, as a share; None where it was never compared with itself."""
+    test = _itself(run, aa)
+    return None if test is None or test.floor is None else max(test.floor, 0.0)
 
-    None where it was never compared with itself.
-    """
-    floors = [
-        (each.requests, max(each.test.floor, 0.0)) for each in aa if each.test.floor is not None
-    ]
-    same = [floor for requests, floor in floors if requests == run.requests]
-    return max(same or [floor for _, floor in floors], default=None)
+
+def detectable_in(run: Run, aa: Sequence[AARun]) -> float | None:
+    """The smallest effect that a run could have seen, as a share; None where that is not known."""
+    return smallest_effect(run.estimate, _itself(run, aa))
+
+
+def _itself(run: Run, aa: Sequence[AARun]) -> AATest | None:
+    """Side a against itself at the run's batch size, or else where it was furthest from itself."""
+    tests = [each for each in aa if each.test.floor is not None]
+    same = [each.test for each in tests if each.requests == run.requests]
+    return max(
+        same or [each.test for each in tests], key=lambda test: test.floor or 0.0, default=None
+    )
 
 
 def chosen_run(result: Result) -> Run | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from spark_prof.ab.gate import Verdict
-from spark_prof.ab.outcome import chosen_run, effect_of, outcome_of
+from spark_prof.ab.outcome import chosen_run, detectable_in, effect_of, outcome_of
 from spark_prof.ab.result import Result, Run
 from spark_prof.ab.statistics import Interval
 from spark_prof.dashboards.formats import (
@@ -27,7 +27,7 @@ _CLOSE = 0.02
 def answer(result: Result) -> str:
     """The first line of a report: whether side b is faster, by how much, and says the same."""
     line = _answer(result)
-    if result.failure:
+    if result.failure and outcome_of(result) != "not live":
         return f"{line} (ended early: {_short(result.failure)})"
     return line if result.finished else f"{line} (not finished)"
 
@@ -42,8 +42,8 @@ def headline(result: Result) -> tuple[tuple[str, str], ...]:
             figures.append((f"per {_unit(run)}, {what_ran(run)}", _factor(found.gain)))
         if found.saved_us:
             figures.append(("saved", microseconds(found.saved_us.value)))
-        if found.detectable is not None:
-            figures.append(("is the smallest effect that could be seen", share(found.detectable)))
+        if (smallest := detectable_in(run, result.aa)) is not None:
+            figures.append(("is the smallest effect that could be seen", share(smallest)))
     verdict = _verdict_of(result, run)
     if verdict and verdict.figures:
         figures.append(("of the tokens agree", agreement(verdict.figures.agreement)))

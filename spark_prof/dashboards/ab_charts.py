@@ -129,7 +129,11 @@ def layer_bars(found: Attribution) -> go.Figure:
             )
         )
     set_style(figure, "Saved in each layer", height=320)
-    figure.update_layout(barmode="relative", showlegend=True, legend={"orientation": "h"})
+    figure.update_layout(
+        barmode="relative",
+        showlegend=True,
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
+    )
     figure.update_xaxes(title={"text": "layer"}, showgrid=False)
     figure.update_yaxes(ticksuffix=" us", zeroline=True, zerolinecolor=LINES)
     return figure

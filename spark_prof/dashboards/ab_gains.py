@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spark_prof.ab.outcome import chosen_run, effect_of, outcome_of
+from spark_prof.ab.outcome import chosen_run, detectable_in, effect_of, outcome_of
 from spark_prof.ab.result import Result, Run
 from spark_prof.ab.statistics import Estimate, Interval
 from spark_prof.dashboards.ab_answer import interval, step_time, what_ran
@@ -35,7 +35,7 @@ def gains(result: Result) -> Section:
         "The gate failed: none of these times counts." if failed else "",
         "Time of a step, which gives each request of the batch one token, or computes the prompts. "
         "Gain: a's time over b's. Detectable: the smallest effect that four runs like this out of "
-        "five would have seen.",
+        "five would have seen, and no less than a differs from itself.",
         f"Intervals: {clean(chosen.estimate.method)}." if chosen and chosen.estimate.method else "",
     )
     return Section("ab_gains", "Gain", columns, rows, tuple(filter(None, intro)))
@@ -75,14 +75,14 @@ def left_out(result: Result) -> Section:
 
 def _row(result: Result, run: Run) -> tuple[str, ...]:
     found = run.estimate
-    detectable = MISSING if found.detectable is None else f"{100 * found.detectable:.2f} %"
+    smallest = detectable_in(run, result.aa)
     return (
         what_ran(run),
         step_time(found.a_us),
         step_time(found.b_us),
         _factor(found.gain),
         interval(found.gain),
-        detectable,
+        MISSING if smallest is None else f"{100 * smallest:.2f} %",
         "not counted" if outcome_of(result) == "gate failed" else effect_of(run, result.aa),
         step_time(found.saved_us.value if found.saved_us else None),
         _span(found.saved_us),

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.ab.outcome import chosen_run, effect_of, exit_code, floor_of, outcome_of
+from spark_prof.ab.outcome import (
+    chosen_run,
+    detectable_in,
+    effect_of,
+    exit_code,
+    floor_of,
+    outcome_of,
+)
 from spark_prof.ab.result import AARun, Run
 from spark_prof.ab.statistics import Interval
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
@@ -98,3 +105,11 @@ def test_one_live_swap_is_enough_to_be_told() -> None:
     assert outcome_of(replace(dead, swaps=(some,))) == "no effect"
     # Without the engine's report nothing is concluded.
     assert outcome_of(replace(dead, swaps=())) == "no effect"
+
+
+def test_the_smallest_effect_is_no_less_than_a_differs_from_itself() -> None:
+    alone = RUN.estimate.detectable
+    assert alone is not None
+    assert detectable_in(RUN, []) == alone
+    assert detectable_in(RUN, [itself(2 * alone)]) == 2 * alone
+    assert detectable_in(RUN, [itself(alone / 2)]) == alone

@@ -188,3 +188,8 @@ def test_any_numbers_can_be_drawn(seed: int) -> None:
     result = from_json(json.dumps(changed).encode())
     for kind in ("text", "md", "json", "html")[: 4 if seed < 5 else 3]:
         assert render_ab(result, kind)
+
+
+def test_why_nothing_is_live_is_said_once() -> None:
+    dead = AB_SAMPLES["ab_not_live"]
+    assert answer(replace(dead, failure="nothing of side b is live")) == answer(dead)
