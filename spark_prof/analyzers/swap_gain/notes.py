@@ -28,6 +28,11 @@ def notes_of(
     """
     a, b = steps
     lines = []
+    if not any(row.touched for row in components):
+        lines.append(
+            "No swap tells the sides apart, so that no component is expected to change: for sides "
+            "that differ in options, what moved is what they changed."
+        )
     if untraced is None:
         lines.append(
             "What tracing costs is not known: no times without recording were given, and all times "

@@ -14,7 +14,10 @@ from spark_prof.analyzers.components import layer_of
 from spark_prof.analyzers.swap_gain.model import LayerProof, Ran, Swapped
 from spark_prof.analyzers.swap_gain.slots import component_of_swap, differing
 
-__all__ = ["proofs_of"]
+__all__ = ["OWN_KERNELS", "proofs_of"]
+
+OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
+"""Swaps that run the package's own kernels, whose names are not vLLM's."""
 
 _NO_PRODUCTS = ("router", "norm")
 """Slots whose kernels are no matrix products; the router's gate is one, and stays."""
@@ -39,17 +42,22 @@ def proofs_of(swaps: Iterable[Swapped], table: pd.DataFrame) -> tuple[LayerProof
         table: from `tables.beside`, by layer, component and name.
     """
     places: Counter[tuple[str, _Place]] = Counter()
+    foreign: set[_Place] = set()
     for swap in differing(swaps):
         place = _Place(swap.slot, layer_of(swap.name), component_of_swap(swap))
         places[swap.side, place] += 1
-    found = [
-        _proof(side, place, modules, table, ("a" if side == "b" else "b", place) in places)
-        for (side, place), modules in places.items()
-    ]
+        if swap.kernel not in OWN_KERNELS:
+            foreign.add(place)
+    found = []
+    for (side, place), modules in places.items():
+        both = ("a" if side == "b" else "b", place) in places
+        found.append(_proof(side, place, modules, table, both or place in foreign))
     return tuple(sorted(found, key=lambda p: (p.side, p.slot, -1 if p.layer is None else p.layer)))
 
 
-def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame, both: bool) -> LayerProof:
+def _proof(
+    side: str, place: _Place, modules: int, table: pd.DataFrame, namesakes: bool
+) -> LayerProof:
     """The proof of one place.
 
     Args:
@@ -57,7 +65,8 @@ def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame, both: bo
         place: the place.
         modules: how many are swapped there.
         table: kernels of both sides.
-        both: whether the other side is swapped there, too, by something else.
+        namesakes: whether what is swapped in may have the names of the other side's kernels: both
+            sides are swapped there, or it is somebody's own, such as operators of PyTorch.
     """
     rows = table[(table["layer"] == place.layer) & (table["component"] == place.component)]
     other = "a" if side == "b" else "b"
@@ -75,7 +84,7 @@ def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame, both: bo
         why = f"side {side} ran no kernel of {place.component} in {where}"
     elif new and not left:
         ran, why = "ran", ""
-    elif both and not new:
+    elif namesakes and not new:
         ran = "not told"
         why = f"both sides run kernels of the same names in {place.component} of {where}"
     elif new:

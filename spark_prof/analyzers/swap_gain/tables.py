@@ -23,6 +23,9 @@ __all__ = ["beside", "component_gains", "kernel_gains", "layer_gains", "per_step
 
 _ORDER = {name: place for place, name in enumerate((*COMPONENTS, BETWEEN_STEPS))}
 _TWO_SIDED_95 = 1.96
+_BLOCK = 4096
+"""Rows of a table that are computed at a time: damaged recordings have very many."""
+
 _GAPS = ["gap_a_us", "gap_b_us"]
 
 Floats = npt.NDArray[np.float64]
@@ -40,24 +43,47 @@ def per_step(side: Side, keys: Sequence[str], cost: float) -> pd.DataFrame:
         Indexed by the keys: `us`, `gap_us` (what of it is gaps), `kernels`, and `error`, the
         standard error of `us`.
     """
-    rows = side.rows
-    groups = rows.groupby(list(keys), sort=True)
-    place = groups.ngroup().to_numpy() * side.steps + rows["at"].to_numpy()
+    groups = side.rows.groupby(list(keys), sort=True)
+    number = groups.ngroup().to_numpy(np.int64)
+    rows = side.rows.iloc[np.argsort(number, kind="stable")]
+    number.sort()
+    found = []
+    for first in range(0, groups.ngroups, _BLOCK):
+        count = min(_BLOCK, groups.ngroups - first)
+        block = slice(*np.searchsorted(number, (first, first + count)))
+        found.append(_of_groups(side, rows[block], number[block] - first, count, cost))
+    return pd.concat(found).set_axis(groups.size().index)
+
+
+def _of_groups(
+    side: Side, rows: pd.DataFrame, number: npt.NDArray[np.int64], count: int, cost: float
+) -> pd.DataFrame:
+    """What `per_step` says of groups.
+
+    Args:
+        side: the side.
+        rows: theirs.
+        number: of each row's group, from 0.
+        count: how many groups.
+        cost: what tracing adds to a gap, in ns.
+    """
+    place = number * side.steps + rows["at"].to_numpy()
     gap = without_tracing(rows["gap_ns"].to_numpy(), cost) / 1e3
     busy = rows["busy_ns"].to_numpy() / 1e3
 
     def by_step(values: npt.NDArray[Any]) -> Floats:
-        sums = np.bincount(place, values, groups.ngroups * side.steps)
+        sums = np.bincount(place, values, count * side.steps)
         return sums.astype(np.float64).reshape(-1, side.steps)
 
     us = by_step(busy + gap)
-    found = {
-        "us": side.middle.mean(us),
-        "gap_us": side.middle.mean(by_step(gap)),
-        "kernels": side.middle.mean(by_step(rows["call"].to_numpy())),
-        "error": side.middle.error(us),
-    }
-    return pd.DataFrame(found, index=groups.size().index)
+    return pd.DataFrame(
+        {
+            "us": side.middle.mean(us),
+            "gap_us": side.middle.mean(by_step(gap)),
+            "kernels": side.middle.mean(by_step(rows["call"].to_numpy())),
+            "error": side.middle.error(us),
+        }
+    )
 
 
 def beside(a: Side, b: Side, keys: Sequence[str], cost: float) -> pd.DataFrame:

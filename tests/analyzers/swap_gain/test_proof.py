@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.ab import sides
 from spark_prof.analyzers.components import layer_of
 from spark_prof.analyzers.swap_gain.model import LayerProof, Swapped
+from spark_prof.analyzers.swap_gain.proof import OWN_KERNELS
 
 from .recordings import (
     EXPERTS,
@@ -122,6 +124,20 @@ def test_two_kernels_of_one_name_cannot_be_told_apart(tmp_path: Path) -> None:
     assert verdicts(found.proofs) == [(None, "not told")] * 2
     assert not found.ran_everywhere
     assert "kernels of the same names" in found.proofs[0].why
+
+
+def test_somebodys_own_kernel_may_have_the_name_of_vllms(tmp_path: Path) -> None:
+    """A norm of PyTorch's operators runs what vLLM's own one does on a CPU."""
+    b = changed(stock(), "input_layernorm", ns=1_000)
+    own = swaps("norm", "model.layers.{}.input_layernorm", kernel_name="mine.py:norm")
+    found = attribute(tmp_path, stock(), b, own)
+    assert verdicts(found.proofs) == [(n, "not told") for n in range(LAYERS)]
+    b = changed(stock(), "input_layernorm", name="my_norm")
+    assert verdicts(attribute(tmp_path / "named", stock(), b, own).proofs) == RAN
+
+
+def test_the_packages_kernels_are_known() -> None:
+    assert OWN_KERNELS == sides.OWN_KERNELS
 
 
 def test_what_both_sides_have_needs_no_proof(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pytest
 
+from spark_prof.analyzers.swap_gain.middle import middle_of
 from spark_prof.analyzers.swap_gain.model import (
     BETWEEN_STEPS,
     Attribution,
@@ -18,7 +22,9 @@ from spark_prof.analyzers.swap_gain.model import (
     Swapped,
     Untraced,
 )
+from spark_prof.analyzers.swap_gain.side import Side
 from spark_prof.analyzers.swap_gain.summary import summarize
+from spark_prof.analyzers.swap_gain.tables import per_step
 from spark_prof.errors import CommandError
 
 from .recordings import (
@@ -261,6 +267,26 @@ def test_notes_say_what_does_not_fit(tmp_path: Path) -> None:
     assert "100 tokens on side a and 200 on side b" in slower
     faster = " ".join(summarize(a, b, [], Untraced(us / 2, us)).notes)
     assert "more than all of its gaps" in faster
+
+
+def test_very_many_names_take_little_memory(tmp_path: Path) -> None:
+    """Added up all at once, their steps would take some gigabytes."""
+    rng = np.random.default_rng(1)
+    steps, names = 1000, 60_000
+    at = np.sort(rng.integers(0, steps, names))
+    rows = pd.DataFrame(
+        {"at": at, "name": [f"kernel_{n}" for n in range(names)], "component": "other",
+         "layer": -1, "call": 1, "took_ns": 1000, "busy_ns": 1000, "gap_ns": 0}
+    )  # fmt: skip
+    side = Side(rows, steps, middle_of(np.bincount(at, minlength=steps) * 1.0), 0.0)
+    tracemalloc.start()
+    found = per_step(side, ["name"], 0.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) == names
+    in_middle = np.isin(at, side.middle.steps).sum()
+    assert found["us"].sum() == pytest.approx(in_middle / len(side.middle.steps))
+    assert peak < 250 << 20
 
 
 def test_what_has_no_component_is_said(tmp_path: Path) -> None:
