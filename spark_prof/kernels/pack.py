@@ -17,7 +17,7 @@ from spark_prof.kernels.pack_scales import packed_mxfp4_scales, packed_nvfp4_sca
 
 __all__ = ["FORMATS", "PackedLinear", "pack_linear", "pack_rows"]
 
-FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2}
+FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2, "bf16": 3}
 """The names of the formats and what FORMAT is in the kernels."""
 
 STACK = 16
@@ -35,8 +35,8 @@ class PackedLinear:
         rows: N, the features that come out, of one matrix.
         columns: K, those that go in.
         weights: uint8, the codes.
-        scales: uint8, the block scales; empty for fp8.
-        row_scale: float32 [matrices * N rounded up to 16].
+        scales: uint8, the block scales; empty for fp8 and bf16.
+        row_scale: float32 [matrices * N rounded up to 16]; empty for bf16.
     """
 
     format: str
@@ -57,18 +57,37 @@ class PackedLinear:
         return self.weights, self.scales, self.row_scale
 
 
-def pack_linear(weight: NvFp4 | MxFp4 | Fp8Rows) -> PackedLinear:
+def pack_linear(weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor) -> PackedLinear:
     """Packs a weight matrix [N, K], on the device that it is on.
 
     Args:
-        weight: K is a multiple of 16, with MXFP4 of 32.
+        weight: K is a multiple of 16, with MXFP4 of 32. A bfloat16 tensor is not copied: the
+            kernel reads it where it is.
 
     Raises:
         KernelError: it is no matrix, K does not fit, or the scales of a row lie too far apart.
     """
+    if isinstance(weight, torch.Tensor):
+        return _in_place(weight)
     if len(weight.shape) != 2:
         raise KernelError(f"a weight of shape {tuple(weight.shape)} is no matrix of [N, K]")
     return pack_rows(weight)
+
+
+def _in_place(weight: torch.Tensor) -> PackedLinear:
+    """A bfloat16 matrix as it is, row after row."""
+    if weight.dtype != torch.bfloat16 or weight.ndim != 2 or not weight.is_contiguous():
+        raise KernelError(
+            f"a weight of {weight.dtype}, shape {tuple(weight.shape)}, is no contiguous bfloat16 "
+            "matrix"
+        )
+    rows, columns = weight.shape
+    if not weight.numel() or columns % 16 or rows % STACK or weight.data_ptr() % 16:
+        raise KernelError(
+            f"cannot take a bfloat16 matrix of {rows} x {columns}: N and K must be multiples of 16"
+        )
+    codes = weight.detach().view(torch.uint8).flatten()
+    return PackedLinear("bf16", rows, columns, codes, codes[:0], torch.empty(0, device=codes.device))
 
 
 def pack_rows(weight: NvFp4 | MxFp4 | Fp8Rows) -> PackedLinear:

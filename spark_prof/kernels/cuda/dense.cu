@@ -76,7 +76,9 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     auto bias_of = [&](int row) {
         return bias && row < rows ? bf16_to_float(bias[row]) : 0.f;
     };
-    auto scale_of = [&](int row) { return row < rows ? row_scale[row] : 0.f; };
+    auto scale_of = [&](int row) {
+        return FORMAT == BF16 ? 1.f : row < rows ? row_scale[row] : 0.f;
+    };
     for (int round = 0; round < rounds; ++round) {
         float sums[TOKEN_TILES][4] = {};
         const int first = begin + round * step;  // of the stacks that the block does now

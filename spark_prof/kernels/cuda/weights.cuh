@@ -6,7 +6,8 @@
 // Which column is which k of the matrix instruction is free, if both sides take the same order. A
 // tile is half a unit: 64 columns. If at most 64 columns are left the last unit has one tile only.
 //
-// FORMAT: 0 NVFP4, 1 MXFP4, 2 E4M3 with one scale a row. TOKEN_TILES: 1 for up to 8 tokens, else 2.
+// FORMAT: 0 NVFP4, 1 MXFP4, 2 E4M3 with one scale a row, 3 BF16. BF16 is not packed: it is read where
+// the model has it, row after row. TOKEN_TILES: 1 for up to 8 tokens, else 2.
 // COLUMNS: of the matrix; a multiple of 16.
 #pragma once
 #include "platform.cuh"
@@ -14,15 +15,17 @@
 #define NVFP4 0
 #define MXFP4 1
 #define FP8_ROWS 2
+#define BF16 3
 
 constexpr int UNIT_COLUMNS = 128;
 constexpr int TILES = (COLUMNS + 63) / 64;
 constexpr int UNITS = (COLUMNS + UNIT_COLUMNS - 1) / UNIT_COLUMNS;
-constexpr int VECTORS = FORMAT == FP8_ROWS ? 2 : 1;  // of 16 bytes, in a lane's part of a tile
+// Of 16 bytes, in a lane's part of a tile.
+constexpr int VECTORS = FORMAT == BF16 ? 4 : FORMAT == FP8_ROWS ? 2 : 1;
 constexpr int TILE_BYTES = 512 * VECTORS;
 constexpr int UNIT_SCALES = FORMAT == NVFP4 ? 128 : FORMAT == MXFP4 ? 64 : 0;  // bytes
 // Bytes of 16 rows in the two arrays of a packed matrix.
-constexpr int WEIGHT_STRIDE = TILES * TILE_BYTES;
+constexpr int WEIGHT_STRIDE = FORMAT == BF16 ? 32 * COLUMNS : TILES * TILE_BYTES;
 constexpr int SCALE_STRIDE = UNITS * UNIT_SCALES;
 constexpr int TOKENS = 8 * TOKEN_TILES;
 
@@ -40,8 +43,26 @@ struct Activations {
 INLINE uint4 zeros() { return make_uint4(0u, 0u, 0u, 0u); }
 INLINE bool has_one_tile(int unit) { return TILES % 2 && unit == UNITS - 1; }
 
+// Whether a part of a unit, 32 columns of which a lane has those from `column` on, is of the matrix.
+INLINE bool is_inside(int column, int part, int unit) {
+    return COLUMNS % 64 ? column + part * 32 < COLUMNS : part < 2 || !has_one_tile(unit);
+}
+
 // weights and scales: where the 16 rows begin.
 INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int unit) {
+    if (FORMAT == BF16) {
+        const int column = unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
+        const u8* const row = weights + (lane_id() >> 2) * 2ll * COLUMNS;
+#pragma unroll
+        for (int v = 0; v < 2 * VECTORS; ++v) {  // by turns of the upper and of the lower row
+            const int part = v >> 1;
+            into.weights[v] = is_inside(column, part, unit)
+                                  ? load_once_16(row + (v & 1) * 16ll * COLUMNS +
+                                                 2 * (column + part * 32))
+                                  : zeros();
+        }
+        return;
+    }
     const u8* from = weights + 2 * unit * TILE_BYTES + lane_id() * 16;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
@@ -58,9 +79,8 @@ INLINE void load_activations(Activations& into, const u16* row, int unit) {
     const int first = unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-        const bool inside =
-            COLUMNS % 64 ? first + part * 32 < COLUMNS : part < 2 || !has_one_tile(unit);
-        into.x[part] = inside ? load_16(row + first + part * 32) : zeros();
+        into.x[part] =
+            is_inside(first, part, unit) ? load_16(row + first + part * 32) : zeros();
     }
 }
 
@@ -85,8 +105,13 @@ INLINE void expand_e4m3(u32 word, u32& first, u32& second) {
 // exponent. E4M3 rows: 2^120, what their codes lack.
 INLINE u32 factors_of(const uint2& scales, int part) {
     if (FORMAT == FP8_ROWS) return 0x7B807B80u;
+    if (FORMAT == BF16) return 0u;  // not used
     const u32 bytes = select_bytes(part < 2 ? scales.x : scales.y, 0u, part & 1 ? 0x4342u : 0x4140u);
     return FORMAT == NVFP4 ? bytes * 16u + 0x6F806F80u : bytes * 128u;
+}
+
+INLINE u32 scaled(u32 pair, u32 factor) {
+    return FORMAT == BF16 ? pair : multiply_bf16x2(pair, factor);
 }
 
 INLINE u32 word_of(const uint4& four, int index) {
@@ -110,15 +135,20 @@ INLINE void multiply(const Unit& unit, const Activations& first, const u16* seco
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             u32 pairs[4];
-            if (FORMAT == FP8_ROWS) {
+            if (FORMAT == BF16) {
+                const uint4& above = unit.weights[FORMAT == BF16 ? 2 * part : 0];
+                const uint4& below = unit.weights[FORMAT == BF16 ? 2 * part + 1 : 0];
+                pairs[0] = word_of(above, 2 * half), pairs[1] = word_of(below, 2 * half);
+                pairs[2] = word_of(above, 2 * half + 1), pairs[3] = word_of(below, 2 * half + 1);
+            } else if (FORMAT == FP8_ROWS) {
                 const uint4& from = unit.weights[FORMAT == FP8_ROWS ? part : 0];
                 expand_e4m3(word_of(from, 2 * half), pairs[0], pairs[2]);
                 expand_e4m3(word_of(from, 2 * half + 1), pairs[1], pairs[3]);
             } else {
                 expand_e2m1(word_of(unit.weights[part >> 1], 2 * (part & 1) + half), pairs);
             }
-            const u32 a0 = multiply_bf16x2(pairs[0], upper), a1 = multiply_bf16x2(pairs[1], lower);
-            const u32 a2 = multiply_bf16x2(pairs[2], upper), a3 = multiply_bf16x2(pairs[3], lower);
+            const u32 a0 = scaled(pairs[0], upper), a1 = scaled(pairs[1], lower);
+            const u32 a2 = scaled(pairs[2], upper), a3 = scaled(pairs[3], lower);
             multiply_add_16x8x16(sums[0], a0, a1, a2, a3, word_of(first.x[part], 2 * half),
                                  word_of(first.x[part], 2 * half + 1));
             if (both)
