@@ -176,7 +176,7 @@ def _refuse_other_engines(worker: Any) -> None:
     if getattr(parallel, "pipeline_parallel_size", 1) > 1:
         raise CommandError("only the last pipeline stage has logits; start without stages")
     if getattr(worker.model_runner, "batch_sharder", None) is not None:
-        raise CommandError("batch-sharded sampling cannot be tapped; start without")
+        raise CommandError("start without --enable-batch-sharded-sampling: its logits are split")
 
 
 def tap_of(worker: Any) -> Tap:
