@@ -54,7 +54,7 @@ class Fill:
     def fp8(self, values: torch.Tensor) -> float:
         """Normally distributed E4M3 values; returns their standard deviation."""
         flat = values.view(-1)
-        made = torch.empty(min(_CHUNK, flat.numel()), device=flat.device)
+        made = torch.empty(min(_CHUNK, flat.numel()), dtype=torch.float32, device=flat.device)
         for first in range(0, flat.numel(), _CHUNK):
             part = flat[first : first + _CHUNK]
             some = made[: part.numel()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -20,20 +21,27 @@ def read_layer(name: str, module: Any, slot: str) -> Layer:
 
     Args:
         name: the module's path in the model.
-        module: a torch.nn.Module; for the slots moe and router a `MoERunner`. Its parameters hold
-            the bits of the checkpoint: `process_weights_after_loading` has not been called.
+        module: a torch.nn.Module; for the slot moe a `MoERunner`, for router that or the matrix
+            before it. Its parameters hold the bits of the checkpoint:
+            `process_weights_after_loading` has not been called.
         slot: a word of `spec.SLOTS`.
 
     Raises:
         KernelError: it is nothing that a kernel can be built for; one line says why.
     """
-    if slot == "moe":
-        return read_experts(name, module)
-    if slot == "router":
+    if slot == "router" and hasattr(module, "routed_experts"):
         return read_router(name, module)
     if slot == "norm":
         return _read_norm(name, module)
-    return read_linear(name, module, slot)
+    _check_layout()
+    return read_experts(name, module) if slot == "moe" else read_linear(name, module, slot)
+
+
+def _check_layout() -> None:
+    """Refuses weights out of vLLM's cache (since 0.31), which have the names of raw ones."""
+    utils = sys.modules.get("vllm.model_executor.utils")
+    if getattr(utils, "is_weights_pre_processed", lambda: False)():
+        raise KernelError("its weights come from vLLM's cache, laid out for a kernel of vLLM's")
 
 
 def _read_norm(name: str, module: Any) -> NormLayer:

@@ -118,6 +118,13 @@ def test_weights_that_are_laid_out_anew_are_refused() -> None:
     assert "weight_packed" in refused(module)
 
 
+def test_weights_out_of_a_cache_are_refused() -> None:
+    from vllm.model_executor.utils import weights_already_processed
+
+    with weights_already_processed():
+        assert "cache" in refused(vllm_layers.qkv("bf16"))
+
+
 def test_a_method_that_is_not_known_is_refused_by_its_name() -> None:
     module = vllm_layers.qkv("bf16")
 
