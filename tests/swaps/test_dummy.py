@@ -145,6 +145,28 @@ def test_numbers_go_by_name_and_seed(quantization: str) -> None:
     assert not torch.equal(once[weight], once["k" + weight[1:]])
 
 
+def test_ranks_have_the_same_router_and_matrices_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.model_executor.layers.linear import ReplicatedLinear
+
+    def filled(rank: int) -> dict[str, torch.Tensor]:
+        monkeypatch.setattr("vllm.distributed.get_tensor_model_parallel_rank", lambda: rank)
+        gate = ReplicatedLinear(HIDDEN, 8, bias=False, prefix="mlp.gate")
+        runner = vllm_layers.experts("compressed nvfp4")
+        runner.routed_experts.moe_config.moe_parallel_config.tp_size = 2
+        made = model(gate=gate, qkv_proj=vllm_layers.qkv("bf16"), experts=runner)
+        gate.tp_size = made.qkv_proj.tp_size = 2
+        fill_dummy(made)
+        return bits(made)
+
+    first, second = filled(0), filled(1)
+    same = {name for name in first if torch.equal(first[name], second[name])}
+    assert "gate.weight" in same
+    assert "qkv_proj.weight" not in same
+    assert "experts.routed_experts.w13_weight_packed" not in same
+
+
 def test_what_is_not_known_stays_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
     module = vllm_layers.qkv("bf16")
     module.weight.data.fill_(0.5)

@@ -103,6 +103,19 @@ def one_expert(layer: ExpertsLayer, expert: int, x: torch.Tensor) -> torch.Tenso
     return between @ values(layer.down)[expert].T + layer.down_bias[expert].double()
 
 
+def test_ranks_keep_the_padding_that_each_loader_divides_in_its_own_way() -> None:
+    runner = vllm_layers.experts("gpt-oss", **OPENAI)
+    module = runner.routed_experts
+    exact = load_gpt_oss(module, HIDDEN, INNER)
+    module.moe_config.moe_parallel_config.tp_size = 2
+    layer = read(runner)
+    gate, up = values(layer.gate_up).chunk(2, 1)
+    assert gate.shape == (4, 128, HIDDEN)
+    assert torch.equal(torch.cat([gate[:, :INNER], up[:, :INNER]], 1), exact["gate_up"])
+    assert not gate[:, INNER:].any()
+    assert not values(layer.down)[:, :, INNER:].any()
+
+
 def test_a_limit_that_is_not_gpt_oss_s_own() -> None:
     runner = vllm_layers.experts("gpt-oss", swiglu_limit=5.0, swiglu_alpha=1.5, **OPENAI)
     load_gpt_oss(runner.routed_experts, HIDDEN, INNER)
