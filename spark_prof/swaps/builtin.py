@@ -105,11 +105,6 @@ def _kept(layer: Layer, insist: bool) -> Replacement:
 
 
 def _kept_linear(layer: LinearLayer, insist: bool) -> Replacement:
-    if isinstance(layer.weight, torch.Tensor):
-        raise KernelError(
-            f"{layer.name} is not quantized, and spark_prof keeps a weight's bits; give"
-            f" {layer.slot}=mxfp4 or {layer.slot}=fp8"
-        )
     packed = pack_linear(layer.weight)
     chosen = {count: choose_linear(packed, count, insist=insist) for count in _COUNTS}
     configs = {count: each.config for count, each in chosen.items() if each.config is not None}
@@ -130,7 +125,8 @@ def _linear(
     def run(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return linear(x, packed, bias, None, configs[len(x)])
 
-    return Replacement(run, LARGEST_BATCH, bits, packed.bytes, line, _fits(configs))
+    held = 0 if packed.format == "bf16" else packed.bytes  # read where vLLM has it
+    return Replacement(run, LARGEST_BATCH, bits, held, line, _fits(configs))
 
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:

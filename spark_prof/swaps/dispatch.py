@@ -17,7 +17,7 @@ from spark_prof.swaps.guard import NOT_TAKEN, Guarded
 from spark_prof.swaps.points import SwapPoint
 from spark_prof.swaps.sides import SIDES, plain_side
 
-__all__ = ["features_of_experts", "swap_experts", "swap_linear", "swap_norm", "swap_router"]
+__all__ = ["features_of_experts", "swap_choice", "swap_experts", "swap_linear", "swap_norm"]
 
 Choices = Mapping[str, Guarded]
 """The replacement of each side that has one."""
@@ -161,7 +161,7 @@ def _run_shared(shared_experts: Any, value: torch.Tensor | None) -> None:
     shared_experts(value, SharedExpertsOrder.MK_INTERNAL_OVERLAPPED)
 
 
-def swap_router(point: SwapPoint, choices: Choices) -> None:
+def swap_choice(point: SwapPoint, choices: Choices) -> None:
     """Lets the choice of experts choose its kernel."""
     router = point.module.router
     select = router.select_experts

@@ -190,11 +190,11 @@ def _put_in(worker: Any, state: Installed) -> None:
     for place in state.places:
         if not any(guarded.live for guarded in place.choices.values()):
             continue
-        if place.point.slot == "moe":
+        if place.point.kind == "experts":
             dispatch.swap_experts(place.point, place.choices)
-        elif place.point.slot == "router":
-            dispatch.swap_router(place.point, place.choices)
-        elif place.point.slot == "norm":
+        elif place.point.kind == "choice":
+            dispatch.swap_choice(place.point, place.choices)
+        elif place.point.kind == "norm":
             dispatch.swap_norm(place.point, place.choices, compiled)
         else:
             dispatch.swap_linear(place.point, place.choices, compiled)

@@ -33,7 +33,7 @@ Bits = Literal["kept", "changed"]
 
 @dataclass(frozen=True, eq=False)
 class LinearLayer:
-    """A matrix of this rank: slots qkv, o, mlp, lm_head.
+    """A matrix of this rank: slots qkv, o, mlp, lm_head, and router for the one before a choice.
 
     Attributes:
         name: the module's path, such as ``model.layers.3.self_attn.qkv_proj``.
@@ -49,7 +49,7 @@ class LinearLayer:
 
 @dataclass(frozen=True)
 class RouterLayer:
-    """How tokens choose their experts: slot router.
+    """How tokens choose their experts by the router's logits: slot router.
 
     Attributes:
         name: the module's path.

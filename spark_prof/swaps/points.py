@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from spark_prof.analyzers.components import component_of
 
-__all__ = ["SwapPoint", "find_points"]
+__all__ = ["Kind", "SwapPoint", "find_points"]
 
 SLOT_OF_COMPONENT = {
     "qkv": "qkv",
@@ -16,23 +16,32 @@ SLOT_OF_COMPONENT = {
     "mlp": "mlp",
     "shared_experts": "mlp",
     "lm_head": "lm_head",
+    "router": "router",
 }
 """The slot of a matrix by the component that it works for."""
+
+Kind = Literal["matrix", "experts", "choice", "norm"]
+"""What computes there: a matrix, a mixture of experts, the choice of experts, or a norm."""
 
 
 @dataclass(frozen=True, eq=False)
 class SwapPoint:
-    """A module and the slot that it fills. A mixture of experts fills two: moe and router.
+    """A module and the slot that it fills.
+
+    A mixture of experts fills two: moe, and router by its choice. The router's matrix fills router
+    as well.
 
     Attributes:
         slot: a word of `spec.SLOTS`.
         name: the module's path in the model.
         module: the torch.nn.Module.
+        kind: what computes there.
     """
 
     slot: str
     name: str
     module: Any
+    kind: Kind
 
 
 def find_points(model: Any) -> Iterator[SwapPoint]:
@@ -40,14 +49,14 @@ def find_points(model: Any) -> Iterator[SwapPoint]:
     for name, module in model.named_modules():
         if hasattr(module, "routed_experts") and hasattr(module, "router"):
             # The router first: experts that route by themselves then wrap it, not it them.
-            yield SwapPoint("router", name, module)
-            yield SwapPoint("moe", name, module)
+            yield SwapPoint("router", name, module, "choice")
+            yield SwapPoint("moe", name, module, "experts")
         elif _is_norm(module):
-            yield SwapPoint("norm", name, module)
+            yield SwapPoint("norm", name, module, "norm")
         elif callable(getattr(getattr(module, "quant_method", None), "apply", None)):
             slot = SLOT_OF_COMPONENT.get(component_of(name, type(module).__name__))
             if slot is not None and ".experts." not in name:
-                yield SwapPoint(slot, name, module)
+                yield SwapPoint(slot, name, module, "matrix")
 
 
 def _is_norm(module: Any) -> bool:

@@ -66,7 +66,12 @@ def try_all(
             try:
                 with torch.inference_mode(), deadline(seconds, f"{guarded.label} has not ended"):
                     work = _work(place.point)
-                    kind = (place.point.slot, guarded.label.rpartition("=")[2], *work.shape)
+                    kind = (
+                        place.point.slot,
+                        place.point.kind,
+                        guarded.label.rpartition("=")[2],
+                        *work.shape,
+                    )
                     _run_all(guarded, work, every=kind not in seen)
                     seen.add(kind)
                     if guarded.live and (error := _compare(guarded, work, vllm_config)):
@@ -102,18 +107,18 @@ def _work(point: SwapPoint) -> _Work:
         value = torch.randn(shape, generator=generator, device=device)
         return value.to(dtype or _activation_dtype(module, kind))
 
-    if point.slot in ("moe", "router"):
+    if point.kind in ("experts", "choice"):
         config = module.moe_config
         features, experts = features_of_experts(module), int(config.num_experts)
         logits = getattr(config, "router_logits_dtype", None)
 
         def routed(tokens: int) -> tuple[Any, ...]:
             scores = random(tokens, experts, dtype=logits)
-            return (scores,) if point.slot == "router" else (random(tokens, features), scores)
+            return (scores,) if point.kind == "choice" else (random(tokens, features), scores)
 
-        own = _own_router if point.slot == "router" else _own_experts
+        own = _own_choice if point.kind == "choice" else _own_experts
         return _Work((features, experts), routed, lambda *given: own(module, *given))
-    if point.slot == "norm":
+    if point.kind == "norm":
         width = int(module.weight.shape[0])
         method = module._forward_method
         return _Work((width,), lambda tokens: (random(tokens, width), None), lambda x, _: method(x))
@@ -261,7 +266,7 @@ def _own_experts(runner: Any, x: torch.Tensor, logits: torch.Tensor) -> Any:
     return experts.forward_modular(x=padded, topk_weights=weights, topk_ids=chosen)[:, :width]
 
 
-def _own_router(runner: Any, logits: torch.Tensor) -> Any:
+def _own_choice(runner: Any, logits: torch.Tensor) -> Any:
     states = logits.new_zeros(logits.shape[0], int(runner.moe_config.hidden_dim))
     weights, experts = _select(runner, states, logits)
     return weights, experts.to(torch.int32)

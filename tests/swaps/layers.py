@@ -141,6 +141,7 @@ class Model(torch.nn.Module):
         layer.self_attn.qkv_proj = Linear(24, 16)
         layer.self_attn.o_proj = Linear(16, 8)
         layer.mlp = torch.nn.Module()
+        layer.mlp.gate = Linear(8, 16)
         layer.mlp.experts = Runner()
         self.lm_head = Linear(40, 16)
 

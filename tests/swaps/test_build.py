@@ -24,14 +24,15 @@ def _read(name: str, module: Any, slot: str) -> Layer:
 
 
 def test_every_slot_of_a_model_is_found() -> None:
-    found = [(point.slot, point.name) for point in find_points(Model())]
+    found = [(point.slot, point.name, point.kind) for point in find_points(Model())]
     assert found == [
-        ("norm", "layers.0.input_layernorm"),
-        ("qkv", "layers.0.self_attn.qkv_proj"),
-        ("o", "layers.0.self_attn.o_proj"),
-        ("router", "layers.0.mlp.experts"),
-        ("moe", "layers.0.mlp.experts"),
-        ("lm_head", "lm_head"),
+        ("norm", "layers.0.input_layernorm", "norm"),
+        ("qkv", "layers.0.self_attn.qkv_proj", "matrix"),
+        ("o", "layers.0.self_attn.o_proj", "matrix"),
+        ("router", "layers.0.mlp.gate", "matrix"),
+        ("router", "layers.0.mlp.experts", "choice"),
+        ("moe", "layers.0.mlp.experts", "experts"),
+        ("lm_head", "lm_head", "matrix"),
     ]
 
 

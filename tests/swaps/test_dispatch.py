@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_prof.swaps import ops
-from spark_prof.swaps.dispatch import swap_experts, swap_linear, swap_norm, swap_router
+from spark_prof.swaps.dispatch import swap_experts, swap_linear, swap_norm, swap_choice
 from spark_prof.swaps.guard import Guarded
 from spark_prof.swaps.points import SwapPoint
 from spark_prof.swaps.sides import SIDES
@@ -32,7 +32,7 @@ class TestLinear:
     def _layer(self, guarded: Guarded, compiled: bool) -> tuple[Linear, Any]:
         ops.register_ops()
         layer = Linear(24, 16)
-        swap_linear(SwapPoint("qkv", "qkv_proj", layer), {"b": guarded}, compiled)
+        swap_linear(SwapPoint("qkv", "qkv_proj", layer, "matrix"), {"b": guarded}, compiled)
         if not compiled:
             return layer, layer
         return layer, torch.compile(layer, fullgraph=True, dynamic=False)
@@ -78,7 +78,7 @@ def test_layers_that_share_a_quantization_method_are_swapped_one_by_one() -> Non
     one, other = Linear(8, 16), Linear(8, 16)
     other.quant_method = one.quant_method
     guarded = _guarded(lambda x, _: x.new_zeros(x.shape[0], 8))
-    swap_linear(SwapPoint("o", "o_proj", one), {"b": guarded}, compiled=False)
+    swap_linear(SwapPoint("o", "o_proj", one, "matrix"), {"b": guarded}, compiled=False)
     SIDES.switch("b")
     x = torch.randn(2, 16)
     assert not one(x).any()
@@ -93,7 +93,7 @@ def test_a_norm_chooses_and_leaves_its_arguments_alone(compiled: bool, residual:
     guarded = _guarded(
         lambda x, r: x.new_zeros(x.shape) if r is None else (x.new_zeros(x.shape), x + r)
     )
-    swap_norm(SwapPoint("norm", "norm", layer), {"b": guarded}, compiled)
+    swap_norm(SwapPoint("norm", "norm", layer, "norm"), {"b": guarded}, compiled)
     call = torch.compile(layer, fullgraph=True) if compiled else layer
     x, other = torch.randn(3, 16), torch.randn(3, 16) if residual else None
     kept = x.clone()
@@ -122,7 +122,7 @@ class TestExperts:
             seen.extend((x.shape, logits.shape))
             return torch.ones_like(x)
 
-        swap_experts(SwapPoint("moe", "experts", runner), {"b": _guarded(experts)})
+        swap_experts(SwapPoint("moe", "experts", runner, "experts"), {"b": _guarded(experts)})
         torch.testing.assert_close(runner(x, logits), own)
         SIDES.switch("b")
         swapped = runner(x, logits)
@@ -135,7 +135,7 @@ class TestExperts:
         runner = Runner(monolithic=monolithic, padding=padding)
         x, logits = torch.randn(3, 16 + padding), torch.randn(3, 8)
         own = runner(x, logits)
-        swap_experts(SwapPoint("moe", "experts", runner), {"b": _guarded(_fails)})
+        swap_experts(SwapPoint("moe", "experts", runner, "experts"), {"b": _guarded(_fails)})
         SIDES.switch("b")
         for _ in range(2):
             torch.testing.assert_close(runner(x, logits), own)
@@ -149,7 +149,7 @@ def test_a_router_is_swapped_without_its_experts() -> None:
         count = logits.shape[0]
         return torch.full((count, 2), 0.5), torch.tensor([[0, 1]] * count, dtype=torch.int32)
 
-    swap_router(SwapPoint("router", "experts", runner), {"b": _guarded(first_two)})
+    swap_choice(SwapPoint("router", "experts", runner, "choice"), {"b": _guarded(first_two)})
     SIDES.switch("b")
     weight = runner.routed_experts.weight
     expected = 0.5 * (x @ weight[0].T + x @ weight[1].T)
@@ -158,9 +158,10 @@ def test_a_router_is_swapped_without_its_experts() -> None:
 
 def test_experts_and_router_swapped_together_leave_the_choice_to_the_experts() -> None:
     runner = Runner()
-    swap_router(SwapPoint("router", "experts", runner), {"b": _guarded(_fails)})
+    swap_choice(SwapPoint("router", "experts", runner, "choice"), {"b": _guarded(_fails)})
     swap_experts(
-        SwapPoint("moe", "experts", runner), {"b": _guarded(lambda x, _: torch.ones_like(x))}
+        SwapPoint("moe", "experts", runner, "experts"),
+        {"b": _guarded(lambda x, _: torch.ones_like(x))},
     )
     SIDES.switch("b")
     assert runner(torch.randn(2, 16), torch.randn(2, 8)).eq(1).all()

@@ -13,7 +13,7 @@ import torch
 from spark_prof.swaps.build import Swapped
 from spark_prof.swaps.guard import HUNG, Guarded
 from spark_prof.swaps.layers import Replacement
-from spark_prof.swaps.points import SwapPoint
+from spark_prof.swaps.points import Kind, SwapPoint
 from spark_prof.swaps.trial import try_all
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
@@ -27,7 +27,8 @@ def _vllm_config() -> Any:
 
 def _try(slot: str, module: Any, replacement: Replacement) -> tuple[Guarded, dict[str, float]]:
     guarded = Guarded(f"name ({slot}=mine)", replacement)
-    place = Swapped(SwapPoint(slot, "name", module), {}, {"b": guarded})
+    kind: Kind = "norm" if slot == "norm" else "experts" if slot == "moe" else "matrix"
+    place = Swapped(SwapPoint(slot, "name", module, kind), {}, {"b": guarded})
     errors = try_all([place], _vllm_config(), 60.0)
     return guarded, errors.get(id(guarded), {})
 
