@@ -1,0 +1,101 @@
+"""The pages of `spark-prof ab`: their sides can be run, and keys and figures are the code's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from spark_prof.ab import machine, plan, steps
+from spark_prof.ab.apply import lines_of
+from spark_prof.ab.command import engine_command
+from spark_prof.ab.result import Result
+from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
+from spark_prof.ab.statistics import FEWEST_QUADS
+from spark_prof.cli import main as cli
+from spark_prof.dashboards.ab_report import render_ab
+from spark_prof.swaps.spec import SLOTS
+from tests.dashboards.ab_sample import FASTER
+from tests.dashboards.filled import filled_as
+from tests.docs.pages import PAGES, ROOT, commands, tables
+
+PAGE = ROOT / "docs" / "ab.md"
+PROTOCOL = " ".join((ROOT / "docs" / "ab-protocol.md").read_text(encoding="utf-8").split())
+COMMANDS = sorted({tuple(w) for page in PAGES for w in commands(page) if w[0] == "ab"})
+GROUP: Any = typer.main.get_command(cli.app)
+
+
+def parsed(words: tuple[str, ...]) -> dict[str, Any]:
+    with GROUP.make_context("spark-prof", list(words)) as context:
+        name, command, rest = GROUP.resolve_command(context, list(words))
+        with command.make_context(name, rest, parent=context) as inner:
+            return dict(inner.params)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_what_is_shown_could_be_run(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda word: f"/usr/bin/{word}")
+    found = parsed(words)
+    for word in found["b"].replace(",", " ").split():
+        path, _, function = word.partition("=")[2].rpartition(":")
+        if path.endswith(".py"):
+            Path(path).write_text(f"def {function}(layer):\n    return None\n")
+    side = with_formats(parse_side(found["b"]), found["mxfp4_layers"], found["fp8_layers"])
+    if found["apply"]:
+        if not found["command"]:
+            assert list(lines_of(side, {}))
+        return
+    assert choose_mode(found["mode"], parse_side(found["a"]), side).why
+    assert engine_command(found["command"]).python
+
+
+def test_the_words_of_the_sides_are_known() -> None:
+    [table] = tables(PAGE, "Sides")
+    shown = [word.strip(" `") for row in table for word in row[0].split(",")]
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(f"={kernel}`" in text for kernel in OWN_KERNELS)
+    assert f"Slots are `{' '.join(SLOTS)}`" in text
+    for word in shown:
+        if ".py:" not in word and word != "moe=NAME":
+            assert parse_side(word).name
+
+
+def test_the_defaults_are_those_of_the_command() -> None:
+    defaults = parsed(("ab", "--", "MODEL"))
+    rows = {row[0]: row[2].strip("`") for row in tables(PAGE, "Options")[0]}
+    for option, default in rows.items():
+        name = option.split(",")[-1].strip("` -").replace("-", "_")
+        value = defaults["kind" if name == "format" else name]
+        if default in ("off", "none", ""):
+            assert not value
+        elif name != "out":
+            assert str(getattr(value, "value", value)).removesuffix(".0") == default
+
+
+def test_every_key_of_the_json_is_on_the_page() -> None:
+    [table] = tables(PAGE, "JSON")
+    documented = {key.strip("` ").removesuffix("[]") for row in table for key in row[0].split(",")}
+    assert documented == set(json.loads(render_ab(FASTER, "json")))
+    assert documented >= set(json.loads(render_ab(filled_as(Result), "json")))
+
+
+def test_the_figures_of_the_protocol_are_the_code_s() -> None:
+    assert f"The first {plan.SETTLE} steps of each block do not count" in PROTOCOL
+    assert f"Fewer than {FEWEST_QUADS} quads give no interval" in PROTOCOL
+    assert machine._CLOCKS_APART == 0.01
+    assert "mean SM clocks of its sides are more than 1 % apart" in PROTOCOL
+    assert machine._PERIOD_S == 0.1
+    assert "ten times a second" in PROTOCOL
+    order = [block.side for block in plan.block_order(2, 9)]
+    assert "a b b a, or b a a b" in PROTOCOL
+    assert order == list("abbabaab")
+    middle = steps.middle_mean([1, 10, 20, 30, 40, 50, 60, 1000])
+    assert middle == (20 + 30 + 40 + 50) / 4
+    assert "the mean of the middle half of its steps" in PROTOCOL
