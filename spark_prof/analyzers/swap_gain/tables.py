@@ -44,14 +44,14 @@ def per_step(side: Side, keys: Sequence[str], cost: float) -> pd.DataFrame:
         standard error of `us`.
     """
     groups = side.rows.groupby(list(keys), sort=True)
-    number = groups.ngroup().to_numpy(np.int64)
-    rows = side.rows.iloc[np.argsort(number, kind="stable")]
-    number.sort()
+    number = groups.ngroup().to_numpy().astype(np.int64)
+    order = np.argsort(number, kind="stable")
+    rows, number = side.rows.iloc[order], number[order]
     found = []
     for first in range(0, groups.ngroups, _BLOCK):
         count = min(_BLOCK, groups.ngroups - first)
         block = slice(*np.searchsorted(number, (first, first + count)))
-        found.append(_of_groups(side, rows[block], number[block] - first, count, cost))
+        found.append(_of_groups(side, rows.iloc[block], number[block] - first, count, cost))
     return pd.concat(found).set_axis(groups.size().index)
 
 
