@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -26,11 +26,9 @@ from spark_prof.profiler.container import stage_package
 from spark_prof.profiler.nsys_record import descendants, end_processes
 from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS
 
-__all__ = ["DRIVER", "Engine", "last_words"]
+__all__ = ["Engine", "last_words"]
 
-DRIVER = ("-m", "spark_prof.ab.driver")
-"""What the engine's Python is given to run; the path of the socket follows."""
-
+_DRIVER = ("-m", "spark_prof.ab.driver")
 _POLL_SECONDS = 0.5
 _END_SECONDS = 30.0
 _TAIL_BYTES = 256 << 10
@@ -48,7 +46,6 @@ class Engine:
         environment: variables beyond this process's own.
         log: the file that takes what it prints.
         silence: seconds after which an engine that neither answers nor logs is given up.
-        driver: what its Python runs.
     """
 
     def __init__(
@@ -57,13 +54,11 @@ class Engine:
         environment: Mapping[str, str],
         log: Path,
         silence: float,
-        driver: Sequence[str] = DRIVER,
     ) -> None:
         self._command = command
         self._environment = dict(environment)
         self._log = log
         self._silence = silence
-        self._driver = driver
         self._folder = tempfile.TemporaryDirectory(prefix="spark-prof-ab-")
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -164,7 +159,7 @@ class Engine:
             listener.listen(1)
             listener.settimeout(_POLL_SECONDS)
             command = self._command
-            argv = [*command.prefix, command.python, *self._driver, str(path)]
+            argv = [*command.prefix, command.python, *_DRIVER, str(path)]
             try:
                 with open(self._log, "ab") as log:
                     self._child = subprocess.Popen(
@@ -253,9 +248,7 @@ def last_words(log: Path) -> str:
 def _with_advice(reason: str, logged: str) -> str:
     """The reason, with what the log says of it and the way out where memory ran out."""
     if re.search(r"out of memory|OutOfMemory|No available memory", f"{reason} {logged}"):
-        return (
-            f"{reason}; give --gpu-memory-utilization, --max-model-len or fewer swaps less memory"
-        )
+        return f"{reason}; leave it more with a lower --max-model-len, or swap fewer slots"
     if logged not in reason and ("exit code" in reason or "EngineCore" in reason):
         return f"{reason}: {logged}"
     return reason

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.ab.result import Result, to_json
+from spark_prof.ab.result_file import RESULT_FILE
 from spark_prof.errors import CommandError, one_line
 from spark_prof.traces.durable import write_whole
 
 __all__ = ["Keeper", "make_folder"]
 
-RESULT = "result.json"
-PAGE = "report.html"
+_PAGE = "report.html"
 
 
 class Keeper:
@@ -48,10 +48,10 @@ class Keeper:
         from spark_prof.dashboards.ab_report import render_ab
 
         page = render_ab(self.result, "html").encode("utf-8", "backslashreplace")
-        self._put(PAGE, page)
+        self._put(_PAGE, page)
 
     def _write(self) -> None:
-        self._put(RESULT, to_json(self.result))
+        self._put(RESULT_FILE, to_json(self.result))
 
     def _put(self, name: str, content: bytes) -> None:
         try:

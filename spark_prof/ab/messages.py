@@ -109,6 +109,8 @@ class Facts(msgspec.Struct, tag=True, frozen=True):
         load_seconds: from the arguments to an engine that answers.
         execution: in words, such as ``torch.compile, CUDA graphs``.
         dummy: the weights are no checkpoint's.
+        layers: of the decoder; None where its configuration does not tell.
+        routed: some of them choose experts.
     """
 
     versions: dict[str, str]
@@ -126,6 +128,8 @@ class Facts(msgspec.Struct, tag=True, frozen=True):
     load_seconds: float
     execution: str
     dummy: bool
+    layers: int | None
+    routed: bool
 
 
 class Swaps(msgspec.Struct, tag=True, frozen=True):

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.engine import DRIVER, Engine
+from spark_prof.ab.engine import Engine
 from spark_prof.ab.keeping import Keeper
 from spark_prof.ab.machine import Sample
 from spark_prof.ab.measuring import Shape
-from spark_prof.ab.messages import DescribeSwaps, Facts, Swaps
+from spark_prof.ab.messages import Facts
 from spark_prof.ab.options import Options
 from spark_prof.ab.result import SideCosts
 from spark_prof.ab.sides import Side
 from spark_prof.ab.states import with_states
-from spark_prof.ab.swapped import RankSwaps, read_swaps
+from spark_prof.ab.swapped import RankSwaps
 from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
 
-__all__ = ["Setting", "costs_of", "describe", "keep_facts", "keep_machine"]
+__all__ = ["Setting", "costs_of", "keep_facts", "keep_machine"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,6 @@ class Setting:
         options: what to measure.
         keeper: takes what is found.
         say: shows one line of progress.
-        driver: what the engine's Python runs.
     """
 
     command: EngineCommand
@@ -42,7 +41,6 @@ class Setting:
     options: Options
     keeper: Keeper
     say: Callable[[str], None]
-    driver: Sequence[str] = DRIVER
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -63,17 +61,11 @@ class Setting:
         command = replace(self.command, arguments=self.command.arguments + side.options)
         environment = {**dict(side.environment), SWAPS_ENVIRONMENT: swaps.to_json()}
         path = self.options.folder / log
-        return Engine(command, environment, path, self.options.timeout, self.driver)
+        return Engine(command, environment, path, self.options.timeout)
 
     def logits(self, requests: int) -> Path:
         """The file in which side a's logits wait for the other side."""
         return self.options.folder.absolute() / f".logits-{requests}"
-
-
-def describe(engine: Engine) -> tuple[RankSwaps, ...]:
-    """What became of the swaps of an engine, a rank each."""
-    answer = engine.ask(DescribeSwaps(), Swaps, "telling what is swapped")
-    return tuple(read_swaps(_without_nulls(rank)) for rank in answer.ranks)
 
 
 def costs_of(side: str, facts: Facts, ranks: tuple[RankSwaps, ...]) -> SideCosts:
@@ -138,17 +130,3 @@ def keep_machine(setting: Setting, samples: Sequence[Sample]) -> None:
     """Puts how the GPUs were while steps were timed into the result."""
     keeper = setting.keeper
     keeper.set(machine=with_states(keeper.result.machine, samples))
-
-
-def _without_nulls(rank: dict[str, object]) -> dict[str, object]:
-    """The answer without what is null in its rows: nothing was built there."""
-    rows = rank.get("swaps")
-    if not isinstance(rows, list):
-        return rank
-    kept = [
-        {key: value for key, value in row.items() if value is not None}
-        if isinstance(row, dict)
-        else row
-        for row in rows
-    ]
-    return {**rank, "swaps": kept}

@@ -26,6 +26,8 @@ def engine_facts(config: Any, vocabulary: int, seconds: float) -> Facts:
     from spark_prof.profiler.facts import execution_of, processor
 
     gpu = bool(platform.is_cuda())
+    text = getattr(config.model_config, "hf_text_config", None)
+    layers = getattr(text, "num_hidden_layers", None)
     cache = config.cache_config
     blocks, size = getattr(cache, "num_gpu_blocks", None), getattr(cache, "block_size", None)
     parallel = config.parallel_config
@@ -45,6 +47,8 @@ def engine_facts(config: Any, vocabulary: int, seconds: float) -> Facts:
         load_seconds=seconds,
         execution=execution_of(config.compilation_config),
         dummy=str(config.load_config.load_format).rpartition(".")[2].lower() == "dummy",
+        layers=layers if isinstance(layers, int) and layers > 0 else None,
+        routed=bool(config.model_config.get_num_experts()),
     )
 
 

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from spark_prof.cli import (
+    ab,
     classify,
     doctor,
     export,
@@ -40,6 +41,7 @@ salvage.add_to(app)
 export.add_to(app)
 query.add_to(app)
 kernels.add_to(app)
+ab.add_to(app)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,162 @@
+"""`spark-prof ab`: what a change to vLLM brings, side against side, and whether it agrees."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_prof.cli.report import Format, terminal_width
+from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:
+    from spark_prof.ab.sides import Side
+
+__all__ = ["ab", "add_to"]
+
+_MOST = 1_000_000
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    # Everything after the first word that is no option of ours belongs to the command.
+    app.command(context_settings={"allow_interspersed_args": False})(ab)
+
+
+def ab(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- MODEL | COMMAND...",
+            help="A model with vLLM's options, or vllm serve, vllm bench latency or throughput.",
+        ),
+    ] = None,
+    b: Annotated[
+        str,
+        typer.Option(
+            "--b",
+            metavar="SIDE",
+            help="What is asked about: swaps (moe=spark_prof, lm_head=mxfp4, norm=my.py:build), "
+            "backends (moe=marlin), NAME=VALUE, vLLM's options.",
+        ),
+    ] = "",
+    a: Annotated[
+        str, typer.Option("--a", metavar="SIDE", help="What it is compared with.")
+    ] = "stock",
+    mxfp4_layers: Annotated[
+        str, typer.Option(metavar="SLOT,SLOT", help="Adds SLOT=mxfp4 to side b.")
+    ] = "",
+    fp8_layers: Annotated[
+        str, typer.Option(metavar="SLOT,SLOT", help="Adds SLOT=fp8 to side b.")
+    ] = "",
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|one|two",
+            help="Both sides in one engine, or engines of their own, started in turns.",
+        ),
+    ] = "auto",
+    batch_sizes: Annotated[
+        str, typer.Option(metavar="N,N", help="Batch sizes at which decoding is measured.")
+    ] = "1,2,4,8,16",
+    prefill: Annotated[
+        str, typer.Option(metavar="N,N", help="Lengths of prompts to measure; none for none.")
+    ] = "128,1024",
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="Time to spend on each measurement.")
+    ] = 20.0,
+    context: Annotated[
+        int, typer.Option(min=1, help="Tokens of each prompt when decoding is measured.")
+    ] = 128,
+    gate_tokens: Annotated[
+        int, typer.Option(min=2, max=4096, help="Tokens of each request in the gate.")
+    ] = 32,
+    starts: Annotated[
+        int, typer.Option(min=4, help="Engines to start with --mode two; a multiple of 4.")
+    ] = 4,
+    no_record: Annotated[
+        bool, typer.Option("--no-record", help="Do not record where the gain comes from.")
+    ] = False,
+    time_anyway: Annotated[
+        bool,
+        typer.Option("--time-anyway", help="Take times after a failed gate; they do not count."),
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(min=1, help="Seconds of silence after which an engine is given up."),
+    ] = 600.0,
+    kind: Annotated[Format, typer.Option("--format", help="How to show it.")] = Format.TEXT,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The run's folder; by default named by the time."),
+    ] = None,
+    apply: Annotated[
+        bool,
+        typer.Option(
+            "--apply",
+            help="Measure nothing: print the environment with which vllm serve runs side b, or "
+            "that of a result.json given after --.",
+        ),
+    ] = False,
+) -> int:
+    """Compare two ways to run a model: time per token, where it comes from, and agreement."""
+    from spark_prof.ab.sides import parse_side, with_formats
+
+    side = with_formats(parse_side(b), mxfp4_layers, fp8_layers)
+    if apply:
+        return _apply(side, command or [])
+    from spark_prof.ab.command import engine_command
+    from spark_prof.ab.options import Options
+    from spark_prof.ab.outcome import exit_code
+    from spark_prof.ab.protocol import run_ab
+    from spark_prof.dashboards.ab_report import render_ab
+
+    if starts % 4:
+        raise CommandError(f"--starts {starts}: give a multiple of 4, for the order A B B A")
+    folder = out or Path(time.strftime("spark-prof-ab-%Y%m%d-%H%M%S"))
+    options = Options(
+        folder,
+        _numbers("--batch-sizes", batch_sizes),
+        () if prefill.strip() in ("", "none") else _numbers("--prefill", prefill),
+        seconds,
+        context,
+        gate_tokens,
+        not no_record,
+        starts,
+        timeout,
+        time_anyway,
+    )
+    engine = engine_command(command or [])
+    result = run_ab(engine, parse_side(a), side, mode, options, sys.argv[1:], _say)
+    print(render_ab(result, kind.value, terminal_width()))
+    _say(f"result.json and report.html are in {folder}")
+    if result.failure:
+        _say(result.failure)
+    return exit_code(result)
+
+
+def _apply(side: Side, words: list[str]) -> int:
+    from spark_prof.ab.apply import lines_of, side_of_result
+
+    if len(words) > 1:
+        raise CommandError("--apply takes --b, or one result.json of an earlier run")
+    for line in lines_of(side_of_result(Path(words[0])) if words else side):
+        print(line)
+    return 0
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 0 < len(part) < 10 for part in parts):
+        raise CommandError(f"{option} {text!r:.40} is no list of whole numbers; give 1,8, say")
+    numbers = tuple(map(int, parts))
+    if len(set(numbers)) < len(numbers) or not all(0 < number <= _MOST for number in numbers):
+        raise CommandError(f"{option} {text!r:.40}: give each number from 1 on once")
+    return numbers
+
+
+def _say(line: str) -> None:
+    print(f"spark-prof: {line}", file=sys.stderr, flush=True)

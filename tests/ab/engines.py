@@ -1,0 +1,62 @@
+"""A `vllm` on the PATH whose Python runs the fake driver, and `spark-prof ab` run with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_prof.ab.result import Result, from_json
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE = Path(__file__).with_name("fake_driver.py")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run of the command: exit code, what it printed, and its folder."""
+
+    code: int
+    output: str
+    errors: str
+    folder: Path
+
+    @property
+    def result(self) -> Result:
+        return from_json((self.folder / "result.json").read_bytes())
+
+
+def fake_vllm(folder: Path) -> Path:
+    """A folder for the PATH. `python -m spark_prof.ab.driver SOCKET` becomes the fake driver."""
+    folder.mkdir(parents=True, exist_ok=True)
+    python = folder / "python3"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec "{sys.executable}" "{FAKE}" "$@"\n')
+    vllm = folder / "vllm"
+    vllm.write_text(f"#!{python}\n")
+    for path in (python, vllm):
+        path.chmod(0o755)
+    return folder
+
+
+def run(
+    folder: Path, *options: str, model: dict[str, Any] | None = None, words: str = "serve m"
+) -> Done:
+    """Runs `spark-prof ab` against the fake engine; its folder is `folder`/run."""
+    environment = {
+        **os.environ,
+        "PATH": f"{fake_vllm(folder / 'bin')}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "FAKE_ENGINE": json.dumps(model or {}),
+    }
+    out = folder / "run"
+    quick = ["--seconds", "0.1", "--no-record", "-o", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_prof.cli.main", "ab", *quick, *options, "--", "vllm",
+         *words.split()],
+        env=environment, capture_output=True, text=True, timeout=120, cwd=folder,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr, out)

@@ -1,0 +1,166 @@
+"""A driver process without vLLM: it speaks the messages, and its times are drawn from a model.
+
+usage: python fake_driver.py SOCKET
+
+The variable FAKE_ENGINE is JSON: gain (of side b), noise, wrong (side b's logits differ by so many
+nats), hidden (bits of b's swaps), die, hang and fail (at the request of that name), capture.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spark_prof.ab.channel import Channel
+from spark_prof.ab.messages import (
+    Answer,
+    Compare,
+    Compared,
+    DescribeSwaps,
+    Done,
+    Facts,
+    Failed,
+    Generate,
+    Request,
+    Shutdown,
+    Start,
+    Swaps,
+    Switch,
+    Times,
+)
+
+MODEL: dict[str, Any] = json.loads(os.environ.get("FAKE_ENGINE", "{}"))
+SWAPS: dict[str, Any] = json.loads(os.environ["SPARK_PROF_SWAPS"])
+RANDOM = random.Random(MODEL.get("seed", 1))
+SIDES = [side for side in ("a", "b") if side in SWAPS] + (["a2"] if SWAPS.get("twin") else [])
+
+
+def main() -> None:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(sys.argv[1])
+    channel = Channel(connection)
+    while True:
+        try:
+            line = channel.line(None)
+        except EOFError:
+            return
+        request = msgspec.json.decode(line or b"", type=Request)
+        name = type(request).__name__
+        print(f"asked {name}", flush=True)
+        if MODEL.get("die") == name:
+            print("ValueError: torch.OutOfMemoryError: CUDA out of memory", flush=True)
+            os._exit(9)
+        if MODEL.get("hang") == name:
+            time.sleep(3600)
+        failed = MODEL.get("fail") == name
+        channel.send(Failed("RuntimeError: made to fail") if failed else answer(request))
+        if isinstance(request, Shutdown):
+            return
+
+
+def answer(request: Request) -> Answer:
+    if isinstance(request, Start):
+        return facts(list(request.arguments))
+    if isinstance(request, DescribeSwaps):
+        return Swaps([swaps()])
+    if isinstance(request, Generate):
+        return Times(times(request), 0.001 * sum(steps for _, steps in request.plan))
+    if isinstance(request, Compare):
+        return compared(request)
+    if isinstance(request, Switch) and request.side not in SIDES:
+        return Failed(f"CommandError: there is no side {request.side}")
+    return Done()
+
+
+def facts(arguments: list[str]) -> Facts:
+    longest = 4096
+    if "--max-model-len" in arguments:
+        longest = int(arguments[arguments.index("--max-model-len") + 1])
+    return Facts(
+        versions={"vllm": "0.32.0", "torch": "2.13.0"}, gpu="", uuids=(), gpus=1,
+        processor="none", gpu_bytes=None, model="fake", longest=longest, most_requests=16,
+        most_tokens=2048, vocabulary=1000, cache_tokens=100_000, load_seconds=1.5,
+        execution="eager", dummy=bool(MODEL.get("dummy")),
+        layers=3, routed=False,
+    )  # fmt: skip
+
+
+def swaps() -> dict[str, Any]:
+    rows = []
+    for side in ("a", "b"):
+        for word in filter(None, SWAPS.get(side, "").split(",")):
+            slot, _, kernel = word.partition("=")
+            why = MODEL.get("fell_back", "")
+            rows += [
+                {
+                    "slot": slot, "name": f"model.layers.{layer}.{slot}", "kernel": kernel,
+                    "side": side, "state": "fell back" if why else "live", "why": why,
+                    "bits": None if why else MODEL.get("bits", "kept"), "bytes": 1 << 20,
+                    "line": "", "calls": {"a": 0, "b": 3},
+                    "layer_error": {"relative_l2": MODEL.get("layer_error", 0.001)},
+                }
+                for layer in range(3)
+            ]  # fmt: skip
+    return {
+        "rank": 0, "swaps": rows, "sides": SIDES, "captured": dict.fromkeys(SIDES, 5),
+        "seconds": {"build": 2.0, "trial": 0.1, "capture": dict.fromkeys(SIDES, 0.5)},
+        "memory_bytes": {"second_copy": 3 << 20}, "dummy_weights_filled": False,
+    }  # fmt: skip
+
+
+def times(request: Generate) -> list[list[Any]]:
+    requests = 1 if request.batch.alone else request.batch.requests
+    base = 1_000_000 + 50_000 * requests + (2_000_000 if request.prefill else 0)
+    is_b = "b" in SIDES or os.environ.get("FAKE_SIDE") == "b" or "--moe-backend" in ARGUMENTS
+    rows: list[list[Any]] = []
+    place = 0
+    now = time.time_ns()
+    for block, (side, steps) in enumerate(request.plan):
+        faster = side == "b" or (len(SIDES) == 1 and is_b)
+        for index in range(steps):
+            mean = base / (MODEL.get("gain", 1.0) if faster else 1.0) + 20 * place
+            duration = int(mean * RANDOM.gauss(1, MODEL.get("noise", 0.001)))
+            now += duration
+            context = requests * (request.batch.prompt_tokens + place)
+            prefill = request.batch.prompt_tokens if request.prefill else 0
+            rows.append(
+                [block, side, index, duration, now, prefill, requests, 0 if prefill else context]
+            )
+            place += 1
+    return rows
+
+
+def compared(request: Compare) -> Answer:
+    path = Path(request.path)
+    if request.keep:
+        path.write_text("logits")
+        return Done()
+    if not path.exists():
+        return Failed(f"CommandError: {path} is not there")
+    wrong = MODEL.get("wrong", 0.0) if request.side == "b" else 0.0
+    if len(SIDES) == 1 and os.environ.get("FAKE_SIDE") == "b":
+        wrong = MODEL.get("wrong", 0.0)
+    rows = [
+        {
+            "step": step, "row": row, "token_a": 5, "token_b": 6 if wrong else 5,
+            "agree": not wrong, "margin_a": 2.0, "kl_nats": wrong or 1e-6,
+            "worst": wrong or 0.01, "scale": 2.0,
+        }
+        for step in range(request.batch.tokens)
+        for row in range(request.batch.requests)
+    ]  # fmt: skip
+    return Compared(rows)
+
+
+ARGUMENTS: list[str] = []
+
+if __name__ == "__main__":
+    main()

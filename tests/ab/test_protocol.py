@@ -1,0 +1,211 @@
+"""The whole protocol against an engine that speaks the messages, with times drawn from a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.ab.engines import Done, run
+
+SWAP = ("--b", "o=spark_prof")
+SMALL = ("--batch-sizes", "1,4", "--prefill", "64")
+
+
+@pytest.fixture(scope="module")
+def faster(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """Side b is 1.25 times faster, in one engine."""
+    return run(tmp_path_factory.mktemp("faster"), *SWAP, *SMALL, model={"gain": 1.25})
+
+
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """The sides differ in an option and a variable of vLLM's."""
+    side = ("--b", "moe=marlin FAKE_SIDE=b", "--starts", "8")
+    return run(tmp_path_factory.mktemp("two"), *side, *SMALL, model={"gain": 1.25, "bits": ""})
+
+
+def test_a_known_gain_is_found(faster: Done) -> None:
+    assert faster.code == 0, faster.errors
+    result = faster.result
+    assert (result.mode, result.finished, result.failure) == ("one engine", True, "")
+    assert [(r.phase, r.requests, r.prompt_tokens) for r in result.runs] == [
+        ("decode", 1, 128),
+        ("decode", 4, 128),
+        ("prefill", 1, 64),
+    ]
+    for found in result.runs:
+        assert found.estimate.gain is not None
+        assert found.estimate.gain.value == pytest.approx(1.25, rel=0.01)
+        assert found.estimate.gain.half_width < 0.01
+        assert not found.estimate.dropped
+
+
+def test_the_twin_is_no_effect(faster: Done) -> None:
+    [itself] = faster.result.aa
+    assert itself.test.estimate.gain is not None
+    assert itself.test.estimate.gain.value == pytest.approx(1, abs=0.003)
+
+
+def test_the_gate_ran_at_each_batch_size_before_the_times(faster: Done) -> None:
+    assert [(gate.requests, gate.verdict.passed) for gate in faster.result.gates] == [
+        (1, True),
+        (4, True),
+    ]
+    log = (faster.folder / "engine.log").read_text().split("\n")
+    asked = [line.removeprefix("asked ") for line in log if line.startswith("asked ")]
+    assert asked[:2] == ["Start", "DescribeSwaps"]
+    assert asked[2:8] == ["Compare"] * 6
+    assert asked[8] == "Switch"
+    assert asked[-1] == "Shutdown"
+
+
+def test_the_result_says_what_was_compared(faster: Done) -> None:
+    result = faster.result
+    a, b = result.sides
+    assert (a.name, b.name, b.swaps) == ("stock", "o=spark_prof", "o=spark_prof")
+    assert b.costs.swap_bytes == 3 << 20
+    assert (b.costs.graphs, b.costs.capture_s, b.costs.load_s) == (5, 0.5, 1.5)
+    assert [swap.live for swap in result.swaps[0].swaps] == [True] * 3
+    assert result.versions["vllm"] == "0.32.0"
+    assert "clocks: not known; no quad was dropped for them" in result.missing
+    assert result.command[:2] == ("spark-prof", "ab")
+
+
+def test_nothing_but_the_result_is_left(faster: Done) -> None:
+    names = sorted(path.name for path in faster.folder.iterdir())
+    assert names == ["engine.log", "report.html", "result.json"]
+
+
+def test_two_engines_are_started_in_turns(restarted: Done) -> None:
+    assert restarted.code == 0, restarted.errors
+    result = restarted.result
+    assert result.mode == "two engines"
+    assert result.mode_why == "the sides differ in vLLM's options and the environment"
+    logs = sorted(path.name for path in restarted.folder.glob("*.log"))
+    order = "".join(name.split("-")[2][0] for name in logs)
+    assert order == "abbabaab"
+    assert [a.test.passed for a in result.aa] in ([True], [False])
+    for found in result.runs:
+        assert found.estimate.gain is not None
+        assert found.estimate.gain.value == pytest.approx(1.25, rel=0.01)
+    assert result.sides[1].environment == {"FAKE_SIDE": "b"}
+    assert result.sides[1].arguments == ("m", "--moe-backend", "marlin")
+    assert not list(restarted.folder.glob(".logits*"))
+
+
+def test_a_wrong_side_fails_and_is_not_timed(tmp_path: Path) -> None:
+    done = run(tmp_path, *SWAP, *SMALL, model={"gain": 1.25, "wrong": 5.0})
+    assert done.code == 1
+    assert done.result.runs == ()
+    assert [gate.verdict.passed for gate in done.result.gates] == [False, False]
+    assert "nothing was timed, because the sides do not agree" in done.result.missing
+
+
+def test_a_wrong_side_is_timed_where_that_is_wanted(tmp_path: Path) -> None:
+    done = run(tmp_path, *SWAP, *SMALL, "--time-anyway", model={"wrong": 5.0})
+    assert done.code == 1
+    assert len(done.result.runs) == 3
+
+
+def test_a_wrong_side_fails_in_an_engine_of_its_own(tmp_path: Path) -> None:
+    done = run(tmp_path, "--b", "FAKE_SIDE=b", *SMALL, model={"wrong": 50.0})
+    assert done.code == 1
+    assert not done.result.runs
+    assert len(list(done.folder.glob("*.log"))) == 2
+
+
+def test_no_effect_is_no_effect(tmp_path: Path) -> None:
+    done = run(tmp_path, *SWAP, "--batch-sizes", "1", "--prefill", "none")
+    assert done.code == 0
+    [found] = done.result.runs
+    assert found.estimate.gain is not None
+    assert found.estimate.gain.low < 1.002
+    assert found.estimate.gain.high > 0.998
+
+
+@pytest.mark.parametrize("request_name", ["Start", "DescribeSwaps", "Compare", "Switch"])
+def test_an_engine_that_dies_is_one_line(tmp_path: Path, request_name: str) -> None:
+    done = run(tmp_path, *SWAP, *SMALL, model={"die": request_name})
+    assert done.code == 2
+    lines = done.errors.splitlines()
+    assert "Traceback" not in done.errors
+    assert "ended with exit code 9" in lines[-1]
+    assert "CUDA out of memory; leave it more with a lower --max-model-len" in lines[-1]
+    assert not done.result.finished
+    assert done.result.failure in lines[-1]
+
+
+@pytest.mark.parametrize("request_name", ["Start", "Generate"])
+def test_an_engine_that_hangs_is_given_up(tmp_path: Path, request_name: str) -> None:
+    done = run(tmp_path, *SWAP, *SMALL, "--timeout", "1.5", model={"hang": request_name})
+    assert done.code == 2
+    assert "the engine has been silent for 2 s while" in done.errors.splitlines()[-1]
+    assert f"asked {request_name}" in done.errors.splitlines()[-1]
+    assert "Traceback" not in done.errors
+
+
+def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path) -> None:
+    model = {"fail": "Generate"}
+    done = run(tmp_path, *SWAP, *SMALL, model=model)
+    assert done.code == 2
+    assert "RuntimeError: made to fail" in done.result.failure
+    assert len(done.result.gates) == 2
+    assert (done.folder / "report.html").exists()
+
+
+def test_swaps_that_all_fell_back_end_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, *SWAP, model={"fell_back": "no kernel for gptq"})
+    assert done.code == 2
+    assert "nothing of side b (o=spark_prof) is live: no kernel for gptq" in done.errors
+
+
+def test_shapes_beyond_the_engine_are_missing(tmp_path: Path) -> None:
+    sizes = ("--batch-sizes", "1,32", "--prefill", "64,3000,9000")
+    done = run(tmp_path, *SWAP, *sizes)
+    assert done.code == 0
+    assert [(r.phase, r.requests, r.prompt_tokens) for r in done.result.runs] == [
+        ("decode", 1, 128),
+        ("prefill", 1, 64),
+    ]
+    missing = "\n".join(done.result.missing)
+    assert "batch size 32: the engine runs 16 requests at most" in missing
+    assert "prefill of 3000 tokens: the engine computes 2048 tokens in a step at most" in missing
+    assert "prefill of 9000 tokens needs requests of 9002 tokens" in missing
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--b", "moe=nothing"), "there is no kernel nothing"),
+        ((), "both sides are stock"),
+        ((*SWAP, "--mode", "three"), "--mode three"),
+        ((*SWAP, "--starts", "6"), "give a multiple of 4"),
+        ((*SWAP, "--batch-sizes", "1,1"), "once"),
+        ((*SWAP, "--batch-sizes", "0"), "from 1 on"),
+        ((*SWAP, "--prefill", "x"), "is no list of whole numbers"),
+        (("--b", "X=1", "--mode", "one"), "cannot change"),
+        ((*SWAP, "--mxfp4-layers", "moe"), "no slot moe"),
+    ],
+)
+def test_usage_is_refused_before_anything_starts(
+    tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    done = run(tmp_path, *options)
+    assert done.code == 2
+    assert words in done.errors
+    assert len(done.errors.strip().splitlines()) == 1
+    assert not done.folder.exists()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").write_text("x")
+    done = run(tmp_path, *SWAP)
+    assert (done.code, [p.name for p in done.folder.iterdir()]) == (2, ["mine"])
+
+
+def test_formats(tmp_path: Path) -> None:
+    done = run(tmp_path, *SWAP, "--batch-sizes", "1", "--prefill", "none", "--format", "json")
+    assert json.loads(done.output)["kind"] == "spark-prof ab"
