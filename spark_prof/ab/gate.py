@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Bounds", "Figures", "LayerError", "Position", "Verdict"]
+from spark_prof.ab.gate_bounds import Bounds, Depth, changed_bounds, kept_bounds
+
+__all__ = [
+    "Bits",
+    "Bounds",
+    "Depth",
+    "Figures",
+    "LayerError",
+    "Position",
+    "Verdict",
+    "judge",
+    "judge_layer",
+]
 
 Bits = Literal["kept", "changed"]
 """Whether all swaps compute with the weights' own bits, or some with others."""
+
+_FEWEST_POSITIONS = 8
+_MOST_LAYER_LINES = 8
+_UNKNOWN_DEPTH = Depth(48, routed=True)
+_LAYER_KEPT = 2.0**-6
+"""Relative L2 error of a layer by itself. Two kernels round at most five times each on the way, by
+0.0015 of the size: sqrt(10) * 0.0015 = 0.005, and three times that is allowed."""
+_LAYER_CHANGED = 0.3
+"""Quantizing to MXFP4 brings 0.112 on normally distributed weights, FP8 0.026 (docs/kernels.md)."""
 
 
 @dataclass(frozen=True)
@@ -64,25 +87,6 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What a run must keep to; a side that changes bits has wide ones.
-
-    Attributes:
-        clear_agreement: at least.
-        kl_mean: at most, nats.
-        kl_worst: at most, nats, of one position.
-        worst: at most, in standard deviations of the logits.
-        why: where they come from, in words.
-    """
-
-    clear_agreement: float
-    kl_mean: float
-    kl_worst: float
-    worst: float
-    why: str
-
-
-@dataclass(frozen=True)
 class LayerError:
     """One swapped layer, alone, on the input that vLLM's own had.
 
@@ -127,3 +131,146 @@ class Verdict:
     floor: Figures | None
     bounds: Bounds | None
     layers: tuple[LayerError, ...]
+
+
+def judge(
+    positions: Sequence[Position],
+    bits: Bits,
+    floor: Sequence[Position] = (),
+    layers: Sequence[LayerError] = (),
+    depth: Depth | None = None,
+) -> Verdict:
+    """Whether side b says the same as side a.
+
+    Args:
+        positions: of a against b.
+        bits: kept if all swaps keep them.
+        floor: of a against itself; where it is the same bit for bit, or nothing was compared, it
+            says nothing about rounding.
+        layers: each swapped layer alone, as `judge_layer` makes them.
+        depth: of the model; None where it is not known, which is judged as a deep one with experts.
+    """
+    depth = depth or _UNKNOWN_DEPTH
+    sound = [position for position in positions if _is_finite(position)]
+    bounds = figures = noise = None
+    if sound:
+        scale = math.sqrt(math.fsum(each.scale**2 for each in sound) / len(sound))
+        extremes = _extremes([each for each in floor if _is_finite(each)])
+        kept = bits == "kept"
+        bounds = kept_bounds(depth, scale, extremes) if kept else changed_bounds(depth, scale)
+        figures = _figures(positions, bounds)
+        noise = _figures(floor, bounds) if floor else None
+    reasons = (*_failures(len(positions), len(sound), figures, bounds), *_layer_failures(layers))
+    notes = tuple(_notes(bits, figures, layers))
+    return Verdict(not reasons, bits, reasons, notes, figures, noise, bounds, tuple(layers))
+
+
+def judge_layer(layer: str, slot: str, bits: Bits, relative: float | None) -> LayerError:
+    """Whether one swapped layer is near enough to vLLM's own.
+
+    Args:
+        layer: the module's path.
+        slot: which it is.
+        bits: of its swap.
+        relative: L2 norm of the difference over that of vLLM's own result.
+    """
+    bound = _LAYER_KEPT if bits == "kept" else _LAYER_CHANGED
+    if relative is None or not math.isfinite(relative):
+        return LayerError(layer, slot, bits, None, bound, passed=False)
+    return LayerError(layer, slot, bits, relative, bound, passed=relative <= bound)
+
+
+def _is_finite(position: Position) -> bool:
+    """Whether both sides' logits were numbers; side a's must differ from each other."""
+    numbers = (position.margin_a, position.kl_nats, position.worst, position.scale)
+    return all(map(math.isfinite, numbers)) and position.scale > 0
+
+
+def _extremes(floor: Sequence[Position]) -> tuple[float, float, float] | None:
+    if not floor:
+        return None
+    divergences = [each.kl_nats for each in floor]
+    worst = max(each.worst / each.scale for each in floor)
+    return math.fsum(divergences) / len(floor), max(divergences), worst
+
+
+def _figures(positions: Sequence[Position], bounds: Bounds) -> Figures:
+    sound = [position for position in positions if _is_finite(position)]
+    extremes = _extremes(sound)
+    clear = [each for each in sound if each.margin_a > bounds.near_tie * each.scale]
+    mean, largest, worst = extremes or (None, None, None)
+    return Figures(
+        positions=len(positions),
+        not_finite=len(positions) - len(sound),
+        agreement=_agreement(sound),
+        near_ties=len(sound) - len(clear),
+        clear_agreement=_agreement(clear),
+        kl_mean=mean,
+        kl_worst=largest,
+        worst=worst,
+    )
+
+
+def _agreement(positions: Sequence[Position]) -> float | None:
+    if not positions:
+        return None
+    return sum(each.token_a == each.token_b for each in positions) / len(positions)
+
+
+def _failures(
+    positions: int, sound: int, figures: Figures | None, bounds: Bounds | None
+) -> tuple[str, ...]:
+    if positions < _FEWEST_POSITIONS:
+        return (f"{positions} positions were compared; {_FEWEST_POSITIONS} are needed",)
+    lines = []
+    if sound < positions:
+        lines.append(
+            f"{positions - sound} of {positions} positions have logits that are NaN, infinite or "
+            "all the same"
+        )
+    if figures is None or bounds is None:
+        return tuple(lines)
+    if figures.clear_agreement is not None and figures.clear_agreement < bounds.clear_agreement:
+        lines.append(
+            f"the most likely token is the same at {figures.clear_agreement:.1%} of the positions "
+            f"that are no near tie; {bounds.clear_agreement:.0%} are needed"
+        )
+    for words, unit, value, most in (
+        ("the mean KL divergence", " nats", figures.kl_mean, bounds.kl_mean),
+        ("the largest KL divergence", " nats", figures.kl_worst, bounds.kl_worst),
+        ("the worst logit's error", " standard deviations", figures.worst, bounds.worst),
+    ):
+        if value is not None and most is not None and value > most:
+            lines.append(f"{words} is {value:.3g}{unit}; at most {most:.3g} is allowed")
+    return tuple(lines)
+
+
+def _layer_failures(layers: Sequence[LayerError]) -> tuple[str, ...]:
+    failed = [each for each in layers if not each.passed]
+    lines = [
+        f"{each.layer} ({each.slot}) alone is not finite"
+        if each.relative is None
+        else f"{each.layer} ({each.slot}) alone is {each.relative:.2%} from vLLM's result; "
+        f"at most {each.bound or 0:.2%} is allowed"
+        for each in failed[:_MOST_LAYER_LINES]
+    ]
+    if len(failed) > _MOST_LAYER_LINES:
+        lines.append(f"and {len(failed) - _MOST_LAYER_LINES} more layers")
+    return tuple(lines)
+
+
+def _notes(bits: Bits, figures: Figures | None, layers: Sequence[LayerError]) -> list[str]:
+    notes = []
+    if figures is not None and figures.agreement is not None:
+        if figures.worst == 0:
+            notes.append("all logits are the same bit for bit")
+        elif bits == "changed":
+            notes.append(
+                f"computing with other bits costs: {1 - figures.agreement:.1%} of the most likely "
+                f"tokens are others, KL {figures.kl_mean:.3g} nats in the mean"
+            )
+        if figures.clear_agreement is None:
+            notes.append("all positions are near ties, so that agreement says nothing")
+    if bits == "kept" and not layers:
+        notes.append("no layer was compared alone, so that small errors of a few are not seen")
+    return notes
