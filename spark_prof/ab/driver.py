@@ -37,6 +37,7 @@ from spark_prof.ab.messages import (
 )
 from spark_prof.ab.vllm_arguments import engine_arguments
 from spark_prof.ab.vllm_facts import engine_facts
+from spark_prof.errors import CommandError
 
 __all__ = ["main", "prompts_of"]
 
@@ -65,6 +66,8 @@ def _answered(session: _Session, request: Request) -> Answer:
         return session.answer(request)
     except SystemExit as error:  # vLLM's parser has said on stderr what it does not take
         return Failed(f"vLLM does not take these arguments (exit code {error.code})")
+    except CommandError as error:
+        return Failed(str(error))
     except Exception as error:
         traceback.print_exc()
         text = " ".join(str(error).split())
@@ -145,6 +148,9 @@ class _Session:
         if self._llm is None:
             raise RuntimeError("the engine has not been started")
         answers: list[Any] = self._llm.collective_rpc(method, args=arguments)
+        for answer in answers:
+            if isinstance(answer, dict) and "refused" in answer:
+                raise CommandError(answer["refused"])
         return answers
 
 
