@@ -1,0 +1,184 @@
+"""What this project's kernels bring a live vLLM engine, case by case, beside what they have to.
+
+Each case is one run of `spark-prof ab` with dummy weights in a model's real shapes: both sides in
+one engine, switched between steps. Its result.json is kept as FOLDER/CASE.json. The faulty kernels
+of tests/swaps/kernels must fail the gate, or leave the engine with vLLM's own kernel.
+
+usage: python benchmarks/ab.py FOLDER [--cases CASE...] [--seconds S] [--options "--flag ..."]
+       python benchmarks/ab.py FOLDER --show
+exit code: 1 if a bar of what was measured is not reached
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.models import write_model
+from spark_prof.ab.result import Result, Run, from_json
+
+ROOT = Path(__file__).resolve().parents[1]
+FAULTY = ROOT / "tests/swaps/kernels"
+OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
+ENGINE = ("--max-model-len", "2048", "--max-num-seqs", "16", "--load-format", "dummy")
+GRAPHS = '{"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}'
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run.
+
+    Attributes:
+        model: a name of demo.models.
+        b: what is swapped.
+        bars: by batch size, the least gain in time per token.
+        layers: of the model; 0 for all.
+        ends: with exit code 1 where the gate has to fail, else 0.
+        live: whether anything of side b has to run.
+    """
+
+    model: str
+    b: str
+    bars: tuple[tuple[int, float], ...] = ()
+    layers: int = 0
+    ends: int = 0
+    live: bool = True
+
+
+def faulty(name: str, ends: int = 0, live: bool = True) -> Case:
+    """A kernel of tests/swaps/kernels in the experts of a model of four layers."""
+    return Case("gpt-oss-20b", f"moe={FAULTY / name}.py:build", layers=4, ends=ends, live=live)
+
+
+CASES = {
+    "gpt-oss-20b": Case(
+        "gpt-oss-20b", f"{OWN},qkv=spark_prof,o=spark_prof", ((1, 1.25), (8, 1.15))
+    ),
+    "gpt-oss-20b-quantized": Case(
+        "gpt-oss-20b",
+        "moe=spark_prof,router=spark_prof,qkv=mxfp4,o=mxfp4,lm_head=mxfp4",
+        ((1, 1.45), (8, 1.15)),
+    ),
+    "qwen3-30b-a3b-nvfp4": Case(
+        "qwen3-30b-a3b-nvfp4", f"{OWN},qkv=spark_prof,o=spark_prof", ((1, 1.4), (8, 1.15))
+    ),
+    "doubled-scale": faulty("doubled_scale", ends=1),
+    "swapped-expert": faulty("swapped_expert", ends=1),
+    "throws": faulty("throws_at_call", ends=2, live=False),
+    "out-of-memory": faulty("allocates_at_call", ends=2, live=False),
+    "hangs": faulty("hangs"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=tuple(CASES))
+    parser.add_argument("--seconds", default="10", help="for each measurement")
+    parser.add_argument("--options", default="", help="more options of spark-prof ab")
+    parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    reached = True
+    for name in options.cases:
+        path = options.folder / f"{name}.json"
+        code = None if options.show else run(name, path, options.seconds, options.options)
+        if path.exists():
+            for line, good in told(CASES[name], from_json(path.read_bytes(), str(path)), code):
+                print(f"{name}: {line}{'' if good else '  NOT REACHED'}", flush=True)
+                reached &= good
+    return int(not reached)
+
+
+def run(name: str, path: Path, seconds: str, more: str) -> int:
+    """Runs one case and keeps its result; the exit code of `spark-prof ab`."""
+    case = CASES[name]
+    with tempfile.TemporaryDirectory() as temporary:
+        model = write_model(case.model, Path(temporary) / case.model)
+        if case.layers:
+            cut(model / "config.json", case.layers)
+        sizes = ",".join(str(size) for size, _ in case.bars) or "1"
+        command = [
+            *(sys.executable, "-m", "spark_prof.cli.main", "ab", "--b", case.b),
+            *("--batch-sizes", sizes, "--prefill", "none", "--seconds", seconds),
+            *("-o", str(Path(temporary) / "run"), *shlex.split(more)),
+            *("--", str(model), *ENGINE, "--compilation-config", GRAPHS),
+        ]
+        done = subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr)
+        result, log = Path(temporary) / "run/result.json", Path(temporary) / "run/engine.log"
+        if result.exists():
+            shutil.copy(result, path)
+        if log.exists():
+            shutil.copy(log, path.with_suffix(".log"))
+        return done.returncode
+
+
+def cut(config: Path, layers: int) -> None:
+    """Makes a model of fewer layers."""
+    value = json.loads(config.read_text(encoding="utf-8"))
+    value["num_hidden_layers"] = layers
+    if "layer_types" in value:
+        value["layer_types"] = value["layer_types"][:layers]
+    config.write_text(json.dumps(value), encoding="utf-8")
+
+
+def told(case: Case, result: Result, code: int | None) -> Iterator[tuple[str, bool]]:
+    """Each figure with its bar, and whether that is reached."""
+    if code is not None:
+        yield f"exit code {code}, {result.failure or 'done'}", code == case.ends
+    live = [swap for rank in result.swaps for swap in rank.swaps if swap.live]
+    yield f"{len(live)} layers swapped", bool(live) == case.live
+    if case.ends:
+        return
+    for gate in result.gates:
+        figures = gate.verdict.figures
+        kl = "" if figures is None else f", KL {figures.kl_mean} nats at most {figures.kl_worst}"
+        agreement = "" if figures is None else f", agreement {figures.agreement}"
+        yield f"gate at batch {gate.requests}{agreement}{kl}", gate.verdict.passed
+    for run in result.aa:
+        gain = run.test.estimate.gain
+        small = gain is not None and gain.half_width <= 0.005
+        yield f"A/A at batch {run.requests}: {run.test.line}", run.test.passed and small
+    bars = dict(case.bars)
+    for run_ in result.runs:
+        yield timed(run_, bars.get(run_.requests))
+    for found in result.attributions:
+        share = found.residual_share
+        yield (
+            f"attribution at batch {found.batch_size}: components save {found.explained_us:.1f} us"
+            f" of {found.gain_us} measured, residual {share}",
+            bool(found.adds_up),
+        )
+        moved = ", ".join(row.component for row in found.moved) or "nothing"
+        yield f"untouched components that moved 1 % or more: {moved}", found.nothing_else_moved
+        yield "every replacement ran in every layer that it claims", found.ran_everywhere
+
+
+def timed(run: Run, bar: float | None) -> tuple[str, bool]:
+    """One measurement beside its bar."""
+    found = run.estimate
+    if found.gain is None or found.a_us is None or found.b_us is None:
+        return f"{run.phase} {run.requests}: {found.missing}", bar is None
+    gain = found.gain
+    what = f"batch {run.requests}" if run.phase == "decode" else f"prefill {run.prompt_tokens}"
+    text = (
+        f"{what}: {found.a_us:.1f} to {found.b_us:.1f} us, gain {gain.value:.4f} "
+        f"({gain.low:.4f} to {gain.high:.4f})"
+    )
+    if bar is None or run.phase != "decode":
+        return text, True
+    return f"{text}, bar {bar}", gain.value >= bar
+
+
+if __name__ == "__main__":
+    sys.exit(main())
