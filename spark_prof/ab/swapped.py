@@ -53,10 +53,12 @@ class Seconds:
 
     Attributes:
         build: packing or quantizing the weights.
+        trial: trying each replacement before the first request.
         capture: CUDA graphs, by side.
     """
 
     build: float = 0.0
+    trial: float = 0.0
     capture: dict[str, float] = field(default_factory=dict)
 
 

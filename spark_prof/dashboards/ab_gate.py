@@ -8,7 +8,7 @@ from statistics import median
 from spark_prof.ab.gate import Figures, LayerError, Verdict
 from spark_prof.ab.result import Result
 from spark_prof.dashboards.ab_answer import agreement
-from spark_prof.dashboards.formats import MISSING, clean, count
+from spark_prof.dashboards.formats import MISSING, clean, count, share
 from spark_prof.dashboards.section import Column, Section
 
 __all__ = ["gate", "layers", "reasons"]
@@ -37,7 +37,7 @@ def gate(result: Result) -> Section:
         "standard deviations of the logits.",
     )
     whys = dict.fromkeys(
-        clean(each.verdict.bounds.why) for each in result.gates if each.verdict.bounds
+        f"Bounds: {clean(each.verdict.bounds.why)}." for each in result.gates if each.verdict.bounds
     )
     return Section("ab_gate", "The same answers", columns, rows, (*intro, *whys))
 
@@ -92,7 +92,7 @@ def _rows(name: str, verdict: Verdict) -> Iterator[tuple[str, ...]]:
             "",
             "",
             "",
-            f"{100 * bounds.clear_agreement:.1f} %",
+            share(bounds.clear_agreement) if bounds.clear_agreement else MISSING,
             *map(_small, (bounds.kl_mean, bounds.kl_worst, bounds.worst)),
             "",
         )

@@ -130,11 +130,11 @@ def _modules(state: str = "live", why: str = "", kernel: str = "spark_prof") -> 
         )
         for layer in range(_LAYERS)
     )
-    seconds = Seconds(1.2, {"a": 8.0, "b": 8.4, "a2": 8.1})
+    seconds = Seconds(1.2, 0.4, {"a": 8.0, "b": 8.4, "a2": 8.1})
     return (RankSwaps(0, swaps, ("a", "b", "a2"), {"a": 35, "b": 35, "a2": 35}, seconds, {}),)
 
 
-_BOUNDS = Bounds(0.995, 0.01, 0.1, 0.2, "kept bits: sums in BF16 may be rounded in another order")
+_BOUNDS = Bounds(0.99, 0.01, 0.1, 0.2, "bfloat16 rounding through 4 layers", 0.1)
 _FIGURES = Figures(2048, 0, 0.9985, 4, 1.0, 0.00021, 0.0034, 0.041)
 _FLOOR = Figures(2048, 0, 1.0, 4, 1.0, 0.0, 0.0, 0.0)
 _ERRORS = tuple(
@@ -220,7 +220,7 @@ _LOSS = Verdict(
     ("the loss is stated, not bounded: 98.1 % agree, KL 0.004 nats on average",),
     Figures(2048, 0, 0.9814, 40, 0.9895, 0.0041, 0.09, 0.6),
     _FLOOR,
-    replace(_BOUNDS, clear_agreement=0.5, kl_mean=2.0, kl_worst=20.0, worst=10.0),
+    Bounds(0.0, 2.0, None, None, "the loss is stated, not judged", 0.1),
     (),
 )
 _NULL = Run("decode", 1, 16, gain_of(61_000.0, 61_060.0, 0.006))
