@@ -182,7 +182,8 @@ class Attribution:
         layers: in the model's order.
         kernels: the largest changes first.
         proofs: one each swapped layer and slot.
-        moved: components that no swap touches and that changed by 1 % of the step or more.
+        moved: components that no swap touches and that changed by 1 % of the step or more, and by
+            more than their steps scatter.
         appeared: kernels of untouched components that only side b has.
         vanished: kernels of untouched components that only side a has.
         notes: what to know before using the figures, one line each.

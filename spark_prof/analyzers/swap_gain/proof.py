@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -48,16 +48,27 @@ def proofs_of(swaps: Iterable[Swapped], table: pd.DataFrame) -> tuple[LayerProof
         places[swap.side, place] += 1
         if swap.kernel not in OWN_KERNELS:
             foreign.add(place)
-    found = []
-    for (side, place), modules in places.items():
-        both = ("a" if side == "b" else "b", place) in places
-        found.append(_proof(side, place, modules, table, both or place in foreign))
-    return tuple(sorted(found, key=lambda p: (p.side, p.slot, -1 if p.layer is None else p.layer)))
+    both = {place for side, place in places if side == "a" and ("b", place) in places}
+    found = {key: _proof(*key, modules, table) for key, modules in places.items()}
+    ran = {(p.side, p.slot, p.component) for p in found.values() if p.ran == "ran"}
+    proofs = []
+    for (_, place), proof in found.items():
+        # Somebody's own kernel may run operators of PyTorch, as vLLM does: only a layer in which it
+        # looks different tells something of the others.
+        namesakes = place in foreign | both and (proof.side, proof.slot, proof.component) not in ran
+        proofs.append(_untold(proof) if namesakes else proof)
+    return tuple(sorted(proofs, key=lambda p: (p.side, p.slot, -1 if p.layer is None else p.layer)))
 
 
-def _proof(
-    side: str, place: _Place, modules: int, table: pd.DataFrame, namesakes: bool
-) -> LayerProof:
+def _untold(proof: LayerProof) -> LayerProof:
+    """The proof, where kernels of the same names may be those of the replacement."""
+    if proof.ran == "ran" or not (proof.new or proof.left):
+        return proof
+    why = f"both sides run kernels of the same names in {proof.component}"
+    return replace(proof, ran="not told", why=why)
+
+
+def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame) -> LayerProof:
     """The proof of one place.
 
     Args:
@@ -65,8 +76,6 @@ def _proof(
         place: the place.
         modules: how many are swapped there.
         table: kernels of both sides.
-        namesakes: whether what is swapped in may have the names of the other side's kernels: both
-            sides are swapped there, or it is somebody's own, such as operators of PyTorch.
     """
     rows = table[(table["layer"] == place.layer) & (table["component"] == place.component)]
     other = "a" if side == "b" else "b"
@@ -84,9 +93,6 @@ def _proof(
         why = f"side {side} ran no kernel of {place.component} in {where}"
     elif new and not left:
         ran, why = "ran", ""
-    elif namesakes and not new:
-        ran = "not told"
-        why = f"both sides run kernels of the same names in {place.component} of {where}"
     elif new:
         why = f"{left[0]:.80} of side {other} still runs in {where} on side {side}"
     return LayerProof(

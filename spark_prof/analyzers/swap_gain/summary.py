@@ -90,7 +90,7 @@ def summarize(
             for row in components
             if not row.touched
             and row.component != BETWEEN_STEPS
-            and abs(row.saved_us) >= _MOVED * step
+            and abs(row.saved_us) >= max(_MOVED * step, row.noise_us)
         ),
         appeared=tuple(row for row in kernels if _only(row, row.calls_b, row.calls_a)),
         vanished=tuple(row for row in kernels if _only(row, row.calls_a, row.calls_b)),

@@ -134,6 +134,23 @@ def test_somebodys_own_kernel_may_have_the_name_of_vllms(tmp_path: Path) -> None
     assert verdicts(found.proofs) == [(n, "not told") for n in range(LAYERS)]
     b = changed(stock(), "input_layernorm", name="my_norm")
     assert verdicts(attribute(tmp_path / "named", stock(), b, own).proofs) == RAN
+    b = changed(stock(), "layers.1.input_layernorm", name="my_norm")
+    found = attribute(tmp_path / "once", stock(), b, own)
+    assert verdicts(found.proofs) == [(0, "did not run"), (1, "ran"), (2, "did not run")]
+
+
+def test_somebodys_own_product_may_call_vllms(tmp_path: Path) -> None:
+    """It runs the same product between operators of its own."""
+    b = [
+        one
+        for row in stock()
+        for one in (Ran(row.module, "aten::reshape", 300), row)
+        if one is row or "o_proj" in row.module
+    ]
+    own = swaps("o", "model.layers.{}.self_attn.o_proj", kernel_name="mine.py:linear")
+    found = attribute(tmp_path, stock(), b, own)
+    assert verdicts(found.proofs) == [(n, "not told") for n in range(LAYERS)]
+    assert {(proof.new, proof.left) for proof in found.proofs} == {(("aten::reshape",), (GEMM,))}
 
 
 def test_the_packages_kernels_are_known() -> None:

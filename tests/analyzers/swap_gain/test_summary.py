@@ -150,6 +150,21 @@ def test_what_moved_less_than_a_hundredth_of_the_step_has_not(tmp_path: Path) ->
     assert found.moved == ()
 
 
+def test_what_scatters_more_than_it_moved_has_not(tmp_path: Path) -> None:
+    """1.5 us more in each layer, of a component whose steps lie 100 us apart."""
+    chance = random.Random(4)
+    b = changed(stock(), "self_attn.attn", ns=13_500)
+    where = next(n for n, row in enumerate(stock()) if "self_attn.attn" in row.module)
+
+    def extra(number: int, index: int) -> int:
+        return chance.randrange(100_000) if index == where else 0
+
+    found = attribute(tmp_path, stock(), b, LM_HEAD, extra=extra)
+    row = by_component(found)["attention"]
+    assert 0.01 * found.a.corrected_us < abs(row.saved_us) < row.noise_us
+    assert found.moved == ()
+
+
 def test_kernels_that_come_and_go_elsewhere_are_named(tmp_path: Path) -> None:
     b = changed(with_experts(stock()), "self_attn.attn", name="flash_fwd_splitkv")
     found = attribute(tmp_path, stock(), b)
