@@ -26,7 +26,9 @@ _SLOW_SECONDS = 2.0
 
 _TOKENS = range(1, 17)
 _COMPARED = 4
-"""Tokens with which both kernels are compared."""
+"""Tokens with which both kernels are compared at a time."""
+
+_TAKEN = 8.0  # what is added to the logits of the experts that a token shall take
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,15 @@ class _Work:
 
     Attributes:
         shape: tells places of the same work from others.
-        arguments: for a number of tokens.
+        arguments: for a number of tokens and of a round.
         own: what vLLM's kernel makes of them.
+        rounds: of comparing, after which every expert has had a token.
     """
 
     shape: tuple[Any, ...]
-    arguments: Callable[[int], tuple[Any, ...]]
+    arguments: Callable[[int, int], tuple[Any, ...]]
     own: Callable[..., Any]
+    rounds: int = 1
 
 
 def _work(point: SwapPoint) -> _Work:
@@ -112,21 +116,28 @@ def _work(point: SwapPoint) -> _Work:
         features, experts = features_of_experts(module), int(config.num_experts)
         logits = getattr(config, "router_logits_dtype", None)
 
-        def routed(tokens: int) -> tuple[Any, ...]:
+        top_k = int(config.experts_per_token)
+
+        def routed(tokens: int, turn: int) -> tuple[Any, ...]:
             scores = random(tokens, experts, dtype=logits)
+            # Each token is made to take the next experts: in the end all have been taken.
+            first = torch.arange(tokens, device=device)[:, None] + turn * tokens
+            taken = (first * top_k + torch.arange(top_k, device=device)) % experts
+            scores = scores.scatter_add(1, taken, scores.new_full(taken.shape, _TAKEN))
             return (scores,) if point.kind == "choice" else (random(tokens, features), scores)
 
         own = _own_choice if point.kind == "choice" else _own_experts
-        return _Work((features, experts), routed, lambda *given: own(module, *given))
+        rounds = -(-experts // (top_k * _COMPARED))
+        return _Work((features, experts), routed, lambda *given: own(module, *given), rounds)
     if point.kind == "norm":
         width = int(module.weight.shape[0])
         method = module._forward_method
-        return _Work((width,), lambda tokens: (random(tokens, width), None), lambda x, _: method(x))
+        return _Work((width,), lambda n, _: (random(n, width), None), lambda x, _: method(x))
     columns = _columns(module)
     apply = module.quant_method.apply
     return _Work(
         (columns, *parameter.shape),
-        lambda tokens: (random(tokens, columns), None),
+        lambda tokens, _: (random(tokens, columns), None),
         lambda x, bias: apply(module, x, bias),
     )
 
@@ -154,7 +165,7 @@ def _run_all(guarded: Guarded, work: _Work, *, every: bool) -> None:
     if not counts:
         guarded.fail("it takes no number of tokens from 1 to 16", quiet=True)
     for tokens in counts if every else counts[:1]:
-        arguments = work.arguments(tokens)
+        arguments = work.arguments(tokens, 0)
         result = _replaced(guarded, arguments)  # compiles what is not yet
         if not guarded.live:
             return
@@ -207,35 +218,43 @@ def _capture(guarded: Guarded, arguments: tuple[Any, ...], expected: Any) -> Non
 
 
 def _compare(guarded: Guarded, work: _Work, vllm_config: Any) -> LayerError | None:
-    """The replacement's error, None where vLLM's own kernel cannot run alone or routes otherwise.
+    """The replacement's largest error, None where vLLM's own kernel cannot run alone.
 
     Raises:
         ValueError: the results have not the same shape or type.
     """
-    tokens = (
-        max(n for n in _TOKENS if n <= _COMPARED and guarded.takes(n))
-        if any(guarded.takes(n) for n in range(1, _COMPARED + 1))
-        else 0
-    )
+    tokens = max((n for n in range(1, _COMPARED + 1) if guarded.takes(n)), default=0)
     if not tokens:
         return None
-    arguments = work.arguments(tokens)
-    result = guarded.run(TRIAL, *arguments)
-    if result is NOT_TAKEN:
-        return None
-    try:
-        from vllm.config import set_current_vllm_config
-        from vllm.forward_context import set_forward_context
+    errors = []
+    for turn in range(-(-work.rounds * _COMPARED // tokens)):
+        arguments = work.arguments(tokens, turn)
+        result = guarded.run(TRIAL, *arguments)
+        own = None if result is NOT_TAKEN else _own(work, arguments, vllm_config)
+        if own is None:
+            return None
+        errors.append(_checked(_tensors(result), _tensors(own)))
+    return max(errors, key=lambda error: error.relative_l2)
 
+
+def _own(work: _Work, arguments: tuple[Any, ...], vllm_config: Any) -> Any:
+    """What vLLM's kernel returns, None where it wants more of an engine than there is yet."""
+    from vllm.config import set_current_vllm_config
+    from vllm.forward_context import set_forward_context
+
+    tokens = arguments[0].shape[0]
+    try:
         with (
             set_current_vllm_config(vllm_config),
             set_forward_context(None, vllm_config, num_tokens=tokens),
         ):
-            own = work.own(*arguments)
-    except Exception:  # vLLM's kernel may want more of an engine than there is yet
+            return work.own(*arguments)
+    except Exception:
         return None
-    pairs = list(zip(_tensors(result), _tensors(own), strict=True))
-    for replaced, stock in pairs:
+
+
+def _checked(result: list[torch.Tensor], own: list[torch.Tensor]) -> LayerError:
+    for replaced, stock in zip(result, own, strict=True):
         if replaced.shape != stock.shape or replaced.dtype != stock.dtype:
             raise ValueError(
                 f"it returns {replaced.dtype} {tuple(replaced.shape)} where vLLM's kernel returns "
@@ -243,7 +262,7 @@ def _compare(guarded: Guarded, work: _Work, vllm_config: Any) -> LayerError | No
             )
         if stock.isfinite().all() and not replaced.isfinite().all():
             raise ValueError("it returns NaN or infinity where vLLM's kernel does not")
-    return _difference(*pairs[0])
+    return _difference(result[0], own[0])
 
 
 def _difference(value: torch.Tensor, expected: torch.Tensor) -> LayerError:

@@ -108,6 +108,7 @@ class Runner(torch.nn.Module):
             hidden_dim=16 + padding,
             hidden_dim_unpadded=16,
             num_experts=8,
+            experts_per_token=2,
             in_dtype=torch.float32,
             router_logits_dtype=torch.float32,
         )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_prof.swaps import ops
-from spark_prof.swaps.dispatch import swap_experts, swap_linear, swap_norm, swap_choice
+from spark_prof.swaps.dispatch import swap_choice, swap_experts, swap_linear, swap_norm
 from spark_prof.swaps.guard import Guarded
 from spark_prof.swaps.points import SwapPoint
 from spark_prof.swaps.sides import SIDES

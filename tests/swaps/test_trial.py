@@ -64,6 +64,20 @@ def test_experts_are_compared_with_their_router(monolithic: bool) -> None:
     assert error["relative_l2"] < 1e-5
 
 
+@pytest.mark.parametrize("expert", range(8))
+def test_one_wrong_expert_is_found_whichever_it_is(expert: int) -> None:
+    runner = Runner()
+    weight = runner.routed_experts.weight.clone()
+    weight[expert] = weight[(expert + 1) % 8]
+
+    def experts(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        weights, chosen = logits.softmax(-1).topk(2)
+        return (torch.einsum("mh,mkih->mki", x, weight[chosen]) * weights[..., None]).sum(1)
+
+    _, error = _try("moe", runner, replacing(experts))
+    assert error["relative_l2"] > 0.1
+
+
 def test_a_norm_is_compared() -> None:
     norm = TinyRMSNorm(16)
     guarded, error = _try("norm", norm, replacing(lambda x, r: norm.forward_native(x, r)))
