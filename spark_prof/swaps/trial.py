@@ -8,16 +8,15 @@ from the same tokens is compared, layer by layer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from spark_prof.swaps.build import Swapped
-from spark_prof.swaps.dispatch import features_of_experts
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline
-from spark_prof.swaps.points import SwapPoint
+from spark_prof.swaps.trial_work import COMPARED, Work, work_of
 
 __all__ = ["LayerError", "try_all"]
 
@@ -25,10 +24,6 @@ _SLOW_SECONDS = 2.0
 """What no call of a kernel that is compiled takes."""
 
 _TOKENS = range(1, 17)
-_COMPARED = 4
-"""Tokens with which both kernels are compared at a time."""
-
-_TAKEN = 8.0  # what is added to the logits of the experts that a token shall take
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ def try_all(
                 continue
             try:
                 with torch.inference_mode(), deadline(seconds, f"{guarded.label} has not ended"):
-                    work = _work(place.point)
+                    work = work_of(place.point)
                     kind = (
                         place.point.slot,
                         place.point.kind,
@@ -84,82 +79,7 @@ def try_all(
     return errors
 
 
-@dataclass(frozen=True)
-class _Work:
-    """How one place is tried.
-
-    Attributes:
-        shape: tells places of the same work from others.
-        arguments: for a number of tokens and of a round.
-        own: what vLLM's kernel makes of them.
-        rounds: of comparing, after which every expert has had a token.
-    """
-
-    shape: tuple[Any, ...]
-    arguments: Callable[[int, int], tuple[Any, ...]]
-    own: Callable[..., Any]
-    rounds: int = 1
-
-
-def _work(point: SwapPoint) -> _Work:
-    module = point.module
-    parameter = next(module.parameters())
-    device, kind = parameter.device, torch.get_default_dtype()
-
-    def random(*shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        generator = torch.Generator(device).manual_seed(shape[0])
-        value = torch.randn(shape, generator=generator, device=device)
-        return value.to(dtype or _activation_dtype(module, kind))
-
-    if point.kind in ("experts", "choice"):
-        config = module.moe_config
-        features, experts = features_of_experts(module), int(config.num_experts)
-        logits = getattr(config, "router_logits_dtype", None)
-
-        top_k = int(config.experts_per_token)
-
-        def routed(tokens: int, turn: int) -> tuple[Any, ...]:
-            scores = random(tokens, experts, dtype=logits)
-            # Each token is made to take the next experts: in the end all have been taken.
-            first = torch.arange(tokens, device=device)[:, None] + turn * tokens
-            taken = (first * top_k + torch.arange(top_k, device=device)) % experts
-            scores = scores.scatter_add(1, taken, scores.new_full(taken.shape, _TAKEN))
-            return (scores,) if point.kind == "choice" else (random(tokens, features), scores)
-
-        own = _own_choice if point.kind == "choice" else _own_experts
-        rounds = -(-experts // (top_k * _COMPARED))
-        return _Work((features, experts), routed, lambda *given: own(module, *given), rounds)
-    if point.kind == "norm":
-        width = int(module.weight.shape[0])
-        method = module._forward_method
-        return _Work((width,), lambda n, _: (random(n, width), None), lambda x, _: method(x))
-    columns = _columns(module)
-    apply = module.quant_method.apply
-    return _Work(
-        (columns, *parameter.shape),
-        lambda tokens, _: (random(tokens, columns), None),
-        lambda x, bias: apply(module, x, bias),
-    )
-
-
-def _activation_dtype(module: Any, default: torch.dtype) -> torch.dtype:
-    """What the model computes in, which a quantized layer's weights do not tell."""
-    value = getattr(module, "params_dtype", None)
-    if value is None:
-        value = getattr(getattr(module, "moe_config", None), "in_dtype", None)
-    if value is None and hasattr(module, "weight") and module.weight.is_floating_point():
-        value = module.weight.dtype
-    return value if isinstance(value, torch.dtype) else default
-
-
-def _columns(module: Any) -> int:
-    for name in ("input_size_per_partition", "embedding_dim", "input_size"):
-        if isinstance(value := getattr(module, name, None), int):
-            return value
-    raise AttributeError(f"{type(module).__name__} does not say how many features it takes")
-
-
-def _run_all(guarded: Guarded, work: _Work, *, every: bool) -> None:
+def _run_all(guarded: Guarded, work: Work, *, every: bool) -> None:
     """Runs the replacement for all numbers of tokens that it takes, or for the least of them."""
     counts = [tokens for tokens in _TOKENS if guarded.takes(tokens)]
     if not counts:
@@ -217,17 +137,17 @@ def _capture(guarded: Guarded, arguments: tuple[Any, ...], expected: Any) -> Non
             return
 
 
-def _compare(guarded: Guarded, work: _Work, vllm_config: Any) -> LayerError | None:
+def _compare(guarded: Guarded, work: Work, vllm_config: Any) -> LayerError | None:
     """The replacement's largest error, None where vLLM's own kernel cannot run alone.
 
     Raises:
         ValueError: the results have not the same shape or type.
     """
-    tokens = max((n for n in range(1, _COMPARED + 1) if guarded.takes(n)), default=0)
+    tokens = max((n for n in range(1, COMPARED + 1) if guarded.takes(n)), default=0)
     if not tokens:
         return None
     errors = []
-    for turn in range(-(-work.rounds * _COMPARED // tokens)):
+    for turn in range(-(-work.rounds * COMPARED // tokens)):
         arguments = work.arguments(tokens, turn)
         result = guarded.run(TRIAL, *arguments)
         own = None if result is NOT_TAKEN else _own(work, arguments, vllm_config)
@@ -237,7 +157,7 @@ def _compare(guarded: Guarded, work: _Work, vllm_config: Any) -> LayerError | No
     return max(errors, key=lambda error: error.relative_l2)
 
 
-def _own(work: _Work, arguments: tuple[Any, ...], vllm_config: Any) -> Any:
+def _own(work: Work, arguments: tuple[Any, ...], vllm_config: Any) -> Any:
     """What vLLM's kernel returns, None where it wants more of an engine than there is yet."""
     from vllm.config import set_current_vllm_config
     from vllm.forward_context import set_forward_context
@@ -270,33 +190,6 @@ def _difference(value: torch.Tensor, expected: torch.Tensor) -> LayerError:
     norm = float(exact.norm())
     relative = float(off.norm()) / norm if norm else float(off.norm())
     return LayerError(relative, float(off.abs().max()), norm / max(1, exact.numel()) ** 0.5)
-
-
-def _own_experts(runner: Any, x: torch.Tensor, logits: torch.Tensor) -> Any:
-    """What vLLM's experts return for these tokens, cut to their features."""
-    experts, width = runner.routed_experts, x.shape[-1]
-    ensure = getattr(experts, "_ensure_moe_quant_config_init", None)
-    if ensure is not None:
-        ensure()
-    padded = torch.nn.functional.pad(x, (0, int(runner.moe_config.hidden_dim) - width))
-    if experts.quant_method.is_monolithic:
-        return experts.forward_monolithic(x=padded, router_logits=logits)[:, :width]
-    weights, chosen = _select(runner, padded, logits)
-    return experts.forward_modular(x=padded, topk_weights=weights, topk_ids=chosen)[:, :width]
-
-
-def _own_choice(runner: Any, logits: torch.Tensor) -> Any:
-    states = logits.new_zeros(logits.shape[0], int(runner.moe_config.hidden_dim))
-    weights, experts = _select(runner, states, logits)
-    return weights, experts.to(torch.int32)
-
-
-def _select(runner: Any, states: torch.Tensor, logits: torch.Tensor) -> Any:
-    return runner.router.select_experts(
-        hidden_states=states,
-        router_logits=logits,
-        topk_indices_dtype=runner.routed_experts.quant_method.topk_indices_dtype,
-    )
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
