@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from spark_prof.cli.kernels_own import Slot, checked, is_own, template_text
 from spark_prof.cli.report import check_folder, format_by_ending, put, terminal_width
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
+    from spark_prof.dashboards.kernel_checks import Checked
     from spark_prof.kernels.check.verdict import Verdict
     from spark_prof.kernels.entry import ReplacementKernel
 
-__all__ = ["add_to", "bench", "check", "list_kernels"]
+__all__ = ["add_to", "bench", "check", "list_kernels", "template"]
 
 
 class Format(StrEnum):
@@ -40,7 +42,14 @@ _ENDINGS = {
     ".txt": Format.TEXT, "": Format.TEXT, ".md": Format.MARKDOWN, ".json": Format.JSON,
 }  # fmt: skip
 
-_Name = Annotated[str | None, typer.Argument(help="A kernel of the list; by default all.")]
+_Name = Annotated[
+    str | None,
+    typer.Argument(help="A kernel of the list, by default all; with --slot FILE.py:FUNCTION."),
+]
+_Slot = Annotated[
+    Slot | None,
+    typer.Option(help="NAME is your own kernel, as `spark-prof ab` takes it, for this."),
+]
 _Format = Annotated[
     Format | None, typer.Option(help="How to draw it; by default text, or what OUT's ending says.")
 ]
@@ -64,6 +73,7 @@ def add_to(app: typer.Typer) -> None:
         rich_markup_mode=None,
     )
     group.command("list")(list_kernels)
+    group.command()(template)
     group.command()(check)
     group.command()(bench)
     app.add_typer(group, name="kernels")
@@ -82,8 +92,23 @@ def list_kernels(
     put(render_kernels(KERNELS, known_runs(), *page), out)
 
 
+def template(
+    slot: Annotated[Slot, typer.Argument(help="What the kernel is for.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file, which is not there yet.")
+    ] = None,
+) -> None:
+    """Write a working kernel of your own to begin with, in Triton and plain PyTorch."""
+    if out is not None:
+        check_folder(out.absolute().parent)
+        if out.exists():
+            raise CommandError(f"{out} exists, and may be your kernel; give another name")
+    put(template_text(slot), out)
+
+
 def check(
     name: _Name = None,
+    slot: _Slot = None,
     device: Annotated[
         Device, typer.Option(help="Where to run; by default on the GPU if there is one.")
     ] = Device.AUTO,
@@ -92,11 +117,16 @@ def check(
 ) -> None:
     """Check here that kernels compute what they should; exit with 1 if not."""
     page = _page(format, out)
+    if is_own(name, slot):
+        assert name is not None
+        assert slot is not None
+        _show(checked(name, slot, _on_gpu(device)), page, out)
+        return
     from spark_prof.kernels.registry import find
 
     kernels = find(name)
     where, device_type = _device(device, kernels[0])
-    from spark_prof.dashboards.kernel_checks import Checked, render_checks
+    from spark_prof.dashboards.kernel_checks import Checked
     from spark_prof.kernels.check.runner import run_checks
 
     verdicts: list[Verdict] = []
@@ -106,12 +136,7 @@ def check(
             f"spark-prof: checking {cases} on {where}, {number} of {len(checks)}", file=sys.stderr
         )
         verdicts += run_checks([cases], device_type)
-    found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
-    put(render_checks(found, *page), out)
-    if found.number("failed"):
-        raise typer.Exit(1)
-    if not found.number("passed"):
-        raise CommandError(f"nothing could be checked on {where}; the skipped cases say why")
+    _show(Checked(tuple(kernels), where, device_type, tuple(verdicts)), page, out)
 
 
 def bench(
@@ -158,6 +183,16 @@ def bench(
         raise typer.Exit(1)
 
 
+def _show(found: Checked, page: _Page, out: Path | None) -> None:
+    from spark_prof.dashboards.kernel_checks import render_checks
+
+    put(render_checks(found, *page), out)
+    if found.number("failed"):
+        raise typer.Exit(1)
+    if not found.number("passed"):
+        raise CommandError(f"nothing could be checked on {found.where}; the skipped cases say why")
+
+
 def _page(format: Format | None, out: Path | None) -> _Page:  # noqa: A002
     kind = format or format_by_ending(out, _ENDINGS)
     if out is not None:
@@ -169,21 +204,15 @@ def _page(format: Format | None, out: Path | None) -> _Page:  # noqa: A002
 
 def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:
     """Where to run, in words and as torch calls it; on a GPU the kernel is compiled to be sure."""
-    try:
+    if _on_gpu(wanted):
         import torch
-    except ImportError as error:
-        raise CommandError(
-            "PyTorch is not installed, on whose tensors kernels run; pip install torch"
-        ) from error
-    if wanted is not Device.CPU and torch.cuda.is_available():
+
         from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
 
         # Where nothing compiles, all cases would fail for the same reason.
         architecture = architecture_of(torch.cuda.get_device_capability())
         compile_code(kernel.codes()[0], architecture)
         return torch.cuda.get_device_name(), Device.CUDA.value
-    if wanted is Device.CUDA:
-        raise CommandError("there is no GPU here that PyTorch can use; leave out --device cuda")
     from spark_prof.kernels.runtime.cpu_compiler import compiler
 
     command = compiler()
@@ -193,3 +222,22 @@ def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:
             "apt install g++"
         )
     return f"the CPU, by {Path(command[0]).name}", Device.CPU.value
+
+
+def _on_gpu(wanted: Device) -> bool:
+    """Whether to run on the GPU.
+
+    Raises:
+        CommandError: PyTorch is missing, or the GPU that was asked for.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise CommandError(
+            "PyTorch is not installed, on whose tensors kernels run; pip install torch"
+        ) from error
+    if wanted is not Device.CPU and torch.cuda.is_available():
+        return True
+    if wanted is Device.CUDA:
+        raise CommandError("there is no GPU here that PyTorch can use; leave out --device cuda")
+    return False

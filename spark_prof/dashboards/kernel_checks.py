@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Checked", "render_checks"]
 
 _SCHEMA = 1
+_MOST_FAILURES = 8
+"""That a page shows: the others are in the JSON."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,11 @@ def _failed(found: Checked) -> Section:
         (clean(kernel), count(len(cases)), clean(cases[0]), clean(detail))
         for (kernel, detail), cases in alike.items()
     )
-    return Section("failed", "Failures", columns, rows)
+    more = len(rows) - _MOST_FAILURES
+    told = (
+        (f"The first {_MOST_FAILURES} of {len(rows)}; --format json has all.",) if more > 0 else ()
+    )
+    return Section("failed", "Failures", columns, rows[:_MOST_FAILURES], told)
 
 
 def _skipped(found: Checked) -> Section:

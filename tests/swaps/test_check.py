@@ -1,0 +1,234 @@
+"""The check of somebody's own kernel: a right one passes, each fault is found and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spark_prof.kernels.check.bound import Expected
+from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.kernels.errors import KernelError
+from spark_prof.swaps.check.called import Called, WrongResult, run_replacement
+from spark_prof.swaps.check.run import check_builder
+from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
+from spark_prof.swaps.own import load_builder
+
+KERNELS = Path(__file__).parent / "kernels"
+RIGHT = load_builder(f"{KERNELS / 'right.py'}:build")
+
+FAULTS = {
+    "throws_at_build": "RuntimeError: made to fail when it is built",
+    "throws_at_call": "RuntimeError: made to fail when it is called",
+    "allocates_at_build": "RuntimeError: ",
+    "allocates_at_call": "RuntimeError: ",
+    "keeps_memory": "4 calls keep ",
+    "doubled_scale": "elements wrong, worst at",
+    "wrong_shape": "it must return",
+    "wrong_dtype": "it returns torch.float64",
+    "returns_nan": "nan, expected",
+}
+"""What is said of each file of `kernels`."""
+
+
+def verdicts(kernel: str, slot: str) -> list[Verdict]:
+    return list(check_builder(kernel, slot, load_builder(f"{KERNELS / kernel}.py:build"), "cpu"))
+
+
+@pytest.mark.parametrize("slot", ["norm", "router"])
+def test_a_right_kernel_passes(slot: str) -> None:
+    found = verdicts("right", slot)
+    assert len(found) > 30
+    assert {verdict.status for verdict in found} == {"passed"}
+
+
+@pytest.mark.parametrize("slot", ["norm", "router"])
+@pytest.mark.parametrize("kernel", FAULTS)
+def test_a_fault_is_found(kernel: str, slot: str) -> None:
+    failed = [verdict for verdict in verdicts(kernel, slot) if verdict.status == "failed"]
+    assert failed
+    assert any(FAULTS[kernel] in verdict.detail for verdict in failed)
+    assert all("\n" not in verdict.detail for verdict in failed)
+
+
+def test_a_swapped_expert_is_found() -> None:
+    failed = [v for v in verdicts("swapped_expert", "router") if v.status == "failed"]
+    assert any("expected [" in verdict.detail for verdict in failed)
+    # Where nobody takes expert 0 or 1 nothing is wrong.
+    assert len(failed) < 33
+
+
+def test_what_a_builder_abstains_from_is_skipped() -> None:
+    found = verdicts("swapped_expert", "norm")
+    assert {verdict.status for verdict in found} == {"skipped"}
+    assert {verdict.detail for verdict in found} == {"model.norm has no experts to swap"}
+
+
+def some(slot: str, builder: Callable[[Layer], Replacement | None], words: str) -> list[Verdict]:
+    """The verdicts of those cases alone whose label has all of these words."""
+    from spark_prof.swaps.check import run
+
+    found = []
+    for label, case in run._cases(slot, "cpu"):
+        if all(word in label for word in words.split("|")):
+            status, judgement = run._attempt(lambda case=case: case(Called(builder, slot)))
+            found.append(Verdict("k", label, "cpu", status, judgement.used, judgement.detail))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "mxfp4", "fp8", "bf16"])
+def test_a_right_matrix_passes_in_every_format(kind: str) -> None:
+    found = some("qkv", RIGHT, f"{kind}|48 x 448")
+    assert {verdict.status for verdict in found} == {"passed"}
+    assert sum("tokens" in verdict.case for verdict in found) >= 18
+
+
+def changed(change: Callable[[torch.Tensor], torch.Tensor], **fields: Any) -> Any:
+    """A right kernel with another result."""
+
+    def build(layer: Layer) -> Replacement | None:
+        right = RIGHT(layer)
+        assert right is not None
+        run = right.run
+        return replace(right, run=lambda *given: change(run(*given)), **fields)
+
+    return build
+
+
+def test_a_small_error_in_one_element_is_found() -> None:
+    def change(y: torch.Tensor) -> torch.Tensor:
+        y[0, 5] *= 1.02
+        return y
+
+    (verdict,) = some("o", changed(change), "nvfp4|4 tokens|48 x 448, bias")
+    assert verdict.status == "failed"
+    assert "1 of 192 elements wrong, worst at (0, 5)" in verdict.detail
+
+
+def test_a_dropped_bias_is_found() -> None:
+    def build(layer: Layer) -> Replacement | None:
+        right = RIGHT(layer)
+        assert right is not None
+        run = right.run
+        return replace(right, run=lambda x, bias: run(x, None))
+
+    (verdict,) = some("o", build, "mxfp4|1 tokens|48 x 448, bias")
+    assert verdict.status == "failed"
+
+
+def test_a_kernel_that_quantizes_is_held_against_its_own_error() -> None:
+    def off(by: float, line: str = "loses a lot") -> Verdict:
+        builder = changed(lambda y: (y * (1 + by)).to(y.dtype), bits="changed", line=line)
+        (verdict,) = some("o", builder, "bf16|2 tokens|48 x 448")[:1]
+        return verdict
+
+    assert off(0.1).status == "passed"
+    assert off(0.1).used == pytest.approx(0.4, abs=0.02)
+    assert "100% off" in off(1.0).detail
+    assert "must state what is lost" in off(0.1, line="").detail
+
+
+def test_a_kernel_that_remembers_its_first_result_is_found() -> None:
+    def build(layer: Layer) -> Replacement | None:
+        right = RIGHT(layer)
+        assert right is not None
+        kept: dict[int, torch.Tensor] = {}
+
+        def run(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            if x.data_ptr() not in kept:
+                kept[x.data_ptr()] = right.run(x, bias)
+            return kept[x.data_ptr()].clone()
+
+        return replace(right, run=run)
+
+    (verdict,) = some("mlp", build, "bf16|the same tensor with other values")
+    assert verdict.detail == "it does not compute with the activations of the moment"
+
+
+NORM = NormLayer("model.norm", torch.ones(8, dtype=torch.bfloat16), 1e-5)
+KIND = ((2, 8), torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (lambda x, _: x, "lies in the memory of an argument"),
+        (lambda x, _: x.view(2, 8), "lies in the memory of an argument"),
+        (lambda x, _: x.add_(1).clone(), "writes to its arguments"),
+        (lambda x, _: (x.clone(), x.clone()), "returns 2 results; it must return 1"),
+        (lambda x, _: None, "returns a NoneType, not a tensor"),
+        (lambda x, _: x[:1].clone(), r"torch.bfloat16 \(1, 8\) on cpu; it must"),
+    ],
+)
+def test_what_is_no_result(run: Callable[..., Any], said: str) -> None:
+    x = torch.ones(2, 8, dtype=torch.bfloat16)
+    with pytest.raises(WrongResult, match=said):
+        run_replacement(Replacement(run, 0, "kept"), (x, None), [KIND])
+
+
+def test_rounding_between_the_kernels_of_experts_is_allowed_and_more_is_not() -> None:
+    """As vLLM's Marlin, which rounds gate and up and each expert's result to bfloat16."""
+    from spark_prof.kernels.check.moe_cases import (
+        SMALL,
+        MoeCase,
+        exact_experts,
+        make_layer,
+        run_moe_case,
+    )
+    from spark_prof.kernels.check.oracles import routing_oracle
+
+    case = MoeCase("nvfp4", SMALL, 5, "swiglu")
+
+    def rounding(keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        def packed(layer: Any) -> Any:
+            experts = exact_experts(layer)
+
+            def compute(
+                x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor
+            ) -> None:
+                chosen, weights = routing_oracle(logits, top_k)
+                for token, its in enumerate(chosen.tolist()):
+                    total = torch.zeros(x.shape[1], dtype=torch.float64)
+                    for expert, weight in zip(its, weights.value[token], strict=True):
+                        both = experts.gate_up(expert) @ x[token].double()
+                        gate, up = keep(both + layer.gate_up_bias[expert]).chunk(2)
+                        gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+                        inner = keep(gate * torch.sigmoid(1.702 * gate) * (up + 1))
+                        result = keep(experts.down(expert) @ inner + layer.down_bias[expert])
+                        total += keep(weight) * result
+                    out[token] = total.bfloat16()
+
+            return compute
+
+        return packed
+
+    def bf16(values: torch.Tensor) -> torch.Tensor:
+        return values.bfloat16().double()
+
+    assert make_layer(case, "cpu").gate_up_bias is not None
+    assert run_moe_case(case, rounding(bf16), "cpu", rounded_between=True).detail == ""
+    assert "wrong" in run_moe_case(case, rounding(bf16), "cpu").detail
+    fp8 = rounding(lambda values: values.to(torch.float8_e4m3fn).double())
+    assert "wrong" in run_moe_case(case, fp8, "cpu", rounded_between=True).detail
+
+
+def test_the_judge_of_changed_bits_looks_at_nan() -> None:
+    called = Called(lambda layer: Replacement(lambda: None, 0, "changed", line="lost"), "o")
+    called.build(LinearLayer("o", "o", torch.zeros(1)))
+    exact = torch.tensor([[1.0, torch.nan], [0.0, 0.0]], dtype=torch.float64)
+    expected = Expected(exact, torch.zeros_like(exact))
+    assert called.judge(exact.bfloat16(), expected).detail == ""
+    assert "NaN" in called.judge(exact.nan_to_num().bfloat16(), expected).detail
+    assert "inf" in called.judge(exact.bfloat16() + 1, expected).detail
+
+
+def test_a_kernel_error_of_the_builder_is_an_abstention() -> None:
+    def build(layer: Layer) -> Replacement | None:
+        raise KernelError("not for me")
+
+    assert {v.detail for v in check_builder("k", "router", build, "cpu")} == {"not for me"}

@@ -1,0 +1,62 @@
+"""The templates pass the check as they are written, and Triton computes what PyTorch does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from spark_prof.cli.kernels_own import Slot, template_text
+from spark_prof.swaps.check.called import Called
+from spark_prof.swaps.check.run import _attempt, _cases
+from spark_prof.swaps.own import load_builder
+from spark_prof.swaps.spec import SLOTS
+
+WORDS = {"moe": ("192 x 96",), "qkv": ("48 x 448",), "norm": ("",), "router": ("",)}
+"""The cases that do not take long."""
+
+
+def test_the_slots_are_those_of_swaps() -> None:
+    assert {slot.value for slot in Slot} == set(SLOTS)
+
+
+@pytest.mark.parametrize("slot", list(Slot))
+def test_a_template_is_for_a_user_alone(slot: Slot) -> None:
+    text = template_text(slot)
+    compile(text, "template.py", "exec")
+    assert "noqa" not in text
+    assert "type: ignore" not in text
+    assert f"--slot {slot.value}" in text or slot.value in ("o", "mlp", "lm_head")
+
+
+@pytest.mark.parametrize("slot", WORDS)
+def test_a_template_passes_the_check(slot: str, tmp_path: Path) -> None:
+    path = tmp_path / f"my_{slot}.py"
+    path.write_text(template_text(Slot(slot)), encoding="utf-8")
+    builder = load_builder(f"{path}:build")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    outcome = []
+    for label, case in _cases(slot, device):
+        if any(word in label for word in WORDS[slot]):
+            outcome.append((*_attempt(lambda case=case: case(Called(builder, slot))), label))
+    assert [(label, judged.detail) for status, judged, label in outcome if status == "failed"] == []
+    assert sum(status == "passed" for status, _, _ in outcome) > 20
+
+
+def test_triton_computes_what_pytorch_does() -> None:
+    """In Triton's interpreter, which cuts where a GPU rounds to bfloat16: 2^-8 an element."""
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("interpreted.py"))],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.split("\n")
+    assert len([line for line in lines if line.startswith("close ")]) == 11, done.stdout
