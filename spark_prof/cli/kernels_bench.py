@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import get_args
 
 import torch
 
@@ -13,7 +14,7 @@ from spark_prof.kernels.bench.machine import machine_of
 from spark_prof.kernels.bench.report_file import Report
 from spark_prof.kernels.bench.results import OURS, Cell
 from spark_prof.kernels.bench.run import KINDS, Request, run
-from spark_prof.kernels.bench.shapes import TOKENS
+from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
 from spark_prof.kernels.bench.text import cell_line
 from spark_prof.kernels.entry import ReplacementKernel
 
@@ -46,7 +47,9 @@ def measured(
     if not kinds:
         raise CommandError(f"{kernels[0].name} has nothing to be timed beside; check can test it")
     device = torch.device("cuda", torch.cuda.current_device())
-    request = Request(kinds, models, tokens or TOKENS, seconds=seconds, tune=tune)
+    named = {kind for kernel in kernels if kernel.bench == "dense" for kind in kernel.formats}
+    formats = [kind for kind in get_args(WeightFormat) if kind in named]
+    request = Request(kinds, models, tokens or TOKENS, formats, seconds=seconds, tune=tune)
     report = Report(machine_of(device), measure_ceilings(device))
     for found in run(request, device):
         report.add(found)

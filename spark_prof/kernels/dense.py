@@ -1,4 +1,4 @@
-"""Dense layers for up to 16 tokens: BF16 activations, weights of 4 or 8 bits, each read once."""
+"""Dense layers for up to 16 tokens: BF16 activations, weights of 4 to 16 bits, each read once."""
 
 from __future__ import annotations
 
@@ -44,20 +44,43 @@ class LinearConfig:
     blocks: int = 0
 
 
-def default_config(rows: int, columns: int, tokens: int) -> LinearConfig:
-    """A configuration that is good for most shapes, where none was measured."""
+def default_config(
+    rows: int,
+    columns: int,
+    tokens: int,
+    format: str = "",  # noqa: A002 - the word of the formats
+) -> LinearConfig:
+    """A configuration that is good for most shapes, where none was measured.
+
+    Args:
+        rows: of the weight.
+        columns: of the weight.
+        tokens: rows of the activations.
+        format: of the weight; only bf16 makes a difference, of which fewer units fit in registers.
+    """
     many = token_tiles(tokens) > 1
-    if rows < 16384:
+    if format == "bf16":
+        config = _default_bf16(rows, many)
+    elif rows < 16384:
         config = LinearConfig(8, 8, 2, 0, 2 if many else 3)
     else:
         config = LinearConfig(8, 1, 2, 0, 2) if many else LinearConfig(4, 4, 2, 0, 6)
     return _few_columns(config, columns)
 
 
+def _default_bf16(rows: int, many: bool) -> LinearConfig:
+    # A unit is 4 KB: with one or two each, 16 warps have enough in flight for a multiprocessor. The
+    # few rows of a router leave nothing but columns to share out.
+    depth = 1 if many else 2
+    if rows <= 1024:
+        return LinearConfig(16, 16, depth, 0, 1)
+    return LinearConfig(8, 8, depth, 0, 2) if rows < 16384 else LinearConfig(4, 1, depth, 0, 4)
+
+
 def _few_columns(config: LinearConfig, columns: int) -> LinearConfig:
     """No more warps to a stack than it has units of 128 columns."""
     units = -(-columns // 128)
-    split = next(split for split in (8, 4, 2, 1) if split <= min(config.split, units))
+    split = next(split for split in (16, 8, 4, 2, 1) if split <= min(config.split, units))
     return replace(config, split=split)
 
 
@@ -89,7 +112,7 @@ def linear(
     else:
         check_operand("out", out, (tokens, weight.rows), device)
         check_apart(out, x)
-    config = config or default_config(weight.rows, weight.columns, tokens)
+    config = config or default_config(weight.rows, weight.columns, tokens, weight.format)
     work = -(-weight.rows // (STACK * stacks_at_a_time(config.warps, config.split)))
     grid = min(work, config.blocks * multiprocessors(device)) if config.blocks else work
     # Not dependent: the kernel before is anybody's, and may have started early itself.
@@ -104,9 +127,9 @@ def linear(
 
 def codes() -> Sequence[KernelCode]:
     """What is compiled for typical layers: every format, few and many tokens."""
-    shapes = ((5120, 2880), (2880, 4096), (2048, 1856), (201088, 2880))
+    shapes = ((5120, 2880), (2880, 4096), (2048, 1856), (201088, 2880), (128, 2048))
     return [
-        dense_code(name, columns, tokens, default_config(rows, columns, tokens))
+        dense_code(name, columns, tokens, default_config(rows, columns, tokens, name))
         for name in FORMATS
         for rows, columns in shapes
         for tokens in (8, 16)

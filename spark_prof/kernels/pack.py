@@ -82,12 +82,19 @@ def _in_place(weight: torch.Tensor) -> PackedLinear:
             "matrix"
         )
     rows, columns = weight.shape
-    if not weight.numel() or columns % 16 or rows % STACK or weight.data_ptr() % 16:
+    if not weight.numel() or columns % 16 or rows % STACK:
         raise KernelError(
             f"cannot take a bfloat16 matrix of {rows} x {columns}: N and K must be multiples of 16"
         )
+    if weight.data_ptr() % 16:
+        raise KernelError(
+            f"a bfloat16 matrix at address {weight.data_ptr():#x} cannot be read in place: it must"
+            " begin at a multiple of 16 bytes"
+        )
     codes = weight.detach().view(torch.uint8).flatten()
-    return PackedLinear("bf16", rows, columns, codes, codes[:0], torch.empty(0, device=codes.device))
+    return PackedLinear(
+        "bf16", rows, columns, codes, codes[:0], torch.empty(0, device=codes.device)
+    )
 
 
 def pack_rows(weight: NvFp4 | MxFp4 | Fp8Rows) -> PackedLinear:

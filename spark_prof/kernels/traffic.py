@@ -7,7 +7,7 @@ from fractions import Fraction
 from spark_prof.kernels.entry import Traffic
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["BYTES_A_WEIGHT", "LINEAR", "MOE", "ROUTING"]
+__all__ = ["BYTES_A_WEIGHT", "LINEAR", "LINEAR_BF16", "MOE", "ROUTING"]
 
 BYTES_A_WEIGHT = {
     "nvfp4": Fraction(9, 16),  # a code of 4 bits, and an E4M3 scale for 16 of them
@@ -22,7 +22,11 @@ _BF16, _FLOAT = 2, 4
 
 
 def _linear(work: Work) -> int:
-    weights = work.rows * work.columns * BYTES_A_WEIGHT[work.format] + _FLOAT * work.rows
+    return _linear_bf16(work) + _FLOAT * work.rows
+
+
+def _linear_bf16(work: Work) -> int:
+    weights = work.rows * work.columns * BYTES_A_WEIGHT[work.format]
     return int(weights) + _BF16 * work.tokens * (work.rows + work.columns)
 
 
@@ -41,6 +45,9 @@ def _routing(work: Work) -> int:
 
 LINEAR = Traffic("N K w + 4 N + 2 M (N + K)", _linear)
 """w: bytes a weight, see `BYTES_A_WEIGHT`; 4 N: a factor for each row."""
+
+LINEAR_BF16 = Traffic("N K w + 2 M (N + K)", _linear_bf16)
+"""Without factors, of which BF16 rows have none."""
 
 MOE = Traffic("D (3 H I w + 4 (2 I + H)) + 4 M k I + 2 M (2 H + E)", _moe)
 """D: the experts that take part, at most the smaller of M k and E; 4 M k I: what lies between."""

@@ -58,7 +58,7 @@ def choose_linear(
         return Chosen(None, choice.why)
     config = _config(dense.LinearConfig, choice.config)
     if config is None or not _fits(config, columns):
-        config = dense.default_config(rows, columns, tokens)
+        config = dense.default_config(rows, columns, tokens, weight.format)
     return Chosen(config, choice.why)
 
 

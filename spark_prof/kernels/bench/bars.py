@@ -45,10 +45,10 @@ class Bar:
 
     def counts(self, cell: Cell) -> bool:
         """Whether a piece of work is one that this is about."""
-        # FP8 has no bar: it is what BF16 layers may become.
+        # The bars are those of FP4. FP8 is what BF16 layers may become, and BF16 what they are.
         return (
             cell.kind == self.kind
-            and cell.work.format != "fp8"
+            and cell.work.format not in ("fp8", "bf16")
             and cell.work.tokens in self.tokens
             and self.smallest_bytes <= cell.weight_bytes < self.largest_bytes
             and (cell.is_lm_head or not self.lm_head)

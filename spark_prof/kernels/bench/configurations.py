@@ -1,7 +1,7 @@
 """Which configuration a kernel is timed with: a measured one, its default, or the best of a search.
 
 The search goes from the default to whichever neighbour is fastest, and on from there. A neighbour
-differs in one field.
+differs in one field. Where there is a list of candidates, all of it is timed instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_prof.kernels.dense import LinearConfig
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.tuning import Work, known_runs
 
-__all__ = ["VALUES", "best_config", "known_config", "search"]
+__all__ = ["VALUES", "best_config", "best_of", "known_config", "search"]
 
 C = TypeVar("C", bound=LinearConfig | MoeConfig)
 
@@ -64,15 +64,30 @@ def best_config(start: C, call_of: Callable[[C], Call], setting: Setting) -> C:
         call_of: makes the call of a configuration.
         setting: of the races between them.
     """
+    return search(start, lambda configs: _times(configs, call_of, setting))
 
-    def time_all(configs: Sequence[C]) -> list[float | None]:
-        calls = [call_of(config) for config in configs]
-        _compile(calls)
-        named = [Contestant(str(place), call) for place, call in enumerate(calls)]
-        results = race(named, setting, seconds=0, fewest=_REPEATS)
-        return [result.us.median if result.us else None for result in results]
 
-    return search(start, time_all)
+def best_of(configs: Sequence[C], call_of: Callable[[C], Call], setting: Setting) -> C:
+    """The fastest of these configurations, the first if no other is told apart from it.
+
+    Args:
+        configs: which.
+        call_of: makes the call of a configuration.
+        setting: of the race between them.
+    """
+    configs = list(dict.fromkeys(configs))
+    timed = _times(configs, call_of, setting)
+    return _fastest(configs, timed)
+
+
+def _times(
+    configs: Sequence[C], call_of: Callable[[C], Call], setting: Setting
+) -> list[float | None]:
+    calls = [call_of(config) for config in configs]
+    _compile(calls)
+    named = [Contestant(str(place), call) for place, call in enumerate(calls)]
+    results = race(named, setting, seconds=0, fewest=_REPEATS)
+    return [result.us.median if result.us else None for result in results]
 
 
 def search(start: C, time_all: Callable[[Sequence[C]], Sequence[float | None]]) -> C:
@@ -85,16 +100,21 @@ def search(start: C, time_all: Callable[[Sequence[C]], Sequence[float | None]]) 
     best: C = start
     for _ in range(_MOST_ROUNDS):
         candidates: list[C] = [best, *_neighbours(best)]
-        times = time_all(candidates)
-        present = times[0]
-        timed = [(us, place) for place, us in enumerate(times) if us is not None]
-        if not timed:
+        fastest = _fastest(candidates, time_all(candidates))
+        if fastest == best:
             return best
-        us, place = min(timed)
-        if place == 0 or (present is not None and us > _WORTH_IT * present):
-            return best
-        best = candidates[place]
+        best = fastest
     return best
+
+
+def _fastest(configs: Sequence[C], times: Sequence[float | None]) -> C:
+    """The first one if no other is told apart from it."""
+    timed = [(us, place) for place, us in enumerate(times) if us is not None]
+    if not timed:
+        return configs[0]
+    us, place = min(timed)
+    first = times[0]
+    return configs[0 if first is not None and us > _WORTH_IT * first else place]
 
 
 def _neighbours(config: C) -> Iterator[C]:

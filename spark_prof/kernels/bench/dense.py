@@ -1,4 +1,7 @@
-"""Times dense layers: this project's product beside cuBLAS in BF16 and vLLM's Marlin."""
+"""Times dense layers: this project's product beside cuBLAS in BF16 and vLLM's Marlin.
+
+BF16 weights are what cuBLAS is given by vLLM; Marlin takes no part there.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from functools import partial
 
 import torch
 
-from spark_prof.kernels.bench.configurations import best_config, known_config
+from spark_prof.kernels.bench.candidates import bf16_candidates
+from spark_prof.kernels.bench.configurations import best_config, best_of, known_config
 from spark_prof.kernels.bench.marlin import Multiply, marlin
 from spark_prof.kernels.bench.race import (
     Contestant,
@@ -23,8 +27,9 @@ from spark_prof.kernels.bench.repeated import Call, Output, cache_bytes
 from spark_prof.kernels.bench.results import OURS, Cell, Result
 from spark_prof.kernels.bench.shapes import DenseShape, WeightFormat
 from spark_prof.kernels.bench.weights import Weight, decoded, random_weight, stored_bytes
+from spark_prof.kernels.check.weights import Bf16
 from spark_prof.kernels.dense import LinearConfig, default_config, linear
-from spark_prof.kernels.operands import architecture
+from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.tuning import Work
 
@@ -45,7 +50,8 @@ def _cublas(weight: Weight, copies: int) -> Multiply:
     return lambda x, number: torch.mm(x, transposed[number])
 
 
-_PEERS: dict[str, Callable[[Weight, int], Multiply]] = {CUBLAS: _cublas, "vLLM Marlin": marlin}
+_MARLIN = "vLLM Marlin"
+_PEERS: dict[str, Callable[[Weight, int], Multiply]] = {CUBLAS: _cublas, _MARLIN: marlin}
 """What makes copies of a weight and multiplies by them."""
 
 DENSE_CONTESTANTS = (OURS, *_PEERS)
@@ -86,11 +92,12 @@ def race_dense(
     size = stored_bytes(weight)
     planned = plan(size, cache_bytes(device))
     copies = planned.copies
-    ours = clones(pack_linear(weight), copies) if OURS in contestants else []
+    unpacked = weight.values if isinstance(weight, Bf16) else weight
+    ours = clones(pack_linear(unpacked), copies) if OURS in contestants else []
     peers = {
         name: prepared(name, partial(_PEERS[name], weight, copies))
         for name in contestants
-        if name in _PEERS
+        if name in _PEERS and not (format == "bf16" and name == _MARLIN)
     }
     exact = decoded(weight)
     for count in tokens:
@@ -102,14 +109,17 @@ def race_dense(
 
         setting = Setting(planned.calls, activations.write, error, _TOLERANCE, device)
         work = Work("dense", format, shape.rows, shape.columns, count)
-        config = default_config(shape.rows, shape.columns, count)
+        config = default_config(shape.rows, shape.columns, count, format)
         entered: list[Contestant | Result] = []
         if ours:
 
             def call_of(config: LinearConfig, x: torch.Tensor = activations.written) -> Call:
                 return lambda number: linear(x[number], ours[number % copies], config=config)
 
-            if tune:
+            if tune and format == "bf16":
+                tried = bf16_candidates(shape.rows, shape.columns, count, multiprocessors(device))
+                config = best_of((config, *tried), call_of, setting)
+            elif tune:
                 config = best_config(config, call_of, setting)
             else:
                 config = known_config(config, work, architecture(device))

@@ -13,6 +13,8 @@ import torch
 
 from spark_prof.kernels.bench.race import clones
 from spark_prof.kernels.bench.weights import Weight
+from spark_prof.kernels.check.weights import Bf16
+from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 
 __all__ = ["Multiply", "marlin"]
@@ -26,7 +28,10 @@ def marlin(weight: Weight, copies: int) -> Multiply:
 
     Raises:
         ImportError: there is no vLLM, or none of a version that has these functions.
+        KernelError: Marlin has no kernel for the weight's format.
     """
+    if isinstance(weight, Bf16):
+        raise KernelError("Marlin multiplies by weights of fewer bits than BF16")
     import vllm._custom_ops  # noqa: F401 - loads its kernels
 
     return _fp8(weight, copies) if isinstance(weight, Fp8Rows) else _fp4(weight, copies)

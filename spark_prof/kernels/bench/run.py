@@ -19,7 +19,7 @@ from spark_prof.kernels.bench.shapes import (
     TOKENS,
     WeightFormat,
     chosen_experts,
-    dense_shapes,
+    dense_work,
     matches,
 )
 from spark_prof.kernels.quantized_rows import ROW_FORMATS
@@ -96,11 +96,10 @@ def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterat
         return [name for name in names if matches(name, request.contestants)]
 
     if "dense" in request.only:
-        for shape in dense_shapes(request.models):
-            for form in request.formats:
-                what = f"dense {form} {shape.rows} x {shape.columns}"
-                names = wanted(DENSE_CONTESTANTS)
-                yield what, race_dense(shape, form, tokens, device, seconds, names, tune)
+        for shape, form in dense_work(request.models, request.formats):
+            what = f"dense {form} {shape.rows} x {shape.columns}"
+            names = wanted(DENSE_CONTESTANTS)
+            yield what, race_dense(shape, form, tokens, device, seconds, names, tune)
     if "moe" in request.only:
         names = wanted(EXPERTS_CONTESTANTS)
         for experts in chosen_experts(request.models):

@@ -15,6 +15,7 @@ __all__ = [
     "EXPERTS",
     "FP4",
     "LAYERS",
+    "ROUTERS",
     "TOKENS",
     "DenseShape",
     "ExpertsShape",
@@ -23,11 +24,12 @@ __all__ = [
     "WeightFormat",
     "chosen_experts",
     "dense_shapes",
+    "dense_work",
     "matches",
 ]
 
-Slot = Literal["qkv", "o", "mlp", "lm_head"]
-WeightFormat = Literal["nvfp4", "mxfp4", "fp8"]
+Slot = Literal["qkv", "o", "mlp", "router", "lm_head"]
+WeightFormat = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
 FP4: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4")
 
 TOKENS = (1, 2, 4, 8, 16)
@@ -124,6 +126,14 @@ LAYERS = (
     Layer("Qwen3-VL-235B-A22B", "lm_head", 151936, 4096),
 )
 
+ROUTERS = (
+    Layer("gpt-oss-20b", "router", 32, 2880),
+    Layer("gpt-oss-120b", "router", 128, 2880),
+    Layer("Qwen3-30B-A3B", "router", 128, 2048),
+    Layer("Qwen3-Next-80B-A3B", "router", 512, 2048),
+)
+"""What the router's logits are made with. No model has them in fewer bits than BF16."""
+
 EXPERTS = (
     ExpertsShape("gpt-oss-20b", "mxfp4", 32, 4, 2880, 2880, "swiglu", True),
     ExpertsShape("gpt-oss-120b", "mxfp4", 128, 4, 2880, 2880, "swiglu", True),
@@ -145,6 +155,23 @@ def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -
             found.setdefault((layer.rows, layer.columns), []).append(layer)
     shapes = [DenseShape(*shape, tuple(its)) for shape, its in found.items()]
     return sorted(shapes, key=lambda shape: (shape.rows * shape.columns, shape.rows))
+
+
+def dense_work(
+    models: Sequence[str], formats: Iterable[WeightFormat]
+) -> list[tuple[DenseShape, WeightFormat]]:
+    """Every shape in each of these formats, small ones first; routers in BF16 only.
+
+    Args:
+        models: parts of model names in any case, all models if empty.
+        formats: of the weights.
+    """
+    work = [
+        (shape, form)
+        for form in formats
+        for shape in dense_shapes(models, (*LAYERS, *ROUTERS) if form == "bf16" else LAYERS)
+    ]
+    return sorted(work, key=lambda pair: (pair[0].rows * pair[0].columns, pair[0].rows))
 
 
 def chosen_experts(models: Sequence[str] = ()) -> list[ExpertsShape]:

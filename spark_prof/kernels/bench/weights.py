@@ -8,14 +8,17 @@ from typing import Literal
 import torch
 
 from spark_prof.kernels.bench.shapes import WeightFormat
+from spark_prof.kernels.check.weights import Bf16
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
 __all__ = ["Weight", "decoded", "random_fp4", "random_weight", "row_slices", "stored_bytes"]
 
-Weight = NvFp4 | MxFp4 | Fp8Rows
+Weight = NvFp4 | MxFp4 | Fp8Rows | Bf16
 
 _SLICE_ELEMENTS = 1 << 26
 """Decoded at once: in float64 that takes a dozen times the memory."""
+
+_BF16_SCALE = 2.0**-5
 
 _GLOBAL_SCALE = 2.0**-14
 """A power of two: a code times an E4M3 scale has six significant bits, of which BF16 loses none."""
@@ -35,9 +38,12 @@ def random_weight(
         device: where.
         seed: of the random numbers.
     """
-    if format != "fp8":
+    if format == "nvfp4" or format == "mxfp4":
         return random_fp4(format, shape, device, seed)
     dice = torch.Generator(device).manual_seed(seed)
+    if format == "bf16":
+        values = torch.randn(shape, dtype=torch.bfloat16, device=device, generator=dice)
+        return Bf16(values.mul_(_BF16_SCALE))
     # Every E4M3 but NaN; each row another power of two, 2^-13 to 2^-11.
     values = _integers(0, 0x7F, shape, dice) | _integers(0, 2, shape, dice) << 7
     powers = _integers(114, 117, shape[:1], dice).to(torch.int32) << 23
@@ -65,7 +71,9 @@ def random_fp4(
 
 
 def decoded(weight: Weight) -> torch.Tensor:
-    """A matrix [N, K] in BF16, exactly."""
+    """A matrix [N, K] in BF16, exactly; one that is BF16 is not copied."""
+    if isinstance(weight, Bf16):
+        return weight.values
     return torch.cat([part.decode(torch.bfloat16) for part in row_slices(weight)])
 
 
@@ -79,12 +87,16 @@ def row_slices(weight: Weight) -> Iterator[Weight]:
             yield NvFp4(weight.packed[part], weight.scales[part], weight.global_scale)
         elif isinstance(weight, MxFp4):
             yield MxFp4(weight.packed[part], weight.scales[part])
+        elif isinstance(weight, Bf16):
+            yield Bf16(weight.values[part])
         else:
             yield Fp8Rows(weight.values[part], weight.scales[part])
 
 
 def stored_bytes(weight: Weight) -> int:
     """Of codes and scales."""
+    if isinstance(weight, Bf16):
+        return int(weight.values.nbytes)
     codes = weight.values if isinstance(weight, Fp8Rows) else weight.packed
     return int(codes.nbytes + weight.scales.nbytes)
 

@@ -21,8 +21,7 @@ __all__ = ["packed_linear", "packed_moe", "routed"]
 
 def packed_linear(weight: Weight) -> Callable[..., object]:
     """Packs a weight; what it returns takes x, bias and out."""
-    assert not isinstance(weight, Bf16), "these kernels are for fewer bits"
-    packed = pack_linear(weight)
+    packed = pack_linear(weight.values if isinstance(weight, Bf16) else weight)
 
     def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
         config = choose_linear(packed, max(1, len(x)), insist=True).config
@@ -35,8 +34,8 @@ def packed_moe(layer: Layer) -> Callable[..., object]:
     """Packs experts; what it returns takes x, logits, top_k and out."""
     biases = layer.gate_up_bias, layer.down_bias
     gate_up, down = layer.gate_up, layer.down
-    assert not isinstance(gate_up, Bf16), "as in packed_linear"
-    assert not isinstance(down, Bf16), "as in packed_linear"
+    assert not isinstance(gate_up, Bf16), "these kernels are for fewer bits"
+    assert not isinstance(down, Bf16), "as gate_up"
     packed = pack_experts(gate_up, down, *biases, Activation(layer.activation))
 
     def compute(x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor) -> object:

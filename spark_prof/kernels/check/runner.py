@@ -35,8 +35,11 @@ _MODEL_SHAPES = (
     (201088, 2880),
 )  # fmt: skip
 """Weights, (N, K): of gpt-oss (the last its lm_head), Nemotron-3-Nano and Qwen3-30B-A3B."""
+_ROUTER_SHAPES = ((32, 2880), (128, 2048), (512, 2048))
+"""Routers of gpt-oss-20b, Qwen3-30B-A3B and Qwen3-Next."""
 _SMALL_SHAPES = ((32, 2880), (40, 1856))
 """The same columns and few rows, as the emulator takes long."""
+_SMALL_BF16_SHAPES = ((32, 2880), (48, 1856))
 
 _MODEL_SIZES: tuple[tuple[Sizes, Literal["silu", "swiglu"]], ...] = (
     (Sizes(16, 4, 2880, 2880), "swiglu"),
@@ -57,8 +60,8 @@ Cases = Iterator[tuple[str, Callable[[], Judgement]]]
 
 
 def _dense(formats: tuple[Format, ...], device: str) -> Cases:
-    shapes = _SMALL_SHAPES if device == "cpu" else _MODEL_SHAPES
     for kind in formats:
+        shapes = _shapes(kind, device)
         larger = [
             DenseCase(kind, shape, tokens, recipe, bias=tokens == 4)
             for shape, recipe, tokens in product(shapes, _RECIPES, _TOKENS[device])
@@ -72,6 +75,12 @@ def _dense(formats: tuple[Format, ...], device: str) -> Cases:
         }
         for label, run in refusals(partial(_small_linear, kind, device), operands, "x"):
             yield f"{kind}, {label}", run
+
+
+def _shapes(kind: Format, device: str) -> tuple[tuple[int, int], ...]:
+    if kind != "bf16":
+        return _SMALL_SHAPES if device == "cpu" else _MODEL_SHAPES
+    return _SMALL_BF16_SHAPES if device == "cpu" else (*_MODEL_SHAPES, *_ROUTER_SHAPES)
 
 
 def _small_linear(kind: Format, device: str) -> Callable[..., object]:
@@ -115,6 +124,7 @@ def _routing(device: str) -> Cases:
 CHECKS: Mapping[str, Callable[[str], Cases]] = {
     "w4a16": partial(_dense, ("nvfp4", "mxfp4")),
     "fp8": partial(_dense, ("fp8",)),
+    "w16a16": partial(_dense, ("bf16",)),
     "routing": _routing,
     "moe": _moe,
     "norm_quantize": partial(fused_cases, ("norm", "norm with residual")),

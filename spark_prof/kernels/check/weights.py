@@ -31,9 +31,9 @@ class Bf16:
         """[..., N, K]."""
         return self.values.shape
 
-    def decode(self) -> torch.Tensor:
-        """The values in float64."""
-        return self.values.to(torch.float64)
+    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values, by default in float64."""
+        return self.values.to(dtype)
 
 
 Weight = NvFp4 | MxFp4 | Fp8Rows | Bf16
