@@ -62,6 +62,7 @@ class Engine:
         self._folder = tempfile.TemporaryDirectory(prefix="spark-prof-ab-")
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._answers = True
 
     def __enter__(self) -> Engine:
         try:
@@ -141,6 +142,7 @@ class Engine:
             if (now := self._log_size()) != size:
                 since, size = time.monotonic(), now
             if time.monotonic() - since > self._silence:
+                self._answers = False
                 raise CommandError(
                     f"the engine has been silent for {self._silence:.0f} s while {doing}; the last "
                     f"line of its log: {self._words()}; its log is {self._log}; --timeout sets "
@@ -215,7 +217,7 @@ class Engine:
         child = self._child
         if child is not None:
             family = descendants(child.pid)
-            if child.poll() is None and self._channel is not None:
+            if child.poll() is None and self._channel is not None and self._answers:
                 with suppress(OSError, EOFError, CommandError):
                     self._channel.send(Shutdown())
                     if self._channel.line(_END_SECONDS) is not None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from spark_prof.ab.result import Result, from_json
+import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from spark_prof.ab.result import Result, from_json
+from spark_prof.cli.main import main
+
 FAKE = Path(__file__).with_name("fake_driver.py")
 
 
@@ -47,16 +50,20 @@ def run(
 ) -> Done:
     """Runs `spark-prof ab` against the fake engine; its folder is `folder`/run."""
     environment = {
-        **os.environ,
         "PATH": f"{fake_vllm(folder / 'bin')}:{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "FAKE_ENGINE": json.dumps(model or {}),
     }
     out = folder / "run"
     quick = ["--seconds", "0.1", "--no-record", "-o", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_prof.cli.main", "ab", *quick, *options, "--", "vllm",
-         *words.split()],
-        env=environment, capture_output=True, text=True, timeout=120, cwd=folder,
-    )  # fmt: skip
-    return Done(done.returncode, done.stdout, done.stderr, out)
+    argv = ["spark-prof", "ab", *quick, *options, "--", "vllm", *words.split()]
+    shown, errors = StringIO(), StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(shown),
+        redirect_stderr(errors),
+    ):
+        patch.setattr(sys, "argv", argv)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        code = main()
+    return Done(code, shown.getvalue(), errors.getvalue(), out)
