@@ -5,7 +5,7 @@ BF16 weights are what cuBLAS is given by vLLM; Marlin takes no part there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -33,7 +33,7 @@ from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["CUBLAS", "DENSE_CONTESTANTS", "race_dense"]
+__all__ = ["CUBLAS", "DENSE_CONTESTANTS", "DENSE_PEERS", "MakeMultiply", "race_dense"]
 
 CUBLAS = "cuBLAS BF16"
 
@@ -51,10 +51,12 @@ def _cublas(weight: Weight, copies: int) -> Multiply:
 
 
 _MARLIN = "vLLM Marlin"
-_PEERS: dict[str, Callable[[Weight, int], Multiply]] = {CUBLAS: _cublas, _MARLIN: marlin}
-"""What makes copies of a weight and multiplies by them."""
+MakeMultiply = Callable[[Weight, int], Multiply]
+"""Makes copies of a weight, and what multiplies by them."""
 
-DENSE_CONTESTANTS = (OURS, *_PEERS)
+DENSE_PEERS: Mapping[str, MakeMultiply] = {CUBLAS: _cublas, _MARLIN: marlin}
+
+DENSE_CONTESTANTS = (OURS, *DENSE_PEERS)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ def race_dense(
     seconds: float = 0.5,
     contestants: Sequence[str] = DENSE_CONTESTANTS,
     tune: bool = False,
+    peers: Mapping[str, MakeMultiply] = DENSE_PEERS,
+    subject: str = OURS,
 ) -> Iterator[Cell]:
     """Times one weight with each number of tokens.
 
@@ -87,6 +91,8 @@ def race_dense(
         seconds: roughly for each number of tokens.
         contestants: names of those who take part.
         tune: search the best configuration first, in place of a known one.
+        peers: what other contestants there are.
+        subject: whom the others are held against.
     """
     weight = random_weight(format, (shape.rows, shape.columns), device)
     size = stored_bytes(weight)
@@ -94,10 +100,10 @@ def race_dense(
     copies = planned.copies
     unpacked = weight.values if isinstance(weight, Bf16) else weight
     ours = clones(pack_linear(unpacked), copies) if OURS in contestants else []
-    peers = {
-        name: prepared(name, partial(_PEERS[name], weight, copies))
+    ready = {
+        name: prepared(name, partial(peers[name], weight, copies))
         for name in contestants
-        if name in _PEERS and not (format == "bf16" and name == _MARLIN)
+        if name in peers and not (format == "bf16" and name == _MARLIN)
     }
     exact = decoded(weight)
     for count in tokens:
@@ -128,7 +134,7 @@ def race_dense(
             multiply
             if isinstance(multiply, Result)
             else Contestant(name, _calls(multiply, activations.written, copies))
-            for name, multiply in peers.items()
+            for name, multiply in ready.items()
         ]
         yield Cell(
             kind="dense",
@@ -139,6 +145,7 @@ def race_dense(
             is_lm_head=shape.is_lm_head,
             results=race(entered, setting, seconds),
             config=asdict(config) if ours else {},
+            subject=subject,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -30,20 +30,22 @@ from spark_prof.kernels.moe import MoeConfig, default_config, moe
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["EXPERTS_CONTESTANTS", "race_experts"]
+__all__ = ["EXPERTS_CONTESTANTS", "EXPERTS_PEERS", "MakeMix", "race_experts"]
 
 _TOLERANCE = 0.02
 """Relative L2. What lies between the products is rounded to BF16, vLLM's routing weights too."""
 
 _LARGEST_LOGIT = 4.0
 
-_PEERS: dict[str, Callable[[ExpertWeights, int], MixExperts]] = {
+MakeMix = Callable[[ExpertWeights, int], MixExperts]
+"""Makes copies of the experts, and what mixes them."""
+
+EXPERTS_PEERS: Mapping[str, MakeMix] = {
     "vLLM Marlin": marlin_experts,
     "vLLM Triton": triton_experts,
 }
-"""What makes copies of the experts and mixes them."""
 
-EXPERTS_CONTESTANTS = (OURS, *_PEERS)
+EXPERTS_CONTESTANTS = (OURS, *EXPERTS_PEERS)
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ def race_experts(
     seconds: float = 0.5,
     contestants: Sequence[str] = EXPERTS_CONTESTANTS,
     tune: bool = False,
+    peers: Mapping[str, MakeMix] = EXPERTS_PEERS,
+    subject: str = OURS,
 ) -> Iterator[Cell]:
     """Times the experts of one model with each number of tokens, as `race_dense` a weight."""
     weights = random_experts(shape, device)
@@ -85,10 +89,10 @@ def race_experts(
     all_inputs = {count: _inputs(weights, count, cache, device) for count in tokens}
     copies = max((inputs.copies for inputs in all_inputs.values()), default=1)
     ours = clones(_packed(weights), copies) if OURS in contestants else []
-    peers = {
-        name: prepared(name, partial(_PEERS[name], weights, copies))
+    ready = {
+        name: prepared(name, partial(peers[name], weights, copies))
         for name in contestants
-        if name in _PEERS
+        if name in peers
     }
     references = _references(weights, list(all_inputs.values()))
     for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
@@ -126,7 +130,7 @@ def race_experts(
             entered.append(Contestant(OURS, call_of(config)))
         entered += [
             mix if isinstance(mix, Result) else Contestant(name, _calls(mix, inputs, copies))
-            for name, mix in peers.items()
+            for name, mix in ready.items()
         ]
         used = round(_mean_distinct(inputs.logits, shape.top_k) * weights.bytes_each)
         yield Cell(
@@ -138,6 +142,7 @@ def race_experts(
             is_lm_head=False,
             results=race(entered, setting, seconds),
             config=asdict(config) if ours else {},
+            subject=subject,
         )
 
 

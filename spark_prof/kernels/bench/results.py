@@ -58,6 +58,7 @@ class Cell:
         is_lm_head: whether it is the last layer of a model.
         results: one a contestant.
         config: of this project's kernel, by name; empty where it has none.
+        subject: whom the others are held against.
     """
 
     kind: Kind
@@ -68,6 +69,7 @@ class Cell:
     is_lm_head: bool
     results: tuple[Result, ...]
     config: dict[str, int] = field(default_factory=dict)
+    subject: str = OURS
 
     def us(self, contestant: str) -> float | None:
         """Its median time in microseconds, None if it has none."""
@@ -78,8 +80,8 @@ class Cell:
 
     @property
     def ours(self) -> float | None:
-        """Median time of this project's kernel."""
-        return self.us(OURS)
+        """Median time of the subject, mostly this project's kernel."""
+        return self.us(self.subject)
 
     def best_peer(self, *named: str) -> tuple[str, float] | None:
         """The fastest other contestant and its time.
@@ -90,7 +92,7 @@ class Cell:
         times = [
             (result.us.median, result.contestant)
             for result in self.results
-            if result.us and result.contestant != OURS and _begins(result.contestant, named)
+            if result.us and result.contestant != self.subject and _begins(result.contestant, named)
         ]
         return min(times)[::-1] if times else None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from spark_prof.kernels.bench.bars import Reached
 from spark_prof.kernels.bench.machine import Machine
-from spark_prof.kernels.bench.results import OURS, Ceilings, Cell, Result, Spread
+from spark_prof.kernels.bench.results import Ceilings, Cell, Result, Spread
 
 __all__ = ["bar_lines", "bar_tables", "cell_line", "failure_lines", "machine_lines", "work_text"]
 
@@ -41,7 +41,7 @@ def cell_line(cell: Cell, ceilings: Ceilings) -> str:
         if cell.kind != "fused":
             parts.append(f"{ceilings.share(cell, ours):4.0%} of read")
         parts.append(f"floor {floor:6.2f} x {ours / floor:.2f}")
-    parts += [_other(r, ours) for r in cell.results if r.contestant != OURS or r.us is None]
+    parts += [_other(r, ours) for r in cell.results if r.contestant != cell.subject or r.us is None]
     return "  ".join(parts)
 
 
@@ -85,7 +85,7 @@ def _slower(found: Reached) -> str:
 
 
 def _us(cell: Cell) -> str:
-    spread = next(r.us for r in cell.results if r.contestant == OURS and r.us)
+    spread = next(r.us for r in cell.results if r.contestant == cell.subject and r.us)
     return f"{spread.median:8.2f} us [{spread.lower:.2f}, {spread.upper:.2f}]"
 
 

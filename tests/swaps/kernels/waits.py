@@ -7,11 +7,13 @@ from changed import with_result
 
 from spark_prof.swaps.layers import Layer, Replacement
 
+_seen: list[float] = []
+
 
 def build(layer: Layer) -> Replacement | None:
     return with_result(layer, _looked_at)
 
 
 def _looked_at(result: torch.Tensor) -> torch.Tensor:
-    print(float(result.float().sum()), end="\r")
+    _seen.append(float(result.float().sum()))
     return result
