@@ -21,10 +21,21 @@ def keep_logits(engine: Engine, side: str, batch: Batch, path: Path) -> None:
     engine.ask(Compare(side, batch, str(path), keep=True), Done, doing)
 
 
-def compare_logits(engine: Engine, side: str, batch: Batch, path: Path) -> tuple[Position, ...]:
-    """Generates the same tokens on a side and compares its logits with those in the file."""
+def compare_logits(
+    engine: Engine, side: str, batch: Batch, path: Path, *, disturbed: bool = False
+) -> tuple[Position, ...]:
+    """Generates the same tokens on a side and compares its logits with those in the file.
+
+    Args:
+        engine: that has the side.
+        side: which.
+        batch: as it was kept.
+        path: the file.
+        disturbed: with embeddings that are off by a rounding.
+    """
     doing = f"comparing the logits of side {side}"
-    answer = engine.ask(Compare(side, batch, str(path), keep=False), Compared, doing)
+    request = Compare(side, batch, str(path), keep=False, disturbed=disturbed)
+    answer = engine.ask(request, Compared, doing)
     wanted = batch.requests * batch.tokens
     if len(answer.rows) != wanted:
         raise CommandError(

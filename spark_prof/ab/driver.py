@@ -122,7 +122,13 @@ class _Session:
         mode = "record" if request.keep else "compare"
         self._rpc("spark_prof_tap", mode, request.path, request.batch.requests)
         try:
-            self._run(request.batch)
+            if request.disturbed:
+                self._rpc("spark_prof_disturb")
+            try:
+                self._run(request.batch)
+            finally:
+                if request.disturbed:
+                    self._rpc("spark_prof_disturb")  # once more undoes it
             rows = [] if request.keep else self._rpc("spark_prof_compared")[0]
         finally:
             self._rpc("spark_prof_tap", "off", "", 0)

@@ -118,7 +118,7 @@ class Verdict:
         reasons: why it failed, one line each; empty where it passed.
         notes: what is stated beside it, such as the loss of a side that quantizes.
         figures: of a against b; None where nothing was compared.
-        floor: of a against itself; None where that was not compared.
+        floor: of a against itself, disturbed by a rounding; None where that was not compared.
         bounds: that were applied; None where nothing was compared.
         layers: of each swapped layer that was compared alone.
     """
@@ -145,8 +145,8 @@ def judge(
     Args:
         positions: of a against b.
         bits: kept if all swaps keep them.
-        floor: of a against itself; where it is the same bit for bit, or nothing was compared, it
-            says nothing about rounding.
+        floor: of a against itself, disturbed at its beginning by a rounding; where it is the same
+            bit for bit, or nothing was compared, it says nothing.
         layers: each swapped layer alone, as `judge_layer` makes them.
         depth: of the model; None where it is not known, which is judged as a deep one with experts.
     """

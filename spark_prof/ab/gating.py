@@ -46,7 +46,7 @@ def keep_verdict(
         shape: whose batch size it is.
         facts: of the engine.
         positions: of a against b.
-        floor: of a against itself.
+        floor: of a against itself, disturbed.
         layers: each swapped layer alone.
     """
     depth = None if facts.layers is None else Depth(facts.layers, facts.routed)

@@ -78,12 +78,20 @@ class Compare(msgspec.Struct, tag=True, frozen=True):
     """Generates on a side and keeps its logits in a file, or compares with those that are in it.
 
     Answered by `Done` after keeping, by `Compared` after comparing.
+
+    Attributes:
+        side: which.
+        batch: what to generate.
+        path: the file.
+        keep: keeps, and does not compare.
+        disturbed: with embeddings that are off by a rounding.
     """
 
     side: str
     batch: Batch
     path: str
     keep: bool
+    disturbed: bool = False
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):

@@ -87,7 +87,7 @@ def _gate(
         batch, path = gate_batch(setting, shape), setting.logits(shape.requests)
         try:
             keep_logits(engine, "a", batch, path)
-            floor = compare_logits(engine, TWIN, batch, path)
+            floor = compare_logits(engine, TWIN, batch, path, disturbed=True)
             found = compare_logits(engine, "b", batch, path)
         finally:
             path.unlink(missing_ok=True)

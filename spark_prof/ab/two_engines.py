@@ -122,7 +122,8 @@ def _gate(
         batch, path = gate_batch(setting, shape), setting.logits(shape.requests)
         if name == "a":
             keep_logits(engine, _ALONE, batch, path)
-            found.floors[shape] = compare_logits(engine, _ALONE, batch, path)
+            floor = compare_logits(engine, _ALONE, batch, path, disturbed=True)
+            found.floors[shape] = floor
         elif shape in found.floors:
             positions = compare_logits(engine, _ALONE, batch, path)
             path.unlink(missing_ok=True)

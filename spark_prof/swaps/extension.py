@@ -82,6 +82,13 @@ class Extension:
         return tap_of(self).switch(mode, path, requests)
 
     @_refusing
+    def spark_prof_disturb(self) -> int:
+        """Disturbs the embeddings, or undoes it, as `disturb` does; how many numbers that were."""
+        from spark_prof.swaps.disturb import disturb
+
+        return disturb(self.model_runner.get_model())  # type: ignore[attr-defined]
+
+    @_refusing
     def spark_prof_compared(self) -> list[dict[str, Any]]:
         """What the tap has compared, and forgets it."""
         return tap_of(self).compared()
