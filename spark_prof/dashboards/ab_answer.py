@@ -155,8 +155,9 @@ def _says(result: Result, run: Run) -> str:
         return "same tokens"
     if verdict.bits == "kept" and figures.clear_agreement == 1:
         return "same tokens but for near ties"
+    ties = ", all near ties" if figures.near_ties and figures.clear_agreement is None else ""
     kl = MISSING if figures.kl_mean is None else f"{figures.kl_mean:.2g} nats"
-    return f"{agreement(figures.agreement)} of the tokens agree, KL {kl}"
+    return f"{agreement(figures.agreement)} of the tokens agree{ties}, KL {kl}"
 
 
 def _verdict_of(result: Result, run: Run | None) -> Verdict | None:

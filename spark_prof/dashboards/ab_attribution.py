@@ -21,21 +21,23 @@ _MOST_NAMES = 3
 _MOST_COMPONENTS = 5
 
 
-def sections(found: Attribution, *, each_layer: bool) -> Iterator[Section]:
+def sections(found: Attribution, *, has_gain: bool, each_layer: bool) -> Iterator[Section]:
     """All that is said of one attribution.
 
     Args:
         found: the attribution.
+        has_gain: whether the sides differ by more than the measurement does; shares of a gain that
+            is none say nothing.
         each_layer: whether the table of the layers is wanted, which is long.
     """
-    yield components(found)
-    yield proof(found)
+    yield components(found, has_gain=has_gain)
+    yield proof(found, has_gain=has_gain)
     if each_layer:
         yield layers(found)
     yield kernels(found)
 
 
-def components(found: Attribution) -> Section:
+def components(found: Attribution, *, has_gain: bool) -> Section:
     """What each component saves, and how far that is from what was measured."""
     columns = (
         Column("Component"),
@@ -49,6 +51,8 @@ def components(found: Attribution) -> Section:
         Column("Swapped"),
     )
     total = found.explained_us if found.gain_us is None else found.gain_us
+    if not has_gain:
+        total = 0.0
     rows = [
         (
             clean(row.component),
@@ -77,7 +81,7 @@ def components(found: Attribution) -> Section:
     return Section(f"ab_components_{found.batch_size}", title, columns, tuple(rows), intro)
 
 
-def proof(found: Attribution) -> Section:
+def proof(found: Attribution, *, has_gain: bool) -> Section:
     """What is claimed, and whether the recordings say so."""
     columns = (Column("Claim", "prose"), Column("Holds"), Column("Evidence", "prose"))
     rows = [
@@ -85,7 +89,7 @@ def proof(found: Attribution) -> Section:
         _moved(found.moved),
         *_other_kernels("appeared", found.appeared),
         *_other_kernels("vanished", found.vanished),
-        _adds_up(found),
+        _adds_up(found, has_gain),
     ]
     title = f"Proof, batch {found.batch_size}"
     return Section(f"ab_proof_{found.batch_size}", title, columns, tuple(rows))
@@ -181,10 +185,16 @@ def _other_kernels(what: str, found: Sequence[KernelGain]) -> Iterator[tuple[str
         yield f"No kernel {what} elsewhere", "no", clean(evidence)
 
 
-def _adds_up(found: Attribution) -> tuple[str, str, str]:
+def _adds_up(found: Attribution, has_gain: bool) -> tuple[str, str, str]:
     claim = "Components add up to the measured gain within 3 %"
     if found.gain_us is None or found.residual_us is None:
         return claim, "not told", "the step was not measured without recording"
+    if not has_gain:
+        return (
+            claim,
+            "not told",
+            f"no gain to add up to; residual {microseconds(found.residual_us)}",
+        )
     of_it = "" if found.residual_share is None else f", {share(found.residual_share)} of it"
     evidence = (
         f"{microseconds(found.explained_us)} of {microseconds(found.gain_us)}, residual "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from spark_prof.ab.outcome import exit_code, outcome_of
+from spark_prof.ab.outcome import effect_of, exit_code, outcome_of
 from spark_prof.ab.result import Result, to_json
 from spark_prof.dashboards import ab_attribution, ab_gains, ab_gate, ab_sides
 from spark_prof.dashboards.ab_answer import answer, headline
@@ -75,7 +75,12 @@ def _sections(result: Result, each_layer: bool) -> Iterator[Section]:
     yield ab_gate.reasons(result)
     yield ab_gate.layers(result)
     for found in result.attributions:
-        yield from ab_attribution.sections(found, each_layer=each_layer)
+        has_gain = any(
+            effect_of(run, result.aa) in ("faster", "slower")
+            for run in result.runs
+            if (run.phase, run.requests) == ("decode", found.batch_size)
+        )
+        yield from ab_attribution.sections(found, has_gain=has_gain, each_layer=each_layer)
     yield ab_sides.swaps(result)
     yield ab_sides.costs(result)
     yield ab_gains.left_out(result)

@@ -67,7 +67,7 @@ def costs(result: Result) -> Section:
 def setup(result: Result) -> Section:
     """What to repeat it with."""
     machine = result.machine
-    versions = ", ".join(f"{name} {value}" for name, value in result.versions.items())
+    versions = ", ".join(f"{name} {value}" for name, value in result.versions.items() if value)
     rows = [("command", shlex.join(result.command))]
     for side in result.sides:
         rows.append((f"arguments of {side.side}", shlex.join(side.arguments)))

@@ -193,3 +193,20 @@ def test_any_numbers_can_be_drawn(seed: int) -> None:
 def test_why_nothing_is_live_is_said_once() -> None:
     dead = AB_SAMPLES["ab_not_live"]
     assert answer(replace(dead, failure="nothing of side b is live")) == answer(dead)
+
+
+def test_a_gain_that_is_none_is_not_shared_out() -> None:
+    none = replace(FASTER, runs=(replace(FASTER.runs[0], estimate=gain_of(2700.0, 2701.0, 0.01)),))
+    drawn = render_ab(none, "md")
+    assert "Of the gain" not in drawn
+    assert "| not told | no gain to add up to; residual 2.00 us |" in drawn
+    assert "Of the gain" in render_ab(FASTER, "md")
+
+
+def test_near_ties_alone_say_nothing_of_the_tokens() -> None:
+    [gate, _] = FASTER.gates
+    assert gate.verdict.figures
+    figures = replace(gate.verdict.figures, near_ties=2048, clear_agreement=None)
+    ties = Gate(1, replace(gate.verdict, figures=figures))
+    line = answer(replace(FASTER, gates=(ties,)))
+    assert line.endswith("99.8 % of the tokens agree, all near ties, KL 0.00021 nats")
