@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import resource
 import shutil
 import signal
@@ -13,7 +14,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -27,6 +28,8 @@ from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.findings.fallbacks import findings_of_audit
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
+from spark_prof.analyzers.swap_gain.model import Swapped, Untraced
+from spark_prof.analyzers.swap_gain.summary import summarize as attribute
 from spark_prof.errors import CommandError
 from spark_prof.hardware import GPUS
 from spark_prof.importers.sources import import_files
@@ -140,7 +143,19 @@ def _use(fixture: Fixture, source: Path, place: Path, chance: Random) -> None:
         for line in bundle.meta.lost:
             checks.check_line(line, source, place)
     checks.check_report(summarize(bundle), chance.choice(_FORMATS))
+    _attribute(bundle, source, place)
     _export(bundle, place, chance)
+
+
+def _attribute(bundle: Bundle, source: Path, place: Path) -> None:
+    """Where a gain came from, between the bundle and itself."""
+    swap = Swapped("b", "moe", "model.layers.0.mlp.experts", "spark_prof")
+    try:
+        found = attribute(bundle, bundle, [swap], Untraced(900.0, 800.0))
+    except CommandError as error:
+        checks.check_line(str(error), source, place)
+        return
+    json.dumps(asdict(found), allow_nan=False)
 
 
 def _classify(path: Path) -> Iterable[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from spark_prof.analyzers.swap_gain.model import (
     BETWEEN_STEPS,
     Attribution,
@@ -119,7 +121,7 @@ def _side_steps(side: Side, cost: float, untraced_us: float | None) -> SideSteps
         untraced_us=untraced_us,
         kernels=float(rows["call"].sum()) / len(side.middle.steps),
         gaps=float((gap > 0).sum()) / len(side.middle.steps),
-        overlap_us=(float(rows["took_ns"].sum()) - busy) / us,
+        overlap_us=(float(rows["took_ns"].to_numpy(np.float64).sum()) - busy) / us,
         context_tokens=side.context_tokens,
     )
 
