@@ -155,7 +155,7 @@ def _meta(
         command=tuple(recording.get("command", ())),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         backend=_backend(recording, facts.values()),
-        settings=recording.get("settings", {}),
+        settings=_settings(recording),
         facts={name: _without_rows(fact) for name, fact in facts.items()},
         lost=tuple(dict.fromkeys(lost)),
         tables=rows,
@@ -165,8 +165,14 @@ def _meta(
 def _wants_markers(pieces: Path, facts: Iterable[dict[str, Any]]) -> bool:
     """Whether NVTX was asked for, and what watched the kernels can record it."""
     recording = next(json_files(pieces, RECORDING_FILE), {})
-    wanted = bool(recording.get("settings", {}).get("nvtx"))
+    wanted = bool(_settings(recording).get("nvtx"))
     return wanted and _backend(recording, facts) == "cupti"
+
+
+def _settings(recording: dict[str, Any]) -> dict[str, Any]:
+    """What was asked for; nothing where the file is damaged there."""
+    found = recording.get("settings")
+    return found if isinstance(found, dict) else {}
 
 
 def _put_aside(files: Iterable[Path], folder: Path) -> None:
@@ -179,7 +185,7 @@ def _put_aside(files: Iterable[Path], folder: Path) -> None:
 
 def _backend(recording: dict[str, Any], facts: Iterable[dict[str, Any]]) -> str:
     """What watched the kernels: what a worker says, else what was asked for."""
-    wanted = str(recording.get("settings", {}).get("backend", "torch"))
+    wanted = str(_settings(recording).get("backend", "torch"))
     return next((str(fact["backend"]) for fact in facts if "backend" in fact), wanted)
 
 

@@ -192,6 +192,13 @@ def test_a_later_process_of_the_same_number_is_not_waited_for(tmp_path: Path) ->
     assert open_bundle(tmp_path / "b").meta.state == "salvaged"
 
 
+@pytest.mark.parametrize("settings", [[3], "nvtx", 1, None])
+def test_settings_that_are_damaged_are_none(tmp_path: Path, settings: object) -> None:
+    folder = recording().write(tmp_path / "b")
+    write_json(folder, RECORDING_FILE, {"command": ["vllm"], "settings": settings})
+    assert open_bundle(tmp_path / "b").meta.settings == {}
+
+
 @pytest.mark.parametrize("name", ["no-such", "x" * 300, "a/b/c"])
 def test_no_such_bundle(tmp_path: Path, name: str) -> None:
     with pytest.raises(CommandError) as caught:
