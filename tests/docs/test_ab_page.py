@@ -13,6 +13,8 @@ import typer
 from spark_prof.ab import machine, plan, steps
 from spark_prof.ab.apply import lines_of
 from spark_prof.ab.command import engine_command
+from spark_prof.ab.gate import judge_layer
+from spark_prof.ab.gate_bounds import Depth, changed_bounds, kept_bounds, rounding_deviation
 from spark_prof.ab.result import Result
 from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.ab.statistics import FEWEST_QUADS
@@ -99,3 +101,20 @@ def test_the_figures_of_the_protocol_are_the_code_s() -> None:
     middle = steps.middle_mean([1, 10, 20, 30, 40, 50, 60, 1000])
     assert middle == (20 + 30 + 40 + 50) / 4
     assert "the mean of the middle half of its steps" in PROTOCOL
+
+
+def test_the_bounds_are_the_code_s() -> None:
+    [table] = tables(ROOT / "docs" / "ab-protocol.md", "Sides that keep the weights' bits")
+    for layers, deviation in table:
+        assert f"{rounding_deviation(int(layers)):.3f}" == deviation
+    bounds = kept_bounds(Depth(24, routed=False), 1.0, None)
+    allowed = 2 * rounding_deviation(24)
+    assert bounds.kl_mean == pytest.approx(allowed**2 / 2)
+    assert bounds.kl_worst == pytest.approx(16 * bounds.kl_mean)
+    assert bounds.worst == pytest.approx(8 * allowed)
+    assert (bounds.clear_agreement, bounds.near_tie) == (0.99, pytest.approx(4 * allowed))
+    routed = kept_bounds(Depth(24, routed=True), 1.0, None)
+    assert routed.kl_mean == pytest.approx(0.5**2 / 2)
+    assert changed_bounds(Depth(24, routed=True), 1.0).kl_mean == 0.5
+    alone = [judge_layer("", "moe", bits, 0.0).bound for bits in ("kept", "changed")]
+    assert alone == [pytest.approx(0.016, abs=0.0005), 0.3]
