@@ -13,7 +13,7 @@ from spark_prof.ab.keeping import Keeper, make_folder
 from spark_prof.ab.one_engine import run_one_engine
 from spark_prof.ab.options import Options
 from spark_prof.ab.result import Result, SideFacts
-from spark_prof.ab.room import room_for
+from spark_prof.ab.room import free_bytes, room_for
 from spark_prof.ab.setting import Setting
 from spark_prof.ab.sides import Mode, Side, choose_mode
 from spark_prof.ab.two_engines import run_two_engines
@@ -75,7 +75,7 @@ def _with_room(
     """The mode that memory allows, and what could not be checked."""
     if not mode.one:
         return mode, ()
-    room = room_for(command, a, b)
+    room = room_for(command, a, b, free_bytes())
     if room.fits is None:
         return mode, (room.line,)
     if room.fits:

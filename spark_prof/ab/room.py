@@ -17,7 +17,7 @@ from spark_prof.swaps.spec import Swap
 from spark_prof.traces.checkpoint import read_checkpoint
 from spark_prof.traces.readers.safetensors_header import BITS, Tensor
 
-__all__ = ["Room", "room_for"]
+__all__ = ["Room", "free_bytes", "room_for"]
 
 _USED = 0.9
 """vLLM's --gpu-memory-utilization before 0.31, the lower of its defaults."""
@@ -40,9 +40,15 @@ class Room:
     line: str
 
 
-def room_for(command: EngineCommand, a: Side, b: Side) -> Room:
-    """Adds up the model and the copies, by the headers of its files and the GPU's free memory."""
-    free = _free_bytes()
+def room_for(command: EngineCommand, a: Side, b: Side, free: int | None) -> Room:
+    """Adds up the model and the copies of its weights, by the headers of its files.
+
+    Args:
+        command: of the engine.
+        a: one side.
+        b: the other one.
+        free: bytes of the GPU's memory, None where that is not known.
+    """
     if free is None:
         return Room(None, "memory for both sides was not checked: NVML tells of no GPU here")
     folder = _folder(command.model)
@@ -88,8 +94,8 @@ def _folder(model: str) -> Path | None:
     return next((folder for folder in (Path(model), cached) if folder.is_dir()), None)
 
 
-def _free_bytes() -> int | None:
-    """Free memory of the first GPU that the engine would use."""
+def free_bytes() -> int | None:
+    """Free memory of the first GPU that an engine would use; None where NVML tells of none."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     with suppress(Exception):  # absent package, or no driver
         import pynvml as nvml
