@@ -34,7 +34,8 @@ def gate(result: Result) -> Section:
         "Both sides compute the same positions, each after the tokens that a chose. Agree: the "
         "largest logit is the same token's. Ties are so near that rounding decides them; rest: how "
         "many of the others agree. KL divergence in nats. Logit: the worst difference of one, in "
-        "standard deviations of the logits.",
+        "standard deviations of the logits. a rounded: a against itself, its embeddings off by one "
+        "rounding, which shows how far that goes in this model.",
     )
     whys = dict.fromkeys(
         f"Bounds: {clean(each.verdict.bounds.why)}." for each in result.gates if each.verdict.bounds
@@ -84,7 +85,7 @@ def layers(result: Result) -> Section:
 def _rows(name: str, verdict: Verdict) -> Iterator[tuple[str, ...]]:
     yield (f"{name}, a and b", *_figures(verdict.figures), "passed" if verdict.passed else "FAILED")
     if verdict.floor:
-        yield (f"{name}, a and a", *_figures(verdict.floor), "")
+        yield (f"{name}, a rounded", *_figures(verdict.floor), "")
     bounds = verdict.bounds
     if bounds:
         yield (
