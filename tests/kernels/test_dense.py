@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 pytest.importorskip("torch")
@@ -14,13 +16,13 @@ from spark_prof.kernels.check.operations import packed_linear
 from spark_prof.kernels.check.oracles import linear_oracle
 from spark_prof.kernels.check.refusals import refusals
 from spark_prof.kernels.check.verdict import judge, same_bits
-from spark_prof.kernels.check.weights import Format, Weight, make_weight
+from spark_prof.kernels.check.weights import Bf16, Format, Weight, make_weight
 from spark_prof.kernels.dense import LinearConfig, linear
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.pack import pack_linear
 
-FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
+FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
 CASES = [
     *(case for kind in FORMATS for case in dense_cases(kind)),
     DenseCase("nvfp4", (32, 2880), 8),
@@ -28,6 +30,9 @@ CASES = [
     DenseCase("mxfp4", (40, 1856), 16, bias=True),
     DenseCase("mxfp4", (7, 96), 2),
     DenseCase("fp8", (16, 2688), 3),
+    DenseCase("bf16", (32, 2880), 1, bias=True),
+    DenseCase("bf16", (128, 512), 16),
+    DenseCase("bf16", (48, 80), 9, bias=True),
 ]
 CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
     (LinearConfig(warps=1, split=1, depth=1, x_ahead=0, min_blocks=1), "nvfp4", 3),
@@ -35,6 +40,8 @@ CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
     (LinearConfig(warps=8, split=8, depth=1, x_ahead=1, min_blocks=2), "fp8", 16),
     (LinearConfig(warps=4, split=1, depth=2, x_ahead=1, min_blocks=2, blocks=1), "nvfp4", 9),
     (LinearConfig(warps=4, split=4, depth=4, x_ahead=0, min_blocks=1, blocks=1), "mxfp4", 8),
+    (LinearConfig(warps=4, split=1, depth=1, x_ahead=1, min_blocks=1, blocks=1), "bf16", 5),
+    (LinearConfig(warps=8, split=4, depth=3, x_ahead=0, min_blocks=1), "bf16", 12),
 ]
 """Splits with and without work for each warp, loads beyond the last unit, blocks of many rounds."""
 
@@ -47,7 +54,7 @@ def test_a_case(case: DenseCase, device: str) -> None:
 @pytest.mark.parametrize(("config", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device: str) -> None:
     def configured(weight: Weight) -> object:
-        packed = pack_linear(weight)
+        packed = pack_linear(weight.values if isinstance(weight, Bf16) else weight)
         return lambda x, bias, out: linear(x, packed, bias, out, config)
 
     case = DenseCase(kind, (144, 448), tokens, bias=True)
@@ -112,3 +119,50 @@ def test_what_is_no_matrix_is_refused(shape: tuple[int, ...]) -> None:
     scales = torch.zeros(*shape[:-1], shape[-1] // 32, dtype=torch.uint8)
     with pytest.raises(KernelError):
         pack_linear(MxFp4(codes, scales))
+
+
+IN_PLACE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "rows": (lambda w: w[:40], "40 x 80: N and K must be multiples of 16"),
+    "columns": (lambda w: w[:, :72].contiguous(), "48 x 72: N and K must be multiples of 16"),
+    "a row or none": (lambda w: w[:0], "0 x 80"),
+    "columns apart": (lambda w: w[:, ::2], "no contiguous bfloat16 matrix"),
+    "transposed": (lambda w: w[:, :48].t(), "no contiguous bfloat16 matrix"),
+    "float16": (lambda w: w.half(), "torch.float16.* no contiguous bfloat16 matrix"),
+    "float32": (lambda w: w.float(), "torch.float32.* no contiguous bfloat16 matrix"),
+    "one dimension": (lambda w: w[0], "no contiguous bfloat16 matrix"),
+    "three dimensions": (lambda w: w[None], "no contiguous bfloat16 matrix"),
+    "address": (
+        lambda w: torch.cat([w.flatten(), w[0]])[1 : 1 + w.numel()].view(w.shape),
+        "begin at a multiple of 16 bytes",
+    ),
+}
+"""What is done to a bfloat16 matrix of 48 x 80, and what is said of it."""
+
+
+@pytest.mark.parametrize("what", IN_PLACE)
+def test_a_matrix_that_cannot_be_read_in_place_is_refused(what: str) -> None:
+    change, said = IN_PLACE[what]
+    with pytest.raises(KernelError, match=said):
+        pack_linear(change(torch.ones(48, 80, dtype=torch.bfloat16)))
+
+
+def test_a_bfloat16_weight_is_read_where_it_is(device: str) -> None:
+    """A model that loads other weights into the same memory computes with those."""
+    weight = torch.nn.Parameter(torch.ones(32, 64, dtype=torch.bfloat16, device=device))
+    packed = pack_linear(weight)
+    assert packed.weights.data_ptr() == weight.data_ptr()
+    assert packed.bytes == weight.nbytes
+    x = make_activations("plain", 2, 64, 2, device)
+    before = linear(x, packed)
+    with torch.no_grad():
+        weight.mul_(2)
+    assert same_bits(linear(x, packed), before * 2)
+
+
+def test_infinity_in_a_bfloat16_weight_stays_in_its_row(device: str) -> None:
+    weight = torch.ones(32, 64, dtype=torch.bfloat16, device=device)
+    weight[3, 60] = torch.inf
+    x = make_activations("plain", 9, 64, 2, device).abs() + 1
+    y = linear(x, pack_linear(weight))
+    rows = torch.arange(32, device=device) == 3
+    assert torch.equal(y.isinf(), rows.expand(9, 32))

@@ -18,9 +18,11 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installe
 
 from spark_prof import kernels
 from spark_prof.cores import cores
+from spark_prof.kernels.bench.candidates import bf16_candidates
 from spark_prof.kernels.dense import LinearConfig, dense_code
 from spark_prof.kernels.entry import ARCHITECTURES
 from spark_prof.kernels.moe import MoeConfig, down_code, gate_up_code
+from spark_prof.kernels.pack import FORMATS
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.compiler import compile_code
 from spark_prof.kernels.tuning import SHIPPED, read
@@ -56,7 +58,8 @@ class Expected:
         only: where a constant of the compilation has this value; empty for all.
         holds: patterns of opcodes of which each must be found.
         native: patterns that must be found on targets of a family, and nowhere else.
-        threads: of a multiprocessor that the registers must suffice for: two blocks of 8 warps.
+        threads: of a multiprocessor that the registers must suffice for: two blocks of 8 warps, of
+        BF16 one, as its units take the most registers.
     """
 
     entry: str
@@ -68,7 +71,8 @@ class Expected:
 
 NVFP4, MXFP8 = (("FORMAT", 0),), (("FORMAT", 3),)
 EXPECTED = (
-    Expected("dense", (STREAMED, TENSOR_CORES)),
+    *(Expected("dense", (STREAMED, TENSOR_CORES), (("FORMAT", packed),)) for packed in range(3)),
+    Expected("dense", (STREAMED, TENSOR_CORES), (("FORMAT", FORMATS["bf16"]),), threads=256),
     Expected("route", ()),
     Expected("gate_up", (STREAMED, TENSOR_CORES)),
     Expected("down", (STREAMED, TENSOR_CORES)),
@@ -124,6 +128,19 @@ def tuned_codes() -> list[KernelCode]:
 def test_machine_code_of_measured_configurations(tmp_path: Path) -> None:
     sample = tuned_codes()[::EACH]
     assert {code.entry for code in sample} == {"dense", "gate_up", "down"}
+    assert not faults_of(sample, "sm_90a", EXPECTED, tmp_path)
+
+
+def test_machine_code_of_what_is_tried_of_bfloat16(tmp_path: Path) -> None:
+    """Of each depth, and of few and many tokens, some."""
+    tried = [
+        dense_code("bf16", columns, tokens, config)
+        for rows, columns in ((2048, 512), (5120, 2880), (201088, 2880))
+        for tokens in (8, 16)
+        for config in bf16_candidates(rows, columns, tokens, processors=132)
+    ]
+    sample = list(dict.fromkeys(tried))[::EACH]
+    assert {dict(code.defines)["DEPTH"] for code in sample} == {1, 2, 3}
     assert not faults_of(sample, "sm_90a", EXPECTED, tmp_path)
 
 

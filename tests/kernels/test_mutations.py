@@ -19,7 +19,7 @@ from spark_prof.kernels.check.dense_cases import DenseCase, run_dense_case
 from spark_prof.kernels.check.moe_cases import Layer, MoeCase, Sizes, run_moe_case
 from spark_prof.kernels.check.operations import packed_linear, packed_moe
 from spark_prof.kernels.check.verdict import Judgement
-from spark_prof.kernels.check.weights import Format, Weight
+from spark_prof.kernels.check.weights import Bf16, Format, Weight
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -122,6 +122,30 @@ def test_a_global_scale_the_other_way_round_fails(convention: str, device: str) 
     assert "wrong" in run_dense_case(case, mutated, device).detail
 
 
+WRONG_VALUES: dict[str, Edit] = {
+    "one element lost": lambda w: w[47, 69:70].zero_(),
+    "one element's exponent": lambda w: w[7, 77:78].mul_(2),
+    "neighbours swapped": lambda w: w.copy_(w.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)),
+    "two rows swapped": lambda w: w.copy_(w[[1, 0, *range(2, 48)]]),
+    "halves of a stack swapped": lambda w: w[:16].copy_(w[:16].roll(8, 0)),
+    "32 columns further": lambda w: w.copy_(w.roll(32, 1)),
+    "the last half unit lost": lambda w: w[:, 384:].zero_(),
+}
+"""What is done to BF16 weights, which are not packed."""
+
+
+@pytest.mark.parametrize("what", WRONG_VALUES)
+def test_wrong_bfloat16_weights_fail(what: str, device: str) -> None:
+    def mutated(weight: Weight) -> Callable[..., object]:
+        assert isinstance(weight, Bf16)
+        values = weight.values.clone()
+        WRONG_VALUES[what](values)
+        return packed_linear(Bf16(values))
+
+    case = DenseCase("bf16", SHAPE, 3, "one element a row" if "one" in what else "plain")
+    assert "wrong" in run_dense_case(case, mutated, device).detail
+
+
 WRONG_PACKING: dict[str, Callable[[PackedLinear], PackedLinear]] = {
     "two words swapped": lambda p: replace(
         p, weights=edited(p.weights, lambda raw: raw[:8].copy_(raw[[4, 5, 6, 7, 0, 1, 2, 3]]))
@@ -192,6 +216,7 @@ class Mutant:
         pattern: what is replaced, where it is found first.
         by: what it is replaced by.
         seen: what the gate says.
+        kind: of the weights that a dense layer is tried with.
     """
 
     does: str
@@ -199,6 +224,7 @@ class Mutant:
     pattern: str
     by: str
     seen: str = "elements wrong"
+    kind: Format = "nvfp4"
 
 
 OUTSIDE = "outside of every tensor"
@@ -209,6 +235,37 @@ MUTANTS = [
     Mutant("stores beyond", "dense.cu", r"row < rows && token < tokens", "true", OUTSIDE),
     Mutant(
         "a row's scale for another's", "weights.cuh", r"\(pairs\[1\], lower", "(pairs[1], upper"
+    ),
+    Mutant("a factor", "dense.cu", r"FORMAT == BF16 \? 1\.f", "FORMAT == BF16 ? 2.f", kind="bf16"),
+    Mutant("the upper row twice", "weights.cuh", r"\(v & 1\) \* 16ll", "0ll", kind="bf16"),
+    Mutant(
+        "rows swapped",
+        "weights.cuh",
+        r"word_of\(below, 2 \* half\)",
+        "word_of(above, 2 * half)",
+        kind="bf16",
+    ),
+    Mutant(
+        "another order of columns than the activations'",
+        "weights.cuh",
+        r"2 \* \(column \+ part \* 32\)",
+        "2 * (column + (part ^ 1) * 32)",
+        kind="bf16",
+    ),
+    Mutant(
+        "stacks too near",
+        "weights.cuh",
+        r"FORMAT == BF16 \? 32 \*",
+        "FORMAT == BF16 ? 16 *",
+        kind="bf16",
+    ),
+    Mutant(
+        "columns beyond the last",
+        "weights.cuh",
+        r"< COLUMNS : part < 2",
+        "< COLUMNS : part < 4",
+        OUTSIDE,
+        kind="bf16",
     ),
     Mutant("no limit of gate", "gate_up.cu", r"gate > limit \? limit : gate", "gate"),
     Mutant("no lower limit of up", "gate_up.cu", r"up < -limit \? -limit : up", "up"),
@@ -223,10 +280,10 @@ MUTANTS = [
 ]
 
 
-def gate(file: str) -> Judgement:
+def gate(file: str, kind: Format = "nvfp4") -> Judgement:
     """The verdict on what is launched now, from the cases that the file matters to."""
     if file in ("dense.cu", "weights.cuh"):
-        case = DenseCase("nvfp4", (40, 448), 3, bias=True)
+        case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         return run_dense_case(case, packed_linear, "cpu")
     return run_moe_case(MoeCase("nvfp4", EXPERTS, 5, "swiglu"), packed_moe, "cpu")
 
@@ -262,14 +319,16 @@ def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.Monk
     assert found, "the source has changed: change the mutant with it"
     path.write_text(changed, encoding="utf-8")
     launched_from(tmp_path, monkeypatch)
-    assert mutant.seen in gate(mutant.file).detail
+    assert mutant.seen in gate(mutant.file, mutant.kind).detail
 
 
 @needs_compiler
-@pytest.mark.parametrize("file", sorted({mutant.file for mutant in MUTANTS}))
+@pytest.mark.parametrize(
+    ("file", "kind"), sorted({(mutant.file, mutant.kind) for mutant in MUTANTS})
+)
 def test_the_source_itself_passes(
-    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str, kind: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies(tmp_path, file)
     launched_from(tmp_path, monkeypatch)
-    assert gate(file).detail == ""
+    assert gate(file, kind).detail == ""

@@ -65,6 +65,13 @@ def test_more_work_is_more_bytes(kernel: ReplacementKernel) -> None:
             assert all(more >= less > 0 for less, more in pairwise(moved))
 
 
+def test_a_dense_call_in_bfloat16_moves_its_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    weight, x, y = (torch.zeros(shape).bfloat16() for shape in ((64, 128), (3, 128), (3, 64)))
+    moved = BY_NAME["router-w16a16"].bytes.of(Work("dense", "bf16", 64, 128, 3))
+    assert moved == weight.nbytes + x.nbytes + y.nbytes
+
+
 @pytest.mark.parametrize("kind", ["nvfp4", "mxfp4", "fp8"])
 def test_a_dense_call_moves_its_tensors(kind: str) -> None:
     torch = pytest.importorskip("torch")
@@ -125,7 +132,7 @@ def test_the_numbers_of_tokens_are_those_that_the_operations_take() -> None:
     from spark_prof.kernels.norm_quantize import norm_quantize
     from spark_prof.kernels.operands import LARGEST_BATCH
 
-    for name in ("o-fp8", "moe-w4a16", "router-topk"):
+    for name in ("o-fp8", "router-w16a16", "moe-w4a16", "router-topk"):
         assert BY_NAME[name].tokens == (1, LARGEST_BATCH)
     most = BY_NAME["norm-mxfp8"].tokens[1]
     rows = torch.zeros(most + 1, 32).bfloat16()

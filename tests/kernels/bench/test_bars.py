@@ -59,10 +59,11 @@ def test_a_bar_is_about_its_kind_tokens_and_last_layers() -> None:
     assert reached(bar, *others, cell(ours(4.0), is_lm_head=True)) == (4.0, True)
 
 
-def test_layers_that_became_fp8_have_no_bar() -> None:
+@pytest.mark.parametrize("form", ["fp8", "bf16"])
+def test_only_layers_in_fp4_have_bars(form: str) -> None:
     work = cell(ours(1.0))
-    fp8 = replace(work, work=replace(work.work, format="fp8"))
-    assert reached(Bar("", "dense", (1,), "largest us", 100), fp8) == (None, False)
+    other = replace(work, work=replace(work.work, format=form))
+    assert reached(Bar("", "dense", (1,), "largest us", 100), other) == (None, False)
 
 
 def test_the_worst_piece_of_work_is_named() -> None:

@@ -38,6 +38,20 @@ def test_a_dense_layer(form: WeightFormat, device: str) -> None:
     assert set(cell.config) >= {"warps", "split", "depth"}
 
 
+def test_a_bfloat16_layer_is_held_against_cublas_alone(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {1: ((1, 0, 16),), 2: ((1, 0, 16),)}
+    monkeypatch.setattr("spark_prof.kernels.bench.candidates._IN_FLIGHT", few)
+    router = DenseShape(32, 160, (Layer("small", "router", 32, 160),))
+    (cell,) = race_dense(router, "bf16", [2], torch.device(device), 0.0, tune=True)
+    assert [result.contestant for result in cell.results] == [OURS, CUBLAS]
+    assert all(result.failed == "" and result.us for result in cell.results)
+    assert cell.label == "small router"
+    assert cell.weight_bytes == 2 * 32 * 160
+    assert cell.config["split"] <= 2
+
+
 @pytest.mark.parametrize(
     "shape",
     [

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from spark_prof.kernels.bench.shapes import EXPERTS, LAYERS, chosen_experts, dense_shapes
+from spark_prof.kernels.bench.shapes import (
+    EXPERTS,
+    LAYERS,
+    ROUTERS,
+    chosen_experts,
+    dense_shapes,
+    dense_work,
+)
 
 
 def test_every_layer_is_in_one_shape() -> None:
@@ -16,8 +23,18 @@ def test_small_shapes_come_first() -> None:
     assert sizes == sorted(sizes)
 
 
+def test_routers_are_timed_in_bfloat16_alone() -> None:
+    work = dense_work((), ["mxfp4", "bf16"])
+    sizes = [shape.rows * shape.columns for shape, _ in work]
+    assert sizes == sorted(sizes)
+    assert len(work) == len(set(work)) == 2 * len(dense_shapes()) + len(ROUTERS)
+    routers = [(form, its.slot) for shape, form in work for its in shape.layers if its in ROUTERS]
+    assert routers == [("bf16", "router")] * len(ROUTERS)
+
+
 def test_blocks_of_scales_divide_the_columns() -> None:
-    assert all(layer.columns % 32 == 0 for layer in LAYERS)
+    assert all(layer.columns % 32 == 0 for layer in (*LAYERS, *ROUTERS))
+    assert all(layer.rows % 16 == 0 for layer in (*LAYERS, *ROUTERS)), "as BF16 wants them"
     assert all(shape.hidden % 32 == shape.intermediate % 32 == 0 for shape in EXPERTS)
 
 

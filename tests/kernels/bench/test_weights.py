@@ -25,7 +25,7 @@ def test_bfloat16_holds_every_weight(form: WeightFormat) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "bits"), [("nvfp4", 4.5), ("mxfp4", 4.25), ("fp8", 8 + 32 / 2880)]
+    ("form", "bits"), [("nvfp4", 4.5), ("mxfp4", 4.25), ("fp8", 8 + 32 / 2880), ("bf16", 16)]
 )
 def test_the_bytes_are_those_of_codes_and_scales(form: WeightFormat, bits: float) -> None:
     assert stored_bytes(random_weight(form, (32, 2880), CPU)) == 32 * 2880 * bits / 8

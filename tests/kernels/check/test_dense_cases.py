@@ -15,7 +15,7 @@ from spark_prof.kernels.check.weights import Format
 from spark_prof.kernels.errors import KernelError
 from tests.kernels.check.plain import plain_linear
 
-FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
+FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
 CASES = [case for kind in FORMATS for case in dense_cases(kind)]
 CASES += [DenseCase(kind, (64, 2880), 8) for kind in FORMATS]
 USUAL = DenseCase("nvfp4", (48, 448), 3, bias=True)
