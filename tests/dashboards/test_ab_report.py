@@ -210,3 +210,30 @@ def test_near_ties_alone_say_nothing_of_the_tokens() -> None:
     ties = Gate(1, replace(gate.verdict, figures=figures))
     line = answer(replace(FASTER, gates=(ties,)))
     assert line.endswith("99.8 % of the tokens agree, all near ties, KL 0.00021 nats")
+
+
+def test_a_deep_model_on_eight_ranks_fits_a_forum_post() -> None:
+    [rank], [found] = FASTER.swaps, FASTER.attributions
+    layers = range(96)
+    modules = tuple(
+        replace(rank.swaps[0], slot=slot, name=f"model.layers.{layer}.{slot}")
+        for slot in ("qkv", "o", "moe", "router", "norm")
+        for layer in layers
+    )
+    proofs = tuple(
+        replace(found.proofs[0], slot=slot, layer=layer, new=("x" * 400,))
+        for slot in ("qkv", "o", "moe", "router", "norm")
+        for layer in layers
+    )
+    kernels = tuple(replace(row, name=f"{n}{'y' * 2000}") for n in layers for row in found.kernels)
+    gains = tuple(replace(row, layer=layer) for layer in layers for row in found.layers[:4])
+    sizes = (1, 2, 4, 8, 16)
+    deep = replace(
+        FASTER,
+        swaps=tuple(replace(rank, rank=n, swaps=modules) for n in range(8)),
+        runs=tuple(replace(FASTER.runs[0], requests=size) for size in sizes),
+        gates=tuple(replace(FASTER.gates[0], requests=size) for size in sizes),
+        attributions=(replace(found, layers=gains, kernels=kernels, proofs=proofs),),
+    )
+    # GitHub takes 65,536 characters, Discourse by default 32,000.
+    assert len(render_ab(deep, "md")) < 32_000
