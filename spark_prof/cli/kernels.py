@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from spark_prof.cli.kernels_own import Slot, checked, is_own, template_text
+from spark_prof.cli.kernels_own import Slot, check_race, checked, is_own, template_text
 from spark_prof.cli.report import check_folder, format_by_ending, put, terminal_width
 from spark_prof.errors import CommandError
 
@@ -141,6 +141,7 @@ def check(
 
 def bench(
     name: _Name = None,
+    slot: _Slot = None,
     models: Annotated[
         list[str] | None,
         typer.Option("--model", help="Part of a model's name whose layers are timed; repeatable."),
@@ -162,18 +163,24 @@ def bench(
 ) -> None:
     """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
     page = _page(format, out)
-    from spark_prof.kernels.registry import find
+    if is_own(name, slot):
+        assert name is not None
+        assert slot is not None
+        check_race(slot, tune or save)
+        _need_gpu(_on_gpu(Device.AUTO))
+        from spark_prof.cli.kernels_bench import measured_own
 
-    kernels = find(name)
-    _, device_type = _device(Device.AUTO, kernels[0])
-    if device_type != Device.CUDA.value:
-        raise CommandError(
-            "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
-        )
-    from spark_prof.cli.kernels_bench import measured
+        report, right = measured_own(name, slot.value, models or (), tokens or (), seconds)
+    else:
+        from spark_prof.kernels.registry import find
+
+        kernels = find(name)
+        _need_gpu(_device(Device.AUTO, kernels[0])[1] == Device.CUDA.value)
+        from spark_prof.cli.kernels_bench import measured
+
+        report, right = measured(kernels, models or (), tokens or (), seconds, tune)
     from spark_prof.dashboards.kernel_bench import render_bench
 
-    report, right = measured(kernels, models or (), tokens or (), seconds, tune)
     put(render_bench(report, *page), out)
     if save:
         from spark_prof.kernels.bench.kept import keep
@@ -222,6 +229,13 @@ def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:
             "apt install g++"
         )
     return f"the CPU, by {Path(command[0]).name}", Device.CPU.value
+
+
+def _need_gpu(there: bool) -> None:
+    if not there:
+        raise CommandError(
+            "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
+        )
 
 
 def _on_gpu(wanted: Device) -> bool:

@@ -14,7 +14,7 @@ from spark_prof.errors import CommandError
 if TYPE_CHECKING:
     from spark_prof.dashboards.kernel_checks import Checked
 
-__all__ = ["Slot", "checked", "is_own", "template_text"]
+__all__ = ["Slot", "check_race", "checked", "is_own", "template_text"]
 
 
 _FOR_THIS_PROJECT = r"  # (type: ignore|noqa).*"
@@ -75,6 +75,25 @@ def checked(kernel: str, slot: Slot, cuda: bool) -> Checked:
     name = f"{slot.value}={Path(kernel).name}"
     verdicts = tuple(check_builder(name, slot.value, builder, device))
     return Checked((), where, device, verdicts)
+
+
+def check_race(slot: Slot, keep: bool) -> None:
+    """Refuses what a kernel of one's own cannot be timed with.
+
+    Args:
+        slot: for which.
+        keep: whether configurations are to be searched or kept.
+
+    Raises:
+        CommandError: there is nothing to race against, or nothing that a dispatcher could go by.
+    """
+    if keep:
+        raise CommandError("--tune and --save are for kernels of the list; leave out --slot")
+    if slot in (Slot.NORM, Slot.ROUTER):
+        raise CommandError(
+            f"bench times matrices and experts; what a {slot.value} brings is told by"
+            f" `spark-prof ab --b {slot.value}=FILE.py:FUNCTION`"
+        )
 
 
 def template_text(slot: Slot) -> str:

@@ -80,7 +80,7 @@ def main() -> int:
         if show is None:
             raise
         message = getattr(error, "format_message", None)
-        text = str(message() if message else error).rstrip(".")
+        text = " ".join(str(message() if message else error).split()).rstrip(".")
         print(f"spark-prof: {text}; see spark-prof --help", file=sys.stderr)
         return 2
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.errors import CommandError
 from spark_prof.kernels.bench.dense import DENSE_CONTESTANTS, DENSE_PEERS, MakeMultiply, race_dense
 from spark_prof.kernels.bench.expert_weights import ExpertWeights
 from spark_prof.kernels.bench.experts import (
@@ -35,7 +34,6 @@ from spark_prof.kernels.bench.weights import Weight
 from spark_prof.kernels.check.weights import Bf16
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.experts import Activation
-from spark_prof.kernels.quantize_at_load import DENSE_SLOTS
 from spark_prof.swaps.check.called import Abstained
 from spark_prof.swaps.layers import (
     Builder,
@@ -46,7 +44,7 @@ from spark_prof.swaps.layers import (
     RouterLayer,
 )
 
-__all__ = ["OwnKernel", "check_slot", "race_all", "race_matrix", "race_mixture"]
+__all__ = ["OwnKernel", "race_all", "race_matrix", "race_mixture"]
 
 _FORMATS: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4", "bf16")
 
@@ -57,25 +55,13 @@ class OwnKernel:
 
     Attributes:
         name: its name in the results.
-        slot: of `DENSE_SLOTS`, or moe.
+        slot: qkv, o, mlp, lm_head or moe.
         build: its builder.
     """
 
     name: str
     slot: str
     build: Builder
-
-
-def check_slot(slot: str) -> None:
-    """Refuses a slot in which there is nothing to race against.
-
-    Raises:
-        CommandError: it is norm or router.
-    """
-    if slot != "moe" and slot not in DENSE_SLOTS:
-        raise CommandError(
-            f"bench times matrices and experts; what a {slot} brings is told by `spark-prof ab`"
-        )
 
 
 def race_all(

@@ -16,8 +16,13 @@ from spark_prof.swaps.check.run import _attempt, _cases
 from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.spec import SLOTS
 
-WORDS = {"moe": ("192 x 96",), "qkv": ("48 x 448",), "norm": ("",), "router": ("",)}
-"""The cases that do not take long."""
+WORDS = {
+    "moe": (" 1 tokens", " 4 tokens", " 9 tokens", " 16 tokens", "the same tensor"),
+    "qkv": ("48 x 448",),
+    "norm": ("",),
+    "router": ("of 32 experts", "sigmoid"),
+}
+"""The cases that are tried here."""
 
 
 def test_the_slots_are_those_of_swaps() -> None:
@@ -44,7 +49,7 @@ def test_a_template_passes_the_check(slot: str, tmp_path: Path) -> None:
         if any(word in label for word in WORDS[slot]):
             outcome.append((*_attempt(lambda case=case: case(Called(builder, slot))), label))
     assert [(label, judged.detail) for status, judged, label in outcome if status == "failed"] == []
-    assert sum(status == "passed" for status, _, _ in outcome) > 20
+    assert sum(status == "passed" for status, _, _ in outcome) >= 15
 
 
 def test_triton_computes_what_pytorch_does() -> None:
@@ -59,4 +64,4 @@ def test_triton_computes_what_pytorch_does() -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split("\n")
-    assert len([line for line in lines if line.startswith("close ")]) == 11, done.stdout
+    assert len([line for line in lines if line.startswith("close ")]) == 9, done.stdout

@@ -39,9 +39,11 @@ _SHAPES = {
     "qkv": ((5120, 2880), (5120, 2048)),
     "o": ((2880, 4096), (2048, 4096)),
     "mlp": ((3712, 2688), (2688, 1856)),
+    "router": ((32, 2880), (128, 2048)),
     "lm_head": ((151936, 2048),),
 }
-"""Weights, (N, K), of gpt-oss, Qwen3-30B-A3B and Nemotron-3-Nano."""
+"""Weights, (N, K), of gpt-oss, Qwen3-30B-A3B and Nemotron-3-Nano. The slot router has the matrix
+that makes the logits, and the choice by them."""
 _SMALL_SHAPES = ((32, 2880), (40, 1856))
 _SIZES = (Sizes(16, 4, 2880, 2880), Sizes(32, 8, 2048, 768))
 _SMALL_SIZES = (Sizes(4, 2, 576, 288),)
@@ -76,19 +78,20 @@ def _cases(slot: str, device: str) -> Iterator[Case]:
             # A softmax in float32 is 0 for most of these, and of zeros any may be chosen.
             if routing.logits != "far apart" or "sigmoid" in routing.scheme:
                 yield routing.label, partial(_router, routing, device)
+        yield from _matrices(slot, device, _FORMATS[-1:])
     elif slot == "moe":
         yield from _experts(device)
     else:
-        yield from _matrices(slot, device)
+        yield from _matrices(slot, device, _FORMATS)
     formats = {"norm": _FORMATS[-1:], "router": _FORMATS[-1:], "moe": _EXPERT_FORMATS}
     for kind, (what, probe) in product(formats.get(slot, _FORMATS), PROBES.items()):
         yield f"{kind}, {what}", partial(_probe, slot, kind, probe, device)
 
 
-def _matrices(slot: str, device: str) -> Iterator[Case]:
+def _matrices(slot: str, device: str, formats: tuple[Format, ...]) -> Iterator[Case]:
     shapes = _SMALL_SHAPES if device == "cpu" else _SHAPES[slot]
     recipes: tuple[Recipe, ...] = ("plain", "one element a row")
-    for kind in _FORMATS:
+    for kind in formats:
         larger = [
             DenseCase(kind, shape, tokens, recipe, bias=tokens == 4)
             for shape, recipe, tokens in product(shapes, recipes, _TOKENS[device])

@@ -1,0 +1,114 @@
+"""Somebody's own kernel in a race: as right ones are timed, and wrong ones are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from spark_prof.kernels.bench.results import OURS, Ceilings, Result, spread
+from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
+from spark_prof.kernels.bench.text import cell_line
+from spark_prof.kernels.runtime.cpu_compiler import compiler
+from spark_prof.swaps import layers
+from spark_prof.swaps.bench import OwnKernel, race_matrix, race_mixture
+from spark_prof.swaps.layers import Replacement
+from spark_prof.swaps.own import load_builder
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the package's own")
+
+RIGHT = load_builder(f"{Path(__file__).parent / 'kernels' / 'right.py'}:build")
+CPU = torch.device("cpu")
+SHAPE = DenseShape(32, 64, (Layer("tiny", "o", 32, 64),))
+EXPERTS = ExpertsShape("tiny", "mxfp4", 4, 2, 64, 64, "swiglu", True)
+Build = Callable[[layers.Layer], Replacement | None]
+
+
+def of(result: Build, form: WeightFormat = "nvfp4", tokens: int = 2) -> Result:
+    own = OwnKernel("mine", "o", result)
+    (cell,) = race_matrix(own, SHAPE, form, (tokens,), CPU, seconds=0)
+    assert cell.subject == "mine"
+    assert [each.contestant for each in cell.results][:2] == [OURS, "mine"]
+    return next(each for each in cell.results if each.contestant == "mine")
+
+
+@pytest.mark.parametrize("form", ["nvfp4", "mxfp4", "bf16"])
+def test_a_right_matrix_is_timed(form: WeightFormat) -> None:
+    result = of(RIGHT, form)
+    assert result.failed == ""
+    assert result.us is not None
+
+
+def test_right_experts_are_timed() -> None:
+    template = load_builder(
+        f"{Path(layers.__file__).parent / 'templates' / 'experts.py'}:build",
+    )
+    own = OwnKernel("mine", "moe", template)
+    (cell,) = race_mixture(own, EXPERTS, (3,), CPU, seconds=0)
+    (result,) = [each for each in cell.results if each.contestant == "mine"]
+    assert result.failed == ""
+    assert result.error is not None
+    assert result.error < 0.02
+
+
+def changed(**fields: object) -> Build:
+    def build(layer: layers.Layer) -> Replacement | None:
+        right = RIGHT(layer)
+        assert right is not None
+        return replace(right, **fields)
+
+    return build
+
+
+def test_a_wrong_one_is_not_timed() -> None:
+    def doubled(layer: layers.Layer) -> Replacement | None:
+        right = RIGHT(layer)
+        assert right is not None
+        run = right.run
+        return replace(right, run=lambda x, bias: run(x, bias) * 2)
+
+    result = of(doubled)
+    assert result.us is None
+    assert "wrong result: error 1, allowed 0.01" in result.failed
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (lambda layer: None, "it has none for this layer"),
+        (changed(tokens=1), "it does not take 2 tokens"),
+        (changed(fits=lambda tokens: tokens != 2), "it does not take 2 tokens"),
+        (changed(bits="changed"), "the others compute something else"),
+    ],
+)
+def test_one_that_abstains_says_why(build: Build, why: str) -> None:
+    result = of(build)
+    assert result.us is None
+    assert result.failed.startswith("Abstained: ")
+    assert why in result.failed
+
+
+def test_one_that_raises_says_what() -> None:
+    def fails(layer: layers.Layer) -> Replacement | None:
+        raise ValueError("no\nway")
+
+    assert of(fails).failed == "ValueError: no"
+
+
+def test_a_line_holds_the_others_against_it() -> None:
+    own = OwnKernel("mine", "o", RIGHT)
+    (cell,) = race_matrix(own, SHAPE, "nvfp4", (1,), CPU, seconds=0)
+    times = {"mine": 2.0, OURS: 1.0}
+    cell = replace(
+        cell, results=tuple(Result(name, spread([us, us]), 0.0) for name, us in times.items())
+    )
+    assert cell.ours == 2.0
+    assert cell.best_peer() == (OURS, 1.0)
+    ceilings = Ceilings(spread([1e12] * 2), spread([1e12] * 2), spread([1.0] * 2), "r", "c", "l")
+    line = cell_line(cell, ceilings)
+    assert "2.00 us" in line
+    assert f"{OURS} 1.00 us = 0.50 x" in line
+    assert "mine" not in line
