@@ -1,0 +1,105 @@
+"""The page of own kernels: its commands run, its example passes, its tables are the code's."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from spark_prof.cli import main as cli
+from spark_prof.swaps.check.run import check_builder
+from spark_prof.swaps.layers import Replacement
+from spark_prof.swaps.own import GROUP, load_builder
+from spark_prof.swaps.spec import SLOTS
+from tests.docs.pages import ROOT, commands, tables
+
+PAGE = ROOT / "docs" / "own-kernels.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+COMMANDS = list(commands(PAGE))
+
+
+def run(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["spark-prof", *words])
+    code = cli.main()
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def of(*begin: str) -> list[list[str]]:
+    found = [words for words in COMMANDS if words[: len(begin)] == list(begin)]
+    assert found, begin
+    return found
+
+
+def test_the_path_of_a_norm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Template, check and apply; the comparison between them is tests/engine/test_ab.py's."""
+    monkeypatch.chdir(tmp_path)
+    template, check, compare, apply = COMMANDS[:4]
+    assert template == ["kernels", "template", "norm", "-o", "my_norm.py"]
+    assert run(template, monkeypatch, capsys)[0] == 0
+    code, out, _ = run(check, monkeypatch, capsys)
+    assert code == 0
+    assert "0 failed; 0 skipped" in out
+    assert compare[:3] == apply[:1] + apply[2:]
+    code, out, _ = run(apply, monkeypatch, capsys)
+    assert code == 0
+    assert f"SPARK_PROF_SWAPS=norm={tmp_path / 'my_norm.py'}:build" in out
+
+
+def test_the_commands_for_experts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(of("kernels", "template", "moe")[0], monkeypatch, capsys)[0] == 0
+    [bench] = of("kernels", "bench")
+    code, out, err = run(bench, monkeypatch, capsys)
+    import torch
+
+    if torch.cuda.is_available():
+        assert code == 0
+        assert "my_experts.py:build" in err
+    else:
+        assert (code, out) == (2, "")
+        assert "no GPU" in err
+    checks = of("kernels", "check", "my_experts.py:build")
+    assert len(checks) == 2
+    # Its cases are run by tests/swaps/test_templates.py.
+    assert callable(load_builder(checks[0][2]))
+
+
+def test_the_example_passes_the_check(tmp_path: Path) -> None:
+    [example] = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
+    path = tmp_path / "example.py"
+    path.write_text(example, encoding="utf-8")
+    builder = load_builder(f"{path}:build")
+    verdicts = list(check_builder("example", "norm", builder, "cpu"))
+    assert {verdict.status for verdict in verdicts} == {"passed"}
+
+
+def test_the_tables_are_those_of_the_code() -> None:
+    [slots, replacement] = tables(PAGE, "Template")
+    assert {slot.strip() for row in slots for slot in row[0].split(",")} == set(SLOTS)
+    assert {row[0].strip("`") for row in replacement} == {each.name for each in fields(Replacement)}
+
+
+def test_the_names_are_those_of_the_code() -> None:
+    from spark_prof.swaps.builtin import BUILDERS
+
+    assert f'[project.entry-points."{GROUP}"]' in TEXT
+    listed = TEXT.rpartition("The package's own names, ")[2].partition(", come first")[0]
+    assert set(re.findall(r"`(.+?)`", listed)) == set(BUILDERS)
+
+
+def test_what_the_page_allows_is_what_the_check_allows() -> None:
+    from spark_prof.swaps.check.called import CHANGED
+
+    assert f"may be {CHANGED:.0%} off".replace("%", " %") in TEXT
