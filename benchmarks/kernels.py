@@ -8,8 +8,8 @@ The last lines are the bars that the kernels have to reach on an H100. --show pr
 each bar with all that it is about.
 
 usage: python benchmarks/kernels.py RESULT.json [--only dense moe fused] [--models PART...]
-           [--tokens N...] [--formats nvfp4 mxfp4 fp8] [--contestants PART...] [--seconds S]
-           [--tune] [--save TUNED.json]
+           [--tokens N...] [--formats nvfp4 mxfp4 fp8 bf16] [--contestants PART...]
+           [--seconds S] [--tune] [--save TUNED.json]
        python benchmarks/kernels.py RESULT.json --show
 exit code: 1 if a bar of what was measured is not reached, 2 without a GPU
 """

@@ -126,12 +126,13 @@ def linear(
 
 
 def codes() -> Sequence[KernelCode]:
-    """What is compiled for typical layers: every format, few and many tokens."""
-    shapes = ((5120, 2880), (2880, 4096), (2048, 1856), (201088, 2880), (128, 2048))
+    """What is compiled for typical layers: every format, few and many tokens; BF16 has a router."""
+    layers = ((5120, 2880), (2880, 4096), (2048, 1856), (201088, 2880))
+    router = ((128, 2048),)
     return [
         dense_code(name, columns, tokens, default_config(rows, columns, tokens, name))
         for name in FORMATS
-        for rows, columns in shapes
+        for rows, columns in (*layers, *(router if name == "bf16" else ()))
         for tokens in (8, 16)
     ]
 

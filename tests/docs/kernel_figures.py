@@ -1,7 +1,8 @@
 """The measured figures of docs/kernels.md and README.md, from what benchmarks/kernels.py wrote.
 
-The pages choose the bars and layers; the other cells of their rows are written here. After a new
-result write them anew, read the difference and commit it:
+The pages choose the bars and layers; the other cells of their rows are written here. Layers in BF16
+are timed in a run of their own, with a file of its own. After a new result write the cells anew,
+read the difference and commit it:
 
     python -m tests.docs.kernel_figures
 """
@@ -9,22 +10,43 @@ result write them anew, read the difference and commit it:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from spark_prof.kernels.bench.bars import Reached, judge_bars
 from spark_prof.kernels.bench.report_file import read_report
-from spark_prof.kernels.bench.results import Cell
+from spark_prof.kernels.bench.results import Ceilings, Cell
 from spark_prof.kernels.bench.text import work_text
 from tests.docs.pages import README, ROOT
 
-__all__ = ["BARS", "PAGE", "REPORT", "for_the_page", "for_the_readme", "peer", "with_figures"]
+__all__ = [
+    "BARS",
+    "PAGE",
+    "REPORT",
+    "REPORTS",
+    "for_the_page",
+    "for_the_readme",
+    "peer",
+    "with_figures",
+]
 
 PAGE = ROOT / "docs" / "kernels.md"
-REPORT = read_report(ROOT / "benchmarks" / "results" / "kernels-h100.json")
+_RESULTS = ROOT / "benchmarks" / "results"
+REPORT = read_report(_RESULTS / "kernels-h100.json")
+REPORTS = [REPORT, *map(read_report, sorted(_RESULTS.glob("kernels-*-h100.json")))]
 BARS = {found.bar.claim: found for found in judge_bars(REPORT.cells, REPORT.ceilings)}
 
+
+class _Measured(NamedTuple):
+    """A piece of work, and what its run's machine reaches."""
+
+    cell: Cell
+    ceilings: Ceilings
+
+
 _LAYERS = {
-    (layer, work_text(cell).partition(" ")[2]): cell
-    for cell in REPORT.cells
+    (layer, work_text(cell).partition(" ")[2]): _Measured(cell, report.ceilings)
+    for report in REPORTS
+    for cell in report.cells
     for layer in cell.label.split(", ")
 }
 """By whose layer it is and words such as `mxfp4 5120 x 2880, M 1`."""
@@ -43,19 +65,20 @@ def with_figures(page: str, layer: Callable[[str, str], list[str]]) -> str:
 
 def for_the_page(layer: str, weight: str) -> list[str]:
     """Megabytes of one token's weights; for 1, 8 and 16 tokens time, floor, share and gain."""
-    cells = [_LAYERS[layer, f"{weight}, M {tokens}"] for tokens in _SHOWN]
-    return [f"{cells[0].weight_bytes / 1e6:.1f}", *map(_beside_the_floor, cells)]
+    shown = [_LAYERS[layer, f"{weight}, M {tokens}"] for tokens in _SHOWN]
+    return [f"{shown[0].cell.weight_bytes / 1e6:.1f}", *map(_beside_the_floor, shown)]
 
 
 def for_the_readme(layer: str, weight: str) -> list[str]:
     """For one token: time, that of the fastest of vLLM's, the gain, the share of read bandwidth."""
-    cell = _LAYERS[layer, f"{weight}, M 1"]
-    return [f"{_ours(cell):.1f} us", f"{peer(cell)[1]:.1f} us", _gain(cell), _share(cell)]
+    found = _LAYERS[layer, f"{weight}, M 1"]
+    cell = found.cell
+    return [f"{_ours(cell):.1f} us", f"{peer(cell)[1]:.1f} us", _gain(cell), _share(found)]
 
 
 def peer(cell: Cell) -> tuple[str, float]:
-    """The fastest of vLLM's kernels and its time."""
-    found = cell.best_peer("vLLM")
+    """The fastest of vLLM's kernels and its time; in BF16 vLLM takes cuBLAS."""
+    found = cell.best_peer("cuBLAS" if cell.work.format == "bf16" else "vLLM")
     assert found is not None
     return found
 
@@ -78,13 +101,13 @@ def _bar(found: Reached) -> list[str]:
     return [measured, str(len(found.cells)), f"{value:.2f}: {work_text(worst)}"]
 
 
-def _beside_the_floor(cell: Cell) -> str:
-    floor = REPORT.ceilings.floor_us(cell)
-    return f"{_ours(cell):.1f} ({floor:.1f}), {_share(cell)}, {_gain(cell)}"
+def _beside_the_floor(found: _Measured) -> str:
+    floor = found.ceilings.floor_us(found.cell)
+    return f"{_ours(found.cell):.1f} ({floor:.1f}), {_share(found)}, {_gain(found.cell)}"
 
 
-def _share(cell: Cell) -> str:
-    return f"{100 * REPORT.ceilings.share(cell, _ours(cell)):.0f} %"
+def _share(found: _Measured) -> str:
+    return f"{100 * found.ceilings.share(found.cell, _ours(found.cell)):.0f} %"
 
 
 def _gain(cell: Cell) -> str:
