@@ -21,6 +21,7 @@ from spark_prof.ab.channel import Channel
 from spark_prof.ab.messages import (
     Answer,
     Batch,
+    Check,
     Compare,
     Compared,
     DescribeSwaps,
@@ -85,6 +86,8 @@ class _Session:
         match request:
             case Start():
                 return self._start(request)
+            case Check():
+                engine_arguments(request.form, request.arguments)
             case DescribeSwaps():
                 return Swaps(self._rpc("spark_prof_swaps"))
             case Switch():

@@ -33,6 +33,11 @@ _POLL_SECONDS = 0.5
 _END_SECONDS = 30.0
 _TAIL_BYTES = 256 << 10
 _ERROR = re.compile(r"\b(\w*Error|error|Exception|out of memory|spark-prof)\b: ?\S")
+_CONSEQUENCE = re.compile(
+    r"Engine core initialization failed|EngineDeadError|EngineCore encountered|WorkerProc|"
+    r"Worker proc|shutting down|Engine process failed|leaked shared_memory"
+)
+"""What vLLM says after the line that says why."""
 _LOG_PREFIX = re.compile(r"^(\(.*?\) )?(\w+ [\d-]+ [\d:]+ \[[^]]*\] )?")
 
 _Kind = TypeVar("_Kind", bound=Answer)
@@ -62,7 +67,7 @@ class Engine:
         self._folder = tempfile.TemporaryDirectory(prefix="spark-prof-ab-")
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._answers = True
+        self._idle = True
 
     def __enter__(self) -> Engine:
         try:
@@ -103,11 +108,13 @@ class Engine:
             CommandError: it failed, ended, or was silent for too long; one line says which.
         """
         assert self._channel is not None
+        self._idle = False
         try:
             self._channel.send(request)
         except OSError as error:
             raise self._failed(doing) from error
         answer = self._answer(doing)
+        self._idle = True
         if isinstance(answer, Failed):
             raise CommandError(
                 f"the engine failed while {doing}: {_with_advice(answer.reason, self._words())}; "
@@ -142,7 +149,6 @@ class Engine:
             if (now := self._log_size()) != size:
                 since, size = time.monotonic(), now
             if time.monotonic() - since > self._silence:
-                self._answers = False
                 raise CommandError(
                     f"the engine has been silent for {self._silence:.0f} s while {doing}; the last "
                     f"line of its log: {self._words()}; its log is {self._log}; --timeout sets "
@@ -217,7 +223,7 @@ class Engine:
         child = self._child
         if child is not None:
             family = descendants(child.pid)
-            if child.poll() is None and self._channel is not None and self._answers:
+            if child.poll() is None and self._channel is not None and self._idle:
                 with suppress(OSError, EOFError, CommandError):
                     self._channel.send(Shutdown())
                     if self._channel.line(_END_SECONDS) is not None:
@@ -243,7 +249,7 @@ def last_words(log: Path) -> str:
     except OSError:
         return "(no log)"
     lines = [_LOG_PREFIX.sub("", line).strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR.search(line)]
+    errors = [line for line in lines if _ERROR.search(line) and not _CONSEQUENCE.search(line)]
     return (errors or lines or ["(nothing was logged)"])[-1][:400]
 
 
@@ -251,6 +257,6 @@ def _with_advice(reason: str, logged: str) -> str:
     """The reason, with what the log says of it and the way out where memory ran out."""
     if re.search(r"out of memory|OutOfMemory|No available memory", f"{reason} {logged}"):
         return f"{reason}; leave it more with a lower --max-model-len, or swap fewer slots"
-    if logged not in reason and ("exit code" in reason or "EngineCore" in reason):
+    if logged not in reason and re.search(r"exit code|Engine ?[Cc]ore|EngineDead", reason):
         return f"{reason}: {logged}"
     return reason

@@ -9,6 +9,7 @@ import msgspec
 __all__ = [
     "Answer",
     "Batch",
+    "Check",
     "Compare",
     "Compared",
     "DescribeSwaps",
@@ -45,6 +46,13 @@ class Batch(msgspec.Struct, frozen=True):
 
 class Start(msgspec.Struct, tag=True, frozen=True):
     """Builds the engine; answered by `Facts`."""
+
+    form: str
+    arguments: tuple[str, ...]
+
+
+class Check(msgspec.Struct, tag=True, frozen=True):
+    """Reads the arguments of an engine and builds none; answered by `Done`."""
 
     form: str
     arguments: tuple[str, ...]
@@ -169,5 +177,5 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     reason: str
 
 
-Request = Start | DescribeSwaps | Switch | Generate | Compare | Shutdown
+Request = Start | Check | DescribeSwaps | Switch | Generate | Compare | Shutdown
 Answer = Facts | Swaps | Times | Compared | Done | Failed

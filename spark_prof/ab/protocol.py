@@ -18,6 +18,7 @@ from spark_prof.ab.setting import Setting
 from spark_prof.ab.sides import Mode, Side, choose_mode
 from spark_prof.ab.two_engines import run_two_engines
 from spark_prof.errors import CommandError
+from spark_prof.profiler.record import terminated_as_interrupt
 from spark_prof.profiler.redact import is_secret, redacted
 from spark_prof.swaps.spec import format_swaps
 
@@ -56,13 +57,14 @@ def run_ab(
     say(f"{'one engine' if mode.one else 'two engines'}: {mode.why}")
     setting = Setting(command, a, b, options, keeper, say)
     try:
-        (run_one_engine if mode.one else run_two_engines)(setting)
+        with terminated_as_interrupt():
+            (run_one_engine if mode.one else run_two_engines)(setting)
         keeper.set(finished=True)
     except CommandError as error:
         keeper.set(failure=str(error))
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
-        keeper.set(failure="stopped by Ctrl-C" if stopped else f"{type(error).__name__}: {error}")
+        keeper.set(failure="it was stopped" if stopped else f"{type(error).__name__}: {error}")
         raise
     finally:
         keeper.write_page()

@@ -15,7 +15,7 @@ from spark_prof.ab.gate import LayerError, Position
 from spark_prof.ab.gating import gate_batch, keep_verdict
 from spark_prof.ab.machine import Sampler
 from spark_prof.ab.measuring import Shape, time_side
-from spark_prof.ab.messages import Facts
+from spark_prof.ab.messages import Check, Done, Facts
 from spark_prof.ab.one_engine import check_live, possible, told
 from spark_prof.ab.plan import SETTLE, block_order
 from spark_prof.ab.result import AARun, Run, SideCosts
@@ -77,6 +77,10 @@ def _one_start(setting: Setting, found: _Found, name: Name, number: int) -> tupl
     swaps = SwapSettings({_ALONE: side.swaps}, fill=True)
     first_of_side = name not in found.bundles
     with setting.engine(side, swaps, f"engine-{number + 1}-{name}.log") as engine:
+        if number == 0:
+            arguments = setting.command.arguments + setting.b.options
+            doing = "reading the arguments of side b"
+            engine.ask(Check(setting.command.form, arguments), Done, doing)
         facts = engine.start()
         if first_of_side:
             ranks, layers = describe(engine)

@@ -35,7 +35,7 @@ from spark_prof.traces.assemble import RECORDING_FILE, assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.pieces import pieces_folder, write_json
 
-__all__ = ["make_bundle", "prepare_bundle", "record"]
+__all__ = ["make_bundle", "prepare_bundle", "record", "terminated_as_interrupt"]
 
 _SMALLEST_DISK = 128 << 20
 _FLUSH_SECONDS = 30.0
@@ -144,7 +144,7 @@ def _run(
     bundle: Bundle | None = None
     interrupted = False
     started = _started(launched(nsys, command), settings, staging, apart=nsys is not None)
-    with _terminated_as_interrupt(), started as child:
+    with terminated_as_interrupt(), started as child:
         try:
             while child.poll() is None and not watcher.done():
                 watcher.check()
@@ -243,7 +243,7 @@ def _end(child: subprocess.Popen[bytes], apart: bool) -> None:
 
 
 @contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
+def terminated_as_interrupt() -> Iterator[None]:
     """Treats SIGTERM like Ctrl-C for as long as the command runs."""
 
     def interrupt(*_: object) -> None:
