@@ -101,7 +101,7 @@ def template(
     """Write a working kernel of your own to begin with, in Triton and plain PyTorch."""
     if out is not None:
         check_folder(out.absolute().parent)
-        if out.exists():
+        if os.path.lexists(out):
             raise CommandError(f"{out} exists, and may be your kernel; give another name")
     put(template_text(slot), out)
 

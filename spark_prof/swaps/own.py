@@ -64,7 +64,11 @@ def load_builder(kernel: str) -> Builder:
 
 
 def _from_file(path: Path, function: str) -> Any:
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError:  # a name that is too long, say
+        there = False
+    if not there:
         raise CommandError(f"{path} is no file; give the path of your kernel")
     path = path.resolve()
     # What lies beside the file can be imported, but takes the place of nothing.

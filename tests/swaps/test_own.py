@@ -150,6 +150,8 @@ def test_a_file_of_other_bytes(tmp_path: Path) -> None:
     ("kernel", "said"),
     [
         ("nowhere/my.py:build", "is no file"),
+        ("x" * 5000 + ".py:build", "is no file"),
+        ("a\0b.py:build", "is no file"),
         ("my.py", "name the function too, such as my.py:build"),
         ("spark_pro", "did you mean spark_prof"),
         ("qqqq", "give spark_prof, spark_prof!, mxfp4, fp8 or FILE.py:FUNCTION"),
