@@ -1,0 +1,314 @@
+"""The gate, on models that round as vLLM does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import astuple, replace
+from functools import cache
+
+import pytest
+
+from spark_prof.ab.gate import Depth, LayerError, Position, judge, judge_layer
+from spark_prof.ab.gate_bounds import rounding_deviation
+
+torch = pytest.importorskip("torch")
+
+from spark_prof.swaps.logits import compare_logits  # noqa: E402
+from tests.ab.small_model import (  # noqa: E402
+    OTHER,
+    VOCABULARY,
+    Change,
+    Model,
+    Order,
+    attention,
+    block,
+    doubled_output,
+    doubled_scale,
+    dropped_bias,
+    make_model,
+    norm,
+    rounded,
+    swapped_experts,
+)
+
+POSITIONS = 64
+DENSE = Depth(24, routed=False)
+ROUTED = Depth(12, routed=True)
+AGREEING = Position(0, 0, 5, 5, True, 1.0, 1e-5, 0.02, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads that wait for each other take most of the time of products this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tokens(seed: int) -> torch.Tensor:
+    return torch.randint(0, VOCABULARY, (POSITIONS,), generator=torch.Generator().manual_seed(seed))
+
+
+@cache
+def model(layers: int, experts: int = 0, seed: int = 0) -> Model:
+    return make_model(layers, experts, seed)
+
+
+@cache
+def stock(layers: int, experts: int = 0, seed: int = 0) -> torch.Tensor:
+    return model(layers, experts, seed).logits(tokens(seed))
+
+
+def against(a: torch.Tensor, b: torch.Tensor) -> list[Position]:
+    return [
+        Position(step, 0, found.token_a, found.token_b, found.token_a == found.token_b,
+                 found.margin_a, found.kl_nats, found.worst, found.scale)
+        for step, found in enumerate(compare_logits(a, b))
+    ]  # fmt: skip
+
+
+@cache
+def floor(seed: int = 0) -> tuple[Position, ...]:
+    """Of the model with experts, disturbed."""
+    disturbed = model(12, 16, seed).disturbed().logits(tokens(seed))
+    return tuple(against(stock(12, 16, seed), disturbed))
+
+
+@pytest.mark.parametrize(("layers", "seed"), [(2, 0), (24, 0), (24, 1), (48, 2)])
+def test_sums_in_another_order_pass(layers: int, seed: int) -> None:
+    other = model(layers, 0, seed).logits(tokens(seed), OTHER)
+    found = against(stock(layers, 0, seed), other)
+    verdict = judge(found, "kept", depth=Depth(layers, routed=False))
+    assert verdict.passed, verdict.reasons
+    assert any(position.kl_nats > 0 for position in found)
+
+
+@pytest.mark.parametrize("layers", [24, 48])
+def test_rounding_is_what_the_derivation_says(layers: int) -> None:
+    """Within a factor of two, on 24 and 48 layers."""
+    seed = layers // 24
+    a = stock(layers, 0, seed if layers == 24 else 2)
+    b = model(layers, 0, seed if layers == 24 else 2)
+    other = b.logits(tokens(seed if layers == 24 else 2), OTHER)
+    deviation = float(((other - a).std(-1) / a.std(-1)).square().mean().sqrt())
+    assert 0.5 < deviation / rounding_deviation(layers) < 2
+
+
+@pytest.mark.parametrize(
+    ("change", "only"),
+    [
+        *((change, only) for change in (doubled_output, doubled_scale) for only in (None, 0, 23)),
+        (dropped_bias, None),
+        (dropped_bias, 0),
+    ],
+)
+def test_what_is_wrong_fails(change: Change, only: int | None) -> None:
+    """In all layers, or in one of them."""
+    wrong = model(24).changed(change, only).logits(tokens(0), OTHER)
+    verdict = judge(against(stock(24), wrong), "kept", depth=DENSE)
+    assert not verdict.passed
+    assert any("KL divergence" in reason for reason in verdict.reasons)
+
+
+def test_a_wrong_row_of_the_lm_head_fails() -> None:
+    """One logit of 2048 is wrong, which changes the distribution little."""
+    right = model(24)
+    head = right.head.clone()
+    head[77] = -head[77]
+    wrong = replace(right, head=head).logits(tokens(0), OTHER)
+    verdict = judge(against(stock(24), wrong), "kept", depth=DENSE)
+    assert any("worst logit" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_sums_in_another_order_pass_where_experts_are_chosen(seed: int) -> None:
+    other = against(stock(12, 16, seed), model(12, 16, seed).logits(tokens(seed), OTHER))
+    assert judge(other, "kept", floor(seed), depth=ROUTED).passed
+    assert judge(other, "kept", depth=ROUTED).passed
+    assert judge(other, "kept").passed
+
+
+def test_experts_exchange_where_nothing_is_wrong() -> None:
+    """Why a model with experts needs bounds of its own."""
+    other = against(stock(12, 16), model(12, 16).logits(tokens(0), OTHER))
+    assert not judge(other, "kept", depth=Depth(12, routed=False)).passed
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("change", [swapped_experts, doubled_scale, doubled_output])
+def test_wrong_experts_fail(change: Change, seed: int) -> None:
+    wrong = model(12, 16, seed).changed(change).logits(tokens(seed), OTHER)
+    verdict = judge(against(stock(12, 16, seed), wrong), "kept", floor(seed), depth=ROUTED)
+    assert not verdict.passed
+
+
+def layer_error(change: Change | None, experts: int, order: Order = OTHER) -> float:
+    """Relative error of one layer's attention and block, alone, whichever is larger."""
+    right = model(12, experts).layers[3]
+    wrong = right if change is None else change(dict(right))
+    x = norm(torch.randn(POSITIONS, 128, generator=torch.Generator().manual_seed(5)))
+    return max(
+        float((part(wrong, x, order) - exact).norm() / exact.norm())
+        for part in (attention, block)
+        for exact in [part(right, x, Order())]
+    )
+
+
+@pytest.mark.parametrize("experts", [0, 16])
+def test_a_layer_alone_passes(experts: int) -> None:
+    found = judge_layer("model.layers.3.mlp", "mlp", "kept", layer_error(None, experts))
+    assert found.passed
+    assert found.relative is not None
+    assert found.relative > 0
+
+
+@pytest.mark.parametrize("bits", ["kept", "changed"])
+@pytest.mark.parametrize(
+    ("change", "experts"),
+    [(doubled_scale, 0), (doubled_output, 0), (doubled_scale, 16), (swapped_experts, 16)],
+)
+def test_a_wrong_layer_alone_fails(change: Change, experts: int, bits: str) -> None:
+    assert not judge_layer("x", "moe", bits, layer_error(change, experts)).passed  # type: ignore[arg-type]
+
+
+def test_a_missing_bias_fails_alone() -> None:
+    """In the last of 24 layers it is less than what rounding brings in all of them."""
+    wrong = model(24).changed(dropped_bias, 23).logits(tokens(0), OTHER)
+    assert judge(against(stock(24), wrong), "kept", depth=DENSE).passed
+    assert not judge_layer("x", "o", "kept", layer_error(dropped_bias, 0)).passed
+
+
+def test_layers_that_fail_fail_the_gate() -> None:
+    right = judge_layer("model.layers.0.mlp", "mlp", "kept", 0.002)
+    wrong = [judge_layer(f"model.layers.{each}.mlp", "mlp", "kept", 0.5) for each in range(20)]
+    verdict = judge([AGREEING] * 32, "kept", layers=[right, *wrong], depth=DENSE)
+    assert not verdict.passed
+    assert len(verdict.reasons) == 9
+    assert verdict.reasons[0] == (
+        "model.layers.0.mlp (mlp) alone is 50.00% from vLLM's result; at most 1.56% is allowed"
+    )
+    assert verdict.reasons[-1] == "and 12 more layers"
+    assert verdict.layers[0] == right
+
+
+@pytest.mark.parametrize("relative", [None, math.nan, math.inf])
+def test_a_layer_that_is_not_finite_fails(relative: float | None) -> None:
+    found = judge_layer("x", "qkv", "changed", relative)
+    assert found == LayerError("x", "qkv", "changed", None, 0.3, False)
+    verdict = judge([AGREEING] * 32, "changed", layers=[found], depth=DENSE)
+    assert verdict.reasons == ("x (qkv) alone is not finite",)
+
+
+@pytest.mark.parametrize("bits", ["kept", "changed"])
+@pytest.mark.parametrize("name", ["margin_a", "kl_nats", "worst", "scale"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_position_that_is_not_finite_fails(bits: str, name: str, value: float) -> None:
+    positions = [AGREEING] * 31 + [replace(AGREEING, **{name: value})]
+    verdict = judge(positions, bits, depth=DENSE)  # type: ignore[arg-type]
+    assert not verdict.passed
+    assert verdict.reasons[0].startswith("1 of 32 positions have logits that are NaN")
+    assert verdict.figures is not None
+    assert verdict.figures.not_finite == 1
+    assert all(math.isfinite(each) for each in astuple(verdict.figures))
+
+
+def test_positions_that_are_all_not_finite_fail() -> None:
+    verdict = judge([replace(AGREEING, kl_nats=math.nan)] * 32, "kept", depth=DENSE)
+    assert not verdict.passed
+    assert verdict.figures is None
+    assert verdict.bounds is None
+
+
+def test_logits_that_are_all_the_same_fail() -> None:
+    same = replace(AGREEING, margin_a=0.0, kl_nats=0.0, worst=0.0, scale=0.0)
+    assert "all the same" in judge([same] * 32, "kept", depth=DENSE).reasons[0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_few_positions_fail(count: int) -> None:
+    verdict = judge([AGREEING] * count, "kept", depth=DENSE)
+    assert verdict.reasons == (f"{count} positions were compared; 8 are needed",)
+
+
+def test_another_token_at_a_near_tie_is_no_error() -> None:
+    tie = replace(AGREEING, token_b=6, agree=False, margin_a=0.01)
+    verdict = judge([AGREEING] * 24 + [tie] * 8, "kept", depth=DENSE)
+    assert verdict.passed
+    assert verdict.figures is not None
+    assert verdict.figures.agreement == 0.75
+    assert verdict.figures.near_ties == 8
+    assert verdict.figures.clear_agreement == 1
+
+
+def test_another_token_elsewhere_is_an_error() -> None:
+    other = replace(AGREEING, token_b=6, agree=False)
+    verdict = judge([AGREEING] * 63 + [other], "kept", depth=DENSE)
+    assert verdict.reasons[0].startswith("the most likely token is the same at 98.4%")
+
+
+def test_only_near_ties_are_told() -> None:
+    verdict = judge([replace(AGREEING, margin_a=0.01)] * 32, "kept", depth=DENSE)
+    assert verdict.passed
+    assert verdict.figures is not None
+    assert verdict.figures.clear_agreement is None
+    assert any("near ties" in note for note in verdict.notes)
+
+
+def test_a_loss_is_stated_and_does_not_fail() -> None:
+    lossy = [replace(AGREEING, token_b=6, agree=False, kl_nats=0.2, worst=1.5)] * 8
+    verdict = judge([AGREEING] * 24 + lossy, "changed", depth=DENSE)
+    assert verdict.passed
+    assert "25.0% of the most likely tokens are others" in verdict.notes[0]
+    assert not judge([AGREEING] * 24 + lossy, "kept", depth=DENSE).passed
+
+
+def test_a_rounder_model_is_stated() -> None:
+    """Weights with 4 bits of mantissa less."""
+
+    def coarse(layer: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: rounded(value * 17) - rounded(value * 16) for name, value in layer.items()}
+
+    other = against(stock(24), model(24).changed(coarse).logits(tokens(0)))
+    assert not judge(other, "kept", depth=DENSE).passed
+    assert judge(other, "changed", depth=DENSE).passed
+
+
+def test_logits_of_another_model_fail_any_gate() -> None:
+    other = against(stock(24), model(24, 0, 1).logits(tokens(0)))
+    assert not judge(other, "changed", depth=DENSE).passed
+
+
+@pytest.mark.parametrize("bits", ["kept", "changed"])
+def test_the_same_bits_are_told(bits: str) -> None:
+    same = against(stock(24), stock(24))
+    verdict = judge(same, bits, depth=DENSE)  # type: ignore[arg-type]
+    assert verdict.passed
+    assert verdict.notes[0] == "all logits are the same bit for bit"
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 4.0])
+def test_bounds_go_with_the_scale_of_the_logits(scale: float) -> None:
+    sizes = {"margin_a": scale, "kl_nats": 1e-4 * scale**2, "worst": 0.1 * scale, "scale": scale}
+    near = [replace(AGREEING, **sizes)] * 32
+    far = [replace(each, kl_nats=3e-3 * scale**2) for each in near]
+    assert judge(near, "kept", depth=DENSE).passed
+    assert not judge(far, "kept", depth=DENSE).passed
+
+
+@pytest.mark.parametrize("routed", [False, True])
+def test_deeper_models_may_differ_more(routed: bool) -> None:
+    bounds = [judge([AGREEING] * 32, "kept", depth=Depth(each, routed)).bounds for each in (2, 48)]
+    assert bounds[0] is not None
+    assert bounds[1] is not None
+    assert bounds[0].kl_mean <= bounds[1].kl_mean
+    assert rounding_deviation(2) < rounding_deviation(48)
+
+
+def test_a_floor_without_noise_does_not_narrow_the_bounds() -> None:
+    silent = [replace(AGREEING, kl_nats=0.0, worst=0.0)] * 32
+    for depth in (DENSE, ROUTED):
+        with_it = judge([AGREEING] * 32, "kept", silent, depth=depth)
+        without = judge([AGREEING] * 32, "kept", depth=depth)
+        assert with_it.bounds == without.bounds
