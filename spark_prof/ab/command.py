@@ -67,6 +67,8 @@ def engine_command(words: Sequence[str]) -> EngineCommand:
     """
     if not words or not words[0].strip():
         raise CommandError(f"no model and no command; put it after --, as in {EXAMPLE}")
+    if any(word.encode("utf-8", "ignore").decode() != word for word in words):
+        raise CommandError("the command has bytes that are no UTF-8; write it in UTF-8")
     if _is_model(words[0]):
         return EngineCommand(tuple(words), (), sys.executable, "model", tuple(words))
     command = recognise(words)

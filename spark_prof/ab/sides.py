@@ -171,6 +171,8 @@ def choose_mode(asked: str, a: Side, b: Side) -> Mode:
 
 
 def _words(text: str) -> list[str]:
+    if text.encode("utf-8", "ignore").decode() != text:
+        raise CommandError("the side has bytes that are no UTF-8; write it in UTF-8")
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace = " ,\t\r\n"
     lexer.whitespace_split = True

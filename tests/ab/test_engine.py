@@ -1,0 +1,127 @@
+"""What is read from an engine's log, what it can run, and the prompts that it is given."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace as replaced
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from spark_prof.ab.agreement import _position
+from spark_prof.ab.channel import Channel
+from spark_prof.ab.driver import prompts_of
+from spark_prof.ab.engine import last_words
+from spark_prof.ab.measuring import Shape, impossible
+from spark_prof.ab.messages import Batch, Facts, Generate
+from spark_prof.errors import CommandError
+
+FACTS = Facts(
+    versions={}, gpu="", uuids=(), gpus=1, processor="", gpu_bytes=None, model="m", longest=1024,
+    most_requests=8, most_tokens=512, vocabulary=1000, cache_tokens=4096, load_seconds=1.0,
+    execution="", dummy=False, layers=2, routed=False,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", "(nothing was logged)"),
+        ("one\n\ntwo\n\n", "two"),
+        ("(EngineCore pid=7) ValueError: No available memory\nlater\n",
+         "ValueError: No available memory"),
+        ("(EngineCore pid=7) ERROR 11-21 18:01:02 [core.py:1] ValueError: why\n"
+         "RuntimeError: Engine core initialization failed. See root cause above.\n",
+         "ValueError: why"),
+        ("vllm: error: argument --x: bad\n", "vllm: error: argument --x: bad"),
+        ("spark-prof: o=f has run for 60 s: the process ends\nEngineDeadError: x\n",
+         "spark-prof: o=f has run for 60 s: the process ends"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried\nbye\n",
+         "torch.OutOfMemoryError: CUDA out of memory. Tried"),
+        ("  raise ValueError(\nValueError: x\n", "ValueError: x"),
+    ],
+)  # fmt: skip
+def test_last_words(tmp_path: Path, log: str, words: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(log)
+    assert last_words(path) == words
+
+
+def test_last_words_of_damaged_logs(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    assert last_words(path) == "(no log)"
+    path.write_bytes(b"\xff\xfe" * 1000 + b"\nError: " + b"x" * 10_000)
+    assert len(last_words(path)) == 400
+    path.write_bytes(b"Error: early\n" + b"a line\n" * 100_000)
+    assert last_words(path) == "a line"
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (Shape("decode", 1, 128), ""),
+        (Shape("decode", 8, 128), ""),
+        (Shape("decode", 9, 128), "runs 8 requests at most"),
+        (Shape("decode", 1, 1000), "needs requests of 1053 tokens; this engine takes 1024"),
+        (Shape("decode", 8, 450), "the KV cache holds 4096 tokens only"),
+        (Shape("prefill", 1, 512), ""),
+        (Shape("prefill", 1, 513), "computes 512 tokens in a step at most"),
+    ],
+)
+def test_what_an_engine_cannot_run(shape: Shape, words: str) -> None:
+    found = impossible(shape, FACTS)
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+@pytest.mark.parametrize("vocabulary", [50, 1000, 201_088])
+def test_prompts_are_the_same_and_apart(vocabulary: int) -> None:
+    batch = Batch(6, 64, 1)
+    rows = prompts_of(batch, vocabulary)
+    assert rows == prompts_of(batch, vocabulary)
+    assert rows[:3] == prompts_of(Batch(3, 64, 99), vocabulary)
+    assert all(len(row) == 64 and 0 <= min(row) <= max(row) < vocabulary for row in rows)
+    assert all(a != b for a, b in combinations(rows, 2))
+
+
+def test_prompts_repeat() -> None:
+    rows = prompts_of(Batch(7, 8, 1, alone=True, repeat=3), 1000)
+    assert rows == (rows[:3] * 3)[:7]
+
+
+def channels() -> tuple[Channel, Channel, socket.socket]:
+    left, right = socket.socketpair()
+    return Channel(left), Channel(right), left
+
+
+def test_messages_arrive_whole() -> None:
+    left, right, raw = channels()
+    request = Generate(Batch(1, 2, 3), (("a", 5),) * 3)
+    left.send(request)
+    left.send(request)
+    for _ in range(2):
+        assert msgspec.json.decode(right.line(1) or b"", type=Generate) == request
+    raw.sendall(b"half")
+    assert right.line(0.05) is None
+    raw.sendall(b" done\n")
+    assert right.line(1) == b"half done"
+    left.close()
+    with pytest.raises(EOFError):
+        right.line(1)
+
+
+@pytest.mark.parametrize("field", ["margin_a", "kl_nats", "worst", "scale"])
+def test_figures_that_json_cannot_say_are_no_numbers(field: str) -> None:
+    row: dict[str, Any] = {
+        "step": 0, "row": 0, "token_a": 1, "token_b": 1, "agree": True, "margin_a": 1.0,
+        "kl_nats": 0.0, "worst": 0.0, "scale": 1.0,
+    }  # fmt: skip
+    found = _position({**row, field: None})
+    value = getattr(found, field)
+    assert value != value
+    assert replaced(found, **{field: 1.0}) == _position({**row, field: 1.0})
+    with pytest.raises(CommandError, match="is not of this version"):
+        _position({**row, "step": "x"})
