@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from spark_prof.ab.backends import BACKENDS, OPTION_OF_SLOT
+from spark_prof.ab.kernel_file import checked_file
 from spark_prof.errors import CommandError
 from spark_prof.profiler.redact import redacted
 from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
@@ -219,39 +219,13 @@ def _swap(word: str) -> str:
         return word
     path, colon, function = kernel.rpartition(":")
     if colon and (path.endswith(".py") or "/" in path):
-        return f"{swap.slot}={_checked_file(Path(path), function)}"
+        return f"{swap.slot}={checked_file(Path(path), function)}"
     option = OPTION_OF_SLOT.get(swap.slot)
     more = f", a backend of vLLM's {option} ({', '.join(BACKENDS[option])})" if option else ""
     raise CommandError(
         f"{word}: there is no kernel {kernel}; give {', '.join(OWN_KERNELS)}, FILE.py:FUNCTION, "
         f"the name of an entry point spark_prof.kernels{more}"
     )
-
-
-def _checked_file(path: Path, function: str) -> str:
-    """FILE:FUNCTION with the whole path; the file is read, not run."""
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CommandError(f"{path} is no Python file: {error}") from error
-    if "," in str(path.absolute()):
-        raise CommandError(f"{path.absolute()}: a path with a comma cannot be given; move the file")
-    names = {
-        name.id if isinstance(name, ast.Name) else getattr(name, "name", "")
-        for statement in tree.body
-        for name in (statement, *getattr(statement, "targets", ()))
-    }
-    names |= {
-        alias.asname or alias.name
-        for statement in tree.body
-        if isinstance(statement, ast.Import | ast.ImportFrom)
-        for alias in statement.names
-    }
-    if function not in names:
-        raise CommandError(f"{path} has no function {function or '(empty)'} at its top level")
-    return f"{path.absolute()}:{function}"
 
 
 def _is_installed(kernel: str) -> bool:
