@@ -23,7 +23,7 @@ from spark_prof.ab.statistics import AATest, Estimate, Interval
 from spark_prof.ab.steps import Dropped
 from spark_prof.ab.swapped import RankSwaps, Seconds, SwappedModule
 from spark_prof.analyzers.swap_gain.model import (
-    BETWEEN_STEPS,
+    FOR_THE_HOST,
     Attribution,
     ComponentGain,
     KernelGain,
@@ -49,7 +49,7 @@ _COMPONENTS = {
     "experts": (1280.0, 704.0, True),
     "lm_head": (420.0, 420.4, False),
     "sampler": (90.0, 89.8, False),
-    BETWEEN_STEPS: (26.0, 26.0, False),
+    FOR_THE_HOST: (26.0, 26.0, False),
 }
 _NEW = "spark_prof_moe_gate_up<MxFp4, 2880>"
 _OLD = "void marlin_moe_wna16::Marlin<1125899906909960l, 256, 1, 8, 8, false, 4, 2, false>"

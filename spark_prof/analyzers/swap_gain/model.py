@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
-    "BETWEEN_STEPS",
+    "FOR_THE_HOST",
     "Attribution",
     "ComponentGain",
     "KernelGain",
@@ -22,8 +22,9 @@ __all__ = [
     "Untraced",
 ]
 
-BETWEEN_STEPS = "between steps"
-"""The row of the time between a step's last kernel and the next one's first: the host's."""
+FOR_THE_HOST = "waiting for the host"
+"""The row of the time in which nothing runs because the host has launched nothing: between steps,
+and before a kernel or graph that comes more than 5 us after the one before it."""
 
 Ran = Literal["ran", "did not run", "not told"]
 """Whether a replacement ran in a layer; "not told" where its kernels look like the other side's."""
@@ -81,7 +82,7 @@ class SideSteps:
 
 @dataclass(frozen=True)
 class ComponentGain:
-    """One component, or `BETWEEN_STEPS`.
+    """One component, or `FOR_THE_HOST`.
 
     Attributes:
         component: its name.
@@ -178,7 +179,7 @@ class Attribution:
         explained_us: the sum of what the components save.
         residual_us: `gain_us` less `explained_us`; None without `gain_us`.
         residual_share: `residual_us` over `gain_us`; None where the gain is below 1 % of the step.
-        components: in the order in which a decoder runs them, then `BETWEEN_STEPS`.
+        components: in the order in which a decoder runs them, then `FOR_THE_HOST`.
         layers: in the model's order.
         kernels: the largest changes first.
         proofs: one each swapped layer and slot.

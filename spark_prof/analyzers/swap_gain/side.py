@@ -16,13 +16,16 @@ from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.swap_gain.charging import charge
 from spark_prof.analyzers.swap_gain.middle import Middle, middle_of
-from spark_prof.analyzers.swap_gain.model import BETWEEN_STEPS
+from spark_prof.analyzers.swap_gain.model import FOR_THE_HOST
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
 __all__ = ["Side", "usual_batch_size"]
 
 Int64s = npt.NDArray[np.int64]
+
+_LAUNCH_NS = 5000
+"""A longer gap before what the host launches by itself is a wait for the host."""
 
 _MOST_STEPS = 1000
 """More say nothing more, and each has a thousand kernels."""
@@ -48,8 +51,8 @@ class Side:
     """What is known of one side.
 
     Attributes:
-        rows: one each kernel or copy, and one each gap between two steps, whose component is
-            `BETWEEN_STEPS`: `at` (its step among the chosen ones), `name`, `component`, `layer`
+        rows: one each kernel or copy, and one each wait for the host, whose component is
+            `FOR_THE_HOST`: `at` (its step among the chosen ones), `name`, `component`, `layer`
             (-1 for none), `call` (1, or 0 for an operator's later stretch and a gap), `took_ns`,
             `busy_ns` and `gap_ns`.
         steps: how many steps.
@@ -76,7 +79,7 @@ class Side:
         """
         steps = _decode_steps(bundle, rank)
         steps = steps[steps["decode_requests"] == batch_size]
-        placed = place_kernels(bundle, rank)
+        placed = place_kernels(bundle, rank, ("graph_node", "correlation"))
         number, piece = steps["step"].to_numpy(np.int64), steps["piece"].to_numpy()
         ran = np.isin(number, placed["step"].to_numpy())
         follows = np.append(False, (np.diff(number) == 1) & (np.diff(piece) == 0) & ran[:-1])
@@ -118,6 +121,8 @@ def _charged_rows(placed: pd.DataFrame, chosen: Int64s) -> pd.DataFrame:
     first = np.zeros(len(placed), bool)
     first[np.unique(step, return_index=True)[1]] = True
     at = positions(chosen, step)
+    # Between two steps, or the host had not launched yet what the device was ready for.
+    waited = first | (_launched(placed) & (charged.gap > _LAUNCH_NS))
     found = pd.DataFrame(
         {
             "at": at,
@@ -127,14 +132,23 @@ def _charged_rows(placed: pd.DataFrame, chosen: Int64s) -> pd.DataFrame:
             "call": (placed["part"].to_numpy() == 0).astype(np.int64),
             "took_ns": np.maximum(end - start, 0),
             "busy_ns": charged.busy,
-            "gap_ns": np.where(first, 0, charged.gap),
+            "gap_ns": np.where(waited, 0, charged.gap),
         }
     )
-    between = pd.DataFrame({"at": at[first], "gap_ns": charged.gap[first]}).assign(
-        name="", component=BETWEEN_STEPS, layer=-1, call=0, took_ns=0, busy_ns=0
+    waits = pd.DataFrame({"at": at[waited], "gap_ns": charged.gap[waited]}).assign(
+        name="", component=FOR_THE_HOST, layer=-1, call=0, took_ns=0, busy_ns=0
     )
-    both = pd.concat([found, between[found.columns]], ignore_index=True)
+    both = pd.concat([found, waits[found.columns]], ignore_index=True)
     return both[both["at"] >= 0]
+
+
+def _launched(placed: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Whether the host launched a row by itself, or a graph that begins with it."""
+    launched = placed["graph_node"].to_numpy() == 0
+    within = np.flatnonzero(~launched)
+    correlation = placed["correlation"].to_numpy()[within]
+    launched[within[np.unique(correlation, return_index=True)[1]]] = True
+    return launched
 
 
 def _next_known(step: Int64s) -> Int64s:

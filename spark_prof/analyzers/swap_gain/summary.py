@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spark_prof.analyzers.swap_gain.model import (
-    BETWEEN_STEPS,
+    FOR_THE_HOST,
     Attribution,
     KernelGain,
     SideSteps,
@@ -91,7 +91,7 @@ def summarize(
             row
             for row in components
             if not row.touched
-            and row.component != BETWEEN_STEPS
+            and row.component != FOR_THE_HOST
             and abs(row.saved_us) >= max(_MOVED * step, row.noise_us)
         ),
         appeared=tuple(row for row in kernels if _only(row, row.calls_b, row.calls_a)),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.swap_gain.model import (
-    BETWEEN_STEPS,
+    FOR_THE_HOST,
     ComponentGain,
     KernelGain,
     LayerGain,
@@ -21,7 +21,7 @@ from spark_prof.vocabulary import COMPONENTS
 
 __all__ = ["beside", "component_gains", "kernel_gains", "layer_gains", "per_step"]
 
-_ORDER = {name: place for place, name in enumerate((*COMPONENTS, BETWEEN_STEPS))}
+_ORDER = {name: place for place, name in enumerate((*COMPONENTS, FOR_THE_HOST))}
 _TWO_SIDED_95 = 1.96
 _BLOCK = 4096
 """Rows of a table that are computed at a time: damaged recordings have very many."""
@@ -146,7 +146,7 @@ def kernel_gains(table: pd.DataFrame, touched: Collection[str]) -> tuple[KernelG
         table: from `beside`, by name and component.
         touched: components that a swap changes.
     """
-    found = table[table["component"] != BETWEEN_STEPS].drop(columns=_GAPS)
+    found = table[table["component"] != FOR_THE_HOST].drop(columns=_GAPS)
     found = found.rename(columns={"kernels_a": "calls_a", "kernels_b": "calls_b"})
     rows = (KernelGain(**row, touched=row["component"] in touched) for row in _records(found))
     return tuple(sorted(rows, key=lambda row: (-abs(row.saved_us), row.name, row.component)))

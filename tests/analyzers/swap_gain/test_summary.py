@@ -16,7 +16,7 @@ import pytest
 
 from spark_prof.analyzers.swap_gain.middle import middle_of
 from spark_prof.analyzers.swap_gain.model import (
-    BETWEEN_STEPS,
+    FOR_THE_HOST,
     Attribution,
     ComponentGain,
     Swapped,
@@ -73,7 +73,7 @@ def test_all_tables_add_up_to_the_step(tmp_path: Path) -> None:
     wobble = random.Random(5)
     a, b = stock(), with_experts(stock())
     found = attribute(tmp_path, a, b, extra=lambda *_: wobble.randrange(200))
-    gap = by_component(found)[BETWEEN_STEPS]
+    gap = by_component(found)[FOR_THE_HOST]
     for name, side in (("a", found.a), ("b", found.b)):
         for table in (found.components, found.layers):
             total = sum(getattr(row, f"{name}_us") for row in table)
