@@ -46,6 +46,10 @@ def main() -> None:
     file = str(Path(folder) / "logits.npy")
     result["recorded"] = tapped(call, answer, "record", file)
     result["same"] = tapped(call, answer, "compare", file)
+    result["moved"] = [call("disturb")]
+    result["disturbed"] = tapped(call, answer, "compare", file)
+    result["moved"] += [call("disturb")]
+    result["calm"] = tapped(call, answer, "compare", file)
     call("test_negate")
     result["negated"] = tapped(call, answer, "compare", file)
     result["untapped"] = answer(3)

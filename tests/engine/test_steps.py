@@ -95,6 +95,14 @@ def test_another_model_differs_everywhere_and_gets_the_same_tokens(stepped: dict
         assert c["worst"] > c["scale"] > 0
 
 
+def test_a_rounding_at_the_beginning_goes_on_to_the_logits(stepped: dict[str, Any]) -> None:
+    changed, back = stepped["moved"]
+    assert changed == back > 0
+    assert stepped["disturbed"]["tokens"] == stepped["warm"]
+    assert any(c["worst"] > 0 for c in stepped["disturbed"]["compared"])
+    assert all(c["kl_nats"] == c["worst"] == 0 for c in stepped["calm"]["compared"])
+
+
 def test_the_engine_answers_the_same_afterwards(stepped: dict[str, Any]) -> None:
     assert stepped["afterwards"] == stepped["warm"]
 
