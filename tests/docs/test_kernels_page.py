@@ -17,8 +17,10 @@ from tests.docs.kernel_figures import (
     BARS,
     PAGE,
     REPORT,
+    REPORTS,
     for_the_page,
     for_the_readme,
+    peer,
     with_figures,
 )
 from tests.docs.pages import README, tables
@@ -108,6 +110,20 @@ def test_what_the_page_says_of_the_run() -> None:
     ]
     assert [each for each in said if each not in " ".join(TEXT.split())] == []
     assert not any(cell.work.format == "fp8" for cell in REPORT.cells)
+
+
+def test_what_the_page_says_of_bfloat16() -> None:
+    [report] = REPORTS[1:]
+    gains = [peer(cell)[1] / (cell.ours or 0) for cell in report.cells]
+    assert (f"{min(gains):.2f}", f"{max(gains):.2f}") == ("1.02", "2.13")
+    heads = [cell for cell in report.cells if cell.is_lm_head and cell.work.tokens == 1]
+    under = [1 - (cell.ours or 0) / report.ceilings.floor_us(cell) for cell in heads]
+    assert (round(100 * min(under)), round(100 * max(under))) == (2, 3)
+    assert report.machine.name == REPORT.machine.name
+    assert report.machine.date[:10] == REPORT.machine.date[:10]
+    said = ("1.02 to 2.13 x", "2 to 3 % under it", f"{len(report.cells)} pieces of work")
+    assert all(each in " ".join(TEXT.split()) for each in said)
+    assert {cell.work.format for cell in report.cells} == {"bf16"}
 
 
 def test_what_was_missed_is_said() -> None:

@@ -6,13 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.kernels.bench.shapes import (
-    EXPERTS,
-    FP4,
-    ExpertsShape,
-    WeightFormat,
-    dense_work,
-)
+from spark_prof.kernels.bench.shapes import EXPERTS, FP4, ExpertsShape, dense_work
 from spark_prof.kernels.dense import LinearConfig
 from spark_prof.kernels.dispatch import Choice, choose
 from spark_prof.kernels.moe import MoeConfig
@@ -23,9 +17,12 @@ ARCH = "sm_90a"
 ROWS = {row.work: row for run in RUNS if run.architecture == ARCH for row in run.rows}
 COUNTS = range(1, 17)
 MEASURED = {(w.format, w.rows, w.columns) for w in ROWS if w.kernel == "dense" and w.tokens == 1}
-FORMATS: tuple[WeightFormat, ...] = (*FP4, "bf16") if "bf16" in {m[0] for m in MEASURED} else FP4
-"""BF16 layers are the fallback's until somebody has measured them."""
-LAYERS = {(form, shape.rows, shape.columns) for shape, form in dense_work((), FORMATS)}
+IN_BF16 = ("gpt-oss-20b", "Qwen3-30B-A3B")
+"""Models whose layers were measured in BF16 too; of others the nearest shape speaks."""
+LAYERS = {
+    (form, shape.rows, shape.columns)
+    for shape, form in (*dense_work((), FP4), *dense_work(IN_BF16, ["bf16"]))
+}
 
 
 def no_slower(work: Work) -> bool:
