@@ -115,7 +115,6 @@ class Facts(msgspec.Struct, tag=True, frozen=True):
         uuids: of its GPUs on this host, as NVML writes them; none on a processor.
         gpus: how many the engine uses.
         processor: name of the CPU.
-        gpu_bytes: memory of one.
         model: name or folder.
         longest: tokens that a request may have, its prompt included.
         most_requests: that may run at once.
@@ -134,7 +133,6 @@ class Facts(msgspec.Struct, tag=True, frozen=True):
     uuids: tuple[str, ...]
     gpus: int
     processor: str
-    gpu_bytes: int | None
     model: str
     longest: int
     most_requests: int

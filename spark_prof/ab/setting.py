@@ -103,7 +103,14 @@ def keep_facts(
         costs: of the sides that it has.
     """
     keeper = setting.keeper
-    a, b = (replace(side, costs=costs.get(side.side, side.costs)) for side in keeper.result.sides)
+    cache = "" if facts.cache_tokens is None else f"; KV cache of {facts.cache_tokens:,} tokens"
+    note = f"runs as {facts.execution}{cache}"
+    a, b = (
+        replace(side, costs=costs[side.side], notes=(*side.notes, note))
+        if side.side in costs
+        else side
+        for side in keeper.result.sides
+    )
     machine = replace(
         keeper.result.machine,
         gpu=facts.gpu,

@@ -37,7 +37,6 @@ def engine_facts(config: Any, vocabulary: int, seconds: float) -> Facts:
         uuids=_uuids(int(parallel.world_size)) if gpu else (),
         gpus=int(parallel.world_size),
         processor=processor(),
-        gpu_bytes=int(platform.get_device_total_memory()) if gpu else None,
         model=str(config.model_config.model),
         longest=int(config.model_config.max_model_len),
         most_requests=int(config.scheduler_config.max_num_seqs),

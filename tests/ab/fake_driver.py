@@ -86,7 +86,7 @@ def facts(arguments: list[str]) -> Facts:
         longest = int(arguments[arguments.index("--max-model-len") + 1])
     return Facts(
         versions={"vllm": "0.32.0", "torch": "2.13.0"}, gpu="", uuids=(), gpus=1,
-        processor="none", gpu_bytes=None, model="fake", longest=longest, most_requests=16,
+        processor="none", model="fake", longest=longest, most_requests=16,
         most_tokens=2048, vocabulary=1000, cache_tokens=100_000, load_seconds=1.5,
         execution="eager", dummy=bool(MODEL.get("dummy")),
         layers=3, routed=False,

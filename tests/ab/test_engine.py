@@ -20,7 +20,7 @@ from spark_prof.ab.messages import Batch, Facts, Generate
 from spark_prof.errors import CommandError
 
 FACTS = Facts(
-    versions={}, gpu="", uuids=(), gpus=1, processor="", gpu_bytes=None, model="m", longest=1024,
+    versions={}, gpu="", uuids=(), gpus=1, processor="", model="m", longest=1024,
     most_requests=8, most_tokens=512, vocabulary=1000, cache_tokens=4096, load_seconds=1.0,
     execution="", dummy=False, layers=2, routed=False,
 )  # fmt: skip
