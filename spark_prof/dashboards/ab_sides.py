@@ -28,7 +28,7 @@ def swaps(result: Result) -> Section:
     columns = (
         Column("Side"),
         Column("Slot"),
-        Column("Kernel", "name"),
+        Column("Kernel", "prose"),
         Column("Live", "number"),
         Column("Fell back", "number"),
         Column("Bits"),

@@ -16,6 +16,7 @@ from spark_prof.ab.command import engine_command
 from spark_prof.ab.gate import judge_layer
 from spark_prof.ab.gate_bounds import Depth, changed_bounds, kept_bounds, rounding_deviation
 from spark_prof.ab.result import Result
+from spark_prof.ab.result_file import read_result
 from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.ab.statistics import FEWEST_QUADS
 from spark_prof.cli import main as cli
@@ -118,3 +119,10 @@ def test_the_bounds_are_the_code_s() -> None:
     assert changed_bounds(Depth(24, routed=True), 1.0).kl_mean == 0.5
     alone = [judge_layer("", "moe", bits, 0.0).bound for bits in ("kept", "changed")]
     assert alone == [pytest.approx(0.016, abs=0.0005), 0.3]
+
+
+def test_the_report_that_is_shown_is_the_one_of_the_file() -> None:
+    shown = PAGE.read_text(encoding="utf-8").partition("```console\n$ spark-prof report ")[2]
+    source, _, block = shown.partition("```")[0].partition("\n")
+    drawn = render_ab(read_result(ROOT / source), "text")
+    assert block == drawn.partition("\nSide a against itself\n")[0]
