@@ -43,6 +43,7 @@ class _Found:
         self.steps: dict[Shape, int] = defaultdict(int)
         self.bundles: dict[str, Bundle | None] = {}
         self.layers: tuple[LayerError, ...] = ()
+        self.shapes: tuple[Shape, ...] = ()
         self.agreed = True
 
 
@@ -57,22 +58,22 @@ def run_two_engines(setting: Setting) -> None:
     order: list[Name] = [
         "a" if block.side == "a" else "b" for block in block_order(starts // 4, SETTLE + 1)
     ]
-    shapes: tuple[Shape, ...] = ()
     try:
         for number, side in enumerate(order):
             setting.say(f"starting engine {number + 1} of {starts}, side {side}")
-            shapes = _one_start(setting, found, side, number)
+            _one_start(setting, found, side, number)
             if not (found.agreed or setting.options.time_anyway):
                 setting.keeper.miss("nothing was timed further, because the sides do not agree")
                 return
     finally:
+        # Where a start failed, what the earlier ones found is kept.
+        _tell(setting, found)
         for size in setting.options.batch_sizes:
             with suppress(OSError):
                 setting.logits(size).unlink(missing_ok=True)
-    _tell(setting, found, shapes)
 
 
-def _one_start(setting: Setting, found: _Found, name: Name, number: int) -> tuple[Shape, ...]:
+def _one_start(setting: Setting, found: _Found, name: Name, number: int) -> None:
     side = setting.a if name == "a" else setting.b
     swaps = SwapSettings({_ALONE: side.swaps}, fill=True)
     first_of_side = name not in found.bundles
@@ -89,12 +90,12 @@ def _one_start(setting: Setting, found: _Found, name: Name, number: int) -> tupl
             keep_facts(setting, facts, tuple(_renamed(rank, name) for rank in ranks), costs)
             if name == "b":
                 check_live(setting)
-        shapes = possible(setting, facts)
+        shapes = found.shapes = possible(setting, facts)
         if first_of_side:
             _gate(setting, engine, facts, found, name, shapes)
             found.bundles[name] = None
             if not (found.agreed or setting.options.time_anyway):
-                return shapes
+                return
         with Sampler(facts.uuids) as sampler:
             try:
                 _time(setting, engine, facts, found, name, shapes)
@@ -102,7 +103,6 @@ def _one_start(setting: Setting, found: _Found, name: Name, number: int) -> tupl
                 keep_machine(setting, sampler.samples())
         if first_of_side and setting.options.record and shapes[0].phase == "decode":
             found.bundles[name] = record(setting, engine, name, _ALONE, shapes[0])
-    return shapes
 
 
 def _renamed(rank: RankSwaps, name: Name) -> RankSwaps:
@@ -156,16 +156,22 @@ def _counts(step: Step) -> bool:
     return step.index >= SETTLE and step.duration_ns > 0
 
 
-def _tell(setting: Setting, found: _Found, shapes: tuple[Shape, ...]) -> None:
+def _tell(setting: Setting, found: _Found) -> None:
     """Puts what all starts together say into the result."""
-    for shape in shapes:
+    if not (found.agreed or setting.options.time_anyway):
+        return
+    for shape in found.shapes:
         a_us, b_us = found.times[shape]["a"], found.times[shape]["b"]
-        if shape == shapes[0]:
+        if not a_us and not b_us:
+            continue
+        if shape == found.shapes[0]:
             _tell_itself(setting, shape, a_us, found.steps[shape])
         estimate = compare_starts(a_us, b_us, found.steps[shape])
-        setting.keeper.add(runs=(Run(shape.phase, shape.requests, shape.prompt_tokens, estimate),))
+        run = Run(shape.phase, shape.requests, shape.prompt_tokens, estimate)
+        setting.keeper.add(runs=(run,))
         setting.say(told(shape, estimate))
-    attribute(setting, found.bundles, shapes[0])
+    if found.shapes:
+        attribute(setting, found.bundles, found.shapes[0])
 
 
 def _tell_itself(setting: Setting, shape: Shape, a_us: list[float], steps: int) -> None:

@@ -155,6 +155,17 @@ def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path) -> None:
     assert (done.folder / "report.html").exists()
 
 
+def test_the_starts_before_a_failure_are_kept(tmp_path: Path) -> None:
+    model = {"die": "Generate", "die_in": "b"}
+    done = run(tmp_path, "--b", "FAKE_SIDE=b", *SMALL, model=model)
+    assert done.code == 2
+    assert len(done.result.runs) == 3
+    for found in done.result.runs:
+        assert found.estimate.a_us is not None
+        assert found.estimate.gain is None
+        assert found.estimate.missing
+
+
 def test_swaps_that_all_fell_back_end_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, *SWAP, model={"fell_back": "no kernel for gptq"})
     assert done.code == 2
