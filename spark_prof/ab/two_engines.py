@@ -148,7 +148,9 @@ def _time(
         steps = time_side(engine, shape, facts, setting.options.seconds, _ALONE)
         counted = [step.duration_ns for step in steps if _counts(step)]
         if counted:
-            found.times[shape][name].append(middle_mean(counted) / 1e3)
+            each_us = middle_mean(counted) / 1e3
+            setting.say(f"{shape.words} on side {name}: {each_us:.1f} us in this start")
+            found.times[shape][name].append(each_us)
             found.steps[shape] += len(counted)
 
 
