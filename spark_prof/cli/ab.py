@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -72,7 +73,7 @@ def ab(
         int, typer.Option(min=1, help="Tokens of each prompt when decoding is measured.")
     ] = 128,
     gate_tokens: Annotated[
-        int, typer.Option(min=2, max=4096, help="Tokens of each request in the gate.")
+        int, typer.Option(min=8, max=4096, help="Tokens of each request in the gate.")
     ] = 32,
     starts: Annotated[
         int, typer.Option(min=4, help="Engines to start with --mode two; a multiple of 4.")
@@ -116,6 +117,8 @@ def ab(
 
     if starts % 4:
         raise CommandError(f"--starts {starts}: give a multiple of 4, for the order A B B A")
+    if not (math.isfinite(seconds) and math.isfinite(timeout)):
+        raise CommandError("--seconds and --timeout are finite numbers; give --seconds 20, say")
     folder = out or Path(time.strftime("spark-prof-ab-%Y%m%d-%H%M%S"))
     options = Options(
         folder,
