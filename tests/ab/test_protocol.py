@@ -198,7 +198,7 @@ def test_shapes_beyond_the_engine_are_missing(tmp_path: Path) -> None:
         ((*SWAP, "--prefill", "x"), "is no list of whole numbers"),
         (("--b", "X=1", "--mode", "one"), "cannot change"),
         ((*SWAP, "--mxfp4-layers", "moe"), "no slot moe"),
-        ((*SWAP, "--timeout", "nan"), "are finite numbers"),
+        ((*SWAP, "--timeout", "inf"), "are finite numbers"),
         ((*SWAP, "--seconds", "inf"), "are finite numbers"),
         ((*SWAP, "--gate-tokens", "4"), "--gate-tokens"),
     ],
