@@ -70,6 +70,19 @@ class Side:
         """The rows of the middle steps."""
         return self.rows[np.isin(self.rows["at"], self.middle.steps)]
 
+    @property
+    def traced_us(self) -> float:
+        """Mean time of a middle step."""
+        rows = self.middle_rows
+        return float((rows["busy_ns"] + rows["gap_ns"]).sum()) / (1e3 * len(self.middle.steps))
+
+    @property
+    def waits_us(self) -> float:
+        """What of it the device waits for the host."""
+        rows = self.middle_rows
+        gaps = rows["gap_ns"].to_numpy()[rows["component"].to_numpy() == FOR_THE_HOST]
+        return float(gaps.sum()) / (1e3 * len(self.middle.steps))
+
     @classmethod
     def read(cls, bundle: Bundle, rank: int, batch_size: int) -> Side:
         """The first thousand steps that decode so many requests and follow one that does, too.
@@ -144,7 +157,7 @@ def _charged_rows(placed: pd.DataFrame, chosen: Int64s) -> pd.DataFrame:
 
 def _launched(placed: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Whether the host launched a row by itself, or a graph that begins with it."""
-    launched = placed["graph_node"].to_numpy() == 0
+    launched: npt.NDArray[np.bool_] = placed["graph_node"].to_numpy() == 0
     within = np.flatnonzero(~launched)
     correlation = placed["correlation"].to_numpy()[within]
     launched[within[np.unique(correlation, return_index=True)[1]]] = True

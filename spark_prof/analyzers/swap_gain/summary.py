@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from spark_prof.analyzers.swap_gain.model import (
     FOR_THE_HOST,
     Attribution,
+    ComponentGain,
     KernelGain,
     SideSteps,
     Swapped,
@@ -24,7 +26,8 @@ from spark_prof.analyzers.swap_gain.tables import (
     kernel_gains,
     layer_gains,
 )
-from spark_prof.analyzers.swap_gain.tracing import tracing_cost, without_tracing
+from spark_prof.analyzers.swap_gain.tracing import tracing_cost
+from spark_prof.analyzers.swap_gain.waits import is_host_bound, with_measured_waits
 from spark_prof.traces.bundle import Bundle
 
 __all__ = ["summarize"]
@@ -47,7 +50,8 @@ def summarize(
     """The attribution of the gain of side b over side a.
 
     What tracing costs is found on side a alone, and taken off both sides; how far side b is then
-    from what was measured is the residual. Nothing is scaled to fit.
+    from what was measured is the residual. Nothing is scaled to fit. Where the device waits for the
+    host there is no residual (`waits`).
 
     Args:
         a: a recording of decode steps of side a, every one of them watched.
@@ -62,17 +66,27 @@ def summarize(
     """
     size = usual_batch_size(a, rank) if batch_size is None else batch_size
     sides = Side.read(a, rank, size), Side.read(b, rank, size)
-    cost = _cost(sides[0], untraced.a_us) if untraced else 0.0
+    bound = is_host_bound(sides)
+    cost = _cost(sides[0], untraced.a_us, bound) if untraced else 0.0
     touched = touched_components(swaps)
-    components = component_gains(beside(*sides, ["component"], cost), touched)
+
+    def table(*keys: str) -> pd.DataFrame:
+        found = beside(*sides, keys, cost)
+        return with_measured_waits(found, sides, untraced, cost) if untraced and bound else found
+
+    components = component_gains(table("component"), touched)
     kernels = kernel_gains(beside(*sides, ["name", "component"], cost), touched)
     steps = (
-        _side_steps(sides[0], cost, untraced.a_us if untraced else None),
-        _side_steps(sides[1], cost, untraced.b_us if untraced else None),
+        _side_steps(
+            sides[0], sum(row.a_us for row in components), untraced.a_us if untraced else None
+        ),
+        _side_steps(
+            sides[1], sum(row.b_us for row in components), untraced.b_us if untraced else None
+        ),
     )
     explained = steps[0].corrected_us - steps[1].corrected_us
     gain = untraced.a_us - untraced.b_us if untraced else None
-    residual = None if gain is None else gain - explained
+    residual = None if gain is None or bound else gain - explained
     step = steps[0].corrected_us
     return Attribution(
         batch_size=size,
@@ -84,7 +98,7 @@ def summarize(
         residual_us=residual,
         residual_share=_share(residual, gain, step),
         components=components,
-        layers=layer_gains(beside(*sides, ["layer", "component"], cost), touched),
+        layers=layer_gains(table("layer", "component"), touched),
         kernels=kernels,
         proofs=proofs_of(swaps, beside(*sides, ["layer", "component", "name"], cost)),
         moved=tuple(
@@ -96,28 +110,44 @@ def summarize(
         ),
         appeared=tuple(row for row in kernels if _only(row, row.calls_b, row.calls_a)),
         vanished=tuple(row for row in kernels if _only(row, row.calls_a, row.calls_b)),
-        notes=notes_of(steps, components, untraced),
+        notes=(*_host_note(sides, components, untraced), *notes_of(steps, components, untraced)),
     )
 
 
-def _cost(side: Side, untraced_us: float) -> float:
-    """What tracing adds to a gap, in ns."""
+def _host_note(
+    sides: tuple[Side, Side], components: Sequence[ComponentGain], untraced: Untraced | None
+) -> tuple[str, ...]:
+    if not is_host_bound(sides) or untraced is None:
+        return ()
+    waits = next(row for row in components if row.component == FOR_THE_HOST)
+    return (
+        f"The host is the slower one: while recorded the device waited {sides[0].waits_us:.0f} us "
+        f"of a step for it on side a and {sides[1].waits_us:.0f} us on side b. Recording slows the "
+        "host, so the row of these waits is what is left of the step measured without recording, "
+        f"{waits.a_us:.0f} and {waits.b_us:.0f} us, and nothing checks it.",
+    )
+
+
+def _cost(side: Side, untraced_us: float, host_bound: bool) -> float:
+    """What tracing adds to a gap, in ns: all that a step takes longer, or its device's own time."""
     rows = side.middle_rows
-    traced = float((rows["busy_ns"] + rows["gap_ns"]).sum())
-    return tracing_cost(
-        rows["gap_ns"].to_numpy(), traced - untraced_us * 1e3 * len(side.middle.steps)
-    )
+    gaps = rows["gap_ns"].to_numpy()
+    longer_us = side.traced_us - untraced_us
+    if host_bound:
+        gaps = gaps[rows["component"].to_numpy() != FOR_THE_HOST]
+        longer_us -= side.waits_us
+    return tracing_cost(gaps, longer_us * 1e3 * len(side.middle.steps))
 
 
-def _side_steps(side: Side, cost: float, untraced_us: float | None) -> SideSteps:
+def _side_steps(side: Side, corrected_us: float, untraced_us: float | None) -> SideSteps:
     rows = side.middle_rows
     us = 1e3 * len(side.middle.steps)
     gap = rows["gap_ns"].to_numpy()
     busy = float(rows["busy_ns"].sum())
     return SideSteps(
         steps=side.steps,
-        traced_us=(busy + float(gap.sum())) / us,
-        corrected_us=(busy + float(without_tracing(gap, cost).sum())) / us,
+        traced_us=side.traced_us,
+        corrected_us=corrected_us,
         untraced_us=untraced_us,
         kernels=float(rows["call"].sum()) / len(side.middle.steps),
         gaps=float((gap > 0).sum()) / len(side.middle.steps),

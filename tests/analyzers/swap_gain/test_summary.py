@@ -267,7 +267,7 @@ def test_without_untraced_times_there_is_no_residual(tmp_path: Path) -> None:
     bundles = [record(tmp_path / name, stock()) for name in "ab"]
     found = summarize(*bundles, [])
     assert (found.gain_us, found.residual_us, found.adds_up) == (None, None, None)
-    assert found.a.traced_us == found.a.corrected_us
+    assert found.a.traced_us == pytest.approx(found.a.corrected_us)
     assert any("What tracing costs is not known" in note for note in found.notes)
 
 
@@ -315,3 +315,27 @@ def test_it_can_be_written_and_read_as_json(tmp_path: Path) -> None:
     found = attribute(tmp_path, stock(), changed(with_experts(stock()), "qkv", name=GEMM + "x"))
     text = json.dumps(asdict(found), allow_nan=False)
     assert msgspec.json.decode(text.encode(), type=Attribution) == found
+
+
+@pytest.mark.parametrize("waits", [0, 40])
+def test_waits_for_the_host_are_what_is_left_of_the_measured_step(
+    tmp_path: Path, waits: int
+) -> None:
+    """The host is slowed by the recording, and waited for on side b without it, too."""
+    a, b = stock(), with_experts(stock())
+    late = [changed(rows, ".0.self_attn.o_proj", gap=90_000) for rows in (a, b)]
+    bundles = [record(tmp_path / name, rows) for name, rows in zip("ab", late, strict=True)]
+    # The host's gap takes the place of a device's on both sides.
+    measured = [untraced_ns(rows) / 1e3 - 0.3 for rows in (a, b)]
+    found = summarize(
+        *bundles,
+        swaps("moe", "model.layers.{}.mlp.experts"),
+        Untraced(measured[0], measured[1] + waits),
+    )
+    row = by_component(found)[FOR_THE_HOST]
+    assert row.a_us == pytest.approx(2.0, abs=0.5)
+    assert row.b_us == pytest.approx(2.0 + waits, abs=0.5)
+    assert by_component(found)["experts"].saved_us == pytest.approx(LAYERS * (32.9 - 17.0), abs=1)
+    assert found.explained_us == pytest.approx(found.gain_us)
+    assert (found.residual_us, found.adds_up) == (None, None)
+    assert "The host is the slower one" in found.notes[0]
