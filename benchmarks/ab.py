@@ -4,7 +4,8 @@ Each case is one run of `spark-prof ab` with dummy weights in a model's real sha
 one engine, switched between steps. Its result.json is kept as FOLDER/CASE.json. The faulty kernels
 of tests/swaps/kernels must fail the gate, or leave the engine with vLLM's own kernel.
 
-usage: python benchmarks/ab.py FOLDER [--cases CASE...] [--seconds S] [--options "--flag ..."]
+usage: python benchmarks/ab.py FOLDER [--cases CASE...] [--seconds S] [--options="--flag ..."]
+           [--engine="--flag ..."]
        python benchmarks/ab.py FOLDER --show
 exit code: 1 if a bar of what was measured is not reached
 """
@@ -22,10 +23,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.models import write_model
-from spark_prof.ab.result import Result, Run, from_json
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from demo.models import write_model  # noqa: E402
+from spark_prof.ab.result import Result, Run, from_json  # noqa: E402
+
 FAULTY = ROOT / "tests/swaps/kernels"
 OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
 ENGINE = ("--max-model-len", "2048", "--max-num-seqs", "16", "--load-format", "dummy")
@@ -86,13 +89,15 @@ def main() -> int:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=tuple(CASES))
     parser.add_argument("--seconds", default="10", help="for each measurement")
     parser.add_argument("--options", default="", help="more options of spark-prof ab")
+    parser.add_argument("--engine", default="", help="more options of vLLM")
     parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     reached = True
     for name in options.cases:
         path = options.folder / f"{name}.json"
-        code = None if options.show else run(name, path, options.seconds, options.options)
+        given = options.seconds, shlex.split(options.options), shlex.split(options.engine)
+        code = None if options.show else run(name, path, *given)
         if path.exists():
             for line, good in told(CASES[name], from_json(path.read_bytes(), str(path)), code):
                 print(f"{name}: {line}{'' if good else '  NOT REACHED'}", flush=True)
@@ -100,8 +105,16 @@ def main() -> int:
     return int(not reached)
 
 
-def run(name: str, path: Path, seconds: str, more: str) -> int:
-    """Runs one case and keeps its result; the exit code of `spark-prof ab`."""
+def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str]) -> int:
+    """Runs one case and keeps its result; the exit code of `spark-prof ab`.
+
+    Args:
+        name: of the case.
+        path: where the result goes; the engine's log goes beside it.
+        seconds: for each measurement.
+        more: options of `spark-prof ab`.
+        engine: options of vLLM.
+    """
     case = CASES[name]
     with tempfile.TemporaryDirectory() as temporary:
         model = write_model(case.model, Path(temporary) / case.model)
@@ -111,8 +124,8 @@ def run(name: str, path: Path, seconds: str, more: str) -> int:
         command = [
             *(sys.executable, "-m", "spark_prof.cli.main", "ab", "--b", case.b),
             *("--batch-sizes", sizes, "--prefill", "none", "--seconds", seconds),
-            *("-o", str(Path(temporary) / "run"), *shlex.split(more)),
-            *("--", str(model), *ENGINE, "--compilation-config", GRAPHS),
+            *("-o", str(Path(temporary) / "run"), *more),
+            *("--", str(model), *ENGINE, "--compilation-config", GRAPHS, *engine),
         ]
         done = subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr)
         result, log = Path(temporary) / "run/result.json", Path(temporary) / "run/engine.log"
@@ -153,10 +166,10 @@ def told(case: Case, result: Result, code: int | None) -> Iterator[tuple[str, bo
     for run_ in result.runs:
         yield timed(run_, bars.get(run_.requests))
     for found in result.attributions:
-        share = found.residual_share
+        said = {True: "adds up", False: "does not add up", None: "cannot be checked"}
         yield (
-            f"attribution at batch {found.batch_size}: components save {found.explained_us:.1f} us"
-            f" of {found.gain_us} measured, residual {share}",
+            f"attribution at batch {found.batch_size} {said[found.adds_up]}: components save "
+            f"{found.explained_us:.1f} us of {found.gain_us}, residual {found.residual_us}",
             bool(found.adds_up),
         )
         moved = ", ".join(row.component for row in found.moved) or "nothing"
