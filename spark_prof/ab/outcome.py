@@ -29,12 +29,13 @@ Outcome = Literal["faster", "slower", "no effect", "not told", "gate failed", "n
 def effect_of(run: Run, aa: Sequence[AARun]) -> Effect:
     """What a run says, by its whole interval.
 
-    An effect counts that is further from none than the side was from itself.
+    An effect counts that is further from none than the side was from itself, and than two engine
+    starts of one side were from each other.
     """
     gain = run.estimate.gain
     if gain is None:
         return "not told"
-    floor = floor_of(run, aa) or 0.0
+    floor = max(floor_of(run, aa) or 0.0, run.estimate.apart or 0.0)
     if gain.low > 1 + floor:
         return "faster"
     if gain.high * (1 + floor) < 1:
@@ -50,7 +51,8 @@ def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
 
 def detectable_in(run: Run, aa: Sequence[AARun]) -> float | None:
     """The smallest effect that a run could have seen, as a share; None where that is not known."""
-    return smallest_effect(run.estimate, _itself(run, aa))
+    found = smallest_effect(run.estimate, _itself(run, aa))
+    return None if found is None else max(found, run.estimate.apart or 0.0)
 
 
 def _itself(run: Run, aa: Sequence[AARun]) -> AATest | None:

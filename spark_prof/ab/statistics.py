@@ -78,6 +78,7 @@ class Estimate:
         dropped: quads that do not count.
         method: what the interval rests on, in words.
         missing: why there is no gain; empty where there is one.
+        apart: by what share two engine starts of the same side differ at most; None in one engine.
     """
 
     a_us: float | None
@@ -90,6 +91,7 @@ class Estimate:
     dropped: tuple[Dropped, ...]
     method: str
     missing: str
+    apart: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> 
         dropped=(),
         method=f"Student's t over {starts} engine starts",
         missing="",
+        apart=max(max(side) / min(side) for side in (a_us, b_us)) - 1,
     )
 
 

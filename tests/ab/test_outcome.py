@@ -15,7 +15,7 @@ from spark_prof.ab.outcome import (
     outcome_of,
 )
 from spark_prof.ab.result import AARun, Run
-from spark_prof.ab.statistics import Interval
+from spark_prof.ab.statistics import Interval, compare_starts
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
 
 RUN = FASTER.runs[0]
@@ -113,3 +113,21 @@ def test_the_smallest_effect_is_no_less_than_a_differs_from_itself() -> None:
     assert detectable_in(RUN, []) == alone
     assert detectable_in(RUN, [itself(2 * alone)]) == 2 * alone
     assert detectable_in(RUN, [itself(alone / 2)]) == alone
+
+
+@pytest.mark.parametrize(
+    ("a_us", "b_us", "effect"),
+    [
+        ((100.0, 101.0), (50.0, 50.5), "faster"),
+        ((50.0, 50.5), (100.0, 101.0), "slower"),
+        # Starts of side a differ by more than the whole interval is from 1.
+        ((130.0, 140.0, 131.0, 139.0), (118.0, 119.0, 118.5, 118.6), "no effect"),
+    ],
+)
+def test_starts_that_differ_from_each_other_are_no_effect(
+    a_us: tuple[float, ...], b_us: tuple[float, ...], effect: str
+) -> None:
+    found = compare_starts(a_us, b_us, 100)
+    assert found.gain is not None
+    assert found.gain.low > 1 or found.gain.high < 1
+    assert effect_of(Run("decode", 1, 128, found), ()) == effect
