@@ -2,57 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from spark_prof.profiler.ranges import replace_attribute
 from spark_prof.swaps import dispatch, ops
-from spark_prof.swaps.build import Swapped, build_all
+from spark_prof.swaps.build import build_all
 from spark_prof.swaps.graphs import capture_every_side, keep_graphs_by_side
 from spark_prof.swaps.guard import deadline, logger
-from spark_prof.swaps.settings import SwapSettings
+from spark_prof.swaps.installed import Installed, rows_of, second_copy, summarize
+from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
 from spark_prof.swaps.sides import SIDES
 
-__all__ = ["Installed", "describe", "install"]
+__all__ = ["describe", "install"]
 
 _LOADERS = "vllm.model_executor.model_loader"
 _PROCESS = "process_weights_after_loading"
 _SEED = 20260
 
-
-@dataclass
-class Installed:
-    """The swaps of one worker.
-
-    Attributes:
-        settings: what was asked for.
-        places: what was found and built.
-        seconds: what building and each side's capture took.
-        errors: the error of each replacement on trial, by its id.
-        filled: whether dummy weights were given random values.
-        fault: what of this package failed, empty if nothing did.
-    """
-
-    settings: SwapSettings
-    places: list[Swapped] = field(default_factory=list)
-    build_seconds: float = 0.0
-    trial_seconds: float = 0.0
-    capture_seconds: dict[str, float] = field(default_factory=dict)
-    errors: dict[int, dict[str, float]] = field(default_factory=dict)
-    filled: bool = False
-    fault: str = ""
-
-    def fence(self, step: Callable[[], None]) -> None:
-        """Runs a step; where it fails vLLM goes on with its own kernels, and a line says so."""
-        try:
-            step()
-        except Exception as error:
-            self.fault = f"{type(error).__name__}: {error}"
-            logger.exception("no kernel is swapped: %s", self.fault)
+_NEW_WEIGHTS = ("reload_weights", "reset_weights", "start_weight_update", "update_weights")
+"""A worker's methods that change the weights of a model that is loaded."""
 
 
 _INSTALLED: dict[int, Installed] = {}
@@ -69,54 +42,30 @@ def install(worker: Any, settings: SwapSettings) -> None:
     state = _INSTALLED[id(worker)] = Installed(settings)
     keep_graphs_by_side()
     ops.register_ops()
-    extra = worker.vllm_config.additional_config
-    if isinstance(extra, dict):
-        # vLLM keeps compiled models by a hash of its configuration: ours is another model.
-        extra["spark_prof_swaps"] = settings.text
     _wrap(worker, "load_model", lambda load: _loading(worker, state, load))
+    for name in _NEW_WEIGHTS:
+        if hasattr(worker, name):
+            _wrap(worker, name, lambda change: _with_old_weights(state, change))
 
 
 def describe(worker: Any) -> dict[str, Any]:
-    """What became of a worker's swaps: see docs/ab.md for the fields."""
+    """What became of a worker's swaps, as JSON values: see docs/ab.md."""
     state = _INSTALLED.get(id(worker))
     if state is None:
         return {"rank": int(worker.rank), "swaps": [], "sides": ["a"], "captured": {}}
-    rows = [
-        {
-            "slot": place.point.slot,
-            "name": place.point.name,
-            "kernel": place.swaps[side].kernel,
-            "side": side,
-            "state": "live" if guarded.live else "fell back",
-            "why": guarded.why,
-            "bits": guarded.replacement.bits if guarded.replacement else None,
-            "bytes": guarded.replacement.bytes if guarded.replacement else 0,
-            "line": guarded.replacement.line if guarded.replacement else "",
-            "layer_error": state.errors.get(id(guarded)),
-            "calls": dict(guarded.calls),
-        }
-        for place in state.places
-        for side, guarded in place.choices.items()
-    ]
     return {
         "rank": int(worker.rank),
-        "swaps": rows,
+        "swaps": rows_of(state),
         "sides": list(SIDES.names),
         "seconds": {
             "build": state.build_seconds,
             "trial": state.trial_seconds,
             "capture": state.capture_seconds,
         },
-        "memory_bytes": {"second_copy": _second_copy(state)},
+        "memory_bytes": {"second_copy": second_copy(state)},
         "dummy_weights_filled": state.filled,
         "fault": state.fault,
     }
-
-
-def _second_copy(state: Installed) -> int:
-    """Bytes of all replacements; sides that share one hold it once."""
-    unique = {id(g): g for place in state.places for g in place.choices.values()}
-    return sum(g.replacement.bytes for g in unique.values() if g.replacement is not None)
 
 
 def _wrap(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
@@ -137,6 +86,20 @@ def _loading(worker: Any, state: Installed, load: Any) -> Any:
         return result
 
     return load_model
+
+
+def _with_old_weights(state: Installed, change: Any) -> Any:
+    """Refuses new weights where kernels hold copies of the old ones: captured graphs use them."""
+
+    def changed(*arguments: Any, **named: Any) -> Any:
+        if second_copy(state):
+            raise RuntimeError(
+                "kernels that spark-prof swapped in hold copies of this model's weights; start the "
+                f"engine without {SWAPS_ENVIRONMENT} to change them"
+            )
+        return change(*arguments, **named)
+
+    return changed
 
 
 @contextmanager
@@ -198,31 +161,23 @@ def _put_in(worker: Any, state: Installed) -> None:
             dispatch.swap_norm(place.point, place.choices, compiled)
         else:
             dispatch.swap_linear(place.point, place.choices, compiled)
-    _summarize(state)
+    _tell_compiler(worker.vllm_config, state)
+    summarize(state)
+
+
+def _tell_compiler(vllm_config: Any, state: Installed) -> None:
+    """Tells models apart that are compiled alike but for their swaps: vLLM keeps them by a hash."""
+    live = [
+        f"{place.point.slot} {place.point.name}"
+        for place in state.places
+        if any(guarded.live for guarded in place.choices.values())
+    ]
+    if live and isinstance(vllm_config.additional_config, dict):
+        text = "; ".join(sorted(live))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        vllm_config.additional_config["spark_prof_swaps"] = digest
 
 
 def _is_compiled(vllm_config: Any) -> bool:
     mode = getattr(vllm_config.compilation_config, "mode", None)
     return getattr(mode, "name", str(mode)) not in ("NONE", "None")
-
-
-def _summarize(state: Installed) -> None:
-    """One line in vLLM's log for each side and slot, and one for each reason against a kernel."""
-    asked = [(side, swap) for side, swaps in state.settings.sides.items() for swap in swaps]
-    for side, swap in asked:
-        places = [place for place in state.places if place.swaps.get(side) == swap]
-        failed: dict[str, list[str]] = {}
-        for place in places:
-            if not place.choices[side].live:
-                why = place.choices[side].why.replace(place.point.name, "the layer")
-                failed.setdefault(why, []).append(place.point.name)
-        live = len(places) - sum(map(len, failed.values()))
-        text = f"{swap.slot}={swap.kernel}"
-        logger.info("%s runs in %d of %d layers (side %s)", text, live, len(places), side)
-        for why, names in failed.items():
-            logger.warning(
-                "%s: vLLM's own kernel runs in %d layers, from %s on: %s",
-                text, len(names), names[0], why,
-            )  # fmt: skip
-        if not places:
-            logger.warning("%s: the model has no such layer", text)

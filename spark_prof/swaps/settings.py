@@ -38,11 +38,6 @@ class SwapSettings:
         """The sides in the order in which their graphs are captured."""
         return (*self.sides, TWIN) if self.twin else tuple(self.sides)
 
-    @property
-    def text(self) -> str:
-        """All that changes what is compiled, as one line."""
-        return "; ".join(f"{side}: {format_swaps(swaps)}" for side, swaps in self.sides.items())
-
     def to_json(self) -> str:
         """The settings as one line of JSON."""
         sides = {side: format_swaps(swaps) for side, swaps in self.sides.items()}

@@ -66,7 +66,7 @@ def write_logits(path: Path, rows: Sequence[TappedRow]) -> None:
     try:
         with temporary.open("wb") as stream:
             header = {"descr": record.descr, "fortran_order": False, "shape": (len(rows),)}
-            numpy.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call]
+            numpy.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call, unused-ignore]
             for row in rows:
                 keys = (row.request, row.step, row.token, row.prompt)
                 stream.write(np.array([(*keys, _bits(row.logits))], dtype=record).tobytes())
@@ -87,7 +87,7 @@ class RecordedLogits:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            array = numpy.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call]
+            array = numpy.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call, unused-ignore]
         except Exception as error:  # a damaged header ends in any of the Python parser's
             raise CommandError(f"{path} cannot be read as recorded logits: {error}") from error
         names = array.dtype.names or ("",)

@@ -29,8 +29,13 @@ def main() -> None:
         prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
         answers[side] = [list(output.outputs[0].token_ids) for output in outputs]
-    swaps = llm.collective_rpc("spark_prof_swaps")[0]
-    print("SWAPPED " + json.dumps({"answers": answers, "swaps": swaps}), flush=True)
+    result = {"answers": answers, "swaps": llm.collective_rpc("spark_prof_swaps")[0]}
+    try:
+        llm.collective_rpc("reload_weights")
+        result["reloaded"] = ""
+    except Exception as error:
+        result["reloaded"] = str(error)
+    print("SWAPPED " + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

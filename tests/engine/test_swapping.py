@@ -21,10 +21,11 @@ KERNELS = ROOT / "tests/swaps/kernels"
 
 @dataclass(frozen=True)
 class Answered:
-    """What one engine said: its answers by side, its swaps by name and slot, and its log."""
+    """What one engine said: its answers by side, its swaps, why it took no new weights, its log."""
 
     answers: dict[str, list[list[int]]]
     told: dict[str, Any]
+    reloaded: str
     log: str
 
     @property
@@ -52,7 +53,7 @@ def _answer(environment: dict[str, str], model: Path, mode: str, swaps: str, *si
     assert lines, done.stdout[-3000:] + done.stderr[-30000:]
     found = json.loads(lines[0].removeprefix("SWAPPED "))
     log = done.stdout.replace(lines[0], "") + done.stderr
-    return Answered(found["answers"], found["swaps"], log)
+    return Answered(found["answers"], found["swaps"], found["reloaded"], log)
 
 
 @pytest.fixture(scope="session")
@@ -142,3 +143,8 @@ def test_what_is_not_supported_falls_back_with_one_line(applied: Answered) -> No
     assert applied.states("lm_head") == {"fell back"}
     assert len(applied.lines("lm_head=spark_prof: vLLM's own kernel runs")) == 1
     assert [len(tokens) for tokens in applied.answers["a"]] == [TOKENS] * len(PROMPTS)
+
+
+def test_new_weights_are_refused_while_kernels_hold_the_old_ones(applied: Answered) -> None:
+    assert "kernels that spark-prof swapped in hold copies" in applied.reloaded
+    assert SWAPS_ENVIRONMENT in applied.reloaded
