@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spark_prof.ab.gate_bounds import Bounds, Depth, changed_bounds, kept_bounds
+from spark_prof.swaps.spec import LAYER_BOUNDS
 
 __all__ = [
     "Bits",
@@ -27,11 +28,6 @@ Bits = Literal["kept", "changed"]
 _FEWEST_POSITIONS = 8
 _MOST_LAYER_LINES = 8
 _UNKNOWN_DEPTH = Depth(48, routed=True)
-_LAYER_KEPT = 2.0**-6
-"""Relative L2 error of a layer by itself. Two kernels round at most five times each on the way, by
-0.0015 of the size: sqrt(10) * 0.0015 = 0.005, and three times that is allowed."""
-_LAYER_CHANGED = 0.3
-"""Quantizing to MXFP4 brings 0.112 on normally distributed weights, FP8 0.026 (docs/kernels.md)."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ def judge_layer(layer: str, slot: str, bits: Bits, relative: float | None) -> La
         bits: of its swap.
         relative: L2 norm of the difference over that of vLLM's own result.
     """
-    bound = _LAYER_KEPT if bits == "kept" else _LAYER_CHANGED
+    bound = LAYER_BOUNDS[bits]
     if relative is None or not math.isfinite(relative):
         return LayerError(layer, slot, bits, None, bound, passed=False)
     return LayerError(layer, slot, bits, relative, bound, passed=relative <= bound)

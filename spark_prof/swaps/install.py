@@ -17,6 +17,7 @@ from spark_prof.swaps.guard import deadline, logger
 from spark_prof.swaps.installed import Installed, rows_of, second_copy, summarize
 from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
 from spark_prof.swaps.sides import SIDES
+from spark_prof.swaps.spec import LAYER_BOUNDS
 
 __all__ = ["describe", "install"]
 
@@ -150,6 +151,8 @@ def _put_in(worker: Any, state: Installed) -> None:
     begin = time.perf_counter()
     state.errors = try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
     state.trial_seconds = time.perf_counter() - begin
+    if state.settings.serve:
+        _refuse_wrong(state)
     for place in state.places:
         if not any(guarded.live for guarded in place.choices.values()):
             continue
@@ -163,6 +166,22 @@ def _put_in(worker: Any, state: Installed) -> None:
             dispatch.swap_linear(place.point, place.choices, compiled)
     _tell_compiler(worker.vllm_config, state)
     summarize(state)
+
+
+def _refuse_wrong(state: Installed) -> None:
+    """Turns kernels off that computed something else than vLLM's own on trial."""
+    for place in state.places:
+        for guarded in place.choices.values():
+            found = state.errors.get(id(guarded))
+            if guarded.replacement is None or found is None:
+                continue
+            bound = LAYER_BOUNDS[guarded.replacement.bits]
+            if not found["relative_l2"] <= bound:
+                guarded.fail(
+                    f"on trial it is {found['relative_l2']:.2%} from vLLM's result; at most "
+                    f"{bound:.2%} is allowed",
+                    quiet=True,
+                )
 
 
 def _tell_compiler(vllm_config: Any, state: Installed) -> None:

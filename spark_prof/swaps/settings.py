@@ -26,12 +26,14 @@ class SwapSettings:
         twin: side a has a twin, with CUDA graphs of its own.
         fill: give dummy weights random values that a model can compute with.
         hang_seconds: how long a kernel may take on trial before the process is ended.
+        serve: the engine serves and no gate follows: a kernel that is wrong on trial does not run.
     """
 
     sides: Mapping[str, tuple[Swap, ...]]
     twin: bool = False
     fill: bool = False
     hang_seconds: float = 120.0
+    serve: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,7 +55,7 @@ class SwapSettings:
             CommandError: it is neither swaps nor the JSON.
         """
         if not text.lstrip().startswith("{"):
-            return cls({"a": parse_swaps(text)})
+            return cls({"a": parse_swaps(text)}, serve=True)
         try:
             value = json.loads(text)
             sides = {side: parse_swaps(str(value[side])) for side in ("a", "b") if side in value}

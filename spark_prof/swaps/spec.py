@@ -6,10 +6,17 @@ from dataclasses import dataclass
 
 from spark_prof.errors import CommandError
 
-__all__ = ["SLOTS", "Swap", "format_swaps", "parse_swaps"]
+__all__ = ["LAYER_BOUNDS", "SLOTS", "Swap", "format_swaps", "parse_swaps"]
 
 SLOTS = ("qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
 """The places of a model whose kernel can be swapped."""
+
+LAYER_BOUNDS = {"kept": 2.0**-6, "changed": 0.3}
+"""The largest relative L2 error of a layer by itself, by what becomes of the weights' bits.
+
+Where they are kept two kernels round at most five times each on the way, by 0.0015 of the size:
+sqrt(10) * 0.0015 = 0.005, and three times that is allowed. To quantize to MXFP4 brings 0.112 on
+normally distributed weights, to FP8 0.026 (docs/kernels.md)."""
 
 
 @dataclass(frozen=True)

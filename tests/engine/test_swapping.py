@@ -77,8 +77,8 @@ def compiled(models: dict[str, Path], environment: dict[str, str]) -> Answered:
 @pytest.fixture(scope="session")
 def applied(models: dict[str, Path], environment: dict[str, str]) -> Answered:
     """An eager engine with the environment that `ab --apply` prints."""
-    swaps = ",".join((_kernel("o", "right"), _kernel("norm", "right"), "lm_head=spark_prof"))
-    return _answer(environment, models["tiny-moe"], "eager", swaps, "a")
+    swaps = (_kernel("o", "right"), _kernel("norm", "doubled_scale"), "lm_head=spark_prof")
+    return _answer(environment, models["tiny-moe"], "eager", ",".join(swaps), "a")
 
 
 def test_every_request_is_answered_whatever_fails(compiled: Answered) -> None:
@@ -149,3 +149,9 @@ def test_what_is_not_supported_falls_back_with_one_line(applied: Answered) -> No
 def test_new_weights_are_refused_while_kernels_hold_the_old_ones(applied: Answered) -> None:
     assert "kernels that spark-prof swapped in hold copies" in applied.reloaded
     assert SWAPS_ENVIRONMENT in applied.reloaded
+
+
+def test_a_kernel_that_is_wrong_on_trial_does_not_serve(applied: Answered) -> None:
+    assert applied.states("norm") == {"fell back"}
+    assert len(applied.lines("from vLLM's result")) == 1
+    assert "100.00%" in applied.lines("from vLLM's result")[0]

@@ -100,8 +100,10 @@ def test_the_environment_says_one_side_or_both() -> None:
     one = SwapSettings.from_environment({"SPARK_PROF_SWAPS": "moe=spark_prof"})
     assert one is not None
     assert one.names == ("a",)
+    assert one.serve
     both = SwapSettings({"a": (), "b": (Swap("o", "mine"),)}, twin=True, fill=True)
     assert SwapSettings.from_text(both.to_json()) == both
+    assert not both.serve
     assert both.names == ("a", "b", "a2")
     assert SwapSettings.from_environment({}) is None
 
