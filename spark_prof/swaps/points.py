@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,9 @@ SLOT_OF_COMPONENT = {
     "router": "router",
 }
 """The slot of a matrix by the component that it works for."""
+
+_ENCODERS = re.compile(r"(^|\.)(visual|vision|audio|speech|image|mm_|multi_modal)[^.]*\.")
+"""Paths of what computes pictures and sounds: never a few tokens at a time."""
 
 Kind = Literal["matrix", "experts", "choice", "norm"]
 """What computes there: a matrix, a mixture of experts, the choice of experts, or a norm."""
@@ -45,8 +49,10 @@ class SwapPoint:
 
 
 def find_points(model: Any) -> Iterator[SwapPoint]:
-    """All places of a model, a torch.nn.Module, in the order of its modules."""
+    """All places of a model's decoder, a torch.nn.Module, in the order of its modules."""
     for name, module in model.named_modules():
+        if _ENCODERS.search(name):
+            continue
         if hasattr(module, "routed_experts") and hasattr(module, "router"):
             # The router first: experts that route by themselves then wrap it, not it them.
             yield SwapPoint("router", name, module, "choice")

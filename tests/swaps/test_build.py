@@ -36,6 +36,18 @@ def test_every_slot_of_a_model_is_found() -> None:
     ]
 
 
+@pytest.mark.parametrize("path", ["visual", "vision_tower", "model.audio_tower", "mm_projector"])
+def test_encoders_of_pictures_and_sounds_are_left_alone(path: str) -> None:
+    model = torch.nn.Module()
+    inner = model
+    for part in path.split("."):
+        inner.add_module(part, torch.nn.Module())
+        inner = inner.get_submodule(part)
+    inner.blocks = Model()
+    assert list(find_points(model)) == []
+    assert list(find_points(inner.blocks))
+
+
 def test_sides_that_ask_for_the_same_kernel_share_it() -> None:
     built: list[str] = []
 
