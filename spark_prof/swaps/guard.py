@@ -29,6 +29,8 @@ TRIAL = "trial"
 HUNG = 86
 """Exit code of a process whose kernel never came back."""
 
+_SAID: set[tuple[str, str]] = set()
+
 logger = logging.getLogger("vllm.spark_prof")
 """A child of vLLM's logger, so that its lines look like vLLM's own."""
 
@@ -73,11 +75,17 @@ class Guarded:
         return result
 
     def fail(self, why: str, *, quiet: bool = False) -> None:
-        """Turns the kernel off; says so unless somebody else does."""
+        """Turns the kernel off; says so once a kernel and reason, unless somebody else does."""
         self.why = " ".join(why.split())[:400]
         self.replacement = None
-        if not quiet:
-            logger.warning("%s: vLLM's own kernel runs: %s", self.label, self.why)
+        said = (self.label.rpartition(" ")[2], self.why)
+        if quiet or said in _SAID:
+            return
+        _SAID.add(said)
+        logger.warning(
+            "%s: vLLM's own kernel runs from now on, here and where this happens again: %s",
+            self.label, self.why,
+        )  # fmt: skip
 
     @property
     def _replacement(self) -> Replacement:

@@ -94,15 +94,11 @@ def test_right_kernels_and_fallbacks_say_what_vllm_says(compiled: Answered) -> N
     assert begins[0] == begins[1]
 
 
-def test_a_kernel_that_fails_while_serving_is_off_with_one_line_a_layer(
-    compiled: Answered,
-) -> None:
+def test_a_kernel_that_fails_while_serving_is_off_with_one_line(compiled: Answered) -> None:
     states = [row["state"] for row in compiled.told["swaps"] if row["slot"] == "o"]
     assert states == ["fell back"] * 3
-    lines = compiled.lines("made to fail while it serves")
-    assert len(lines) == 3
-    for layer in range(3):
-        assert sum(f"model.layers.{layer}.self_attn.o_proj (o=" in line for line in lines) == 1
+    (line,) = compiled.lines("made to fail while it serves")
+    assert ".self_attn.o_proj (o=" in line
 
 
 def test_a_kernel_that_fails_on_trial_is_off_with_one_line(compiled: Answered) -> None:

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_prof.swaps import guard
 from spark_prof.swaps.sides import SIDES
 
 
 @pytest.fixture
 def sides() -> Iterator[None]:
-    """Sides a, b and a's twin, a being active; taken back afterwards."""
+    """Sides a, b and a's twin, a being active, and nothing said yet; taken back afterwards."""
     names, active = SIDES.names, SIDES.active
     SIDES.names, SIDES.active = ("a", "b", "a2"), "a"
+    guard._SAID.clear()
     yield
     SIDES.names, SIDES.active = names, active
 

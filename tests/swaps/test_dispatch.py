@@ -67,8 +67,8 @@ class TestLinear:
             for _ in range(3):
                 torch.testing.assert_close(call(x), own)
         assert [record.message for record in caplog.records] == [
-            "layer (slot=kernel): vLLM's own kernel runs: "
-            "RuntimeError: no kernel image is available"
+            "layer (slot=kernel): vLLM's own kernel runs from now on, here and where this happens "
+            "again: RuntimeError: no kernel image is available"
         ]
         assert not guarded.live
         assert guarded.replacement is None
