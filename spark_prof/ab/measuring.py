@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Literal
 
 from spark_prof.ab.engine import Engine
@@ -89,6 +90,8 @@ def time_quads(
     steps = _STEPS[shape.phase]
     pilot = _run(engine, shape, block_order(1, steps, sides), 0)
     each = pilot.seconds / (4 * steps)
+    if shape.phase == "decode":  # without the prompts, which are many steps' time
+        each = fmean(step.duration_ns for step in read_steps(pilot.rows)) / 1e9
     quads = max(FEWEST_QUADS + 1, quads_within(seconds, each, steps))
     return _in_turns(engine, shape, facts, block_order(quads, steps, sides))
 
