@@ -138,9 +138,25 @@ def _build(worker: Any, state: Installed, model: Any) -> None:
         fill_dummy(model, _SEED)
         state.filled = True
     begin = time.perf_counter()
-    with deadline(10 * state.settings.hang_seconds, "building the replacement kernels has run"):
+    with (
+        deadline(10 * state.settings.hang_seconds, "building the replacement kernels has run"),
+        _float32_by_default(),
+    ):
         state.places = build_all(model, state.settings.sides, find_builder, read_layer)
     state.build_seconds = time.perf_counter() - begin
+
+
+@contextmanager
+def _float32_by_default() -> Iterator[None]:
+    """Undoes for a while that vLLM loads models with their own dtype as torch's default."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _put_in(worker: Any, state: Installed) -> None:

@@ -29,7 +29,7 @@ def read_layer(name: str, module: Any, slot: str) -> Layer:
     Raises:
         KernelError: it is nothing that a kernel can be built for; one line says why.
     """
-    if slot == "router" and hasattr(module, "routed_experts"):
+    if slot == "router" and hasattr(module, "router"):
         return read_router(name, module)
     if slot == "norm":
         return _read_norm(name, module)

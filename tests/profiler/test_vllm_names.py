@@ -85,7 +85,7 @@ def test_the_compiled_class() -> None:
 
 @with_vllm
 def test_the_calls_inside_opaque_ops() -> None:
-    """Every name in CALLS is called somewhere in vLLM's layers, as attribute of its holder."""
+    """Every name in CALLS but our own is called in vLLM's layers, as attribute of its holder."""
     spec = importlib.util.find_spec("vllm")
     assert spec is not None
     layers = Path(str(spec.origin)).parent / "model_executor" / "layers"
@@ -95,6 +95,8 @@ def test_the_calls_inside_opaque_ops() -> None:
         for path in (layers / folder).glob("*.py")
     )
     for call in CALLS:
+        if call.whole:  # of a layer that this package has swapped
+            continue
         name = f".{call.holder}.{call.method}(" if call.holder else f".{call.method}("
         assert name in source, name
     assert any(call.method == MOE_RUNNER_ENTRY for call in CALLS)

@@ -20,7 +20,7 @@ def sides() -> Iterator[None]:
     SIDES.names, SIDES.active = names, active
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vllm_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """This process as the only rank of a vLLM on the CPU; see `vllm_layers`."""
     pytest.importorskip("vllm", minversion="0.31", reason="vLLM 0.31 or newer is not installed")

@@ -78,7 +78,9 @@ def _held(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return int(torch.cuda.memory_allocated(device))
-    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    # Others, such as those of a compiler, have no memory.
+    real = (torch.Tensor, torch.nn.Parameter)
+    tensors = [each for each in gc.get_objects() if type(each) in real]
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
