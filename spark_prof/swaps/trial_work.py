@@ -16,7 +16,8 @@ __all__ = ["COMPARED", "Work", "work_of"]
 COMPARED = 4
 """Tokens with which both kernels are compared at a time."""
 
-_TAKEN = 8.0  # what is added to the logits of the experts that a token shall take
+_TAKEN = 8.0
+"""About the logits of the experts that a token shall take: so near that each has a say."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def work_of(point: SwapPoint) -> Work:
             # Each token is made to take the next experts: in the end all have been taken.
             first = torch.arange(tokens, device=device)[:, None] + turn * tokens
             taken = (first * top_k + torch.arange(top_k, device=device)) % experts
-            scores = scores.scatter_add(1, taken, scores.new_full(taken.shape, _TAKEN))
+            scores = scores.scatter(1, taken, _TAKEN + 0.25 * scores.gather(1, taken))
             return (scores,) if point.kind == "choice" else (random(tokens, features), scores)
 
         own = _own_choice if point.kind == "choice" else _own_experts
