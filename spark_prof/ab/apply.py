@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from spark_prof.ab.outcome import outcome_of
-from spark_prof.ab.result import from_json
+from spark_prof.ab.result_file import read_result
 from spark_prof.ab.sides import Side, parse_side
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
@@ -25,10 +25,7 @@ def side_of_result(path: Path) -> Side:
         CommandError: it is no result, its gate failed (exit code 1), or a value of the side is
             hidden in it.
     """
-    try:
-        result = from_json(path.read_bytes(), str(path))
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    result = read_result(path)
     if outcome_of(result) == "gate failed":
         raise CommandError(
             f"{path}: side b fails the correctness gate, so it is not applied", exit_code=1
