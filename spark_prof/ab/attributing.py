@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from spark_prof.ab.engine import Engine
 from spark_prof.ab.measuring import Shape
+from spark_prof.ab.outcome import host_ahead
 from spark_prof.ab.recording import record_side
 from spark_prof.ab.result import Recording, Result
 from spark_prof.ab.setting import Setting
@@ -80,5 +81,7 @@ def _untraced(result: Result, shape: Shape) -> Untraced | None:
             shape.prompt_tokens,
         ):
             a_us, b_us = run.estimate.a_us, run.estimate.b_us
-            return None if a_us is None or b_us is None else Untraced(a_us, b_us)
+            if a_us is None or b_us is None:
+                return None
+            return Untraced(a_us, b_us, host_ahead=host_ahead(run))
     return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import stdev
 from typing import Literal
 
-from spark_prof.ab.gate_bounds import Bounds, Depth, changed_bounds, kept_bounds
+from spark_prof.ab.gate_bounds import Bounds, Depth, Floor, changed_bounds, kept_bounds
 from spark_prof.swaps.spec import LAYER_BOUNDS
 
 __all__ = [
@@ -26,6 +27,7 @@ Bits = Literal["kept", "changed"]
 """Whether all swaps compute with the weights' own bits, or some with others."""
 
 _FEWEST_POSITIONS = 8
+_STRETCHES = 16
 _MOST_LAYER_LINES = 8
 _UNKNOWN_DEPTH = Depth(48, routed=True)
 
@@ -151,9 +153,9 @@ def judge(
     bounds = figures = noise = None
     if sound:
         scale = math.sqrt(math.fsum(each.scale**2 for each in sound) / len(sound))
-        extremes = _extremes([each for each in floor if _is_finite(each)])
+        noise_of_a = _floor([each for each in floor if _is_finite(each)])
         kept = bits == "kept"
-        bounds = kept_bounds(depth, scale, extremes) if kept else changed_bounds(depth, scale)
+        bounds = kept_bounds(depth, scale, noise_of_a) if kept else changed_bounds(depth, scale)
         figures = _figures(positions, bounds)
         noise = _figures(floor, bounds) if floor else None
     reasons = (*_failures(len(positions), len(sound), figures, bounds), *_layer_failures(layers))
@@ -180,6 +182,19 @@ def _is_finite(position: Position) -> bool:
     """Whether both sides' logits were numbers; side a's must differ from each other."""
     numbers = (position.margin_a, position.kl_nats, position.worst, position.scale)
     return all(map(math.isfinite, numbers)) and position.scale > 0
+
+
+def _floor(positions: Sequence[Position]) -> Floor | None:
+    extremes = _extremes(positions)
+    if extremes is None:
+        return None
+    mean, largest, worst = extremes
+    # Positions of one request follow each other: what one meets stays in its context.
+    size = max(1, len(positions) // _STRETCHES)
+    stretches = [positions[at : at + size] for at in range(0, len(positions) - size + 1, size)]
+    means = [math.fsum(each.kl_nats for each in stretch) / size for stretch in stretches]
+    error = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else mean
+    return Floor(mean, error, largest, worst)
 
 
 def _extremes(floor: Sequence[Position]) -> tuple[float, float, float] | None:

@@ -28,7 +28,9 @@ A router chooses experts by the largest scores. Where two are nearly equal a rou
 for the other, the layer's result changes by a large part, and by that later choices. How often is a
 matter of the model: in simulations with random weights (tests/ab) the deviation is 0.1 to 0.25. So
 0.5 is allowed where nothing is known. Better is to measure it: side a against itself, disturbed at
-its beginning by no more than a rounding. Twice the KL that this brings is allowed.
+its beginning by no more than a rounding. Twice the mean KL that this brings is allowed, and so are
+three standard errors of it: a few positions meet such an exchange or not, by chance. For the same
+reason a single position of a model with experts may be as far off as one exchange takes it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Bounds", "Depth", "changed_bounds", "kept_bounds", "rounding_deviation"]
+__all__ = ["Bounds", "Depth", "Floor", "changed_bounds", "kept_bounds", "rounding_deviation"]
 
 _ROUNDING = 2.0**-7 / math.sqrt(12 * 1.5 / math.log(2))
 _IN_A_BLOCK = 6
@@ -51,6 +53,7 @@ _WORST_ELEMENT = 8.0
 _NEAR_TIE = 4.0
 """In allowed deviations; the difference of two logits has sqrt(2) of the derived ones."""
 _CLEAR = 0.99
+_STANDARD_ERRORS = 3.0
 _UNRELATED = 0.5
 """In squares of the scale: KL of normally distributed logits without anything in common is 1."""
 
@@ -66,6 +69,23 @@ class Depth:
 
     layers: int
     routed: bool
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What side a against itself shows, disturbed.
+
+    Attributes:
+        kl_mean: nats.
+        kl_error: standard error of that mean.
+        kl_worst: of one position.
+        worst: largest difference of a logit, in standard deviations of the logits.
+    """
+
+    kl_mean: float
+    kl_error: float
+    kl_worst: float
+    worst: float
 
 
 @dataclass(frozen=True)
@@ -102,19 +122,19 @@ def rounding_deviation(layers: int) -> float:
     return math.sqrt(square / (2 * layers))
 
 
-def kept_bounds(depth: Depth, scale: float, floor: tuple[float, float, float] | None) -> Bounds:
+def kept_bounds(depth: Depth, scale: float, floor: Floor | None) -> Bounds:
     """The bounds where both sides compute with the same bits.
 
     Args:
         depth: of the model.
         scale: root mean square of the logits' standard deviations.
-        floor: mean KL, worst KL and worst element of side a against itself, disturbed; None where
-            it was not measured.
+        floor: side a against itself; None where that was not measured.
     """
     allowed = _MARGIN * rounding_deviation(depth.layers)
     why = f"bfloat16 rounding through {depth.layers} layers"
-    if floor is not None and floor[0] > _kl(allowed, scale) / 16:
-        allowed = max(allowed, math.sqrt(2 * _MARGIN * floor[0]) / scale)
+    if floor is not None and floor.kl_mean > _kl(allowed, scale) / 16:
+        largest = floor.kl_mean + _STANDARD_ERRORS * floor.kl_error
+        allowed = max(allowed, math.sqrt(2 * _MARGIN * largest) / scale)
         why += f", or {_MARGIN:g} times what side a against itself shows"
     elif depth.routed:
         allowed = _ROUTED
@@ -122,7 +142,11 @@ def kept_bounds(depth: Depth, scale: float, floor: tuple[float, float, float] | 
     kl_mean = _kl(allowed, scale)
     kl_worst, worst = _WORST_OF_MEAN * kl_mean, _WORST_ELEMENT * allowed
     if floor is not None:
-        kl_worst, worst = max(kl_worst, _MARGIN * floor[1]), max(worst, _MARGIN * floor[2])
+        kl_worst = max(kl_worst, _MARGIN * floor.kl_worst)
+        worst = max(worst, _MARGIN * floor.worst)
+    if depth.routed:
+        kl_worst = max(kl_worst, _WORST_OF_MEAN * _kl(_ROUTED, scale))
+        worst = max(worst, _WORST_ELEMENT * _ROUTED)
     return Bounds(_CLEAR, kl_mean, kl_worst, worst, why, _NEAR_TIE * allowed)
 
 

@@ -13,9 +13,24 @@ from spark_prof.ab.setting import Setting
 __all__ = ["bits_of", "gate_batch", "keep_verdict"]
 
 
-def gate_batch(setting: Setting, shape: Shape) -> Batch:
-    """The prompts of the gate."""
-    return Batch(shape.requests, shape.prompt_tokens, setting.options.gate_tokens)
+_POSITIONS = 256
+"""At least, so that what rarely happens, as another choice of experts, is met by the floor too."""
+_FEWEST_TOKENS = 32
+
+
+def gate_batch(setting: Setting, shape: Shape, facts: Facts) -> Batch:
+    """The prompts of the gate, and how many tokens each request generates.
+
+    Args:
+        setting: of the run.
+        shape: whose batch size it is.
+        facts: of the engine.
+    """
+    tokens = setting.options.gate_tokens
+    if tokens is None:
+        wanted = max(_FEWEST_TOKENS, -(-_POSITIONS // shape.requests))
+        tokens = max(1, min(wanted, facts.longest - shape.prompt_tokens - 1))
+    return Batch(shape.requests, shape.prompt_tokens, tokens)
 
 
 def bits_of(setting: Setting) -> Bits:

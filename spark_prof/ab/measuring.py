@@ -9,7 +9,7 @@ from typing import Literal
 
 from spark_prof.ab.engine import Engine
 from spark_prof.ab.messages import Batch, Done, Facts, Generate, Switch, Times
-from spark_prof.ab.plan import SETTLE, Block, block_order, quads_within
+from spark_prof.ab.plan import SETTLE, Block, block_order, quads_within, running
 from spark_prof.ab.statistics import FEWEST_QUADS
 from spark_prof.ab.steps import Step, read_steps
 from spark_prof.errors import CommandError
@@ -64,7 +64,7 @@ def impossible(shape: Shape, facts: Facts) -> str:
 
 def warm_up(engine: Engine, shape: Shape, sides: Sequence[str]) -> None:
     """Runs each side at that batch size, so that nothing is compiled while it is timed."""
-    for side in sides:
+    for side in dict.fromkeys(map(running, sides)):
         engine.ask(Switch(side), Done, f"switching to side {side}")
         tokens = 2 if shape.phase == "prefill" else _WARM_TOKENS
         batch = Batch(shape.requests, shape.prompt_tokens, tokens)
@@ -117,7 +117,11 @@ def _in_turns(
     found: list[Step] = []
     for first in range(0, len(blocks), turn):
         times = _run(engine, shape, blocks[first : first + turn], first)
-        found += [replace(step, block=step.block + first) for step in read_steps(times.rows)]
+        found += [
+            replace(step, block=place, side=blocks[place].side)
+            for step in read_steps(times.rows)
+            if (place := step.block + first) < len(blocks)
+        ]
     return tuple(found)
 
 
@@ -128,7 +132,7 @@ def _run(engine: Engine, shape: Shape, blocks: Sequence[Block], first: int) -> T
         batch = Batch(planned, shape.prompt_tokens, 2, alone=True, repeat=repeat)
     else:
         batch = Batch(shape.requests, shape.prompt_tokens, planned + _slack(shape))
-    plan = tuple((block.side, block.steps) for block in blocks)
+    plan = tuple((running(block.side), block.steps) for block in blocks)
     request = Generate(batch, plan, shape.phase == "prefill")
     times = engine.ask(request, Times, f"timing {shape.words} (block {first})")
     if not times.rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spark_prof.ab.agreement import compare_logits, keep_logits
 from spark_prof.ab.attributing import attribute, record
 from spark_prof.ab.describing import describe
@@ -11,10 +13,12 @@ from spark_prof.ab.gating import gate_batch, keep_verdict
 from spark_prof.ab.machine import Sampler, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads
 from spark_prof.ab.messages import Facts
+from spark_prof.ab.outcome import host_ahead
+from spark_prof.ab.plan import AGAIN
 from spark_prof.ab.result import AARun, Run
 from spark_prof.ab.setting import Setting, costs_of, keep_facts, keep_machine
 from spark_prof.ab.statistics import Estimate, aa_test, compare
-from spark_prof.ab.steps import make_quads
+from spark_prof.ab.steps import Step, make_quads, share_ahead
 from spark_prof.errors import CommandError
 from spark_prof.swaps.settings import SwapSettings
 from spark_prof.swaps.sides import TWIN
@@ -84,7 +88,7 @@ def _gate(
         if shape.phase != "decode":
             continue
         setting.say(f"comparing what the sides say at batch size {shape.requests}")
-        batch, path = gate_batch(setting, shape), setting.logits(shape.requests)
+        batch, path = gate_batch(setting, shape, facts), setting.logits(shape.requests)
         try:
             keep_logits(engine, "a", batch, path)
             floor = compare_logits(engine, TWIN, batch, path, disturbed=True)
@@ -98,27 +102,44 @@ def _gate(
 def _measure(
     setting: Setting, engine: Engine, facts: Facts, shapes: tuple[Shape, ...], sampler: Sampler
 ) -> None:
-    def estimate(shape: Shape, sides: tuple[str, str]) -> Estimate:
+    def timed(shape: Shape, sides: tuple[str, str]) -> tuple[Estimate, tuple[Step, ...]]:
         steps = time_quads(engine, shape, facts, setting.options.seconds, sides)
         quads, dropped = make_quads(steps, sides)
         steady = keep_steady(quads, sampler.samples())
         for line in steady.lines:
             setting.keeper.miss(line)
-        return compare(steady.quads, (*dropped, *steady.dropped))
+        return compare(steady.quads, (*dropped, *steady.dropped)), steps
 
     first = shapes[0]
     setting.say(f"timing side a against itself: {first.words}")
-    test = aa_test(estimate(first, ("a", TWIN)))
-    setting.keeper.add(aa=(AARun(first.requests, test),))
-    setting.say(test.line)
+    for other in (AGAIN, *((TWIN,) if facts.gpu else ())):
+        test = aa_test(timed(first, ("a", other))[0], captured_again=other == TWIN)
+        setting.keeper.add(aa=(AARun(first.requests, test, captured_again=other == TWIN),))
+        setting.say(test.line)
     for shape in shapes:
         setting.say(f"timing {shape.words}")
-        found = estimate(shape, ("a", "b"))
-        setting.keeper.add(runs=(Run(shape.phase, shape.requests, shape.prompt_tokens, found),))
+        found, steps = timed(shape, ("a", "b"))
+        ahead = share_ahead(steps, "a"), share_ahead(steps, "b")
+        run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, *ahead)
+        setting.keeper.add(runs=(run,))
         setting.say(told(shape, found))
-    if setting.options.record and first.phase == "decode":
-        bundles = {side: record(setting, engine, side, side, first) for side in ("a", "b")}
-        attribute(setting, bundles, first)
+    if setting.options.record:
+        for shape in recorded(shapes, setting.keeper.result.runs):
+            bundles = {side: record(setting, engine, side, side, shape) for side in ("a", "b")}
+            attribute(setting, bundles, shape)
+
+
+def recorded(shapes: Sequence[Shape], runs: Sequence[Run]) -> tuple[Shape, ...]:
+    """The shapes of which kernels are recorded.
+
+    The first that decodes. Where the host was behind there, what the kernels save cannot be checked
+    against the step: then also the first one at which it was ahead on both sides.
+    """
+    decode = [shape for shape in shapes if shape.phase == "decode"]
+    ahead = {run.requests for run in runs if run.phase == "decode" and host_ahead(run)}
+    if not decode or decode[0].requests in ahead:
+        return tuple(decode[:1])
+    return (decode[0], *[shape for shape in decode if shape.requests in ahead][:1])
 
 
 def told(shape: Shape, found: Estimate) -> str:

@@ -18,7 +18,8 @@ class Options:
         prefill: lengths of prompts whose prefill is measured.
         seconds: to spend on one measurement.
         context: tokens of each prompt when decoding is measured.
-        gate_tokens: that each request generates for the correctness gate.
+        gate_tokens: that each request generates for the correctness gate; None for as many as make
+            the gate's positions enough.
         record: kernels of both sides are recorded, for where the gain comes from.
         starts: of engines, where the sides need one each; a multiple of four.
         timeout: seconds after which an engine that neither answers nor logs is given up.
@@ -30,7 +31,7 @@ class Options:
     prefill: tuple[int, ...] = (128, 1024)
     seconds: float = 20.0
     context: int = 128
-    gate_tokens: int = 32
+    gate_tokens: int | None = None
     record: bool = True
     starts: int = 4
     timeout: float = 600.0

@@ -16,11 +16,16 @@ __all__ = [
     "effect_of",
     "exit_code",
     "floor_of",
+    "host_ahead",
+    "host_behind",
     "outcome_of",
 ]
 
 Effect = Literal["faster", "slower", "no effect", "not told"]
 """What one run says of side b; "not told" where there is no interval."""
+
+_AHEAD = 0.95
+_BEHIND = 0.5
 
 Outcome = Literal["faster", "slower", "no effect", "not told", "gate failed", "not live"]
 """What a whole result says of it; "not live" where none of its swaps took the place of a kernel."""
@@ -47,6 +52,17 @@ def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
     """How far side a was from itself, as a share; None where it was never compared with itself."""
     test = _itself(run, aa)
     return None if test is None or test.floor is None else max(test.floor, 0.0)
+
+
+def host_ahead(run: Run) -> bool:
+    """Whether the device did not wait for the host, on neither side: all is kernels."""
+    return all(share is not None and share >= _AHEAD for share in (run.ahead_a, run.ahead_b))
+
+
+def host_behind(run: Run) -> tuple[str, ...]:
+    """The sides whose device waited for the host in most of the steps."""
+    sides = (("a", run.ahead_a), ("b", run.ahead_b))
+    return tuple(side for side, share in sides if share is not None and share < _BEHIND)
 
 
 def detectable_in(run: Run, aa: Sequence[AARun]) -> float | None:

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 
 from spark_prof.errors import CommandError
 
-__all__ = ["SETTLE", "Block", "block_order", "quads_within"]
+__all__ = ["AGAIN", "SETTLE", "Block", "block_order", "quads_within", "running"]
+
+AGAIN = "a again"
+"""Side a under another name: the same graphs, which an A/A run must find equal."""
 
 SETTLE = 2
 """First steps of a block that are not counted.
@@ -30,7 +33,7 @@ class Block:
     """Steps that follow each other on one side.
 
     Attributes:
-        side: a, b or a2.
+        side: a, b, a2 or AGAIN.
         steps: how many, the first ones that do not count included.
     """
 
@@ -57,6 +60,11 @@ def block_order(quads: int, steps: int, sides: tuple[str, str] = ("a", "b")) -> 
     a, b = (Block(side, steps) for side in sides)
     turned = (number.bit_count() % 2 for number in range(quads))
     return tuple(block for second in turned for block in ((b, a, a, b) if second else (a, b, b, a)))
+
+
+def running(side: str) -> str:
+    """The side that the engine runs for one of a plan."""
+    return "a" if side == AGAIN else side
 
 
 def quads_within(seconds: float, step_seconds: float, steps: int) -> int:

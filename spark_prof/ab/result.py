@@ -132,12 +132,17 @@ class Run:
         requests: in each step: the batch size.
         prompt_tokens: of each request. A prefill step computes all of them.
         estimate: the times, the gain and how sure it is.
+        ahead_a: share of side a's steps in which the device did not wait for the host; None where
+            nothing tells.
+        ahead_b: the same of side b. Near 0 the host makes the time of a step, not the kernels.
     """
 
     phase: Literal["decode", "prefill"]
     requests: int
     prompt_tokens: int
     estimate: Estimate
+    ahead_a: float | None = None
+    ahead_b: float | None = None
 
 
 @dataclass(frozen=True)
@@ -147,10 +152,13 @@ class AARun:
     Attributes:
         requests: the batch size.
         test: what came out.
+        captured_again: with CUDA graphs of its own for the second one, which lie elsewhere in
+            memory; else the same ones, in which nothing can differ.
     """
 
     requests: int
     test: AATest
+    captured_again: bool = False
 
 
 @dataclass(frozen=True)

@@ -79,12 +79,14 @@ def costs_of(side: str, facts: Facts, ranks: tuple[RankSwaps, ...]) -> SideCosts
     held = [sum(swap.bytes for swap in rank.swaps if swap.side == side) for rank in ranks]
     capture = [r.seconds.capture[side] for r in ranks if side in r.seconds.capture]
     graphs = [rank.captured[side] for rank in ranks if side in rank.captured]
+    used = [r.memory_bytes["device"] for r in ranks if "device" in r.memory_bytes]
     return SideCosts(
         load_s=facts.load_seconds,
         build_s=max((r.seconds.build for r in ranks), default=None) if any(held) else None,
         capture_s=max(capture, default=None),
         graphs=max(graphs, default=None),
         swap_bytes=max(held, default=None),
+        device_bytes=max(used, default=None),
     )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_prof.ab.steps import Dropped, Quad
-from spark_prof.ab.student import student_quantile
+from spark_prof.analyzers.student import student_quantile
 
 __all__ = [
     "FEWEST_QUADS",
@@ -40,6 +40,9 @@ _SEED = 20251121
 _TRIMMED = 0.2
 _CONFIDENCE = 0.95
 _POWER = 0.8
+_CLOCK_US = 0.5
+"""What a CUDA event resolves (CUDA Runtime API, cudaEventElapsedTime): no mean of a step knows
+more, however many there are."""
 
 Array = npt.NDArray[np.float64]
 
@@ -137,12 +140,13 @@ def compare(quads: Sequence[Quad], dropped: Sequence[Dropped] = ()) -> Estimate:
     gains, saved = drawn[:, 0] / drawn[:, 1], drawn[:, 0] - drawn[:, 1]
     free = len(quads) - 1
     error = float(np.log(gains).std()) * math.sqrt(len(quads) / free)
+    clock = _CLOCK_US / min(a_us, b_us)
     return Estimate(
         a_us,
         b_us,
-        gain=_percentiles(a_us / b_us, gains, len(quads)),
-        saved_us=_percentiles(a_us - b_us, saved, len(quads)),
-        detectable=_detectable(error, free),
+        gain=_widened(_percentiles(a_us / b_us, gains, len(quads)), a_us / b_us * clock),
+        saved_us=_widened(_percentiles(a_us - b_us, saved, len(quads)), _CLOCK_US),
+        detectable=_detectable(error, free) + clock,
         quads=len(quads),
         steps=steps,
         dropped=tuple(dropped),
@@ -189,18 +193,26 @@ def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> 
     )
 
 
-def aa_test(estimate: Estimate) -> AATest:
-    """The verdict on a side that was compared with itself."""
+def aa_test(estimate: Estimate, *, captured_again: bool = False) -> AATest:
+    """The verdict on a side that was compared with itself.
+
+    Args:
+        estimate: as of two sides.
+        captured_again: the second one has CUDA graphs of its own. These lie elsewhere in memory,
+            which may change a time a little, steadily, and says nothing against the machine.
+    """
     gain = estimate.gain
     if gain is None:
         return AATest(estimate, False, None, f"not known: {estimate.missing}")
     floor = max(abs(gain.low - 1), abs(gain.high - 1))
     found = f"{gain.value:.4f} (95 % {gain.low:.4f} to {gain.high:.4f})"
+    what = "a against itself captured again" if captured_again else "a against itself"
     if gain.low <= 1 <= gain.high:
-        return AATest(estimate, True, floor, f"a against itself: {found}, no effect")
+        return AATest(estimate, True, floor, f"{what}: {found}, no effect")
+    why = "so much does another capture change" if captured_again else "the machine was not steady"
     line = (
-        f"a against itself: {found}, which is not 1: the machine was not steady, and effects "
-        f"under {floor:.2%} are not told apart from that"
+        f"{what}: {found}, which is not 1: {why}, and effects under {floor:.2%} are not told "
+        "apart from that"
     )
     return AATest(estimate, False, floor, line)
 
@@ -240,6 +252,10 @@ def _middle_quads(ranked: Array, drawn: npt.NDArray[np.int64]) -> Array:
     cut = int(_TRIMMED * count)
     means: Array = ranked[np.sort(drawn, axis=1)[:, cut : count - cut]].mean(axis=1)
     return means
+
+
+def _widened(found: Interval, by: float) -> Interval:
+    return Interval(found.value, found.low - by, found.high + by)
 
 
 def _percentiles(value: float, drawn: Array, quads: int) -> Interval:

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from spark_prof.ab.plan import SETTLE
 from spark_prof.errors import CommandError
 
-__all__ = ["Dropped", "Quad", "Step", "make_quads", "middle_mean", "read_steps"]
+__all__ = [
+    "Dropped",
+    "Quad",
+    "Step",
+    "make_quads",
+    "middle_mean",
+    "read_steps",
+    "share_ahead",
+]
 
 _FEWEST_STEPS = 4
 """Of a block, after settling: the middle half of fewer is a single step."""
@@ -31,6 +39,8 @@ class Step:
         prefill_tokens: of prompts, in this step.
         decode_requests: requests that it gave a token each.
         context_tokens: that its attention read, over all requests.
+        ahead: whether the device was still at the step before when the host had launched this one;
+            None where nothing tells.
     """
 
     block: int
@@ -41,6 +51,7 @@ class Step:
     prefill_tokens: int
     decode_requests: int
     context_tokens: int
+    ahead: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -85,13 +96,28 @@ def read_steps(rows: Sequence[Sequence[object]]) -> tuple[Step, ...]:
 
 
 def _step(number: int, row: Sequence[object]) -> Step:
-    wanted = "block, side, index, duration, end, prefill tokens, requests, context tokens"
-    if not isinstance(row, Sequence) or len(row) != 8 or not isinstance(row[1], str):
+    wanted = "block, side, index, duration, end, prefill tokens, requests, context tokens, ahead"
+    if (
+        not isinstance(row, Sequence)
+        or len(row) != 9
+        or not isinstance(row[1], str)
+        or not isinstance(row[8], bool | None)
+    ):
         raise CommandError(f"step {number} of the engine's times is not: {wanted}")
-    numbers = [value for place, value in enumerate(row) if place != 1]
+    numbers = [value for place, value in enumerate(row[:8]) if place != 1]
     if not all(type(value) is int and 0 <= value < _LARGEST for value in numbers):
         raise CommandError(f"step {number} of the engine's times has no whole numbers: {wanted}")
     return Step(*row)  # type: ignore[arg-type]
+
+
+def share_ahead(steps: Sequence[Step], side: str) -> float | None:
+    """The share of a side's steps in which the device did not wait for the host.
+
+    None where nothing tells. A share of 1 says that kernels alone make the time of a step; with
+    one of 0 the host makes it, and what kernels save is hidden behind it.
+    """
+    known = [step.ahead for step in steps if step.side == side and step.ahead is not None]
+    return sum(known) / len(known) if known else None
 
 
 def make_quads(

@@ -123,7 +123,7 @@ def _gate(
         if shape.phase != "decode":
             continue
         setting.say(f"comparing what the sides say at batch size {shape.requests}")
-        batch, path = gate_batch(setting, shape), setting.logits(shape.requests)
+        batch, path = gate_batch(setting, shape, facts), setting.logits(shape.requests)
         if name == "a":
             keep_logits(engine, _ALONE, batch, path)
             floor = compare_logits(engine, _ALONE, batch, path, disturbed=True)

@@ -73,8 +73,11 @@ def ab(
         int, typer.Option(min=1, help="Tokens of each prompt when decoding is measured.")
     ] = 128,
     gate_tokens: Annotated[
-        int, typer.Option(min=8, max=4096, help="Tokens of each request in the gate.")
-    ] = 32,
+        int | None,
+        typer.Option(
+            min=8, max=4096, help="Tokens of each request in the gate; by default 256 in all."
+        ),
+    ] = None,
     starts: Annotated[
         int, typer.Option(min=4, help="Engines to start with --mode two; a multiple of 4.")
     ] = 4,

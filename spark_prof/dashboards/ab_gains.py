@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spark_prof.ab.outcome import chosen_run, detectable_in, effect_of, outcome_of
-from spark_prof.ab.result import Result, Run
+from spark_prof.ab.outcome import chosen_run, detectable_in, effect_of, host_behind, outcome_of
+from spark_prof.ab.result import AARun, Result, Run
 from spark_prof.ab.statistics import Estimate, Interval
 from spark_prof.dashboards.ab_answer import interval, step_time, what_ran
 from spark_prof.dashboards.formats import MISSING, clean, count, counted, share
@@ -36,6 +36,7 @@ def gains(result: Result) -> Section:
         "Time of a step, which gives each request of the batch one token, or computes the prompts. "
         "Gain: a's time over b's. Detectable: the smallest effect that four runs like this out of "
         "five would have seen, and no less than a differs from itself.",
+        *_behind(result),
         f"Intervals: {clean(chosen.estimate.method)}." if chosen and chosen.estimate.method else "",
     )
     return Section("ab_gains", "Gain", columns, rows, tuple(filter(None, intro)))
@@ -52,7 +53,7 @@ def itself(result: Result) -> Section:
     )
     rows = tuple(
         (
-            f"batch {run.requests}",
+            f"batch {run.requests}{_again(run)}",
             _factor(run.test.estimate.gain),
             interval(run.test.estimate.gain),
             count(run.test.estimate.quads),
@@ -60,17 +61,40 @@ def itself(result: Result) -> Section:
         )
         for run in result.aa
     )
-    intro = ("The same measurement with nothing to find: 1 has to lie in the interval.",)
-    return Section("ab_itself", "Side a against itself", columns, rows, intro)
+    intro = ["The same measurement with nothing to find: 1 has to lie in the interval."]
+    if any(run.captured_again for run in result.aa):
+        intro.append(
+            "Captured again: CUDA graphs of the same kernels elsewhere in memory. A steady "
+            "difference there is no fault; no effect below it is claimed."
+        )
+    return Section("ab_itself", "Side a against itself", columns, rows, tuple(intro))
 
 
 def left_out(result: Result) -> Section:
     """Quads that do not count, and runs without a gain."""
     columns = (Column("Steps"), Column("Not counted"), Column("Why", "prose"))
-    runs = [(f"a against a, batch {run.requests}", run.test.estimate) for run in result.aa]
+    runs = [
+        (f"a against a, batch {run.requests}{_again(run)}", run.test.estimate) for run in result.aa
+    ]
     runs += [(what_ran(run), run.estimate) for run in result.runs]
     rows = tuple(row for name, estimate in runs for row in _left_out(name, estimate))
     return Section("ab_left_out", "Not counted", columns, rows)
+
+
+def _behind(result: Result) -> list[str]:
+    """A sentence for each run in which the device waited for the host."""
+    found = []
+    for run in result.runs:
+        ahead = {"a": run.ahead_a, "b": run.ahead_b}
+        sides = [
+            f"side {side} (ahead in {share(ahead[side])} of the steps)" for side in host_behind(run)
+        ]
+        if sides:
+            found.append(
+                f"At {what_ran(run)} the host was behind on {' and '.join(sides)}: the device "
+                "waited for it, and a faster host would show another gain."
+            )
+    return found
 
 
 def _row(result: Result, run: Run) -> tuple[str, ...]:
@@ -88,6 +112,10 @@ def _row(result: Result, run: Run) -> tuple[str, ...]:
         _span(found.saved_us),
         count(found.quads),
     )
+
+
+def _again(run: AARun) -> str:
+    return ", captured again" if run.captured_again else ""
 
 
 def _factor(gain: Interval | None) -> str:

@@ -71,7 +71,7 @@ def _build(
         if swap in built:
             continue
         label = f"{point.name} ({swap.slot}={swap.kernel})"
-        built[swap] = Guarded(label, None)
+        built[swap] = Guarded(label, f"{swap.slot}={swap.kernel}", None)
         try:
             _check_memory()
             with torch.no_grad():
@@ -85,7 +85,7 @@ def _build(
             if replacement is None:
                 built[swap].fail("it has none for this layer", quiet=True)
             else:
-                built[swap] = Guarded(label, replacement)
+                built[swap] = Guarded(label, f"{swap.slot}={swap.kernel}", replacement)
                 if replacement.line:
                     logger.info("%s: %s", label, replacement.line)
     return Swapped(point, wanted, {side: built[swap] for side, swap in wanted.items()})

@@ -50,6 +50,8 @@ class StepTime:
         prefill_tokens: tokens of prompts.
         decode_requests: requests that got a token each.
         context_tokens: tokens that its requests had computed before.
+        ahead: whether the device was still at the step before when the host had launched this one,
+            so that it did not wait; None where host and device are one.
     """
 
     planned: PlannedStep
@@ -58,13 +60,14 @@ class StepTime:
     prefill_tokens: int
     decode_requests: int
     context_tokens: int
+    ahead: bool | None
 
-    def row(self) -> list[int | str]:
+    def row(self) -> list[int | str | bool | None]:
         """The values in the order of `Extension.spark_prof_times`."""
         place = self.planned
         return [
             place.block, place.side, place.index, self.duration_ns, self.end_epoch_ns,
-            self.prefill_tokens, self.decode_requests, self.context_tokens,
+            self.prefill_tokens, self.decode_requests, self.context_tokens, self.ahead,
         ]  # fmt: skip
 
 
@@ -78,6 +81,7 @@ class _Begun:
     counts: tuple[int, int, int]
     last: int = -1
     end_epoch_ns: int = 0
+    ahead: bool | None = None
 
 
 class StepClock:
@@ -106,13 +110,16 @@ class StepClock:
     def install(self) -> None:
         """Wraps the worker's method. The wrap stays; without a plan it only looks for one."""
         original = self._worker.execute_model
-        begin, call = self._begin, self._fence.call
+        begin, launched, call = self._begin, self._launched, self._fence.call
 
         def execute_model(*arguments: Any, **named: Any) -> Any:
-            if self._planning:
-                output = arguments[0] if arguments else named.get("scheduler_output")
-                call("step clock", begin, output)
-            return original(*arguments, **named)
+            if not self._planning:
+                return original(*arguments, **named)
+            output = arguments[0] if arguments else named.get("scheduler_output")
+            call("step clock", begin, output)
+            result = original(*arguments, **named)
+            call("step clock", launched)
+            return result
 
         replace_attribute(self._worker, "execute_model", execute_model)
 
@@ -169,7 +176,13 @@ class StepClock:
         self._check_works()
         ended, self._ended = self._ended, []
         return [
-            StepTime(b.planned, self._marks.between(b.first, b.last), b.end_epoch_ns, *b.counts)
+            StepTime(
+                b.planned,
+                self._marks.between(b.first, b.last),
+                b.end_epoch_ns,
+                *b.counts,
+                ahead=b.ahead,
+            )
             for b in ended
         ]
 
@@ -207,6 +220,12 @@ class StepClock:
         self._next += 1
         first = self._marks.mark() if mark < 0 else mark
         self._open = _Begun(place, first, scheduled, counts)
+
+    def _launched(self) -> None:
+        """The host has launched the step that is open."""
+        if self._open is not None:
+            reached = self._marks.reached(self._open.first)
+            self._open.ahead = None if reached is None else not reached
 
     def _close(self, begun: _Begun, scheduled: dict[str, int]) -> int:
         """Ends the open step at the start of the next one, which is marked."""

@@ -68,11 +68,11 @@ class Extension:
         clock_of(self).plan(pairs, requests, prefill=prefill)
 
     @_refusing
-    def spark_prof_times(self) -> list[list[int | str]]:
+    def spark_prof_times(self) -> list[list[int | str | bool | None]]:
         """The measured steps, and forgets them.
 
         Each is ``[block, side, index in the block, duration in ns, end in ns since the epoch,
-        prefill tokens, decoding requests, context tokens]``.
+        prefill tokens, decoding requests, context tokens, whether the host was ahead]``.
         """
         return [step.row() for step in clock_of(self).times()]
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import time
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from spark_prof.swaps.sides import SIDES, Sides
 
-__all__ = ["BySide", "capture_every_side", "keep_graphs_by_side"]
+__all__ = ["BySide", "capture_every_side", "captured_graphs", "keep_graphs_by_side"]
 
 HOLDERS = (
     ("vllm.compilation.cuda_graph", "CUDAGraphWrapper", "concrete_cudagraph_entries"),
@@ -24,13 +26,18 @@ HOLDERS = (
 
 _MARK = "_spark_prof_by_side"
 
+_ALL: weakref.WeakSet[BySide] = weakref.WeakSet()
+
 
 class BySide(MutableMapping[Any, Any]):
     """A dictionary with a content for each side, of which the active one is seen."""
 
+    __hash__ = object.__hash__  # which a mapping has not; each is itself, whatever it holds
+
     def __init__(self, sides: Sides = SIDES) -> None:
         self._sides = sides
         self._contents: dict[str, dict[Any, Any]] = {}
+        _ALL.add(self)
 
     @property
     def _active(self) -> dict[Any, Any]:
@@ -59,8 +66,19 @@ class BySide(MutableMapping[Any, Any]):
         self._contents.clear()
 
     def counts(self) -> dict[str, int]:
-        """Entries of each side."""
-        return {side: len(content) for side, content in self._contents.items()}
+        """Graphs of each side; vLLM makes an entry before there is a graph in it."""
+        return {
+            side: sum(getattr(entry, "cudagraph", entry) is not None for entry in content.values())
+            for side, content in self._contents.items()
+        }
+
+
+def captured_graphs() -> dict[str, int]:
+    """CUDA graphs of this process, by side."""
+    total: Counter[str] = Counter()
+    for graphs in list(_ALL):
+        total.update(graphs.counts())
+    return dict(total)
 
 
 def keep_graphs_by_side() -> list[tuple[str, str]]:

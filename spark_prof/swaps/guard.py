@@ -14,11 +14,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from spark_prof.swaps.layers import Replacement
 
-__all__ = ["HUNG", "NOT_TAKEN", "TRIAL", "Guarded", "deadline", "logger"]
+__all__ = ["HUNG", "NOT_TAKEN", "TRIAL", "Guarded", "LayerError", "deadline", "logger"]
 
 NOT_TAKEN = object()
 """What a guarded kernel answers when vLLM's own has to run."""
@@ -35,11 +36,27 @@ logger = logging.getLogger("vllm.spark_prof")
 """A child of vLLM's logger, so that its lines look like vLLM's own."""
 
 
+@dataclass(frozen=True)
+class LayerError:
+    """How far a replacement's result is from that of vLLM's own kernel, for the same tokens.
+
+    Attributes:
+        relative_l2: the L2 norm of the difference over that of vLLM's result.
+        worst: the largest difference of an element.
+        scale: the root mean square of vLLM's result.
+    """
+
+    relative_l2: float
+    worst: float
+    scale: float
+
+
 class Guarded:
     """A replacement in one layer, or the reason why there is none.
 
     Args:
         label: what and where, for the log.
+        kernel: its name, which it has in common with those of other layers.
         replacement: None where there is none.
         why: why there is none.
 
@@ -47,13 +64,18 @@ class Guarded:
         replacement: what runs.
         why: why it does not, empty as long as it does.
         calls: how often it ran, by side.
+        error: how far its result was from vLLM's on trial; None where that was not compared.
     """
 
-    def __init__(self, label: str, replacement: Replacement | None, why: str = "") -> None:
+    def __init__(
+        self, label: str, kernel: str, replacement: Replacement | None, why: str = ""
+    ) -> None:
         self.label = label
+        self.kernel = kernel
         self.replacement = replacement
         self.why = why
         self.calls: Counter[str] = Counter()
+        self.error: LayerError | None = None
 
     @property
     def live(self) -> bool:
@@ -78,7 +100,7 @@ class Guarded:
         """Turns the kernel off; says so once a kernel and reason, unless somebody else does."""
         self.why = " ".join(why.split())[:400]
         self.replacement = None
-        said = (self.label.rpartition(" ")[2], self.why)
+        said = (self.kernel, self.why)
         if quiet or said in _SAID:
             return
         _SAID.add(said)

@@ -12,7 +12,7 @@ from typing import Any
 from spark_prof.profiler.ranges import replace_attribute
 from spark_prof.swaps import dispatch, ops
 from spark_prof.swaps.build import build_all
-from spark_prof.swaps.graphs import capture_every_side, keep_graphs_by_side
+from spark_prof.swaps.graphs import capture_every_side, captured_graphs, keep_graphs_by_side
 from spark_prof.swaps.guard import deadline, logger
 from spark_prof.swaps.installed import Installed, rows_of, second_copy, summarize
 from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
@@ -58,15 +58,26 @@ def describe(worker: Any) -> dict[str, Any]:
         "rank": int(worker.rank),
         "swaps": rows_of(state),
         "sides": list(SIDES.names),
+        "captured": captured_graphs(),
         "seconds": {
             "build": state.build_seconds,
             "trial": state.trial_seconds,
             "capture": state.capture_seconds,
         },
-        "memory_bytes": {"second_copy": second_copy(state)},
+        "memory_bytes": {"second_copy": second_copy(state), **_device_memory(worker)},
         "dummy_weights_filled": state.filled,
         "fault": state.fault,
     }
+
+
+def _device_memory(worker: Any) -> dict[str, int]:
+    """What of the worker's GPU is in use, by whatever process; nothing without one."""
+    import torch
+
+    if getattr(getattr(worker, "device", None), "type", "cpu") != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(worker.device)
+    return {"device": total - free}
 
 
 def _wrap(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
@@ -165,7 +176,7 @@ def _put_in(worker: Any, state: Installed) -> None:
 
     compiled = _is_compiled(worker.vllm_config)
     begin = time.perf_counter()
-    state.errors = try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
+    try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
     state.trial_seconds = time.perf_counter() - begin
     if state.settings.serve:
         _refuse_wrong(state)
@@ -188,14 +199,13 @@ def _refuse_wrong(state: Installed) -> None:
     """Turns kernels off that computed something else than vLLM's own on trial."""
     for place in state.places:
         for guarded in place.choices.values():
-            found = state.errors.get(id(guarded))
-            if guarded.replacement is None or found is None:
+            if guarded.replacement is None or guarded.error is None:
                 continue
             bound = LAYER_BOUNDS[guarded.replacement.bits]
-            if not found["relative_l2"] <= bound:
+            off = guarded.error.relative_l2
+            if not off <= bound:
                 guarded.fail(
-                    f"on trial it is {found['relative_l2']:.2%} from vLLM's result; at most "
-                    f"{bound:.2%} is allowed",
+                    f"on trial it is {off:.2%} from vLLM's result; at most {bound:.2%} is allowed",
                     quiet=True,
                 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_prof.swaps.build import Swapped
@@ -21,7 +21,6 @@ class Installed:
         settings: what was asked for.
         places: what was found and built.
         seconds: what building and each side's capture took.
-        errors: the error of each replacement on trial, by its id.
         filled: whether dummy weights were given random values.
         fault: what of this package failed, empty if nothing did.
     """
@@ -31,7 +30,6 @@ class Installed:
     build_seconds: float = 0.0
     trial_seconds: float = 0.0
     capture_seconds: dict[str, float] = field(default_factory=dict)
-    errors: dict[int, dict[str, float]] = field(default_factory=dict)
     filled: bool = False
     fault: str = ""
 
@@ -57,7 +55,7 @@ def rows_of(state: Installed) -> list[dict[str, Any]]:
             "bits": guarded.replacement.bits if guarded.replacement else None,
             "bytes": guarded.replacement.bytes if guarded.replacement else 0,
             "line": guarded.replacement.line if guarded.replacement else "",
-            "layer_error": state.errors.get(id(guarded)),
+            "layer_error": asdict(guarded.error) if guarded.error else None,
             "calls": dict(guarded.calls),
         }
         for place in state.places

@@ -20,6 +20,9 @@ class Marks(Protocol):
     def between(self, first: int, second: int) -> int:
         """The nanoseconds from one mark to a later one; may wait for the device."""
 
+    def reached(self, mark: int) -> bool | None:
+        """Whether the device has come to a mark; None where host and device are one."""
+
 
 class HostMarks:
     """Marks on the host's clock, for engines that compute on the CPU."""
@@ -39,6 +42,9 @@ class HostMarks:
     def between(self, first: int, second: int) -> int:
         """The nanoseconds from one mark to a later one."""
         return self._times[second] - self._times[first]
+
+    def reached(self, mark: int) -> None:
+        """Nothing: the host itself computes."""
 
 
 class EventMarks:
@@ -77,6 +83,11 @@ class EventMarks:
         end.synchronize()
         milliseconds: float = begin.elapsed_time(end)
         return round(milliseconds * 1e6)
+
+    def reached(self, mark: int) -> bool:
+        """Whether the GPU has come to a mark; waits for nothing."""
+        found: bool = self._events[mark].query()
+        return found
 
 
 def marks_for(worker: Any) -> Marks:

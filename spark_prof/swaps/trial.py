@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from spark_prof.swaps.build import Swapped
-from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline
+from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline
 from spark_prof.swaps.trial_work import COMPARED, Work, work_of
 
-__all__ = ["LayerError", "try_all"]
+__all__ = ["try_all"]
 
 _SLOW_SECONDS = 2.0
 """What no call of a kernel that is compiled takes."""
@@ -26,35 +25,14 @@ _SLOW_SECONDS = 2.0
 _TOKENS = range(1, 17)
 
 
-@dataclass(frozen=True)
-class LayerError:
-    """How far a replacement's result is from that of vLLM's own kernel, for the same tokens.
-
-    Attributes:
-        relative_l2: the L2 norm of the difference over that of vLLM's result.
-        worst: the largest difference of an element.
-        scale: the root mean square of vLLM's result.
-    """
-
-    relative_l2: float
-    worst: float
-    scale: float
-
-
-def try_all(
-    swapped: Iterable[Swapped], vllm_config: Any, seconds: float
-) -> dict[int, dict[str, float]]:
-    """Tries the live replacements, and turns off those that fail.
+def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> None:
+    """Tries the live replacements: turns off those that fail, keeps the error of the others.
 
     Args:
         swapped: the places, whose layers still have vLLM's own methods.
         vllm_config: of the engine.
         seconds: after which a kernel that does not come back ends the process.
-
-    Returns:
-        `LayerError` as a dictionary by the id of each `Guarded` that could be compared.
     """
-    errors: dict[int, dict[str, float]] = {}
     seen: set[tuple[Any, ...]] = set()
     for place in swapped:
         for guarded in dict.fromkeys(place.choices.values()):
@@ -63,20 +41,14 @@ def try_all(
             try:
                 with torch.inference_mode(), deadline(seconds, f"{guarded.label} has not ended"):
                     work = work_of(place.point)
-                    kind = (
-                        place.point.slot,
-                        place.point.kind,
-                        guarded.label.rpartition("=")[2],
-                        *work.shape,
-                    )
+                    kind = (place.point.slot, place.point.kind, guarded.kernel, *work.shape)
                     _run_all(guarded, work, every=kind not in seen)
                     seen.add(kind)
-                    if guarded.live and (error := _compare(guarded, work, vllm_config)):
-                        errors[id(guarded)] = asdict(error)
+                    if guarded.live:
+                        guarded.error = _compare(guarded, work, vllm_config)
             except Exception as error:
                 guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
                 _forget()
-    return errors
 
 
 def _run_all(guarded: Guarded, work: Work, *, every: bool) -> None:

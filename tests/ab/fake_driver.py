@@ -133,7 +133,10 @@ def times(request: Generate) -> list[list[Any]]:
             context = requests * (request.batch.prompt_tokens + place)
             prefill = request.batch.prompt_tokens if request.prefill else 0
             rows.append(
-                [block, side, index, duration, now, prefill, requests, 0 if prefill else context]
+                [
+                    *(block, side, index, duration, now, prefill, requests),
+                    *(0 if prefill else context, MODEL.get("ahead")),
+                ]
             )
             place += 1
     return rows

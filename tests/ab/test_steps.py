@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 
 from spark_prof.ab.plan import block_order
-from spark_prof.ab.steps import Step, make_quads, middle_mean, read_steps
+from spark_prof.ab.steps import Step, make_quads, middle_mean, read_steps, share_ahead
 from spark_prof.errors import CommandError
 from tests.ab.timed import START_NS, STEP_US, timed
 
 PLAN = block_order(4, 10)
-ROW = [0, "a", 0, 3_000_000, START_NS, 0, 1, 100]
+ROW = [0, "a", 0, 3_000_000, START_NS, 0, 1, 100, True]
 
 
 def steps() -> list[Step]:
@@ -21,7 +21,7 @@ def steps() -> list[Step]:
 
 
 def test_rows_are_read() -> None:
-    assert read_steps([ROW]) == (Step(0, "a", 0, 3_000_000, START_NS, 0, 1, 100),)
+    assert read_steps([ROW]) == (Step(0, "a", 0, 3_000_000, START_NS, 0, 1, 100, True),)
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,19 @@ def test_rows_are_read() -> None:
         [*ROW[:3], True, *ROW[4:]],
         [*ROW[:3], 1 << 62, *ROW[4:]],
         [*ROW[:3], None, *ROW[4:]],
+        [*ROW[:8], 1],
     ],
 )
 def test_other_rows_are_refused(row: list[object]) -> None:
     with pytest.raises(CommandError, match="step 1 of the engine's times"):
         read_steps([ROW, row])
+
+
+def test_the_share_of_steps_in_which_the_host_was_ahead() -> None:
+    rows = [[*ROW[:8], ahead] for ahead in (True, False, True, None)]
+    found = read_steps(rows)
+    assert share_ahead(found, "a") == 2 / 3
+    assert share_ahead(found, "b") is None
 
 
 def test_quads_have_both_sides_times() -> None:

@@ -59,7 +59,7 @@ def test_each_step_runs_on_its_side_and_is_measured() -> None:
     assert [row[:3] for row in rows] == [
         [0, "b", 0], [0, "b", 1], [1, "a", 0], [2, "a2", 0], [2, "a2", 1]
     ]  # fmt: skip
-    assert [row[5:] for row in rows] == [[0, 2, 2 * position] for position in range(5)]
+    assert [row[5:] for row in rows] == [[0, 2, 2 * position, None] for position in range(5)]
     assert clock.times() == []
 
 
@@ -125,7 +125,11 @@ def test_a_plan_of_prefills() -> None:
     for output in (decode(), PREFILL, decode(), parts, parts, last):
         worker.execute_model(output)
     assert worker.ran == ["b", "b", "a", "a", "a", "a"]
-    assert [step.row()[5:] for step in clock.times()] == [[6, 1, 11], [4, 0, 8], [4, 0, 8]]
+    assert [step.row()[5:] for step in clock.times()] == [
+        [6, 1, 11, None],
+        [4, 0, 8, None],
+        [4, 0, 8, None],
+    ]
 
 
 def test_steps_without_tokens_are_no_steps() -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("sides")
 
 
 def _guarded(run: Any, tokens: int = 0) -> Guarded:
-    return Guarded("layer (slot=kernel)", replacing(run, tokens))
+    return Guarded("layer (slot=kernel)", "slot=kernel", replacing(run, tokens))
 
 
 def _fails(*_: Any) -> Any:

@@ -42,3 +42,16 @@ def test_a_mark_too_many_is_an_error_and_events_are_used_again() -> None:
         with pytest.raises(IndexError):
             marks.mark()
         assert marks.between(0, 1) >= 0
+
+
+def test_a_mark_is_reached_when_the_device_has_come_to_it() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    marks = EventMarks(device)
+    matrix = torch.randn(8192, 8192, device=device)
+    marks.reset(1)
+    for _ in range(20):
+        matrix @ matrix
+    mark = marks.mark()
+    assert not marks.reached(mark)
+    torch.cuda.synchronize()
+    assert marks.reached(mark)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spark_prof.swaps.build import Swapped
-from spark_prof.swaps.guard import HUNG, Guarded
+from spark_prof.swaps.guard import HUNG, Guarded, LayerError
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.points import Kind, SwapPoint
 from spark_prof.swaps.spec import LAYER_BOUNDS
@@ -26,12 +26,12 @@ def _vllm_config() -> Any:
     return config.VllmConfig()
 
 
-def _try(slot: str, module: Any, replacement: Replacement) -> tuple[Guarded, dict[str, float]]:
-    guarded = Guarded(f"name ({slot}=mine)", replacement)
+def _try(slot: str, module: Any, replacement: Replacement) -> tuple[Guarded, LayerError | None]:
+    guarded = Guarded(f"name ({slot}=mine)", f"{slot}=mine", replacement)
     kind: Kind = "norm" if slot == "norm" else "experts" if slot == "moe" else "matrix"
     place = Swapped(SwapPoint(slot, "name", module, kind), {}, {"b": guarded})
-    errors = try_all([place], _vllm_config(), 60.0)
-    return guarded, errors.get(id(guarded), {})
+    try_all([place], _vllm_config(), 60.0)
+    return guarded, guarded.error
 
 
 def test_a_right_kernel_stays_and_its_error_is_known() -> None:
@@ -39,8 +39,8 @@ def test_a_right_kernel_stays_and_its_error_is_known() -> None:
     right = replacing(lambda x, bias: torch.nn.functional.linear(x, layer.weight, bias))
     guarded, error = _try("qkv", layer, right)
     assert guarded.live
-    assert error["relative_l2"] < 1e-6
-    assert error["scale"] > 0
+    assert error.relative_l2 < 1e-6
+    assert error.scale > 0
 
 
 def test_a_doubled_scale_shows_as_an_error_of_one() -> None:
@@ -48,7 +48,7 @@ def test_a_doubled_scale_shows_as_an_error_of_one() -> None:
     double = replacing(lambda x, bias: 2 * torch.nn.functional.linear(x, layer.weight, bias))
     guarded, error = _try("qkv", layer, double)
     assert guarded.live
-    assert error["relative_l2"] == pytest.approx(1.0)
+    assert error.relative_l2 == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("monolithic", [False, True])
@@ -62,7 +62,7 @@ def test_experts_are_compared_with_their_router(monolithic: bool) -> None:
 
     guarded, error = _try("moe", runner, replacing(experts))
     assert guarded.live
-    assert error["relative_l2"] < 1e-5
+    assert error.relative_l2 < 1e-5
 
 
 @pytest.mark.parametrize("expert", range(8))
@@ -76,14 +76,14 @@ def test_one_wrong_expert_is_found_whichever_it_is(expert: int) -> None:
         return (torch.einsum("mh,mkih->mki", x, weight[chosen]) * weights[..., None]).sum(1)
 
     _, error = _try("moe", runner, replacing(experts))
-    assert error["relative_l2"] > 4 * LAYER_BOUNDS["kept"]
+    assert error.relative_l2 > 4 * LAYER_BOUNDS["kept"]
 
 
 def test_a_norm_is_compared() -> None:
     norm = TinyRMSNorm(16)
     guarded, error = _try("norm", norm, replacing(lambda x, r: norm.forward_native(x, r)))
     assert guarded.live
-    assert error["relative_l2"] < 1e-6
+    assert error.relative_l2 < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,17 @@ class Middle:
         return np.asarray((values @ self.resampled).std(axis=1), np.float64)
 
 
-def middle_of(length: Floats) -> Middle:
-    """The middle half of steps of these lengths; of fewer than four all."""
+def middle_of(length: Floats, stretch: int = 1) -> Middle:
+    """The middle half of steps of these lengths; of fewer than four all.
+
+    Args:
+        length: of steps that follow one another.
+        stretch: how many neighbours are drawn together, where they are alike.
+    """
     count = len(length)
-    draws = np.random.default_rng(_SEED).integers(0, count, (_RESAMPLES, count))
+    starts = np.random.default_rng(_SEED).integers(0, count, (_RESAMPLES, -(-count // stretch)))
+    places = (starts[:, :, None] + np.arange(stretch)) % count
+    draws = places.reshape(_RESAMPLES, -1)[:, :count]
     resampled = np.zeros((count, _RESAMPLES))
     for column, draw in enumerate(draws):
         chosen = draw[_middle_half(length[draw])]

@@ -49,10 +49,17 @@ class Swapped:
 
 @dataclass(frozen=True)
 class Untraced:
-    """Time of a decode step of each side while nothing is recorded, in us."""
+    """Time of a decode step of each side while nothing is recorded, in us.
+
+    Attributes:
+        a_us: of side a.
+        b_us: of side b.
+        host_ahead: the device was seen not to wait for the host, on neither side.
+    """
 
     a_us: float
     b_us: float
+    host_ahead: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from spark_prof.analyzers.swap_gain.tables import (
     layer_gains,
 )
 from spark_prof.analyzers.swap_gain.tracing import tracing_cost
-from spark_prof.analyzers.swap_gain.waits import is_host_bound, with_measured_waits
+from spark_prof.analyzers.swap_gain.waits import is_host_bound, with_measured_waits, without_waits
 from spark_prof.traces.bundle import Bundle
 
 __all__ = ["summarize"]
@@ -72,7 +72,11 @@ def summarize(
 
     def table(*keys: str) -> pd.DataFrame:
         found = beside(*sides, keys, cost)
-        return with_measured_waits(found, sides, untraced, cost) if untraced and bound else found
+        if not untraced or not bound:
+            return found
+        if untraced.host_ahead:
+            return without_waits(found)
+        return with_measured_waits(found, sides, untraced, cost)
 
     components = component_gains(table("component"), touched)
     kernels = kernel_gains(beside(*sides, ["name", "component"], cost), touched)
@@ -86,7 +90,8 @@ def summarize(
     )
     explained = steps[0].corrected_us - steps[1].corrected_us
     gain = untraced.a_us - untraced.b_us if untraced else None
-    residual = None if gain is None or bound else gain - explained
+    checked = untraced is not None and (untraced.host_ahead or not bound)
+    residual = gain - explained if gain is not None and checked else None
     step = steps[0].corrected_us
     return Attribution(
         batch_size=size,
@@ -119,11 +124,19 @@ def _host_note(
 ) -> tuple[str, ...]:
     if not is_host_bound(sides) or untraced is None:
         return ()
+    waited = (
+        f"while recorded the device waited {sides[0].waits_us:.0f} us of a step for it on side a "
+        f"and {sides[1].waits_us:.0f} us on side b"
+    )
+    if untraced.host_ahead:
+        return (
+            f"Recording slows the host: {waited}. While nothing was recorded the host was seen to "
+            "be ahead of the device, so these waits are left out.",
+        )
     waits = next(row for row in components if row.component == FOR_THE_HOST)
     return (
-        f"The host is the slower one: while recorded the device waited {sides[0].waits_us:.0f} us "
-        f"of a step for it on side a and {sides[1].waits_us:.0f} us on side b. Recording slows the "
-        "host, so the row of these waits is what is left of the step measured without recording, "
+        f"The host is the slower one: {waited}. Recording slows the host, so the row of these "
+        "waits is what is left of the step measured without recording, "
         f"{waits.a_us:.0f} and {waits.b_us:.0f} us, and nothing checks it.",
     )
 

@@ -3,6 +3,7 @@
 Whoever records a step slows the host down more than the device. Where the device waits for the
 host, the recorded waits say little about a step that is not recorded: then the waits are what is
 left of the measured step beside the device's own time, and nothing is left to check that against.
+Where the host was seen to be ahead while nothing was recorded, there are no such waits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from spark_prof.analyzers.swap_gain.model import FOR_THE_HOST, Untraced
 from spark_prof.analyzers.swap_gain.side import Side
 from spark_prof.analyzers.swap_gain.tracing import without_tracing
 
-__all__ = ["is_host_bound", "with_measured_waits"]
+__all__ = ["is_host_bound", "with_measured_waits", "without_waits"]
 
 _SHARE = 0.02
 """From this share of a recorded step on the waits matter."""
@@ -41,6 +42,14 @@ def with_measured_waits(
         waits = max(0.0, measured - _device_us(side, cost))
         found.loc[rows, [f"{name}_us", f"gap_{name}_us"]] = waits
     found.loc[rows, "saved_us"] = found["a_us"] - found["b_us"]
+    return found
+
+
+def without_waits(table: pd.DataFrame) -> pd.DataFrame:
+    """The table where the host was ahead: the device waited because it was recorded."""
+    found = table.copy()
+    rows = found["component"] == FOR_THE_HOST
+    found.loc[rows, ["a_us", "gap_a_us", "b_us", "gap_b_us", "saved_us", "noise_us"]] = 0.0
     return found
 
 

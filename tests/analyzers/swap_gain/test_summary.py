@@ -340,3 +340,24 @@ def test_waits_for_the_host_are_what_is_left_of_the_measured_step(
     assert found.explained_us == pytest.approx(found.gain_us)
     assert (found.residual_us, found.adds_up) == (None, None)
     assert "The host is the slower one" in found.notes[0]
+
+
+@pytest.mark.parametrize("slower", [0, 40])
+def test_where_the_host_was_ahead_recorded_waits_are_left_out_and_the_rest_is_checked(
+    tmp_path: Path, slower: int
+) -> None:
+    """What is measured beyond the device's own time is then a residual, and no wait."""
+    a, b = stock(), with_experts(stock())
+    late = [changed(rows, ".0.self_attn.o_proj", gap=90_000) for rows in (a, b)]
+    bundles = [record(tmp_path / name, rows) for name, rows in zip("ab", late, strict=True)]
+    measured = [untraced_ns(rows) / 1e3 - 0.3 for rows in (a, b)]
+    found = summarize(
+        *bundles,
+        swaps("moe", "model.layers.{}.mlp.experts"),
+        Untraced(measured[0], measured[1] + slower, host_ahead=True),
+    )
+    row = by_component(found)[FOR_THE_HOST]
+    assert (row.a_us, row.b_us, row.saved_us) == (0.0, 0.0, 0.0)
+    assert found.residual_us == pytest.approx(-slower, abs=3)
+    assert found.adds_up is (slower == 0)
+    assert "the host was seen to be ahead" in found.notes[0]
