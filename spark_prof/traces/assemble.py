@@ -7,7 +7,7 @@ the next one is looked at. The pieces stay until the bundle would outlive a powe
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ __all__ = [
     "finished_bundle",
     "open_bundle",
     "remove_pieces",
+    "write_tables",
 ]
 
 SALVAGED = "salvaged"
@@ -100,6 +101,56 @@ def finished_bundle(folder: Path) -> Bundle | None:
     return None
 
 
+def write_tables(
+    pieces: Path,
+    folder: Path,
+    facts: Mapping[str, dict[str, Any]],
+    chosen: Mapping[str, Sequence[int]],
+    state: str,
+    lost: Iterable[str] = (),
+    progress: Callable[[int, int], None] = lambda _, __: None,
+) -> list[Path]:
+    """Writes pieces as the tables and the meta.json of a bundle, and leaves them as they are.
+
+    Args:
+        pieces: the folder of pieces.
+        folder: the bundle's folder.
+        facts: what each process said about itself.
+        chosen: the pieces of each process to take.
+        state: see `Meta`.
+        lost: what is missing besides what is found to be.
+        progress: told after each piece how many of how many are done.
+
+    Returns:
+        The files that could not be read.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    total = sum(map(len, chosen.values()))
+    done = 0
+    with TableFiles(folder) as tables:
+        added = PieceTables(pieces, tables)
+        for name, fact in facts.items():
+            added.add_process(fact)
+            for piece in chosen[name]:
+                added.add_piece(name, piece)
+                done += 1
+                progress(done, total)
+        added.add_log()
+        added.add_cubins(folder)
+    missing = [*lost, *added.lost]
+    missing += unflushed(pieces, facts, added.steps) if state == SALVAGED else []
+    if _wants_markers(pieces, facts.values()) and not any(
+        n.startswith("markers-") for n in tables.rows
+    ):
+        missing.append(
+            "no NVTX marker came: either nothing set any, or NVTX was in use before vLLM"
+        )
+    _meta(pieces, state, facts, missing, tables.rows).write(folder)
+    return added.unreadable
+
+
 def remove_pieces(folder: Path) -> None:
     """Removes a bundle's pieces; what is left when this is cut short looks like no recording."""
     done = folder / _DONE_FOLDER
@@ -114,28 +165,11 @@ def _assemble(
 ) -> Bundle:
     facts = processes(pieces)
     found = {name: piece_numbers(pieces, name) for name in facts}
-    total = sum(map(len, found.values()))
-    if not total:
+    if not any(found.values()):
         raise CommandError(f"no step was recorded in {folder}; record again")
-    done = 0
-    with TableFiles(folder) as tables:
-        added = PieceTables(pieces, tables)
-        for name, fact in facts.items():
-            added.add_process(fact)
-            for piece in found[name]:
-                added.add_piece(name, piece)
-                done += 1
-                progress(done, total)
-        added.add_log()
-        added.add_cubins(folder)
-    lost = added.lost + (unflushed(pieces, facts, added.steps) if state == SALVAGED else [])
-    if _wants_markers(pieces, facts.values()) and not any(
-        n.startswith("markers-") for n in tables.rows
-    ):
-        lost.append("no NVTX marker came: either nothing set any, or NVTX was in use before vLLM")
-    _meta(pieces, state, facts, lost, tables.rows).write(folder)
+    unreadable = write_tables(pieces, folder, facts, found, state, progress=progress)
     bundle = Bundle(folder)
-    _put_aside(added.unreadable, folder / UNREADABLE_FOLDER)
+    _put_aside(unreadable, folder / UNREADABLE_FOLDER)
     remove_pieces(folder)
     return bundle
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -196,23 +196,11 @@ class Bundle:
         names = list(columns) if columns is not None else schema.names
         if name not in self.meta.tables:
             return empty_table(table).select(names)
-        later = self._later_columns(table, name)
-        # One column at least, which tells how many rows there are.
-        there = [n for n in names if n not in later] or schema.names[:1]
-        strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
-        try:
-            # Threads cost more than they bring where a table has many small row groups.
-            with pq.ParquetFile(self.path / name, read_dictionary=strings) as file:
-                found = file.read(there, use_threads=self.meta.tables[name] >= _LARGE)
-        except (OSError, pa.ArrowException) as error:
-            raise CommandError(f"{self.path / name} is damaged; record again") from error
-        for column in later.values():
-            if column.name in names:
-                found = found.append_column(schema.field(column.name), column.repeated(len(found)))
-        found = found.select(names)
-        if any(column.null_count for column in found.columns):
-            raise CommandError(f"{self.path / name} lacks values; record again")
-        return found
+        # Threads cost more than they bring where a table has many small row groups.
+        threads = self.meta.tables[name] >= _LARGE
+        return self._read(
+            table, name, names, lambda file, there: file.read(there, use_threads=threads)
+        )
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
@@ -239,22 +227,45 @@ class Bundle:
         total = self.meta.tables.get(name, 0)
         if total <= rows:
             return self.frame(table, rank, columns), np.arange(total)
-        strings = [n for n in columns if pa.types.is_dictionary(TABLES[table].schema.field(n).type)]
+        place: list[npt.NDArray[np.int64]] = []
+
+        def read(file: pq.ParquetFile, there: list[str]) -> pa.Table:
+            groups = file.num_row_groups
+            wanted = max(1, groups * rows // total)
+            chosen = np.unique(np.linspace(0, groups - 1, wanted, dtype=int))
+            sizes = [file.metadata.row_group(group).num_rows for group in range(groups)]
+            first = np.append(0, np.cumsum(sizes))
+            place.extend(np.arange(first[group], first[group + 1]) for group in chosen)
+            return file.read_row_groups(chosen.tolist(), columns=there)
+
+        found = self._read(table, name, columns, read)
+        return found.unify_dictionaries().to_pandas(split_blocks=True), np.concatenate(place)
+
+    def _read(
+        self,
+        table: str,
+        name: str,
+        names: Sequence[str],
+        read: Callable[[pq.ParquetFile, list[str]], pa.Table],
+    ) -> pa.Table:
+        """Columns of a table's file, what it was written before among them; `read` chooses rows."""
+        schema = TABLES[table].schema
+        later = self._later_columns(table, name)
+        # One column at least, which tells how many rows there are.
+        there = [n for n in names if n not in later] or schema.names[:1]
+        strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
         try:
             with pq.ParquetFile(self.path / name, read_dictionary=strings) as file:
-                groups = file.num_row_groups
-                chosen = np.unique(
-                    np.linspace(0, groups - 1, max(1, groups * rows // total), dtype=int)
-                )
-                sizes = [file.metadata.row_group(group).num_rows for group in range(groups)]
-                found = file.read_row_groups(chosen.tolist(), columns=list(columns))
+                found = read(file, there)
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
+        for column in later.values():
+            if column.name in names:
+                found = found.append_column(schema.field(column.name), column.repeated(len(found)))
+        found = found.select(list(names))
         if any(column.null_count for column in found.columns):
             raise CommandError(f"{self.path / name} lacks values; record again")
-        first = np.append(0, np.cumsum(sizes))
-        place = [np.arange(first[group], first[group + 1]) for group in chosen]
-        return found.unify_dictionaries().to_pandas(split_blocks=True), np.concatenate(place)
+        return found
 
     def _large_frame(self, table: str, name: str, names: Sequence[str]) -> pd.DataFrame:
         """The same of a table of many rows."""

@@ -175,7 +175,7 @@ def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, name: str) -
 @pytest.mark.parametrize(
     "value",
     [{"pid": os.getpid(), "finished": True}, {"pid": "x"}, {"pid": -1}, {"pid": 2**80}, {}, [3]],
-    ids=str,
+    ids=["finished", "text", "negative", "large", "none", "a list"],
 )
 def test_a_process_that_has_finished_or_has_no_number_is_not_waited_for(
     tmp_path: Path, value: object

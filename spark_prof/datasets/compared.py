@@ -1,0 +1,81 @@
+"""Reads what is compared: each recording as one side of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.analyzers.comparing.model import Side
+from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.analyzers.placement import COPIES
+from spark_prof.analyzers.summary import summary_of
+from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.datasets.ceilings import ceilings_for
+from spark_prof.datasets.opened import local_path, opened
+from spark_prof.traces.assemble import open_bundle
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.members import is_bundle
+
+__all__ = ["facts_of", "read_side"]
+
+_HIGHEST_LAYER = (1 << 15) - 1
+
+
+def read_side(source: str, rank: int | None = None) -> Side:
+    """One side of a comparison.
+
+    Args:
+        source: a bundle, a trace, or the URL of one.
+        rank: the rank, the lowest one if None.
+
+    Raises:
+        CommandError: the source is none of these, or damaged.
+    """
+    with opened(source) as bundle:
+        return _side(source, bundle, rank)
+
+
+def facts_of(source: str, rank: int) -> Mapping[str, Any]:
+    """What the recorder of a bundle noted; empty for a trace, which would be imported for it."""
+    with local_path(source) as path:
+        if not is_bundle(path):
+            return {}
+        return open_bundle(path).facts(rank)
+
+
+def _side(source: str, bundle: Bundle, rank: int | None) -> Side:
+    rank = rank if rank is not None or not bundle.ranks else bundle.ranks[0]
+    summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
+    return Side(
+        source=source,
+        report=summary.report,
+        kernels=_columns(summary.kernels),
+        steps=summary.steps.reset_index(drop=True),
+        facts=bundle.facts(rank or 0),
+    )
+
+
+def _columns(placed: pd.DataFrame) -> KernelColumns:
+    """The columns that are compared; shapes of launches and streams are not."""
+    names = placed["name"].cat
+    copies = np.zeros(len(names.categories), bool)
+    flags = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    copies[names.codes.to_numpy()[flags]] = True
+    layer = placed["layer"].to_numpy()
+    return KernelColumns(
+        start_ns=placed["start_ns"].to_numpy(np.int64),
+        end_ns=placed["end_ns"].to_numpy(np.int64),
+        step=placed["step"].to_numpy(np.int32),
+        layer=np.where((layer < 0) | (layer > _HIGHEST_LAYER), -1, layer).astype(np.int16),
+        component=placed["component"].cat.codes.to_numpy().astype(np.uint8),
+        name=names.codes.to_numpy().astype(np.int32),
+        launch=np.zeros(len(placed), np.int32),
+        stream=np.zeros(len(placed), np.uint16),
+        names=tuple(map(str, names.categories)),
+        copies=tuple(copies.tolist()),
+        launches=(),
+        streams=(),
+    )
