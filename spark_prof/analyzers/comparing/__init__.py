@@ -1,0 +1,1 @@
+"""Where the difference between two recordings comes from, and how sure that is."""

@@ -1,0 +1,75 @@
+"""What contexts of other lengths explain of a difference between decode steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.analyzers.comparing.like import Group
+from spark_prof.analyzers.comparing.model import ContextEffect, Side
+from spark_prof.analyzers.comparing.noise import stretch_of
+from spark_prof.analyzers.student import student_quantile
+
+__all__ = ["context_effect"]
+
+Floats = npt.NDArray[np.float64]
+
+_FEWEST_STEPS = 16
+_DIFFERENT = 0.01
+"""Contexts that differ by a smaller share are alike."""
+
+
+def context_effect(sides: tuple[Side, Side], groups: Sequence[Group]) -> ContextEffect | None:
+    """How much of the difference the contexts explain; None where they do not differ.
+
+    Within each recording contexts grow while nothing else changes: the slope of the steps' times,
+    by least squares over the middle half of the steps of the largest group.
+
+    Args:
+        sides: the reference and the other.
+        groups: the steps that are compared.
+    """
+    chosen = [np.concatenate([group.a for group in groups]),
+              np.concatenate([group.b for group in groups])]  # fmt: skip
+    tokens = [
+        float(side.steps["context_tokens"].to_numpy(np.float64)[places].mean())
+        for side, places in zip(sides, chosen, strict=True)
+    ]
+    more = tokens[1] - tokens[0]
+    if not tokens[0] or abs(more) < _DIFFERENT * tokens[0]:
+        return None
+    largest = max(groups, key=lambda group: min(len(group.a), len(group.b)))
+    slopes = [
+        _slope(
+            side.steps["context_tokens"].to_numpy(np.float64)[places],
+            side.steps["step_us"].to_numpy(np.float64)[places],
+        )
+        for side, places in zip(sides, (largest.a, largest.b), strict=True)
+    ]
+    if any(slope is None for slope in slopes):
+        return None
+    known = [slope for slope in slopes if slope is not None]
+    slope = sum(value for value, _, _ in known) / 2
+    error = sum(error**2 for _, error, _ in known) ** 0.5 / 2
+    wide = student_quantile(0.975, max(int(min(free for _, _, free in known)), 2)) * error
+    ends = sorted((more * (slope - wide), more * (slope + wide)))
+    return ContextEffect(tokens[0], tokens[1], slope, more * slope, *ends)
+
+
+def _slope(tokens: Floats, us: Floats) -> tuple[float, float, float] | None:
+    """Us a token, its standard error and degrees of freedom; None of too few or equal contexts."""
+    order = np.argsort(us, kind="stable")
+    cut = len(us) // 10
+    middle = np.sort(order[cut : len(us) - cut])
+    tokens, us = tokens[middle], us[middle]
+    spread = float(((tokens - tokens.mean()) ** 2).sum())
+    if len(us) < _FEWEST_STEPS or not spread:
+        return None
+    slope = float(((tokens - tokens.mean()) * (us - us.mean())).sum()) / spread
+    left = us - us.mean() - slope * (tokens - tokens.mean())
+    # Neighbours that are alike count as one.
+    free = max(len(us) / stretch_of(left) - 2, 1.0)
+    variance = float((left**2).sum()) / free / spread
+    return slope, variance**0.5, free

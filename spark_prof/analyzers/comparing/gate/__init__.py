@@ -1,0 +1,1 @@
+"""Holds a comparison against limits: what `compare --fail-on` says."""

@@ -1,0 +1,127 @@
+"""In what the set-ups of two recordings differ: versions, GPU, engine, model, environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from typing import Any
+
+from spark_prof.analyzers.comparing.model import Setting, Side
+
+__all__ = ["setup_differences"]
+
+_GROUPS: Mapping[str, str] = {
+    "spark_prof": "recording",
+    "backend": "recording",
+    "vllm": "versions",
+    "torch": "versions",
+    "cuda": "versions",
+    "python": "versions",
+    "driver": "versions",
+    "gpu": "GPU",
+    "device_after_steps": "GPU",
+    "machine": "GPU",
+    "host": "GPU",
+    "model": "model",
+    "model_config": "model",
+    "quantization": "model",
+    "dtype": "model",
+    "environment": "environment",
+}
+"""The group of each fact by its first word; every other one is of the engine."""
+
+_ORDER = ("GPU", "versions", "model", "engine", "environment", "command", "recording")
+
+_NOT_COMPARED = re.compile(
+    r"^(?:process|pid|run|boot|rank|time_ns|monotonic_ns"
+    r"|gpu\.temperature_c|device_after_steps\.(?:temperature_c|power_w)"
+    # The checkpoint's configuration is compared once, as model_config.
+    r"|engine_config\.model_config\.(?:hf_config|hf_text_config|hf_image_processor_config)"
+    r"|model_config\.(?:_name_or_path|transformers_version)"
+    # Folders of caches carry hashes and random names.
+    r"|.*(?:instance_id|cache_dir|_CACHE_DIR|_CACHE_ROOT|cache_root|compilation_time"
+    r"|debug_dump_path|local_cache_dir|traced_files|enabled_custom_ops|disabled_custom_ops"
+    r"|static_forward_context|static_all_moe_layers)(?:\..*)?)$"
+)
+"""Facts that differ between any two recordings, or that repeat others."""
+
+_MOST = 200
+_LONGEST = 400
+_DEEPEST = 8
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
+
+
+def setup_differences(a: Side, b: Side) -> tuple[Setting, ...]:
+    """Every setting whose value differs, by group; at most 200."""
+    found = [
+        Setting(_group(name), name, before, after)
+        for name, before, after in _pairs(_settings(a), _settings(b))
+    ]
+    found += _command(a.report.run.command, b.report.run.command)
+    ranked = sorted(found, key=lambda each: (_ORDER.index(each.group), each.name))
+    return tuple(ranked[:_MOST])
+
+
+def _settings(side: Side) -> dict[str, str]:
+    """All that is known of a side, as one text each name."""
+    known: dict[str, str] = dict(_flat("", side.facts, 0))
+    run, gpu = side.report.run, side.report.gpu
+    # A foreign trace has few facts of its own; what its report says of the run stands for them.
+    reported = {
+        "vllm": run.vllm,
+        "torch": run.torch,
+        "backend": run.backend,
+        "execution": run.execution,
+        "gpu.name": gpu.name,
+        "gpu.compute_capability": gpu.compute_capability or "",
+    }
+    if "model" not in known:
+        reported["model"] = run.model
+    for name, value in reported.items():
+        known.setdefault(name, value)
+    return known
+
+
+def _flat(prefix: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and depth < _DEEPEST:
+        for key, each in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), each, depth + 1)
+    elif not _NOT_COMPARED.match(prefix[:_LONGEST]):
+        yield prefix[:_LONGEST], _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    items = value if isinstance(value, list) else [value]
+    # What is nested deeper than any configuration is not looked at.
+    texts = ("..." if isinstance(item, Mapping | list) else str(item) for item in items[:_MOST])
+    return _ADDRESS.sub("0x...", ", ".join(texts))[:_LONGEST]
+
+
+def _pairs(a: Mapping[str, str], b: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for name in dict.fromkeys((*a, *b)):
+        before, after = a.get(name, ""), b.get(name, "")
+        if before != after:
+            yield name, before, after
+
+
+def _group(name: str) -> str:
+    if name == "gpu.driver":
+        return "versions"
+    return _GROUPS.get(name.partition(".")[0], "engine")
+
+
+def _command(a: str, b: str) -> Iterator[Setting]:
+    """The words of the command lines that differ, if as many stand in both; else both whole."""
+    if a == b:
+        return
+    words = [line.split() for line in (a, b)]
+    if len(words[0]) != len(words[1]):
+        yield Setting("command", "command", a[:_LONGEST], b[:_LONGEST])
+        return
+    for place, (before, after) in enumerate(zip_longest(*words, fillvalue="")):
+        if before != after:
+            option = words[0][place - 1] if place and words[0][place - 1].startswith("-") else ""
+            yield Setting("command", option or "command", before[:_LONGEST], after[:_LONGEST])

@@ -1,0 +1,127 @@
+"""When a limit fails, passes, or cannot be decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_prof.analyzers.comparing.gate.expression import parse
+from spark_prof.analyzers.comparing.gate.reading import METRICS, Reading
+from spark_prof.analyzers.comparing.gate.verdict import _of_change, check
+from spark_prof.analyzers.comparing.model import Comparison
+from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.comparing.summary import compare
+from spark_prof.datasets.compared import read_side
+from spark_prof.errors import CommandError
+
+DATA = Path(__file__).parents[3] / "data"
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    names = ("code-h100/dense-awq", "code-h100/dense-nvfp4")
+    a, b = (read_side(str(DATA / name)) for name in names)
+    return compare(a, b)
+
+
+@pytest.mark.parametrize(
+    ("limit", "low", "high", "outcome"),
+    [
+        ("> 3%", 1, 5, "failed"),
+        ("> 3%", 2.9, 3.1, "failed"),
+        ("> 3%", 4, 5, "failed"),
+        ("> 3%", 0.5, 2.9, "passed"),
+        ("> 3%", -1, 2.9, "passed"),
+        ("> 3%", -1, 3.1, "undecided"),
+        ("> 3%", -9, -1, "passed"),
+        (">= 3%", 1, 3, "failed"),
+        ("> 0%", 0.1, 3, "failed"),
+        ("> 0%", -0.1, 3, "passed"),
+        # A demand: faster by 5 %.
+        ("> -5%", -7, -3, "passed"),
+        ("> -5%", -4, -3, "failed"),
+        ("> -5%", -7, 1, "failed"),
+        ("< -3%", -5, -1, "failed"),
+        ("< -3%", -2, -1, "passed"),
+        ("< -3%", -5, 1, "undecided"),
+        ("< 3%", 2, 4, "passed"),
+        ("< 3%", -1, 1, "failed"),
+    ],
+)
+def test_of_an_interval(limit: str, low: float, high: float, outcome: str) -> None:
+    """Of a figure of 100: its change in us is its change in per cent."""
+    us = (low + high) / 2
+    change = Change(100, 100 + us, us, low, high)
+    assert _of_change(parse(f"decode_us {limit}"), Reading("time", change), True) == outcome
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [
+        ("decode_us.median > 3%", "failed"),
+        ("decode_us.median < 3%", "passed"),
+        ("decode_us.p99 > 3%", "undecided"),
+        ("prefill_us > 3%", "undecided"),
+        ("decode_us.median > 4ms", "failed"),
+        ("decode_us.median > 6 ms", "passed"),
+        ("decode_us.median > +200us", "failed"),
+        ("tpot_us > 3%", "failed"),
+        ("tokens_per_s < -3%", "failed"),
+        ("tokens_per_s < 100 tokens/s", "passed"),
+        ("components.mlp > 3%", "passed"),
+        ("components.mlp < -3%", "failed"),
+        ("components.ssm missing", "failed"),
+        ("components.mlp missing", "passed"),
+        ("layers.2 > 3%", "passed"),
+        ("layers.2.mlp < -5us", "failed"),
+        ('kernels."marlin::Marlin" > 0us', "failed"),
+        ('kernels."marlin::Marlin" missing', "passed"),
+        ('kernels."cutlass::gemm" missing', "failed"),
+        ('kernels."no such kernel" missing', "failed"),
+        ("conversions.share > 0.5", "passed"),
+        ("conversions > 1ms", "passed"),
+        ("gaps.launch_gaps > 3%", "failed"),
+        ("gaps.share > 50%", "failed"),
+        ("coverage.layer < 95%", "passed"),
+        ("coverage.engine < -1%", "passed"),
+        ("findings > +0", "passed"),
+        ("findings > 0", "failed"),
+        ("findings.far-from-memory-floor > 0", "passed"),
+    ],
+)
+def test_of_real_recordings(found: Comparison, limit: str, outcome: str) -> None:
+    assert check(found, [parse(limit)])[0].outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("decod_us > 3%", "decode_us"),
+        ("decode_us.medain > 3%", "median"),
+        ("components.expert > 3%", "experts"),
+        ("layers.400 > 3%", "layer"),
+        ("layers > 3%", "layers.3"),
+        ("kernels > 3%", "quotes"),
+        ("coverage.layers < 95%", "layer"),
+        ("gaps.launch > 3%", "launch_gaps"),
+        ("tokens_per_s.median < -3%", "leave it out"),
+        ("decode_us > 3", "5ms"),
+        ("decode_us > 3 tokens/s", "a time"),
+        ("coverage.layer < 3us", "a share"),
+        ("findings > 3%", "a count"),
+        ("step_us > 3%", "unknown steps"),
+    ],
+)
+def test_an_unknown_metric_is_one_line_with_what_is_near(
+    found: Comparison, limit: str, said: str
+) -> None:
+    with pytest.raises(CommandError, match=said) as raised:
+        check(found, [parse(limit)])
+    assert raised.value.exit_code == 2
+
+
+def test_every_metric_is_documented() -> None:
+    page = (DATA.parents[1] / "docs" / "compare.md").read_text(encoding="utf-8")
+    for metric in METRICS:
+        assert f"`{metric}" in page, metric

@@ -1,0 +1,144 @@
+"""Comparisons of real recordings: parts add up, differences are found where they were made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison, Side
+from spark_prof.analyzers.comparing.summary import compare
+from spark_prof.datasets.compared import read_side
+from spark_prof.errors import CommandError
+from tests.slowed import slowed, window
+
+DATA = Path(__file__).parents[2] / "data"
+QWEN = DATA / "code-h100" / "qwen3-30b-a3b-nvfp4"
+EARLIER = DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"
+GPT = DATA / "compare-h100" / "gpt-graph"
+SOURCES = (
+    EARLIER,
+    DATA / "code-h100" / "dense-awq",
+    DATA / "h100-gpt-oss-20b-mxfp4-eager",
+    DATA / "kineto" / "gpt-oss-eager.json.gz",
+    DATA / "benchmarks" / "vllm-serve-bundle",
+    DATA / "proton" / "trace.chrome_trace",
+)
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Side:
+    return read_side(str(QWEN))
+
+
+def decode(found: Comparison) -> PhaseComparison:
+    phase = found.phase("decode")
+    assert phase is not None
+    return phase
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_parts_add_up_to_the_whole(qwen: Side, source: Path) -> None:
+    other = read_side(str(source))
+    if not {"decode", "prefill"} & set(other.steps["phase"].astype(str)):
+        with pytest.raises(CommandError, match="no steps of one phase"):
+            compare(qwen, other)
+        return
+    found = compare(qwen, other)
+    for phase in found.phases:
+        for side in ("a", "b", "us"):
+            parts = sum(getattr(part.change, side) for part in phase.parts)
+            assert parts == pytest.approx(getattr(phase.typical, side), rel=1e-9, abs=1e-6)
+            kernels = sum(getattr(row.change, side) for row in phase.kernels)
+            components = sum(
+                getattr(part.change, side) for part in phase.parts if part.calls_a or part.calls_b
+            )
+            assert kernels == pytest.approx(components, rel=1e-9, abs=1e-6)
+        assert phase.typical.us + phase.residual_us == pytest.approx(phase.like.us)
+        assert phase.like.us + phase.mix_us == pytest.approx(phase.whole.us)
+
+
+def test_slower_things_come_first(qwen: Side) -> None:
+    phase = decode(compare(read_side(str(EARLIER)), qwen))
+    for rows in (phase.parts, phase.kernels, phase.layers, phase.layer_parts):
+        changes = [row.change.us for row in rows]
+        assert changes == sorted(changes, reverse=True)
+
+
+def test_a_recording_against_itself_differs_in_nothing(qwen: Side) -> None:
+    found = compare(qwen, qwen)
+    assert not found.setup
+    for phase in found.phases:
+        assert phase.like.us == phase.typical.us == phase.mix_us == 0
+        assert not any(row.change.us for row in (*phase.parts, *phase.kernels, *phase.layers))
+        assert all(row.where == "both" for row in phase.kernels)
+
+
+def test_two_engine_starts_of_the_same_thing_differ_by_noise(qwen: Side) -> None:
+    phase = decode(compare(read_side(str(EARLIER)), qwen))
+    assert not phase.like.sure
+    assert not any(part.change.sure for part in phase.parts)
+    assert {row.where for row in phase.kernels} == {"both"}
+
+
+@pytest.mark.parametrize("what", ["experts", "o_proj", "layer 7", "gaps"])
+def test_a_slow_down_is_found_where_it_was_made(qwen: Side, tmp_path: Path, what: str) -> None:
+    phase = decode(compare(qwen, read_side(str(slowed(QWEN, tmp_path / "slow", 0.05, what)))))
+    assert phase.like.us == pytest.approx(0.05 * phase.like.a, rel=0.05)
+    if what == "gaps":
+        assert phase.parts[0].name in ("launch_gaps", "host")
+    elif what.startswith("layer "):
+        assert phase.layers[0].layer == 7
+        assert [row.layer for row in phase.layers if row.change.sure] == [7]
+    else:
+        assert phase.parts[0].name == what
+        assert phase.parts[0].change.sure
+        assert phase.parts[0].change.us == pytest.approx(0.05 * phase.like.a, rel=0.1)
+
+
+def test_another_mix_of_batch_sizes_is_no_speed_up() -> None:
+    """The same steps, of which side b has fewer with eight requests."""
+    whole = read_side(str(GPT))
+    sizes = whole.steps["decode_requests"]
+    fewer = whole.steps[(sizes != 8) | (whole.steps.index % 4 == 0)].reset_index(drop=True)
+    phase = decode(compare(whole, replace(whole, steps=fewer)))
+    assert {row.size for row in phase.sizes if row.weight} == {1, 8}
+    assert not phase.like.sure
+    assert phase.whole.us < -100
+    assert phase.mix_us == pytest.approx(phase.whole.us, abs=0.01 * phase.whole.a)
+
+
+def test_without_a_batch_size_on_both_sides_it_is_said(tmp_path: Path) -> None:
+    one, eight = (read_side(str(window(GPT, tmp_path / str(size), 0, 1, size))) for size in (1, 8))
+    found = compare(one, eight)
+    assert not decode(found).alike
+    assert any("No batch size occurs on both sides" in note for note in found.notes)
+
+
+def test_longer_contexts_explain_a_part(tmp_path: Path) -> None:
+    duty = DATA / "compare-h100" / "gpt-duty"
+    first, last = (read_side(str(window(duty, tmp_path / str(part), part, 5))) for part in (0, 4))
+    context = decode(compare(first, last)).context
+    assert context is not None
+    assert context.tokens_b > 10 * context.tokens_a
+    assert context.low <= context.us <= context.high
+
+
+def test_other_precisions_show_as_what_computes_otherwise() -> None:
+    awq, nvfp4 = (
+        read_side(str(DATA / "code-h100" / name)) for name in ("dense-awq", "dense-nvfp4")
+    )
+    found = compare(awq, nvfp4)
+    phase = decode(found)
+    qkv = next(part for part in phase.parts if part.name == "qkv")
+    assert "int4" in qkv.engines_a[0][0]
+    assert "fp4" in qkv.engines_b[0][0]
+    assert {row.where for row in phase.kernels if row.component == "qkv"} == {"only a", "only b"}
+    assert any(setting.name == "quantization" for setting in found.setup)
+    assert any("models differ" in note for note in found.notes)
+
+
+def test_sums_without_steps_are_refused(qwen: Side) -> None:
+    with pytest.raises(CommandError, match="sums without steps"):
+        compare(qwen, read_side(str(DATA / "proton" / "tree.hatchet")))
