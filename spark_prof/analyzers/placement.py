@@ -21,7 +21,7 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.timeline import FINISH, MODEL_PATH
 from spark_prof.vocabulary import COMPONENTS, COMPONENTS_WITHOUT_LAYER
 
-__all__ = ["COPIES", "place_kernels"]
+__all__ = ["COPIES", "kernels_in_order", "place_kernels"]
 
 Codes = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
@@ -69,9 +69,7 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     compiled = not str(bundle.facts(rank).get("execution", "eager")).startswith("eager")
     by_order = compiled and not bundle.imported
     columns = dict.fromkeys((*_COLUMNS, "module", *(_FOR_ORDER if by_order else ()), *extra))
-    rows = bundle.frame("kernels", rank, list(columns))
-    if not ascends(rows["start_ns"].to_numpy()):
-        rows = rows.sort_values("start_ns", kind="stable", ignore_index=True)
+    rows = kernels_in_order(bundle, rank, list(columns))
     modules = bundle.frame("modules", rank)
     names = NameColumn(rows["name"])
     by_name = names.codes(_by_name)
@@ -126,6 +124,14 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
         layer=layer,
         placed=(layer >= 0) | (natural & (component != CODES["other"])),
     )
+
+
+def kernels_in_order(bundle: Bundle, rank: int, columns: Sequence[str]) -> pd.DataFrame:
+    """Columns of the `kernels` table, `start_ns` among them, in order of start."""
+    rows = bundle.frame("kernels", rank, columns)
+    if not ascends(rows["start_ns"].to_numpy()):
+        rows = rows.sort_values("start_ns", kind="stable", ignore_index=True)
+    return rows
 
 
 def _by_name(name: str) -> int:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,6 @@ from spark_prof.analyzers.model import (
     ModuleRow,
     RankRow,
     Report,
-    Run,
     Steps,
 )
 from spark_prof.analyzers.notes import notes_of
@@ -39,6 +36,7 @@ from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.ranks.summary import RankShare, collectives_of
 from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
+from spark_prof.analyzers.run import run_of
 from spark_prof.analyzers.shapes.summary import shapes_of
 from spark_prof.analyzers.token_ledger.ledger import token_ledgers
 from spark_prof.analyzers.windows import step_windows, tokens_per_sequence
@@ -48,10 +46,23 @@ from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import Measured
 from spark_prof.traces.readers.engine_log import EngineLog
 
-__all__ = ["summarize"]
+__all__ = ["Summary", "summarize", "summary_of"]
 
-_SINCE_EPOCH_NS = 10**18
-"""Times before this, in 2001, count from something else than the epoch."""
+
+@dataclass(frozen=True)
+class Summary:
+    """A report, and the rows that it sums up.
+
+    Attributes:
+        kernels: what `place_kernels` returned, `stream` among it.
+        steps: what `step_books` returned; of kernels without times what `step_windows` did.
+        timed: whether anything tells when the kernels ran.
+    """
+
+    report: Report
+    kernels: pd.DataFrame
+    steps: pd.DataFrame
+    timed: bool
 
 
 def summarize(
@@ -60,7 +71,17 @@ def summarize(
     log: EngineLog | None = None,
     measured: Measured | None = None,
 ) -> Report:
-    """The report of one rank of a bundle.
+    """The report of one rank of a bundle; arguments and errors are those of `summary_of`."""
+    return summary_of(bundle, rank, log, measured).report
+
+
+def summary_of(
+    bundle: Bundle,
+    rank: int | None = None,
+    log: EngineLog | None = None,
+    measured: Measured | None = None,
+) -> Summary:
+    """The report of one rank of a bundle, with the rows that it was made of.
 
     Args:
         bundle: an opened bundle.
@@ -111,7 +132,7 @@ def summarize(
         shaping = pool.submit(shapes_of, bundle, rank, placed, steps, sums, counters)
         copies = copies_of(placed, steps.index, busy_us)
     report = Report(
-        run=_run(bundle, rank, placed, steps),
+        run=run_of(bundle, rank, placed, steps),
         gpu=gpu_of(bundle.facts(rank)),
         steps=summary,
         books=all_books,
@@ -157,7 +178,8 @@ def summarize(
         tokens=ledgers.result() if ledgers else (),
         audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),
     )
-    return replace(report, findings=findings_of(report), answers=answers_of(report))
+    report = replace(report, findings=findings_of(report), answers=answers_of(report))
+    return Summary(report, placed, steps, timed)
 
 
 def _wall_us(steps: pd.DataFrame) -> float:
@@ -213,56 +235,6 @@ def _coverage(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
         aligned=int(ns[by == "aligned"].sum()) / total,
         guessed=int(ns[by == "guess"].sum()) / total,
     )
-
-
-def _source(bundle: Bundle) -> str:
-    """The bundle's folder; of an import what it was made of, as its folder may be gone by then."""
-    made_of = bundle.meta.settings.get("source") if bundle.imported else None
-    return str(made_of or bundle.path)
-
-
-def _recorded_at(bundle: Bundle, steps: pd.DataFrame) -> str:
-    """When the recording ended, of an import when its first step began; empty where unknown."""
-    if not bundle.imported:
-        return bundle.meta.created
-    begin = int(steps["start_ns"].min())
-    if begin < _SINCE_EPOCH_NS:
-        return ""
-    return datetime.fromtimestamp(begin // 10**9, UTC).isoformat(timespec="seconds")
-
-
-def _run(bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame) -> Run:
-    facts = bundle.facts(rank)
-    on_cpu = bool(len(kernels)) and bool((kernels["kind"] == "op").all())
-    return Run(
-        source=_source(bundle),
-        model=_model_name(facts),
-        command=shlex.join(bundle.meta.command),
-        vllm=str(facts.get("vllm") or ""),
-        torch=str(facts.get("torch") or ""),
-        backend=bundle.meta.backend,
-        recorded_at=_recorded_at(bundle, steps),
-        execution=_execution(facts),
-        state=bundle.meta.state,
-        units="op" if on_cpu else "kernel",
-    )
-
-
-def _model_name(facts: Mapping[str, Any]) -> str:
-    architectures = _object(facts, "model_config").get("architectures")
-    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
-    path = str(facts.get("model") or "unknown model").rstrip("/").rsplit("/", 1)[-1]
-    known = [str(item) for item in (architecture, facts.get("quantization")) if item]
-    return f"{path} ({', '.join(known)})" if known else path
-
-
-def _execution(facts: Mapping[str, Any]) -> str:
-    parts = [str(facts.get("execution") or "")]
-    if runner := facts.get("model_runner"):
-        parts.append(f"model runner {runner}")
-    if facts.get("async_scheduling"):
-        parts.append("asynchronous scheduling")
-    return ", ".join(filter(None, parts))
 
 
 def _object(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -24,7 +24,14 @@ __all__ = ["RankShare", "collectives_of"]
 
 @dataclass(frozen=True)
 class RankShare:
-    """What collectives took from one rank, in us, and how often it was the slowest."""
+    """What collectives took from one rank, in us, and how often it was the slowest.
+
+    Attributes:
+        wait_us: in all steps.
+        transfer_us: in all steps.
+        slowest_steps: steps in which it came last.
+        held_up_us: how long the others waited for it in such a step, on average.
+    """
 
     wait_us: float
     transfer_us: float
@@ -121,7 +128,7 @@ def _shares(result: _TeamResult) -> dict[int, RankShare]:
     named = result.steps.groupby("slowest")["held_up_ns"].agg(["size", "sum"])
     named = named.reindex(sums.index, fill_value=0)
     return {
-        rank: RankShare(float(wait), float(transfer), int(size), float(held) / 1e3)
+        rank: RankShare(float(wait), float(transfer), int(size), float(held) / max(size, 1) / 1e3)
         for rank, wait, transfer, size, held in zip(
             sums.index.tolist(), sums["wait_ns"], sums["transfer_ns"],
             named["size"], named["sum"], strict=True,

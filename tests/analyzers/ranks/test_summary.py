@@ -38,6 +38,22 @@ def test_one_host(tmp_path: Path) -> None:
     assert sum(s.wait_us for s in shares.values()) / 4 == pytest.approx(found.wait_us)
 
 
+def test_a_straggler_costs_less_than_a_step(tmp_path: Path) -> None:
+    made = bundle(
+        tmp_path / "b",
+        Play(slow=dict.fromkeys(range(40), 2)),
+        ONE_HOST,
+        parallel=parallel(tensor=4),
+    )
+    report = summarize(made)
+    (finding,) = (f for f in report.findings if f.id == "straggler-rank")
+    held = [step.held_up_us for step in report.collectives.slow_steps if step.slowest == 2]
+    assert report.ranks[2].held_up_us == pytest.approx(np.mean(held))
+    assert report.steps.decode_us is not None
+    assert finding.ms_per_token is not None
+    assert 0 < 1e3 * finding.ms_per_token < report.steps.decode_us.median
+
+
 @pytest.mark.parametrize("offset", [-70_000_000, 3_600_000_000_000])
 def test_two_hosts(tmp_path: Path, offset: int) -> None:
     slow = {step: step % 4 for step in range(40)}

@@ -1,0 +1,128 @@
+"""Makes the plain columns of kernels, one pass over each column of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.lookup import Integers, NameColumn, positions
+from spark_prof.analyzers.placement import COPIES
+from spark_prof.analyzers.views.columns import KernelColumns, Launch
+
+__all__ = ["SHAPE_COLUMNS", "columns_of"]
+
+SHAPE_COLUMNS = ("device", "stream", "grid", "block", "registers", "shared_bytes")
+"""Columns of the `kernels` table that `columns_of` needs beside what is placed."""
+
+_MOST_LAUNCHES = 1 << 18
+_MOST_STREAMS = 1 << 16
+_HIGHEST_LAYER = (1 << 15) - 1
+_UNKNOWN_LAUNCH = Launch("", "", 0, 0)
+_OTHER_STREAMS = "others"
+
+
+def columns_of(kernels: pd.DataFrame, steps: Integers, shapes: pd.DataFrame) -> KernelColumns:
+    """The kernels of a rank as plain columns.
+
+    Args:
+        kernels: what `place_kernels` returned.
+        steps: the analyzed steps, ascending.
+        shapes: SHAPE_COLUMNS of the same rows in the same order.
+    """
+    name, names = _used(kernels["name"])
+    launch, kinds = _combinations(shapes, SHAPE_COLUMNS[2:], _MOST_LAUNCHES)
+    stream, lanes = _combinations(shapes, SHAPE_COLUMNS[:2], _MOST_STREAMS)
+    in_order = np.lexsort((lanes["stream"], lanes["device"]))
+    place = np.empty(len(lanes) + 1, np.int64)
+    place[in_order] = np.arange(len(lanes))
+    place[len(lanes)] = len(lanes)
+    layer = kernels["layer"].to_numpy()
+    step = kernels["step"].to_numpy(np.int32)
+    return KernelColumns(
+        start_ns=kernels["start_ns"].to_numpy(np.int64),
+        end_ns=kernels["end_ns"].to_numpy(np.int64),
+        step=np.where(positions(steps, step) < 0, np.int32(-1), step),
+        layer=np.where((layer < 0) | (layer > _HIGHEST_LAYER), -1, layer).astype(np.int16),
+        component=kernels["component"].cat.codes.to_numpy().astype(np.uint8),
+        name=name,
+        launch=launch.astype(np.int32),
+        stream=place[stream].astype(np.uint16),
+        names=names,
+        copies=_are_copies(kernels, name, len(names)),
+        launches=(
+            *(
+                Launch(str(grid), str(block), int(registers), int(shared))
+                for grid, block, registers, shared in kinds.itertuples(index=False)
+            ),
+            *([_UNKNOWN_LAUNCH] if len(kinds) == _MOST_LAUNCHES - 1 else []),
+        ),
+        streams=(
+            *(f"{d}/{s}" for d, s in lanes.iloc[in_order].itertuples(index=False)),
+            *([_OTHER_STREAMS] if len(lanes) == _MOST_STREAMS - 1 else []),
+        ),
+    )
+
+
+def _used(names: pd.Series) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
+    """The place of each row's name among those that occur, and which these are."""
+    code = names.cat.codes.to_numpy()
+    known = names.cat.categories
+    occurs = np.bincount(code, minlength=len(known)) > 0
+    if occurs.all():
+        return np.asarray(code, np.int32), tuple(map(str, known))
+    place = (np.cumsum(occurs) - 1).astype(np.int32)
+    return place[code], tuple(map(str, known[occurs]))
+
+
+def _are_copies(kernels: pd.DataFrame, name: Integers, count: int) -> tuple[bool, ...]:
+    """Of each name whether its rows are copies or memsets."""
+    found = np.zeros(count, bool)
+    found[name[NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)]] = True
+    return tuple(found.tolist())
+
+
+def _combinations(
+    frame: pd.DataFrame, columns: Sequence[str], most: int
+) -> tuple[Integers, pd.DataFrame]:
+    """The number of each row's combination of values, and the combinations in order of number.
+
+    Of more than `most` all that come later share the last number, and have no row.
+    """
+    code, first = np.zeros(len(frame), np.int64), np.arange(min(len(frame), 1))
+    for column in columns:
+        own = _codes(frame[column])
+        code, first = _numbered(code * (int(own.max(initial=0)) + 1) + own)
+    if len(first) >= most:
+        code = np.minimum(code, most - 1)
+        first = first[: most - 1]
+    return code, frame[list(columns)].iloc[first]
+
+
+def _codes(column: pd.Series) -> Integers:
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return np.asarray(column.cat.codes)
+    values: Integers = column.to_numpy()
+    if len(values) and values.min() >= 0 and values.max() < 1 << 20:
+        return values
+    return pd.factorize(values)[0]
+
+
+def _numbered(values: Integers) -> tuple[Integers, Integers]:
+    """Numbers in order of first occurrence, and the row of each first occurrence."""
+    span = int(values.max(initial=0)) + 1
+    if span > max(len(values), 1 << 16):
+        code, unique = pd.factorize(values)
+        first = np.full(len(unique), len(values))
+        # Of several rows of a number the first one counts.
+        np.minimum.at(first, code, np.arange(len(values)))
+        return code, first
+    first = np.full(span, len(values))
+    first[values[::-1]] = np.arange(len(values) - 1, -1, -1)
+    occurs = np.flatnonzero(first < len(values))
+    order = occurs[np.argsort(first[occurs], kind="stable")]
+    place = np.zeros(span, np.int64)
+    place[order] = np.arange(len(order))
+    return place[values], first[order]

@@ -1,0 +1,230 @@
+"""All calls of one kernel: how long they took, in which layers and steps, and in which shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.lookup import positions
+from spark_prof.analyzers.views.columns import KernelColumns, Launch
+from spark_prof.analyzers.views.grouped import grouped_percentiles
+from spark_prof.vocabulary import COMPONENTS
+
+__all__ = [
+    "Histogram",
+    "KernelCalls",
+    "LaunchUse",
+    "LayerUse",
+    "Series",
+    "calls_of",
+    "durations",
+    "launches",
+    "layers",
+    "over_steps",
+]
+
+_MOST_CALLS = 2_000_000
+_BARS = 60
+_BINS = 600
+_CLOCK_NS = 32
+"""What kernel times are multiples of in the H100 recordings of tests/data, to a nanosecond. Bars of
+other widths would hold one more of these times than their neighbours, and stand out."""
+
+
+@dataclass(frozen=True)
+class KernelCalls:
+    """The calls of one kernel in the analyzed steps, in order of start.
+
+    Attributes:
+        all: how many there are.
+        took_ns: of those that are looked at: all, or evenly spread ones of very many.
+        step: place of their step in the steps' table.
+        layer: -1 for none.
+        component: place in `vocabulary.COMPONENTS`.
+        launch: place in the kernels' launches.
+    """
+
+    all: int
+    took_ns: npt.NDArray[np.int64]
+    step: npt.NDArray[np.int32]
+    layer: npt.NDArray[np.int16]
+    component: npt.NDArray[np.uint8]
+    launch: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.took_ns)
+
+
+@dataclass(frozen=True)
+class LaunchUse:
+    """One shape in which the kernel was launched.
+
+    Attributes:
+        launch: the shape.
+        calls: of the calls that are looked at.
+        share: of their time.
+        median_us: of a call.
+    """
+
+    launch: Launch
+    calls: int
+    share: float
+    median_us: float
+
+
+@dataclass(frozen=True)
+class LayerUse:
+    """The kernel in one layer and component.
+
+    Attributes:
+        layer: -1 for none.
+        component: its name.
+        calls: of the calls that are looked at.
+        median_us: of a call.
+        p90_us: of a call.
+    """
+
+    layer: int
+    component: str
+    calls: int
+    median_us: float
+    p90_us: float
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many calls took how long, in microseconds.
+
+    Attributes:
+        edges_us: of the bars, one more than there are bars; the last bar holds what took longer.
+        counts: calls of each bar.
+        least_us: of all calls.
+        median_us: of all calls.
+        p90_us: of all calls.
+        p99_us: of all calls.
+        most_us: of all calls.
+    """
+
+    edges_us: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.int64]
+    least_us: float
+    median_us: float
+    p90_us: float
+    p99_us: float
+    most_us: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """The kernel's calls in the course of the recording, in microseconds; the arrays are alike.
+
+    Attributes:
+        step: number of the first step of each stretch.
+        steps: how many steps make a stretch.
+        median_us: of a call in the stretch.
+        low_us: the 10th percentile.
+        high_us: the 90th percentile.
+    """
+
+    step: npt.NDArray[np.int64]
+    steps: int
+    median_us: npt.NDArray[np.float64]
+    low_us: npt.NDArray[np.float64]
+    high_us: npt.NDArray[np.float64]
+
+
+def calls_of(kernels: KernelColumns, steps: pd.DataFrame, name: int) -> KernelCalls:
+    """The calls of one kernel.
+
+    Args:
+        kernels: of a rank.
+        steps: its analyzed steps in ascending order, of which `step` is read.
+        name: place of the kernel in their names.
+    """
+    rows = np.flatnonzero(kernels.name == name)
+    step = positions(steps["step"].to_numpy(), kernels.step[rows])
+    rows, step = rows[step >= 0], step[step >= 0]
+    every = max(1, -(-len(rows) // _MOST_CALLS))
+    seen = rows[::every]
+    return KernelCalls(
+        all=len(rows),
+        took_ns=kernels.end_ns[seen] - kernels.start_ns[seen],
+        step=step[::every],
+        layer=kernels.layer[seen],
+        component=kernels.component[seen],
+        launch=kernels.launch[seen],
+    )
+
+
+def launches(calls: KernelCalls, kernels: KernelColumns) -> tuple[LaunchUse, ...]:
+    """The shapes in which it was launched, what takes the most time first."""
+    found, place, counts = _numbered(calls.launch)
+    ns = np.bincount(place, calls.took_ns, len(found))
+    (median,) = grouped_percentiles(place, calls.took_ns, len(found), (50,)) / 1e3
+    whole = float(ns.sum()) or 1.0
+    rows = [
+        LaunchUse(kernels.launches[own], int(count), float(time) / whole, float(middle))
+        for own, count, time, middle in zip(found.tolist(), counts, ns, median, strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.share))
+
+
+def layers(calls: KernelCalls) -> tuple[LayerUse, ...]:
+    """The layers and components that use it, in order."""
+    code = np.maximum(calls.layer, -1).astype(np.int64) + 1
+    code = code * len(COMPONENTS) + calls.component
+    found, place, counts = _numbered(code)
+    at = grouped_percentiles(place, calls.took_ns, len(found), (50, 90)) / 1e3
+    return tuple(
+        LayerUse(
+            own // len(COMPONENTS) - 1, COMPONENTS[own % len(COMPONENTS)], int(count),
+            float(median), float(p90),
+        )
+        for own, count, median, p90 in zip(found.tolist(), counts, *at, strict=True)
+    )  # fmt: skip
+
+
+def _numbered(
+    code: npt.NDArray[np.integer[Any]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The codes that occur, the place of each call's among them, and how often each occurs."""
+    counts = np.bincount(code)
+    found = np.flatnonzero(counts)
+    place = np.zeros(len(counts), np.int64)
+    place[found] = np.arange(len(found))
+    return found, place[code], counts[found]
+
+
+def durations(calls: KernelCalls) -> Histogram | None:
+    """How long its calls took; None where there are none."""
+    if not len(calls):
+        return None
+    least, median, p90, p99, most = np.percentile(calls.took_ns, (0, 50, 90, 99, 100)) / 1e3
+    # One call in a thousand that waited for something would else squeeze the others together.
+    beyond = min(float(most), 2 * float(p99) - float(least))
+    ticks = max(1, int(np.ceil((beyond - least) * 1e3 / _BARS / _CLOCK_NS)))
+    width, first = ticks * _CLOCK_NS, round(least * 1e3) - _CLOCK_NS // 2
+    counts = np.bincount(np.minimum((calls.took_ns - first) // width, _BARS - 1))
+    edges = (first + np.arange(len(counts) + 1) * width) / 1e3
+    return Histogram(
+        edges, counts, float(least), float(median), float(p90), float(p99), float(most)
+    )
+
+
+def over_steps(calls: KernelCalls, steps: pd.DataFrame) -> Series:
+    """Its calls in the course of the recording, in at most 600 stretches of equally many steps.
+
+    Args:
+        calls: of the kernel.
+        steps: the analyzed ones, of which `step` is read.
+    """
+    wide = max(1, -(-len(steps) // _BINS))
+    stretches = -(-len(steps) // wide)
+    at = grouped_percentiles(calls.step // wide, calls.took_ns, stretches, (10, 50, 90)) / 1e3
+    some = ~np.isnan(at[1])
+    first = steps["step"].to_numpy(np.int64)[::wide]
+    return Series(first[some], wide, at[1][some], at[0][some], at[2][some])

@@ -1,0 +1,224 @@
+"""Compares layers that should be alike, and finds the odd ones.
+
+Layers are compared where they run the same kernels equally often, component by component. In each
+step a layer is held against the median of its like; so whatever slows a whole step slows no layer.
+The median of these differences over the steps is odd where it lies further from those of its like
+than their own scatter, the noise over the steps and the clock of the GPU explain, at one chance in
+a hundred for all comparisons together, and by at least 3 %. docs/layers.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.analyzers.student import student_quantile
+from spark_prof.analyzers.views.cells import StepCells, of_steps
+from spark_prof.analyzers.views.makeup import Makeups, alike
+from spark_prof.vocabulary import COMPONENTS
+
+__all__ = ["Comparison", "Group", "OddCell", "compare_layers", "threshold"]
+
+Times = npt.NDArray[np.float64]
+
+_FEWEST_LAYERS = 4
+_FEWEST_STEPS = 4
+_FALSE_ALARMS = 0.01
+_LEAST_SHARE = 0.03
+_FEW = 0.25
+"""Layers with other kernels are held against the largest group where they are at most so many."""
+_CLOCK_NS = 16.0
+"""Half of what kernel times are multiples of in the H100 recordings of tests/data."""
+
+_TO_SIGMA = 1.4826
+_QUARTILES_TO_SIGMA = 1 / 1.349
+_MEDIAN_ERROR = math.sqrt(math.pi / 2)
+_MAD_EFFICIENCY = 0.5
+"""Degrees of freedom of a scatter by medians over those by squares, with its floors."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that are alike in a component, and their median over the steps in microseconds.
+
+    Attributes:
+        component: in which they run the same kernels.
+        layers: in ascending order.
+        us: of each layer.
+        middle_us: the median of `us`.
+    """
+
+    component: str
+    layers: tuple[int, ...]
+    us: tuple[float, ...]
+    middle_us: float
+
+
+@dataclass(frozen=True)
+class OddCell:
+    """A layer that takes another time in a component than its like.
+
+    Attributes:
+        layer: the odd one.
+        us: its median over the steps, in microseconds.
+        like: what it was held against.
+        scale: by how many times the expected scatter it is away, below 0 where it is faster.
+        other_kernels: whether it runs other kernels than they, or runs them more or less often.
+    """
+
+    layer: int
+    us: float
+    like: Group
+    scale: float
+    other_kernels: bool
+
+    @property
+    def component(self) -> str:
+        """In which it is odd."""
+        return self.like.component
+
+    @property
+    def share(self) -> float:
+        """How much longer it takes, as a share of what its like take."""
+        return self.us / self.like.middle_us - 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What comparing the layers found.
+
+    Attributes:
+        odd: those that take the most time more or less first.
+        groups: that were compared, and those that were not.
+        tested: cells that were held against others.
+        untested: cells that were not, as they have too few like them.
+        threshold: of `OddCell.scale` in the largest group.
+        steps: that were looked at; too few where nothing could be tested.
+        enough_steps: whether they were enough.
+    """
+
+    odd: tuple[OddCell, ...]
+    groups: tuple[Group, ...]
+    tested: int
+    untested: int
+    threshold: float
+    steps: int
+    enough_steps: bool
+
+
+def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.bool_]) -> Comparison:
+    """Finds the layers that are odd in the chosen steps.
+
+    Args:
+        cells: times of each cell in each step.
+        makeup: what `makeup.makeups` says of the same steps.
+        chosen: of each step, whether it is looked at.
+    """
+    ns = of_steps(cells, chosen)
+    row = {
+        (layer, COMPONENTS[component]): place
+        for place, (layer, component) in enumerate(
+            zip(cells.layer.tolist(), cells.component.tolist(), strict=True)
+        )
+    }
+    steps = ns.shape[1]
+    if not steps:
+        return Comparison((), (), 0, 0, math.inf, 0, False)
+    held: list[_Held] = []
+    groups: list[Group] = []
+    untested = 0
+    for component, found in alike(makeup):
+        times = [ns[[row[layer, component] for layer in layers]] for layers in found]
+        own = [_group(component, *pair) for pair in zip(found, times, strict=True)]
+        groups += own
+        for place, layers in enumerate(found):
+            few = len(layers) < _FEWEST_LAYERS
+            against = 0 if few and len(layers) <= _FEW * len(found[0]) else place
+            if len(found[against]) < _FEWEST_LAYERS or steps < _FEWEST_STEPS:
+                untested += len(layers)
+            else:
+                other = against != place
+                held.append(_held(own[against], own[place], times[against], times[place], other))
+    tested = sum(len(entry.own.layers) for entry in held)
+    pooled = float(np.median([entry.scatter for entry in held])) if held else 0.0
+    odd = [cell for entry in held for cell in entry.odd(tested, pooled)]
+    most = max((len(entry.like.layers) for entry in held), default=0)
+    return Comparison(
+        odd=tuple(sorted(odd, key=lambda cell: -abs(cell.us - cell.like.middle_us))),
+        groups=tuple(groups),
+        tested=tested,
+        untested=untested,
+        threshold=threshold(most, tested) if held else math.inf,
+        steps=steps,
+        enough_steps=steps >= _FEWEST_STEPS,
+    )
+
+
+def threshold(layers: int, tested: int) -> float:
+    """How many times the scatter a layer must be away from its like.
+
+    Student's t at the chance of one false alarm in a hundred comparisons of all cells together
+    (Bonferroni). tests/analyzers/views/test_odd.py counts the false alarms.
+
+    Args:
+        layers: that are alike.
+        tested: cells that are compared together.
+    """
+    free = max(int(_MAD_EFFICIENCY * (layers - 1)), 2)
+    return student_quantile(1 - _FALSE_ALARMS / 2 / max(tested, 1), free)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A group held against one, mostly itself: differences a layer, all in nanoseconds."""
+
+    like: Group
+    own: Group
+    other: bool
+    difference: Times
+    error: Times
+    middle: float
+    mad: float
+    level: float
+
+    @property
+    def scatter(self) -> float:
+        """Of the layers that are alike, as a share of their time."""
+        return self.mad / self.level if self.level else 0.0
+
+    def odd(self, tested: int, pooled: float) -> list[OddCell]:
+        """The odd layers, where `pooled` is the usual scatter of groups."""
+        scale = np.maximum(self.error, max(self.mad, pooled * self.level, _CLOCK_NS))
+        away = (self.difference - self.middle) / scale
+        least = threshold(len(self.like.layers), tested)
+        found = [
+            OddCell(layer, us, self.like, float(times), self.other)
+            for layer, us, times in zip(self.own.layers, self.own.us, away, strict=True)
+            if abs(times) > least
+        ]
+        return [cell for cell in found if self.level and abs(cell.share) >= _LEAST_SHARE]
+
+
+def _group(component: str, layers: Sequence[int], times: Times) -> Group:
+    us = np.median(times, axis=1) / 1e3
+    return Group(component, tuple(layers), tuple(us.tolist()), float(np.median(us)))
+
+
+def _held(like: Group, own: Group, like_ns: Times, own_ns: Times, other: bool) -> _Held:
+    usual = np.median(like_ns, axis=0)
+    base, _ = _over_steps(like_ns - usual)
+    difference, error = _over_steps(own_ns - usual)
+    middle = float(np.median(base))
+    mad = float(np.median(np.abs(base - middle))) * _TO_SIGMA
+    return _Held(like, own, other, difference, error, middle, mad, like.middle_us * 1e3)
+
+
+def _over_steps(differences: Times) -> tuple[Times, Times]:
+    """The median of each row, and its standard error."""
+    low, middle, high = np.percentile(differences, (25, 50, 75), axis=1)
+    sigma = (high - low) * _QUARTILES_TO_SIGMA
+    return middle, sigma * _MEDIAN_ERROR / math.sqrt(differences.shape[1])

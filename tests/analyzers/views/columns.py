@@ -1,0 +1,42 @@
+"""Kernels made by hand as plain columns, for the tests of what pages draw of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.analyzers.views.columns import KernelColumns, Launch
+from spark_prof.vocabulary import COMPONENTS
+
+__all__ = ["Call", "columns", "steps_of"]
+
+Call = tuple[int, int, str, str, int]
+"""Step, layer (-1 for none), component, name and time in nanoseconds."""
+
+
+def columns(calls: Sequence[Call], copies: Sequence[str] = ()) -> KernelColumns:
+    """Kernels that run one after the other."""
+    names = tuple(dict.fromkeys(name for _, _, _, name, _ in calls))
+    ends = np.cumsum([took for *_, took in calls], dtype=np.int64)
+    took = np.array([took for *_, took in calls], np.int64)
+    return KernelColumns(
+        start_ns=ends - took,
+        end_ns=ends,
+        step=np.array([step for step, *_ in calls], np.int32),
+        layer=np.array([layer for _, layer, *_ in calls], np.int16),
+        component=np.array([COMPONENTS.index(c) for _, _, c, *_ in calls], np.uint8),
+        name=np.array([names.index(name) for _, _, _, name, _ in calls], np.int32),
+        launch=np.zeros(len(calls), np.int32),
+        stream=np.zeros(len(calls), np.uint8),
+        names=names,
+        copies=tuple(name in copies for name in names),
+        launches=(Launch("1,1,1", "128,1,1", 32, 0),),
+        streams=("0/7",),
+    )
+
+
+def steps_of(numbers: Sequence[int], phase: str = "decode") -> pd.DataFrame:
+    """Steps of one request each."""
+    return pd.DataFrame({"step": np.array(numbers, np.int64), "phase": phase, "decode_requests": 1})

@@ -1,0 +1,115 @@
+"""Plain columns say of every kernel what its table says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_prof.analyzers.placement import kernels_in_order, place_kernels
+from spark_prof.analyzers.views import column_making
+from spark_prof.analyzers.views.column_making import SHAPE_COLUMNS, columns_of
+from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.traces.bundle import Bundle
+from spark_prof.vocabulary import COMPONENTS
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+BUNDLES = (
+    "h100-gpt-oss-20b-mxfp4-eager",
+    "h100-gpt-oss-20b-mxfp4-graphs",
+    "h100-qwen3-30b-a3b-nvfp4-graphs",
+)
+
+
+def made(count: int, **columns: object) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """So many kernels, 10 ns each, and their shapes."""
+    start = np.arange(count, dtype=np.int64) * 10
+    usual: dict[str, object] = {
+        "name": "gemm", "kind": "kernel", "start_ns": start, "end_ns": start + 10,
+        "step": np.int32(0), "layer": np.int32(0), "component": "qkv", "device": np.int32(0),
+        "stream": np.int64(7), "grid": "1,1,1", "block": "32,1,1", "registers": np.int32(8),
+        "shared_bytes": np.int32(0),
+    }  # fmt: skip
+    frame = pd.DataFrame(usual | columns, index=range(count))
+    categories = pd.CategoricalDtype(COMPONENTS)
+    frame = frame.astype({"name": "category", "kind": "category", "component": categories})
+    frame = frame.astype({"grid": "category", "block": "category"})
+    return frame, frame[list(SHAPE_COLUMNS)]
+
+
+def lanes(found: KernelColumns) -> list[str]:
+    return [found.streams[place] for place in found.stream]
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_columns_of_a_recording_are_its_tables(name: str) -> None:
+    bundle = Bundle(DATA / name)
+    placed = place_kernels(bundle, 0)
+    shapes = kernels_in_order(bundle, 0, ["start_ns", *SHAPE_COLUMNS])
+    steps = np.unique(placed["step"].to_numpy())
+    steps = steps[steps >= 0][1:]
+    found = columns_of(placed, steps, shapes)
+
+    assert (np.diff(found.start_ns) >= 0).all()
+    assert found.start_ns.tolist() == placed["start_ns"].tolist()
+    assert found.end_ns.tolist() == placed["end_ns"].tolist()
+    known = placed["step"].isin(steps)
+    assert found.step.tolist() == placed["step"].where(known, -1).tolist()
+    assert found.layer.tolist() == placed["layer"].tolist()
+    assert [COMPONENTS[code] for code in found.component] == placed["component"].tolist()
+    assert [found.names[code] for code in found.name] == placed["name"].tolist()
+    copies = placed["kind"].isin(["memcpy", "memset"])
+    assert [found.copies[code] for code in found.name] == copies.tolist()
+    rows = shapes.astype({"grid": str, "block": str})
+    assert lanes(found) == [f"{d}/{s}" for d, s in zip(rows["device"], rows["stream"], strict=True)]
+    launches = [found.launches[place] for place in found.launch]
+    assert [(x.grid, x.block, x.registers, x.shared_bytes) for x in launches] == list(
+        rows[["grid", "block", "registers", "shared_bytes"]].itertuples(index=False, name=None)
+    )
+    assert len(set(found.names)) == len(found.names) == len(set(placed["name"]))
+    assert len(set(found.launches)) == len(found.launches)
+
+
+def test_lanes_are_in_order_of_device_and_stream() -> None:
+    placed, shapes = made(4, device=[1, 0, 0, 1], stream=[-3, 1 << 40, 13, 7])
+    found = columns_of(placed, np.array([0]), shapes)
+    assert found.streams == ("0/13", f"0/{1 << 40}", "1/-3", "1/7")
+    assert lanes(found) == ["1/-3", f"0/{1 << 40}", "0/13", "1/7"]
+
+
+def test_names_that_do_not_occur_are_no_names() -> None:
+    placed, shapes = made(3, name=["a", "b", "c"])
+    found = columns_of(placed.iloc[1:], np.array([0]), shapes.iloc[1:])
+    assert found.names == ("b", "c")
+    assert found.name.tolist() == [0, 1]
+
+
+def test_a_layer_beyond_any_model_is_none() -> None:
+    placed, shapes = made(4, layer=[3, 1 << 15, -7, (1 << 15) - 1])
+    found = columns_of(placed, np.array([0]), shapes)
+    assert found.layer.tolist() == [3, -1, -1, (1 << 15) - 1]
+
+
+@pytest.mark.parametrize("spread", [1, 1 << 21])
+def test_very_many_launches_share_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, spread: int
+) -> None:
+    monkeypatch.setattr(column_making, "_MOST_LAUNCHES", 4)
+    monkeypatch.setattr(column_making, "_MOST_STREAMS", 3)
+    numbers = np.array([9, 8, 9, 7, 6, 5, 9]) * spread
+    placed, shapes = made(7, registers=numbers, stream=numbers)
+    found = columns_of(placed, np.array([0]), shapes)
+    registers = [found.launches[place].registers for place in found.launch]
+    assert registers == [9 * spread, 8 * spread, 9 * spread, 7 * spread, 0, 0, 9 * spread]
+    first, second = f"0/{9 * spread}", f"0/{8 * spread}"
+    assert lanes(found) == [first, second, first, "others", "others", "others", first]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_few_kernels_make_short_columns(count: int) -> None:
+    placed, shapes = made(count)
+    found = columns_of(placed, np.array([], np.int64), shapes)
+    assert len(found) == len(found.stream) == count
+    assert len(found.names) == len(found.copies) == len(found.launches) == count
