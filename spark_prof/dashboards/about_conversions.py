@@ -15,7 +15,7 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["charged", "others"]
+__all__ = ["charged", "others", "repeated"]
 
 _MOST_ROWS = 15
 
@@ -102,3 +102,28 @@ def others(report: Report) -> Section:
         "load time or outside the steps.",
     )
     return Section("other_conversions", "Conversions that are not counted", columns, rows, intro)
+
+
+def repeated(report: Report) -> Section:
+    """Lists activations that are quantized once for each consumer instead of once."""
+    rows = tuple(
+        (
+            microseconds(row.extra_us),
+            count(row.extra),
+            count(row.calls),
+            clean(", ".join(row.components)),
+            count(row.step),
+            clean(row.name),
+        )
+        for row in report.conversions.repeated
+    )
+    columns = (
+        Column("In vain", "number"),
+        Column("Calls in vain", "number"),
+        Column("Calls", "number"),
+        Column("Read by"),
+        Column("Step", "number"),
+        Column("Kernel", "name"),
+    )
+    intro = ("In one decode step: what is quantized again that had been quantized already.",)
+    return Section("repeated", "Quantized once for each consumer", columns, rows, intro)

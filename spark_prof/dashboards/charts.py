@@ -1,8 +1,9 @@
 """Every figure, once: each function turns a report into one plotly figure.
 
-A component has the same colour everywhere. The palette is made of Okabe and Ito's and Paul Tol's
-colours, which stay apart for colour-blind readers; related components share a hue, and since
-nobody tells 17 colours apart, bars also carry their names. Backgrounds are transparent and text is
+A component has the same colour everywhere. The components that take most of a step have Okabe and
+Ito's colours; the others share a hue with what is related to them, and are chosen so that those
+which follow each other in a decoder stay apart for colour-blind readers too. Since nobody tells 17
+colours apart, bars also carry their names. Backgrounds are transparent and text is
 mid-grey, so that a figure can stand on a light or a dark page. Plotly reads some HTML in labels:
 every string from the report goes through `label`.
 """
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from spark_prof.analyzers.model import Books, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.about_layers import by_layer, in_decoder_order
 from spark_prof.dashboards.formats import clean, microseconds, shorten
 
@@ -22,9 +23,11 @@ __all__ = [
     "COLORS",
     "LINES",
     "NEUTRAL",
+    "PHASE_COLORS",
+    "PHASE_GROUNDS",
+    "SHADES",
     "TEXT",
     "bars",
-    "books_waterfall",
     "component_bars",
     "label",
     "layer_heatmap",
@@ -32,31 +35,40 @@ __all__ = [
 ]
 
 COLORS = {
-    "embedding": "#DDCC77",
+    "embedding": "#CDD592",
     "norm": "#F0E442",
     "qkv": "#56B4E9",
-    "rope": "#88CCEE",
-    "kv_write": "#44AA99",
+    "rope": "#BADDF5",
+    "kv_write": "#00F2C8",
     "attention": "#0072B2",
-    "o_proj": "#6699CC",
+    "o_proj": "#90B2C9",
     "router": "#E69F00",
     "experts": "#D55E00",
-    "shared_experts": "#CC6677",
+    "shared_experts": "#AA6983",
     "mlp": "#009E73",
-    "ssm": "#117733",
+    "ssm": "#007B4B",
     "lm_head": "#882255",
     "sampler": "#CC79A7",
-    "collective": "#999933",
-    "memcpy": "#AA4499",
+    "collective": "#B1B365",
+    "memcpy": "#B92699",
     "other": "#999999",
 }
 """The colour of each component."""
 
 TEXT = "#7d838c"
+SHADES = ("#6b5d50", "#a08f7e", "#cfc3b5")
+"""Of what is no component: three browns, told apart by how dark they are, and by patterns."""
+
 LINES = "rgba(128, 132, 140, 0.25)"
 NEUTRAL = "#8a9099"
-_SMALL = 0.005
-"""Components with a smaller share of a step are drawn together in the waterfall."""
+
+PHASE_COLORS = {"prefill": "#a67c1e", "decode": "#5f7486", "mixed": "#8468a8", "unknown": NEUTRAL}
+"""The colour of what a step does, none of which is a component's."""
+
+PHASE_GROUNDS = {"prefill": "#d2bd94", "mixed": "#bfb0cf"}
+"""The same, paler, for areas that bear text; decode steps alternate in two greys."""
+
+_MANY_LAYERS = 150
 
 
 def label(text: str, width: int = 40) -> str:
@@ -95,58 +107,17 @@ def layer_heatmap(report: Report) -> go.Figure:
             colorscale="Cividis",
             colorbar={"title": {"text": "us"}, "thickness": 12, "outlinewidth": 0},
             xgap=1,
-            ygap=1,
+            # Where a row is a pixel or two, a gap would hide it.
+            ygap=1 if len(rows) <= _MANY_LAYERS else 0,
             zmin=0,
         )
     )
-    set_style(figure, "Time by layer and component", height=150 + min(max(18 * len(rows), 80), 900))
+    # At most as high as a printed page leaves room for.
+    height = 150 + min(max(14 * len(rows), 80), 640)
+    set_style(figure, "Time by layer and component", height)
     figure.update_xaxes(side="bottom", tickangle=-35)
     figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
     return figure
-
-
-def books_waterfall(report: Report) -> go.Figure:
-    """Stacks what a mean decode step (any step, without one) is made of, up to its time."""
-    phases = {entry.phase: entry for entry in report.books if entry.steps}
-    chosen = phases.get("decode") or phases.get("all")
-    if chosen is None:
-        return bars("No step", [], [])
-    parts = _step_parts(report, chosen)
-    bases, running = [], 0.0
-    for _, us, _ in parts:
-        bases.append(running)
-        running += us
-    step = ("step", chosen.step_us / chosen.steps, NEUTRAL)
-    # Plotly draws the first bar at the bottom; the step is read from the top down.
-    return bars(
-        "Mean decode step" if chosen.phase == "decode" else "Mean step",
-        [*parts, step][::-1],
-        [*bases, 0.0][::-1],
-    )
-
-
-def _step_parts(report: Report, books: Books) -> list[tuple[str, float, str]]:
-    decode = books.phase == "decode"
-    times = {
-        row.name: row.decode_us_per_step if decode else row.us / books.steps
-        for row in report.components
-    }
-    kernels_us = books.kernels_us / books.steps
-    small = [name for name, us in times.items() if us <= _SMALL * kernels_us]
-    # One alone may as well stand under its own name.
-    shown = {name: us for name, us in times.items() if us and (name not in small or len(small) < 2)}
-    parts = [
-        (label(name), shown[name], COLORS.get(name, NEUTRAL)) for name in in_decoder_order(shown)
-    ]
-    rest = (
-        ("smaller components", kernels_us - sum(shown.values())),
-        ("+ copies", books.copies_us / books.steps),
-        ("- overlap", -books.overlap_us / books.steps),
-        ("+ gaps", books.gap_us / books.steps),
-        ("+ residual", books.residual_us / books.steps),
-    )
-    visible = _SMALL / 100 * books.step_us / books.steps
-    return parts + [(name, us, NEUTRAL) for name, us in rest if abs(us) > visible]
 
 
 def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> go.Figure:
@@ -174,7 +145,10 @@ def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[fl
     )
     set_style(figure, title, height=90 + 26 * max(len(drawn), 2))
     furthest = max((base + us for (_, us, _), base in zip(drawn, bases, strict=True)), default=1.0)
-    figure.update_xaxes(range=[0, furthest], ticksuffix=" us", nticks=5, tickangle=0)
+    # On a phone there is no room for the unit behind every number.
+    figure.update_xaxes(range=[0, furthest], ticksuffix=" us", showticksuffix="last")
+    figure.update_xaxes(exponentformat="none", separatethousands=True)
+    figure.update_xaxes(nticks=5, tickangle=0)
     # The figures beside the longest bars stand in the margin, which stays as wide on a phone.
     figure.update_layout(margin={"r": 76})
     figure.update_yaxes(type="category", showgrid=False)
@@ -193,6 +167,7 @@ def set_style(figure: go.Figure, title: str, height: int) -> None:
         showlegend=False,
         bargap=0.3,
         dragmode=False,
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": TEXT, "activecolor": COLORS["attention"]},
     )
     figure.update_xaxes(automargin=True, gridcolor=LINES, zeroline=False, fixedrange=True)
     figure.update_yaxes(ticklabelstandoff=4)

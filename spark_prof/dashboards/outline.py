@@ -18,6 +18,7 @@ from spark_prof.dashboards import (
     about_shapes,
     about_time,
     about_tokens,
+    about_waterfall,
 )
 from spark_prof.dashboards.formats import MISSING
 from spark_prof.dashboards.section import Document, Section
@@ -31,10 +32,13 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
     `layer_columns` is how many components get a column of their own in the table of the layers;
     None gives one to each. Sections without rows and columns without figures are left out.
     """
+    # A source of sums has nothing but components.
+    parts_of_a_token = (about_waterfall.waterfall(report),) if report.tokens else ()
     sections = (
         about_run.recording(report),
         about_answers.answers(report),
         about_run.findings(report),
+        *parts_of_a_token,
         about_time.steps(report),
         about_tokens.ledger(report) if report.tokens else about_time.components(report),
         about_tokens.batch_sizes(report),

@@ -2,7 +2,8 @@
 
 A section is a table of finished strings with a title and a sentence or two before it, so that
 text, Markdown and HTML say the same and only differ in how they draw it. Strings are clean (see
-`formats.clean`) and not escaped: escaping belongs to the renderer.
+`formats.clean`) and not escaped: escaping belongs to the renderer. Each renderer draws `cleaned`
+documents, so that a section which forgot it does no harm.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["Cell", "Column", "Document", "Section", "without_bars"]
+from spark_prof.dashboards.formats import clean
+
+__all__ = ["Cell", "Column", "Document", "Section", "cleaned", "without_bars"]
 
 Cell = str | float
 """A finished string or, in a bar column, a fraction of 1."""
@@ -60,3 +63,27 @@ class Document:
 def without_bars(section: Section) -> Section:
     """Leaves out bar columns, which only a monospaced page needs: a share stands beside each."""
     return section.only([i for i, column in enumerate(section.columns) if column.kind != "bar"])
+
+
+def cleaned(document: Document) -> Document:
+    """The document with every string one printable line."""
+    return Document(
+        _clean(document.title),
+        tuple((_clean(name), _clean(value)) for name, value in document.headline),
+        tuple(map(_cleaned_section, document.sections)),
+    )
+
+
+def _cleaned_section(section: Section) -> Section:
+    columns = tuple(replace(column, title=_clean(column.title)) for column in section.columns)
+    rows = tuple(
+        tuple(_clean(cell) if isinstance(cell, str) else cell for cell in row)
+        for row in section.rows
+    )
+    intro = tuple(map(_clean, section.intro))
+    title = _clean(section.title)
+    return replace(section, title=title, columns=columns, rows=rows, intro=intro)
+
+
+def _clean(text: str) -> str:
+    return text if text.isprintable() else clean(text)

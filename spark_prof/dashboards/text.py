@@ -13,7 +13,7 @@ from rich.text import Text
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import shorten
 from spark_prof.dashboards.outline import outline
-from spark_prof.dashboards.section import Cell, Column, Document, Section
+from spark_prof.dashboards.section import Cell, Column, Document, Section, cleaned
 
 __all__ = ["draw", "render"]
 
@@ -34,6 +34,7 @@ def render(report: Report, width: int = 100, color: bool = False) -> str:
 
 def draw(document: Document, width: int = 100, color: bool = False) -> str:
     """Draws any document as text, as `render` does a report."""
+    document = cleaned(document)
     output = StringIO()
     console = Console(
         file=output,
@@ -42,6 +43,8 @@ def draw(document: Document, width: int = 100, color: bool = False) -> str:
         color_system="standard" if color else None,
         no_color=not color,
         legacy_windows=False,
+        # In a notebook Rich would show the text there instead of handing it over.
+        force_jupyter=False,
         markup=False,
         highlight=False,
         emoji=False,
@@ -88,7 +91,15 @@ def _table(section: Section, width: int) -> Table:
 def _cell(cell: Cell, column: Column, name_width: int) -> Text:
     if isinstance(cell, float):
         return Text(_bar(cell), style="green")
-    return Text(shorten(cell, name_width) if column.kind == "name" else cell)
+    return Text(_shortened(cell, name_width) if column.kind == "name" else cell)
+
+
+def _shortened(name: str, width: int) -> str:
+    """Leaves out the middle of a name, of whose characters some may be two columns wide."""
+    characters = width
+    while cell_len(short := shorten(name, characters)) > width:
+        characters -= 1
+    return short
 
 
 def _bar(fraction: float) -> str:

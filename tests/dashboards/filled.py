@@ -11,6 +11,9 @@ import types
 import typing
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from spark_prof.analyzers.model import Report
 
 __all__ = ["filled", "filled_as"]
@@ -55,9 +58,14 @@ def _filled(kind: Any, name: str, text: str | None) -> Any:
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _filled(next(item for item in inside if item is not type(None)), name, text)
-    if origin is tuple:
+    if origin in (tuple, list):
         kinds = inside[:1] if inside[-1] is Ellipsis else inside
-        return tuple(_filled(item, name, text) for item in kinds)
+        return origin(_filled(item, name, text) for item in kinds)
+    if origin is np.ndarray:
+        return np.ones(3, typing.get_args(inside[1])[0])
+    if kind is pd.DataFrame or inside[1:] == (Any,):
+        # What a document is drawn of has no tables of steps and no facts in JSON.
+        return kind() if origin is None else {}
     if origin is dict:
         return {text or name: _filled(inside[1], name, text)}
     if origin is typing.Literal:

@@ -1,0 +1,133 @@
+"""What is said of the map of layers: which layers are odd, and which kernel makes them so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.views.odd import Comparison, OddCell
+from spark_prof.analyzers.views.odd_cause import Cause
+from spark_prof.dashboards.formats import (
+    MISSING,
+    clean,
+    count,
+    counted,
+    difference,
+    microseconds,
+    share,
+)
+from spark_prof.dashboards.section import Column, Section
+
+__all__ = ["odd_layers", "odd_sentence", "placed_by", "why"]
+
+_MOST_ROWS = 50
+_FEW_PLACED = 0.9
+
+
+def placed_by(report: Report) -> tuple[str, ...]:
+    """Says how much of the kernel time has a place, and what of it is a guess."""
+    found = report.coverage
+    lines = []
+    if found.layer < _FEW_PLACED:
+        lines.append(
+            f"{share(found.layer)} of the kernel time has a place: a layer, or a component that "
+            "has none by its nature."
+        )
+    if found.aligned:
+        lines.append(f"The place of {share(found.aligned)} was carried over from another trace.")
+    if found.guessed:
+        lines.append(f"The place of {share(found.guessed)} is a guess, from what repeats.")
+    return tuple(lines)
+
+
+def odd_sentence(odd: OddCell, cause: Cause | None, names: Sequence[str]) -> str:
+    """Says of an odd layer how far it is from its like, and which kernel makes the difference.
+
+    Args:
+        odd: the layer.
+        cause: None where none was found.
+        names: of the kernels.
+    """
+    like = len(odd.like.layers) - (odd.layer in odd.like.layers)
+    because = "" if cause is None else f": {why(cause, names)}"
+    return (
+        f"Layer {odd.layer} {odd.component}: {microseconds(odd.us)} against "
+        f"{microseconds(odd.like.middle_us)} in {counted(like, 'layer')} like it, "
+        f"{difference(odd.us, odd.like.middle_us)}{because}."
+    )
+
+
+def why(cause: Cause | None, names: Sequence[str]) -> str:
+    """Says which kernel makes the difference.
+
+    Args:
+        cause: None where none was found.
+        names: of the kernels.
+    """
+    if cause is None:
+        return MISSING
+    name = clean(short_name(names[cause.name]))
+    if cause.kind == "other":
+        if cause.calls:
+            return f"{name}, which those like it do not run, takes {microseconds(cause.us)} a step"
+        return f"those like it run {name}, {microseconds(cause.like_us)} a step"
+    own, usual = f"takes {microseconds(cause.us)} a step", microseconds(cause.like_us)
+    if cause.kind == "calls":
+        own, usual = f"is called {cause.calls:.3g} times a step", f"{cause.like_calls:.3g}"
+    return f"{name} {own}, {usual} in those like it"
+
+
+def odd_layers(found: Comparison, causes: Sequence[Cause | None], names: Sequence[str]) -> Section:
+    """Lists the layers that differ from their like, and says what was compared.
+
+    Args:
+        found: what comparing them found.
+        causes: of each odd one.
+        names: of the kernels.
+    """
+    rows = tuple(
+        (
+            count(odd.layer),
+            odd.component,
+            microseconds(odd.us),
+            microseconds(odd.like.middle_us),
+            difference(odd.us, odd.like.middle_us),
+            f"{abs(odd.scale):.0f} x",
+            count(len(odd.like.layers) - (odd.layer in odd.like.layers)),
+            why(cause, names),
+        )
+        for odd, cause in zip(found.odd[:_MOST_ROWS], causes, strict=False)
+    )
+    columns = (
+        Column("Layer", "number"),
+        Column("Component"),
+        Column("Takes", "number"),
+        Column("Like layers", "number"),
+        Column("Difference", "number"),
+        Column("Of the scatter", "number"),
+        Column("Layers like it", "number"),
+        Column("Kernel that makes the difference", "prose"),
+    )
+    return Section(
+        "odd-layers", "Layers that differ from those like them", columns, rows, _intro(found)
+    )
+
+
+def _intro(found: Comparison) -> tuple[str, ...]:
+    if not found.enough_steps:
+        return (f"{counted(found.steps, 'step')}: too few to tell a slow layer from noise.",)
+    if not found.tested:
+        return ("No component has four layers that run the same kernels: nothing to compare.",)
+    odd = len(found.odd)
+    told = "None differs" if not odd else f"{count(odd)} {'differs' if odd == 1 else 'differ'}"
+    lines = [
+        f"{count(found.tested)} cells were held against layers that run the same kernels in the "
+        f"same {counted(found.steps, 'step')}. {told} by at least 3 % and more than scatter and "
+        f"noise explain, which takes {found.threshold:.1f} times the scatter here."
+    ]
+    if found.untested:
+        lines.append(f"{counted(found.untested, 'cell')} have too few layers like them to tell.")
+    if odd > _MOST_ROWS:
+        lines.append(f"The {_MOST_ROWS} largest differences are listed.")
+    return tuple(lines)

@@ -1,0 +1,123 @@
+"""Figures of one kernel: its time by layer, how long its calls take, and their course."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import plotly.graph_objects as go
+
+from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
+from spark_prof.dashboards.about_layers import in_decoder_order
+from spark_prof.dashboards.charts import COLORS, LINES, NEUTRAL, TEXT, label, set_style
+from spark_prof.dashboards.formats import count, microseconds
+
+__all__ = ["call_histogram", "calls_by_layer", "calls_over_steps"]
+
+_MOST_LAYERS = 1000
+_LEVELS = (("median_us", "median", "solid"), ("p99_us", "p99", "dot"))
+
+
+def calls_by_layer(uses: Sequence[LayerUse]) -> go.Figure:
+    """Draws the median and the 90th percentile of a call in each layer.
+
+    Args:
+        uses: of the kernel; those in no layer are left out, and the first 1,000 are drawn.
+    """
+    shown = [use for use in uses if use.layer >= 0][:_MOST_LAYERS]
+    figure = go.Figure()
+    for component in in_decoder_order(use.component for use in shown):
+        mine = [use for use in shown if use.component == component]
+        figure.add_scatter(
+            x=[use.layer for use in mine],
+            y=[use.median_us for use in mine],
+            error_y={"type": "data", "symmetric": False, "thickness": 1, "width": 3,
+                     "array": [use.p90_us - use.median_us for use in mine],
+                     "arrayminus": [0.0] * len(mine)},
+            mode="markers",
+            name=label(component),
+            marker={"color": COLORS.get(component, NEUTRAL), "size": 9,
+                    "line": {"color": TEXT, "width": 1}},
+            text=[f"median {microseconds(u.median_us)}, p90 {microseconds(u.p90_us)}, "
+                  f"{count(u.calls)} calls" for u in mine],
+            hovertemplate="layer %{x}: %{text}<extra></extra>",
+        )  # fmt: skip
+    set_style(figure, "A call by layer: median, and up to the 90th percentile", height=300)
+    highest = max((use.p90_us for use in shown), default=1.0)
+    lowest = min((use.median_us for use in shown), default=0.0)
+    room = max(highest - lowest, 0.05 * highest) * 0.3
+    figure.update_yaxes(range=[max(0.0, lowest - room), highest + room], title={"text": "us"})
+    figure.update_xaxes(title={"text": "layer"}, showgrid=False)
+    figure.update_layout(showlegend=len({use.component for use in shown}) > 1)
+    return figure
+
+
+def call_histogram(found: Histogram, component: str) -> go.Figure:
+    """Draws how many calls took how long.
+
+    Args:
+        found: of the kernel.
+        component: whose colour it has.
+    """
+    bars = list(pairwise(found.edges_us.tolist()))
+    texts = [f"{microseconds(low)} to {microseconds(high)}" for low, high in bars]
+    if found.most_us > found.edges_us[-1]:
+        texts[-1] = f"{microseconds(bars[-1][0])} or longer"
+    figure = go.Figure(
+        go.Bar(
+            x=[(low + high) / 2 for low, high in bars],
+            width=[high - low for low, high in bars],
+            y=found.counts.tolist(),
+            marker={"color": COLORS.get(component, NEUTRAL), "line": {"width": 0}},
+            text=texts,
+            textposition="none",
+            hovertemplate="%{text}: %{y:,} calls<extra></extra>",
+        )
+    )
+    for field, name, dash in _LEVELS:
+        figure.add_vline(
+            x=min(getattr(found, field), bars[-1][1]),
+            line={"color": TEXT, "dash": dash, "width": 1},
+            annotation={"text": name, "font": {"color": TEXT}},
+        )
+    set_style(figure, "How long its calls take", height=300)
+    figure.update_layout(bargap=0)
+    figure.update_xaxes(ticksuffix=" us", showgrid=False)
+    figure.update_yaxes(title={"text": "calls"})
+    return figure
+
+
+def calls_over_steps(found: Series, component: str) -> go.Figure:
+    """Draws the median of a call in the course of the recording, in a band from p10 to p90.
+
+    Args:
+        found: of the kernel.
+        component: whose colour it has.
+    """
+    color = COLORS.get(component, NEUTRAL)
+    steps = found.step.tolist()
+    texts = [
+        f"median {microseconds(median)}, p10 {microseconds(low)}, p90 {microseconds(high)}"
+        for median, low, high in zip(
+            found.median_us.tolist(), found.low_us.tolist(), found.high_us.tolist(), strict=True
+        )
+    ]
+    figure = go.Figure()
+    figure.add_scatter(x=steps, y=found.high_us.tolist(), mode="lines", line={"width": 0},
+                       hoverinfo="skip")  # fmt: skip
+    figure.add_scatter(x=steps, y=found.low_us.tolist(), mode="lines", line={"width": 0},
+                       fill="tonexty", fillcolor=LINES, hoverinfo="skip")  # fmt: skip
+    figure.add_scatter(
+        x=steps,
+        y=found.median_us.tolist(),
+        mode="lines+markers" if len(steps) < 100 else "lines",
+        line={"color": color, "width": 2},
+        text=texts,
+        hovertemplate="step %{x}: %{text}<extra></extra>",
+    )
+    set_style(figure, "In the course of the recording: median, p10 to p90", height=300)
+    highest = float(found.high_us.max()) if len(steps) else 1.0
+    figure.update_yaxes(range=[0, 1.08 * highest], title={"text": "us"})
+    title = "step" if found.steps == 1 else f"step, each point {found.steps} steps"
+    figure.update_xaxes(title={"text": title}, showgrid=False)
+    return figure

@@ -1,0 +1,174 @@
+"""Figures of layers: the map of layers and components, and layers that should be alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from spark_prof.analyzers.views.odd import Group
+from spark_prof.dashboards.about_layers import in_decoder_order
+from spark_prof.dashboards.charts import COLORS, NEUTRAL, TEXT, label, set_style
+from spark_prof.dashboards.formats import microseconds
+
+__all__ = ["MOST_CELLS", "NO_LAYER", "Cell", "cell_map", "like_layers"]
+
+MOST_CELLS = 2000
+NO_LAYER = "none"
+"""Stands for the layer of what belongs to none."""
+
+_LEGIBLE_CELLS = 900
+_FEW_ROWS = 32
+_ODD = "#D55E00"
+_FASTER_SLOWER = [[0.0, "#0072B2"], [0.5, "#f2f2f2"], [1.0, "#E66100"]]
+_WIDEST = 0.2
+"""Shares beyond this have the colour of this one: one odd cell would leave the rest alike."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One component in one layer.
+
+    Attributes:
+        layer: -1 for none.
+        component: its name.
+        value: microseconds, or by which share it is above its like.
+        text: the value for a reader.
+    """
+
+    layer: int
+    component: str
+    value: float
+    text: str
+
+
+def cell_map(
+    cells: Sequence[Cell],
+    title: str,
+    *,
+    shares: bool = False,
+    chosen: tuple[int, str] | None = None,
+) -> go.Figure:
+    """Draws layers against components; points with (layer, component) as customdata can be chosen.
+
+    Args:
+        cells: at most `MOST_CELLS` of them are drawn, the first layers and those in no layer.
+        title: of the figure.
+        shares: whether the values are shares below or above 0 in place of microseconds.
+        chosen: a layer and component that are marked.
+    """
+    names = in_decoder_order(cell.component for cell in cells)
+    most = max(1, MOST_CELLS // max(len(names), 1))
+    layers = sorted({cell.layer for cell in cells if cell.layer >= 0})[:most]
+    rows = [*layers, *([-1] if any(cell.layer < 0 for cell in cells) else [])]
+    value = {(cell.layer, cell.component): cell for cell in cells}
+    grid = [[value.get((layer, name)) for name in names] for layer in rows]
+    inside = [cell.value for cell in cells if cell.layer >= 0]
+    most_us = max(inside or [cell.value for cell in cells], default=1.0)
+    few = len(rows) * len(names) <= _LEGIBLE_CELLS
+    figure = go.Figure(
+        go.Heatmap(
+            x=[label(name) for name in names],
+            y=[_row(layer) for layer in rows],
+            z=[[cell.value if cell else None for cell in row] for row in grid],
+            text=[[cell.text if cell else "" for cell in row] for row in grid],
+            texttemplate="%{text}" if few else "",
+            textfont={"size": 10},
+            colorscale=_FASTER_SLOWER if shares else "Cividis",
+            # What lies in no layer takes many times as long, and would hide how layers differ.
+            zmin=-_WIDEST if shares else 0,
+            zmax=_WIDEST if shares else most_us,
+            colorbar={
+                "title": {"text": "" if shares else "us"},
+                "tickformat": "+.0%" if shares else "",
+                "tickangle": 0,
+                "thickness": 12,
+                "outlinewidth": 0,
+            },
+            xgap=1,
+            ygap=1,
+            hoverinfo="skip",
+        )
+    )
+    known = [cell for row in grid for cell in row if cell]
+    # Streamlit hears of clicks on points only, so that invisible ones lie on the cells.
+    figure.add_scatter(
+        x=[label(cell.component) for cell in known],
+        y=[_row(cell.layer) for cell in known],
+        mode="markers",
+        marker={"size": 16, "opacity": 0},
+        selected={"marker": {"opacity": 0}},
+        unselected={"marker": {"opacity": 0}},
+        customdata=[[cell.layer, cell.component] for cell in known],
+        text=[cell.text for cell in known],
+        hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
+    )
+    each = 21 if len(rows) <= _FEW_ROWS else 16
+    set_style(figure, title, height=124 + min(max(each * len(rows), 90), 1600))
+    if chosen in value:
+        layer, component = chosen
+        x, y = names.index(component), rows.index(layer) if layer in rows else -1
+        if y >= 0:
+            figure.add_shape(
+                type="rect", x0=x - 0.5, x1=x + 0.5, y0=y - 0.5, y1=y + 0.5,
+                line={"color": _ODD, "width": 3},
+            )  # fmt: skip
+    figure.update_layout(hovermode="closest", hoverdistance=-1, clickmode="event+select")
+    figure.update_xaxes(
+        side="top", type="category", range=[-0.5, len(names) - 0.5], showgrid=False, tickangle=-35
+    )
+    figure.update_yaxes(
+        type="category", range=[len(rows) - 0.5, -0.5], title={"text": "layer"}, showgrid=False
+    )
+    # Below the title stand the components, slanted where there is little room.
+    figure.update_layout(margin={"t": 96})
+    return figure
+
+
+def like_layers(group: Group, odd: Sequence[int], own_us: dict[int, float]) -> go.Figure:
+    """Draws layers that are alike as a strip, with the odd ones marked and named.
+
+    Args:
+        group: the layers that are alike in a component.
+        odd: the layers to mark.
+        own_us: of odd layers that are not in the group, their time in microseconds.
+    """
+    times = dict(zip(group.layers, group.us, strict=True)) | own_us
+    usual = [layer for layer in group.layers if layer not in odd]
+    marked = [layer for layer in odd if layer in times]
+    color = COLORS.get(group.component, NEUTRAL)
+    figure = go.Figure()
+    for layers, symbol, size, shade in (
+        (usual, "circle", 9, color), (marked, "diamond", 15, _ODD if color != _ODD else "#000000"),
+    ):  # fmt: skip
+        figure.add_scatter(
+            x=layers,
+            y=[times[layer] for layer in layers],
+            mode="markers+text",
+            marker={"symbol": symbol, "size": size, "color": shade,
+                    "line": {"color": TEXT, "width": 1}},
+            text=[f"layer {layer}" if symbol == "diamond" else "" for layer in layers],
+            textposition="top center",
+            customdata=[[layer, group.component] for layer in layers],
+            hovertext=[microseconds(times[layer]) for layer in layers],
+            hovertemplate="layer %{x}: %{hovertext}<extra></extra>",
+        )  # fmt: skip
+    figure.add_hline(
+        y=group.middle_us, line={"color": TEXT, "dash": "dot", "width": 1},
+        annotation={"text": f"median {microseconds(group.middle_us)}", "font": {"color": TEXT}},
+        annotation_position="bottom right",
+    )  # fmt: skip
+    set_style(figure, f"{label(group.component)}: layers that run the same", height=260)
+    highest = max(times.values(), default=1.0)
+    lowest = min(times.values(), default=0.0)
+    room = max(highest - lowest, 0.05 * highest) * 0.3
+    figure.update_yaxes(
+        range=[max(0.0, lowest - room), highest + room], title={"text": "us a step"}
+    )
+    figure.update_xaxes(title={"text": "layer"}, showgrid=False)
+    return figure
+
+
+def _row(layer: int) -> str:
+    return NO_LAYER if layer < 0 else str(layer)

@@ -1,0 +1,102 @@
+"""What became of each limit of `compare --fail-on`, as a section and as lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from spark_prof.analyzers.comparing.gate.verdict import Checked
+from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.dashboards.compare_words import by_share, by_us, span
+from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, rate, share
+from spark_prof.dashboards.section import Column, Section
+
+__all__ = ["gate", "reason"]
+
+
+def gate(checked: Sequence[Checked], letters: Sequence[str]) -> Section:
+    """One row a limit and side.
+
+    Args:
+        checked: the limits.
+        letters: of each the side that was held against it.
+    """
+    columns = (
+        Column("Limit", "prose"),
+        Column("Side"),
+        Column("a", "number"),
+        Column("Side's", "number"),
+        Column("Change", "number"),
+        Column("95 %", optional=True),
+        Column("Gate"),
+        Column("Why", "prose", optional=True),
+    )
+    rows = tuple(
+        (
+            clean(each.expression.text),
+            letter,
+            _value(each, each.reading.change.a),
+            _value(each, each.reading.change.b),
+            _change(each),
+            _interval(each),
+            each.outcome,
+            clean(each.why),
+        )
+        for each, letter in zip(checked, letters, strict=True)
+    )
+    intro = (
+        "A change fails where it is certain (0 lies outside of its interval) and may be as large "
+        "as the limit. Undecided: the recordings are too short or too noisy to tell.",
+    )
+    return Section("compare_gate", "Gate", columns, rows, intro)
+
+
+def reason(checked: Checked, letter: str = "b") -> str:
+    """What became of a limit in one line."""
+    change = checked.reading.change
+    limit = clean(checked.expression.text)
+    if checked.expression.operator == "missing":
+        return f"{checked.outcome}: {limit}: {clean(checked.why) or 'it is there'}"
+    figures = f"{_value(checked, change.a)} on a, {_value(checked, change.b)} on {letter}"
+    if checked.is_change:
+        noise = _interval(checked)
+        figures += f", {_change(checked)}" + (f" (95 %: {noise})" if noise != MISSING else "")
+    why = f"; {clean(checked.why)}" if checked.why else ""
+    if checked.outcome == "undecided" and not why:
+        why = "; too noisy to tell, record more steps"
+    return f"{checked.outcome}: {limit}: {figures}{why}"
+
+
+def _value(checked: Checked, value: float) -> str:
+    kind = checked.reading.kind
+    if kind == "time":
+        return microseconds(value)
+    if kind == "rate":
+        return f"{rate(value)} tokens/s"
+    return share(value) if kind == "share" else count(round(value))
+
+
+def _change(checked: Checked) -> str:
+    change, kind = checked.reading.change, checked.reading.kind
+    if kind == "share":
+        return f"{100 * change.us:+.1f} points"
+    if kind == "count":
+        return f"{change.us:+,.0f}"
+    if checked.relative or kind == "rate":
+        return by_share(change)
+    return by_us(change.us)
+
+
+def _interval(checked: Checked) -> str:
+    """The interval in the unit of the change."""
+    change, kind = checked.reading.change, checked.reading.kind
+    if kind in ("share", "count") or not math.isfinite(change.low):
+        return MISSING
+    if checked.relative or kind == "rate":
+        return _shares(change)
+    return span(change)
+
+
+def _shares(change: Change) -> str:
+    low, high = by_share(change, change.low), by_share(change, change.high)
+    return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") else MISSING

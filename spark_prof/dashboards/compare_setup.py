@@ -1,0 +1,122 @@
+"""Sections about what is compared: the recordings, in what their set-ups differ, the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from spark_prof.analyzers.comparing.model import Comparison, Side
+from spark_prof.dashboards.compare_words import LETTERS
+from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, rate, share, shorten
+from spark_prof.dashboards.section import Column, Section
+
+__all__ = ["compared", "findings", "notes", "others", "setup"]
+
+_LONGEST = 160
+
+
+def compared(found: Sequence[Comparison]) -> Section:
+    """One row a recording: what it is, and its figures."""
+    columns = (
+        Column(""),
+        Column("Source", "prose"),
+        Column("Model", "prose"),
+        Column("GPU", optional=True),
+        Column("Steps", "number"),
+        Column("Per token", "number"),
+        Column("Tokens/s", "number", optional=True),
+    )
+    sides = (found[0].a, *(each.b for each in found))
+    rows = tuple(_side(letter, side) for letter, side in zip(LETTERS, sides, strict=False))
+    return Section(
+        "compare_sides", "What is compared", columns, rows, ("a is what the others are held to.",)
+    )
+
+
+def setup(found: Comparison, b: str = "b") -> Section:
+    """In what the set-ups differ."""
+    columns = (Column(""), Column("Setting", "prose"), Column("a", "prose"), Column(b, "prose"))
+    rows = tuple(
+        (each.group, clean(each.name), _short(each.a), _short(each.b)) for each in found.setup
+    )
+    intro = ("What both recordings tell and tell differently; what one does not tell is a dash.",)
+    return Section(_id("setup", b), "What differs in the set-up", columns, rows, intro)
+
+
+def others(found: Comparison, b: str = "b") -> Section:
+    """Figures of the recordings as a whole: coverage, conversions, clocks."""
+    columns = (Column("Figure"), Column("a", "number"), Column(b, "number"))
+    one, two = found.a.report, found.b.report
+    rows = [
+        (
+            f"kernel time with a known {what}",
+            share(getattr(one.coverage, what)),
+            share(getattr(two.coverage, what)),
+        )
+        for what in ("layer", "component", "engine")
+    ]
+    rows += [
+        (
+            "of the kernel time for format conversions",
+            share(one.conversions.share),
+            share(two.conversions.share),
+        ),
+        ("clock after the last step", _clock(found.a), _clock(found.b)),
+    ]
+    kept = tuple(row for row in rows if row[1:] != (MISSING, MISSING))
+    return Section(_id("others", b), "Coverage, conversions, clocks", columns, kept)
+
+
+def findings(found: Comparison, b: str = "b") -> Section:
+    """The findings that only one side has."""
+    sides = (("a", found.a, found.b), (b, found.b, found.a))
+    rows = []
+    for letter, side, other in sides:
+        known = Counter(each.id for each in other.report.findings)
+        for each in side.report.findings:
+            if known[each.id]:
+                known[each.id] -= 1
+                continue
+            cost = microseconds(1e3 * each.ms_per_token) if each.ms_per_token else MISSING
+            rows.append((f"only {letter}", cost, clean(each.text), clean(each.id)))
+    columns = (
+        Column("Side"),
+        Column("Per token", "number"),
+        Column("Finding", "prose"),
+        Column("Id", optional=True),
+    )
+    return Section(_id("findings", b), "Findings of one side only", columns, tuple(rows))
+
+
+def notes(found: Comparison, b: str = "b") -> Section:
+    """What to know before believing the figures."""
+    rows = tuple((clean(note),) for note in found.notes)
+    return Section(_id("notes", b), "Before believing these figures", (Column(""),), rows)
+
+
+def _id(what: str, b: str) -> str:
+    return f"compare_{what}" + (f"_{b}" if b != "b" else "")
+
+
+def _clock(side: Side) -> str:
+    clocks = side.report.gpu.clocks
+    return f"{clocks.sm_mhz:,} MHz" if clocks else MISSING
+
+
+def _side(letter: str, side: Side) -> tuple[str, ...]:
+    report = side.report
+    tpot = report.steps.tpot_us
+    known = tpot is not None and tpot.median > 0
+    return (
+        letter,
+        _short(side.source),
+        _short(report.run.model),
+        clean(report.gpu.name),
+        count(report.steps.count),
+        microseconds(tpot.median) if tpot and known else MISSING,
+        rate(1e6 / tpot.median) if tpot and known else MISSING,
+    )
+
+
+def _short(text: str) -> str:
+    return shorten(clean(text), _LONGEST) or MISSING

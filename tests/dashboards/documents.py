@@ -1,0 +1,77 @@
+"""Every document that a command draws, filled with any text: what holds for one holds for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from spark_prof.ab.result import Result
+from spark_prof.analyzers.classify.listing import Classified
+from spark_prof.analyzers.dataset import Dataset
+from spark_prof.dashboards import text as text_renderer
+from spark_prof.dashboards.ab_report import render_ab
+from spark_prof.dashboards.classification import render_classification
+from spark_prof.dashboards.client_report import render_clients
+from spark_prof.dashboards.compare_report import Compared, render_comparison
+from spark_prof.dashboards.dataset_report import render_dataset
+from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
+from spark_prof.dashboards.kernel_bench import render_bench
+from spark_prof.dashboards.kernel_checks import Checked, render_checks
+from spark_prof.dashboards.kernel_list import render_kernels
+from spark_prof.dashboards.render import RENDERERS
+from spark_prof.kernels.bench.report_file import Report as Bench
+from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.kernels.registry import find
+from spark_prof.kernels.tuning import Run
+from spark_prof.traces.benchmarks.result import BenchmarkResult
+
+from .filled import filled, filled_as
+from .sample import HOSTILE_NAME
+
+__all__ = ["DOCUMENTS", "TEXTS", "WITH_PAGE"]
+
+TEXTS = {
+    "plain": "experts",
+    "hostile": HOSTILE_NAME,
+    "endless": HOSTILE_NAME + "x" * 5000,
+    # Two columns each, in a name without a space at which a line could break.
+    "wide": "量子化カーネル" * 60,
+    "wide words": "추론 커널 " * 60,
+    "combining": "e\u0301" * 300,
+}
+
+Draw = Callable[[str, str], str]
+
+
+def _report(text: str, kind: str) -> str:
+    if kind == "text":
+        return text_renderer.render(filled(text), width=100)
+    return RENDERERS[kind](filled(text))
+
+
+def _checks(text: str, kind: str) -> str:
+    verdicts = (
+        filled_as(Verdict, text),
+        replace(filled_as(Verdict, text), status="failed"),
+    )
+    return render_checks(Checked(tuple(find("qkv-w4a16")), text, "cpu", verdicts), kind)
+
+
+DOCUMENTS: Mapping[str, Draw] = {
+    "report": _report,
+    "ab": lambda text, kind: render_ab(filled_as(Result, text), kind),
+    "compare": lambda text, kind: render_comparison(filled_as(Compared, text), kind),
+    "doctor": lambda text, kind: render_diagnosis(filled_as(Diagnosis, text), kind),
+    "dataset": lambda text, kind: render_dataset(filled_as(Dataset, text), kind),
+    "classify": lambda text, kind: render_classification(
+        text, [filled_as(Classified, text)] * 3, kind
+    ),
+    "clients": lambda text, kind: render_clients([filled_as(BenchmarkResult, text)], kind),
+    "kernels list": lambda text, kind: render_kernels(find(None), [filled_as(Run, text)], kind),
+    "kernels check": _checks,
+    "kernels bench": lambda text, kind: render_bench(filled_as(Bench, text), kind),
+}
+"""By the command: from a text for every field, and a format, to what is drawn."""
+
+WITH_PAGE = ("report", "ab", "compare", "doctor", "dataset", "clients")
+"""Of them those that HTML can be drawn of."""

@@ -1,0 +1,103 @@
+"""What is said of odd layers and of single kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.model import Finding, KernelRow
+from spark_prof.analyzers.views.columns import Launch
+from spark_prof.analyzers.views.kernel_calls import LaunchUse
+from spark_prof.analyzers.views.kernel_table import facts_of
+from spark_prof.analyzers.views.odd import Comparison, Group, OddCell
+from spark_prof.analyzers.views.odd_cause import Cause
+from spark_prof.dashboards import about_cells, about_kernel
+
+from .sample import SAMPLES
+
+GROUP = Group("experts", tuple(range(24)), (27.4,) * 17 + (31.2,) + (27.4,) * 6, 27.4)
+ODD = OddCell(17, 31.2, GROUP, 22.0, False)
+NAMES = ("gemm", "other_gemm")
+SLOWER = Cause(0, "time", 20.0, 16.2, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (SLOWER, "gemm takes 20.0 us a step, 16.2 us in those like it"),
+        (Cause(0, "calls", 20.0, 16.2, 2.0, 1.0),
+         "gemm is called 2 times a step, 1 in those like it"),
+        (Cause(1, "other", 20.0, 0.0, 1.0, 0.0),
+         "other_gemm, which those like it do not run, takes 20.0 us a step"),
+        (Cause(1, "other", 0.0, 3.0, 0.0, 1.0), "those like it run other_gemm, 3.00 us a step"),
+    ],
+)  # fmt: skip
+def test_an_odd_layer_is_told_with_its_cause(cause: Cause, said: str) -> None:
+    assert about_cells.odd_sentence(ODD, cause, NAMES) == (
+        f"Layer 17 experts: 31.2 us against 27.4 us in 23 layers like it, +13.9 %: {said}."
+    )
+    found = Comparison((ODD,), (GROUP,), 192, 4, 6.46, 30, True)
+    section = about_cells.odd_layers(found, [cause], NAMES)
+    assert section.rows[0][:5] == ("17", "experts", "31.2 us", "27.4 us", "+13.9 %")
+    assert section.rows[0][-1] == said
+    assert "4 cells have too few layers like them" in section.intro[1]
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    few = Comparison((), (), 0, 9, 0.0, 2, False)
+    assert "too few" in about_cells.odd_layers(few, [], NAMES).intro[0]
+    alone = replace(few, enough_steps=True, steps=30)
+    assert "nothing to compare" in about_cells.odd_layers(alone, [], NAMES).intro[0]
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_facts_of_any_kernel_can_be_told(sample: str) -> None:
+    report = SAMPLES[sample]
+    for facts in facts_of(report, [row.name for row in report.kernels]):
+        assert about_kernel.facts(facts).rows
+        assert about_kernel.floor(facts.floor).rows
+        assert about_kernel.reason(facts.row)
+        assert about_kernel.streamed(report, facts.row.component).columns
+        assert about_kernel.counters(report, facts.row.name).columns
+
+
+def test_a_shape_is_told_with_what_limits_it() -> None:
+    report = SAMPLES["filled"] if "filled" in SAMPLES else SAMPLES["mixture_of_experts"]
+    shapes = report.shapes.rows if report.shapes else ()
+    for row in shapes:
+        launch = Launch(row.grid, row.block, row.registers, row.shared_bytes)
+        use = LaunchUse(launch, 3, 1.0, 5.0)
+        (told,) = about_kernel.launches([use], row.name, row.component, report).rows
+        if row.occupancy:
+            assert told[-1] == " and ".join(row.occupancy.limiters)
+    unknown = about_kernel.launches(
+        [LaunchUse(Launch("", "", 0, 0), 1, 1.0, 1.0)], "x", "y", report
+    )
+    assert unknown.rows[0][-3:] == ("-", "-", "-")
+
+
+def test_findings_that_name_a_kernel_are_found() -> None:
+    name = "void marlin::Marlin<1, 2>(int4 const*)"
+    named = Finding("a", 1.0, f"{short_name(name)} (qkv) reads", "fix")
+    other = Finding("b", 1.0, "something else", "fix", ("no kernel",))
+    assert about_kernel.named_by((named, other), name) == (named,)
+
+
+def test_the_reason_for_a_component_is_that_of_its_name_or_place() -> None:
+    row = KernelRow("gemm_of_nobody", 1, 1.0, 1.0, "qkv", "unknown", None, "unknown", None)
+    assert "by its place" in about_kernel.reason(row)
+    assert "it is other" in about_kernel.reason(replace(row, component="other"))
+    known = replace(row, name="void flash::FlashAttnFwdCombine<1>(int)", component="attention")
+    assert "Its name tells" in about_kernel.reason(known)
+
+
+def test_a_guess_is_called_one() -> None:
+    report = SAMPLES["mixture_of_experts"]
+    sure = replace(report.coverage, layer=1.0, aligned=0.0, guessed=0.0)
+    assert not about_cells.placed_by(replace(report, coverage=sure))
+    unsure = replace(sure, layer=0.5, aligned=0.2, guessed=0.3)
+    said = " ".join(about_cells.placed_by(replace(report, coverage=unsure)))
+    assert "50.0 % of the kernel time has a place" in said
+    assert "30.0 % is a guess" in said

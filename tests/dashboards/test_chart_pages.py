@@ -1,0 +1,115 @@
+"""Figures of steps, ranks, conversions and evidence: what they hold, and that names stay names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from spark_prof.analyzers.views.context_fit import context_fits
+from spark_prof.analyzers.views.step_series import Steps, batch_times
+from spark_prof.dashboards import chart_conversions, chart_ranks, chart_steps
+from spark_prof.dashboards.chart_evidence import evidence_bars, evidence_shares
+from spark_prof.vocabulary import PHASES
+
+from .sample import SAMPLES
+
+
+def many(number: int) -> Steps:
+    rng = np.random.default_rng(number)
+    us = rng.lognormal(8, 0.3, number)
+    us[number // 3 : number // 3 + 1] = 1e6
+    return Steps(
+        step=np.arange(number),
+        phase=rng.integers(0, len(PHASES), number).astype(np.int8),
+        begin_s=np.cumsum(us) / 1e6,
+        us=us,
+        requests=rng.integers(0, 12, number),
+        prompt_tokens=rng.integers(0, 3, number) * 50,
+        context=rng.uniform(0, 4000, number),
+        slow=us > 2 * (np.median(us) if number else 1.0),
+    )
+
+
+def drawn(figure: go.Figure) -> list[Any]:
+    return [trace for trace in figure.data if trace.mode == "markers"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 50, 100_000])
+def test_points_of_steps_are_few_and_name_their_step(number: int) -> None:
+    steps = many(number)
+    for figure in (
+        chart_steps.times_in_order(steps, chosen=0),
+        chart_steps.times_against_context(steps, context_fits(steps)),
+        chart_steps.times_against_prompt(steps),
+    ):
+        assert sum(len(trace.x) for trace in figure.data) <= 5000
+        for trace in drawn(figure):
+            assert list(trace.y) == steps.us[np.array(trace.customdata)].tolist()
+    assert len(chart_steps.times_against_batch(batch_times(steps)).data) == 1
+
+
+def test_the_longest_step_is_always_drawn() -> None:
+    steps = many(100_000)
+    figure = chart_steps.times_in_order(steps)
+    assert max(max(trace.y) for trace in drawn(figure)) == 1e6
+    assert "of each stretch" in figure.layout.title.text
+
+
+def test_every_step_is_in_the_distribution() -> None:
+    steps = many(3000)
+    bars = chart_steps.times_spread(steps).data
+    assert sum(int(np.sum(trace.y)) for trace in bars) == 3000
+    for trace in bars:
+        assert sum(trace.y) == (steps.phase == PHASES.index(trace.name)).sum()
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_conversions_add_up(sample: str) -> None:
+    report = SAMPLES[sample]
+    (bars,) = chart_conversions.most_expensive(report).data
+    whole = sum(chart_conversions.cost_of(row, report) for row in report.conversions.charged)
+    assert sum(bars.x) == pytest.approx(whole)
+    layers = chart_conversions.by_layer(report).data
+    inside = [row for row in report.conversions.layers if row.layer is not None]
+    if any(row.decode_us for row in inside):
+        shown = sum(sum(trace.y) for trace in layers)
+        found = sum(row.decode_us for row in inside) / max(report.steps.decode, 1)
+        assert shown == pytest.approx(found)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_ranks_are_drawn_with_what_the_report_has(sample: str) -> None:
+    report = SAMPLES[sample]
+    for trace in chart_ranks.rank_bars(report).data:
+        assert list(trace.customdata) == [row.rank for row in report.ranks if row.steps]
+    heat, marks = chart_ranks.waits_for_ranks(report).data
+    assert len(marks.x) == len(marks.customdata) <= 5000
+    assert np.asarray(heat.z).shape[0] in (0, len(report.ranks))
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_what_figures_stand_on_is_all_of_the_time(sample: str) -> None:
+    report = SAMPLES[sample]
+    if not sample.startswith("filled"):
+        for parts in evidence_shares(report).values():
+            assert sum(parts.values()) == pytest.approx(1.0, abs=0.01)
+    evidence_bars(report)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_names_are_drawn_as_names(sample: str) -> None:
+    report = SAMPLES[sample]
+    for draw in (
+        chart_conversions.most_expensive,
+        chart_conversions.by_layer,
+        chart_ranks.rank_bars,
+        chart_ranks.waits_for_ranks,
+        chart_ranks.waits_by_collective,
+        evidence_bars,
+    ):
+        text = draw(report).to_json()
+        assert "<script" not in text
+        assert "<a " not in text

@@ -1,0 +1,144 @@
+"""A comparison in every format, of real recordings and with hostile names."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison, Setting
+from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.comparing.summary import compare
+from spark_prof.dashboards import chart_compare
+from spark_prof.dashboards.charts import COLORS
+from spark_prof.dashboards.compare_report import Compared, answer, document, render_comparison
+from spark_prof.dashboards.compare_words import by_share, span, verdict
+from spark_prof.datasets.compared import read_side
+
+DATA = Path(__file__).parents[1] / "data"
+HOSTILE = "<script>alert(1)</script>\x1b[31m|`[x](http://x)@you\u202e\n# **b** {{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    names = ("dense-awq", "dense-nvfp4")
+    a, b = (read_side(str(DATA / "code-h100" / name)) for name in names)
+    return compare(a, b)
+
+
+@pytest.fixture(scope="module")
+def hostile(found: Comparison) -> Comparison:
+    """The same with hostile text wherever a recording can put one."""
+    kernels = tuple(replace(row, name=HOSTILE, engine_a=HOSTILE) for row in decode(found).kernels)
+    a = replace(found.a, source=HOSTILE)
+    setup = (Setting("engine", HOSTILE, HOSTILE, HOSTILE),)
+    phases = (replace(decode(found), kernels=kernels),)
+    return replace(found, a=a, phases=phases, setup=setup, notes=(HOSTILE,))
+
+
+def decode(found: Comparison) -> PhaseComparison:
+    phase = found.phase("decode")
+    assert phase is not None
+    return phase
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scripts: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = tag == "script"
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.scripts.append(data)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_text_fits_its_page(found: Comparison, hostile: Comparison, width: int) -> None:
+    for each in (found, hostile):
+        text = render_comparison(Compared((each,)), "text", width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
+def test_hostile_names_open_nothing(hostile: Comparison) -> None:
+    markdown = render_comparison(Compared((hostile,)), "md")
+    assert "<script>" not in markdown
+    assert "](http://" not in markdown
+    page = render_comparison(Compared((hostile,)), "html")
+    tags = _Tags()
+    tags.feed(page)
+    assert not any(script.strip() == "alert(1)" for script in tags.scripts)
+    for drawn in chart_compare.figures((hostile,)).values():
+        assert "<script" not in drawn.to_json()
+
+
+def test_json_is_strict_and_whole(found: Comparison) -> None:
+    first, *_ = decode(found).parts
+    unknown = Change(1.0, 2.0, 1.0, -math.inf, math.inf)
+    phase = replace(decode(found), parts=(replace(first, change=unknown), *decode(found).parts[1:]))
+    text = render_comparison(Compared((replace(found, phases=(phase,)),)), "json")
+    parsed = json.loads(text, parse_constant=lambda word: pytest.fail(word))
+    change = parsed["comparisons"][0]["phases"][0]["parts"][0]["change"]
+    assert (change["low"], change["high"], change["share"]) == (None, None, 1.0)
+
+
+def test_the_answer_stands_first(found: Comparison) -> None:
+    assert answer(found).startswith("b is 10.0 % slower than a: a decode step takes 4.49 ms")
+    assert document(Compared((found,))).title == answer(found)
+    same = compare(found.a, found.a)
+    assert answer(same).startswith("b is as fast as a as far as these recordings tell")
+
+
+def test_several_are_told_apart(found: Comparison) -> None:
+    back = compare(found.a, found.a)
+    sections = document(Compared((found, back))).sections
+    assert len({section.id for section in sections}) == len(sections)
+    assert any(section.title.startswith("c: ") for section in sections)
+
+
+def test_the_waterfall_ends_at_b(found: Comparison) -> None:
+    for phase in found.phases:
+        [bar] = chart_compare.difference_waterfall(phase).data
+        names, lengths, bases = list(bar.y), list(bar.x), list(bar.base)
+        assert (names[-1], names[0]) == ("a", "b")
+        assert bases[1] + lengths[1] == pytest.approx(phase.like.b)
+        assert lengths[-1] + sum(lengths[1:-1]) == pytest.approx(lengths[0])
+
+
+def test_a_component_has_its_colour(found: Comparison) -> None:
+    [bar] = chart_compare.difference_waterfall(decode(found)).data
+    colours = dict(zip(bar.y, bar.marker.color, strict=True))
+    assert colours["mlp"] == COLORS["mlp"]
+
+
+def test_the_map_shows_only_what_is_certain(found: Comparison) -> None:
+    phase = decode(found)
+    [heat] = chart_compare.layer_differences(phase).data
+    shown = sum(value is not None for row in heat.z for value in row)
+    sure = [row for row in phase.layer_parts if row.layer is not None and row.change.sure]
+    assert shown == len(sure)
+    assert heat.zmin == -heat.zmax
+
+
+@pytest.mark.parametrize(
+    ("change", "share", "interval", "word"),
+    [
+        (Change(100, 110, 10, 5, 15), "+10.0 %", "+5.00 to +15.0 us", "slower"),
+        (Change(100, 90, -10, -15, -5), "-10.0 %", "-15.0 to -5.00 us", "faster"),
+        (Change(100, 101, 1, -1, 3), "+1.0 %", "-1.00 to +3.00 us", "noise"),
+        (Change(0, 5, 5, 4, 6), "new", "+4.00 to +6.00 us", "slower"),
+        (Change(1, 2, 1, -math.inf, math.inf), "+100.0 %", "-", "-"),
+        (Change(10, 3000, 2990, 900, 5000), "+29900.0 %", "+900.0 us to +5.00 ms", "slower"),
+    ],
+)
+def test_words(change: Change, share: str, interval: str, word: str) -> None:
+    assert (by_share(change), span(change), verdict(change)) == (share, interval, word)

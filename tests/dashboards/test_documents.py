@@ -1,0 +1,85 @@
+"""What holds for every document that a command draws, whatever the texts in it are."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+from markdown_it import MarkdownIt
+from rich.cells import cell_len
+
+from .documents import DOCUMENTS, TEXTS, WITH_PAGE
+from .page import OWN_TAGS, Page
+
+_EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS)
+_EVERY_TEXT = pytest.mark.parametrize("text", TEXTS)
+_OWN_HTML = re.compile(r"^(<details><summary>[\d,]+ rows</summary>|</details>)$", re.M)
+_OWN_PARTS = {"text", "text_special", "code_inline", "strong_open", "strong_close", "softbreak"}
+
+
+@_EVERY_TEXT
+@_EVERY_DOCUMENT
+def test_text_fits_100_columns(document: str, text: str) -> None:
+    lines = DOCUMENTS[document](TEXTS[text], "text").splitlines()
+    assert max(map(cell_len, lines)) <= 100
+
+
+@_EVERY_TEXT
+@_EVERY_DOCUMENT
+def test_text_that_goes_to_a_file_has_no_colours(document: str, text: str) -> None:
+    drawn = DOCUMENTS[document](TEXTS[text], "text").replace("\n", "")
+    assert not {c for c in drawn if unicodedata.category(c).startswith("C")}
+
+
+@_EVERY_TEXT
+@_EVERY_DOCUMENT
+def test_markdown_fits_a_post(document: str, text: str) -> None:
+    assert len(DOCUMENTS[document](TEXTS[text], "md")) <= 32_000
+
+
+@_EVERY_TEXT
+@_EVERY_DOCUMENT
+def test_markdown_has_no_markup_of_a_name(document: str, text: str) -> None:
+    drawn = DOCUMENTS[document](TEXTS[text], "md")
+    outside_code = re.sub(r"`[^`\n]*`", "", _OWN_HTML.sub("", drawn).replace("\\`", ""))
+    assert "<" not in outside_code.replace("<!-- -->", "")
+    assert not re.search(r"(?<!&)[@#]\w", outside_code)
+    assert not re.search(r"(?<!\\)\[", outside_code)
+
+
+@_EVERY_TEXT
+@_EVERY_DOCUMENT
+def test_markdown_tables_have_equal_rows(document: str, text: str) -> None:
+    drawn = DOCUMENTS[document](TEXTS[text], "md")
+    for table in re.findall(r"(?:^\|.*\n)+", drawn, re.M):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+    # GitHub reads the table of a folded section only after an empty line.
+    assert drawn.count("<details>") == len(re.findall(r"</summary>\n\n\|", drawn))
+    assert drawn.count("<details>") == len(re.findall(r"\|\n\n</details>\n", drawn))
+
+
+@_EVERY_TEXT
+@pytest.mark.parametrize("document", WITH_PAGE)
+def test_a_page_is_inert_and_below_6_mb(document: str, text: str) -> None:
+    drawn = DOCUMENTS[document](TEXTS[text], "html")
+    assert len(drawn.encode()) < 6_000_000
+    page = Page(drawn)
+    assert {tag for tag, _ in page.tags} <= OWN_TAGS
+    for tag, attributes in page.tags:
+        assert not attributes.keys() & {"src", "srcset", "action"}, tag
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not any(name.startswith("on") for name in attributes), tag
+
+
+@_EVERY_TEXT
+@_EVERY_DOCUMENT
+def test_a_parser_of_markdown_finds_our_markup_alone(document: str, text: str) -> None:
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    for block in parser.parse(DOCUMENTS[document](TEXTS[text], "md")):
+        if block.type == "html_block":
+            assert _OWN_HTML.sub("", block.content).strip() == ""
+        assert block.type not in ("fence", "code_block", "hr", "blockquote_open"), block.content
+        for part in block.children or ():
+            # An empty comment keeps GitHub from calling somebody of that name.
+            assert part.type in _OWN_PARTS or part.content == "<!-- -->", part.content
