@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
     from spark_prof.analyzers.model import Report
+    from spark_prof.dashboards.notebook import Shown
     from spark_prof.traces.bundle import Bundle
 
-__all__ = ["load", "record", "report"]
+__all__ = ["figures", "load", "record", "report", "show"]
 
 
 def load(path: str | Path) -> Bundle:
@@ -70,3 +73,20 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> Report:
     with opened(str(source)) as bundle:
         found = summarize(bundle, rank, measured=ceilings_for(bundle, rank))
         return with_clients(found, bundle, rank)
+
+
+def figures(report: Report) -> dict[str, go.Figure]:
+    """The figures of the HTML report by name, such as "layers", to show or to change.
+
+    Each is named after the section in which it stands; one without anything to show is left out.
+    """
+    from spark_prof.dashboards.figures import figures as figures_of
+
+    return figures_of(report)
+
+
+def show(report: Report) -> Shown:
+    """The report as what a cell of a notebook shows: its tables, in a console as text."""
+    from spark_prof.dashboards.notebook import Shown
+
+    return Shown(report)

@@ -1,10 +1,14 @@
 """The names that a program imports from the package."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import spark_prof
+from spark_prof.dashboards.render import RENDERERS
 from spark_prof.errors import CommandError
 
 DATA = Path(__file__).parent / "data"
@@ -15,6 +19,29 @@ def test_report_takes_a_bundle_its_folder_or_a_trace():
     assert spark_prof.report(folder) == spark_prof.report(spark_prof.load(folder))
     imported = spark_prof.report(DATA / "kineto" / "qwen3-eager.json.gz")
     assert (imported.steps.decode, imported.steps.prefill) == (5, 1)
+
+
+def test_a_report_shows_itself_in_a_notebook_and_in_a_console():
+    report = spark_prof.report(DATA / "h100-gpt-oss-20b-mxfp4-graphs")
+    shown = spark_prof.show(report)
+    assert shown._repr_markdown_() == RENDERERS["md"](report)
+    assert repr(shown) == RENDERERS["text"](report)
+
+
+def test_figures_are_those_of_the_page():
+    report = spark_prof.report(DATA / "h100-gpt-oss-20b-mxfp4-graphs")
+    found = spark_prof.figures(report)
+    page = RENDERERS["html"](report)
+    assert re.findall(r'<div id="chart-(\w+)"', page) == list(found)
+    assert {"waterfall", "components", "layers"} <= set(found)
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    program = (
+        "import sys, spark_prof; "
+        "sys.exit(bool({'numpy', 'pandas', 'plotly', 'torch'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_what_is_no_recording_is_refused():

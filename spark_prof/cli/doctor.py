@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from spark_prof.cli.report import (
     put,
     terminal_width,
 )
+from spark_prof.cli.terminal import takes_color
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def doctor(
         ", ".join(subjects) or "this machine", findings, audit, machine, ceilings, measured
     )
     on_terminal = out is None and sys.stdout.isatty()
-    color = on_terminal and "NO_COLOR" not in os.environ
-    drawn = render_diagnosis(found, chosen.value, terminal_width() if on_terminal else 100, color)
+    width = terminal_width() if on_terminal else 100
+    drawn = render_diagnosis(found, chosen.value, width, takes_color(out))
     put(drawn, out)
     if fail_on_findings and findings:
         raise typer.Exit(1)

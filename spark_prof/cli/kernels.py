@@ -12,6 +12,7 @@ import typer
 
 from spark_prof.cli.kernels_own import Slot, check_race, checked, is_own, template_text
 from spark_prof.cli.report import check_folder, format_by_ending, put, terminal_width
+from spark_prof.cli.terminal import takes_color
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _page(format: Format | None, out: Path | None) -> _Page:  # noqa: A002
         check_folder(out.absolute().parent)
     on_terminal = out is None and sys.stdout.isatty()
     width = terminal_width() if on_terminal else 100
-    return _Page(kind.value, width, on_terminal and "NO_COLOR" not in os.environ)
+    return _Page(kind.value, width, takes_color(out))
 
 
 def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:

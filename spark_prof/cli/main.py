@@ -9,7 +9,9 @@ import typer
 from spark_prof.cli import (
     ab,
     classify,
+    compare,
     doctor,
+    explore,
     export,
     import_,
     kernels,
@@ -34,10 +36,12 @@ app = typer.Typer(
 record.add_to(app)
 import_.add_to(app)
 report.add_to(app)
+compare.add_to(app)
 classify.add_to(app)
 doctor.add_to(app)
 merge.add_to(app)
 salvage.add_to(app)
+explore.add_to(app)
 export.add_to(app)
 query.add_to(app)
 kernels.add_to(app)

@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from spark_prof.cli.terminal import takes_color
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError
 
@@ -101,7 +102,7 @@ def report(
                 f"{source} holds {held}; --rank, --bench and --measured need one recording"
             )
         on_terminal = out is None and sys.stdout.isatty()
-        color = on_terminal and "NO_COLOR" not in os.environ
+        color = takes_color(out)
         width = terminal_width() if on_terminal else 100
         if compared:
             from spark_prof.ab.result_file import read_result
@@ -133,7 +134,7 @@ def report(
     if chosen is Format.TEXT and out is None and sys.stdout.isatty():
         from spark_prof.dashboards import text
 
-        show(text.render(summary, width=terminal_width(), color="NO_COLOR" not in os.environ))
+        show(text.render(summary, width=terminal_width(), color=takes_color(out)))
         return
     put(RENDERERS[chosen.value](summary), out)
 

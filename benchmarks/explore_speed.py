@@ -1,0 +1,323 @@
+"""How long the explorer takes in a real Chromium: to its first page, and from a click to a picture.
+
+Each bundle is opened as a person does, with `spark-prof explore` in a fresh cache folder and a
+browser that has seen none of it. The first page is useful once its waterfall and its first finding
+can be seen; its verdict, what a token takes and what to do first, is text and there before. Of a
+long recording both are a first look at some of its steps, and the time until all were read is told
+beside them. A picture is there when every run of the script has ended and all
+that it sent is drawn. Beside it stands a floor: an app of one figure that does nothing else, opened
+and clicked in the same way. Memory is that of the server and everything that it starts, shared
+pages counted in each.
+
+usage: python benchmarks/explore_speed.py [BUNDLE...] [--millions 1,10] [--rounds 3]
+
+Without bundles it makes its own of so many million kernels: steps of a CUDA graph, as
+`report_speed.py --kind graphs`. It fails where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from playwright.sync_api import Browser, Locator
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.report_speed import CAPTURES, DATA, make_bundle  # noqa: E402
+from spark_prof.traces.bundle import Bundle, table_file  # noqa: E402
+from tests.browser import chromium  # noqa: E402
+from tests.browser.navigation import go_to, pages  # noqa: E402
+from tests.browser.served import EXPLORE, Served  # noqa: E402
+from tests.browser.view import LARGEST_MESSAGE, View  # noqa: E402
+
+BAR_START = ((2_000_000, 3.0), (20_000_000, 6.0))
+BAR_CLICK, BAR_MEMORY = 1.0, 2 << 30
+FLOOR = """
+import plotly.graph_objects as go
+import streamlit as st
+drawn = go.Figure(go.Scatter(x=list(range(1000)), y=list(range(1000)), mode="markers"))
+event = st.plotly_chart(drawn, key="figure", on_select="rerun", selection_mode="points")
+st.text(event.selection.point_indices)
+"""
+
+
+@dataclass
+class Found:
+    """What was measured of one bundle.
+
+    Attributes:
+        kernels: that it has.
+        verdict: seconds from the command until the first page's verdict can be read.
+        start: until the first useful page, its caches empty.
+        whole: until it stands on all steps.
+        again: the same with the caches that the first start has left.
+        clicks: seconds from each click to its picture.
+        largest: bytes of the largest message to the browser.
+        memory: most bytes at one time.
+    """
+
+    kernels: int
+    verdict: float = 0.0
+    start: float = 0.0
+    whole: float = 0.0
+    again: float = 0.0
+    clicks: dict[str, list[float]] = field(default_factory=dict)
+    largest: int = 0
+    memory: int = 0
+
+    def missed(self) -> list[str]:
+        """The bars that were missed."""
+        bar = next(seconds for most, seconds in BAR_START if self.kernels < most)
+        found = [f"start: {self.start:.2f} s"] if self.start > bar else []
+        for name, taken in self.clicks.items():
+            if statistics.median(taken) > BAR_CLICK:
+                found.append(f"{name}: {statistics.median(taken):.2f} s")
+        if self.largest > LARGEST_MESSAGE:
+            found.append(f"a message of {self.largest:,} bytes")
+        if self.memory > BAR_MEMORY:
+            found.append(f"memory: {self.memory >> 20:,} MiB")
+        return found
+
+
+class Memory:
+    """Looks at a process and its children until told to stop."""
+
+    def __init__(self, pid: int) -> None:
+        self.most = 0
+        self._process = psutil.Process(pid)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.02):
+            total = 0
+            try:
+                for process in [self._process, *self._process.children(recursive=True)]:
+                    total += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            self.most = max(self.most, total)
+
+    def stop(self) -> int:
+        """Bytes at most."""
+        self._stop.set()
+        self._thread.join()
+        return self.most
+
+
+@dataclass(frozen=True)
+class Click:
+    """Something that a person does.
+
+    Attributes:
+        name: as the table calls it.
+        path: the page on which it is done.
+        do: does it, and waits for its picture.
+        state: what the address says before.
+    """
+
+    name: str
+    path: str
+    do: Callable[[View], View]
+    state: Mapping[str, object] = field(default_factory=dict)
+
+
+def _mark(view: View, *, kernel: bool) -> View:
+    """Clicks a mark in the middle of the time line: a kernel, or a stretch of many."""
+    (name,) = view.figures()
+    marks = [
+        (trace, place)
+        for trace, drawn in enumerate(view.traces(name))
+        for place, data in enumerate(drawn["customdata"] or [])
+        if data and (data[0] >= 0) == kernel
+    ]
+    return view.click_point(name, *marks[len(marks) // 2])
+
+
+def _bar(view: View) -> View:
+    """Clicks the bar of what the experts take above their floor."""
+    name = "time-of-a-token"
+    for trace, drawn in enumerate(view.traces(name)):
+        for place, data in enumerate(drawn["customdata"] or []):
+            if drawn["type"] == "bar" and data[1] == "experts":
+                return view.click_point(name, trace, place)
+    raise AssertionError("no bar of the experts")
+
+
+def _button(view: View, name: str) -> Locator:
+    return view.keyed(name).locator("button")
+
+
+def _row(name: str) -> Callable[[View], View]:
+    return lambda view: view.click_row(view.keyed(name).locator("[data-testid=stDataFrame]"), 1)
+
+
+ZOOMS = 6
+"""Times ten that lead from everything to single kernels."""
+
+CLICKS = (
+    Click("overview: a bar", "", _bar),
+    Click("overview: a finding", "", lambda view: view.click(_button(view, "show-0"))),
+    Click("layers: a cell", "layers", lambda view: view.click_point("layers", 1, 20)),
+    Click("layers: 99th percentile", "layers", lambda view: view.choose("show", "99th")),
+    Click("layers: against those alike", "layers", lambda view: view.choose("show", "Difference")),
+    Click("layers: kernel of a cell", "layers", _row("cell-kernels"),
+          {"layer": 3, "component": "experts"}),
+    Click("kernels: a row", "kernels", _row("kernels")),
+    Click("kernels: a search", "kernels", lambda view: view.write("kernels-text", "matmul")),
+    Click("kernels: a component", "kernels", lambda view: view.choose("component", "attention")),
+    Click("timeline: slowest step", "timeline", lambda view: view.press("Slowest decode step")),
+    Click("timeline: next step", "timeline", lambda view: view.press("Next step"), {"step": 9}),
+    Click("timeline: a stretch", "timeline", lambda view: _mark(view, kernel=False)),
+    Click("timeline: a kernel", "timeline", lambda view: _mark(view, kernel=True), {"step": 9}),
+    Click("timeline: everything", "timeline", lambda view: view.press("Whole recording"),
+          {"step": 9}),
+    Click("steps: a step", "steps", lambda view: view.click_point("steps-in-order", 0, 5)),
+    Click("compare: a part", "compare", lambda view: view.click_point("parts", 0, 7), {"other": 1}),
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundles", nargs="*", type=Path)
+    parser.add_argument("--millions", default="1,10", help="sizes, by commas")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    path = chromium.found()
+    if path is None:
+        raise SystemExit("there is no chromium on the path; apt-get install chromium")
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(0, cores)
+    print(f"spark-prof explore, {len(cores)} cores, browser included; median of {options.rounds}")
+    failed = False
+    with tempfile.TemporaryDirectory() as name, chromium.chromium(path) as browser:
+        folder = Path(name)
+        floor = measure_floor(browser, folder, options.rounds)
+        print(f"floor: an app of one figure starts in {floor[0]:.2f} s, a click takes "
+              f"{floor[1]:.2f} s")  # fmt: skip
+        for bundle in options.bundles or made(folder, options.millions):
+            found = measure(browser, bundle, folder, options.rounds)
+            show(found)
+            failed |= bool(found.missed())
+    return int(failed)
+
+
+def made(folder: Path, millions: str) -> Sequence[Path]:
+    """Bundles of so many million kernels."""
+    found = []
+    for size in map(int, millions.split(",")):
+        found.append(folder / f"{size}m-graphs")
+        make_bundle(Bundle(DATA / CAPTURES["graphs"]), found[-1], "graphs", size * 10**6)
+    return found
+
+
+def new_view(browser: Browser, url: str) -> View:
+    """A page in a browser that has been nowhere."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    view = View(context.new_page(), url)
+    view.glance_ms = 5
+    return view
+
+
+def measure_floor(browser: Browser, folder: Path, rounds: int) -> tuple[float, float]:
+    """Seconds to the first picture of an app of one figure, and from click to picture."""
+    script = folder / "floor.py"
+    script.write_text(FLOOR)
+    flags = ["--server.headless=true", "--server.fileWatcherType=none",
+             "--browser.gatherUsageStats=false", "--server.address=127.0.0.1"]  # fmt: skip
+    command = [sys.executable, "-m", "streamlit", "run", str(script), *flags]
+    with Served(command, folder, port_option="--server.port") as served:
+        view = new_view(browser, served.url).open()
+        start = view.settled - served.began
+        clicks = [view.click_point("figure", 0, 100 * n + 50).took for n in range(rounds)]
+        view.page.context.close()
+    return start, statistics.median(clicks)
+
+
+def measure(browser: Browser, bundle: Path, folder: Path, rounds: int) -> Found:
+    """Everything about one bundle."""
+    own = folder / f"cache-{bundle.name}"
+    own.mkdir()
+    rows = Bundle(bundle).meta.tables[table_file("kernels", 0)]
+    found = Found(rows)
+    command = [*EXPLORE, str(bundle), str(bundle)]
+    for first in (True, False):
+        with Served(command, own) as served:
+            memory = Memory(served.process.pid)
+            view = new_view(browser, served.url)
+            verdict, taken, whole = (seen - served.began for seen in useful(view))
+            if first:
+                found.verdict, found.start, found.whole = verdict, taken, whole
+                click_all(view, found, rounds)
+            else:
+                found.again = taken
+            view.check()
+            found.memory = max(found.memory, memory.stop())
+            found.largest = max(found.largest, view.watch.largest)
+            view.page.context.close()
+    return found
+
+
+def useful(view: View) -> tuple[float, float, float]:
+    """Opens the first page; when its verdict, its waterfall, and what all steps say were there."""
+    view.page.goto(view.url, wait_until="commit")
+    view.page.locator("#verdict").wait_for()
+    verdict = time.perf_counter()
+    view.plot("time-of-a-token").locator(".bars .point").first.wait_for()
+    view.keyed("finding-0").wait_for()
+    seen = time.perf_counter()
+    view.settle(runs=1)
+    view.wait_until(lambda: "First look" not in view.text)
+    return verdict, seen, view.settled
+
+
+def click_all(view: View, found: Found, rounds: int) -> None:
+    """Goes to every page and clicks what there is, as often as there are rounds."""
+    for number in range(rounds):
+        for path in pages(view):
+            name = f"to {path or 'overview'}" + (", the first time" if number == 0 else "")
+            found.clicks.setdefault(name, []).append(go_to(view, path).took)
+    for click in CLICKS:
+        for _ in range(rounds):
+            view.open(click.path, **click.state)
+            found.clicks.setdefault(click.name, []).append(click.do(view).took)
+    for _ in range(rounds):
+        view.open("timeline")
+        for tens in range(1, ZOOMS + 1):
+            name = f"timeline: to {10**tens:,} times closer"
+            found.clicks.setdefault(name, []).append(view.press("Zoom in 10x").took)
+
+
+def show(found: Found) -> None:
+    """Prints what was measured."""
+    bar = next(seconds for most, seconds in BAR_START if found.kernels < most)
+    print(f"\n{found.kernels:,} kernels")
+    print(f"{'first useful page':44} {found.start:6.2f} s  bar {bar:.0f} s")
+    print(f"{'its verdict can be read':44} {found.verdict:6.2f} s")
+    print(f"{'it is drawn, and all steps were read':44} {found.whole:6.2f} s")
+    print(f"{'the same, opened before':44} {found.again:6.2f} s")
+    for name, taken in found.clicks.items():
+        worst = f"  worst {max(taken):.2f} s" if len(taken) > 1 else ""
+        print(f"{name:44} {statistics.median(taken):6.2f} s  bar {BAR_CLICK:.0f} s{worst}")
+    print(
+        f"{'largest message':44} {found.largest / 1e6:6.2f} MB bar {LARGEST_MESSAGE / 1e6:.0f} MB"
+    )
+    print(f"{'memory of the server':44} {found.memory / 2**30:6.2f} GiB bar {BAR_MEMORY >> 30} GiB")
+    for line in found.missed():
+        print(f"missed: {line}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""`spark-prof compare`: where the difference between recordings comes from, and a gate for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_prof.cli.report import (
+    ENDINGS,
+    Format,
+    check_folder,
+    format_by_ending,
+    put,
+    terminal_width,
+)
+from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:
+    from spark_prof.dashboards.compare_report import Compared
+
+__all__ = ["add_to", "compare"]
+
+_MOST = 25
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command to the command line."""
+    app.command()(compare)
+
+
+def compare(
+    reference: Annotated[
+        str, typer.Argument(metavar="A", help="What the others are held to: a bundle or a trace.")
+    ],
+    others: Annotated[list[str], typer.Argument(metavar="B...", help="What is compared with it.")],
+    format: Annotated[  # noqa: A002 - the option's name is the contract's
+        Format | None,
+        typer.Option(help="How to draw it; by default text, or what OUT's ending says."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="The rank to compare; by default the lowest.")
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPR",
+            help="Exit with code 1 if this holds, such as 'decode_us.median > 3%'; repeatable.",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with code 1 on undecided limits too.")
+    ] = False,
+) -> None:
+    """Show where the difference between recordings comes from: components, layers, kernels."""
+    from spark_prof.analyzers.comparing.gate.expression import parse
+
+    limits = [parse(text) for text in fail_on or ()]
+    chosen = format or format_by_ending(out, ENDINGS)
+    if out is not None:
+        check_folder(out.parent)
+    if len(others) > _MOST:
+        raise CommandError(f"{len(others) + 1} recordings are too many; compare at most 26")
+    for source in (reference, *others):
+        _refuse_result(source)
+    from spark_prof.analyzers.comparing.gate.verdict import check
+    from spark_prof.analyzers.comparing.summary import compare as compare_sides
+    from spark_prof.dashboards.compare_report import Compared, render_comparison
+    from spark_prof.datasets.compared import read_side
+
+    a = read_side(reference, rank)
+    found = tuple(compare_sides(a, read_side(source, rank)) for source in others)
+    gate = tuple(check(each, limits) for each in found) if limits else ()
+    compared = Compared(found, gate)
+    on_terminal = out is None and sys.stdout.isatty()
+    color = on_terminal and "NO_COLOR" not in os.environ
+    width = terminal_width() if on_terminal else 100
+    put(render_comparison(compared, chosen.value, width, color), out)
+    if _failed(compared, strict):
+        raise typer.Exit(1)
+
+
+def _refuse_result(source: str) -> None:
+    from spark_prof.ab.result_file import find_result
+
+    if find_result(source):
+        raise CommandError(
+            f"{source} is a result of spark-prof ab, which has compared already; "
+            f"spark-prof report {source} shows it"
+        )
+
+
+def _failed(compared: Compared, strict: bool) -> bool:
+    """Tells what became of every limit that was not kept; whether that is a failure."""
+    from spark_prof.dashboards.compare_gate import reason
+    from spark_prof.dashboards.compare_words import LETTERS
+
+    failed = False
+    for letter, checked in zip(LETTERS[1:], compared.gate, strict=False):
+        for each in checked:
+            if each.outcome != "passed":
+                print(f"spark-prof: gate {reason(each, letter)}", file=sys.stderr)
+                failed |= each.outcome == "failed" or strict
+    return failed

@@ -1,0 +1,65 @@
+"""What a page is, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_prof.datasets.prepared import Prepared
+
+__all__ = ["Page", "ResultPage", "Sources"]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What was opened.
+
+    Attributes:
+        shown: the one that is looked at.
+        all: every recording, in the order of the command line. Each is read when it is first looked
+            at, which raises CommandError where it cannot be; its length is known without that.
+        labels: a short name of each of `all`; not to be drawn unescaped.
+        place: of the shown one in `all`.
+        clients: results of load generators that were named beside them.
+    """
+
+    shown: Prepared
+    all: Sequence[Prepared]
+    labels: tuple[str, ...] = ()
+    place: int = 0
+    clients: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page over recordings; a module of `pages` has one as PAGE. The frame draws its title.
+
+    Attributes:
+        path: in the address, such as layers.
+        title: in the navigation.
+        show: draws it; a CommandError of it is shown as its line.
+        early: whether it also shows what some steps of a long recording say, until all are read.
+        warm: computes what it shows first, and keeps it for whoever comes to the page.
+    """
+
+    path: str
+    title: str
+    show: Callable[[Sources], None]
+    early: bool = False
+    warm: Callable[[Prepared], object] | None = None
+
+
+@dataclass(frozen=True)
+class ResultPage:
+    """A page over one result of `spark-prof ab`; shown in place of the others for such a source.
+
+    Attributes:
+        path: in the address.
+        title: in the navigation.
+        show: draws the result of this file; a CommandError of it is shown as its line.
+    """
+
+    path: str
+    title: str
+    show: Callable[[Path], None]

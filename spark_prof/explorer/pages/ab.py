@@ -1,0 +1,33 @@
+"""The page of a result of `spark-prof ab`: the document and the figures of its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from spark_prof.ab.result_file import read_result
+from spark_prof.dashboards import ab_charts, ab_report
+from spark_prof.explorer import widgets
+from spark_prof.explorer.page import ResultPage
+
+__all__ = ["PAGE"]
+
+
+def _show(path: Path) -> None:
+    result = read_result(path)
+    drawn = ab_report.document(result, each_layer=True)
+    figures = ab_charts.figures(result)
+    widgets.lines([drawn.title])
+    for column, (name, value) in zip(
+        st.columns(max(len(drawn.headline), 1)), drawn.headline, strict=False
+    ):
+        with column:
+            widgets.lines([value, name])
+    for section in drawn.sections:
+        widgets.section(section)
+        if section.id in figures:
+            widgets.figure(figures[section.id], f"{section.id}-figure")
+
+
+PAGE = ResultPage("ab", "A/B", _show)

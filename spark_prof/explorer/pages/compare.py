@@ -1,0 +1,134 @@
+"""The page that holds a recording against another one: where the difference comes from."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison, Side
+from spark_prof.analyzers.comparing.summary import compare
+from spark_prof.dashboards import compare_parts, compare_setup
+from spark_prof.dashboards.chart_compare import (
+    component_pairs,
+    difference_waterfall,
+    layer_differences,
+)
+from spark_prof.dashboards.compare_report import answer
+from spark_prof.dashboards.compare_words import verdict
+from spark_prof.dashboards.formats import clean, spans
+from spark_prof.dashboards.outline import without_empty_columns
+from spark_prof.dashboards.section import Section
+from spark_prof.datasets.compared import facts_of
+from spark_prof.datasets.prepared import Prepared
+from spark_prof.explorer import state, widgets
+from spark_prof.explorer.clicks import clicked
+from spark_prof.explorer.kept import BY_RECORDING
+from spark_prof.explorer.page import Page, Sources
+
+__all__ = ["PAGE"]
+
+_ONE_ONLY = (
+    "This page holds one recording against another: where the difference comes from, and how "
+    "sure that is.",
+    "Only one is open. Give several, the reference first: spark-prof explore BEFORE AFTER",
+    "The same as text, and as a gate for CI: spark-prof compare BEFORE AFTER",
+)
+
+
+@st.cache_resource(show_spinner="Comparing", max_entries=4, hash_funcs=BY_RECORDING)
+def _compared(reference: Prepared, other: Prepared) -> Comparison:
+    return compare(_side(reference), _side(other))
+
+
+def _side(prepared: Prepared) -> Side:
+    return Side(
+        prepared.source,
+        prepared.report,
+        prepared.kernels,
+        prepared.steps,
+        facts_of(prepared.source, prepared.rank),
+    )
+
+
+def _show(sources: Sources) -> None:
+    if len(sources.all) < 2:
+        widgets.lines(_ONE_ONLY)
+        return
+    places = [place for place in range(len(sources.all)) if place != sources.place]
+    left, right = st.columns(2)
+    with left:
+        chosen = widgets.choice(
+            "Reference (a)",
+            [sources.labels[place] for place in places],
+            "other",
+            values=[str(place) for place in places],
+        )
+    found = _compared(sources.all[places[chosen]], sources.shown)
+    with right:
+        names = [phase.phase for phase in found.phases]
+        phase = found.phases[widgets.choice("Steps", names, "phase", values=names)]
+    widgets.lines([f"b is {sources.labels[sources.place]}.", answer(found)])
+    _sources_of_difference(phase)
+    _kernels(phase)
+    for section in (
+        compare_parts.engines(phase),
+        compare_setup.setup(found),
+        compare_setup.others(found),
+        compare_setup.findings(found),
+        compare_setup.notes(found),
+    ):
+        _section(section)
+
+
+def _sources_of_difference(phase: PhaseComparison) -> None:
+    left, right = st.columns(2)
+    with left:
+        widgets.figure(difference_waterfall(phase), "difference")
+    with right:
+        drawn = component_pairs(phase)
+        point = clicked(widgets.figure(drawn, "parts", selection=("points",)), "parts")
+        if point:
+            state.keep(component=str(point[0]))
+            st.rerun()
+    _section(compare_parts.steps(phase))
+    _section(compare_parts.components(phase))
+    if any(row.change.sure for row in phase.layer_parts if row.layer is not None):
+        widgets.figure(layer_differences(phase), "layers")
+    _section(compare_parts.layers(phase))
+
+
+def _kernels(phase: PhaseComparison) -> None:
+    """All kernels, or those of the chosen component, as a table of numbers."""
+    st.subheader("Kernels of both sides", anchor="compare-kernels")
+    names = [part.name for part in phase.parts if part.calls_a or part.calls_b]
+    place = widgets.choice("Component", ["all", *names], "component", values=["", *names])
+    rows = [row for row in phase.kernels if not place or row.component == names[place - 1]]
+    frame = pd.DataFrame(
+        {
+            "Kernel": [clean(row.name) for row in rows],
+            "Component": [row.component for row in rows],
+            "In": [row.where for row in rows],
+            "a, us": [round(row.change.a, 2) for row in rows],
+            "b, us": [round(row.change.b, 2) for row in rows],
+            "Change, us": [round(row.change.us, 2) for row in rows],
+            "From, us": [round(row.change.low, 2) for row in rows],
+            "To, us": [round(row.change.high, 2) for row in rows],
+            "b is": [verdict(row.change) for row in rows],
+            "Calls a": [round(row.calls_a, 2) for row in rows],
+            "Calls b": [round(row.calls_b, 2) for row in rows],
+            "Layers a": [spans(row.layers_a) for row in rows],
+            "Layers b": [spans(row.layers_b) for row in rows],
+            "Ran on, a": [row.engine_a for row in rows],
+            "Ran on, b": [row.engine_b for row in rows],
+        }
+    )
+    widgets.lines(["From and to are the 95 % interval of the change; the slower ones come first."])
+    widgets.table(frame, "compare-kernels")
+
+
+def _section(section: Section) -> None:
+    if section.rows:
+        widgets.section(without_empty_columns(section))
+
+
+PAGE = Page("compare", "Compare", _show)

@@ -1,0 +1,192 @@
+"""The page of kernels: a table to search, the roofline, and all about one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.views.kernel_table import (
+    KernelFacts,
+    Wanted,
+    facts_of,
+    search,
+)
+from spark_prof.dashboards import about_roofline
+from spark_prof.dashboards.chart_roofline import (
+    bytes_and_time,
+    intensity,
+    with_intensity,
+    with_need,
+)
+from spark_prof.dashboards.formats import clean, count, counted, microseconds, share
+from spark_prof.datasets.prepared import Prepared
+from spark_prof.explorer import links, state, widgets
+from spark_prof.explorer.clicks import clicked
+from spark_prof.explorer.kernel_detail import kernel_detail
+from spark_prof.explorer.page import Page, Sources
+
+__all__ = ["PAGE"]
+
+_FILTERS = ("text", "engine", "precision")
+"""Of the table, beside the component, which the address of a kernel names as well."""
+
+
+def _show(sources: Sources) -> None:
+    prepared = sources.shown
+    facts = facts_of(prepared.report, prepared.kernels.names)
+    name = state.chosen_number("kernel", -1, 0, len(prepared.kernels.names) - 1)
+    if name >= 0:
+        links.link("kernels", "All kernels", **_filters())
+        component = state.chosen("component")
+        mine = [entry for entry in facts if entry.place == name]
+        kernel_detail(
+            prepared, name, sorted(mine, key=lambda entry: entry.row.component != component)
+        )
+        return
+    _table(_search(facts), facts)
+    _roofline(prepared, facts)
+
+
+def _filters() -> dict[str, str]:
+    """What the table is searched for, as the address says it."""
+    return {word: state.chosen(word) for word in _FILTERS if state.chosen(word)}
+
+
+def _search(facts: Sequence[KernelFacts]) -> tuple[KernelFacts, ...]:
+    """Draws what can be looked for; the kernels that are found."""
+    columns = st.columns([2, 1, 1, 1])
+    with columns[0]:
+        text = _text()
+    rows = [entry.row for entry in facts]
+    values = {
+        "engine": [row.engine for row in rows],
+        "precision": [row.precision or "" for row in rows],
+        "component": [row.component for row in rows],
+    }
+    chosen = []
+    for column, (name, found) in zip(columns[1:], values.items(), strict=True):
+        words = ["", *sorted(set(found) - {""})]
+        with column:
+            place = widgets.choice(name.capitalize(), ["any", *words[1:]], name, values=words)
+        chosen.append(words[place])
+    return search(facts, Wanted(text, *chosen))
+
+
+def _text() -> str:
+    st.session_state["kernels-text"] = state.chosen("text")
+
+    def changed() -> None:
+        state.keep(text=st.session_state["kernels-text"] or None)
+
+    st.text_input("Search", key="kernels-text", on_change=changed, max_chars=200,
+                  placeholder="words of the name, component or conversion")  # fmt: skip
+    return state.chosen("text")
+
+
+def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
+    us = sum(entry.row.us for entry in found)
+    part = sum(entry.row.share for entry in found)
+    widgets.lines(
+        [
+            f"{count(len(found))} of {counted(len(facts), 'kernel')}: {microseconds(us)}, "
+            f"{share(part)} of all kernel time. Choose a row to see all about it."
+        ]
+    )
+    frame = _frame(found)
+    full = [clean(entry.row.name) for entry in found]
+    picked = widgets.table(
+        frame, "kernels", selectable=True, whole=frame.assign(**{"Full name": full})
+    )
+    if picked and found[picked[0]].place >= 0:
+        _open(found[picked[0]].place, found[picked[0]].row.component)
+
+
+def _open(place: int, component: str) -> None:
+    links.go("kernels", **_filters(), kernel=place, component=component)
+
+
+def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
+    rows = [entry.row for entry in found]
+    floors = [entry.floor for entry in found]
+    return pd.DataFrame(
+        {
+            "Kernel": [clean(short_name(row.name)) for row in rows],
+            "Component": [row.component for row in rows],
+            "Reads": [clean(f.what) if f else "" for f in floors],
+            "Time, ms": [round(row.us / 1e3, 3) for row in rows],
+            "Share, %": [round(100 * row.share, 2) for row in rows],
+            "Calls a step": [round(entry.calls, 2) for entry in found],
+            "us a call": [round(row.us / row.calls, 2) if row.calls else None for row in rows],
+            "Engine": [row.engine for row in rows],
+            "Precision": [row.precision or "" for row in rows],
+            "Known by": [row.evidence for row in rows],
+            "Conversion": [row.conversion or "" for row in rows],
+            "Needs, MB": [
+                round(f.needed_bytes / 1e6, 3) if f and f.needed_bytes is not None else None
+                for f in floors
+            ],
+            "GB/s": [round(f.bandwidth / 1e9, 1) if f and f.bandwidth else None for f in floors],
+            "Floor, us": [
+                round(f.floor_us, 2) if f and f.floor_us is not None else None for f in floors
+            ],
+            "Above floor, us a step": [
+                round(f.left_us, 1) if f and f.left_us is not None else None for f in floors
+            ],
+        }
+    )
+
+
+def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
+    st.subheader("Roofline", anchor="roofline")
+    report = prepared.report
+    found = report.roofline
+    if found is None or not found.phases:
+        widgets.lines(
+            [
+                "Nothing tells what kernels need: the recording has no live model's layers, or its "
+                "GPU is not known.",
+                *(found.notes if found else ()),
+            ]
+        )
+        return
+    phases = {phase.phase: phase for phase in found.phases}
+    names = list(phases)
+    phase = phases[names[widgets.choice("Steps", names, "phase", values=names)]]
+    known = with_need(phase.rows)
+    if not known:
+        widgets.lines(["Of no kernel is known how many bytes it needs.", *found.notes])
+        return
+    rest = phase.kernels_us - phase.placed_us
+    widgets.lines(
+        [
+            f"{counted(len(known), 'kernel')} with known bytes; the others take "
+            f"{microseconds(rest)} of a step's {microseconds(phase.kernels_us)}. The area of a "
+            "point is its time in a step. Choose a point to see all about its kernel.",
+        ]
+    )
+    places = {entry.row.name: entry.place for entry in facts}
+    _chosen(bytes_and_time(known, found.ceilings, places), "bytes-and-time")
+    if with_intensity(known):
+        precisions = {
+            (row.name, row.component):
+            "fp32" if row.engine == "cuda-core" else row.precision or ""
+            for row in report.kernels
+        }  # fmt: skip
+        _chosen(intensity(known, found.ceilings, precisions, places), "intensity")
+    else:
+        widgets.lines(["Of no kernel are both its bytes and its operations known."])
+    widgets.lines(about_roofline.floors(report).intro)
+    with st.expander("The same in numbers"):
+        widgets.section(about_roofline.kernels(report))
+
+
+def _chosen(drawn: object, name: str) -> None:
+    point = clicked(widgets.figure(drawn, name, selection=("points",)), name)
+    if point and int(point[0]) >= 0:
+        _open(int(point[0]), str(point[1]))
+
+
+PAGE = Page("kernels", "Kernels", _show)

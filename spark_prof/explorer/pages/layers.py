@@ -1,0 +1,260 @@
+"""The page of layers: a map of layers and components, and layers that differ from their like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import streamlit as st
+
+from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.views.cell_kernels import CellKernel, kernels_of_cell
+from spark_prof.analyzers.views.cells import CellTimes, StepCells, cell_times, step_cells
+from spark_prof.analyzers.views.makeup import makeups
+from spark_prof.analyzers.views.odd import Comparison, OddCell, compare_layers
+from spark_prof.analyzers.views.odd_cause import Cause, cause_of
+from spark_prof.analyzers.views.step_kinds import StepKind, kinds_of
+from spark_prof.dashboards import about_cells
+from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
+from spark_prof.dashboards.formats import clean, count, counted, microseconds
+from spark_prof.datasets.prepared import Prepared
+from spark_prof.explorer import links, state, widgets
+from spark_prof.explorer.clicks import clicked
+from spark_prof.explorer.kept import BY_RECORDING
+from spark_prof.explorer.page import Page, Sources
+
+__all__ = ["PAGE"]
+
+_MEASURES = {
+    "median": "Median over the steps",
+    "p99": "99th percentile over the steps",
+    "spread": "Spread over the steps, 10th to 90th percentile",
+    "like": "Difference from layers like it",
+}
+_ODD = " \N{BLACK DIAMOND}"
+_NONE = "-1"
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What was found in the steps of one kind."""
+
+    times: CellTimes
+    comparison: Comparison
+    causes: tuple[Cause | None, ...]
+
+
+@st.cache_resource(show_spinner=False, max_entries=3, hash_funcs=BY_RECORDING)
+def _cells(prepared: Prepared) -> StepCells:
+    return step_cells(prepared.kernels, prepared.steps)
+
+
+@st.cache_resource(show_spinner=False, max_entries=12, hash_funcs=BY_RECORDING)
+def _compared(prepared: Prepared, kind: StepKind) -> _Compared:
+    chosen = kind.of(prepared.steps)
+    cells = _cells(prepared)
+    made = makeups(prepared.kernels, prepared.steps, chosen)
+    comparison = compare_layers(cells, made, chosen)
+    causes = tuple(cause_of(odd, made) for odd in comparison.odd)
+    return _Compared(cell_times(cells, chosen), comparison, causes)
+
+
+def _show(sources: Sources) -> None:
+    prepared = sources.shown
+    if prepared.steps.empty:
+        widgets.lines(["This recording has no steps to look at."])
+        return
+    left, right = st.columns(2)
+    kinds = kinds_of(prepared.steps)
+    with left:
+        options = [_kind_label(kind) for kind in kinds]
+        kind = kinds[widgets.choice("Steps", options, "of", values=[k.word for k in kinds])]
+    with right:
+        measures = list(_MEASURES)
+        measure = measures[
+            widgets.choice("Show", list(_MEASURES.values()), "show", values=measures)
+        ]
+    found = _compared(prepared, kind)
+    chosen = _chosen(found.times)
+    left, right = st.columns([3, 2])
+    with left:
+        _map(found, measure, chosen)
+        widgets.lines(about_cells.placed_by(prepared.report))
+    with right:
+        _cell(prepared, kind, found.times, chosen)
+    _odd(found, chosen, prepared.kernels.names)
+    with st.expander("All cells as a table"):
+        widgets.table(_frame(found.times), "cells")
+
+
+def _kind_label(kind: StepKind) -> str:
+    batch = "" if kind.batch is None else f", {counted(kind.batch, 'request')}"
+    return f"{kind.phase}{batch} ({counted(kind.steps, 'step')})"
+
+
+def _chosen(times: CellTimes) -> tuple[int, str] | None:
+    """The cell that the address names."""
+    known = {(str(layer), name) for layer, name in zip(times.layer, times.component, strict=True)}
+    wanted = (state.chosen("layer"), state.chosen("component"))
+    return (int(wanted[0]), wanted[1]) if wanted in known else None
+
+
+def _map(found: _Compared, measure: str, chosen: tuple[int, str] | None) -> None:
+    cells = _drawn(found, measure)
+    title = f"{_MEASURES[measure]}, {counted(found.times.steps, 'step')}"
+    drawn = cell_map(cells, title, shares=measure == "like", chosen=chosen)
+    point = clicked(widgets.figure(drawn, "layers", selection=("points",)), "layers")
+    if point:
+        state.keep(layer=str(point[0]), component=str(point[1]))
+        st.rerun()
+    lines = []
+    if inside := [cell for cell in cells if cell.layer >= 0]:
+        most = max(inside, key=lambda cell: abs(cell.value))
+        what = f"{most.value:+.1%}" if measure == "like" else microseconds(most.value)
+        lines.append(f"The largest in a layer: {what} in layer {most.layer} {most.component}.")
+    if any(cell.layer < 0 for cell in cells):
+        lines.append(
+            f"The row {NO_LAYER} is what belongs to no layer; the colours are scaled to the layers."
+        )
+    if found.comparison.odd:
+        lines.append("A diamond marks a cell that differs from those like it.")
+    if len(cells) > MOST_CELLS:
+        lines.append(f"The first {count(MOST_CELLS)} of {count(len(cells))} cells are drawn.")
+    widgets.lines(lines)
+
+
+def _drawn(found: _Compared, measure: str) -> list[Cell]:
+    odd = {(cell.layer, cell.component): cell.share for cell in found.comparison.odd}
+    if measure == "like":
+        # An odd layer may run other kernels, and then lies in no group of its like.
+        shares = _shares(found.comparison) | odd
+        return [
+            Cell(*pair, value, f"{value:+.1%}{_ODD * (pair in odd)}")
+            for pair, value in sorted(shares.items())
+        ]
+    times = found.times
+    values = {"median": times.median_us, "p99": times.p99_us, "spread": times.spread_us}[measure]
+    return [
+        Cell(*pair, us, (f"{us:,.2f}" if us < 9.995 else f"{us:,.1f}") + _ODD * (pair in odd))
+        for pair, us in zip(
+            zip(times.layer, times.component, strict=True), values.tolist(), strict=True
+        )
+    ]
+
+
+def _shares(comparison: Comparison) -> dict[tuple[int, str], float]:
+    """By how much each cell that has its like is off their median."""
+    return {
+        (layer, group.component): us / group.middle_us - 1
+        for group in comparison.groups
+        if len(group.layers) > 1 and group.middle_us
+        for layer, us in zip(group.layers, group.us, strict=True)
+    }
+
+
+def _cell(
+    prepared: Prepared, kind: StepKind, times: CellTimes, chosen: tuple[int, str] | None
+) -> None:
+    st.subheader("Kernels of a cell", anchor=False)
+    _choose_cell(times)
+    if chosen is None:
+        widgets.lines(["Choose a cell: click on it in the map, or name its layer and component."])
+        return
+    layer, component = chosen
+    rows = kernels_of_cell(
+        prepared.kernels, prepared.steps, kind.of(prepared.steps), layer, component
+    )
+    where = "outside the layers" if layer < 0 else f"in layer {layer}"
+    us = sum(row.us for row in rows)
+    if not prepared.timed:
+        widgets.lines(["The recording has sums only: each call counts with their mean."])
+    widgets.lines(
+        [
+            f"{component} {where}: {counted(len(rows), 'kernel')}, {microseconds(us)} in a mean "
+            "step. Choose a row to see all about its kernel."
+        ]
+    )
+    frame = _kernel_frame(prepared, rows, component)
+    full = [clean(prepared.kernels.names[row.name]) for row in rows]
+    picked = widgets.table(
+        frame, "cell-kernels", selectable=True, whole=frame.assign(**{"Full name": full})
+    )
+    if picked:
+        links.go("kernels", kernel=rows[picked[0]].name, component=component)
+
+
+def _choose_cell(times: CellTimes) -> None:
+    layers = sorted(set(times.layer) - {-1})
+    values = ["", *map(str, layers), *([_NONE] if -1 in times.layer else [])]
+    names = list(dict.fromkeys(times.component))
+    left, right = st.columns(2)
+    with left:
+        shown = ["", *(f"layer {layer}" for layer in layers), NO_LAYER][: len(values)]
+        widgets.choice("Layer", shown, "layer", values=values)
+    with right:
+        widgets.choice("Component", ["", *names], "component", values=["", *names])
+
+
+def _kernel_frame(prepared: Prepared, rows: tuple[CellKernel, ...], component: str) -> pd.DataFrame:
+    names = prepared.kernels.names
+    known = {(row.name, row.component): row for row in prepared.report.kernels}
+    labels = [known.get((names[row.name], component)) for row in rows]
+    return pd.DataFrame(
+        {
+            "us a step": [round(row.us, 2) for row in rows],
+            "Calls a step": [round(row.calls, 2) for row in rows],
+            "Kernel": [clean(short_name(names[row.name])) for row in rows],
+            "Share, %": [round(100 * row.share, 1) for row in rows],
+            "Median call, us": [round(row.median_us, 2) for row in rows],
+            "p99 call, us": [round(row.p99_us, 2) for row in rows],
+            "Engine": [label.engine if label else "" for label in labels],
+            "Precision": [label.precision or "" if label else "" for label in labels],
+            "Known by": [label.evidence if label else "" for label in labels],
+            "Conversion": [label.conversion or "" if label else "" for label in labels],
+        }
+    )
+
+
+def _odd(found: _Compared, chosen: tuple[int, str] | None, names: tuple[str, ...]) -> None:
+    section = about_cells.odd_layers(found.comparison, found.causes, names)
+    st.subheader(section.title, anchor=section.id)
+    sentences = [
+        about_cells.odd_sentence(odd, cause, names)
+        for odd, cause in zip(found.comparison.odd[:3], found.causes, strict=False)
+    ]
+    widgets.lines([*section.intro, *sentences])
+    if not section.rows:
+        return
+    frame = pd.DataFrame(list(section.rows), columns=[c.title for c in section.columns])
+    picked = widgets.table(frame, section.id, selectable=True)
+    odd = found.comparison.odd
+    shown = odd[picked[0]] if picked else _odd_at(odd, chosen) or odd[0]
+    same = [cell for cell in odd if cell.like == shown.like]
+    own_us = {cell.layer: cell.us for cell in same}
+    drawn = like_layers(shown.like, [cell.layer for cell in same], own_us)
+    widgets.figure(drawn, "like-layers")
+
+
+def _odd_at(odd: tuple[OddCell, ...], chosen: tuple[int, str] | None) -> OddCell | None:
+    return next((cell for cell in odd if (cell.layer, cell.component) == chosen), None)
+
+
+def _frame(times: CellTimes) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "Layer": [None if layer < 0 else layer for layer in times.layer],
+            "Component": list(times.component),
+            "Mean, us": times.mean_us.round(3),
+            "Median, us": times.median_us.round(3),
+            "p99, us": times.p99_us.round(3),
+            "p10 to p90, us": times.spread_us.round(3),
+        }
+    ).astype({"Layer": "Int64"})
+
+
+def _warm(prepared: Prepared) -> None:
+    if not prepared.steps.empty:
+        _compared(prepared, kinds_of(prepared.steps)[0])
+
+
+PAGE = Page("layers", "Layers", _show, warm=_warm)

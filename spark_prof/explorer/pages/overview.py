@@ -1,0 +1,107 @@
+"""The first page: how fast a token is, how far from possible, and what to do about it first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.dashboards import about_answers, about_kernels, about_run, about_waterfall
+from spark_prof.dashboards.chart_evidence import evidence_bars
+from spark_prof.dashboards.chart_waterfall import floor_waterfall
+from spark_prof.dashboards.section import Section
+from spark_prof.datasets.prepared import Prepared
+from spark_prof.explorer import links, places, widgets
+from spark_prof.explorer.finding_cards import finding_cards
+from spark_prof.explorer.page import Page, Sources
+
+__all__ = ["PAGE"]
+
+_FLOOR = (
+    "Memory floor: reading the weights and the KV cache once. Small kernels: launching them takes "
+    "as long as their work. Launch gaps and host: nothing runs, the GPU waits."
+)
+_NO_FLOOR = "Launch gaps: nothing runs between a step's kernels. Host: nothing before and after."
+
+
+def _show(sources: Sources) -> None:
+    shown = sources.shown
+    report = shown.report
+    first, *others = about_waterfall.verdict(report)
+    st.subheader(widgets.plain(first), anchor="verdict")
+    widgets.lines(others)
+    _headline(shown)
+    section = about_waterfall.waterfall(report)
+    _waterfall(shown, section)
+    numbers = st.container()
+    _findings(shown)
+    with numbers:
+        _numbers(section)
+    _answers(shown)
+    _evidence(shown)
+    if report.notes:
+        st.subheader(about_run.notes(report).title, anchor="notes")
+        widgets.lines(report.notes)
+    widgets.section(about_run.recording(report))
+
+
+def _headline(shown: Prepared) -> None:
+    figures = about_run.headline(shown.report)
+    for column, (name, value) in zip(st.columns(max(len(figures), 1)), figures, strict=False):
+        column.metric(widgets.plain(name), value)
+
+
+def _waterfall(shown: Prepared, section: Section) -> None:
+    if not section.rows:
+        return
+    st.subheader(section.title, anchor=section.id)
+    known = waterfall_of(shown.report).floor_us is not None
+    words = _FLOOR if known else _NO_FLOOR
+    widgets.lines([*section.intro, words, "Click a bar to see its kernels or steps."])
+    chosen = widgets.figure(floor_waterfall(shown.report), "time-of-a-token", selection=("points",))
+    for point in chosen.points if chosen else ():
+        kind, component = point["customdata"]
+        place = places.place_of_part(str(kind), str(component), shown)
+        links.go(place.path, **place.values)
+
+
+def _numbers(section: Section) -> None:
+    if section.rows:
+        with st.expander("The same in numbers"):
+            widgets.section(replace(section, id="waterfall-parts", title="Parts", intro=()))
+
+
+def _findings(shown: Prepared) -> None:
+    found = shown.report.findings
+    st.subheader("What to do about it", anchor="findings")
+    if not found:
+        widgets.lines(["None of the rules found anything worth changing."])
+        return
+    widgets.lines(["The largest gain first: what each change could bring a token at most."])
+    finding_cards(found, shown)
+
+
+def _answers(shown: Prepared) -> None:
+    found = shown.report.answers
+    if not found:
+        return
+    st.subheader(about_answers.answers(shown.report).title, anchor="answers")
+    for answer in found:
+        left, right = st.columns([2, 6])
+        with left:
+            widgets.lines([answer.question])
+        with right:
+            widgets.lines([answer.text, answer.evidence])
+
+
+def _evidence(shown: Prepared) -> None:
+    section = about_kernels.coverage(shown.report)
+    if not section.rows:
+        return
+    st.subheader("What the figures stand on", anchor="evidence")
+    widgets.figure(evidence_bars(shown.report), "evidence")
+    widgets.section(section)
+
+
+PAGE = Page("overview", "Overview", _show, early=True)

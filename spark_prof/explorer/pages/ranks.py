@@ -1,0 +1,76 @@
+"""Who waits for whom in a parallel run, and where."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards import about_ranks, chart_ranks
+from spark_prof.dashboards.formats import microseconds, share
+from spark_prof.datasets.prepared import Prepared
+from spark_prof.explorer import links, places, widgets
+from spark_prof.explorer.finding_cards import finding_cards
+from spark_prof.explorer.page import Page, Sources
+
+__all__ = ["PAGE"]
+
+
+def _show(sources: Sources) -> None:
+    shown = sources.shown
+    report = shown.report
+    if len(shown.ranks) < 2:
+        widgets.lines(
+            [
+                "This recording has one rank: nothing can be compared.",
+                "spark-prof record sees every worker of a parallel run by itself (vllm serve with "
+                "--tensor-parallel-size 2 or more). Traces that lie apart, one a rank, become one "
+                "recording with spark-prof import FOLDER -o BUNDLE.",
+            ]
+        )
+        return
+    about = [finding for finding in report.findings if places.page_of(finding) == "ranks"]
+    if about:
+        st.subheader("What to do about it", anchor="findings")
+        finding_cards(about, shown, "ranks")
+    _figures(report, shown)
+    for draw in (
+        about_ranks.ranks,
+        about_ranks.collectives,
+        about_ranks.slow_steps,
+        about_ranks.clocks,
+    ):
+        widgets.section(draw(report))
+
+
+def _figures(report: Report, shown: Prepared) -> None:
+    if any(row.steps and row.kernels_us for row in report.ranks):
+        widgets.lines(["Click a bar to look at that rank.", *_overlap(report, shown.rank)])
+        chosen = widgets.figure(chart_ranks.rank_bars(report), "ranks", selection=("points",))
+        for point in chosen.points if chosen else ():
+            links.go("timeline", rank=int(point["customdata"]))
+    if any(step.slowest is not None for step in report.collectives.slow_steps):
+        widgets.lines(["Click a cell to see its worst step in the Timeline."])
+        figure = chart_ranks.waits_for_ranks(report)
+        chosen = widgets.figure(figure, "waits-for-ranks", selection=("points",))
+        for point in chosen.points if chosen else ():
+            if "customdata" in point:
+                rank, step = point["customdata"]
+                links.go("timeline", rank=int(rank), step=int(step))
+    if report.collectives.items:
+        widgets.figure(chart_ranks.waits_by_collective(report), "collectives")
+
+
+def _overlap(report: Report, rank: int) -> list[str]:
+    """How much of the collectives runs beside other work."""
+    ledger = report.decode_ledger
+    row = next((r for r in ledger.rows if r.name == "collective"), None) if ledger else None
+    if row is None or not row.summed_us:
+        return []
+    beside = row.summed_us - row.alone_us
+    return [
+        f"In a decode step of rank {rank} collectives run {microseconds(row.summed_us)}, "
+        f"{share(beside / row.summed_us)} of it beside other kernels."
+    ]
+
+
+PAGE = Page("ranks", "Ranks", _show)

@@ -1,0 +1,85 @@
+"""Steps one by one: over time, against what they work on, and beside what clients saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from spark_prof.analyzers.views.context_fit import context_fits
+from spark_prof.analyzers.views.step_series import Steps, batch_times, steps_of
+from spark_prof.dashboards import about_clients, about_steps, about_time, chart_steps
+from spark_prof.dashboards.chart_clients import clients_beside_steps
+from spark_prof.datasets.clients import clients_beside
+from spark_prof.explorer import links, state, widgets
+from spark_prof.explorer.page import Page, Sources
+
+__all__ = ["PAGE"]
+
+_LARGEST_STEP = 1 << 31
+_ENOUGH = 8
+"""Steps below which a distribution says nothing."""
+
+
+def _show(sources: Sources) -> None:
+    shown = sources.shown
+    if not shown.timed or shown.steps.empty:
+        widgets.lines(["The source has sums of kernels: nothing tells when a step ran."])
+        return
+    steps = steps_of(shown.steps)
+    widgets.section(about_time.steps(shown.report))
+    _in_order(steps)
+    widgets.section(about_steps.slowest(steps))
+    _against_work(steps)
+    if len(steps) >= _ENOUGH:
+        widgets.figure(chart_steps.times_spread(steps), "spread-of-steps")
+    _clients(sources)
+    widgets.section(about_time.books(shown.report))
+
+
+def _in_order(steps: Steps) -> None:
+    chosen = state.chosen_number("step", -1, 0, _LARGEST_STEP)
+    widgets.lines(["Click a step to see it in the Timeline."])
+    figure = chart_steps.times_in_order(steps, chosen if chosen >= 0 else None)
+    _to_timeline(widgets.figure(figure, "steps-in-order", selection=("points",)))
+
+
+def _against_work(steps: Steps) -> None:
+    sizes = batch_times(steps)
+    if len(sizes) > 1:
+        widgets.figure(chart_steps.times_against_batch(sizes), "steps-by-batch")
+        widgets.section(about_steps.batches(sizes))
+    fits = context_fits(steps)
+    if any(fit.longest > fit.shortest for fit in fits):
+        figure = chart_steps.times_against_context(steps, fits)
+        _to_timeline(widgets.figure(figure, "steps-by-context", selection=("points",)))
+    widgets.section(about_steps.contexts(fits))
+    if (steps.prompt_tokens > 0).sum() > 1:
+        figure = chart_steps.times_against_prompt(steps)
+        _to_timeline(widgets.figure(figure, "steps-by-prompt", selection=("points",)))
+
+
+def _clients(sources: Sources) -> None:
+    found = clients_beside(sources.shown, sources.clients)
+    if not found:
+        st.subheader("What clients saw", anchor="clients")
+        widgets.lines(
+            [
+                "No load generator's result is known. With one among the sources, as vllm bench "
+                "serve --save-result writes it, the client's times stand beside the steps."
+            ]
+        )
+        return
+    if any(row.comparisons for row in found):
+        widgets.figure(clients_beside_steps(found), "clients")
+    widgets.section(about_clients.agreement(replace(sources.shown.report, clients=found)))
+    widgets.section(about_clients.runs(found))
+
+
+def _to_timeline(chosen: Any) -> None:
+    for point in chosen.points if chosen else ():
+        links.go("timeline", step=int(point["customdata"]))
+
+
+PAGE = Page("steps", "Steps", _show)

@@ -1,0 +1,141 @@
+"""Time as it passed, in lanes: from the whole recording down to one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from spark_prof.analyzers.views.timeline import RankColumns, Timeline, timeline
+from spark_prof.analyzers.views.timeline_moves import Range, steps_in
+from spark_prof.dashboards import chart_timeline_tables as tables
+from spark_prof.dashboards.chart_timeline import PIXELS, axis_unit, timeline_figure
+from spark_prof.datasets.prepared import Prepared
+from spark_prof.explorer import widgets
+from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.timeline_call import show_call, show_facts
+from spark_prof.explorer.timeline_moving import dragging, draw_buttons, draw_search
+from spark_prof.explorer.timeline_ranks import choose_others
+from spark_prof.explorer.timeline_state import View
+
+__all__ = ["PAGE"]
+
+_MOST_STEPS = 200
+
+
+def _show(sources: Sources) -> None:
+    shown = sources.shown
+    if not shown.timed:
+        widgets.lines(["The source has sums of kernels: nothing tells when one ran."])
+        return
+    if not len(shown.kernels):
+        widgets.lines(["The source has no kernels: there is nothing to draw."])
+        return
+    view = View.of_address(shown)
+    _follow(view)
+    draw_buttons(view)
+    draw_search(view)
+    others = choose_others(shown)
+    drawn = _drawn(shown, others, view.shown.from_ns, view.shown.to_ns)
+    columns = {shown.rank: shown.kernels} | {other.rank: other.columns for other in others}
+    figure = timeline_figure(drawn, columns, view.origin_ns, view.call)
+    # Streamlit tells of a click or of a stretch, not of both: a figure that takes one is made anew
+    # for the other.
+    figure.update_layout(dragmode="select" if dragging() else False)
+    widgets.figure(figure, _name(view), selection=("points", "box"))
+    widgets.lines([_how_to_read(drawn)])
+    if view.call is not None:
+        show_call(view, view.call)
+    _numbers(view, drawn)
+
+
+def _identity(prepared: Prepared) -> tuple[str, int, int, int]:
+    kernels = prepared.kernels
+    return prepared.source, prepared.rank, len(kernels), int(kernels.end_ns[-1])
+
+
+def _rank_identity(other: RankColumns) -> tuple[int, int, int]:
+    return other.rank, len(other.columns), int(other.columns.end_ns[-1:].sum())
+
+
+@st.cache_data(
+    show_spinner=False,
+    max_entries=32,
+    hash_funcs={Prepared: _identity, RankColumns: _rank_identity},
+)
+def _drawn(shown: Prepared, others: Sequence[RankColumns], from_ns: int, to_ns: int) -> Timeline:
+    return timeline(
+        shown.kernels, shown.steps, from_ns, to_ns, PIXELS, rank=shown.rank, others=others
+    )
+
+
+def _name(view: View) -> str:
+    """Of the figure, another for each picture: what was chosen in one is gone in the next."""
+    begin, end = view.relative(view.shown)
+    called = f"-{view.call}" if view.call is not None else ""
+    return f"timeline-{begin}-{end}{called}{'-drag' if dragging() else ''}"
+
+
+def _follow(view: View) -> None:
+    """Goes where the last click in the figure leads, before anything is drawn."""
+    event: Any = st.session_state.get(_name(view))
+    if not event or not event.get("selection"):
+        return
+    chosen = event["selection"]
+    for box in chosen.get("box", ()):
+        _, ns = axis_unit(view.shown.length_ns)
+        low, high = sorted(float(x) for x in box["x"][:2])
+        view.go(Range(view.shown.from_ns + int(low * ns), view.shown.from_ns + int(high * ns)))
+        return
+    for point in chosen.get("points", ()):
+        place, lane, begin, end = map(int, point["customdata"])
+        if place >= 0:
+            view.choose(place)
+        else:
+            view.open(Range(view.origin_ns + begin, view.origin_ns + end), exact=lane < 2)
+        return
+
+
+def _how_to_read(drawn: Timeline) -> str:
+    if dragging():
+        return "Drag over a stretch to zoom into it. Where the ground shows, nothing ran."
+    marks = (
+        "Each mark of a stream is a kernel: click one for its details."
+        if drawn.exact
+        else "A mark is as high as the share of its time in which something ran, and has the "
+        "colour of what took most of it: click one to look closer."
+    )
+    return f"{marks} Where the ground shows, nothing ran."
+
+
+def _numbers(view: View, drawn: Timeline) -> None:
+    steps = steps_in(view.prepared.steps, view.shown)
+    facts = tables.numbers(drawn, len(steps))
+    show_facts(facts, len(facts))
+    left, right = st.columns([2, 3])
+    with left:
+        st.subheader("Components in this range", anchor="components")
+        widgets.table(tables.component_table(drawn), f"components-{_name(view)}")
+    with right:
+        st.subheader("Longest gaps in this range", anchor="gaps")
+        widgets.lines(["Choose a row to see it."])
+        frame = tables.gap_table(drawn, view.prepared.kernels, view.origin_ns)
+        for row in widgets.table(frame, f"gaps-{_name(view)}", selectable=True):
+            gap = drawn.gaps[row]
+            found = Range(gap.begin_ns, gap.end_ns)
+            view.go(found.around(gap.begin_ns + gap.length_ns // 2, 3 * gap.length_ns))
+            st.rerun()
+    if len(steps):
+        st.subheader("Steps that it touches", anchor="steps")
+        widgets.lines(["Choose a row to see that step."])
+        for row in widgets.table(
+            tables.steps_table(steps.head(_MOST_STEPS)), f"steps-{_name(view)}", selectable=True
+        ):
+            view.go_to_step(int(steps["step"].iloc[row]))
+            st.rerun()
+        if len(steps) > _MOST_STEPS:
+            widgets.lines([f"The first {_MOST_STEPS} of {len(steps):,}."])
+
+
+PAGE = Page("timeline", "Timeline", _show)

@@ -1,0 +1,47 @@
+"""The state of a page lives in the address: a link shows the same view."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+__all__ = ["OF_A_RANK", "OF_A_SOURCE", "SHARED", "chosen", "chosen_number", "keep", "shared"]
+
+SHARED = ("source", "rank", "step", "layer", "component", "kernel", "from", "to", "other")
+"""What stays in the address when another page is opened; the rest belongs to one page."""
+
+OF_A_RANK = ("kernel", "from", "to")
+"""What means something else in another rank."""
+
+OF_A_SOURCE = ("rank", "step", *OF_A_RANK)
+"""What means something else in another source."""
+
+_LONGEST = 500
+
+
+def chosen(name: str, default: str = "", among: tuple[str, ...] | None = None) -> str:
+    """What the address says of a name; the default where that is nothing, or none of `among`."""
+    value = st.query_params.get(name, default)[:_LONGEST]
+    return value if among is None or value in among else default
+
+
+def chosen_number(name: str, default: int, low: int, high: int) -> int:
+    """The whole number that the address says, the default where it is none from low to high."""
+    try:
+        value = int(chosen(name))
+    except ValueError:
+        return default
+    return value if low <= value <= high else default
+
+
+def keep(**values: str | int | None) -> None:
+    """Writes values to the address; None takes a name out of it. Other names stay."""
+    for name, value in values.items():
+        if value is None:
+            st.query_params.pop(name, None)
+        elif st.query_params.get(name) != str(value):
+            st.query_params[name] = str(value)
+
+
+def shared() -> dict[str, str]:
+    """What the address says that other pages understand too."""
+    return {name: value for name in SHARED if (value := chosen(name))}

@@ -1,0 +1,78 @@
+"""What can be taken along: every table as CSV, every figure as PNG and as HTML."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext
+
+from spark_prof.dashboards.parse_figures import figures_of
+from tests.browser.report import report_of
+from tests.browser.saved import check_page, png_size
+from tests.browser.view import View
+
+Explore = Callable[..., View]
+
+PAGES = ("", "layers", "kernels", "conversions", "steps", "timeline")
+
+
+def rows_of(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_table_and_figure(
+    explore: Explore, context: BrowserContext, tmp_path: Path, path: str
+) -> None:
+    view = explore(path, "nvfp4").unfold()
+    tables, figures = view.tables(), view.figures()
+    assert tables
+    assert figures
+    for name, table in tables.items():
+        titles, *rows = rows_of(
+            view.download(view.keyed(f"{name}-csv").locator("button"), tmp_path)
+        )
+        # A screen reader has the columns that are in sight.
+        seen, *shown = view.cells(table)
+        assert {title for title in seen if title.strip()} <= set(titles), name
+        assert len(rows) >= len(shown), name
+        places = [(n, titles.index(title)) for n, title in enumerate(seen) if title.strip()]
+        for cells, row in zip(shown, rows, strict=False):
+            assert_same([cells[n] for n, _ in places], [row[n] for _, n in places])
+    for number, name in enumerate(figures):
+        picture = view.picture_of(name, tmp_path)
+        assert picture.stem == name
+        assert min(png_size(picture)) > 300
+        if number == 0:
+            page = view.download(view.keyed(f"{name}-html").locator("button"), tmp_path)
+            assert check_page(context, page) == 1
+    view.check()
+
+
+def assert_same(cells: list[str], row: list[str]) -> None:
+    """A drawn row and its row of the CSV: the same texts, the same numbers."""
+    for cell, value in zip(cells, row, strict=True):
+        if cell == value or {cell, value} <= {"-", "None", "", "nan"}:
+            continue
+        drawn, saved = number(cell), number(value)
+        assert drawn == pytest.approx(saved, rel=1e-3, abs=0.006), (cell, value)
+
+
+def number(text: str) -> float:
+    """What is written, in the unit by which the table sorts."""
+    found = figures_of([text])
+    return float(text.replace(",", "")) if found is None else float(found[0])
+
+
+def test_names_are_whole(explore: Explore, tmp_path: Path) -> None:
+    view = explore("kernels", "nvfp4")
+    saved = view.download(view.keyed("kernels-csv").locator("button"), tmp_path)
+    title, *rows = rows_of(saved)
+    names = [row[title.index("Full name")] for row in rows]
+    report = report_of("nvfp4")
+    assert names == [" ".join(kernel["name"].split()) for kernel in report["kernels"]]
+    assert max(map(len, names)) > 200

@@ -1,0 +1,121 @@
+"""From a slow model to its first cause: the clicks of somebody who knows nothing of tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.browser.conftest import Site
+from tests.browser.navigation import go_to
+from tests.browser.report import report_of
+from tests.browser.view import View
+
+Fresh = Callable[..., View]
+
+
+def assert_link_shows_the_same(view: View, fresh: Fresh) -> None:
+    """The address of the view, opened by somebody who has never been there."""
+    other = fresh(view.url, known=False).go(view.page.url)
+    assert other.titles() == view.titles()
+    assert other.text == view.text
+    assert other.state == view.state
+    for name in view.figures():
+        assert other.traces(name) == view.traces(name), name
+
+
+def test_two_minutes(site: Site, fresh: Fresh) -> None:
+    report = report_of("nvfp4")
+    view = fresh(site.served.url).open(source=site.places["nvfp4"])
+    assert view.path == ""
+    kept = {"source": str(site.places["nvfp4"])}
+    assert "4.54 ms" in view.titles()[1], "the first line says how long a token takes"
+
+    finding = view.keyed("finding-1").inner_text()
+    assert report["findings"][1]["text"] in finding
+    assert report["findings"][1]["fix"] in finding
+
+    view.click(view.keyed("show-1").locator("button"))
+    assert view.path == "kernels"
+    kernel = view.state["kernel"]
+    assert view.state == kept | {"kernel": kernel, "component": "qkv"}
+    assert "marlin::Marlin" in view.titles()
+    assert {"What it is", "Against its floor", "Machine code"} <= set(view.titles())
+    assert_link_shows_the_same(view, fresh)
+
+    go_to(view, "timeline")
+    assert view.state == kept | {"kernel": kernel, "component": "qkv"}
+    assert "marlin::Marlin" in view.text, "the kernel is not pointed out"
+    assert_link_shows_the_same(view, fresh)
+
+    view.click(view.page.get_by_role("button", name="Median decode step"))
+    assert report["steps"]["decode"] > int(view.state["step"]) > 0
+    assert view.watch.largest < 1_000_000
+
+    go_to(view, "layers")
+    assert "Layer 0 norm: 4.61 us against 3.94 us in 47 layers like it" in view.text
+    odd = view.keyed("odd-layers").locator("[data-testid=stDataFrame]")
+    assert view.cells(odd)[1][:2] == ["0", "norm"]
+    assert "layer 0" in " ".join(view.plot("like-layers").locator("text").all_text_contents())
+    view.click_point("layers", trace=1, place=0)
+    assert {"layer", "component"} <= view.state.keys()
+    assert_link_shows_the_same(view, fresh)
+
+    cell = view.keyed("cell-kernels").locator("[data-testid=stDataFrame]")
+    view.click_row(cell, 0)
+    assert view.path == "kernels"
+    assert view.state["kernel"].isdecimal()
+    assert view.state["component"] == "norm"
+
+
+def test_a_bar_leads_to_what_it_stands_on_and_back(site: Site, fresh: Fresh) -> None:
+    view = fresh(site.served.url).open(source=site.places["graphs"])
+    bars = view.traces("time-of-a-token")
+    trace = next(n for n, bar in enumerate(bars) if bar["type"] == "bar")
+    place = next(n for n, data in enumerate(bars[trace]["customdata"]) if data[1] == "experts")
+    view.click_point("time-of-a-token", trace, place)
+    assert (view.path, view.state["component"]) == ("kernels", "experts")
+    view.act(view.page.go_back)
+    assert view.path == ""
+    assert "Overview" in view.titles()
+    view.act(view.page.go_forward)
+    assert (view.path, view.state["component"]) == ("kernels", "experts")
+
+
+def test_the_time_line_down_to_a_kernel(site: Site, fresh: Fresh) -> None:
+    view = fresh(site.served.url).open("timeline", source=site.places["nvfp4"])
+    length = 0
+    for _ in range(4):
+        view.click(view.page.get_by_role("button", name="Zoom in 10x"))
+        before, length = length, int(view.state["to"]) - int(view.state["from"])
+        assert not before or length * 9 < before
+    view.click(view.page.get_by_role("button", name="Median decode step"))
+    view.click(view.page.get_by_role("button", name="Zoom in 10x"))
+    view.click(view.page.get_by_role("button", name="Zoom in 10x"))
+    assert "Each mark of a stream is a kernel" in view.text
+    (name,) = view.figures()
+    kernels = [
+        (trace, place)
+        for trace, drawn in enumerate(view.traces(name))
+        for place, data in enumerate(drawn["customdata"] or [])
+        if data and data[0] >= 0
+    ]
+    assert kernels
+    view.click_point(name, *kernels[len(kernels) // 2])
+    assert view.state["call"].isdecimal()
+    assert_link_shows_the_same(view, fresh)
+    view.click(view.page.get_by_role("button", name="Whole recording"))
+    assert "call" in view.state
+    assert int(view.state["to"]) - int(view.state["from"]) > 280_000_000
+
+
+def test_two_recordings_side_by_side(site: Site, fresh: Fresh) -> None:
+    view = fresh(site.served.url).open(
+        "compare", source=site.places["dense-nvfp4"], other=site.places["dense-awq"]
+    )
+    assert "b is dense-nvfp4" in view.text
+    assert {"difference", "parts"} <= set(view.names())
+    assert_link_shows_the_same(view, fresh)
+
+
+def test_sides_of_ab(site: Site, fresh: Fresh) -> None:
+    view = fresh(site.served.url).open(source=site.places["ab"])
+    assert "1.38 x" in view.text

@@ -1,0 +1,124 @@
+"""`spark-prof compare` as a command: formats, exit codes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_prof.cli import main as cli
+from tests.slowed import slowed
+
+DATA = Path(__file__).parents[1] / "data"
+AWQ, NVFP4, BF16 = (
+    str(DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4", "dense-bf16")
+)
+QWEN = DATA / "code-h100" / "qwen3-30b-a3b-nvfp4"
+EARLIER = str(DATA / "h100-qwen3-30b-a3b-nvfp4-graphs")
+
+
+class Run:
+    """What one command line did."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def command(*words: str) -> Run:
+        monkeypatch.setattr(sys, "argv", ["spark-prof", "compare", *words])
+        code = cli.main()
+        told = capsys.readouterr()
+        return Run(code, told.out, told.err)
+
+    return command
+
+
+def test_text_fits_a_hundred_columns(run) -> None:
+    done = run(AWQ, NVFP4)
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 100
+    assert "slower than a" in done.out
+
+
+def test_markdown_fits_a_post(run, tmp_path: Path) -> None:
+    assert run(AWQ, NVFP4, "-o", str(tmp_path / "out.md")).code == 0
+    assert len((tmp_path / "out.md").read_text()) <= 65_536
+
+
+def test_html_is_one_file(run, tmp_path: Path) -> None:
+    assert run(AWQ, NVFP4, "-o", str(tmp_path / "out.html")).code == 0
+    page = (tmp_path / "out.html").read_text()
+    assert len(page) < 6_000_000
+    assert 'id="chart-compare_components_decode"' in page
+    assert "src=" not in page.split("<script")[0]
+
+
+def test_json_has_every_comparison(run) -> None:
+    done = run(AWQ, NVFP4, BF16, "--format", "json", "--fail-on", "decode_us.median > 3%")
+    assert done.code == 1
+    found = json.loads(done.out)
+    assert found["schema"] == 1
+    assert [each["side"] for each in found["comparisons"]] == ["b", "c"]
+    assert [each["side"] for each in found["gate"]] == ["b", "c"]
+    assert found["gate"][0]["outcome"] == "failed"
+
+
+def test_the_same_thing_passes_and_a_slower_one_fails(run, tmp_path: Path) -> None:
+    limits = ("--fail-on", "decode_us.median > 3%")
+    assert run(EARLIER, str(QWEN), *limits).code == 0
+    assert run(str(QWEN), EARLIER, *limits).code == 0
+    slow = slowed(QWEN, tmp_path / "slow", 0.03, "experts")
+    done = run(EARLIER, str(slow), *limits)
+    assert done.code == 1
+    [reason] = done.err.splitlines()
+    assert reason.startswith("spark-prof: gate failed: decode_us.median > 3%: 4.54 ms on a")
+    assert reason.removeprefix("spark-prof: gate ").split(":")[0] in done.out
+
+
+def test_what_is_undecided_is_told_and_fails_only_if_asked(run) -> None:
+    limits = ("--fail-on", "prefill_us.median > 3%")
+    done = run(AWQ, NVFP4, *limits)
+    assert done.code == 0
+    assert "gate undecided: prefill_us.median > 3%" in done.err
+    assert "8 are needed" in done.err
+    assert run(AWQ, NVFP4, *limits, "--strict").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((AWQ, "nowhere"), "nowhere"),
+        ((AWQ, NVFP4, "--fail-on", "decode_us.medain > 3%"), "median"),
+        ((AWQ, NVFP4, "--fail-on", "3 > 2"), "decode_us.median > 3%"),
+        ((AWQ, NVFP4, "--rank", "7"), "rank"),
+        ((AWQ, NVFP4, "-o", "nowhere/out.md"), "does not exist"),
+        ((AWQ, NVFP4, "-o", "out.pdf"), "--format"),
+        ((AWQ, str(DATA / "ab-h100")), "spark-prof report"),
+        ((str(DATA / "ab-cpu" / "result.json"), AWQ), "spark-prof report"),
+        ((AWQ, str(DATA / "proton" / "tree.hatchet")), "sums"),
+        ((AWQ, str(DATA / "README.md")), "README.md"),
+        ((AWQ,), "Missing argument"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(run, words: tuple[str, ...], said: str) -> None:
+    done = run(*words)
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
+    assert said in done.err
+    assert not done.out
+
+
+def test_a_damaged_recording_leaves_no_output(run, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(AWQ, damaged)
+    table = damaged / "kernels-rank0.parquet"
+    table.write_bytes(table.read_bytes()[:1000])
+    done = run(NVFP4, str(damaged), "-o", str(tmp_path / "out.html"))
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
+    assert not (tmp_path / "out.html").exists()

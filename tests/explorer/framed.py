@@ -1,0 +1,54 @@
+"""Draws the whole explorer, as Streamlit does for a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from streamlit.testing.v1 import AppTest
+
+from spark_prof.explorer.contents import PAGES
+
+__all__ = ["DATA", "PATHS", "framed", "sidebar_links", "texts"]
+
+DATA = Path(__file__).parents[1] / "data"
+PATHS = [page.path for page in PAGES]
+
+
+def _script(names: list[str], ranks: list[int]) -> None:
+    from spark_prof.explorer.app import main
+
+    main(names, ranks)
+
+
+def framed(
+    names: Sequence[object], page: str = "", ranks: Sequence[int] = (), **address: object
+) -> AppTest:
+    """The page of these sources at an address; it may say what is wrong, but not fail."""
+    kwargs = {"names": list(map(str, names)), "ranks": list(ranks)}
+    app = AppTest.from_function(_script, kwargs=kwargs, default_timeout=120)
+    if page:
+        _go(app, page)
+    for name, value in address.items():
+        app.query_params[name] = str(value)
+    app.run()
+    assert not app.exception, app.exception[0]
+    return app
+
+
+def _go(app: AppTest, page: str) -> None:
+    """As a browser that asks for the page's address; AppTest only knows pages that are files."""
+    from streamlit.util import calc_hash
+
+    app._page_hash = calc_hash(page)
+
+
+def texts(app: AppTest) -> str:
+    """Every text on the page and beside it."""
+    return "\n".join(element.value for element in (*app.header, *app.subheader, *app.text))
+
+
+def sidebar_links(app: AppTest) -> dict[str, str]:
+    """The address's state of each link in the navigation, by its page's title."""
+    found = [link.proto for link in app.sidebar.get("page_link")]
+    return {proto.label: proto.query_string for proto in found}

@@ -1,0 +1,157 @@
+"""The frame around the pages: sources, ranks and pages live in the address."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import pytest
+
+from spark_prof.explorer.contents import PAGES
+from spark_prof.explorer.page import ResultPage
+from spark_prof.explorer.shelf import SHELF
+from spark_prof.traces.pieces import progress_name, write_json
+from tests.analyzers.ranks.bundles import bundle, parallel
+from tests.analyzers.ranks.play import Play
+from tests.explorer.framed import DATA, PATHS, framed, sidebar_links, texts
+from tests.support import Recorded, eager_decode
+
+GRAPHS, EAGER = (DATA / f"h100-gpt-oss-20b-mxfp4-{kind}" for kind in ("graphs", "eager"))
+RESULT = DATA / "ab-cpu"
+OF_RECORDINGS = [path for path in PATHS if path != "ab"]
+
+
+@pytest.fixture(scope="module")
+def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks") / "four"
+    hosts = {rank: {"host": "a", "boot": "1"} for rank in range(4)}
+    bundle(folder, Play(ranks=4), hosts, parallel=parallel(tensor=4))
+    return folder
+
+
+@pytest.mark.parametrize("page", OF_RECORDINGS)
+def test_every_page_is_drawn_at_its_address(page: str) -> None:
+    app = framed([GRAPHS, EAGER], page, source=1)
+    assert app.header[0].value.lower().replace("/", "") == page
+    assert app.sidebar.selectbox(key="choice-source").value == 1
+
+
+def test_the_list_of_pages_says_what_the_pages_say() -> None:
+    for listed in PAGES:
+        page = listed.load()
+        assert (page.path, page.title) == (listed.path, listed.title)
+        assert isinstance(page, ResultPage) == listed.of_results
+
+
+def test_links_keep_what_other_pages_understand() -> None:
+    address = {"source": "1", "layer": "3", "step": "2", "sort": "mine"}
+    kept = {name: value for name, value in address.items() if name != "sort"}
+    links = sidebar_links(framed([GRAPHS, EAGER], "layers", **address))
+    assert len(links) == len(OF_RECORDINGS)
+    assert [dict(parse_qsl(query)) for query in links.values()] == [kept] * len(links)
+
+
+def test_another_source_is_written_to_the_address_and_forgets_what_it_lacks() -> None:
+    app = framed([GRAPHS, EAGER], layer=3, step=1, kernel=5)
+    first = texts(app)
+    app.sidebar.selectbox(key="choice-source").select_index(1).run()
+    assert app.query_params == {"source": "1", "layer": "3"}
+    assert texts(app) != first
+    assert texts(app) == texts(framed([GRAPHS, EAGER], source=1, layer=3))
+
+
+@pytest.mark.parametrize("source", ["2", "-1", "x", "1e3", "9" * 600, ""])
+def test_a_source_that_is_none_is_the_first(source: str) -> None:
+    app = framed([GRAPHS, EAGER], "fallbacks", source=source)
+    assert app.sidebar.selectbox(key="choice-source").value == 0
+
+
+def test_ranks_are_chosen_by_the_address(four_ranks: Path) -> None:
+    app = framed([four_ranks], "steps", rank=2)
+    choice = app.sidebar.selectbox(key="choice-rank")
+    assert (choice.options, choice.value) == (["0", "1", "2", "3"], 2)
+    choice.select_index(3).run()
+    assert app.query_params == {"rank": "3"}
+
+
+@pytest.mark.parametrize("rank", ["4", "-1", "x", "99999999999999999999"])
+def test_a_rank_that_is_none_is_the_lowest(four_ranks: Path, rank: str) -> None:
+    app = framed([four_ranks], "steps", rank=rank)
+    assert app.sidebar.selectbox(key="choice-rank").value == 0
+
+
+def test_the_command_line_s_ranks_are_those_to_choose_from(four_ranks: Path) -> None:
+    app = framed([four_ranks], "steps", ranks=[3, 1])
+    assert app.sidebar.selectbox(key="choice-rank").options == ["1", "3"]
+
+
+def test_a_folder_opens_each_recording_in_it(tmp_path: Path) -> None:
+    for source in (GRAPHS, EAGER):
+        shutil.copytree(source, tmp_path / source.name)
+    app = framed([tmp_path], "fallbacks")
+    assert app.sidebar.selectbox[0].options == [EAGER.name, GRAPHS.name]
+
+
+def test_one_that_is_broken_says_why_and_the_others_open(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text('{"traceEvents": [{"ph": "X", "ts"')
+    (tmp_path / "text.txt").write_text("no trace")
+    names = [tmp_path / "broken.json", GRAPHS, tmp_path / "text.txt", tmp_path / "none"]
+    said = [texts(framed(names, "fallbacks", source=n)) for n in range(4)]
+    assert "not a whole Kineto trace" in said[0]
+    assert "is nothing that can be read" in said[2]
+    assert "none does not exist" in said[3]
+    assert "does not exist" not in said[1]
+
+
+def test_a_source_that_breaks_later_says_so(tmp_path: Path) -> None:
+    source = tmp_path / "run"
+    shutil.copytree(GRAPHS, source)
+    app = framed([source], "fallbacks")
+    shutil.rmtree(source)
+    source.mkdir()
+    (source / "meta.json").write_text("{")
+    app.run()
+    assert not app.exception
+
+
+def test_a_result_of_ab_has_its_own_page_only() -> None:
+    app = framed([RESULT, GRAPHS])
+    assert app.header[0].value.replace("\\", "") == "A/B"
+    assert list(sidebar_links(app)) == ["A/B"]
+    app.sidebar.selectbox(key="choice-source").select_index(1).run()
+    assert "A/B" not in sidebar_links(app)
+
+
+def test_a_recording_has_no_page_of_results() -> None:
+    assert framed([GRAPHS], "ab").header[0].value == "Overview"
+
+
+def test_nothing_to_look_at_is_a_line() -> None:
+    assert "nothing to look at" in texts(framed([]))
+
+
+def test_a_recording_that_goes_on_is_read_again(tmp_path: Path) -> None:
+    pieces = [eager_decode(2 * n, 2000 * n) for n in range(4)]
+    place = Recorded({0: pieces[:2]}).write(tmp_path / "run")
+    write_json(place, progress_name("rank0"), {"pid": os.getpid(), "recorded": 4})
+    app = framed([tmp_path / "run"], "steps")
+    assert "Being recorded. Read at " in texts(app)
+    before = _steps(tmp_path / "run")
+    Recorded({0: pieces}).write(tmp_path / "more")
+    for path in sorted((tmp_path / "more").rglob("*")):
+        own = tmp_path / "run" / path.relative_to(tmp_path / "more")
+        if path.is_file() and not own.exists():
+            shutil.copyfile(path, own)
+    for _ in range(600):
+        app.run()
+        if _steps(tmp_path / "run") != before:
+            break
+        time.sleep(0.1)
+    assert (before, _steps(tmp_path / "run")) == (4, 8)
+
+
+def _steps(source: Path) -> int:
+    return len(SHELF.ask(str(source)).prepared.result().steps)

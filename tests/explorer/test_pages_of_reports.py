@@ -1,0 +1,122 @@
+"""The pages that show a report, drawn for real recordings and for reports of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from spark_prof.analyzers.clients.summary import with_clients
+from spark_prof.datasets.opened import opened
+from spark_prof.datasets.prepared import Prepared, prepare
+from spark_prof.errors import CommandError
+from spark_prof.explorer.entries import client_results, find_entries
+from spark_prof.explorer.page import Sources
+from spark_prof.traces.benchmarks.read import read_benchmark
+from tests.analyzers.ranks.bundles import bundle, parallel
+from tests.analyzers.ranks.play import Play
+from tests.dashboards.sample import SAMPLES
+
+DATA = Path(__file__).parents[1] / "data"
+PAGES = ("overview", "conversions", "fallbacks", "ranks", "steps")
+BUNDLES = (
+    "code-h100/qwen3-30b-a3b-nvfp4",
+    "code-h100/dense-fp8-block",
+    "kineto/qwen3-eager.json.gz",
+)
+
+
+def _script(page: str, sources: object) -> None:
+    import importlib
+
+    importlib.import_module(f"spark_prof.explorer.pages.{page}").PAGE.show(sources)
+
+
+def drawn(page: str, shown: Prepared, *clients: Path) -> AppTest:
+    kwargs = {"page": page, "sources": Sources(shown, (shown,), clients=clients)}
+    app = AppTest.from_function(_script, kwargs=kwargs, default_timeout=60).run()
+    assert not app.exception, app.exception
+    return app
+
+
+def texts(app: AppTest) -> str:
+    return "\n".join(element.value for element in (*app.subheader, *app.text))
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_recording_is_drawn(page: str, name: str) -> None:
+    assert texts(drawn(page, prepare(str(DATA / name))))
+
+
+@pytest.mark.parametrize(
+    "sample", ["hostile", "filled_with_hostile_text", "nothing", "sums", "cpu"]
+)
+@pytest.mark.parametrize("page", ["overview", "conversions", "fallbacks", "ranks"])
+def test_a_report_of_any_kind_is_drawn(page: str, sample: str) -> None:
+    """None of these pages asks for kernels before something is clicked."""
+
+    def unread() -> Any:
+        raise AssertionError("kernels were read")
+
+    report = SAMPLES[sample]
+    shown = Prepared("a", 0, (0, 1), report, rest=unread)
+    drawn(page, shown)
+
+
+def test_the_overview_says_what_the_report_says() -> None:
+    shown = prepare(str(DATA / BUNDLES[0]))
+    said = texts(drawn("overview", shown))
+    first = shown.report.findings[0]
+    for text in (first.text, first.fix, *(answer.text for answer in shown.report.answers)):
+        assert text in said
+    assert "4.54 ms" in said.replace("\\", "").replace("\u2060", "")
+
+
+def test_the_largest_finding_comes_first() -> None:
+    shown = prepare(str(DATA / BUNDLES[0]))
+    said = texts(drawn("overview", shown))
+    places = [said.rindex(finding.text) for finding in shown.report.findings[:5]]
+    assert places == sorted(places)
+
+
+def test_one_rank_is_told_what_to_do() -> None:
+    assert "one rank" in texts(drawn("ranks", prepare(str(DATA / BUNDLES[0]))))
+
+
+def test_eight_ranks_are_compared(tmp_path: Path) -> None:
+    hosts = {rank: {"host": "a", "boot": "1"} for rank in range(8)}
+    play = Play(ranks=8, slow=dict.fromkeys(range(40), 3))
+    made = bundle(tmp_path / "b", play, hosts, parallel=parallel(tensor=8))
+    shown = prepare(str(made.path))
+    said = texts(drawn("ranks", shown))
+    assert "Rank 3 comes last" in said
+    assert shown.ranks == tuple(range(8))
+
+
+def test_steps_without_times_are_not_drawn() -> None:
+    shown = Prepared("a", 0, (0,), SAMPLES["sums"], rest=lambda: None, timed=False)  # type: ignore
+    assert "nothing tells when a step ran" in texts(drawn("steps", shown))
+
+
+def test_a_load_generators_result_stands_beside_the_steps() -> None:
+    bench = DATA / "benchmarks"
+    shown = prepare(str(bench / "vllm-serve-bundle"))
+    result = bench / "vllm-serve-detailed.json"
+    said = texts(drawn("steps", shown, result))
+    with opened(shown.source) as made:
+        report = with_clients(shown.report, made, None, [read_benchmark(result)])
+    assert report.clients[0].verdict == "agrees"
+    assert report.clients[0].sentences[0] in said
+    assert "No load generator's result" in texts(drawn("steps", shown))
+
+
+def test_a_load_generators_result_is_no_recording() -> None:
+    result = str(DATA / "benchmarks" / "vllm-serve.txt")
+    bundle_of_it = str(DATA / "benchmarks" / "vllm-serve-bundle")
+    assert [entry.source for entry in find_entries([bundle_of_it, result])] == [bundle_of_it]
+    assert client_results([bundle_of_it, result]) == (Path(result),)
+    with pytest.raises(CommandError, match="name its recording too"):
+        find_entries([result])
