@@ -14,7 +14,7 @@ demo:
 
 test:
 	@$(PYTHON) scripts/setup.py test vllm
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --no-loadscope-reorder
 
 lint:
 	@$(PYTHON) scripts/setup.py test

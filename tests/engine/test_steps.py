@@ -67,8 +67,8 @@ def test_durations_add_up_to_the_time_that_passed(stepped: dict[str, Any], reque
 
 def test_prefills_are_measured_one_place_for_each_part(stepped: dict[str, Any]) -> None:
     assert [row[:3] + row[PREFILL:] for row in stepped["prefill"]] == [
-        [0, "b", 0, 16, 0, 0],
-        [1, "a", 0, 4, 0, 16],
+        [0, "b", 0, 16, 0, 0, None],
+        [1, "a", 0, 4, 0, 16, None],
     ]
 
 

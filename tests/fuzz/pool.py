@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.fuzz.cases import Case, Outcome, limit_memory, run
+from tests.fuzz.cases import MOST_SECONDS, Case, Outcome, limit_memory, run
 
 __all__ = ["Run", "workers"]
 
@@ -21,10 +23,15 @@ _ADDRESS_SPACE = 4 << 30
 
 @contextmanager
 def workers(folder: Path) -> Iterator[Run]:
-    """Gives a function that says what becomes of cases, in any order; the folder stays empty."""
+    """Gives a function that says what becomes of cases, in their order; the folder stays empty.
+
+    A worker that ends, or hangs where no signal reaches Python, breaks the pool: that is an error
+    of its own, `BrokenProcessPool`.
+    """
     context = multiprocessing.get_context("forkserver")
-    with context.Pool(len(os.sched_getaffinity(0)), _begin, (folder,)) as pool:
-        yield lambda cases: pool.imap_unordered(_run, cases, chunksize=2)
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, context, _begin, (folder,)) as pool:
+        yield lambda cases: pool.map(_run, cases, chunksize=2)
 
 
 def _begin(folder: Path) -> None:
@@ -38,4 +45,9 @@ _folder = Path()
 
 
 def _run(case: Case) -> Outcome:
-    return run(case, _folder)
+    # A case that hangs is told by itself; this is for one that hangs outside of Python.
+    faulthandler.dump_traceback_later(2 * MOST_SECONDS, exit=True)
+    try:
+        return run(case, _folder)
+    finally:
+        faulthandler.cancel_dump_traceback_later()

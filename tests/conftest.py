@@ -1,0 +1,32 @@
+"""What runs beside what, where several processes share the tests (`pytest -n 2`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
+
+_ALONE = ("tests/engine/", "tests/browser/")
+"""Folders whose tests one process has to itself, the longest first: two engines, or two browsers
+and their servers, would wait for each other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folders that take longest begin."""
+    items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in _ALONE])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """Gives a process those folders, and every other file, as a whole."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFolder(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folder = next((folder for folder in _ALONE if nodeid.startswith(folder)), None)
+            return folder or str(super()._split_scope(nodeid))
+
+    return ByFolder(config, log)

@@ -1,0 +1,179 @@
+"""docs/compare.md and docs/regression-gate.md against what the command really does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from benchmarks.compare_gate import GPT, GROWING, QWEN, WINDOWS
+from spark_prof.analyzers.comparing.gate.expression import parse
+from spark_prof.analyzers.comparing.gate.verdict import check
+from spark_prof.analyzers.comparing.noise import CALL_FLOOR_US, FLOORS, GAP_FLOOR
+from spark_prof.analyzers.comparing.summary import compare
+from spark_prof.cli import main as cli
+from spark_prof.dashboards.compare_json import render
+from spark_prof.dashboards.compare_report import Compared
+from spark_prof.datasets.compared import read_side
+from tests.docs.pages import ROOT, tables
+
+PAGE = ROOT / "docs" / "compare.md"
+GATE = ROOT / "docs" / "regression-gate.md"
+WORKFLOW = ROOT / "docs" / "regression-gate.yml"
+AWQ, NVFP4 = (ROOT / "tests" / "data" / "code-h100" / name for name in ("dense-awq", "dense-nvfp4"))
+_WORD = re.compile(r"`([^`]+)`")
+
+
+def test_every_metric_of_the_page_can_be_read() -> None:
+    found = compare(read_side(str(AWQ)), read_side(str(NVFP4)))
+    [metrics] = [table for table in tables(PAGE, "Limits") if table[0][0].startswith("`decode_us")]
+    names = {"NAME": "mlp", "N": "3", '"NAME"': '"Marlin"', "ID": "small-kernels"}
+    for row in metrics:
+        first, *others = _WORD.findall(row[0])
+        for word in (first, *others):
+            metric = first.rsplit(".", 1)[0] + word if word.startswith(".") else word
+            for placeholder, value in names.items():
+                metric = re.sub(rf"\.{re.escape(placeholder)}(?=\.|$)", f".{value}", metric)
+            if metric.startswith("step_us"):
+                continue  # these recordings tell their phases
+            assert check(found, [parse(f"{metric} missing")])
+
+
+def test_the_json_page_has_every_key() -> None:
+    import json
+
+    found = compare(read_side(str(AWQ)), read_side(str(NVFP4)))
+    limits = check(found, [parse("decode_us.median > 3%")])
+    document: dict[str, Any] = json.loads(render(Compared((found,), (limits,))))
+    [table] = tables(PAGE, "JSON")
+    text = "\n".join(" | ".join(row) for row in table)
+    for key in document:
+        assert f"`{key}" in text
+    for key in document["comparisons"][0]:
+        assert f"`comparisons[].{key}" in text
+    phase = document["comparisons"][0]["phases"][0]
+    for key in phase:
+        assert f"`comparisons[].phases[].{key}" in text
+    for name in ("sizes", "parts", "layers", "layer_parts", "kernels"):
+        row = next(row for row in table if row[0].startswith(f"`comparisons[].phases[].{name}"))
+        assert {f"`{key}`" for key in phase[name][0]} <= set(re.findall(r"`[^`]+`", row[1]))
+    for key in document["gate"][0]:
+        assert f"`{key}`" in text
+
+
+def test_the_floors_are_those_of_the_code() -> None:
+    [table] = tables(PAGE, "How sure it is")
+    assert [row[1].split(",")[0] for row in table] == [
+        f"{100 * FLOORS['kernel']:g} %",
+        f"{100 * FLOORS['op']:g} %",
+        f"{CALL_FLOOR_US} us",
+        f"{100 * GAP_FLOOR:g} %",
+    ]
+
+
+def test_the_numbers_of_comparisons_are_those_of_the_benchmark() -> None:
+    from benchmarks.compare_gate import pairs
+
+    kinds = [pair.kind for pair in pairs()]
+    [table] = tables(PAGE, "Does the gate hold?")
+    starts, windows = kinds.count("starts"), kinds.count("windows")
+    assert [int(row[1]) for row in table] == [2 * starts, 2 * windows, starts, windows]
+    for row in table:
+        assert int(row[1]) == sum(map(int, row[2:]))
+    used = {cut.path for cut in (*QWEN, *GPT)} | {path for path, *_ in (*WINDOWS, GROWING)}
+    assert all((ROOT / "tests" / "data" / path).exists() for path in used)
+
+
+def _run_lines() -> list[str]:
+    """The shell commands of the workflow: what stands behind run, one line or a block of them."""
+    lines: list[str] = []
+    block: str | None = None
+    indent = 0
+    for line in WORKFLOW.read_text(encoding="utf-8").splitlines():
+        text = line.strip()
+        if block is not None and text and len(line) - len(line.lstrip()) > indent:
+            if block == ">" and lines and lines[-1]:
+                lines[-1] = f"{lines[-1]} {text}".strip()
+            else:
+                lines.append(text)
+            continue
+        block = None
+        if found := re.match(r"(?:- )?run: (.*)", text):
+            indent = len(line) - len(line.lstrip())
+            block = found[1] if found[1] in ("|", ">") else None
+            if block is None:
+                lines.append(found[1])
+            elif block == ">":
+                lines.append(" ")
+    return lines
+
+
+def test_the_workflow_s_commands_are_real() -> None:
+    group: Any = typer.main.get_command(cli.app)
+    commands = [shlex.split(line) for line in _run_lines()]
+    ours = [words[1:] for words in commands if words[0] == "spark-prof"]
+    assert [words[0] for words in ours] == ["record", "compare", "compare"]
+    for words in ours:
+        with group.make_context("spark-prof", list(words)) as context:
+            name, command, rest = group.resolve_command(context, list(words))
+            with command.make_context(name, rest, parent=context) as parsed:
+                for limit in parsed.params.get("fail_on") or ():
+                    parse(limit)
+
+
+def test_the_workflow_s_steps_compare_and_fail(tmp_path: Path) -> None:
+    """The compare step as the runner runs it: bash, ending with the first command that fails."""
+    shutil.copytree(AWQ, tmp_path / "reference")
+    lines = [line for line in _run_lines() if line.startswith("spark-prof compare")]
+    for recording, code in ((AWQ, 0), (NVFP4, 1)):
+        shutil.rmtree(tmp_path / "now", ignore_errors=True)
+        shutil.copytree(recording, tmp_path / "now")
+        script = "\n".join(line.replace("spark-prof", f"{_OURS}") for line in lines)
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", script], cwd=tmp_path, capture_output=True,
+            text=True,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert (tmp_path / "comparison.html").stat().st_size < 6_000_000
+        assert (tmp_path / "comparison.md").read_text().startswith("# b is")
+
+
+_OURS = f"{shlex.quote(sys.executable)} -m spark_prof.cli.main"
+
+
+def test_the_fixture_of_the_page_works(tmp_path: Path) -> None:
+    conftest, test = re.findall(r"^```python\n(.*?)^```$", GATE.read_text(), re.M | re.S)
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_decode.py").write_text(test)
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "spark-prof"
+    script.write_text(f'#!/bin/sh\nexec {_OURS} "$@"\n')
+    script.chmod(0o755)
+    (tmp_path / "reference").symlink_to(AWQ)
+    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    for recording, code, said in ((AWQ, 0, "1 passed"), (NVFP4, 1, "gate failed: decode_us")):
+        now = tmp_path / "now"
+        now.unlink(missing_ok=True)
+        now.symlink_to(recording)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        assert said in done.stdout
+
+
+@pytest.mark.parametrize("page", [PAGE, GATE], ids=lambda page: page.name)
+def test_every_limit_of_the_pages_can_be_read(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for limit in re.findall(r"--fail-on '([^']+)'", text):
+        if "METRIC" not in limit:
+            parse(limit)
