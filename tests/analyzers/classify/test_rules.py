@@ -224,11 +224,11 @@ HOSTILE = [
 @pytest.mark.parametrize("start", ["", "void cutlass::Kernel2<", "triton_red_fused", "_ZN1a1bI"])
 def test_hostile_names_end_soon(piece: str, start: str) -> None:
     name = start + piece * (1_000_000 // len(piece))
-    began = time.perf_counter()
+    began = time.process_time()
     classify(name)
     is_gemm(name)
     assert len(base_name(name)) <= NAME_LIMIT
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def kernel_times(file: Path) -> dict[str, float]:
