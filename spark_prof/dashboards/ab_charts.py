@@ -14,7 +14,8 @@ from spark_prof.ab.result import Result
 from spark_prof.analyzers.swap_gain.model import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
 from spark_prof.dashboards.about_layers import in_decoder_order
-from spark_prof.dashboards.charts import COLORS, LINES, NEUTRAL, TEXT, bars, label, set_style
+from spark_prof.dashboards.charts import bars, label, set_style
+from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 
 __all__ = ["figures", "gain_points", "layer_bars", "waterfall"]
 

@@ -11,7 +11,7 @@ from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import clean, counted, microseconds, rate, share, shorten
 from spark_prof.dashboards.section import Cell, Column, Section
 
-__all__ = ["name_of", "verdict", "waterfall"]
+__all__ = ["explained", "name_of", "verdict", "waterfall"]
 
 _LONGEST_PROSE = 1000
 _NO_TIME_US = 0.005
@@ -44,6 +44,12 @@ _MEANINGS: Mapping[str, str] = MappingProxyType(
     }
 )
 """What each kind of part is; components are what the vocabulary says of them."""
+
+_FLOOR = (
+    "Memory floor: reading the weights and the KV cache once. Small kernels: launching them takes "
+    "as long as their work. Launch gaps and host: nothing runs, the GPU waits."
+)
+_NO_FLOOR = "Launch gaps: nothing runs between a step's kernels. Host: nothing before and after."
 
 
 def name_of(part: Part, found: Waterfall) -> str:
@@ -79,6 +85,11 @@ def waterfall(report: Report) -> Section:
         Column("What it is", "prose"),
     )
     return Section("waterfall", _title(found), columns, tuple(rows), _intro(found))
+
+
+def explained(section: Section, found: Waterfall) -> tuple[str, ...]:
+    """What to know before the bars can be read: the section's sentences, and what parts are."""
+    return (*section.intro, _NO_FLOOR if found.floor_us is None else _FLOOR)
 
 
 def verdict(report: Report) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
 from spark_prof.dashboards.about_layers import in_decoder_order
-from spark_prof.dashboards.charts import COLORS, LINES, NEUTRAL, TEXT, label, set_style
+from spark_prof.dashboards.charts import label, set_style
+from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.formats import count, microseconds
 
 __all__ = ["call_histogram", "calls_by_layer", "calls_over_steps"]

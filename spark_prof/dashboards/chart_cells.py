@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 
 from spark_prof.analyzers.views.odd import Group
 from spark_prof.dashboards.about_layers import in_decoder_order
-from spark_prof.dashboards.charts import COLORS, NEUTRAL, TEXT, label, set_style
+from spark_prof.dashboards.charts import label, set_style
+from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.formats import microseconds
 
 __all__ = ["MOST_CELLS", "NO_LAYER", "Cell", "cell_map", "like_layers"]

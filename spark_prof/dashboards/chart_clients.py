@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.dashboards.about_clients import name
 from spark_prof.dashboards.chart_axes import time_ticks
-from spark_prof.dashboards.charts import NEUTRAL, SHADES, TEXT, label, set_style
+from spark_prof.dashboards.charts import label, set_style
+from spark_prof.dashboards.colors import NEUTRAL, SHADES, TEXT
 from spark_prof.dashboards.formats import microseconds
 
 __all__ = ["clients_beside_steps"]

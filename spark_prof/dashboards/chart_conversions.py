@@ -13,7 +13,8 @@ from spark_prof.analyzers.conversions.model import ChargedConversion
 from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.chart_axes import time_ticks
-from spark_prof.dashboards.charts import COLORS, NEUTRAL, SHADES, TEXT, label, set_style
+from spark_prof.dashboards.charts import label, set_style
+from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES, TEXT
 from spark_prof.dashboards.formats import microseconds
 from spark_prof.vocabulary import CONVERSIONS
 

@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.about_run import on_cpu
-from spark_prof.dashboards.charts import LINES, SHADES, TEXT, set_style
+from spark_prof.dashboards.charts import set_style
+from spark_prof.dashboards.colors import LINES, SHADES, TEXT
 from spark_prof.dashboards.formats import share
 from spark_prof.vocabulary import EVIDENCE
 

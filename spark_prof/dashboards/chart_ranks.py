@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 from spark_prof.analyzers.model import RankRow, Report
 from spark_prof.analyzers.views.rank_steps import HeldUp, held_up
 from spark_prof.dashboards.chart_axes import time_ticks
-from spark_prof.dashboards.charts import COLORS, NEUTRAL, SHADES, label, set_style
+from spark_prof.dashboards.charts import label, set_style
+from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.formats import counted, microseconds
 
 __all__ = ["rank_bars", "waits_by_collective", "waits_for_ranks"]

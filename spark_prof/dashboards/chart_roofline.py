@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 
 from spark_prof.analyzers.roofline.model import Ceilings, RooflineRow
 from spark_prof.dashboards.about_layers import in_decoder_order
-from spark_prof.dashboards.charts import COLORS, NEUTRAL, TEXT, label, set_style
+from spark_prof.dashboards.charts import label, set_style
+from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.formats import (
     bandwidth,
     decimal_size,

@@ -12,14 +12,8 @@ import plotly.graph_objects as go
 from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.analyzers.views.timeline import Timeline
 from spark_prof.dashboards.chart_timeline_texts import duration, hovers, inscriptions
-from spark_prof.dashboards.charts import (
-    COLORS,
-    NEUTRAL,
-    PHASE_GROUNDS,
-    TEXT,
-    label,
-    set_style,
-)
+from spark_prof.dashboards.charts import label, set_style
+from spark_prof.dashboards.colors import COLORS, NEUTRAL, PHASE_GROUNDS, TEXT
 from spark_prof.dashboards.formats import share
 from spark_prof.vocabulary import COMPONENTS, PHASES
 

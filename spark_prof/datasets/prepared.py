@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_prof.datasets.prepared_name import past_of, prepared_name
-from spark_prof.datasets.preparing import begin_in, failure_in, opening_in, rest_in
+from spark_prof.datasets.preparing import (
+    begin_in,
+    failure_in,
+    first_page_in,
+    opening_in,
+    rest_in,
+)
 from spark_prof.errors import CommandError
 from spark_prof.traces.prepared_folders import cache_folder, own_folder
 from spark_prof.traces.source_state import META_FILE, source_state
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from spark_prof.datasets.prepared_content import Opening, Rest
     from spark_prof.traces.some_steps import Share
 
-__all__ = ["Prepared", "begin", "fingerprint", "prepare"]
+__all__ = ["Prepared", "begin", "fingerprint", "first_page", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,22 @@ def begin(source: str, rank: int | None = None) -> None:
     with suppress(OSError, RuntimeError, ValueError):
         if (Path(source) / META_FILE).is_file() and (name := prepared_name(source, rank)):
             begin_in(cache_folder() / name, source, rank)
+
+
+def first_page(source: str, rank: int | None = None) -> Callable[[], tuple[str | None, bool]]:
+    """What looks whether a source that is being prepared has said something, and never waits.
+
+    Args:
+        source: a bundle, or a trace that is a file.
+        rank: the rank, the lowest one if None.
+
+    Returns:
+        A function that gives what the source says first, as HTML, and whether it is being read.
+    """
+    with suppress(OSError, RuntimeError, ValueError):
+        if name := prepared_name(source, rank):
+            return partial(first_page_in, cache_folder() / name)
+    return lambda: (None, False)
 
 
 def prepare(

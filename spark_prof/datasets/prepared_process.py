@@ -3,8 +3,9 @@
 usage: python -m spark_prof.datasets.prepared_process SOURCE RANK FOLDER
 
 RANK is - for the lowest one. FOLDER is empty, and the process that started this one has handed over
-its lock. The report is there first, as `OPENING_FILE`; of a long recording one of a part of its
-steps comes before it, as `FIRST_LOOK_FILE`. Or else `REFUSED_FILE` says why there is none, or
+its lock. The report is there first, as `OPENING_FILE`, and what it says first as HTML, as
+`FIRST_PAGE_FILE`; of a long recording those of a part of its steps come before, the report as
+`FIRST_LOOK_FILE`. Or else `REFUSED_FILE` says why there is none, or
 `FAILED_FILE` why the folder could not be filled.
 """
 
@@ -25,10 +26,18 @@ if TYPE_CHECKING:
     from spark_prof.analyzers.summary import Summary
     from spark_prof.datasets.prepared_content import Opening
     from spark_prof.traces.bundle import Bundle
+    from spark_prof.traces.prepared_files import FilesWriter
 
-__all__ = ["FAILED_FILE", "FIRST_LOOK_FILE", "OPENING_FILE", "REFUSED_FILE", "main"]
+__all__ = [
+    "FAILED_FILE",
+    "FIRST_LOOK_FILE",
+    "FIRST_PAGE_FILE",
+    "OPENING_FILE",
+    "REFUSED_FILE",
+    "main",
+]
 
-FIRST_LOOK_FILE, OPENING_FILE = "first-look", "opening"
+FIRST_PAGE_FILE, FIRST_LOOK_FILE, OPENING_FILE = "first-page", "first-look", "opening"
 REFUSED_FILE, FAILED_FILE = "refused", "failed"
 
 _SNAPSHOT = "snapshot"
@@ -103,24 +112,33 @@ def _opened(source: str, folder: Path) -> Iterator[tuple[Bundle, bool]]:
 def _write(source: str, bundle: Bundle, rank: int | None, live: bool, folder: Path) -> None:
     from spark_prof.analyzers.placement import kernels_in_order
     from spark_prof.analyzers.views.column_making import SHAPE_COLUMNS, columns_of
-    from spark_prof.datasets.prepared_content import Rest, encode_opening, write_rest
+    from spark_prof.datasets.prepared_content import Rest, write_rest
     from spark_prof.traces.prepared_files import FilesWriter
     from spark_prof.traces.prepared_folders import make_room
 
     writer = FilesWriter(folder)
     if not live and (first := _first_look(bundle, rank)) is not None:
-        writer.small(FIRST_LOOK_FILE, encode_opening(first))
+        _open(writer, first, FIRST_LOOK_FILE)
         os.nice(_AFTER_A_LOOK)
     opening, summary = _opening(bundle, rank)
     if live:
         run = replace(opening.report.run, source=source)
         opening = replace(opening, live=True, report=replace(opening.report, run=run))
-    writer.small(OPENING_FILE, encode_opening(opening))
+    _open(writer, opening, OPENING_FILE)
     shapes = kernels_in_order(bundle, opening.rank, ["start_ns", *SHAPE_COLUMNS])
     kernels = columns_of(summary.kernels, summary.steps.index.to_numpy(), shapes)
     rest = Rest(kernels, _books(summary), bundle.frame("layers", opening.rank))
     write_rest(writer, rest)
     make_room(folder)
+
+
+def _open(writer: FilesWriter, opening: Opening, name: str) -> None:
+    from spark_prof.dashboards.first_page import first_page
+    from spark_prof.datasets.prepared_content import encode_opening
+
+    page = first_page(opening.report, opening.share)
+    writer.small(FIRST_PAGE_FILE, page.encode("utf-8", "replace"))
+    writer.small(name, encode_opening(opening))
 
 
 def _opening(bundle: Bundle, rank: int | None) -> tuple[Opening, Summary]:

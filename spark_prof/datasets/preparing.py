@@ -15,6 +15,7 @@ import spark_prof
 from spark_prof.datasets.prepared_process import (
     FAILED_FILE,
     FIRST_LOOK_FILE,
+    FIRST_PAGE_FILE,
     OPENING_FILE,
     REFUSED_FILE,
 )
@@ -25,7 +26,7 @@ from spark_prof.traces.prepared_folders import WHOLE_FILE, is_locked, lock, own_
 if TYPE_CHECKING:
     from spark_prof.datasets.prepared_content import Opening, Rest
 
-__all__ = ["begin_in", "failure_in", "opening_in", "rest_in"]
+__all__ = ["begin_in", "failure_in", "first_page_in", "opening_in", "rest_in"]
 
 _ATTEMPTS = 3
 _PATIENCE_S = 0.01
@@ -78,6 +79,16 @@ def _environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, [_FROM_SOURCE, os.environ.get("PYTHONPATH")]))
     # With large pages columns of 80 MB are there a tenth sooner; other C libraries ignore it.
     return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | os.environ | {"PYTHONPATH": path}
+
+
+def first_page_in(folder: Path) -> tuple[str | None, bool]:
+    """What the source says first, as HTML; and whether there may still be something to come.
+
+    Never waits. Of a long recording the first page is at first that of a part of its steps.
+    """
+    busy = is_locked(folder)  # before looking: who has ended has written everything
+    content = read_small(folder / FIRST_PAGE_FILE)
+    return None if content is None else content.decode(), busy
 
 
 def opening_in(

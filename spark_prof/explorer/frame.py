@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from spark_prof.dashboards.charts import TEXT
+from spark_prof.dashboards.colors import TEXT
+from spark_prof.dashboards.first_page import first_look
 from spark_prof.dashboards.formats import clean
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
@@ -118,10 +119,7 @@ def follow(source: str, rank: int | None, share: Share) -> None:
 def _follow(source: str, rank: int | None, share: Share) -> None:
     if SHELF.ask(source, rank).prepared.done():
         st.rerun()
-    st.text(
-        f"First look: {share.steps:,} of {share.of_steps:,} steps, spread over the recording. "
-        "The others are being read; this page then shows them all."
-    )
+    st.text(first_look(share))
 
 
 def _look(source: str, rank: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Runs Streamlit in this process, so that what is read beforehand need not be read again."""
+"""Runs the server in this process, so that what is read beforehand need not be read again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout, suppress
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import psutil
+import uvicorn
 
-from spark_prof.explorer.loading import load
+from spark_prof.datasets.prepared import first_page
+from spark_prof.explorer.early_page import early_page
+from spark_prof.explorer.front import Front, Mounted
+from spark_prof.explorer.loading import IMPORTING, load
 from spark_prof.explorer.ports import address_in_url
 
 __all__ = ["serve"]
@@ -64,27 +68,53 @@ def serve(
     Raises:
         CommandError: of `ready`.
     """
-    from streamlit import net_util
-    from streamlit.web import bootstrap
+    # The script's, as `streamlit run` would set them.
+    sys.argv = [str(_SCRIPT), ",".join(map(str, ranks)), *sources]
+    front = Front(
+        partial(_streamlit, host, port),
+        early_page(sources[0]),
+        first_page(sources[0], ranks[0] if ranks else None),
+        lambda error: announcer.end(error),
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(
+            front, host, port, loop="asyncio", lifespan="on", log_config=None, access_log=False,
+            ws_per_message_deflate=False, timeout_graceful_shutdown=1,
+        )
+    )  # fmt: skip
+    announcer = _Announcer(server, host, port, ready, then, show)
 
-    # Streamlit asks a server on the internet for this when a page of another origin connects.
-    net_util.get_external_ip = lambda: None
-    flags = {"server.address": host, "server.port": port, **_FLAGS}
-    options = {name.replace(".", "_"): value for name, value in flags.items()}
-    bootstrap.load_config_options(options)
-    announcer = _Announcer(host, port, ready, then, show)
+    def end(*_: object) -> None:
+        if not server.started:  # else the server ends by itself, and its signals come again
+            _quit()
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
     announcer.start()
-    arguments = [",".join(map(str, ranks)), *sources]
-    # Until Streamlit is ready to end by itself, a handler that does not interrupt it half made.
-    signal.signal(signal.SIGINT, _quit)
     try:
-        # What Streamlit says of itself.
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-            bootstrap.run(str(_SCRIPT), False, arguments, options)
+        server.run()
     finally:
         _end_children()
     if announcer.fault:
         raise announcer.fault
+
+
+def _streamlit(host: str, port: int) -> Mounted:
+    """Imports Streamlit and everything for the first page."""
+    # First what begins to read: pandas has to be whole before Streamlit's figures look for it.
+    import_module("spark_prof.explorer.start")
+    with IMPORTING:
+        import streamlit
+        from streamlit import net_util
+        from streamlit.web import bootstrap
+
+    # Streamlit asks a server on the internet for this when a page of another origin connects.
+    net_util.get_external_ip = lambda: None
+    flags = {"server.address": host, "server.port": port, **_FLAGS}
+    bootstrap.load_config_options({name.replace(".", "_"): value for name, value in flags.items()})
+    application: Mounted = streamlit.App(_SCRIPT)
+    load()
+    return application
 
 
 class _Announcer(threading.Thread):
@@ -92,6 +122,7 @@ class _Announcer(threading.Thread):
 
     def __init__(
         self,
+        server: uvicorn.Server,
         host: str,
         port: int,
         ready: Callable[[], None],
@@ -100,20 +131,17 @@ class _Announcer(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self.fault: Exception | None = None
-        self._address, self._port = address_in_url(host), port
+        self._server, self._address, self._port = server, address_in_url(host), port
         self._ready, self._then, self._show = ready, then, show
 
     def run(self) -> None:
         """Announces the server, or ends it where there is nothing to see; then does the rest."""
-        while not self._listens():
-            time.sleep(0.02)
+        while not self._server.started:
+            time.sleep(0.01)
         try:
-            # A browser that is there already has enough to do with Streamlit's own scripts.
-            load()
             self._ready()
-        except Exception as error:  # it is raised again where the server has ended
-            self.fault = error
-            os.kill(os.getpid(), signal.SIGINT)
+        except Exception as error:
+            self.end(error)
             return
         url = f"http://{self._address}:{self._port}"
         with suppress(OSError):
@@ -122,14 +150,10 @@ class _Announcer(threading.Thread):
             webbrowser.open(url)
         self._then()
 
-    def _listens(self) -> bool:
-        """Whether the server answers."""
-        try:
-            asked = HTTPConnection(self._address.strip("[]"), self._port, timeout=1)
-            asked.request("GET", "/_stcore/health")
-            return asked.getresponse().status == HTTPStatus.OK
-        except (OSError, HTTPException):
-            return False
+    def end(self, fault: Exception) -> None:
+        """Ends the server; what went wrong is raised again where it has ended."""
+        self.fault = self.fault or fault
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _quit(*_: object) -> None:

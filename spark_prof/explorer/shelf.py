@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from spark_prof.datasets import prepared_content as _read_by_threads  # noqa: F401
 from spark_prof.datasets.prepared import Prepared, fingerprint, prepare
 from spark_prof.errors import CommandError
 

@@ -20,7 +20,7 @@ from spark_prof.dashboards.chart_timeline_tables import (
     steps_table,
 )
 from spark_prof.dashboards.chart_timeline_texts import duration, instant
-from spark_prof.dashboards.charts import COLORS
+from spark_prof.dashboards.colors import COLORS
 from tests.analyzers.views.timeline_kernels import ORIGIN, Row, columns, random_rows, steps
 from tests.dashboards.sample import HOSTILE_NAME, SAMPLES
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_prof.dashboards import charts
+from spark_prof.dashboards.colors import COLORS
 from spark_prof.dashboards.figures import FIGURES, figures
 from spark_prof.dashboards.outline import outline
 from spark_prof.vocabulary import COMPONENTS
@@ -18,8 +19,8 @@ from .sample import SAMPLES
 
 
 def test_every_component_has_its_own_colour() -> None:
-    assert set(charts.COLORS) == set(COMPONENTS)
-    assert len(set(charts.COLORS.values())) == len(COMPONENTS)
+    assert set(COLORS) == set(COMPONENTS)
+    assert len(set(COLORS.values())) == len(COMPONENTS)
 
 
 def test_the_heatmap_has_every_layer_and_nothing_else() -> None:

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from spark_prof.dashboards.charts import COLORS, PHASE_COLORS, PHASE_GROUNDS, SHADES
+from spark_prof.dashboards.colors import COLORS, PHASE_COLORS, PHASE_GROUNDS, SHADES
 from spark_prof.dashboards.style import STYLE
 
 from .colours import VISIONS, contrast, difference, lab

@@ -14,7 +14,7 @@ from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison, Se
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.summary import compare
 from spark_prof.dashboards import chart_compare
-from spark_prof.dashboards.charts import COLORS
+from spark_prof.dashboards.colors import COLORS
 from spark_prof.dashboards.compare_report import Compared, answer, document, render_comparison
 from spark_prof.dashboards.compare_words import by_share, span, verdict
 from spark_prof.datasets.compared import read_side

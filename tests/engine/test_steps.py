@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -62,9 +62,7 @@ def test_a_step_takes_the_time_between_two_ends(stepped: dict[str, Any], request
     """In the middle one: between two steps the process may have waited for a core."""
     clock = stepped["clock"][str(requests)]
     rows = clock["times"]
-    shares = [
-        row[DURATION] / (row[END] - before[END]) for before, row in zip(rows, rows[1:], strict=False)
-    ]
+    shares = [row[DURATION] / (row[END] - before[END]) for before, row in pairwise(rows)]
     assert median(shares) == pytest.approx(1, rel=0.05)
     assert clock["begin"] < rows[0][END] - rows[0][DURATION] < rows[-1][END] < clock["end"]
 

@@ -10,6 +10,7 @@ from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import about_answers, about_kernels, about_run, about_waterfall
 from spark_prof.dashboards.chart_evidence import evidence_bars
 from spark_prof.dashboards.chart_waterfall import floor_waterfall
+from spark_prof.dashboards.first_page import FINDINGS, NO_FINDINGS
 from spark_prof.dashboards.section import Section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, places, widgets
@@ -17,12 +18,6 @@ from spark_prof.explorer.finding_cards import finding_cards
 from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]
-
-_FLOOR = (
-    "Memory floor: reading the weights and the KV cache once. Small kernels: launching them takes "
-    "as long as their work. Launch gaps and host: nothing runs, the GPU waits."
-)
-_NO_FLOOR = "Launch gaps: nothing runs between a step's kernels. Host: nothing before and after."
 
 
 def _show(sources: Sources) -> None:
@@ -56,9 +51,8 @@ def _waterfall(shown: Prepared, section: Section) -> None:
     if not section.rows:
         return
     st.subheader(section.title, anchor=section.id)
-    known = waterfall_of(shown.report).floor_us is not None
-    words = _FLOOR if known else _NO_FLOOR
-    widgets.lines([*section.intro, words, "Click a bar to see its kernels or steps."])
+    words = about_waterfall.explained(section, waterfall_of(shown.report))
+    widgets.lines([*words, "Click a bar to see its kernels or steps."])
     chosen = widgets.figure(floor_waterfall(shown.report), "time-of-a-token", selection=("points",))
     for point in chosen.points if chosen else ():
         kind, component = point["customdata"]
@@ -76,9 +70,9 @@ def _findings(shown: Prepared) -> None:
     found = shown.report.findings
     st.subheader("What to do about it", anchor="findings")
     if not found:
-        widgets.lines(["None of the rules found anything worth changing."])
+        widgets.lines([NO_FINDINGS])
         return
-    widgets.lines(["The largest gain first: what each change could bring a token at most."])
+    widgets.lines([FINDINGS])
     finding_cards(found, shown)
 
 
