@@ -47,7 +47,7 @@ _LESS_URGENT = 10
 _AFTER_A_LOOK = 5
 """The first page comes before the rest, which is not to stand still meanwhile."""
 
-_LONG = 2_000_000
+_LONG = 600_000
 """Kernels from which on a first look at some of them is there well before all are read."""
 
 _LOOKED_AT = 160_000

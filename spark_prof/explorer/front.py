@@ -100,12 +100,17 @@ class Front:
     async def _draw(self, page: EarlyPage, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await _send(send, page.before, more=True)
+        said = await self._said()
+        await _send(send, (said or "") + page.after, more=False)
+
+    async def _said(self) -> str | None:
+        """What the recording says first, once it does; None where that takes too long."""
         asked = time.monotonic()
         said, busy = self._look()
         while said is None and self._may_come(asked, busy):
             await asyncio.sleep(_PATIENCE_S)
             said, busy = self._look()
-        await _send(send, (said or "") + page.after, more=False)
+        return said
 
     def _may_come(self, asked: float, busy: bool) -> bool:
         now = time.monotonic()

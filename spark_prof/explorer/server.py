@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import webbrowser
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -70,8 +69,9 @@ def serve(
     """
     # The script's, as `streamlit run` would set them.
     sys.argv = [str(_SCRIPT), ",".join(map(str, ranks)), *sources]
+    reads = threading.Event()
     front = Front(
-        partial(_streamlit, host, port),
+        partial(_streamlit, host, port, reads),
         early_page(sources[0]),
         first_page(sources[0], ranks[0] if ranks else None),
         lambda error: announcer.end(error),
@@ -82,7 +82,7 @@ def serve(
             ws_per_message_deflate=False, timeout_graceful_shutdown=1,
         )
     )  # fmt: skip
-    announcer = _Announcer(server, host, port, ready, then, show)
+    announcer = _Announcer(reads, host, port, ready, then, show)
 
     def end(*_: object) -> None:
         if not server.started:  # else the server ends by itself, and its signals come again
@@ -99,11 +99,14 @@ def serve(
         raise announcer.fault
 
 
-def _streamlit(host: str, port: int) -> Mounted:
-    """Imports Streamlit and everything for the first page."""
-    # First what begins to read: pandas has to be whole before Streamlit's figures look for it.
-    import_module("spark_prof.explorer.start")
+def _streamlit(host: str, port: int, reads: threading.Event) -> Mounted:
+    """Imports what reads, which sets the event, then Streamlit and everything for the first page.
+
+    That order, for pandas has to be whole before Streamlit's figures look for it.
+    """
     with IMPORTING:
+        import_module("spark_prof.explorer.start")
+        reads.set()
         import streamlit
         from streamlit import net_util
         from streamlit.web import bootstrap
@@ -122,7 +125,7 @@ class _Announcer(threading.Thread):
 
     def __init__(
         self,
-        server: uvicorn.Server,
+        reads: threading.Event,
         host: str,
         port: int,
         ready: Callable[[], None],
@@ -131,13 +134,12 @@ class _Announcer(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self.fault: Exception | None = None
-        self._server, self._address, self._port = server, address_in_url(host), port
+        self._reads, self._address, self._port = reads, address_in_url(host), port
         self._ready, self._then, self._show = ready, then, show
 
     def run(self) -> None:
         """Announces the server, or ends it where there is nothing to see; then does the rest."""
-        while not self._server.started:
-            time.sleep(0.01)
+        self._reads.wait()  # by then the server listens
         try:
             self._ready()
         except Exception as error:
@@ -151,7 +153,7 @@ class _Announcer(threading.Thread):
         self._then()
 
     def end(self, fault: Exception) -> None:
-        """Ends the server; what went wrong is raised again where it has ended."""
+        """Ends the server; what went wrong first is raised again where it has ended."""
         self.fault = self.fault or fault
         os.kill(os.getpid(), signal.SIGINT)
 
