@@ -113,7 +113,9 @@ def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[fl
 
 def set_style(figure: go.Figure, title: str, height: int) -> None:
     """Gives a figure its title, its height in pixels, and the look that all have."""
+    # To look for what is there already would take ten times as long.
     figure.update_layout(
+        overwrite=True,
         title={"text": title, "font": {"size": 14}, "x": 0, "xref": "container", "pad": {"l": 4}},
         height=height,
         margin={"l": 8, "r": 8, "t": 40, "b": 8},
@@ -125,6 +127,6 @@ def set_style(figure: go.Figure, title: str, height: int) -> None:
         dragmode=False,
         modebar={"bgcolor": "rgba(0,0,0,0)", "color": TEXT, "activecolor": COLORS["attention"]},
     )
-    figure.update_xaxes(automargin=True, gridcolor=LINES, zeroline=False, fixedrange=True)
-    figure.update_yaxes(ticklabelstandoff=4)
-    figure.update_yaxes(automargin=True, gridcolor=LINES, zeroline=False, fixedrange=True)
+    axes = {"automargin": True, "gridcolor": LINES, "zeroline": False, "fixedrange": True}
+    figure.update_xaxes(axes, overwrite=True)
+    figure.update_yaxes(axes | {"ticklabelstandoff": 4}, overwrite=True)
