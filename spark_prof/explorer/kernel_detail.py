@@ -20,7 +20,7 @@ from spark_prof.analyzers.views.kernel_calls import (
 from spark_prof.analyzers.views.kernel_table import KernelFacts
 from spark_prof.dashboards import about_cells, about_kernel
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
-from spark_prof.dashboards.formats import clean, count, counted, microseconds, spans
+from spark_prof.dashboards.formats import count, counted, microseconds, spans
 from spark_prof.dashboards.section import Section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
@@ -41,7 +41,7 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
     full = prepared.kernels.names[name]
     st.subheader(widgets.plain(short_name(full)), anchor=False)
     if short_name(full) != full:
-        st.code(clean(full), language=None, wrap_lines=True)
+        widgets.lines([full])
     reasons = list(dict.fromkeys(about_kernel.reason(entry.row) for entry in facts))
     if prepared.kernels.copies[name]:
         reasons = ["A copy or a memset: no sum of kernels contains it."]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any, Literal
 
 import pandas as pd
@@ -17,7 +18,7 @@ from spark_prof.dashboards.section import Section, without_bars
 from spark_prof.explorer import state
 from spark_prof.explorer.tables import table
 
-__all__ = ["choice", "drawn", "figure", "fold", "lines", "plain", "section", "table"]
+__all__ = ["choice", "drawn", "facts", "figure", "fold", "lines", "plain", "section", "table"]
 
 _CONFIG: Mapping[str, Any] = {
     "displaylogo": False,
@@ -25,6 +26,14 @@ _CONFIG: Mapping[str, Any] = {
     "modeBarButtonsToRemove": ["lasso2d"],
     "responsive": True,
 }
+
+_FACTS = """<style>
+.facts { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); }
+.facts { gap: 1rem; margin: 0; }
+.facts dt { font-size: 0.875rem; opacity: 0.7; }
+.facts dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 640px) { .facts { grid-template-columns: minmax(0, 1fr); } }
+</style>"""
 
 FOLD_SECONDS = 1.3
 """What a browser takes for the first figure, with the scripts that draw it."""
@@ -53,6 +62,18 @@ def lines(texts: Sequence[str]) -> None:
     """Draws texts as they are: neither HTML nor Markdown in them is read."""
     for text in texts:
         st.text(clean(text))
+
+
+def facts(pairs: Sequence[tuple[str, str]], columns: int) -> None:
+    """Draws what each fact is called and, below that, the fact; so many beside each other.
+
+    They are one element: a browser takes about as long for each, however small.
+    """
+    cells = "".join(
+        f"<div><dt>{escape(clean(name))}</dt><dd>{escape(clean(fact))}</dd></div>"
+        for name, fact in pairs
+    )
+    st.html(f'{_FACTS}<dl class="facts" style="--columns: {columns}">{cells}</dl>')
 
 
 def fold() -> None:

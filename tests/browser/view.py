@@ -53,6 +53,12 @@ _POINT = """(plot, [trace, place]) => {
             box.top + y._offset + y.d2p(one.y[place])];
 }"""
 
+_HOVERED = """plot => new Promise(found => {
+    let looks = 0;
+    const look = () => plot._hoverdata?.length || ++looks > 100 ? found() : setTimeout(look, 10);
+    look();
+})"""
+
 
 class View:
     """A page in the browser, watched from before it loads anything.
@@ -203,6 +209,8 @@ class View:
         plot.scroll_into_view_if_needed()
         x, y = plot.evaluate(_POINT, [trace, place])
         self.page.mouse.move(x, y)
+        # Plotly looks what is below the mouse a moment later, and a click takes what it found.
+        plot.evaluate(_HOVERED)
         return self.act(lambda: self.page.mouse.click(x, y))
 
     def drag(self, name: str, begin: float, end: float) -> View:

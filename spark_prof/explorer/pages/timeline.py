@@ -14,7 +14,7 @@ from spark_prof.dashboards.chart_timeline import PIXELS, axis_unit, timeline_fig
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import widgets
 from spark_prof.explorer.page import Page, Sources
-from spark_prof.explorer.timeline_call import show_call, show_facts
+from spark_prof.explorer.timeline_call import show_call
 from spark_prof.explorer.timeline_moving import dragging, draw_buttons, draw_search
 from spark_prof.explorer.timeline_ranks import choose_others
 from spark_prof.explorer.timeline_state import View
@@ -112,7 +112,7 @@ def _how_to_read(drawn: Timeline) -> str:
 def _numbers(view: View, drawn: Timeline) -> None:
     steps = steps_in(view.prepared.steps, view.shown)
     facts = tables.numbers(drawn, len(steps))
-    show_facts(facts, len(facts))
+    widgets.facts(facts, len(facts))
     left, right = st.columns([2, 3])
     with left:
         st.subheader("Components in this range", anchor="components")
