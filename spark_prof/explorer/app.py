@@ -56,12 +56,13 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     ]
     if current not in fitting:  # it may be the first one under its own name
         st.switch_page(fitting[0], query_params=state.shared())
+    told = state.shared()
     with links.container():
         frame.links(fitting)
     current.run()
-    # What the page has chosen since is kept by its links too.
-    with links.container():
-        frame.links(fitting)
+    if state.shared() != told:  # what the page has chosen since is kept by its links too
+        with links.container():
+            frame.links(fitting)
     widgets.drawn()
     DRAWN.set()
 

@@ -12,29 +12,37 @@ from spark_prof.dashboards.formats import counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, places, widgets
 
-__all__ = ["finding_cards"]
+__all__ = ["finding_cards", "follow_cards"]
 
 _MOST = 10
 
 
-def finding_cards(found: Sequence[Finding], shown: Prepared, here: str = "") -> None:
-    """Draws findings in their order, and all of them as a table.
+def follow_cards(found: Sequence[Finding], shown: Prepared) -> None:
+    """Goes where the button of a finding leads that was pressed, before anything is drawn."""
+    for number, finding in enumerate(found[:_MOST]):
+        if st.session_state.get(f"show-{number}"):
+            # The place on the page stands on kernels and steps, which may not have been read yet.
+            place = places.place_of_finding(finding, shown)
+            links.go(place.path, **place.values)
+
+
+def finding_cards(found: Sequence[Finding], here: str = "") -> None:
+    """Draws findings in their order, and all of them as a table; see `follow_cards`.
 
     Args:
         found: the findings.
-        shown: the recording that they are of.
         here: path of the page that draws them, to which no link leads.
     """
     for number, finding in enumerate(found[:_MOST]):
         with st.container(border=True, key=f"finding-{number}"):
-            _card(finding, number, shown, here)
+            _card(finding, number, here)
         widgets.fold()
     if found:
         with st.expander(f"{counted(len(found), 'finding')} as a table"):
             widgets.section(list_of_findings(found))
 
 
-def _card(finding: Finding, number: int, shown: Prepared, here: str) -> None:
+def _card(finding: Finding, number: int, here: str) -> None:
     left, middle, right = st.columns([1.1, 6, 1.7], vertical_alignment="center")
     with left:
         if finding.ms_per_token is not None:
@@ -46,10 +54,8 @@ def _card(finding: Finding, number: int, shown: Prepared, here: str) -> None:
         widgets.lines([finding.text, finding.fix])
     with right:
         path = places.page_of(finding)
-        # The place on the page stands on kernels and steps, which may not have been read yet.
-        if path != here and st.button(f"Show in {path.capitalize()}", key=f"show-{number}"):
-            place = places.place_of_finding(finding, shown)
-            links.go(place.path, **place.values)
+        if path != here:
+            st.button(f"Show in {path.capitalize()}", key=f"show-{number}")
         if finding.evidence:
             with st.popover("What it stands on"):
                 widgets.lines(finding.evidence)

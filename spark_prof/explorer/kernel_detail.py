@@ -23,10 +23,11 @@ from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, ca
 from spark_prof.dashboards.formats import count, counted, microseconds, spans
 from spark_prof.dashboards.section import Section
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import links, widgets
-from spark_prof.explorer.clicks import clicked
+from spark_prof.explorer import clicks, links, widgets
 
 __all__ = ["kernel_detail"]
+
+_BY_LAYER = "kernel-layers"
 
 
 def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -> None:
@@ -38,6 +39,8 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
         facts: what the report says of it, the component to begin with first; empty of a copy or of
             what ran in no analyzed step.
     """
+    for layer, of in clicks.points(_BY_LAYER):
+        links.go("layers", layer=str(layer), component=str(of))
     full = prepared.kernels.names[name]
     st.subheader(widgets.plain(short_name(full)), anchor=False)
     if short_name(full) != full:
@@ -121,10 +124,7 @@ def _figures(prepared: Prepared, calls: KernelCalls, component: str) -> None:
                 ]
             )
     if len({use.layer for use in uses if use.layer >= 0}) > 1:
-        drawn = calls_by_layer(uses)
-        point = clicked(widgets.figure(drawn, "kernel-layers", selection=("points",)), "by-layer")
-        if point:
-            links.go("layers", layer=str(point[0]), component=str(point[1]))
+        widgets.figure(calls_by_layer(uses), _BY_LAYER, selection=("points",))
     widgets.lines(_used_in(uses))
 
 

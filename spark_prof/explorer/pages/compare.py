@@ -27,6 +27,7 @@ from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]
 
+_PARTS = "parts"
 _ONE_ONLY = (
     "This page holds one recording against another: where the difference comes from, and how "
     "sure that is.",
@@ -54,6 +55,8 @@ def _show(sources: Sources) -> None:
     if len(sources.all) < 2:
         widgets.lines(_ONE_ONLY)
         return
+    if point := clicked(_PARTS):
+        state.keep(component=str(point[0]))
     places = [place for place in range(len(sources.all)) if place != sources.place]
     left, right = st.columns(2)
     with left:
@@ -86,10 +89,7 @@ def _sources_of_difference(phase: PhaseComparison) -> None:
         widgets.figure(difference_waterfall(phase), "difference")
     with right:
         drawn = component_pairs(phase)
-        point = clicked(widgets.figure(drawn, "parts", selection=("points",)), "parts")
-        if point:
-            state.keep(component=str(point[0]))
-            st.rerun()
+        widgets.figure(drawn, _PARTS, selection=("points",))
     _section(compare_parts.steps(phase))
     _section(compare_parts.components(phase))
     if any(row.change.sure for row in phase.layer_parts if row.layer is not None):

@@ -6,11 +6,13 @@ import streamlit as st
 
 from spark_prof.dashboards import about_conversions, chart_conversions
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import links, places, widgets
-from spark_prof.explorer.finding_cards import finding_cards
+from spark_prof.explorer import clicks, links, places, widgets
+from spark_prof.explorer.finding_cards import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]
+
+_COST, _BY_LAYER = "conversions", "conversions-by-layer"
 
 
 def _show(sources: Sources) -> None:
@@ -19,12 +21,14 @@ def _show(sources: Sources) -> None:
     if not found.charged and not found.padding and not found.fused and not found.load_time:
         widgets.lines(["No kernel of this recording changes a format."])
         return
+    about = [f for f in shown.report.findings if places.page_of(f) == "conversions"]
+    _follow(shown)
+    follow_cards(about, shown)
     if found.charged:
         _cost(shown)
-    about = [f for f in shown.report.findings if places.page_of(f) == "conversions"]
     if about:
         st.subheader("What to do about it", anchor="findings")
-        finding_cards(about, shown, "conversions")
+        finding_cards(about, "conversions")
     for drawn in (
         about_conversions.charged(shown.report),
         about_conversions.repeated(shown.report),
@@ -33,20 +37,21 @@ def _show(sources: Sources) -> None:
         widgets.section(drawn)
 
 
-def _cost(shown: Prepared) -> None:
-    widgets.lines(["The colour is that of the component. Click a bar for its kernel."])
-    figure = chart_conversions.most_expensive(shown.report)
-    chosen = widgets.figure(figure, "conversions", selection=("points",))
-    for point in chosen.points if chosen else ():
-        place = int(point["customdata"])
+def _follow(shown: Prepared) -> None:
+    """Goes where the last click leads, before anything is drawn."""
+    for place in map(int, clicks.points(_COST)):
         name = chart_conversions.ranked(shown.report)[place].name if place >= 0 else ""
         if name in shown.kernels.names:
             links.go("kernels", kernel=shown.kernels.names.index(name))
+    for layer in clicks.points(_BY_LAYER):
+        links.go("layers", layer=int(layer))
+
+
+def _cost(shown: Prepared) -> None:
+    widgets.lines(["The colour is that of the component. Click a bar for its kernel."])
+    widgets.figure(chart_conversions.most_expensive(shown.report), _COST, selection=("points",))
     if any(row.layer is not None for row in shown.report.conversions.layers):
-        figure = chart_conversions.by_layer(shown.report)
-        chosen = widgets.figure(figure, "conversions-by-layer", selection=("points",))
-        for point in chosen.points if chosen else ():
-            links.go("layers", layer=int(point["customdata"]))
+        widgets.figure(chart_conversions.by_layer(shown.report), _BY_LAYER, selection=("points",))
 
 
 PAGE = Page("conversions", "Conversions", _show)

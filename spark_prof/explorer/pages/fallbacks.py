@@ -6,7 +6,7 @@ import streamlit as st
 
 from spark_prof.dashboards import about_audit, about_kernels, about_machine_code, about_settings
 from spark_prof.explorer import places, widgets
-from spark_prof.explorer.finding_cards import finding_cards
+from spark_prof.explorer.finding_cards import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]
@@ -25,9 +25,10 @@ def _show(sources: Sources) -> None:
     report = shown.report
     audit = report.audit
     about = [f for f in report.findings if places.page_of(f) == "fallbacks"]
+    follow_cards(about, shown)
     if about:
         st.subheader("What to do about it", anchor="findings")
-        finding_cards(about, shown, "fallbacks")
+        finding_cards(about, "fallbacks")
     else:
         widgets.lines(["No rule about fallbacks found anything worth changing."])
     if audit is None:

@@ -23,13 +23,13 @@ from spark_prof.dashboards.chart_roofline import (
 )
 from spark_prof.dashboards.formats import clean, count, counted, microseconds, share
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import links, state, widgets
-from spark_prof.explorer.clicks import clicked
+from spark_prof.explorer import clicks, links, state, widgets
 from spark_prof.explorer.kernel_detail import kernel_detail
 from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]
 
+_TABLE, _BYTES, _INTENSITY = "kernels", "bytes-and-time", "intensity"
 _FILTERS = ("text", "engine", "precision")
 """Of the table, beside the component, which the address of a kernel names as well."""
 
@@ -46,7 +46,10 @@ def _show(sources: Sources) -> None:
             prepared, name, sorted(mine, key=lambda entry: entry.row.component != component)
         )
         return
-    _table(_search(facts), facts)
+    found = _found(facts)
+    _follow(found)
+    _search(facts)
+    _table(found, facts)
     _roofline(prepared, facts)
 
 
@@ -55,27 +58,44 @@ def _filters() -> dict[str, str]:
     return {word: state.chosen(word) for word in _FILTERS if state.chosen(word)}
 
 
-def _search(facts: Sequence[KernelFacts]) -> tuple[KernelFacts, ...]:
-    """Draws what can be looked for; the kernels that are found."""
-    columns = st.columns([2, 1, 1, 1])
-    with columns[0]:
-        text = _text()
+def _follow(found: Sequence[KernelFacts]) -> None:
+    """Goes to the kernel that was chosen last, before anything is drawn."""
+    chosen = [(found[row].place, found[row].row.component) for row in clicks.rows(_TABLE)[:1]
+              if row < len(found)]  # fmt: skip
+    points = [*clicks.points(_BYTES), *clicks.points(_INTENSITY)]
+    for place, component in [*chosen, *points]:
+        if int(place) >= 0:
+            links.go("kernels", **_filters(), kernel=int(place), component=str(component))
+
+
+def _values(facts: Sequence[KernelFacts]) -> dict[str, tuple[str, ...]]:
+    """What can be chosen from, by its name in the address; the empty one is any."""
     rows = [entry.row for entry in facts]
     values = {
-        "engine": [row.engine for row in rows],
-        "precision": [row.precision or "" for row in rows],
-        "component": [row.component for row in rows],
+        "engine": {row.engine for row in rows},
+        "precision": {row.precision or "" for row in rows},
+        "component": {row.component for row in rows},
     }
-    chosen = []
-    for column, (name, found) in zip(columns[1:], values.items(), strict=True):
-        words = ["", *sorted(set(found) - {""})]
+    return {name: ("", *sorted(words - {""})) for name, words in values.items()}
+
+
+def _found(facts: Sequence[KernelFacts]) -> tuple[KernelFacts, ...]:
+    """The kernels that the address asks for."""
+    chosen = [state.chosen(name, "", words) for name, words in _values(facts).items()]
+    return search(facts, Wanted(state.chosen("text"), *chosen))
+
+
+def _search(facts: Sequence[KernelFacts]) -> None:
+    """Draws what can be looked for."""
+    columns = st.columns([2, 1, 1, 1])
+    with columns[0]:
+        _text()
+    for column, (name, words) in zip(columns[1:], _values(facts).items(), strict=True):
         with column:
-            place = widgets.choice(name.capitalize(), ["any", *words[1:]], name, values=words)
-        chosen.append(words[place])
-    return search(facts, Wanted(text, *chosen))
+            widgets.choice(name.capitalize(), ["any", *words[1:]], name, values=words)
 
 
-def _text() -> str:
+def _text() -> None:
     st.session_state["kernels-text"] = state.chosen("text")
 
     def changed() -> None:
@@ -83,7 +103,6 @@ def _text() -> str:
 
     st.text_input("Search", key="kernels-text", on_change=changed, max_chars=200,
                   placeholder="words of the name, component or conversion")  # fmt: skip
-    return state.chosen("text")
 
 
 def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
@@ -97,15 +116,7 @@ def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
     )
     frame = _frame(found)
     full = [clean(entry.row.name) for entry in found]
-    picked = widgets.table(
-        frame, "kernels", selectable=True, whole=frame.assign(**{"Full name": full})
-    )
-    if picked and found[picked[0]].place >= 0:
-        _open(found[picked[0]].place, found[picked[0]].row.component)
-
-
-def _open(place: int, component: str) -> None:
-    links.go("kernels", **_filters(), kernel=place, component=component)
+    widgets.table(frame, _TABLE, selectable=True, whole=frame.assign(**{"Full name": full}))
 
 
 def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
@@ -168,25 +179,21 @@ def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
         ]
     )
     places = {entry.row.name: entry.place for entry in facts}
-    _chosen(bytes_and_time(known, found.ceilings, places), "bytes-and-time")
+    figure = bytes_and_time(known, found.ceilings, places)
+    widgets.figure(figure, _BYTES, selection=("points",))
     if with_intensity(known):
         precisions = {
             (row.name, row.component):
             "fp32" if row.engine == "cuda-core" else row.precision or ""
             for row in report.kernels
         }  # fmt: skip
-        _chosen(intensity(known, found.ceilings, precisions, places), "intensity")
+        figure = intensity(known, found.ceilings, precisions, places)
+        widgets.figure(figure, _INTENSITY, selection=("points",))
     else:
         widgets.lines(["Of no kernel are both its bytes and its operations known."])
     widgets.lines(about_roofline.floors(report).intro)
     with st.expander("The same in numbers"):
         widgets.section(about_roofline.kernels(report))
-
-
-def _chosen(drawn: object, name: str) -> None:
-    point = clicked(widgets.figure(drawn, name, selection=("points",)), name)
-    if point and int(point[0]) >= 0:
-        _open(int(point[0]), str(point[1]))
 
 
 PAGE = Page("kernels", "Kernels", _show)

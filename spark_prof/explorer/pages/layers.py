@@ -18,8 +18,7 @@ from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
 from spark_prof.dashboards.formats import clean, count, counted, microseconds
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import links, state, widgets
-from spark_prof.explorer.clicks import clicked
+from spark_prof.explorer import clicks, links, state, widgets
 from spark_prof.explorer.kept import BY_RECORDING
 from spark_prof.explorer.page import Page, Sources
 
@@ -31,6 +30,7 @@ _MEASURES = {
     "spread": "Spread over the steps, 10th to 90th percentile",
     "like": "Difference from layers like it",
 }
+_MAP, _KERNELS = "layers", "cell-kernels"
 _ODD = " \N{BLACK DIAMOND}"
 _NONE = "-1"
 
@@ -64,24 +64,31 @@ def _show(sources: Sources) -> None:
     if prepared.steps.empty:
         widgets.lines(["This recording has no steps to look at."])
         return
-    left, right = st.columns(2)
+    if point := clicks.clicked(_MAP):
+        state.keep(layer=str(point[0]), component=str(point[1]))
     kinds = kinds_of(prepared.steps)
+    words = tuple(kind.word for kind in kinds)
+    kind = kinds[words.index(state.chosen("of", words[0], words))]
+    found = _compared(prepared, kind)
+    chosen = _chosen(found.times)
+    rows = _rows(prepared, kind, chosen)
+    for place in clicks.rows(_KERNELS):
+        if chosen and place < len(rows):
+            links.go("kernels", kernel=rows[place].name, component=chosen[1])
+    left, right = st.columns(2)
     with left:
-        options = [_kind_label(kind) for kind in kinds]
-        kind = kinds[widgets.choice("Steps", options, "of", values=[k.word for k in kinds])]
+        widgets.choice("Steps", [_kind_label(kind) for kind in kinds], "of", values=words)
     with right:
         measures = list(_MEASURES)
         measure = measures[
             widgets.choice("Show", list(_MEASURES.values()), "show", values=measures)
         ]
-    found = _compared(prepared, kind)
-    chosen = _chosen(found.times)
     left, right = st.columns([3, 2])
     with left:
         _map(found, measure, chosen)
         widgets.lines(about_cells.placed_by(prepared.report))
     with right:
-        _cell(prepared, kind, found.times, chosen)
+        _cell(prepared, found.times, chosen, rows)
     _odd(found, chosen, prepared.kernels.names)
     with st.expander("All cells as a table"):
         widgets.table(_frame(found.times), "cells")
@@ -103,10 +110,7 @@ def _map(found: _Compared, measure: str, chosen: tuple[int, str] | None) -> None
     cells = _drawn(found, measure)
     title = f"{_MEASURES[measure]}, {counted(found.times.steps, 'step')}"
     drawn = cell_map(cells, title, shares=measure == "like", chosen=chosen)
-    point = clicked(widgets.figure(drawn, "layers", selection=("points",)), "layers")
-    if point:
-        state.keep(layer=str(point[0]), component=str(point[1]))
-        st.rerun()
+    widgets.figure(drawn, _MAP, selection=("points",))
     lines = []
     if inside := [cell for cell in cells if cell.layer >= 0]:
         most = max(inside, key=lambda cell: abs(cell.value))
@@ -152,8 +156,20 @@ def _shares(comparison: Comparison) -> dict[tuple[int, str], float]:
     }
 
 
+def _rows(
+    prepared: Prepared, kind: StepKind, chosen: tuple[int, str] | None
+) -> tuple[CellKernel, ...]:
+    """The kernels of the chosen cell."""
+    if chosen is None:
+        return ()
+    return kernels_of_cell(prepared.kernels, prepared.steps, kind.of(prepared.steps), *chosen)
+
+
 def _cell(
-    prepared: Prepared, kind: StepKind, times: CellTimes, chosen: tuple[int, str] | None
+    prepared: Prepared,
+    times: CellTimes,
+    chosen: tuple[int, str] | None,
+    rows: tuple[CellKernel, ...],
 ) -> None:
     st.subheader("Kernels of a cell", anchor=False)
     _choose_cell(times)
@@ -161,9 +177,6 @@ def _cell(
         widgets.lines(["Choose a cell: click on it in the map, or name its layer and component."])
         return
     layer, component = chosen
-    rows = kernels_of_cell(
-        prepared.kernels, prepared.steps, kind.of(prepared.steps), layer, component
-    )
     where = "outside the layers" if layer < 0 else f"in layer {layer}"
     us = sum(row.us for row in rows)
     if not prepared.timed:
@@ -176,11 +189,7 @@ def _cell(
     )
     frame = _kernel_frame(prepared, rows, component)
     full = [clean(prepared.kernels.names[row.name]) for row in rows]
-    picked = widgets.table(
-        frame, "cell-kernels", selectable=True, whole=frame.assign(**{"Full name": full})
-    )
-    if picked:
-        links.go("kernels", kernel=rows[picked[0]].name, component=component)
+    widgets.table(frame, _KERNELS, selectable=True, whole=frame.assign(**{"Full name": full}))
 
 
 def _choose_cell(times: CellTimes) -> None:

@@ -13,16 +13,19 @@ from spark_prof.dashboards.chart_waterfall import floor_waterfall
 from spark_prof.dashboards.first_page import FINDINGS, NO_FINDINGS
 from spark_prof.dashboards.section import Section
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import links, places, widgets
-from spark_prof.explorer.finding_cards import finding_cards
+from spark_prof.explorer import clicks, links, places, widgets
+from spark_prof.explorer.finding_cards import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]
+
+_TIME = "time-of-a-token"
 
 
 def _show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
+    _follow(shown)
     first, *others = about_waterfall.verdict(report)
     st.subheader(widgets.plain(first), anchor="verdict")
     widgets.lines(others)
@@ -41,6 +44,14 @@ def _show(sources: Sources) -> None:
     widgets.section(about_run.recording(report))
 
 
+def _follow(shown: Prepared) -> None:
+    """Goes where the last click leads, before anything is drawn."""
+    for kind, component in clicks.points(_TIME):
+        place = places.place_of_part(str(kind), str(component), shown)
+        links.go(place.path, **place.values)
+    follow_cards(shown.report.findings, shown)
+
+
 def _headline(shown: Prepared) -> None:
     figures = about_run.headline(shown.report)
     for column, (name, value) in zip(st.columns(max(len(figures), 1)), figures, strict=False):
@@ -53,11 +64,7 @@ def _waterfall(shown: Prepared, section: Section) -> None:
     st.subheader(section.title, anchor=section.id)
     words = about_waterfall.explained(section, waterfall_of(shown.report))
     widgets.lines([*words, "Click a bar to see its kernels or steps."])
-    chosen = widgets.figure(floor_waterfall(shown.report), "time-of-a-token", selection=("points",))
-    for point in chosen.points if chosen else ():
-        kind, component = point["customdata"]
-        place = places.place_of_part(str(kind), str(component), shown)
-        links.go(place.path, **place.values)
+    widgets.figure(floor_waterfall(shown.report), _TIME, selection=("points",))
 
 
 def _numbers(section: Section) -> None:
@@ -73,7 +80,7 @@ def _findings(shown: Prepared) -> None:
         widgets.lines([NO_FINDINGS])
         return
     widgets.lines([FINDINGS])
-    finding_cards(found, shown)
+    finding_cards(found)
 
 
 def _answers(shown: Prepared) -> None:

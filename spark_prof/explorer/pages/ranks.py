@@ -8,11 +8,13 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import about_ranks, chart_ranks
 from spark_prof.dashboards.formats import microseconds, share
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import links, places, widgets
-from spark_prof.explorer.finding_cards import finding_cards
+from spark_prof.explorer import clicks, links, places, widgets
+from spark_prof.explorer.finding_cards import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]
+
+_RANKS, _WAITS = "ranks", "waits-for-ranks"
 
 
 def _show(sources: Sources) -> None:
@@ -29,9 +31,11 @@ def _show(sources: Sources) -> None:
         )
         return
     about = [finding for finding in report.findings if places.page_of(finding) == "ranks"]
+    _follow()
+    follow_cards(about, shown)
     if about:
         st.subheader("What to do about it", anchor="findings")
-        finding_cards(about, shown, "ranks")
+        finding_cards(about, "ranks")
     _figures(report, shown)
     for draw in (
         about_ranks.ranks,
@@ -42,20 +46,22 @@ def _show(sources: Sources) -> None:
         widgets.section(draw(report))
 
 
+def _follow() -> None:
+    """Goes where the last click leads, before anything is drawn."""
+    for rank in clicks.points(_RANKS):
+        links.go("timeline", rank=int(rank))
+    for rank, step in clicks.points(_WAITS):
+        links.go("timeline", rank=int(rank), step=int(step))
+
+
 def _figures(report: Report, shown: Prepared) -> None:
     if any(row.steps and row.kernels_us for row in report.ranks):
         widgets.lines(["Click a bar to look at that rank.", *_overlap(report, shown.rank)])
-        chosen = widgets.figure(chart_ranks.rank_bars(report), "ranks", selection=("points",))
-        for point in chosen.points if chosen else ():
-            links.go("timeline", rank=int(point["customdata"]))
+        widgets.figure(chart_ranks.rank_bars(report), _RANKS, selection=("points",))
     if any(step.slowest is not None for step in report.collectives.slow_steps):
         widgets.lines(["Click a cell to see its worst step in the Timeline."])
         figure = chart_ranks.waits_for_ranks(report)
-        chosen = widgets.figure(figure, "waits-for-ranks", selection=("points",))
-        for point in chosen.points if chosen else ():
-            if "customdata" in point:
-                rank, step = point["customdata"]
-                links.go("timeline", rank=int(rank), step=int(step))
+        widgets.figure(figure, _WAITS, selection=("points",))
     if report.collectives.items:
         widgets.figure(chart_ranks.waits_by_collective(report), "collectives")
 

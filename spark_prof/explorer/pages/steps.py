@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import streamlit as st
 
@@ -12,10 +11,15 @@ from spark_prof.analyzers.views.step_series import Steps, batch_times, steps_of
 from spark_prof.dashboards import about_clients, about_steps, about_time, chart_steps
 from spark_prof.dashboards.chart_clients import clients_beside_steps
 from spark_prof.datasets.clients import clients_beside
-from spark_prof.explorer import links, state, widgets
+from spark_prof.explorer import clicks, links, state, widgets
 from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]
+
+_FIGURES = _IN_ORDER, _BY_CONTEXT, _BY_PROMPT = (
+    "steps-in-order", "steps-by-context", "steps-by-prompt",
+)  # fmt: skip
+"""A click on a point of these leads to its step."""
 
 _LARGEST_STEP = 1 << 31
 _ENOUGH = 8
@@ -27,6 +31,9 @@ def _show(sources: Sources) -> None:
     if not shown.timed or shown.steps.empty:
         widgets.lines(["The source has sums of kernels: nothing tells when a step ran."])
         return
+    for name in _FIGURES:
+        for step in clicks.points(name):
+            links.go("timeline", step=int(step))
     steps = steps_of(shown.steps)
     widgets.section(about_time.steps(shown.report))
     _in_order(steps)
@@ -42,7 +49,7 @@ def _in_order(steps: Steps) -> None:
     chosen = state.chosen_number("step", -1, 0, _LARGEST_STEP)
     widgets.lines(["Click a step to see it in the Timeline."])
     figure = chart_steps.times_in_order(steps, chosen if chosen >= 0 else None)
-    _to_timeline(widgets.figure(figure, "steps-in-order", selection=("points",)))
+    widgets.figure(figure, _IN_ORDER, selection=("points",))
 
 
 def _against_work(steps: Steps) -> None:
@@ -53,11 +60,11 @@ def _against_work(steps: Steps) -> None:
     fits = context_fits(steps)
     if any(fit.longest > fit.shortest for fit in fits):
         figure = chart_steps.times_against_context(steps, fits)
-        _to_timeline(widgets.figure(figure, "steps-by-context", selection=("points",)))
+        widgets.figure(figure, _BY_CONTEXT, selection=("points",))
     widgets.section(about_steps.contexts(fits))
     if (steps.prompt_tokens > 0).sum() > 1:
         figure = chart_steps.times_against_prompt(steps)
-        _to_timeline(widgets.figure(figure, "steps-by-prompt", selection=("points",)))
+        widgets.figure(figure, _BY_PROMPT, selection=("points",))
 
 
 def _clients(sources: Sources) -> None:
@@ -75,11 +82,6 @@ def _clients(sources: Sources) -> None:
         widgets.figure(clients_beside_steps(found), "clients")
     widgets.section(about_clients.agreement(replace(sources.shown.report, clients=found)))
     widgets.section(about_clients.runs(found))
-
-
-def _to_timeline(chosen: Any) -> None:
-    for point in chosen.points if chosen else ():
-        links.go("timeline", step=int(point["customdata"]))
 
 
 PAGE = Page("steps", "Steps", _show)
