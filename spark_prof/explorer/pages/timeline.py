@@ -10,7 +10,7 @@ import streamlit as st
 from spark_prof.analyzers.views.timeline import RankColumns, Timeline, timeline
 from spark_prof.analyzers.views.timeline_moves import Range, steps_in
 from spark_prof.dashboards import chart_timeline_tables as tables
-from spark_prof.dashboards.chart_timeline import PIXELS, axis_unit, timeline_figure
+from spark_prof.dashboards.chart_timeline import axis_unit, timeline_figure
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import widgets
 from spark_prof.explorer.page import Page, Sources
@@ -20,6 +20,9 @@ from spark_prof.explorer.timeline_ranks import choose_others
 from spark_prof.explorer.timeline_state import View
 
 __all__ = ["PAGE"]
+
+_BINS = 600
+"""Over the width, where single kernels are too many: each is a mark in several lanes."""
 
 _MOST_STEPS = 200
 
@@ -66,7 +69,7 @@ def _rank_identity(other: RankColumns) -> tuple[int, int, int]:
 )
 def _drawn(shown: Prepared, others: Sequence[RankColumns], from_ns: int, to_ns: int) -> Timeline:
     return timeline(
-        shown.kernels, shown.steps, from_ns, to_ns, PIXELS, rank=shown.rank, others=others
+        shown.kernels, shown.steps, from_ns, to_ns, _BINS, rank=shown.rank, others=others
     )
 
 
