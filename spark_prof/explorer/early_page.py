@@ -109,6 +109,7 @@ def early_page(source: str, static: Path | None = None) -> EarlyPage | None:
         static = static or _static()
         page = (static / "index.html").read_text(encoding="utf-8")
         head, body = (_between(page, name) for name in ("head", "body"))
+        head = head.replace(f"<title>{_between(head, 'title')}</title>", "")
     except (OSError, ValueError):
         return None
     scripts = sorted((static / "static" / "js").glob(_LARGEST_SCRIPT))
@@ -122,8 +123,7 @@ def early_page(source: str, static: Path | None = None) -> EarlyPage | None:
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{_HEAD}</head>\n<body>\n'
         f'<style>\n{_STYLE}{_CONTENT}</style>\n<div id="early">\n'
         f"<nav><p>{escape(clean(source))}</p>\n{links}</nav>\n<main>\n",
-        f"</main>\n</div>\n{body}{_GOES}{_preloaded(scripts)}{_without_title(head)}"
-        "</body>\n</html>\n",
+        f"</main>\n</div>\n{body}{_GOES}{_preloaded(scripts)}{head}</body>\n</html>\n",
     )
 
 
@@ -139,11 +139,6 @@ def _between(page: str, name: str) -> str:
     _, rest = page.split(f"<{name}>")
     inside, _ = rest.split(f"</{name}>")
     return inside
-
-
-def _without_title(head: str) -> str:
-    before, rest = head.split("<title>")
-    return before + rest.split("</title>")[1]
 
 
 def _preloaded(scripts: Sequence[Path]) -> str:
