@@ -8,6 +8,7 @@ from pathlib import Path
 from streamlit.testing.v1 import AppTest
 
 from spark_prof.explorer.contents import PAGES
+from tests.dashboards.page import Page
 
 __all__ = ["DATA", "PATHS", "framed", "sidebar_links", "texts"]
 
@@ -45,7 +46,9 @@ def _go(app: AppTest, page: str) -> None:
 
 def texts(app: AppTest) -> str:
     """Every text on the page and beside it."""
-    return "\n".join(element.value for element in (*app.header, *app.subheader, *app.text))
+    drawn = [element.value for element in (*app.header, *app.subheader, *app.text)]
+    parts = [Page(element.proto.body).texts for element in app.get("html")]
+    return "\n".join([*drawn, *(text for found in parts for text in found)])
 
 
 def sidebar_links(app: AppTest) -> dict[str, str]:

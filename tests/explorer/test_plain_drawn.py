@@ -28,7 +28,7 @@ NAMES = [text for text in dict.fromkeys(map(clean, (*MARKED, *TEXTS))) if text]
 _APP = """
 import json, pathlib
 import streamlit as st
-from spark_prof.explorer.widgets import plain
+from spark_prof.explorer.widgets import facts, plain
 
 names = json.loads(pathlib.Path(__file__).with_name("names.json").read_text())
 for place, name in enumerate(names):
@@ -36,6 +36,7 @@ for place, name in enumerate(names):
     st.button(plain(name), key=f"button-{place}")
     st.metric(plain(name), "1")
     st.text(name)
+facts([(name, name) for name in names], 2)
 st.radio("all", [plain(name) for name in names])
 st.tabs([plain(name) for name in names])
 """
@@ -46,6 +47,8 @@ _DRAWN = {
     "metric": "[data-testid=stMetricLabel]",
     "text": "[data-testid=stText]",
     "option": "[data-testid=stRadio] label:has(input)",
+    "fact": ".facts dd",
+    "fact's name": ".facts dt",
     "tab": "[data-testid=stTab]",
 }
 _MADE = (

@@ -149,7 +149,7 @@ def test_a_click_on_a_step_shows_that_step_and_one_on_a_kernel_its_details(
     name = f"timeline-{mark[2]}-{mark[3]}"
     found = chosen(app, name, {"points": [{"customdata": kernel}]})
     assert found == {"step": found["step"], "call": kernel[0]}
-    assert shown.kernels.names[int(shown.kernels.name[kernel[0]])] in {c.value for c in app.code}
+    assert shown.kernels.names[int(shown.kernels.name[kernel[0]])] in texts(app)
     assert "This kernel" in texts(app)
     after = click(app, "The one after it")["call"]
     assert shown.kernels.stream[after] == shown.kernels.stream[kernel[0]]
@@ -188,7 +188,7 @@ def test_the_search_goes_from_call_to_call(shown: Prepared) -> None:
 def test_a_kernel_of_another_page_is_shown_where_it_first_ran(shown: Prepared) -> None:
     name = int(shown.kernels.name[5_000])
     app = timeline(kernel=name)
-    assert shown.kernels.names[name] in {code.value for code in app.code}
+    assert shown.kernels.names[name] in texts(app)
     assert app.text_input[0].value == shown.kernels.names[name][:500]
 
 
