@@ -93,20 +93,34 @@ def main() -> int:
     parser.add_argument("--seconds", default="20", help="for each measurement")
     parser.add_argument("--options", default="", help="more options of spark-prof ab")
     parser.add_argument("--engine", default="", help="more options of vLLM")
-    parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
+    parser.add_argument("--show", action="store_true", help="run nothing, print all that is there")
     options = parser.parse_args()
+    if options.show:
+        seen = [shown(path) for path in sorted(options.folder.glob("*.json"))]
+        return int(not all(seen))
     options.folder.mkdir(parents=True, exist_ok=True)
     reached = True
     for name in options.cases:
         path = options.folder / f"{name}.json"
         more = [*both(options.both, name), *shlex.split(options.options)]
-        given = options.seconds, more, shlex.split(options.engine)
-        code = None if options.show else run(name, path, *given)
+        code = run(name, path, options.seconds, more, shlex.split(options.engine))
         if path.exists():
-            for line, good in told(CASES[name], from_json(path.read_bytes(), str(path)), code):
-                print(f"{name}: {line}{'' if good else '  NOT REACHED'}", flush=True)
-                reached &= good
+            reached &= shown(path, code)
     return int(not reached)
+
+
+def shown(path: Path, code: int | None = None) -> bool:
+    """Prints what a result says beside the bars of its case; whether all are reached.
+
+    Args:
+        path: whose name begins with that of the case.
+        code: what the run ended with, where that is known.
+    """
+    case = max((name for name in CASES if path.stem.startswith(name)), key=len)
+    lines = list(told(CASES[case], from_json(path.read_bytes(), str(path)), code))
+    for line, good in lines:
+        print(f"{path.stem}: {line}{'' if good else '  NOT REACHED'}", flush=True)
+    return all(good for _, good in lines)
 
 
 def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str]) -> int:

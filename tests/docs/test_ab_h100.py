@@ -43,3 +43,18 @@ def test_components_are_those_of_the_recordings() -> None:
     device = attribution.b.corrected_us - rows["waiting for the host"].b_us
     text = PAGE.read_text(encoding="utf-8")
     assert f"would take {device / 1e3:.2f} ms, {attribution.a.corrected_us / device:.2f} x" in text
+
+
+def test_what_batch_8_is_made_of_is_in_its_recordings() -> None:
+    *rows, saved, measured = tables(PAGE, "On an H100")[2]
+    for place, name in ((1, "gpt-oss-20b-batch-8"), (3, "qwen3-30b-a3b-nvfp4-batch-8")):
+        (found,) = _result(name).attributions
+        of = {row.component: row for row in found.components}
+        for row in rows:
+            part = of[row[0]]
+            assert row[place : place + 2] == [f"{part.a_us:.1f} us", f"{part.b_us:.1f} us"]
+        assert saved[place : place + 2] == ["", f"{found.explained_us:.1f} us"]
+        assert measured[place : place + 2] == ["", f"{found.gain_us:.1f} us"]
+        assert found.adds_up
+        assert found.nothing_else_moved
+        assert found.ran_everywhere

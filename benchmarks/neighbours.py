@@ -1,0 +1,136 @@
+"""How long small kernels take behind weights that are read in one way or another.
+
+Three layers of gpt-oss-20b's sizes, six times over, each followed by a product of two vectors and a
+selection from one, in one CUDA graph. No cache holds the weights; what the small kernels read would
+fit in any. The layers are cuBLAS's, and this package's. Printed are medians of the kernels' own
+times, as CUPTI has them, and the time of the graph without it.
+
+usage: python benchmarks/neighbours.py [--repeats 20]
+exit code: 2 without a GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
+
+from spark_prof.kernels.dense import linear
+from spark_prof.kernels.pack import pack_linear
+
+SHAPES = ((5120, 2880), (2880, 4096), (9216, 2880))
+TIMES_OVER = 6
+HIDDEN = 2880
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=20, help="replays of the graph")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("neighbours.py times kernels on an NVIDIA GPU: torch finds none", file=sys.stderr)
+        return 2
+    found = {name: timed(layers(), options.repeats) for name, layers in CONTESTANTS.items()}
+    names = sorted(set.intersection(*({*kernels} for _, kernels in found.values())))
+    for name in names:
+        us = [kernels[name] for _, kernels in found.values()]
+        print(f"{name[:60]}: {told(us)}")
+    print(f"the whole graph: {told([graph for graph, _ in found.values()])}")
+    return 0
+
+
+def told(us: list[float]) -> str:
+    """The times of both, and what the second saves of the first."""
+    behind = ", ".join(f"{t:.2f} us with {n}" for n, t in zip(CONTESTANTS, us, strict=True))
+    return f"{behind}, {us[0] / us[-1]:.2f} x"
+
+
+def weights() -> list[torch.Tensor]:
+    """A weight for each layer, 106 MB for three of them."""
+    return [
+        torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) / 50
+        for _ in range(TIMES_OVER)
+        for rows, columns in SHAPES
+    ]
+
+
+def by_cublas() -> list[Callable[[torch.Tensor], object]]:
+    """The layers as PyTorch runs them."""
+    return [partial(functional.linear, weight=weight) for weight in weights()]
+
+
+def by_this_package() -> list[Callable[[torch.Tensor], object]]:
+    """The layers with this package's kernel."""
+    return [partial(linear, weight=pack_linear(weight)) for weight in weights()]
+
+
+CONTESTANTS = {"cuBLAS": by_cublas, "spark-prof": by_this_package}
+
+
+def timed(
+    layers: list[Callable[[torch.Tensor], object]], repeats: int
+) -> tuple[float, dict[str, float]]:
+    """The time of the graph, and the median of each small kernel, in us.
+
+    Args:
+        layers: in turn of the sizes of `SHAPES`.
+        repeats: replays of the graph.
+    """
+    graph = captured(layers)
+    for _ in range(repeats):
+        graph.replay()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(repeats):
+            graph.replay()
+        torch.cuda.synchronize()
+    took = defaultdict(list)
+    for event in profiler.events():
+        if event.device_time > 0:
+            took[event.name].append(event.device_time)
+    # The small ones run once behind each layer, whatever the layers' kernels are called.
+    small = {k: v for k, v in took.items() if len(v) == repeats * len(layers) and k != "dense"}
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(repeats):
+        graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    whole = 1e3 * begin.elapsed_time(end) / repeats
+    return whole, {name: statistics.median(times) for name, times in small.items()}
+
+
+def captured(layers: list[Callable[[torch.Tensor], object]]) -> torch.cuda.CUDAGraph:
+    """The graph of all layers, each with the small kernels behind it."""
+    inputs = [torch.randn(1, columns, device="cuda", dtype=torch.bfloat16) for _, columns in SHAPES]
+    left, right, product = (torch.randn(HIDDEN, device="cuda") for _ in range(3))
+    backwards = torch.arange(HIDDEN, device="cuda").flip(0)
+
+    def once() -> None:
+        for number, layer in enumerate(layers):
+            layer(inputs[number % len(SHAPES)])
+            torch.mul(left, right, out=product)
+            torch.index_select(left, 0, backwards)
+
+    once()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once()
+    return graph
+
+
+if __name__ == "__main__":
+    sys.exit(main())
