@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -33,13 +34,16 @@ _FLAGS = {
     "logger.hideWelcomeMessage": True,
     "logger.level": "error",
     "runner.magicEnabled": False,
+    "runner.postScriptGC": False,
     "server.enableStaticServing": False,
     "server.fileWatcherType": "none",
     "server.headless": True,
     "server.maxMessageSize": 5,
     "server.runOnSave": False,
 }
-"""No telemetry, no watching of files, no button to publish; a message of more than 5 MB is none."""
+"""No telemetry, no watching of files, no button to publish; a message of more than 5 MB is none.
+
+Nor are all objects looked through for garbage after each run, while its last message waits."""
 
 
 def serve(
@@ -117,6 +121,7 @@ def _streamlit(host: str, port: int, reads: threading.Event) -> Mounted:
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in flags.items()})
     application: Mounted = streamlit.App(_SCRIPT)
     load()
+    gc.freeze()  # modules stay: nobody need look through them for garbage
     return application
 
 
