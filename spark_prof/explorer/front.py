@@ -30,6 +30,9 @@ _BEGINS_WITHIN_S = 1.5
 _MOST_S = 6.0
 """Streamlit's scripts wait so long at most; they say how long a reading has taken."""
 
+_HEAD_START_S = 1.0
+"""So long the recording is read alone: importing meanwhile costs the first page half a second."""
+
 _LESS_URGENT = 10
 """Reading the recording comes before what only whoever has read it needs."""
 
@@ -88,6 +91,7 @@ class Front:
 
     async def _run(self, ended: asyncio.Event) -> None:
         try:
+            await self._read_ahead()
             application = await _in_background(self._make)
             async with application.lifespan()(None):
                 self._behind.set_result(application)
@@ -96,6 +100,13 @@ class Front:
             if not self._behind.done():
                 self._behind.set_exception(error)
             self._failed(error)
+
+    async def _read_ahead(self) -> None:
+        """Leaves the cores to whoever reads, until that has said something or had its time."""
+        said, busy = self._look()
+        while said is None and busy and time.monotonic() < self._began + _HEAD_START_S:
+            await asyncio.sleep(_PATIENCE_S)
+            said, busy = self._look()
 
     async def _draw(self, page: EarlyPage, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

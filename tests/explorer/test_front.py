@@ -189,3 +189,40 @@ def test_it_ends_while_streamlit_is_imported() -> None:
 
     run(test)
     held.set()
+
+
+@pytest.mark.parametrize("ends", ["said", "idle", "time"])
+def test_streamlit_is_imported_when_the_recording_has_said_something_or_had_its_time(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(front, "_HEAD_START_S", 0.2 if ends == "time" else 60)
+    begun = threading.Event()
+
+    def make() -> Application:
+        begun.set()
+        return Application()
+
+    async def test() -> None:
+        reading = Reading()
+        async with Running(Front(make, PAGE, reading, pytest.fail)) as server:
+            await asyncio.sleep(0.1)
+            assert not begun.is_set()
+            if ends == "said":
+                reading.said = "<said>"
+            reading.busy = ends != "idle"
+            got: list[str] = []
+            await server.get("/layers", got)
+            assert got == ["/layers"]
+
+    run(test)
+    assert begun.is_set()
+
+
+def test_it_ends_while_the_recording_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "_HEAD_START_S", 60)
+
+    async def test() -> None:
+        async with Running(Front(Application, PAGE, Reading(), pytest.fail)):
+            await asyncio.sleep(0.05)
+
+    run(test)
