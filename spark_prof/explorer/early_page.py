@@ -16,7 +16,7 @@ from pathlib import Path
 from spark_prof.dashboards.formats import clean
 from spark_prof.explorer.contents import PAGES
 
-__all__ = ["EarlyPage", "early_page"]
+__all__ = ["EarlyPage", "early_page", "streamlit_files"]
 
 _HEAD = """\
 <meta charset="UTF-8">
@@ -24,7 +24,7 @@ _HEAD = """\
 <title>spark-prof</title>
 """
 _LARGEST_SCRIPT = "PlotlyChart.*.js"
-"""What draws figures: a browser that hears of it at once need not ask for it later."""
+"""What draws figures: a browser takes half a second to run it, while the server starts."""
 
 _STYLE = """\
 <style>
@@ -106,7 +106,7 @@ def early_page(source: str, static: Path | None = None) -> EarlyPage | None:
         static: the folder of Streamlit's page and scripts, found without importing it if None.
     """
     try:
-        static = static or _static()
+        static = static or streamlit_files()
         page = (static / "index.html").read_text(encoding="utf-8")
         head, body = (_between(page, name) for name in ("head", "body"))
         head = head.replace(f"<title>{_between(head, 'title')}</title>", "")
@@ -123,11 +123,16 @@ def early_page(source: str, static: Path | None = None) -> EarlyPage | None:
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{_HEAD}</head>\n<body>\n'
         f'<style>\n{_STYLE}{_CONTENT}</style>\n<div id="early">\n'
         f"<nav><p>{escape(clean(source))}</p>\n{links}</nav>\n<main>\n",
-        f"</main>\n</div>\n{body}{_GOES}{_preloaded(scripts)}{head}</body>\n</html>\n",
+        f"</main>\n</div>\n{body}{_GOES}{_preloaded(scripts)}{head}{_run(scripts)}</body>\n</html>\n",
     )
 
 
-def _static() -> Path:
+def streamlit_files() -> Path:
+    """The folder of Streamlit's page and scripts, found without importing it.
+
+    Raises:
+        OSError: there is none.
+    """
     found = find_spec("streamlit")
     if found is None or found.origin is None:
         raise OSError("there is no Streamlit")
@@ -139,6 +144,13 @@ def _between(page: str, name: str) -> str:
     _, rest = page.split(f"<{name}>")
     inside, _ = rest.split(f"</{name}>")
     return inside
+
+
+def _run(scripts: Sequence[Path]) -> str:
+    return "".join(
+        f'<script type="module">import("./static/js/{script.name}");</script>\n'
+        for script in scripts[:1]
+    )
 
 
 def _preloaded(scripts: Sequence[Path]) -> str:

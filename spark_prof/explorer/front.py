@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from spark_prof.explorer.early_page import EarlyPage
@@ -36,6 +37,7 @@ _HEAD_START_S = 1.0
 _LESS_URGENT = 10
 """Reading the recording comes before what only whoever has read it needs."""
 
+_FILES = "/static/"
 _HEADERS = [(b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store")]
 
 
@@ -57,6 +59,7 @@ class Front:
         page: the document of the first page, None for that of the application.
         look: what the recording says first, and whether it is being read.
         failed: is told why there will be no application.
+        files: a folder that is served as `/static` until the application does.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class Front:
         page: EarlyPage | None,
         look: Callable[[], tuple[str | None, bool]],
         failed: Callable[[Exception], None],
+        files: Path | None = None,
     ) -> None:
         self._make, self._page, self._look, self._failed = make, page, look, failed
+        self._files = files
         self._began = time.monotonic()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -75,7 +80,7 @@ class Front:
             await self._live(receive, send)
         elif self._page is not None and _is_first(scope):
             await self._draw(self._page, send)
-        else:
+        elif not await self._sent_file(scope, receive, send):
             await (await asyncio.shield(self._behind))(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -113,6 +118,20 @@ class Front:
         await _send(send, page.before, more=True)
         said = await self._said()
         await _send(send, (said or "") + page.after, more=False)
+
+    async def _sent_file(self, scope: Message, receive: Receive, send: Send) -> bool:
+        """Serves a file while nobody else does; whether it did."""
+        wanted = scope["type"] == "http" and scope["path"].startswith(_FILES)
+        if self._files is None or self._behind.done() or not wanted:
+            return False
+        from starlette.exceptions import HTTPException
+        from starlette.staticfiles import StaticFiles
+
+        with suppress(HTTPException):  # there is no such file
+            inside = {**scope, "path": scope["path"].removeprefix(_FILES)}
+            await StaticFiles(directory=self._files)(inside, receive, send)
+            return True
+        return False
 
     async def _said(self) -> str | None:
         """What the recording says first, once it does; None where that takes too long."""

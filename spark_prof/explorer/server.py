@@ -18,7 +18,7 @@ import psutil
 import uvicorn
 
 from spark_prof.datasets.prepared import first_page
-from spark_prof.explorer.early_page import early_page
+from spark_prof.explorer.early_page import early_page, streamlit_files
 from spark_prof.explorer.front import Front, Mounted
 from spark_prof.explorer.loading import IMPORTING, load
 from spark_prof.explorer.ports import address_in_url
@@ -79,6 +79,7 @@ def serve(
         early_page(sources[0]),
         first_page(sources[0], ranks[0] if ranks else None),
         lambda error: announcer.end(error),
+        streamlit_files() / "static",
     )
     server = uvicorn.Server(
         uvicorn.Config(

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from spark_prof.explorer.early_page import early_page
+from spark_prof.explorer.early_page import early_page, streamlit_files
 
 
 def streamlit_page() -> str:
-    found = find_spec("streamlit")
-    assert found
-    assert found.origin
-    return (Path(found.origin).parent / "static" / "index.html").read_text()
+    return (streamlit_files() / "index.html").read_text()
 
 
 def test_all_that_streamlit_loads_is_loaded_after_what_the_recording_says() -> None:
@@ -40,10 +36,17 @@ def test_it_is_one_document_that_asks_nobody_else() -> None:
     assert "Streamlit</title>" not in whole
 
 
-def test_the_figures_script_is_fetched_early() -> None:
+def test_the_figures_script_is_fetched_and_run_early() -> None:
     page = early_page("run")
     assert page
-    assert page.after.count('rel="modulepreload" crossorigin href="./static/js/PlotlyChart.') == 1
+    fetched = re.findall(
+        r'rel="modulepreload" crossorigin href="([^"]*PlotlyChart[^"]*)"', page.after
+    )
+    assert len(fetched) == 1
+    assert (streamlit_files() / fetched[0]).is_file()
+    # Behind Streamlit's own script, which a browser runs first.
+    _, _, rest = page.after.partition("/static/js/index.")
+    assert f'import("{fetched[0]}")' in rest
 
 
 def test_a_hostile_name_stays_a_name() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,7 @@ class Running:
                 got.append(message["body"].decode())
 
         scope = {"type": "http", "method": method, "path": path, "query_string": query}
+        scope |= {"headers": []}
         await self.made(scope, self._inbox.get, send)
 
 
@@ -128,6 +130,41 @@ def test_everything_else_waits_for_streamlit(path: str, query: bytes, method: st
             assert got == [path]
             assert made.lives == 1
         assert made.lives == 0
+
+    run(test)
+
+
+def test_scripts_are_served_until_streamlit_serves_them(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.js").write_text("let a;")
+    (tmp_path / "b.js").write_text("let b;")
+
+    async def test() -> None:
+        held = threading.Event()
+
+        def make() -> Application:
+            held.wait(60)
+            return Application()
+
+        reading = Reading()
+        reading.busy = False
+        async with Running(Front(make, PAGE, reading, pytest.fail, tmp_path / "files")) as server:
+            got: list[str] = []
+            await server.get("/static/a.js", got)
+            assert "".join(got) == "let a;"
+            others = [[], [], []]  # type: list[list[str]]
+            paths = ("/static/none.js", "/static/../b.js", "/b.js")
+            asked = [
+                asyncio.create_task(server.get(p, o)) for p, o in zip(paths, others, strict=True)
+            ]
+            await asyncio.sleep(0.1)
+            assert others == [[], [], []]
+            held.set()
+            await asyncio.gather(*asked)
+            assert others == [[path] for path in paths]
+            got.clear()
+            await server.get("/static/a.js", got)
+            assert got == ["/static/a.js"]
 
     run(test)
 
