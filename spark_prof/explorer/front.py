@@ -6,8 +6,6 @@ It is an application of the ASGI 3.0 specification.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -33,9 +31,6 @@ _MOST_S = 6.0
 
 _HEAD_START_S = 1.0
 """So long the recording is read alone: importing meanwhile costs the first page half a second."""
-
-_LESS_URGENT = 10
-"""Reading the recording comes before what only whoever has read it needs."""
 
 _FILES = "/static/"
 _HEADERS = [(b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store")]
@@ -148,13 +143,11 @@ class Front:
 
 
 def _in_background(make: Callable[[], Mounted]) -> Awaitable[Mounted]:
-    """Makes something in a thread that lets others go first, where cores are few."""
+    """Makes something in a thread of its own, which nobody waits for at the end."""
     loop = asyncio.get_running_loop()
     made: asyncio.Future[Mounted] = loop.create_future()
 
     def run() -> None:
-        if sys.platform == "linux":  # where threads have priorities of their own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LESS_URGENT)
         try:
             tell = partial(made.set_result, make())
         except Exception as error:
