@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from playwright.sync_api import Download, Locator, Page
+from playwright.sync_api import TimeoutError as NothingCame
 
 from tests.browser.watch import Watch, watch
 
@@ -22,6 +23,7 @@ _JOINER = "\u2060"
 """Invisible; with it the explorer keeps Markdown from reading what is none."""
 
 _SECONDS = 60
+_DOWNLOAD_MS = 15_000
 _HIGHEST = 6000
 _STILL_MS = 80
 """A page that asks for nothing for so long has what it wanted."""
@@ -243,13 +245,23 @@ class View:
         return self.act(lambda: field.press("Enter"))
 
     def download(self, button: Locator, folder: Path) -> Path:
-        """Clicks a button that downloads; returns the file."""
-        with self.page.expect_download() as waiting:
-            button.click()
-        found: Download = waiting.value
+        """Clicks a button that downloads; returns the file.
+
+        Streamlit may drop what a page asks for while another page of the server goes: a person
+        would click once more.
+        """
+        try:
+            found = self._downloaded(button)
+        except NothingCame:
+            found = self._downloaded(button)
         path = folder / found.suggested_filename
         found.save_as(path)
         return path
+
+    def _downloaded(self, button: Locator) -> Download:
+        with self.page.expect_download(timeout=_DOWNLOAD_MS) as waiting:
+            button.click()
+        return waiting.value
 
     def picture_of(self, name: str, folder: Path) -> Path:
         """Takes a figure along as a picture; returns the file."""
