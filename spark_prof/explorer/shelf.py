@@ -138,7 +138,15 @@ def _read(reading: Reading, source: str, rank: int | None) -> None:
         reading.end(CommandError(fault))
     finally:
         reading.whole.set()
-    # What was read stays, a million objects, and is not looked through for garbage from now on.
+    _keep()
+
+
+def _keep() -> None:
+    """Takes what is there out of what is looked through for garbage: a reading is a million objects.
+
+    What has become garbage since the last time goes first.
+    """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
 
