@@ -142,13 +142,14 @@ def _read(reading: Reading, source: str, rank: int | None) -> None:
 
 
 def _keep() -> None:
-    """Takes what is there out of what is looked through for garbage: a reading is a million objects.
+    """Keeps what is there from being looked through for garbage: a reading is a million objects.
 
     What has become garbage since the last time goes first.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    gc.collect()  # Python waits for a quarter more objects than it has found the last time
 
 
 SHELF = Shelf()
