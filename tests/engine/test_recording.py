@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spark_prof import load
@@ -65,12 +66,18 @@ def test_tokens_are_exact(run: Run) -> None:
 
 
 def test_steps_are_exact(run: Run) -> None:
-    """A batch takes as many steps as it has tokens, and one more if its prompts came apart."""
-    steps = run.report["steps"]
-    assert steps["count"] == steps["prefill"] + steps["decode"] + steps["mixed"]
-    assert ROUNDS * TOKENS <= steps["count"] <= ROUNDS * (TOKENS + BATCH - 1)
-    assert steps["count"] == ROUNDS * TOKENS + steps["mixed"]
-    assert steps["prefill"] == ROUNDS
+    """Each prompt takes one step and its other tokens the next ones, whenever it came."""
+    steps = load(run.bundle).frame("steps", 0).sort_values("step")
+    begun = steps["prefill_requests"].to_numpy()
+    going_on = np.convolve(begun, [0, *[1] * (TOKENS - 1)])[: len(begun)]
+    assert begun.sum() == ROUNDS * BATCH
+    assert steps["decode_requests"].tolist() == going_on.tolist()
+    assert (begun + going_on).all()
+    counts = run.report["steps"]
+    assert counts["count"] == len(steps)
+    assert counts["prefill"] == ((begun > 0) & (going_on == 0)).sum()
+    assert counts["mixed"] == ((begun > 0) & (going_on > 0)).sum()
+    assert counts["decode"] == (begun == 0).sum()
 
 
 def test_step_times_agree_with_the_engine(run: Run) -> None:
