@@ -25,12 +25,15 @@ import torch
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
+from spark_prof.kernels.bench.repeated import Call, Output, repeated
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.pack import pack_linear
 
 SHAPES = ((5120, 2880), (2880, 4096), (9216, 2880))
 TIMES_OVER = 6
 HIDDEN = 2880
+
+Layer = Callable[[torch.Tensor], torch.Tensor]
 
 
 def main() -> int:
@@ -66,12 +69,12 @@ def weights() -> list[torch.Tensor]:
     ]
 
 
-def by_cublas() -> list[Callable[[torch.Tensor], object]]:
+def by_cublas() -> list[Layer]:
     """The layers as PyTorch runs them."""
     return [partial(functional.linear, weight=weight) for weight in weights()]
 
 
-def by_this_package() -> list[Callable[[torch.Tensor], object]]:
+def by_this_package() -> list[Layer]:
     """The layers with this package's kernel."""
     return [partial(linear, weight=pack_linear(weight)) for weight in weights()]
 
@@ -79,22 +82,19 @@ def by_this_package() -> list[Callable[[torch.Tensor], object]]:
 CONTESTANTS = {"cuBLAS": by_cublas, "spark-prof": by_this_package}
 
 
-def timed(
-    layers: list[Callable[[torch.Tensor], object]], repeats: int
-) -> tuple[float, dict[str, float]]:
+def timed(layers: list[Layer], repeats: int) -> tuple[float, dict[str, float]]:
     """The time of the graph, and the median of each small kernel, in us.
 
     Args:
         layers: in turn of the sizes of `SHAPES`.
-        repeats: replays of the graph.
+        repeats: of the graph.
     """
-    graph = captured(layers)
-    for _ in range(repeats):
-        graph.replay()
-    torch.cuda.synchronize()
+    device = torch.device("cuda", torch.cuda.current_device())
+    graph = repeated(followed(layers, device), len(layers), device)
+    whole = statistics.median(graph.seconds() for _ in range(repeats))
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(repeats):
-            graph.replay()
+            graph.seconds()
         torch.cuda.synchronize()
     took = defaultdict(list)
     for event in profiler.events():
@@ -102,34 +102,20 @@ def timed(
             took[event.name].append(event.device_time)
     # The small ones run once behind each layer, whatever the layers' kernels are called.
     small = {k: v for k, v in took.items() if len(v) == repeats * len(layers) and k != "dense"}
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(repeats):
-        graph.replay()
-    end.record()
-    torch.cuda.synchronize()
-    whole = 1e3 * begin.elapsed_time(end) / repeats
-    return whole, {name: statistics.median(times) for name, times in small.items()}
+    return 1e6 * whole, {name: statistics.median(times) for name, times in small.items()}
 
 
-def captured(layers: list[Callable[[torch.Tensor], object]]) -> torch.cuda.CUDAGraph:
-    """The graph of all layers, each with the small kernels behind it."""
-    inputs = [torch.randn(1, columns, device="cuda", dtype=torch.bfloat16) for _, columns in SHAPES]
-    left, right, product = (torch.randn(HIDDEN, device="cuda") for _ in range(3))
-    backwards = torch.arange(HIDDEN, device="cuda").flip(0)
+def followed(layers: list[Layer], device: torch.device) -> Call:
+    """Runs a layer and the small kernels behind it."""
+    inputs = [torch.randn(1, k, device=device, dtype=torch.bfloat16) for _, k in SHAPES]
+    left, right = (torch.randn(HIDDEN, device=device) for _ in range(2))
+    backwards = torch.arange(HIDDEN, device=device).flip(0)
 
-    def once() -> None:
-        for number, layer in enumerate(layers):
-            layer(inputs[number % len(SHAPES)])
-            torch.mul(left, right, out=product)
-            torch.index_select(left, 0, backwards)
+    def call(number: int) -> Output:
+        result = layers[number](inputs[number % len(SHAPES)])
+        return result, torch.mul(left, right), torch.index_select(left, 0, backwards)
 
-    once()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        once()
-    return graph
+    return call
 
 
 if __name__ == "__main__":

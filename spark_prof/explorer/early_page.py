@@ -7,7 +7,6 @@ same, what lay above goes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
@@ -112,7 +111,7 @@ def early_page(source: str, static: Path | None = None) -> EarlyPage | None:
         head = head.replace(f"<title>{_between(head, 'title')}</title>", "")
     except (OSError, ValueError):
         return None
-    scripts = sorted((static / "static" / "js").glob(_LARGEST_SCRIPT))
+    fetched, run = _largest_script(static)
     # The first page has no path of its own in Streamlit's navigation.
     links = "".join(
         f'<a href="./{page.path if place else ""}">{page.title}</a>\n'
@@ -123,7 +122,7 @@ def early_page(source: str, static: Path | None = None) -> EarlyPage | None:
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{_HEAD}</head>\n<body>\n'
         f'<style>\n{_STYLE}{_CONTENT}</style>\n<div id="early">\n'
         f"<nav><p>{escape(clean(source))}</p>\n{links}</nav>\n<main>\n",
-        f"</main>\n</div>\n{body}{_GOES}{_preloaded(scripts)}{head}{_run(scripts)}</body>\n</html>\n",
+        f"</main>\n</div>\n{body}{_GOES}{fetched}{head}{run}</body>\n</html>\n",
     )
 
 
@@ -146,15 +145,12 @@ def _between(page: str, name: str) -> str:
     return inside
 
 
-def _run(scripts: Sequence[Path]) -> str:
-    return "".join(
-        f'<script type="module">import("./static/js/{script.name}");</script>\n'
-        for script in scripts[:1]
-    )
-
-
-def _preloaded(scripts: Sequence[Path]) -> str:
-    return "".join(
-        f'<link rel="modulepreload" crossorigin href="./static/js/{script.name}">\n'
-        for script in scripts[:1]
-    )
+def _largest_script(static: Path) -> tuple[str, str]:
+    """What has a browser fetch the script, and what has it run."""
+    for script in sorted((static / "static" / "js").glob(_LARGEST_SCRIPT)):
+        path = f"./static/js/{script.name}"
+        return (
+            f'<link rel="modulepreload" crossorigin href="{path}">\n',
+            f'<script type="module">import("{path}");</script>\n',
+        )
+    return "", ""

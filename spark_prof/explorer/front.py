@@ -91,7 +91,9 @@ class Front:
 
     async def _run(self, ended: asyncio.Event) -> None:
         try:
-            await self._read_ahead()
+            # The cores are left to whoever reads, until that has said something or had its time.
+            start = self._began + _HEAD_START_S
+            await self._said(lambda busy: busy and time.monotonic() < start)
             application = await _in_background(self._make)
             async with application.lifespan()(None):
                 self._behind.set_result(application)
@@ -101,17 +103,10 @@ class Front:
                 self._behind.set_exception(error)
             self._failed(error)
 
-    async def _read_ahead(self) -> None:
-        """Leaves the cores to whoever reads, until that has said something or had its time."""
-        said, busy = self._look()
-        while said is None and busy and time.monotonic() < self._began + _HEAD_START_S:
-            await asyncio.sleep(_PATIENCE_S)
-            said, busy = self._look()
-
     async def _draw(self, page: EarlyPage, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await _send(send, page.before, more=True)
-        said = await self._said()
+        said = await self._said(partial(self._may_come, time.monotonic()))
         await _send(send, (said or "") + page.after, more=False)
 
     async def _sent_file(self, scope: Message, receive: Receive, send: Send) -> bool:
@@ -128,11 +123,14 @@ class Front:
             return True
         return False
 
-    async def _said(self) -> str | None:
-        """What the recording says first, once it does; None where that takes too long."""
-        asked = time.monotonic()
+    async def _said(self, may_come: Callable[[bool], bool]) -> str | None:
+        """What the recording says first, once it does; None where that takes too long.
+
+        Args:
+            may_come: whether to wait on, told whether the recording is being read.
+        """
         said, busy = self._look()
-        while said is None and self._may_come(asked, busy):
+        while said is None and may_come(busy):
             await asyncio.sleep(_PATIENCE_S)
             said, busy = self._look()
         return said
