@@ -77,6 +77,8 @@ def expand_quantize(
             raise KernelError(
                 f"{name} is {list_.dtype} of shape {tuple(list_.shape)}; give {length} int32"
             )
+        if list_.device != x.device:
+            raise KernelError(f"{name} is on {list_.device}, the rows are on {x.device}")
     if experts < 1 or not 1 <= rows <= _MOST_SORTED_ROWS:
         raise KernelError(f"{rows} sorted rows for {experts} experts; 1 to 65535 rows go")
     scale = factor(row_format, global_scale, x.device, experts)

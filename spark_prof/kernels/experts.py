@@ -88,6 +88,8 @@ def pack_experts(
     if activation.name not in ("silu", "swiglu"):
         raise KernelError(f"the activation is silu or swiglu, not {activation.name}")
     device = gate_up.packed.device
+    if down.packed.device != device:
+        raise KernelError(f"down is on {down.packed.device}, gate_up is on {device}")
     if gate_up_bias is not None:
         check_operand("gate_up_bias", gate_up_bias, (count, rows), device)
         gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)

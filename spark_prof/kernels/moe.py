@@ -96,7 +96,13 @@ def moe(
     Raises:
         KernelError: a dtype, shape, stride or device does not fit.
     """
-    check_tokens(x, experts.hidden, experts.gate_up.weights.device)
+    device = experts.gate_up.weights.device
+    check_tokens(x, experts.hidden, device)
+    # All of it before anything runs: routing alone would run wherever the logits are.
+    if out is not None:
+        check_operand("out", out, (x.shape[0], experts.hidden), device)
+    if logits.device != device:
+        raise KernelError(f"logits are on {logits.device}, the weights are on {device}")
     if tuple(logits.shape) != (x.shape[0], experts.count):
         raise KernelError(
             f"logits have the shape {tuple(logits.shape)}; they must have"

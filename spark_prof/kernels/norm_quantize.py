@@ -64,9 +64,9 @@ def norm_quantize(
     """
     check_rows("x", x)
     rows, columns = x.shape
-    check_rows("weight", weight.unsqueeze(0), columns)
+    check_rows("weight", weight.unsqueeze(0), columns, x.device)
     if residual is not None:
-        check_rows("residual", residual, columns)
+        check_rows("residual", residual, columns, x.device)
         if residual.shape[0] != rows:
             raise KernelError(f"residual has {residual.shape[0]} rows, x has {rows}")
     scale = factor(row_format, global_scale, x.device)

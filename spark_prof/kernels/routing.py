@@ -81,13 +81,16 @@ def route(
             f"logits are {logits.dtype} with strides {logits.stride()}; they must be bfloat16 or"
             " float32, contiguous in a row"
         )
+    if correction is not None and correction.device != logits.device:
+        raise KernelError(
+            f"the correction is on {correction.device}, the logits are on {logits.device}"
+        )
     if correction is not None and (
         correction.dtype != torch.float32
         or correction.shape != (experts,)
         or not correction.is_contiguous()
-        or correction.device != logits.device
     ):
-        raise KernelError(f"the correction must be float32 [{experts}] on {logits.device}")
+        raise KernelError(f"the correction must be contiguous float32 [{experts}]")
     if scoring not in ("softmax", "sigmoid"):
         raise KernelError(f"scores are a softmax or sigmoids, not {scoring}")
     if correction is not None and scoring != "sigmoid":

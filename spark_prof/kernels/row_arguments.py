@@ -28,13 +28,16 @@ PADDING_BLOCKS = 4
 """How many blocks of each slice write scales of rows that are only padding."""
 
 
-def check_rows(name: str, x: torch.Tensor, columns: int | None = None) -> None:
+def check_rows(
+    name: str, x: torch.Tensor, columns: int | None = None, device: torch.device | None = None
+) -> None:
     """Refuses what is not rows of BF16 that can be loaded 16 bytes at a time.
 
     Args:
         name: of the tensor, for the message.
         x: should be bfloat16 [1 to 4096, K]; rows may lie apart.
         columns: K, if it is known.
+        device: where the other rows are, if there are others.
     """
     if x.dtype != torch.bfloat16 or x.ndim != 2:
         raise KernelError(f"{name} is {x.dtype} of shape {tuple(x.shape)}; give bfloat16 rows")
@@ -42,6 +45,8 @@ def check_rows(name: str, x: torch.Tensor, columns: int | None = None) -> None:
         raise KernelError(f"{name} has {x.shape[0]} rows; give 1 to {_MOST_ROWS}")
     if columns is not None and x.shape[1] != columns:
         raise KernelError(f"{name} has {x.shape[1]} columns; it must have {columns}")
+    if device is not None and x.device != device:
+        raise KernelError(f"{name} is on {x.device}, the rows are on {device}")
     check_operand(name, x, (x.shape[0], x.shape[1]), x.device, rows_apart=True)
 
 

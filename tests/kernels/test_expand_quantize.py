@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
         ("scale_offsets is torch.int32 of", (tokens, offsets, scale_offsets[:2])),
         ("0 sorted rows for 2", (none, offsets, scale_offsets)),
         ("3 sorted rows for 0", (tokens, offsets[:1], scale_offsets[:1])),
-        ("tensors on", (tokens, offsets.to("meta"), scale_offsets)),
+        ("expert_offsets is on meta", (tokens, offsets.to("meta"), scale_offsets)),
     ):
         with pytest.raises(KernelError, match=message):
             expand_quantize(x, *arguments, "mxfp8")

@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
         ("residual has 1 rows", lambda: norm_quantize(x, weight, 1e-6, "mxfp8", residual=x[:1])),
         ("residual has 32", lambda: norm_quantize(x, weight, 1e-6, "mxfp8", residual=x[:, :32])),
         ("32768 is the most", lambda: norm_quantize(long, long[0], 1e-6, "mxfp8")),
-        ("tensors on", lambda: norm_quantize(x, weight.to("meta"), 1e-6, "mxfp8")),
+        ("weight is on meta", lambda: norm_quantize(x, weight.to("meta"), 1e-6, "mxfp8")),
     ):
         with pytest.raises(KernelError, match=message):
             call()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,10 +13,17 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels.check.activations import make_activations
+from spark_prof.kernels.check.moe_cases import MoeCase, Sizes, make_layer
+from spark_prof.kernels.check.refusals import refusals
 from spark_prof.kernels.check.verdict import same_bits
+from spark_prof.kernels.check.weights import Bf16
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.formats import quantize_mxfp4
+from spark_prof.kernels.expand_quantize import expand_quantize
+from spark_prof.kernels.experts import Activation, pack_experts
+from spark_prof.kernels.formats import MxFp4, quantize_mxfp4
+from spark_prof.kernels.moe import moe
+from spark_prof.kernels.norm_quantize import norm_quantize
 from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.quantize import quantize_rows
@@ -89,3 +98,91 @@ def test_the_message_names_the_operand_and_what_helps() -> None:
 
 def test_tiles_hold_eight_tokens() -> None:
     assert [token_tiles(tokens) for tokens in (1, 8, 9, 16)] == [1, 1, 2, 2]
+
+
+def _spread(device: str) -> dict[str, tuple[Callable[..., object], dict[str, torch.Tensor]]]:
+    """Every kernel of several operands, with right ones on a device."""
+
+    def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.ones(shape, dtype=dtype, device=device)
+
+    weight = pack_linear(WEIGHT)
+    weights, scales, row_scale = (part.to(device) for part in weight.tensors)
+    moved = replace(weight, weights=weights, scales=scales, row_scale=row_scale)
+    layer = make_layer(MoeCase("mxfp4", Sizes(4, 2, 64, 64), 3, "swiglu"), "cpu")
+    assert not isinstance(layer.gate_up, Bf16)
+    assert not isinstance(layer.down, Bf16)
+    experts = pack_experts(layer.gate_up, layer.down, None, None, Activation("swiglu"))
+    gate_up = replace(experts.gate_up, weights=experts.gate_up.weights.to(device))
+    experts = replace(experts, gate_up=gate_up)
+    x, out = tensor(3, 64), tensor(3, 64)
+    offsets = tensor(3, dtype=torch.int32)
+    return {
+        "linear": (
+            lambda **given: linear(weight=moved, **given),
+            {"x": x, "out": out, "bias": tensor(64)},
+        ),
+        "moe": (
+            lambda **given: moe(experts=experts, top_k=2, **given),
+            {"x": x, "out": out, "logits": tensor(3, 4)},
+        ),
+        "route": (
+            lambda **given: route(top_k=2, scoring="sigmoid", **given),
+            {"logits": tensor(3, 4), "correction": tensor(4, dtype=torch.float32)},
+        ),
+        "norm_quantize": (
+            lambda **given: norm_quantize(epsilon=1e-6, row_format="mxfp8", **given),
+            {"x": x, "weight": tensor(64), "residual": tensor(3, 64)},
+        ),
+        "expand_quantize": (
+            lambda **given: expand_quantize(row_format="mxfp8", **given),
+            {
+                "x": x,
+                "token_of_row": tensor(3, dtype=torch.int32),
+                "expert_offsets": offsets,
+                "scale_offsets": offsets.clone(),
+            },
+        ),
+    }
+
+
+@pytest.mark.parametrize(("home", "other"), [("meta", "cpu"), ("cpu", "meta")])
+def test_each_operand_lies_where_the_others_do_or_nothing_runs(
+    home: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `meta` for a GPU: what is on the CPU by mistake could run there, and must not."""
+    ran: list[str] = []
+    monkeypatch.setattr("spark_prof.kernels.runtime.launch.run_on_cpu", lambda *_: ran.append("it"))
+    for kernel, (compute, operands) in _spread(home).items():
+        for name, operand in operands.items():
+            with pytest.raises(KernelError, match=rf"(?s)(?=.*\b{home}\b)(?=.*\b{other}\b)"):
+                compute(**operands | {name: torch.ones_like(operand, device=other)})
+            assert not ran, f"{kernel} ran with its {name} on {other}"
+
+
+def test_refusals_of_a_gpu_ask_for_no_device_that_is_right() -> None:
+    """One operand says where a kernel runs, and the CPU is a right place, though not the GPU's."""
+    logits = torch.ones(3, 32, dtype=torch.bfloat16, device="meta")
+    tried = {
+        what: run().detail
+        for what, run in refusals(lambda: lambda logits: route(logits, 4), {"logits": logits}, "")
+    }
+    assert [what for what, said in tried.items() if said] == []
+    assert not any("cpu" in what or "another device" in what for what in tried)
+    both = {"logits": logits, "correction": torch.zeros(32, device="meta")}
+    corrected = partial(route, top_k=4, scoring="sigmoid")
+    tried = {what: run().detail for what, run in refusals(lambda: corrected, both, "logits")}
+    assert {what for what in tried if what.endswith("on another device")} == {
+        "logits on another device",
+        "correction on another device",
+    }
+    assert [what for what, said in tried.items() if said] == []
+
+
+def test_experts_on_two_devices_are_refused() -> None:
+    layer = make_layer(MoeCase("mxfp4", Sizes(4, 2, 64, 64), 3), "cpu")
+    assert isinstance(layer.gate_up, MxFp4)
+    assert isinstance(layer.down, MxFp4)
+    down = MxFp4(layer.down.packed.to("meta"), layer.down.scales.to("meta"))
+    with pytest.raises(KernelError, match="down is on meta, gate_up is on cpu"):
+        pack_experts(layer.gate_up, down, None, None, Activation("silu"))

@@ -15,7 +15,6 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 _ANY: Mapping[str, Change] = {
     "in float64": lambda operand: operand.to(torch.float64),
-    "on another device": lambda operand: operand.to("meta" if operand.is_cpu else "cpu"),
     "with a column less": lambda operand: operand[..., :-1].contiguous(),
     "with a dimension more": lambda operand: operand[None],
 }
@@ -31,14 +30,26 @@ def refusals(
 ) -> Iterator[tuple[str, Callable[[], Judgement]]]:
     """Each wrong operand in words, with what tries it.
 
+    Of several operands each is put where the others are not. A kernel of one operand runs wherever
+    that lies, on the CPU of a machine with a GPU too: only where no kernel runs is it refused.
+
     Args:
         made: makes what takes the operands by name.
         operands: right ones.
         rows: which of them tells the number of tokens.
     """
     for name in operands:
-        for what, change in ({**_ANY, **_ROWS} if name == rows else _ANY).items():
+        changes = {**_ANY, **_ROWS} if name == rows else dict(_ANY)
+        if len(operands) > 1:
+            changes["on another device"] = _elsewhere
+        else:
+            changes["where no kernel runs"] = lambda operand: operand.to("meta")
+        for what, change in changes.items():
             yield f"{name} {what}", _attempt(made, dict(operands), name, change)
+
+
+def _elsewhere(operand: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(operand, device="meta" if operand.is_cpu else "cpu")
 
 
 def _attempt(

@@ -114,11 +114,15 @@ def _small_moe(kind: Literal["nvfp4", "mxfp4"], device: str) -> Callable[..., ob
 def _routing(device: str) -> Cases:
     for case in routing_cases():
         yield case.label, partial(run_routing_case, case, routed, device)
-    operands = {"logits": make_logits("plain", 3, 32, torch.bfloat16, device)}
+    logits = {"logits": make_logits("plain", 3, 32, torch.bfloat16, device)}
     # One column less is one expert less, and nothing is wrong with that.
-    for label, run in refusals(lambda: partial(route, top_k=4), operands, "logits"):
+    for label, run in refusals(lambda: partial(route, top_k=4), logits, "logits"):
         if label != "logits with a column less":
             yield label, run
+    both = logits | {"correction": torch.zeros(32, device=device)}
+    corrected = partial(route, top_k=4, scoring="sigmoid")
+    for label, run in refusals(lambda: corrected, both, "logits"):
+        yield f"with a correction, {label}", run
 
 
 CHECKS: Mapping[str, Callable[[str], Cases]] = {
