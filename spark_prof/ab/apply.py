@@ -1,75 +1,195 @@
-"""The environment that makes `vllm serve` use a side."""
+"""What `ab --apply` prints: variables that a shell evaluates, and options that a person reads.
+
+A result is a file that somebody else may have written. What is taken from it alone chooses among
+the kernels of this package, of installed packages and of vLLM, by tables of names and shapes. All
+else, such as a kernel's file, counts only if the person at the command line types it too.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from spark_prof.ab.harmless import harmless_option, harmless_swap, harmless_variable
 from spark_prof.ab.outcome import outcome_of
+from spark_prof.ab.result import SideFacts
 from spark_prof.ab.result_file import read_result
-from spark_prof.ab.sides import Side, parse_side
+from spark_prof.ab.sides import Side, is_reserved
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
 from spark_prof.swaps.settings import SWAPS_ENVIRONMENT
-from spark_prof.swaps.spec import format_swaps
+from spark_prof.swaps.spec import Swap, format_swaps, parse_swaps
 
-__all__ = ["lines_of", "side_of_result"]
+__all__ = ["exports_of", "lines_of", "serve_line", "side_of_result"]
+
+_NAME = re.compile("[A-Z_][A-Z0-9_]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:./-]+")
+_LONGEST = 600
+_Group = tuple[str, ...]
 
 
-def side_of_result(path: Path) -> Side:
+def side_of_result(path: Path, typed: Side | None = None) -> Side:
     """Side b of a result.
 
+    Args:
+        path: of the result.
+        typed: what the person at the command line gave as side b, who so agrees to have of the
+            result what is not taken from a file alone.
+
     Raises:
-        CommandError: it is no result, its gate failed (exit code 1), or a value of the side is
-            hidden in it.
+        CommandError: it is no result, its gate failed (exit code 1), a value of the side is hidden
+            in it, it asks for what has to be typed and was not, or lacks what was typed.
     """
+    typed = typed or Side("")
     result = read_result(path)
     if outcome_of(result) == "gate failed":
         raise CommandError(
             f"{path}: side b fails the correctness gate, so it is not applied", exit_code=1
         )
-    side = result.sides[1]
-    added = side.arguments[len(result.sides[0].arguments) :]
-    if result.mode == "two engines":
-        shared = _shared(result.sides[0].arguments, side.arguments)
-        added = side.arguments[shared:]
-    words = [*filter(None, [side.swaps]), *added]
-    words += [f"{name}={value}" for name, value in side.environment.items()]
-    if any("***" in word for word in words):
+    b = result.sides[1]
+    swaps = parse_swaps(b.swaps)
+    groups = tuple(_grouped(_added(path, result.sides[0], b)))
+    if any("***" in word for group in groups for word in group) or any(
+        "***" in value for value in b.environment.values()
+    ):
         raise CommandError(f"{path} hides a secret value of side b; give --b instead of the file")
-    return parse_side(" ".join(shlex.quote(word) if word != side.swaps else word for word in words))
+    typed_groups = tuple(_grouped(typed.options))
+    missing = [
+        *(
+            [f"{swap.slot}={swap.kernel}"]
+            for swap in swaps
+            if not harmless_swap(swap) and swap not in typed.swaps and _is_file(path, swap)
+        ),
+        *(
+            [f"{name}={value}"]
+            for name, value in b.environment.items()
+            if not harmless_variable(name, value)
+            and (name, value) not in typed.environment
+            and _may_be_typed(path, name)
+        ),
+        *(group for group in groups if not harmless_option(group) and group not in typed_groups),
+    ]
+    if missing:
+        raise _not_typed(path, [word for group in missing for word in group])
+    others = [
+        *(f"{s.slot}={s.kernel}" for s in typed.swaps if s not in swaps),
+        *(name for name, value in typed.environment if b.environment.get(name) != value),
+        *(group[0] for group in typed_groups if group not in groups),
+    ]
+    if others:
+        raise CommandError(
+            f"side b of {path} has no {others[0]}; with a result --b repeats what is its own: "
+            "leave it out, or give --b alone"
+        )
+    options = tuple(word for group in groups for word in group)
+    return Side("", swaps, options, tuple(b.environment.items()))
 
 
-def lines_of(side: Side, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Lines for a shell, which may evaluate them.
+def exports_of(side: Side, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables with which `vllm serve` runs a side.
 
     Args:
         side: what to serve with.
-        environment: in which the lines will be evaluated.
+        environment: in which vLLM will be started, but for these.
 
     Raises:
-        CommandError: the side changes nothing.
+        CommandError: the side changes nothing, or a value has a character that is no text.
     """
     if not (side.swaps or side.options or side.environment):
         raise CommandError("side b is stock, so there is nothing to apply; give --b moe=spark_prof")
+    found = dict(side.environment)
     if side.swaps:
-        yield f"export {SWAPS_ENVIRONMENT}={shlex.quote(format_swaps(side.swaps))}"
-        allowed = with_plugin_allowed(environment).get("VLLM_PLUGINS")
-        if allowed != environment.get("VLLM_PLUGINS") and allowed is not None:
-            yield f"export VLLM_PLUGINS={shlex.quote(allowed)}"
-    for name, value in side.environment:
+        found = {SWAPS_ENVIRONMENT: format_swaps(side.swaps), **found}
+        allowed = with_plugin_allowed({**environment, **found}).get("VLLM_PLUGINS")
+        if allowed is not None and allowed != environment.get("VLLM_PLUGINS"):
+            found["VLLM_PLUGINS"] = allowed
+    for name, value in found.items():
+        if not value.isprintable():
+            raise CommandError(
+                f"{name}={value} has a control character, which is printed for no shell; set it "
+                "yourself"
+            )
+    return found
+
+
+def lines_of(side: Side, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """The variables of `exports_of` as lines that a shell may evaluate.
+
+    Raises:
+        CommandError: as `exports_of`.
+    """
+    for name, value in exports_of(side, environment).items():
         yield f"export {name}={shlex.quote(value)}"
-    if side.options:
-        yield f"# and start it with: vllm serve MODEL {shlex.join(side.options)}"
 
 
-def _shared(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    """How many words both begin with."""
-    same = 0
-    for first, second in zip(a, b, strict=False):
-        if first != second:
-            break
-        same += 1
-    return same
+def serve_line(side: Side) -> str:
+    """The command to start, for a person to read; empty where the variables are all."""
+    return f"vllm serve MODEL {shlex.join(side.options)}" if side.options else ""
+
+
+def _added(path: Path, a: SideFacts, b: SideFacts) -> tuple[str, ...]:
+    """The arguments of b that are not a's, from the option on in which they first differ."""
+    words = enumerate(b.arguments)
+    same = next((at for at, word in words if a.arguments[at : at + 1] != (word,)), None)
+    if same is None:
+        return ()
+    while same and not _is_option(b.arguments[same]):
+        same -= 1
+    if not _is_option(b.arguments[same]):
+        raise CommandError(f"{path}: the arguments of side b are not a's and more; give --b alone")
+    return b.arguments[same:]
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and not re.fullmatch(r"-[0-9.]*", word)
+
+
+def _grouped(words: Sequence[str]) -> Iterator[_Group]:
+    """Each option with the words of its values."""
+    group: list[str] = []
+    for word in words:
+        if group and _is_option(word):
+            yield tuple(group)
+            group = []
+        group.append(word)
+    if group:
+        yield tuple(group)
+
+
+def _is_file(path: Path, swap: Swap) -> bool:
+    """True; raises CommandError for a kernel that is neither known here nor a file's."""
+    if ".py:" in swap.kernel:
+        return True
+    raise CommandError(
+        f"{path}: there is no kernel {swap.kernel[:80]}; install the package that brings it"
+    )
+
+
+def _may_be_typed(path: Path, name: str) -> bool:
+    """True; raises CommandError for what is not a name that a side can set."""
+    if _NAME.fullmatch(name) and not is_reserved(name):
+        return True
+    raise CommandError(f"{path} sets {name:.80}, which a side cannot; give --b instead of the file")
+
+
+def _not_typed(path: Path, words: Sequence[str]) -> CommandError:
+    """What to type so that the words are taken from a result."""
+    side = shlex.quote(" ".join(map(_quoted, words)))
+    shown = f"spark-prof ab --apply --b {side} -- {shlex.quote(str(path))}"
+    if not (shown.isprintable() and len(shown) < _LONGEST):
+        return CommandError(
+            f"{path} asks for {words[0][:80]!r}, which is not taken from a file and cannot be "
+            "shown whole; give --b instead of the file"
+        )
+    return CommandError(
+        f"{path} asks for what can run code or change more than kernels, so that it is not taken "
+        f"from a file alone; if you know and want it, type it too: {shown}"
+    )
+
+
+def _quoted(word: str) -> str:
+    """A word for a side's text, in which commas divide words as blanks do."""
+    return word if _PLAIN.fullmatch(word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'

@@ -15,7 +15,16 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.redact import redacted
 from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
 
-__all__ = ["OWN_KERNELS", "Mode", "Side", "choose_mode", "parse_side", "with_formats"]
+__all__ = [
+    "OWN_KERNELS",
+    "Mode",
+    "Side",
+    "choose_mode",
+    "is_own_or_installed",
+    "is_reserved",
+    "parse_side",
+    "with_formats",
+]
 
 OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
 """Kernels of the package; the second is taken where it was not measured too."""
@@ -86,7 +95,7 @@ def parse_side(text: str) -> Side:
             options += [word, *values]
         elif variable := _VARIABLE.fullmatch(word):
             name, value = variable.groups()
-            if name.startswith(_RESERVED[0]) or name == _RESERVED[1]:
+            if is_reserved(name):
                 raise CommandError(f"{name} is set by spark-prof ab itself; leave it out")
             variables[name] = value
         elif option := _backend(word):
@@ -131,6 +140,16 @@ def with_formats(side: Side, mxfp4_layers: str, fp8_layers: str) -> Side:
         side.environment,
         side.notes,
     )
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a variable is one that `spark-prof ab` sets itself."""
+    return name.startswith(_RESERVED[0]) or name == _RESERVED[1]
+
+
+def is_own_or_installed(kernel: str) -> bool:
+    """Whether a kernel's name is one of this package's, or an entry point's."""
+    return kernel in OWN_KERNELS or _is_installed(kernel)
 
 
 def choose_mode(asked: str, a: Side, b: Side) -> Mode:
@@ -215,7 +234,7 @@ def _swap(word: str) -> str:
     """The word as a swap that exists, with the whole path of a file."""
     [swap] = parse_swaps(word)
     kernel = swap.kernel
-    if kernel in OWN_KERNELS or _is_installed(kernel):
+    if is_own_or_installed(kernel):
         return word
     path, colon, function = kernel.rpartition(":")
     if colon and (path.endswith(".py") or "/" in path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli.report import Format, terminal_width
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, one_line
 
 if TYPE_CHECKING:
     from spark_prof.ab.sides import Side
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ab", "add_to"]
 
 _MOST = 1_000_000
+_LONGEST_SERVE = 900
 
 
 def add_to(app: typer.Typer) -> None:
@@ -102,7 +104,7 @@ def ab(
         typer.Option(
             "--apply",
             help="Measure nothing: print the environment with which vllm serve runs side b, or "
-            "that of a result.json given after --.",
+            "that of a result.json given after --, and on stderr the options to add.",
         ),
     ] = False,
 ) -> int:
@@ -111,7 +113,7 @@ def ab(
 
     side = with_formats(parse_side(b), mxfp4_layers, fp8_layers)
     if apply:
-        return _apply(side, command or [])
+        return _apply(side, command or [], kind)
     from spark_prof.ab.command import engine_command
     from spark_prof.ab.options import Options
     from spark_prof.ab.outcome import exit_code
@@ -144,13 +146,33 @@ def ab(
     return exit_code(result)
 
 
-def _apply(side: Side, words: list[str]) -> int:
-    from spark_prof.ab.apply import lines_of, side_of_result
+def _apply(side: Side, words: list[str], kind: Format) -> int:
+    from spark_prof.ab.apply import exports_of, lines_of, serve_line, side_of_result
 
     if len(words) > 1:
         raise CommandError("--apply takes --b, or one result.json of an earlier run")
-    for line in lines_of(side_of_result(Path(words[0])) if words else side):
+    if kind not in (Format.TEXT, Format.JSON):
+        raise CommandError(f"--apply prints no {kind.value}; give --format json, or none")
+    found = side_of_result(Path(words[0]), side) if words else side
+    serve = serve_line(found)
+    if kind is Format.JSON:
+        record = {
+            "environment": exports_of(found),
+            "options": found.options,
+            "serve": serve or "vllm serve MODEL",
+        }
+        print(json.dumps(record, indent=2))
+        return 0
+    # The lines are evaluated: all of them, or none.
+    for line in list(lines_of(found)):
         print(line)
+    if serve:
+        readable = serve.isprintable() and len(serve) <= _LONGEST_SERVE
+        _say(
+            f"start it with: {serve}"
+            if readable
+            else "its options cannot be shown in a line; --format json has them"
+        )
     return 0
 
 
@@ -165,4 +187,4 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def _say(line: str) -> None:
-    print(f"spark-prof: {line}", file=sys.stderr, flush=True)
+    print(f"spark-prof: {one_line(line)}", file=sys.stderr, flush=True)

@@ -8,19 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.apply import lines_of, side_of_result
+from spark_prof.ab.apply import lines_of, serve_line, side_of_result
 from spark_prof.ab.gate import Verdict
 from spark_prof.ab.result import Gate, Result, SideFacts, to_json
+from spark_prof.ab.result_file import read_result
 from spark_prof.ab.sides import parse_side
 from spark_prof.errors import CommandError
 from spark_prof.swaps.settings import SwapSettings
 
 SIDES = [
     "moe=spark_prof,lm_head=mxfp4",
-    "moe=spark_prof VLLM_X=1",
+    "moe=spark_prof! VLLM_USE_V2_MODEL_RUNNER=1 OMP_NUM_THREADS=4",
     "--moe-backend marlin",
-    "X='a b' --y '{\"a\": 1}' o=fp8",
+    "--kv-cache-dtype fp8 --enforce-eager --max-num-seqs=4 lm_head=fp8",
 ]
+"""Of which all is taken from a result."""
+
+TYPED = [
+    "X='a b' --y '{\"a\": 1, \"b\": 2}' o=fp8",
+    "LD_PRELOAD=/tmp/x.so",
+    "X='\"$(id)\"' Y=`id`\\\\ Z=é,A=",
+    "--trust-remote-code --model=/tmp/x --hf-overrides '{}'",
+]
+"""Of which some has to be typed."""
 
 
 def lines(side: str, **environment: str) -> list[str]:
@@ -33,7 +43,7 @@ def exported(found: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-@pytest.mark.parametrize("text", SIDES)
+@pytest.mark.parametrize("text", [*SIDES, *TYPED])
 def test_a_shell_sets_what_the_plugin_reads(text: str) -> None:
     side = parse_side(text)
     found = exported(lines(text))
@@ -42,8 +52,10 @@ def test_a_shell_sets_what_the_plugin_reads(text: str) -> None:
     assert {n: v for n, v in found.items() if n != "SPARK_PROF_SWAPS"} == dict(side.environment)
 
 
-def test_options_are_told() -> None:
-    assert lines("moe=marlin") == ["# and start it with: vllm serve MODEL --moe-backend marlin"]
+def test_options_are_no_line_of_a_shell() -> None:
+    assert lines("moe=marlin") == []
+    assert serve_line(parse_side("moe=marlin")) == "vllm serve MODEL --moe-backend marlin"
+    assert serve_line(parse_side("moe=fp8")) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,6 +64,16 @@ def test_options_are_told() -> None:
 def test_the_plugin_is_allowed(plugins: str, wanted: str) -> None:
     found = exported(lines("moe=spark_prof", VLLM_PLUGINS=plugins))
     assert found.get("VLLM_PLUGINS", "") == wanted
+
+
+def test_the_plugin_is_allowed_beside_those_of_the_side() -> None:
+    assert exported(lines("moe=fp8 VLLM_PLUGINS=mine"))["VLLM_PLUGINS"] == "mine,spark_prof"
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\x1b[2J", "a\x85", "a\u2028b", "\u202e"])
+def test_control_characters_are_printed_for_no_shell(value: str) -> None:
+    with pytest.raises(CommandError, match="has a control character"):
+        lines(f"X='{value}'")
 
 
 def test_stock_is_nothing_to_apply() -> None:
@@ -85,8 +107,68 @@ def result(tmp_path: Path, b: str, *, passed: bool = True, one: bool = True) -> 
 def test_a_result_gives_its_side_back(tmp_path: Path, text: str) -> None:
     side = parse_side(text)
     one = not (side.options or side.environment)
-    found = side_of_result(result(tmp_path, text, one=one))
+    path = result(tmp_path, text, one=one)
+    for typed in (None, side):
+        found = side_of_result(path, typed)
+        assert replace(found, text="") == replace(side, text="")
+
+
+@pytest.mark.parametrize("text", [*TYPED, "norm=KERNEL"])
+def test_what_runs_code_has_to_be_typed_too(tmp_path: Path, text: str) -> None:
+    kernel = tmp_path / "my kernel's.py"
+    kernel.write_text("def build(layer): ...\n")
+    text = text.replace("KERNEL", shlex.quote(f"{kernel}:build"))
+    path = result(tmp_path, text, one=False)
+    with pytest.raises(CommandError, match="not taken from a file alone") as raised:
+        side_of_result(path)
+    # The error says what to type, and that is enough.
+    words = shlex.split(str(raised.value).partition("type it too: ")[2])
+    assert words[:4] == ["spark-prof", "ab", "--apply", "--b"]
+    assert words[5:] == ["--", str(path)]
+    found, side = side_of_result(path, parse_side(words[4])), parse_side(text)
     assert replace(found, text="") == replace(side, text="")
+
+
+def test_another_file_or_function_is_not_what_was_typed(tmp_path: Path) -> None:
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text("def build(layer): ...\ndef other(layer): ...\n")
+    path = result(tmp_path, f"norm={tmp_path}/one.py:build", one=False)
+    for other in ("norm=two.py:build", "norm=one.py:other", "o=one.py:build"):
+        with pytest.raises(CommandError, match="not taken from a file alone"):
+            side_of_result(path, parse_side(other.replace("=", f"={tmp_path}/")))
+
+
+@pytest.mark.parametrize("more", ["o=fp8", "X=1", "--seed 1", "VLLM_USE_V2_MODEL_RUNNER=0"])
+def test_what_is_typed_beside_a_result_is_the_result_s(tmp_path: Path, more: str) -> None:
+    path = result(tmp_path, "moe=fp8 VLLM_USE_V2_MODEL_RUNNER=1", one=False)
+    with pytest.raises(CommandError, match="side b of .* has no "):
+        side_of_result(path, parse_side(more))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options"),
+    [
+        (("--moe-backend", "triton"), ("--moe-backend", "marlin"), ("--moe-backend", "marlin")),
+        (("--seed", "1"), (), ()),
+        (("--seed", "1"), ("--seed", "1"), ()),
+        (
+            ("--cudagraph-capture-sizes", "1"),
+            ("--cudagraph-capture-sizes", "1", "2"),
+            ("--cudagraph-capture-sizes", "1", "2"),
+        ),
+    ],
+)
+def test_options_are_those_in_which_the_sides_differ(
+    tmp_path: Path, a: tuple[str, ...], b: tuple[str, ...], options: tuple[str, ...]
+) -> None:
+    found = read_result(result(tmp_path, "moe=fp8", one=False))
+    sides = [
+        replace(side, arguments=("m", *words))
+        for side, words in zip(found.sides, (a, b), strict=True)
+    ]
+    path = tmp_path / "result.json"
+    path.write_bytes(to_json(replace(found, sides=(sides[0], sides[1]))))
+    assert side_of_result(path).options == options
 
 
 def test_a_failed_gate_is_not_applied(tmp_path: Path) -> None:
@@ -96,7 +178,8 @@ def test_a_failed_gate_is_not_applied(tmp_path: Path) -> None:
 
 
 def test_hidden_values_cannot_be_applied(tmp_path: Path) -> None:
-    path = result(tmp_path, "HF_TOKEN=*** o=fp8", one=False)
+    path = result(tmp_path, "HF_TOKEN=x o=fp8", one=False)
+    path.write_text(path.read_text().replace('"HF_TOKEN": "x"', '"HF_TOKEN": "***"'))
     with pytest.raises(CommandError, match="hides a secret value"):
         side_of_result(path)
 

@@ -155,7 +155,8 @@ def test_a_wrong_kernel_is_not_applied(wrong: Done, environment: dict[str, str])
 
 
 def test_a_right_kernel_is_applied(right: Done, environment: dict[str, str]) -> None:
-    argv = [*SPARK_PROF, "ab", "--apply", "--", str(right.folder / "result.json")]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True)
     norm, o = right.folder.parent / "my_norm.py", KERNELS / "right.py"
+    typed = f"norm={norm}:build,o={o}:build"
+    argv = [*SPARK_PROF, "ab", "--apply", "--b", typed, "--", str(right.folder / "result.json")]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True)
     assert done.stdout == f"export SPARK_PROF_SWAPS=norm={norm}:build,o={o}:build\n"
