@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from spark_prof.ab.gate import Figures
 from spark_prof.ab.result import AARun, Result, Run
 from spark_prof.ab.statistics import AATest, smallest_effect
 
 __all__ = [
+    "RANDOM_WEIGHTS",
     "Effect",
     "Outcome",
     "chosen_run",
+    "decided",
     "detectable_in",
     "effect_of",
     "exit_code",
     "floor_of",
+    "has_random_weights",
     "host_ahead",
     "host_behind",
     "outcome_of",
@@ -26,6 +30,11 @@ Effect = Literal["faster", "slower", "no effect", "not told"]
 
 _AHEAD = 0.95
 _BEHIND = 0.5
+
+RANDOM_WEIGHTS = "the weights are random"
+"""How a result says among what is missing that its engine had no checkpoint."""
+
+_FEWEST_DECIDED = 8
 
 Outcome = Literal["faster", "slower", "no effect", "not told", "gate failed", "not live"]
 """What a whole result says of it; "not live" where none of its swaps took the place of a kernel."""
@@ -95,6 +104,32 @@ def chosen_run(result: Result) -> Run | None:
         ),
         default=None,
     )
+
+
+def decided(figures: Figures) -> bool:
+    """Whether more than rounding decides what both sides say at most of the positions.
+
+    At fewer positions than the gate needs in all, nothing is decided either.
+    """
+    clear = figures.positions - figures.not_finite - figures.near_ties
+    return clear >= _FEWEST_DECIDED and 2 * clear > figures.positions
+
+
+def has_random_weights(result: Result) -> bool:
+    """Whether an engine had random weights, by its arguments or by what it said itself."""
+    return any(line.startswith(RANDOM_WEIGHTS) for line in result.missing) or any(
+        _load_format(side.arguments) == "dummy" for side in result.sides
+    )
+
+
+def _load_format(arguments: Sequence[str]) -> str:
+    """The last one that is given; empty without one."""
+    found = ""
+    for at, word in enumerate(arguments):
+        name, equals, value = word.replace("_", "-").partition("=")
+        if name == "--load-format":
+            found = value if equals else "".join(arguments[at + 1 : at + 2])
+    return found.lower()
 
 
 def outcome_of(result: Result) -> Outcome:

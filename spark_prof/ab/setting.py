@@ -13,6 +13,7 @@ from spark_prof.ab.machine import Sample
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.options import Options
+from spark_prof.ab.outcome import RANDOM_WEIGHTS
 from spark_prof.ab.result import SideCosts
 from spark_prof.ab.sides import Side
 from spark_prof.ab.states import with_states
@@ -130,7 +131,7 @@ def keep_facts(
     )
     if facts.dummy:
         keeper.miss(
-            "the weights are random (--load-format dummy): how well the sides agree says nothing "
+            f"{RANDOM_WEIGHTS} (--load-format dummy): how well the sides agree says nothing "
             "of a real checkpoint"
         )
 

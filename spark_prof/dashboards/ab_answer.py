@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 
 from spark_prof.ab.gate import Verdict
-from spark_prof.ab.outcome import chosen_run, detectable_in, effect_of, outcome_of
+from spark_prof.ab.outcome import (
+    chosen_run,
+    decided,
+    detectable_in,
+    effect_of,
+    has_random_weights,
+    outcome_of,
+)
 from spark_prof.ab.result import Result, Run
 from spark_prof.ab.statistics import Interval
 from spark_prof.dashboards.formats import (
@@ -25,7 +32,7 @@ _CLOSE = 0.02
 
 
 def answer(result: Result) -> str:
-    """The first line of a report: whether side b is faster, by how much, and says the same."""
+    """The first line of a report: whether side b is faster, by how much, and what agrees."""
     line = _answer(result)
     if result.failure and outcome_of(result) != "not live":
         return f"{line} (ended early: {_short(result.failure)})"
@@ -45,7 +52,7 @@ def headline(result: Result) -> tuple[tuple[str, str], ...]:
         if (smallest := detectable_in(run, result.aa)) is not None:
             figures.append(("is the smallest effect that could be seen", share(smallest)))
     verdict = _verdict_of(result, run)
-    if verdict and verdict.figures:
+    if verdict and verdict.figures and decided(verdict.figures) and not has_random_weights(result):
         figures.append(("of the tokens agree", agreement(verdict.figures.agreement)))
     return tuple(figures)
 
@@ -146,18 +153,38 @@ def _others(result: Result, chosen: Run) -> str:
 
 
 def _says(result: Result, run: Run) -> str:
-    """Whether both sides say the same."""
+    """Whether both sides say the same, as far as the positions that were compared decide it."""
     verdict = _verdict_of(result, run)
     if verdict is None or verdict.figures is None:
         return "what it says was not compared"
+    if has_random_weights(result):
+        return f"{_alone(verdict)} (random weights; only a real checkpoint can tell more)"
     figures = verdict.figures
-    if figures.agreement == 1:
+    enough = decided(figures)
+    if enough and figures.agreement == 1:
         return "same tokens"
-    if verdict.bits == "kept" and figures.clear_agreement == 1:
+    if enough and verdict.bits == "kept" and figures.clear_agreement == 1:
         return "same tokens but for near ties"
-    ties = ", all near ties" if figures.near_ties and figures.clear_agreement is None else ""
     kl = MISSING if figures.kl_mean is None else f"{figures.kl_mean:.2g} nats"
-    return f"{agreement(figures.agreement)} of the tokens agree{ties}, KL {kl}"
+    agree = f"{agreement(figures.agreement)} of the tokens agree"
+    if enough:
+        return f"{agree}, KL {kl}"
+    ties = "all" if figures.clear_agreement is None else f"{count(figures.near_ties)} of them"
+    near = f", {ties} near ties" if figures.near_ties else ""
+    positions = counted(figures.positions, "position")
+    return f"{_alone(verdict)}; at {positions} {agree}{near}, KL {kl}"
+
+
+def _alone(verdict: Verdict) -> str:
+    """What the swapped layers say, each tried by itself."""
+    layers = verdict.layers
+    if not layers:
+        return "no layer was tried alone"
+    passed = sum(layer.passed for layer in layers)
+    of = "all" if passed == len(layers) > 1 else f"{count(passed)} of"
+    kept = all(layer.bits == "kept" for layer in layers)
+    does = "agree" if kept else "are within their bounds"
+    return f"{of} {count(len(layers))} swapped layers {does}, each tried alone"
 
 
 def _verdict_of(result: Result, run: Run | None) -> Verdict | None:

@@ -141,7 +141,7 @@ def test_another_file_or_function_is_not_what_was_typed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", ["o=fp8", "X=1", "--seed 1", "VLLM_USE_V2_MODEL_RUNNER=0"])
 def test_what_is_typed_beside_a_result_is_the_result_s(tmp_path: Path, more: str) -> None:
     path = result(tmp_path, "moe=fp8 VLLM_USE_V2_MODEL_RUNNER=1", one=False)
-    with pytest.raises(CommandError, match="side b of .* has no "):
+    with pytest.raises(CommandError, match=r"side b of .* has no "):
         side_of_result(path, parse_side(more))
 
 

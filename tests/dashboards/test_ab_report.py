@@ -7,16 +7,20 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
 from spark_prof.ab.gate import Figures
+from spark_prof.ab.outcome import RANDOM_WEIGHTS
 from spark_prof.ab.result import Gate, Result, from_json, to_json
+from spark_prof.ab.result_file import read_result
 from spark_prof.dashboards.ab_answer import agreement, answer, headline
 from spark_prof.dashboards.ab_charts import gain_points, layer_bars, waterfall
 from spark_prof.dashboards.ab_report import render_ab
+from tests.docs.pages import ROOT
 
 from .ab_sample import AB_SAMPLES, FASTER, gain_of
 from .page import OWN_TAGS, Page
@@ -204,13 +208,107 @@ def test_a_gain_that_is_none_is_not_shared_out() -> None:
     assert "Of the gain" in render_ab(FASTER, "md")
 
 
-def test_near_ties_alone_say_nothing_of_the_tokens() -> None:
+@pytest.mark.parametrize(
+    ("positions", "ties", "same"),
+    [
+        (2048, 4, True),
+        (32, 7, True),
+        (32, 15, True),
+        (32, 16, False),
+        (32, 30, False),
+        (256, 256, False),
+        (8, 0, True),
+        (8, 1, False),
+    ],
+)
+def test_the_tokens_are_the_same_where_more_than_rounding_decides(
+    positions: int, ties: int, same: bool
+) -> None:
     [gate, _] = FASTER.gates
     assert gate.verdict.figures
-    figures = replace(gate.verdict.figures, near_ties=2048, clear_agreement=None)
-    ties = Gate(1, replace(gate.verdict, figures=figures))
-    line = answer(replace(FASTER, gates=(ties,)))
-    assert line.endswith("99.8 % of the tokens agree, all near ties, KL 0.00021 nats")
+    clear = None if ties == positions else 1.0
+    for agree in (1.0, 0.9):
+        figures = replace(
+            gate.verdict.figures,
+            positions=positions,
+            near_ties=ties,
+            agreement=agree,
+            clear_agreement=clear,
+        )
+        result = replace(FASTER, gates=(Gate(1, replace(gate.verdict, figures=figures)),))
+        for kind in ("text", "md", "html", "json"):
+            assert ("same tokens" in render_ab(result, kind, 2000)) == same
+        assert any("tokens agree" in name for name, _ in headline(result)) == same
+        if not same:
+            share = "all" if clear is None else f"{ties} of them"
+            assert answer(result).endswith(
+                f"all 4 swapped layers agree, each tried alone; at {positions} positions "
+                f"{agreement(agree)} of the tokens agree, {share} near ties, KL 0.00021 nats"
+            )
+
+
+RANDOM = "(random weights; only a real checkpoint can tell more)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing", "random_weights"),
+    [
+        (("m", "--load-format", "dummy"), (), True),
+        (("m", "--load-format=dummy"), (), True),
+        (("m", "--load_format", "dummy"), (), True),
+        (("m", "--load-format", "auto", "--load-format", "dummy"), (), True),
+        (("m", "--load-format", "dummy", "--load-format", "auto"), (), False),
+        (("m", "--load-format", "auto"), (), False),
+        (("m", "--served-model-name", "dummy"), (), False),
+        (("--load-format",), (), False),
+        (("m", "--config", "x"), (f"{RANDOM_WEIGHTS} (--load-format dummy): how well",), True),
+    ],
+)
+def test_random_weights_tell_of_the_layers_alone(
+    arguments: tuple[str, ...], missing: tuple[str, ...], random_weights: bool
+) -> None:
+    side_a, side_b = FASTER.sides
+    quantized = AB_SAMPLES["ab_quantized_two_engines"]
+    for side in (0, 1):
+        sides = [side_a, side_b]
+        sides[side] = replace(sides[side], arguments=arguments)
+        result = replace(FASTER, sides=(sides[0], sides[1]), missing=missing)
+        expected = f"all 4 swapped layers agree, each tried alone {RANDOM}"
+        assert answer(result).endswith(expected) == random_weights
+        assert ("same tokens" in render_ab(result, "html")) != random_weights
+        assert any("tokens agree" in name for name, _ in headline(result)) != random_weights
+        # Layers that were not tried, that quantize, or that failed, do not agree.
+        [gate, _] = result.gates
+        layers = gate.verdict.layers
+        for changed, words in (
+            ((), "no layer was tried alone"),
+            (layers[:1], "1 of 1 swapped layers agree"),
+            (
+                [replace(layers[0], bits="changed"), *layers[1:]],
+                "all 4 swapped layers are within their bounds, each tried alone",
+            ),
+            ([replace(layers[0], passed=False), *layers[1:]], "3 of 4 swapped layers agree"),
+        ):
+            verdict = replace(gate.verdict, layers=tuple(changed))
+            line = answer(replace(result, gates=(Gate(1, verdict),)))
+            assert (words in line) == random_weights
+    line = answer(replace(quantized, missing=(RANDOM_WEIGHTS,)))
+    assert line.endswith(f"no layer was tried alone {RANDOM}")
+
+
+RESULTS = [
+    *sorted((ROOT / "benchmarks" / "results" / "ab").glob("*.json")),
+    *sorted((ROOT / "tests" / "data").glob("ab-*/result.json")),
+]
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_runs_with_random_weights_claim_no_tokens(path: Path) -> None:
+    result = read_result(path)
+    for kind in ("text", "md", "html", "json"):
+        drawn = render_ab(result, kind, 2000)
+        assert "same tokens" not in drawn
+        assert RANDOM in drawn
 
 
 def test_a_deep_model_on_eight_ranks_fits_a_forum_post() -> None:
