@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,7 +93,7 @@ def _refuse_result(source: str) -> None:
     if find_result(source):
         raise CommandError(
             f"{source} is a result of spark-prof ab, which has compared already; "
-            f"spark-prof report {source} shows it"
+            f"spark-prof report {shlex.quote(source)} shows it"
         )
 
 

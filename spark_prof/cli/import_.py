@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -63,7 +64,8 @@ def import_traces(
         bundle = import_files(paths, out, like)
     ranks = ", ".join(map(str, bundle.ranks))
     words = f"ranks {ranks}" if len(bundle.ranks) > 1 else f"rank {ranks}"
-    print(f"spark-prof: {words} in {out}; next: spark-prof report {out}", file=sys.stderr)
+    following = f"spark-prof report {shlex.quote(str(out))}"
+    print(f"spark-prof: {words} in {out}; next: {following}", file=sys.stderr)
     for line in bundle.meta.lost:
         print(f"spark-prof: {one_line(line)}", file=sys.stderr)
 
@@ -76,11 +78,11 @@ def _import_each(files: list[str], out: Path, like: Path | None, engine: Engine)
     done = import_each(files[0], out, like, engine)
     failed = [(name, outcome.reason) for name, outcome in done if outcome.value is None]
     for name, reason in failed:
-        print(f"spark-prof: {name}: {reason}", file=sys.stderr)
+        print(f"spark-prof: {one_line(f'{name}: {reason}')}", file=sys.stderr)
     if len(failed) == len(done):
         raise CommandError(f"none of the {len(done)} recordings in {files[0]} could be imported")
     print(
         f"spark-prof: {len(done) - len(failed)} of {len(done)} recordings in {out}; "
-        f"next: spark-prof report {out}",
+        f"next: spark-prof report {shlex.quote(str(out))}",
         file=sys.stderr,
     )

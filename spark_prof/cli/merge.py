@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -42,7 +43,8 @@ def merge(
         shifts, lost = wanted_shifts(bundle), untied(bundle)
         bundle = move_clocks(bundle, shifts, lost)
     ranks = ", ".join(map(str, bundle.ranks))
-    print(f"spark-prof: ranks {ranks} in {out}; next: spark-prof report {out}", file=sys.stderr)
+    following = f"spark-prof report {shlex.quote(str(out))}"
+    print(f"spark-prof: ranks {ranks} in {out}; next: {following}", file=sys.stderr)
     for process, shift in shifts.items():
         done = "moved" if shift.applied else "left as they were"
         print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from enum import StrEnum
@@ -135,7 +136,7 @@ def record(
     _say(
         f"{steps_found // max(ranks, 1)} steps"
         + (f" on each of {ranks} ranks" if ranks > 1 else "")
-        + f" in {shown}; next: spark-prof report {shown}"
+        + f" in {shown}; next: spark-prof report {shlex.quote(str(shown))}"
     )
     if code:
         _say(f"the command itself ended with exit code {code}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,7 +36,7 @@ def salvage(
     for line in _lines(found):
         print(line)
     if found.made:
-        _say(f"{folder} is a bundle now; next: spark-prof report {folder}")
+        _say(f"{folder} is a bundle now; next: spark-prof report {shlex.quote(str(folder))}")
     else:
         _say(f"{folder} is a whole bundle ({found.bundle.meta.state}); there is nothing to salvage")
 

@@ -71,8 +71,8 @@ def setup(result: Result) -> Section:
     rows = [("command", shlex.join(result.command))]
     for side in result.sides:
         rows.append((f"arguments of {side.side}", shlex.join(side.arguments)))
-        environment = " ".join(f"{name}={value}" for name, value in side.environment.items())
-        rows.append((f"environment of {side.side}", environment))
+        environment = [f"{name}={value}" for name, value in side.environment.items()]
+        rows.append((f"environment of {side.side}", shlex.join(environment)))
         rows += [(f"note on {side.side}", note) for note in side.notes]
     rows += [
         ("versions", versions),

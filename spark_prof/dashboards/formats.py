@@ -31,7 +31,10 @@ __all__ = [
 MISSING = "-"
 """Stands where a figure was not recorded or does not apply."""
 
-_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.S)
+# A sequence ends before a single quote: what shlex has quoted stays so, and can be copied.
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -&(-/]*[@-~]|\][^\x07\x1b']*(?:\x07|\x1b\\)?|[^'])", re.S
+)
 
 
 def clean(text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from spark_prof.errors import CommandError
@@ -62,7 +63,7 @@ def assemble(
     except OSError as error:
         raise CommandError(
             f"cannot write the bundle {folder}: {error.strerror or error}; the recorded pieces "
-            f"are kept, free some space and run: spark-prof salvage {folder}"
+            f"are kept, free some space and run: spark-prof salvage {quote(str(folder))}"
         ) from error
 
 

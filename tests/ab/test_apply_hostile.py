@@ -206,6 +206,34 @@ def test_a_file_that_a_result_names_is_not_run(run: Run) -> None:
     assert not Path("CANARY").exists()
 
 
+def test_to_draw_a_result_runs_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("k.py").write_text("open('CANARY', 'w')\ndef build(layer): ...\n")
+    wrong = []
+    for payload in PAYLOADS[:6]:
+        for where, record in planted(payload):
+            record["sides"][0]["swaps"] = f"norm={Path('k.py').absolute()}:build"
+            Path("result.json").write_text(json.dumps(record))
+            monkeypatch.setattr(sys, "argv", ["spark-prof", "report", "result.json"])
+            cli.main()
+            text = "".join(capsys.readouterr())
+            if not text.replace("\n", "").isprintable() or Path("CANARY").exists():
+                wrong.append((payload, where, text))
+    assert not wrong
+
+
+def test_what_is_typed_reaches_the_shell_as_it_is(run: Run) -> None:
+    record = base()
+    for value in ("$(touch CANARY)", "`touch CANARY`", "';touch CANARY;'", "a b\\", "é 模型", "!x"):
+        typed = '"' + value.replace("\\", "\\\\") + '"'
+        record["sides"][1]["environment"] = {"X": value}
+        code, out, _ = run(record, "--b", f"X={typed}")
+        assert code == 0
+        assert all(evaluated(shell, out)["X"] == value for shell in SHELLS)
+    assert not Path("CANARY").exists()
+
+
 def test_tables_take_no_paths_and_no_names_of_python() -> None:
     from spark_prof.ab.harmless import harmless_option, harmless_variable
 

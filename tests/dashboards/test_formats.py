@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import shlex
 
 import pytest
 
@@ -98,3 +100,29 @@ def test_clean_leaves_one_printable_line() -> None:
     assert "[31m" not in cleaned
     assert "owned" not in cleaned
     assert formats.clean("größe 模型") == "größe 模型"
+
+
+def test_clean_leaves_what_is_quoted_for_a_shell_quoted() -> None:
+    pieces = [
+        "\x1b",
+        "[",
+        "]",
+        "'",
+        '"',
+        "0;",
+        "\x07",
+        "\n",
+        " ",
+        "#",
+        "\\",
+        "touch x",
+        "\x9b",
+        "m",
+    ]
+    signs = random.Random(3)
+    for _ in range(3000):
+        words = ["".join(signs.choices(pieces, k=signs.randrange(6))) for _ in range(3)]
+        drawn = formats.clean(shlex.join(["vllm", *words, "end"]))
+        found = shlex.split(drawn)
+        assert (len(found), found[0], found[-1]) == (5, "vllm", "end"), words
+        assert drawn.isprintable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -110,7 +111,8 @@ def _flashinfer(machine: Machine) -> Iterator[Finding]:
             "flashinfer-missing", None,
             "FlashInfer is installed and vLLM will not use it: there is neither nvcc nor "
             "flashinfer-cubin.",
-            f"pip install flashinfer-cubin=={python}, or install a CUDA toolkit and set CUDA_HOME.",
+            f"pip install {_pinned('flashinfer-cubin', python)}, or install a CUDA toolkit and set "
+            "CUDA_HOME.",
         )  # fmt: skip
     others = {name: machine.version(name) for name in _FLASHINFER[1:]}
     for name, version in others.items():
@@ -119,8 +121,13 @@ def _flashinfer(machine: Machine) -> Iterator[Finding]:
                 "flashinfer-mismatch", None,
                 f"{name} {version} does not fit flashinfer-python {python}: FlashInfer refuses it "
                 "or compiles anew.",
-                f"pip install {name}=={python}",
+                f"pip install {_pinned(name, python)}",
             )  # fmt: skip
+
+
+def _pinned(package: str, version: str) -> str:
+    """What pip is given; a version may be a foreign recording's, and this line is copied."""
+    return shlex.quote(f"{package}=={version}")
 
 
 def _toolkit(machine: Machine) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -68,3 +69,17 @@ def test_findings(machine: Machine, ids: list[str]) -> None:
     found = machine_findings(machine)
     assert [finding.id for finding in found] == ids
     assert all(finding.text and finding.fix for finding in found)
+
+
+@pytest.mark.parametrize(
+    "version", ["0.6; touch x", "0.6'; touch x; '", "$(touch x)", "0.6\ntouch x"]
+)
+def test_a_version_is_one_word_of_the_line_for_pip(version: str) -> None:
+    packages = (GOOD.packages[0], Package("flashinfer-python", version))
+    for machine in (
+        replace(GOOD, packages=packages, nvcc=""),
+        replace(GOOD, packages=(*packages, Package("flashinfer-cubin", "0.5"))),
+    ):
+        [found] = machine_findings(machine)
+        words = shlex.split(found.fix.partition(", or ")[0])
+        assert words == ["pip", "install", f"flashinfer-cubin=={version}"]
