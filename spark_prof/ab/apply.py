@@ -50,7 +50,7 @@ def side_of_result(path: Path, typed: Side | None = None) -> Side:
             f"{path}: side b fails the correctness gate, so it is not applied", exit_code=1
         )
     b = result.sides[1]
-    swaps = parse_swaps(b.swaps)
+    swaps = tuple(_agreed(swap, typed.swaps) for swap in parse_swaps(b.swaps))
     groups = tuple(_grouped(_added(path, result.sides[0], b)))
     if any("***" in word for group in groups for word in group) or any(
         "***" in value for value in b.environment.values()
@@ -157,6 +157,21 @@ def _grouped(words: Sequence[str]) -> Iterator[_Group]:
         group.append(word)
     if group:
         yield tuple(group)
+
+
+def _agreed(swap: Swap, typed: Sequence[Swap]) -> Swap:
+    """The swap as it was typed, where that is the same function of the same file; else itself."""
+    for other in typed:
+        if swap.slot == other.slot and _file_of(swap) == _file_of(other):
+            return other
+    return swap
+
+
+def _file_of(swap: Swap) -> tuple[str, str]:
+    path, colon, function = swap.kernel.rpartition(":")
+    if not (colon and path.endswith(".py") and path.isprintable()):
+        return swap.kernel, ""
+    return os.path.realpath(path), function
 
 
 def _is_file(path: Path, swap: Swap) -> bool:

@@ -138,6 +138,23 @@ def test_another_file_or_function_is_not_what_was_typed(tmp_path: Path) -> None:
             side_of_result(path, parse_side(other.replace("=", f"={tmp_path}/")))
 
 
+@pytest.mark.parametrize("named", ["one.py", "./one.py", "link.py", "FOLDER/x/../one.py"])
+def test_one_file_may_be_written_in_several_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.py").write_text("def build(layer): ...\n")
+    Path("link.py").symlink_to("one.py")
+    Path("x").mkdir()
+    path = result(tmp_path, "norm=one.py:build", one=False)
+    text = path.read_text()
+    path.write_text(text.replace(f"{tmp_path}/one.py", named.replace("FOLDER", str(tmp_path))))
+    assert path.read_text() != text
+    typed = parse_side("norm=one.py:build")
+    # What is taken is what was typed.
+    assert side_of_result(path, typed).swaps == typed.swaps
+
+
 @pytest.mark.parametrize("more", ["o=fp8", "X=1", "--seed 1", "VLLM_USE_V2_MODEL_RUNNER=0"])
 def test_what_is_typed_beside_a_result_is_the_result_s(tmp_path: Path, more: str) -> None:
     path = result(tmp_path, "moe=fp8 VLLM_USE_V2_MODEL_RUNNER=1", one=False)
