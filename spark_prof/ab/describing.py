@@ -39,6 +39,8 @@ def _errors(answers: list[dict[str, Any]], ranks: tuple[RankSwaps, ...]) -> tupl
                 swap.slot,
                 "changed" if swap.bits == "changed" else "kept",
                 float(relative) if isinstance(relative, int | float) else None,
+                f"row {error['row']} of {error['tokens']}" if error.get("tokens") else "",
+                beyond=error.get("beyond") is True,
             )
     return tuple(found.values())
 

@@ -96,6 +96,7 @@ class LayerError:
             not finite.
         bound: at most; None where the loss is only stated.
         passed: within the bound and finite.
+        where: the row and the call that `relative` is of: `row 1 of 2 rows (large tokens)`.
     """
 
     layer: str
@@ -104,6 +105,7 @@ class LayerError:
     relative: float | None
     bound: float | None
     passed: bool
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,19 +165,30 @@ def judge(
     return Verdict(not reasons, bits, reasons, notes, figures, noise, bounds, tuple(layers))
 
 
-def judge_layer(layer: str, slot: str, bits: Bits, relative: float | None) -> LayerError:
+def judge_layer(
+    layer: str,
+    slot: str,
+    bits: Bits,
+    relative: float | None,
+    where: str = "",
+    *,
+    beyond: bool = False,
+) -> LayerError:
     """Whether one swapped layer is near enough to vLLM's own.
 
     Args:
         layer: the module's path.
         slot: which it is.
         bits: of its swap.
-        relative: L2 norm of the difference over that of vLLM's own result.
+        relative: L2 norm of the difference of a row over that of vLLM's own result.
+        where: which row of which call that is of.
+        beyond: an element of it is too far off.
     """
     bound = LAYER_BOUNDS[bits]
     if relative is None or not math.isfinite(relative):
-        return LayerError(layer, slot, bits, None, bound, passed=False)
-    return LayerError(layer, slot, bits, relative, bound, passed=relative <= bound)
+        return LayerError(layer, slot, bits, None, bound, passed=False, where=where)
+    passed = relative <= bound and not beyond
+    return LayerError(layer, slot, bits, relative, bound, passed=passed, where=where)
 
 
 def _is_finite(position: Position) -> bool:
@@ -259,15 +272,20 @@ def _failures(
 def _layer_failures(layers: Sequence[LayerError]) -> tuple[str, ...]:
     failed = [each for each in layers if not each.passed]
     lines = [
-        f"{each.layer} ({each.slot}) alone is not finite"
+        f"{each.layer} ({each.slot}) alone is not finite{_where(each)}"
         if each.relative is None
-        else f"{each.layer} ({each.slot}) alone is {each.relative:.2%} from vLLM's result; "
-        f"at most {each.bound or 0:.2%} is allowed"
+        else f"{each.layer} ({each.slot}) alone is {each.relative:.2%} from vLLM's result"
+        f"{_where(each)}; at most {each.bound or 0:.2%} is allowed"
+        + (", and less for one element" if each.relative <= (each.bound or 0) else "")
         for each in failed[:_MOST_LAYER_LINES]
     ]
     if len(failed) > _MOST_LAYER_LINES:
         lines.append(f"and {len(failed) - _MOST_LAYER_LINES} more layers")
     return tuple(lines)
+
+
+def _where(error: LayerError) -> str:
+    return f" in {error.where}" if error.where else ""
 
 
 def _notes(bits: Bits, figures: Figures | None, layers: Sequence[LayerError]) -> list[str]:

@@ -41,14 +41,22 @@ class LayerError:
     """How far a replacement's result is from that of vLLM's own kernel, for the same tokens.
 
     Attributes:
-        relative_l2: the L2 norm of the difference over that of vLLM's result.
+        relative_l2: the L2 norm of a row's difference over that of vLLM's row.
         worst: the largest difference of an element.
         scale: the root mean square of vLLM's result.
+        rows: of the call.
+        row: the one that is furthest off, which `relative_l2` is of.
+        tokens: the call in words: `2 rows (large tokens)`.
+        beyond: that row, or one element of it, is further off than is allowed.
     """
 
     relative_l2: float
     worst: float
     scale: float
+    rows: int = 0
+    row: int = 0
+    tokens: str = ""
+    beyond: bool = False
 
 
 class Guarded:

@@ -172,12 +172,11 @@ def _float32_by_default() -> Iterator[None]:
 
 def _put_in(worker: Any, state: Installed) -> None:
     """Tries what was built, and lets the layers choose."""
-    from spark_prof.swaps.trial import try_all
+    from spark_prof.swaps.trial import try_all, try_dispatch
 
     compiled = _is_compiled(worker.vllm_config)
     begin = time.perf_counter()
     try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
-    state.trial_seconds = time.perf_counter() - begin
     if state.settings.serve:
         _refuse_wrong(state)
     for place in state.places:
@@ -191,6 +190,8 @@ def _put_in(worker: Any, state: Installed) -> None:
             dispatch.swap_norm(place.point, place.choices, compiled)
         else:
             dispatch.swap_linear(place.point, place.choices, compiled)
+    try_dispatch(state.places, worker.vllm_config, state.settings.hang_seconds)
+    state.trial_seconds = time.perf_counter() - begin
     _tell_compiler(worker.vllm_config, state)
     summarize(state)
 
@@ -202,10 +203,11 @@ def _refuse_wrong(state: Installed) -> None:
             if guarded.replacement is None or guarded.error is None:
                 continue
             bound = LAYER_BOUNDS[guarded.replacement.bits]
-            off = guarded.error.relative_l2
-            if not off <= bound:
+            error = guarded.error
+            if error.beyond or not error.relative_l2 <= bound:
                 guarded.fail(
-                    f"on trial it is {off:.2%} from vLLM's result; at most {bound:.2%} is allowed",
+                    f"on trial row {error.row} of {error.tokens} is {error.relative_l2:.2%} from"
+                    f" vLLM's result; at most {bound:.2%} is allowed",
                     quiet=True,
                 )
 

@@ -1,28 +1,69 @@
 """Tries every replacement on made-up tokens before the engine takes requests.
 
 A kernel that raises, returns something else than vLLM's, cannot be captured in a CUDA graph, or
-takes seconds is found here, where vLLM's own kernel can still take its place. What both compute
-from the same tokens is compared, layer by layer.
+takes seconds is found here, where vLLM's own kernel can still take its place. Both compute with the
+live weights, and every row of every number of tokens is compared, layer by layer: vLLM's kernel
+runs once, on all the tokens, of which each call of the replacement gets some.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from spark_prof.swaps.build import Swapped
-from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline
-from spark_prof.swaps.trial_work import COMPARED, Work, work_of
+from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline, logger
+from spark_prof.swaps.points import SwapPoint
+from spark_prof.swaps.sides import SIDES
+from spark_prof.swaps.trial_rows import Fenced, Rows, compare_rows, fingerprint, row_floors
+from spark_prof.swaps.trial_work import MIXED, PLAIN, Work, works_of
 
-__all__ = ["try_all"]
+__all__ = ["try_all", "try_dispatch"]
 
 _SLOW_SECONDS = 2.0
-"""What no call of a kernel that is compiled takes."""
+"""What no call of a kernel that is compiled takes, for up to 16 tokens."""
 
-_TOKENS = range(1, 17)
+_FEW = 16
+_BEYOND = (17, 130)
+"""Tokens that fill no tile of a matrix."""
+_PREFILL = 2048
+"""Of a prefill, at most."""
+_LONGEST_PREFILL = 16384
+"""As `_PREFILL`, in the first and the last layer of a shape."""
+_LARGEST_GRAPH = 512
+_RING = 320
+"""Tokens of which calls get their next ones by turns, at least; a multiple of 8."""
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """Of what all trials are: the engine's config, how long a call may take, what was said."""
+
+    config: Any
+    seconds: float
+    said: set[tuple[str, str]]
+
+    @property
+    def most(self) -> int:
+        """Tokens of a step, at most."""
+        return max(_FEW, int(self.config.scheduler_config.max_num_batched_tokens))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One replacement in one layer, and how it is tried.
+
+    An extended trial has more kinds of tokens, more sizes and each size's CUDA graph.
+    """
+
+    guarded: Guarded
+    point: SwapPoint
+    works: tuple[Work, ...]
+    extended: bool
 
 
 def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> None:
@@ -33,139 +74,398 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
         vllm_config: of the engine.
         seconds: after which a kernel that does not come back ends the process.
     """
-    seen: set[tuple[Any, ...]] = set()
+    engine = _Engine(vllm_config, seconds, set())
+    for task in _tasks(swapped):
+        guarded = task.guarded
+        try:
+            with torch.inference_mode():
+                before = fingerprint(task.point.module)
+                for work in task.works:
+                    _Trial(task, work, engine).run()
+                    if not guarded.live or _is_wrong(guarded):
+                        break
+                if fingerprint(task.point.module) != before:
+                    guarded.fail("on trial: it writes to the layer's weights", quiet=True)
+        except Exception as error:
+            guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
+            _forget()
+
+
+def _tasks(swapped: Iterable[Swapped]) -> list[_Task]:
+    """What is tried, in order; the first and the last of the same work are tried with more."""
+    found: list[tuple[Guarded, SwapPoint, tuple[Work, ...], tuple[Any, ...]]] = []
     for place in swapped:
         for guarded in dict.fromkeys(place.choices.values()):
             if not guarded.live:
                 continue
             try:
-                with torch.inference_mode(), deadline(seconds, f"{guarded.label} has not ended"):
-                    work = work_of(place.point)
-                    kind = (place.point.slot, place.point.kind, guarded.kernel, *work.shape)
-                    _run_all(guarded, work, every=kind not in seen)
-                    seen.add(kind)
-                    if guarded.live:
-                        guarded.error = _compare(guarded, work, vllm_config)
+                works = works_of(place.point)
             except Exception as error:
                 guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
-                _forget()
+                continue
+            shapes = tuple(work.shape for work in works)
+            key = (place.point.slot, place.point.kind, guarded.kernel, shapes)
+            found.append((guarded, place.point, works, key))
+    first = {key: at for at, (*_, key) in reversed(list(enumerate(found)))}
+    last = {key: at for at, (*_, key) in enumerate(found)}
+    return [
+        _Task(guarded, point, works, at in (first[key], last[key]))
+        for at, (guarded, point, works, key) in enumerate(found)
+    ]
 
 
-def _run_all(guarded: Guarded, work: Work, *, every: bool) -> None:
-    """Runs the replacement for all numbers of tokens that it takes, or for the least of them."""
-    counts = [tokens for tokens in _TOKENS if guarded.takes(tokens)]
-    if not counts:
-        guarded.fail("it takes no number of tokens from 1 to 16", quiet=True)
-    for tokens in counts if every else counts[:1]:
-        arguments = work.arguments(tokens, 0)
-        result = _replaced(guarded, arguments)  # compiles what is not yet
-        if not guarded.live:
+def _is_wrong(guarded: Guarded) -> bool:
+    return guarded.error is not None and guarded.error.beyond
+
+
+class _Wrong(Exception):  # noqa: N818 - ends a trial, whose result is kept
+    """A row is further off than its bound: no more calls are needed."""
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """Tokens of a kind, and what is to become of each.
+
+    Attributes:
+        kind: in words.
+        rows: the arguments.
+        expected: the results.
+        floors: of `row_floors`.
+        own: whether vLLM's kernel computed them, and not the replacement.
+    """
+
+    kind: str
+    rows: Rows
+    expected: list[torch.Tensor]
+    floors: list[float]
+    own: bool
+
+
+class _Trial:
+    """The trial of one replacement in one form."""
+
+    def __init__(self, task: _Task, work: Work, engine: _Engine) -> None:
+        self._task, self._work, self._engine = task, work, engine
+        self._guarded = task.guarded
+        assert task.guarded.replacement is not None
+        self._bits = task.guarded.replacement.bits
+        self.counts = _counts(task, work, engine)
+        self._error = task.guarded.error  # of another form of the same layer
+
+    def run(self) -> None:
+        """Turns the replacement off where it fails, and keeps its largest error."""
+        if not self.counts:
+            self._guarded.fail("it takes no number of tokens that runs", quiet=True)
             return
+        try:
+            own = self._try_all_numbers()
+        except _Wrong:
+            own = True
+        if self._guarded.live and own:
+            self._guarded.error = self._error
+
+    def _try_all_numbers(self) -> bool:
+        """All numbers twice, up and down again, in the same memory with other values in it.
+
+        Returns:
+            Whether vLLM's own kernel is what the results were held to.
+        """
+        size = -(-max(_RING, *self.counts, self._work.needed) // 8) * 8
+        rows = self._work.rows(size, PLAIN)
+        fenced = {n: Fenced(rows, n, self._work.fixed) for n in self.counts}
+        least = self.counts[0]
+        first = self._first(fenced[least], rows, least)
+        plain = self._reference(PLAIN, rows)
+        for result in first:
+            self._judge(result, plain, torch.arange(least), fenced[least])
+        mixed = self._reference(MIXED, self._work.rows(size, MIXED), plain.floors)
+        at = 0
+        for count in self.counts:
+            self._call(fenced[count], plain, _next(at, count, size))
+            at += count
+        most = max(self.counts)
+        while at < self._work.needed:
+            self._call(fenced[most], plain, _next(at, most, size))
+            at += most
+        at = 0
+        for count in reversed(self.counts):
+            self._call(fenced[count], mixed, _next(at, count, size).flip(0), again=True)
+            at = -(-(at + count) // 8) * 8
+        few = max((count for count in self.counts if count <= _FEW), default=0)
+        if few:
+            rows = tuple(each[:few].clone() for each in plain.rows)
+            rows[0][3:] = 0  # as in a CUDA graph that is replayed with fewer tokens than it is of
+            padded = self._reference("tokens of zeros behind three others", rows, plain.floors)
+            self._call(fenced[few], padded, torch.arange(few))
+        for count in self.counts if self._task.extended else (few,):
+            if 0 < count <= _LARGEST_GRAPH and plain.rows[0].is_cuda:
+                self._capture(fenced[count], plain, mixed, count)
+        counts = [n for n in self.counts if n <= _RING] if self._task.extended else []
+        for kind in self._work.kinds if counts else ():
+            reference = self._reference(kind, self._work.rows(max(counts), kind), plain.floors)
+            for count in counts:
+                self._call(fenced[count], reference, torch.arange(count))
+        return plain.own
+
+    def _reference(self, kind: str, rows: Rows, floors: list[float] | None = None) -> _Reference:
+        """What vLLM's kernel makes of tokens.
+
+        Where that cannot run alone it is what the replacement does, so that a number of tokens at
+        which it computes something else is found still.
+        """
+        size, most = len(rows[0]), self._engine.most
+        parts = [self.own(_cut(rows, at, at + most)) for at in range(0, size, most)]
+        whole = [part for part in parts if part is not None]
+        own = len(whole) == len(parts)
+        if not own:
+            most = max(count for count in self.counts if count <= size)
+            starts = [(at, min(at, size - most)) for at in range(0, size, most)]
+            whole = []
+            for at, start in starts:
+                part = self._replaced((*_cut(rows, start, start + most), *self._work.fixed))
+                whole.append([each[at - start :].clone() for each in part])
+        expected = [torch.cat(each) for each in zip(*whole, strict=True)]
+        return _Reference(kind, rows, expected, floors or row_floors(expected), own)
+
+    def own(self, rows: Rows) -> list[torch.Tensor] | None:
+        """What vLLM's kernel returns, None where it wants more of an engine than there is yet."""
+        from vllm.config import set_current_vllm_config
+        from vllm.forward_context import set_forward_context
+
+        try:
+            with (
+                set_current_vllm_config(self._engine.config),
+                set_forward_context(None, self._engine.config, num_tokens=len(rows[0])),
+            ):
+                copies = tuple(each.clone() for each in rows)
+                return self._work.results(self._work.own(*copies, *self._work.fixed))
+        except Exception as error:
+            said = (self._guarded.kernel, f"{type(error).__name__}: {error}")
+            if said not in self._engine.said:
+                self._engine.said.add(said)
+                logger.warning(
+                    "%s: vLLM's own kernel cannot run alone, so the results for different numbers"
+                    " of tokens are compared with each other only: %s",
+                    self._guarded.label, said[1],
+                )  # fmt: skip
+            return None
+
+    def _first(self, fenced: Fenced, rows: Rows, count: int) -> list[list[torch.Tensor]]:
+        """The results of the first calls; turns off at once what takes seconds for the second."""
+        fenced.fill(_cut(rows, 0, count))
+        results = (self._replaced(fenced.arguments, again) for again in (False, True))
+        return [[each.clone() for each in result] for result in results]
+
+    def _replaced(self, arguments: tuple[Any, ...], again: bool = False) -> list[torch.Tensor]:
+        """What the replacement returns.
+
+        Args:
+            arguments: of the call.
+            again: it ran with as many rows before, so that nothing is compiled any more.
+
+        Raises:
+            _Wrong: it failed or is slow, and is off.
+        """
+        count = len(arguments[0])
         begin = time.perf_counter()
-        again = _replaced(guarded, arguments)
+        with deadline(self._engine.seconds, f"{self._guarded.label} has not ended"):
+            result = self._guarded.run(TRIAL, *arguments)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        took = time.perf_counter() - begin
+        if result is NOT_TAKEN:
+            raise _Wrong
+        if again and count <= _FEW and took > _SLOW_SECONDS:
+            self._off(f"a call took {took:.1f} s", count)
+        found = self._work.results(result)
+        if any(len(each) != count for each in found):
+            shapes = ", ".join(str(tuple(each.shape)) for each in found)
+            raise ValueError(f"it returns {shapes} for {_rows(count)}")
+        return found
+
+    def _call(
+        self, fenced: Fenced, reference: _Reference, index: torch.Tensor, *, again: bool = False
+    ) -> None:
+        """One call with those tokens of a reference, and what it did."""
+        index = index.to(reference.rows[0].device)
+        fenced.fill(_pick(reference.rows, index))
+        result = self._replaced(fenced.arguments, again)
+        self._judge(result, reference, index, fenced)
+
+    def _judge(
+        self,
+        result: list[torch.Tensor],
+        reference: _Reference,
+        index: torch.Tensor,
+        fenced: Fenced,
+        how: str = "",
+    ) -> None:
+        """Keeps the error of a call's worst row.
+
+        Raises:
+            _Wrong: it is beyond its bound, or the call did something that it must not.
+        """
+        count, index = len(index), index.to(reference.rows[0].device)
+        what = f"{_rows(count)} ({reference.kind}{how})"
+        expected = [each.index_select(0, index) for each in reference.expected]
+        try:
+            error = compare_rows(result, expected, reference.floors, self._bits)
+            if error.beyond and reference.own:
+                # Of as many rows vLLM's may be another kernel, such as one that quantizes them.
+                same = self.own(_pick(reference.rows, index))
+                if same is not None:
+                    error = compare_rows(result, same, reference.floors, self._bits)
+        except ValueError as wrong:
+            raise ValueError(f"with {what}: {wrong}") from wrong
+        problem = fenced.problem(result)
+        if problem:
+            self._off(problem + how, count)
+        if error.beyond and not reference.own:
+            self._off(
+                f"row {error.row} is {error.relative:.2%} from what it returns for another number"
+                " of tokens",
+                count,
+            )
+        kept = LayerError(
+            error.relative, error.worst, error.scale, count, error.row, what, error.beyond
+        )
+        if error.beyond or self._error is None or kept.relative_l2 > self._error.relative_l2:
+            self._error = kept
+        if error.beyond:
+            raise _Wrong
+
+    def _capture(self, fenced: Fenced, plain: _Reference, mixed: _Reference, count: int) -> None:
+        """Captures a call, and replays it with other tokens in the same memory."""
+        size, device = len(plain.rows[0]), plain.rows[0].device
+        graph = torch.cuda.CUDAGraph()
+        begin = time.perf_counter()
+        with (
+            deadline(self._engine.seconds, f"{self._guarded.label} has not ended"),
+            torch.cuda.graph(graph),
+        ):
+            result = self._guarded.run(TRIAL, *fenced.arguments)
         took = time.perf_counter() - begin
         if took > _SLOW_SECONDS:
-            guarded.fail(f"a call took {took:.1f} s", quiet=True)
-        if not guarded.live:
-            return
-        _check_like(again, result)
-        if every and arguments[0].is_cuda:
-            _capture(guarded, arguments, result)
-        if not guarded.live:
-            return
+            self._off(f"its capture in a CUDA graph took {took:.1f} s", count)
+        if result is NOT_TAKEN:
+            raise _Wrong
+        for reference in (plain, mixed):
+            index = _next(8, count, size).to(device)
+            fenced.fill(_pick(reference.rows, index))
+            graph.replay()
+            torch.cuda.synchronize()
+            results = self._work.results(result)
+            self._judge(results, reference, index, fenced, ", replayed from a CUDA graph")
+
+    def _off(self, why: str, count: int) -> None:
+        self._guarded.fail(f"on trial with {_rows(count)}: {why}", quiet=True)
+        raise _Wrong
 
 
-def _replaced(guarded: Guarded, arguments: tuple[Any, ...]) -> Any:
-    result = guarded.run(TRIAL, *arguments)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return result
+def try_dispatch(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> None:
+    """Calls the layers as the engine will, whether replacements run where they say that they do.
 
+    Those are turned off that run with other numbers of tokens, or do not with their own.
 
-def _check_like(one: Any, other: Any) -> None:
-    for a, b in zip(_tensors(one), _tensors(other), strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            raise ValueError(f"it returns {a.dtype} {tuple(a.shape)}, then {tuple(b.shape)}")
-
-
-def _capture(guarded: Guarded, arguments: tuple[Any, ...], expected: Any) -> None:
-    graph = torch.cuda.CUDAGraph()
-    begin = time.perf_counter()
-    with torch.cuda.graph(graph):
-        result = guarded.run(TRIAL, *arguments)
-    took = time.perf_counter() - begin
-    if took > _SLOW_SECONDS:
-        guarded.fail(f"its capture in a CUDA graph took {took:.1f} s", quiet=True)
-    if not guarded.live:
-        return
-    graph.replay()
-    torch.cuda.synchronize()
-    for a, b in zip(_tensors(result), _tensors(expected), strict=True):
-        error = _difference(a, b)
-        if not error.relative_l2 <= 1e-2:
-            guarded.fail(
-                f"replayed from a CUDA graph it is {error.relative_l2:.2%} off", quiet=True
-            )
-            return
-
-
-def _compare(guarded: Guarded, work: Work, vllm_config: Any) -> LayerError | None:
-    """The replacement's largest error, None where vLLM's own kernel cannot run alone.
-
-    Raises:
-        ValueError: the results have not the same shape or type.
+    Args:
+        swapped: the places, whose layers choose between their kernels.
+        vllm_config: of the engine.
+        seconds: as in `try_all`.
     """
-    tokens = max((n for n in range(1, COMPARED + 1) if guarded.takes(n)), default=0)
-    if not tokens:
-        return None
-    errors = []
-    for turn in range(-(-work.rounds * COMPARED // tokens)):
-        arguments = work.arguments(tokens, turn)
-        result = guarded.run(TRIAL, *arguments)
-        own = None if result is NOT_TAKEN else _own(work, arguments, vllm_config)
-        if own is None:
-            return None
-        errors.append(_checked(_tensors(result), _tensors(own)))
-    return max(errors, key=lambda error: error.relative_l2)
+    engine, active = _Engine(vllm_config, seconds, set()), SIDES.active
+    alone = {id(place.point.module) for place in swapped if place.point.kind == "experts"}
+    for place in swapped:
+        if place.point.kind == "choice" and id(place.point.module) in alone:
+            continue  # experts that route by themselves leave it nothing to choose
+        for side, guarded in place.choices.items():
+            if guarded.live:
+                calls = guarded.calls.copy()
+                try:
+                    SIDES.switch(side)
+                    with torch.inference_mode():
+                        _try_side(_Task(guarded, place.point, works_of(place.point), False), engine)
+                except Exception as error:
+                    guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
+                finally:
+                    SIDES.switch(active)
+                    guarded.calls = calls
 
 
-def _own(work: Work, arguments: tuple[Any, ...], vllm_config: Any) -> Any:
-    """What vLLM's kernel returns, None where it wants more of an engine than there is yet."""
-    from vllm.config import set_current_vllm_config
-    from vllm.forward_context import set_forward_context
+def _try_side(task: _Task, engine: _Engine) -> None:
+    """Calls a layer on the active side, with numbers of tokens that are and are not taken."""
+    guarded = task.guarded
+    for work in task.works:
+        trial = _Trial(task, work, engine)
+        taken = [n for n in trial.counts if n <= _FEW][-1:]
+        for count in (*taken, *_not_taken(guarded, engine.most)):
+            before = guarded.calls[SIDES.active]
+            if trial.own(work.rows(count, PLAIN)) is None or not guarded.live:
+                return
+            ran = guarded.calls[SIDES.active] - before
+            if ran != int(guarded.takes(count)):
+                says = "takes" if guarded.takes(count) else "does not take"
+                guarded.fail(
+                    f"on trial with {_rows(count)}: it ran {ran} times, and {says} as many",
+                    quiet=True,
+                )
+                return
 
-    tokens = arguments[0].shape[0]
+
+def _not_taken(guarded: Guarded, most: int) -> list[int]:
+    """The first numbers of tokens that a replacement leaves to vLLM: a hole, and beyond its end."""
+    assert guarded.replacement is not None
+    end = guarded.replacement.tokens
+    numbers = [*range(1, _BEYOND[0] + 1), *([end + 1] if end else [])]
+    left = [n for n in numbers if n <= most and not guarded.takes(n)]
+    return sorted({*left[:1], *left[-1:]})
+
+
+def _counts(task: _Task, work: Work, engine: _Engine) -> list[int]:
+    """The numbers of tokens that the replacement takes, of those that run."""
+    config, most = engine.config, engine.most
+    if task.point.slot == "lm_head":  # one token of each request
+        requests = int(config.scheduler_config.max_num_seqs)
+        speculative = getattr(config, "speculative_config", None)
+        each = 1 + int(getattr(speculative, "num_speculative_tokens", 0) or 0)
+        most = max(_FEW, min(most, requests * each))
+    replacement = task.guarded.replacement
+    assert replacement is not None
+    numbers = {*range(1, _FEW + 1), *_BEYOND, min(most, _PREFILL), replacement.tokens}
+    if task.point.kind == "norm":
+        numbers |= {count * heads for heads in _heads(config, work) for count in (1, 2, 3, 8, 16)}
+    if task.extended:
+        graphs = getattr(config.compilation_config, "cudagraph_capture_sizes", None) or ()
+        numbers |= {int(size) for size in graphs if int(size) <= _LARGEST_GRAPH}
+        numbers.add(min(most, _LONGEST_PREFILL))
+    return sorted(n for n in numbers if 0 < n <= most and task.guarded.takes(n))
+
+
+def _heads(config: Any, work: Work) -> set[int]:
+    """Rows of a token in a norm of each attention head by itself."""
     try:
-        with (
-            set_current_vllm_config(vllm_config),
-            set_forward_context(None, vllm_config, num_tokens=tokens),
-        ):
-            return work.own(*arguments)
+        model, parallel = config.model_config, config.parallel_config
+        if work.shape[0] != model.get_head_size():
+            return set()
+        return {model.get_num_attention_heads(parallel), model.get_num_kv_heads(parallel)}
     except Exception:
-        return None
+        return set()
 
 
-def _checked(result: list[torch.Tensor], own: list[torch.Tensor]) -> LayerError:
-    for replaced, stock in zip(result, own, strict=True):
-        if replaced.shape != stock.shape or replaced.dtype != stock.dtype:
-            raise ValueError(
-                f"it returns {replaced.dtype} {tuple(replaced.shape)} where vLLM's kernel returns "
-                f"{stock.dtype} {tuple(stock.shape)}"
-            )
-        if stock.isfinite().all() and not replaced.isfinite().all():
-            raise ValueError("it returns NaN or infinity where vLLM's kernel does not")
-    return _difference(result[0], own[0])
+def _next(at: int, count: int, size: int) -> torch.Tensor:
+    """The numbers of that many tokens of a ring, from one on."""
+    return (torch.arange(count) + at) % size
 
 
-def _difference(value: torch.Tensor, expected: torch.Tensor) -> LayerError:
-    exact, off = expected.double(), (value.double() - expected.double())
-    norm = float(exact.norm())
-    relative = float(off.norm()) / norm if norm else float(off.norm())
-    return LayerError(relative, float(off.abs().max()), norm / max(1, exact.numel()) ** 0.5)
+def _cut(rows: Rows, first: int, end: int) -> Rows:
+    return tuple(each[first:end] for each in rows)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [value] if isinstance(value, torch.Tensor) else list(value)
+def _pick(rows: Rows, index: torch.Tensor) -> Rows:
+    return tuple(each.index_select(0, index) for each in rows)
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'' if count == 1 else 's'}"
 
 
 def _forget() -> None:

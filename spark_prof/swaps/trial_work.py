@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from spark_prof.swaps.dispatch import features_of_experts
 from spark_prof.swaps.points import SwapPoint
+from spark_prof.swaps.trial_rows import Rows
 
-__all__ = ["COMPARED", "Work", "work_of"]
+__all__ = ["MIXED", "PLAIN", "Work", "works_of"]
 
-COMPARED = 4
-"""Tokens with which both kernels are compared at a time."""
+PLAIN = "plain tokens"
+"""All different, of unit size as behind a norm; those of experts take all experts in turn."""
+MIXED = "large and repeated tokens between others"
+_ZEROS = "tokens of zeros"
+_LARGE = "large tokens"
+_ALIKE = "the same token in every row"
+_ONE_WEIGHT = "one weight of 1, the others 0"
+_SPREAD = "experts far apart in their logits"
 
-_TAKEN = 8.0
-"""About the logits of the experts that a token shall take: so near that each has a say."""
+_FACTOR = 64.0
+"""How much larger a large token is."""
+
+_NOT_TAKEN = -8.0
+"""About the logits of the experts that a token shall not take; those that it takes have 1 to 1.5,
+so near to each other that each has a say, under a softmax and as sigmoids."""
 
 
 @dataclass(frozen=True)
@@ -26,57 +38,133 @@ class Work:
 
     Attributes:
         shape: tells places of the same work from others.
-        arguments: for a number of tokens and of a round.
-        own: what vLLM's kernel makes of them.
-        rounds: of comparing, after which every expert has had a token.
+        rows: of a kind of tokens that many: the arguments with a row for each.
+        fixed: the arguments behind them, the same in each call.
+        own: what vLLM's kernel makes of all arguments.
+        kinds: of tokens, besides `PLAIN` and `MIXED`.
+        results: what a call returned, as matrices with a row for each token.
+        needed: plain tokens after which every expert has had one.
     """
 
     shape: tuple[Any, ...]
-    arguments: Callable[[int, int], tuple[Any, ...]]
+    rows: Callable[[int, str], Rows]
+    fixed: tuple[torch.Tensor | None, ...]
     own: Callable[..., Any]
-    rounds: int = 1
+    kinds: tuple[str, ...] = (_ZEROS, _LARGE, _ALIKE)
+    results: Callable[[Any], list[torch.Tensor]] = lambda value: _tensors(value)
+    needed: int = 1
 
 
-def work_of(point: SwapPoint) -> Work:
-    """How a place is tried, as long as its module still has vLLM's own methods."""
+def works_of(point: SwapPoint) -> tuple[Work, ...]:
+    """How a place is tried, in each form in which it is called.
+
+    What vLLM's kernel is, the module says when it is asked: on trial its own method, and what
+    chooses between that and a replacement once one is swapped in.
+    """
     module = point.module
-    parameter = next(module.parameters())
-    device, kind = parameter.device, torch.get_default_dtype()
-
-    def random(*shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        generator = torch.Generator(device).manual_seed(shape[0])
-        value = torch.randn(shape, generator=generator, device=device)
-        return value.to(dtype or _activation_dtype(module, kind))
-
+    device = next(module.parameters()).device
+    dtype = _activation_dtype(module, torch.get_default_dtype())
     if point.kind in ("experts", "choice"):
-        config = module.moe_config
-        features, experts = features_of_experts(module), int(config.num_experts)
-        logits = getattr(config, "router_logits_dtype", None)
-
-        top_k = int(config.experts_per_token)
-
-        def routed(tokens: int, turn: int) -> tuple[Any, ...]:
-            scores = random(tokens, experts, dtype=logits)
-            # Each token is made to take the next experts: in the end all have been taken.
-            first = torch.arange(tokens, device=device)[:, None] + turn * tokens
-            taken = (first * top_k + torch.arange(top_k, device=device)) % experts
-            scores = scores.scatter(1, taken, _TAKEN + 0.25 * scores.gather(1, taken))
-            return (scores,) if point.kind == "choice" else (random(tokens, features), scores)
-
-        own = _own_choice if point.kind == "choice" else _own_experts
-        rounds = -(-experts // (top_k * COMPARED))
-        return Work((features, experts), routed, lambda *given: own(module, *given), rounds)
+        return (_work_of_experts(point, device, dtype),)
     if point.kind == "norm":
         width = int(module.weight.shape[0])
-        method = module._forward_method
-        return Work((width,), lambda n, _: (random(n, width), None), lambda x, _: method(x))
+        rows = partial(_tokens, width, dtype, device)
+
+        def both(count: int, kind: str) -> Rows:
+            return (*rows(count, kind), *rows(count, kind, seed=1))
+
+        # vLLM's norms may write to what they are given.
+        return (
+            Work((width,), rows, (None,), lambda x, _: module._forward_method(x.clone())),
+            Work(
+                (width, "residual"),
+                both,
+                (),
+                lambda x, residual: module._forward_method(x.clone(), residual.clone()),
+            ),
+        )
     columns = _columns(module)
-    apply = module.quant_method.apply
-    return Work(
-        (columns, *parameter.shape),
-        lambda tokens, _: (random(tokens, columns), None),
-        lambda x, bias: apply(module, x, bias),
+    bias = None if getattr(module, "skip_bias_add", False) else getattr(module, "bias", None)
+    return (
+        Work(
+            (columns, *next(module.parameters()).shape, bias is None),
+            partial(_tokens, columns, dtype, device),
+            (bias.detach() if isinstance(bias, torch.Tensor) else None,),
+            lambda x, bias: module.quant_method.apply(module, x, bias),
+        ),
     )
+
+
+def _work_of_experts(point: SwapPoint, device: torch.device, dtype: torch.dtype) -> Work:
+    runner = point.module
+    config = runner.moe_config
+    features, experts = features_of_experts(runner), int(config.num_experts)
+    top_k = int(config.experts_per_token)
+    kind_of_logits = getattr(config, "router_logits_dtype", None) or dtype
+    logits = partial(_logits, experts, top_k, kind_of_logits, device)
+    needed = -(-experts // top_k)
+    if point.kind == "choice":
+        return Work(
+            (features, experts),
+            lambda count, kind: (logits(count, kind),),
+            (),
+            lambda *given: _own_choice(runner, *given),
+            (_ALIKE, _ONE_WEIGHT, _SPREAD),
+            lambda value: _dense_choice(value, experts),
+            needed,
+        )
+    tokens = partial(_tokens, features, dtype, device)
+    return Work(
+        (features, experts),
+        lambda count, kind: (*tokens(count, kind), logits(count, kind)),
+        (),
+        lambda *given: _own_experts(runner, *given),
+        (_ZEROS, _LARGE, _ALIKE, _ONE_WEIGHT, _SPREAD),
+        needed=needed,
+    )
+
+
+def _tokens(
+    columns: int, dtype: torch.dtype, device: torch.device, count: int, kind: str, seed: int = 0
+) -> Rows:
+    generator = torch.Generator(device).manual_seed(1000 * seed + len(kind))
+    value = torch.randn((count, columns), generator=generator, device=device)
+    if kind == MIXED:
+        value[6::8] *= _FACTOR
+        value[7::8] = value[0::8][: len(value[7::8])]
+    elif kind == _LARGE:
+        value *= _FACTOR
+    elif kind == _ALIKE:
+        value[:] = value[0].clone()
+    elif kind == _ZEROS:
+        value[:] = 0.0
+    return (value.to(dtype),)
+
+
+def _logits(
+    experts: int, top_k: int, dtype: torch.dtype, device: torch.device, count: int, kind: str
+) -> torch.Tensor:
+    """Logits [count, experts] of which no two that decide are equal."""
+    generator = torch.Generator(device).manual_seed(len(kind))
+    if kind == _SPREAD:
+        # Bit patterns of bfloat16 from 2^-4 to 8, and the same negative: all are different.
+        half = -(-experts // 2)
+        bits = torch.linspace(0x3D80, 0x4100, half).round().to(torch.int16)
+        levels = bits.view(torch.bfloat16)
+        levels = torch.cat([levels, -levels])[:experts].to(device)
+        order = torch.rand((count, experts), generator=generator, device=device).argsort(-1)
+        return levels[order].to(dtype)
+    value = torch.randn((count, experts), generator=generator, device=device) + _NOT_TAKEN
+    # Each token is made to take the next experts: in the end all have been taken.
+    first = torch.arange(count, device=device)[:, None]
+    taken = (first * top_k + torch.arange(top_k, device=device)) % experts
+    near = 1 + 0.5 * torch.rand(taken.shape, generator=generator, device=device)
+    value = value.scatter(1, taken, near)
+    if kind == _ONE_WEIGHT:
+        value = value.scatter_add(1, taken[:, :1], torch.full_like(near[:, :1], 30.0))
+    elif kind == _ALIKE:
+        value[:] = value[0].clone()
+    return value.to(dtype)
 
 
 def _activation_dtype(module: Any, default: torch.dtype) -> torch.dtype:
@@ -112,7 +200,30 @@ def _own_experts(runner: Any, x: torch.Tensor, logits: torch.Tensor) -> Any:
 def _own_choice(runner: Any, logits: torch.Tensor) -> Any:
     states = logits.new_zeros(logits.shape[0], int(runner.moe_config.hidden_dim))
     weights, experts = _select(runner, states, logits)
-    return weights, experts.to(torch.int32)
+    return weights.to(torch.float32), experts.to(torch.int32)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def _dense_choice(value: Any, experts: int) -> list[torch.Tensor]:
+    """Weights and experts of tokens as one matrix of a weight for each expert, in any order.
+
+    Raises:
+        ValueError: they are not that, or of experts that there are not.
+    """
+    weights, chosen = value
+    if weights.dtype != torch.float32 or chosen.dtype != torch.int32:
+        raise ValueError(
+            f"it returns {weights.dtype} and {chosen.dtype}; a choice is float32 and int32"
+        )
+    if weights.ndim != 2 or weights.shape != chosen.shape:
+        raise ValueError(f"it returns {tuple(weights.shape)} weights of {tuple(chosen.shape)}")
+    if bool(((chosen < 0) | (chosen >= experts)).any()):
+        raise ValueError(f"it returns experts that there are not; there are {experts}")
+    dense = weights.new_zeros((len(weights), experts))
+    return [dense.scatter_add(1, chosen.long(), weights)]
 
 
 def _select(runner: Any, states: torch.Tensor, logits: torch.Tensor) -> Any:

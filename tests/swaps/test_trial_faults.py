@@ -1,0 +1,365 @@
+"""Each planted fault is found on trial, and no right kernel is called wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from spark_prof.swaps.build import Swapped
+from spark_prof.swaps.guard import Guarded
+from spark_prof.swaps.install import _refuse_wrong
+from spark_prof.swaps.installed import Installed
+from spark_prof.swaps.points import Kind, SwapPoint
+from spark_prof.swaps.settings import SwapSettings
+from spark_prof.swaps.trial import try_all
+from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
+
+pytestmark = pytest.mark.usefixtures("sides")
+
+Run = Callable[..., Any]
+Fault = Callable[[Run], Run]
+"""A right kernel with something wrong around it."""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    return pytest.importorskip("vllm.config").VllmConfig()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place that is swapped, with a right kernel for it."""
+
+    slot: str
+    kind: Kind
+    module: torch.nn.Module
+    right: Run
+
+
+def _linear(slot: str, *, bias: bool = False) -> Place:
+    layer = Linear(24, 16)
+    layer.register_parameter("bias", torch.nn.Parameter(torch.randn(24)) if bias else None)
+    weight = layer.weight.detach().clone()
+    return Place(slot, "matrix", layer, lambda x, b: torch.nn.functional.linear(x, weight, b))
+
+
+def _norm() -> Place:
+    layer = TinyRMSNorm(16)
+
+    def right(x: torch.Tensor, residual: torch.Tensor | None) -> Any:
+        total = x.double() if residual is None else x.double() + residual.double()
+        y = (total * (total.square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+        return y if residual is None else (y, total.to(x.dtype))
+
+    return Place("norm", "norm", layer, right)
+
+
+def _moe(*, monolithic: bool) -> Place:
+    runner = Runner(monolithic=monolithic, padding=4)
+    weight = runner.routed_experts.weight.detach()[:, :16, :16].clone()
+    return Place("moe", "experts", runner, _experts(weight))
+
+
+def _experts(weight: torch.Tensor) -> Run:
+    def right(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        weights, chosen = logits.softmax(-1).topk(2)
+        return (torch.einsum("mh,mkih->mki", x, weight[chosen]) * weights[..., None]).sum(1)
+
+    return right
+
+
+def _router() -> Place:
+    def right(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, chosen = logits.softmax(-1).sort(-1, descending=True)
+        return weights[:, :2].contiguous(), chosen[:, :2].to(torch.int32)
+
+    return Place("router", "choice", Runner(), right)
+
+
+PLACES: dict[str, Callable[[], Place]] = {
+    "qkv": lambda: _linear("qkv", bias=True),
+    "o": lambda: _linear("o"),
+    "mlp": lambda: _linear("mlp"),
+    "lm_head": lambda: _linear("lm_head"),
+    "norm": _norm,
+    "moe": lambda: _moe(monolithic=False),
+    "moe, monolithic": lambda: _moe(monolithic=True),
+    "router": _router,
+}
+
+
+def _on_trial(places: list[Place], runs: list[Run], engine: Any, tokens: int = 0) -> list[Guarded]:
+    """The replacements after their trial, where an engine serves."""
+    swapped = []
+    for number, (place, run) in enumerate(zip(places, runs, strict=True)):
+        name = f"layers.{number}.{place.slot}"
+        guarded = Guarded(name, f"{place.slot}=mine", replacing(run, tokens))
+        swapped.append(
+            Swapped(SwapPoint(place.slot, name, place.module, place.kind), {}, {"b": guarded})
+        )
+    try_all(swapped, engine, 60.0)
+    _refuse_wrong(Installed(SwapSettings({}), swapped))
+    return [swap.choices["b"] for swap in swapped]
+
+
+def _changed(result: Any, change: Callable[[torch.Tensor], None]) -> Any:
+    """The result with something done to its first tensor, which stays the kernel's own."""
+    parts = [each.clone() for each in (result if isinstance(result, tuple) else (result,))]
+    change(parts[0])
+    return tuple(parts) if isinstance(result, tuple) else parts[0]
+
+
+def _scaled(count: int, row: int, only: Callable[[int], bool] = lambda _: True) -> Fault:
+    """A row of calls with that many rows, and of those whose number is meant, is a tenth too large."""
+
+    def fault(right: Run) -> Run:
+        calls = [0]
+
+        def run(x: torch.Tensor, *others: Any) -> Any:
+            result = right(x, *others)
+            if len(x) != count:
+                return result
+            calls[0] += 1
+            if not only(calls[0]):
+                return result
+            return _changed(result, lambda y: y[row].mul_(1.1))
+
+        return run
+
+    return fault
+
+
+def _beyond(count: int) -> Fault:
+    """Wrong for more rows than that."""
+
+    def fault(right: Run) -> Run:
+        def run(x: torch.Tensor, *others: Any) -> Any:
+            result = right(x, *others)
+            return _changed(result, lambda y: y.mul_(1.1)) if len(x) > count else result
+
+        return run
+
+    return fault
+
+
+def _mixed_up(right: Run) -> Run:
+    """Two rows of five change places."""
+
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        result = right(x, *others)
+        if len(x) != 5:
+            return result
+        return _changed(result, lambda y: y.copy_(y[[0, 3, 2, 1, 4]]))
+
+    return run
+
+
+def _of_the_first(right: Run) -> Run:
+    """Keeps what it returned first for a number of rows."""
+    kept: dict[int, Any] = {}
+
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        return kept.setdefault(len(x), right(x, *others))
+
+    return run
+
+
+def _of_the_memory(right: Run) -> Run:
+    """Keeps what it returned for an address."""
+    kept: dict[tuple[int, int], Any] = {}
+
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        return kept.setdefault((x.data_ptr(), len(x)), right(x, *others))
+
+    return run
+
+
+def _of_the_last(right: Run) -> Run:
+    """Adds to its result something of the call before."""
+    before = [0.0]
+
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        result = _changed(right(x, *others), lambda y: y.add_(before[0]))
+        before[0] = 0.1
+        return result
+
+    return run
+
+
+def _writes(at: int) -> Fault:
+    """Writes one element, counted from the first of its rows, or from behind their end."""
+
+    def fault(right: Run) -> Run:
+        def run(x: torch.Tensor, *others: Any) -> Any:
+            result = right(x, *others)
+            if len(x) == 7:
+                place = x.storage_offset() + (x.numel() if at >= 0 else 0) + at
+                torch.as_strided(x, (1,), (1,), place).fill_(0.5)
+            return result
+
+        return run
+
+    return fault
+
+
+def _writes_its_input(right: Run) -> Run:
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        result = right(x, *others)
+        if len(x) == 3:
+            x[1].mul_(2)
+        return result
+
+    return run
+
+
+def _returns_its_input(right: Run) -> Run:
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        result = right(x, *others)
+        parts = result if isinstance(result, tuple) else (result,)
+        if len(x) == 4 and parts[0].shape == x.shape:
+            x.copy_(parts[0])
+            return (x, *parts[1:]) if isinstance(result, tuple) else x
+        return _changed(result, lambda y: y.mul_(1.1)) if len(x) == 4 else result
+
+    return run
+
+
+def _nothing_is_something(right: Run) -> Run:
+    """Rows of zeros, as those that pad a CUDA graph, get what they should not."""
+
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        result = right(x, *others)
+        return _changed(result, lambda y: y[(x == 0).all(-1)].__class__(0)) if False else _changed(
+            result, lambda y: y.add_((x == 0).all(-1, keepdim=True) * 0.3)
+        )
+
+    return run
+
+
+def _clamps(right: Run) -> Run:
+    """Saturates what is large."""
+
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        return right(x.clamp(-20, 20), *others)
+
+    return run
+
+
+def _repeats(right: Run) -> Run:
+    """Takes a row that is there twice for its first one only."""
+
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        result = right(x, *others)
+        again = [any(torch.equal(x[i], x[j]) for j in range(i)) for i in range(min(16, len(x)))]
+        if not any(again):
+            return result
+        return _changed(result, lambda y: y[: len(again)][torch.tensor(again)].zero_() if False
+                        else y[: len(again)].mul_(1 - torch.tensor(again).to(y.dtype)[:, None]))
+
+    return run
+
+
+def _one_column(right: Run) -> Run:
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        return _changed(right(x, *others), lambda y: y[:, -1].zero_())
+
+    return run
+
+
+FAULTS: dict[str, Fault] = {
+    **{f"the last of {n} rows": _scaled(n, n - 1) for n in (*range(1, 17), 17, 130)},
+    **{f"the second call with {n} rows": _scaled(n, n - 1, lambda c: c == 2) for n in (2, 9, 16)},
+    **{f"the first call with {n} rows": _scaled(n, 0, lambda c: c == 1) for n in (1, 2, 16)},
+    "more than 16 rows": _beyond(16),
+    "a prefill": _beyond(130),
+    "two rows change places": _mixed_up,
+    "keeps the first result of a number of rows": _of_the_first,
+    "keeps the result of an address": _of_the_memory,
+    "adds something of the call before": _of_the_last,
+    "writes behind its rows": _writes(0),
+    "writes far behind its rows": _writes(500),
+    "writes before its rows": _writes(-1),
+    "writes to its input": _writes_its_input,
+    "returns its input": _returns_its_input,
+    "one column": _one_column,
+}
+"""In every slot."""
+
+OF_TOKENS: dict[str, Fault] = {
+    "clamps large values": _clamps,
+    "takes repeated rows once": _repeats,
+    "rows of zeros": _nothing_is_something,
+}
+"""In slots that take activations."""
+
+
+def _planted() -> Iterator[tuple[str, str, Fault]]:
+    for slot in PLACES:
+        for what, fault in FAULTS.items():
+            yield slot, what, fault
+        if slot not in ("router", "norm"):
+            for what, fault in OF_TOKENS.items():
+                yield slot, what, fault
+    yield "norm", "rows of zeros", _nothing_is_something
+    yield "norm", "takes repeated rows once", _repeats
+
+
+@pytest.mark.parametrize("slot", PLACES)
+def test_a_right_kernel_passes(slot: str, engine: Any) -> None:
+    place = PLACES[slot]()
+    (guarded,) = _on_trial([place], [place.right], engine)
+    assert guarded.why == ""
+    assert guarded.error is not None
+    assert guarded.error.relative_l2 < 1e-5
+
+
+@pytest.mark.parametrize("slot", PLACES)
+def test_each_planted_fault_is_found(slot: str, engine: Any) -> None:
+    left = []
+    for where, what, fault in _planted():
+        if where != slot:
+            continue
+        place = PLACES[slot]()
+        (guarded,) = _on_trial([place], [fault(place.right)], engine)
+        if guarded.live:
+            left.append(what)
+    assert left == []
+
+
+def test_each_row_of_each_number_of_rows_is_looked_at(engine: Any) -> None:
+    left = []
+    for count in range(1, 17):
+        for row in range(count):
+            place = _linear("o")
+            (guarded,) = _on_trial([place], [_scaled(count, row)(place.right)], engine)
+            if guarded.live or f"row {row} of {count} row" not in guarded.why:
+                left.append((count, row, guarded.why))
+    assert left == []
+
+
+@pytest.mark.parametrize("expert", range(8))
+@pytest.mark.parametrize("tokens", [0, 1, 3])
+def test_one_wrong_expert_is_found_whatever_number_of_rows_runs(
+    expert: int, tokens: int, engine: Any
+) -> None:
+    place = _moe(monolithic=False)
+    weight = place.module.routed_experts.weight.detach()[:, :16, :16].clone()  # type: ignore[union-attr]
+    weight[expert] = weight[(expert + 1) % 8]
+    (guarded,) = _on_trial([place], [_experts(weight)], engine, tokens)
+    assert not guarded.live
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_a_fault_of_one_layer_is_that_layers(wrong: int, engine: Any) -> None:
+    for make in PLACES.values():
+        places = [make() for _ in range(4)]
+        runs = [place.right for place in places]
+        runs[wrong] = _scaled(2, 1)(runs[wrong])
+        tried = _on_trial(places, runs, engine)
+        assert [guarded.live for guarded in tried] == [at != wrong for at in range(4)]
+        assert "row 1 of 2 rows" in tried[wrong].why
+        assert "at most 1.56% is allowed" in tried[wrong].why
