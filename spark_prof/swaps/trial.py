@@ -20,7 +20,7 @@ from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadli
 from spark_prof.swaps.points import SwapPoint
 from spark_prof.swaps.sides import SIDES
 from spark_prof.swaps.trial_rows import Fenced, Rows, compare_rows, fingerprint, row_floors
-from spark_prof.swaps.trial_work import MIXED, PLAIN, Work, works_of
+from spark_prof.swaps.trial_work import MIXED, PLAIN, ZEROS, Work, works_of
 
 __all__ = ["try_all", "try_dispatch"]
 
@@ -192,7 +192,7 @@ class _Trial:
             self._call(fenced[count], mixed, _next(at, count, size).flip(0), again=True)
             at = -(-(at + count) // 8) * 8
         few = max((count for count in self.counts if count <= _FEW), default=0)
-        if few:
+        if few and ZEROS in self._work.kinds:
             rows = tuple(each[:few].clone() for each in plain.rows)
             rows[0][3:] = 0  # as in a CUDA graph that is replayed with fewer tokens than it is of
             padded = self._reference("tokens of zeros behind three others", rows, plain.floors)

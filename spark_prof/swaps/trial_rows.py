@@ -168,7 +168,10 @@ def fingerprint(module: torch.nn.Module) -> list[int]:
     """A number for the bytes of each parameter and buffer of a module."""
     found = []
     for tensor in (*module.parameters(), *module.buffers()):
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not tensor.is_floating_point():
+        if (
+            type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+            and not tensor.is_floating_point()
+        ):
             continue
         storage = tensor.untyped_storage()
         raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)

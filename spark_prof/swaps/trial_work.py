@@ -13,12 +13,12 @@ from spark_prof.swaps.dispatch import features_of_experts
 from spark_prof.swaps.points import SwapPoint
 from spark_prof.swaps.trial_rows import Rows
 
-__all__ = ["MIXED", "PLAIN", "Work", "works_of"]
+__all__ = ["MIXED", "PLAIN", "ZEROS", "Work", "works_of"]
 
 PLAIN = "plain tokens"
 """All different, of unit size as behind a norm; those of experts take all experts in turn."""
 MIXED = "large and repeated tokens between others"
-_ZEROS = "tokens of zeros"
+ZEROS = "tokens of zeros"
 _LARGE = "large tokens"
 _ALIKE = "the same token in every row"
 _ONE_WEIGHT = "one weight of 1, the others 0"
@@ -50,7 +50,7 @@ class Work:
     rows: Callable[[int, str], Rows]
     fixed: tuple[torch.Tensor | None, ...]
     own: Callable[..., Any]
-    kinds: tuple[str, ...] = (_ZEROS, _LARGE, _ALIKE)
+    kinds: tuple[str, ...] = (ZEROS, _LARGE, _ALIKE)
     results: Callable[[Any], list[torch.Tensor]] = lambda value: _tensors(value)
     needed: int = 1
 
@@ -119,7 +119,7 @@ def _work_of_experts(point: SwapPoint, device: torch.device, dtype: torch.dtype)
         lambda count, kind: (*tokens(count, kind), logits(count, kind)),
         (),
         lambda *given: _own_experts(runner, *given),
-        (_ZEROS, _LARGE, _ALIKE, _ONE_WEIGHT, _SPREAD),
+        (ZEROS, _LARGE, _ALIKE, _ONE_WEIGHT, _SPREAD),
         needed=needed,
     )
 
@@ -136,7 +136,7 @@ def _tokens(
         value *= _FACTOR
     elif kind == _ALIKE:
         value[:] = value[0].clone()
-    elif kind == _ZEROS:
+    elif kind == ZEROS:
         value[:] = 0.0
     return (value.to(dtype),)
 

@@ -26,8 +26,12 @@ Fault = Callable[[Run], Run]
 
 
 @pytest.fixture(scope="module")
-def engine() -> Any:
-    return pytest.importorskip("vllm.config").VllmConfig()
+def engine() -> Iterator[Any]:
+    """The config of an engine; on one core, as the matrices here are small."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield pytest.importorskip("vllm.config").VllmConfig()
+    torch.set_num_threads(cores)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def _changed(result: Any, change: Callable[[torch.Tensor], None]) -> Any:
 
 
 def _scaled(count: int, row: int, only: Callable[[int], bool] = lambda _: True) -> Fault:
-    """A row of calls with that many rows, and of those whose number is meant, is a tenth too large."""
+    """A row of calls with that many rows, and of those whose number is meant, is too large."""
 
     def fault(right: Run) -> Run:
         calls = [0]
@@ -233,9 +237,7 @@ def _nothing_is_something(right: Run) -> Run:
 
     def run(x: torch.Tensor, *others: Any) -> Any:
         result = right(x, *others)
-        return _changed(result, lambda y: y[(x == 0).all(-1)].__class__(0)) if False else _changed(
-            result, lambda y: y.add_((x == 0).all(-1, keepdim=True) * 0.3)
-        )
+        return _changed(result, lambda y: y.add_((x == 0).all(-1, keepdim=True) * 0.3))
 
     return run
 
@@ -254,11 +256,9 @@ def _repeats(right: Run) -> Run:
 
     def run(x: torch.Tensor, *others: Any) -> Any:
         result = right(x, *others)
-        again = [any(torch.equal(x[i], x[j]) for j in range(i)) for i in range(min(16, len(x)))]
-        if not any(again):
-            return result
-        return _changed(result, lambda y: y[: len(again)][torch.tensor(again)].zero_() if False
-                        else y[: len(again)].mul_(1 - torch.tensor(again).to(y.dtype)[:, None]))
+        twice = [any(torch.equal(x[i], x[j]) for j in range(i)) for i in range(min(16, len(x)))]
+        first = 1 - torch.tensor(twice).to(torch.float32)[:, None]
+        return _changed(result, lambda y: y[: len(first)].mul_(first))
 
     return run
 
@@ -300,7 +300,9 @@ OF_TOKENS: dict[str, Fault] = {
 def _planted() -> Iterator[tuple[str, str, Fault]]:
     for slot in PLACES:
         for what, fault in FAULTS.items():
-            yield slot, what, fault
+            # One request has one row there, and the engine of these tests takes 128 of them.
+            if slot != "lm_head" or what not in ("a prefill", "the last of 130 rows"):
+                yield slot, what, fault
         if slot not in ("router", "norm"):
             for what, fault in OF_TOKENS.items():
                 yield slot, what, fault
@@ -347,7 +349,7 @@ def test_one_wrong_expert_is_found_whatever_number_of_rows_runs(
     expert: int, tokens: int, engine: Any
 ) -> None:
     place = _moe(monolithic=False)
-    weight = place.module.routed_experts.weight.detach()[:, :16, :16].clone()  # type: ignore[union-attr]
+    weight = place.module.routed_experts.weight.detach()[:, :16, :16].clone()
     weight[expert] = weight[(expert + 1) % 8]
     (guarded,) = _on_trial([place], [_experts(weight)], engine, tokens)
     assert not guarded.live
