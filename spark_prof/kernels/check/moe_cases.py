@@ -146,7 +146,9 @@ def run_moe_case(
     sizes = case.sizes
     layer = make_layer(case, device)
     x = surrounded(make_activations(case.x, case.tokens, sizes.hidden, 2, device, case.layout))
-    logits = make_logits(case.logits, case.tokens, sizes.experts, torch.bfloat16, device)
+    logits = surrounded(
+        make_logits(case.logits, case.tokens, sizes.experts, torch.bfloat16, device)
+    )
     out, again = (Guarded((case.tokens, sizes.hidden), torch.bfloat16, device) for _ in range(2))
     try:
         compute = moe(layer)

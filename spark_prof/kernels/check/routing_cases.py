@@ -21,9 +21,12 @@ __all__ = [
     "run_routing_case",
 ]
 
-Logits = Literal["plain", "the same experts", "ties", "far apart", "masked", "NaN"]
+Logits = Literal[
+    "plain", "the same experts", "ties", "far apart", "masked", "NaN", "every expert in turn"
+]
 """Normal numbers; all tokens alike; few different values; from -300 to 300; -infinity for half of
-the experts; a NaN in the first token, which may then take any experts that there are."""
+the experts; a NaN in the first token, which may then take any experts that there are; each token
+another share of all experts."""
 Scheme = Literal["softmax of the chosen", "softmax of all", "sigmoid", "corrected sigmoid"]
 Route = Callable[[torch.Tensor, int, RoutingRule], tuple[torch.Tensor, torch.Tensor]]
 """From logits [M, E] and k to experts int32 [M, k] and weights float32 [M, k]."""
@@ -84,6 +87,9 @@ def make_logits(
         values *= 75
     elif kind == "masked":
         values[:, 1::2] = -torch.inf
+    elif kind == "every expert in turn":
+        share = -(-experts // tokens)
+        values += 16 * (torch.arange(experts) // share == torch.arange(tokens)[:, None])
     elif kind == "NaN":
         values[0, experts // 2] = torch.nan
     return values.to(dtype).to(device)

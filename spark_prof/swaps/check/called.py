@@ -145,7 +145,11 @@ def run_replacement(
         raise Abstained(f"it does not take {len(x)} token{'' if len(x) == 1 else 's'}")
     capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
     # Comparing waits for the device, which a capture does not allow.
-    given = [] if capturing else [(a, a.clone()) for a in arguments if a is not None]
+    given = (
+        []
+        if capturing
+        else [(a, a.clone(), _memory(a).clone()) for a in arguments if a is not None]
+    )
     answer: Any = replacement.run(*arguments)
     results = answer if isinstance(answer, tuple) else (answer,)
     if len(results) != len(kinds):
@@ -160,9 +164,18 @@ def run_replacement(
             )
         if any(_share(result, argument) for argument in arguments if argument is not None):
             raise WrongResult("its result lies in the memory of an argument; return a new tensor")
-    if any(not same_bits(argument, before) for argument, before in given):
-        raise WrongResult("it writes to its arguments")
+    for argument, before, memory in given:
+        if not same_bits(argument, before):
+            raise WrongResult("it writes to its arguments")
+        if not torch.equal(_memory(argument), memory):
+            raise WrongResult("it writes beside its arguments")
     return results
+
+
+def _memory(argument: torch.Tensor) -> torch.Tensor:
+    """All bytes of the memory that an argument is part of."""
+    raw = torch.empty(0, dtype=torch.uint8, device=argument.device)
+    return raw.set_(argument.untyped_storage())
 
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -17,7 +17,7 @@ from spark_prof.swaps.check.called import Called, run_replacement
 from spark_prof.swaps.check.norm_cases import EPSILON
 from spark_prof.swaps.layers import NormLayer
 
-__all__ = ["PROBES", "Probe", "Run", "run_probe"]
+__all__ = ["PROBES", "Probe", "Run", "reads_when_it_runs", "run_probe"]
 
 Run = Callable[[torch.Tensor], torch.Tensor]
 """From x to the result: what else a kernel takes stays the same."""
@@ -25,17 +25,19 @@ Run = Callable[[torch.Tensor], torch.Tensor]
 Probe = Callable[[Run, torch.Tensor], str]
 """Tells in words what is wrong, empty if nothing is."""
 
-_TOKENS, _ROWS, _COLUMNS, _CALLS = 3, 48, 448, 4
+_ROWS, _COLUMNS, _CALLS = 48, 448, 4
 
 
-def run_probe(slot: str, kind: Format, called: Called, device: str, probe: Probe) -> Judgement:
-    """Tries one of `PROBES` on a small layer of a format."""
-    run, x = _work(slot, kind, called, device)
+def run_probe(
+    slot: str, kind: Format, called: Called, device: str, probe: Probe, tokens: int
+) -> Judgement:
+    """Tries one of `PROBES` on a small layer of a format, with that many tokens."""
+    run, x = _work(slot, kind, called, device, tokens)
     run(x)
     return Judgement(None, probe(run, x))
 
 
-def _reads_when_it_runs(run: Run, x: torch.Tensor) -> str:
+def reads_when_it_runs(run: Run, x: torch.Tensor) -> str:
     """Whether the same tensor with other values in it gives another result, in a graph too."""
     first = run(x).clone()
     other = x.flip(-1).contiguous()
@@ -66,7 +68,7 @@ def _keeps_no_memory(run: Run, x: torch.Tensor) -> str:
 
 
 PROBES: dict[str, Probe] = {
-    "the same tensor with other values": _reads_when_it_runs,
+    "the same tensor with other values": reads_when_it_runs,
     "memory after a call": _keeps_no_memory,
 }
 """In words, what each tries."""
@@ -85,14 +87,16 @@ def _held(device: torch.device) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def _work(slot: str, kind: Format, called: Called, device: str) -> tuple[Run, torch.Tensor]:
+def _work(
+    slot: str, kind: Format, called: Called, device: str, tokens: int
+) -> tuple[Run, torch.Tensor]:
     if slot == "router":
         # Of flipped logits the weights are the same, the experts others.
-        logits = make_logits("plain", _TOKENS, 32, torch.bfloat16, device)
+        logits = make_logits("plain", tokens, 32, torch.bfloat16, device)
         return lambda logits: called.route(logits, 4, RoutingRule())[0], logits
     if slot == "moe":
-        return _experts(kind, called, device)
-    x = make_activations("plain", _TOKENS, _COLUMNS, 2, device)
+        return _experts(kind, called, device, tokens)
+    x = make_activations("plain", tokens, _COLUMNS, 2, device)
     if slot == "norm":
         weight = make_activations("plain", 1, _COLUMNS, 3, device)[0]
         norm = called.build(NormLayer("model.norm", weight, EPSILON))
@@ -107,15 +111,15 @@ def _work(slot: str, kind: Format, called: Called, device: str) -> tuple[Run, to
     return multiply, x
 
 
-def _experts(kind: Format, called: Called, device: str) -> tuple[Run, torch.Tensor]:
+def _experts(kind: Format, called: Called, device: str, tokens: int) -> tuple[Run, torch.Tensor]:
     assert kind != "fp8"
     sizes = Sizes(8, 3, 192, 96)
-    compute = called.experts(make_layer(MoeCase(kind, sizes, _TOKENS), device), sizes.top_k)
-    logits = make_logits("plain", _TOKENS, sizes.experts, torch.bfloat16, device)
+    compute = called.experts(make_layer(MoeCase(kind, sizes, tokens), device), sizes.top_k)
+    logits = make_logits("plain", tokens, sizes.experts, torch.bfloat16, device)
 
     def mix(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
         compute(x, logits, sizes.top_k, out)
         return out
 
-    return mix, make_activations("plain", _TOKENS, sizes.hidden, 2, device)
+    return mix, make_activations("plain", tokens, sizes.hidden, 2, device)

@@ -8,7 +8,10 @@ from functools import partial
 from itertools import product
 from typing import Literal
 
+import torch
+
 from spark_prof.errors import one_line
+from spark_prof.kernels.check.activations import Tokens
 from spark_prof.kernels.check.dense_cases import SMALL, DenseCase, dense_cases, run_dense_case
 from spark_prof.kernels.check.moe_cases import SMALL as SMALL_EXPERTS
 from spark_prof.kernels.check.moe_cases import Layer, MoeCase, Sizes, moe_cases, run_moe_case
@@ -17,7 +20,7 @@ from spark_prof.kernels.check.verdict import Judgement, Status, Verdict
 from spark_prof.kernels.check.weights import Format, Recipe
 from spark_prof.swaps.check.called import Abstained, Called, WrongResult
 from spark_prof.swaps.check.norm_cases import NormCase, norm_cases, run_norm_case
-from spark_prof.swaps.check.probes import PROBES, Probe, run_probe
+from spark_prof.swaps.check.probes import PROBES, Probe, reads_when_it_runs, run_probe
 from spark_prof.swaps.layers import Builder
 
 __all__ = ["check_builder"]
@@ -32,8 +35,12 @@ _NOT_OF_CHECKPOINTS: tuple[Recipe, ...] = (
 )
 """Weights that the package's kernels are tried with and that no model has."""
 
+_FEW = range(1, 17)
 _MANY = (17, 130)
 """Tokens, beside 1 to 16, for kernels that take as many."""
+
+_OTHER = (64, 320)
+"""Rows and columns of small matrices, beside those of `dense_cases`."""
 
 _SHAPES = {
     "qkv": ((5120, 2880), (5120, 2048)),
@@ -78,6 +85,11 @@ def _cases(slot: str, device: str) -> Iterator[Case]:
             # A softmax in float32 is 0 for most of these, and of zeros any may be chosen.
             if routing.logits != "far apart" or "sigmoid" in routing.scheme:
                 yield routing.label, partial(_router, routing, device)
+        for tokens in (*_FEW, *_MANY):
+            alike = RoutingCase(32, 4, tokens, "the same experts")
+            whole = RoutingCase(32, 4, tokens, dtype=torch.float32, scheme="softmax of all")
+            for routing in (alike, whole) if tokens != 5 else (whole,):
+                yield routing.label, partial(_router, routing, device)
         yield from _matrices(slot, device, _FORMATS[-1:])
     elif slot == "moe":
         yield from _experts(device)
@@ -85,7 +97,10 @@ def _cases(slot: str, device: str) -> Iterator[Case]:
         yield from _matrices(slot, device, _FORMATS)
     formats = {"norm": _FORMATS[-1:], "router": _FORMATS[-1:], "moe": _EXPERT_FORMATS}
     for kind, (what, probe) in product(formats.get(slot, _FORMATS), PROBES.items()):
-        yield f"{kind}, {what}", partial(_probe, slot, kind, probe, device)
+        yield f"{kind}, {what}", partial(_probe, slot, kind, probe, 3, device)
+    for kind, tokens in product(formats.get(slot, _FORMATS), (*_FEW, *_MANY)):
+        label = f"{kind}, {tokens} tokens, other values in the same memory"
+        yield label, partial(_probe, slot, kind, reads_when_it_runs, tokens, device)
 
 
 def _matrices(slot: str, device: str, formats: tuple[Format, ...]) -> Iterator[Case]:
@@ -97,6 +112,10 @@ def _matrices(slot: str, device: str, formats: tuple[Format, ...]) -> Iterator[C
             for shape, recipe, tokens in product(shapes, recipes, _TOKENS[device])
         ]
         many = [DenseCase(kind, SMALL, tokens, bias=True) for tokens in _MANY]
+        # The other way round than in `dense_cases`, and tokens that those have for one number.
+        many += [DenseCase(kind, _OTHER, tokens, bias=tokens % 3 != 1) for tokens in _FEW]
+        edges: tuple[Tokens, ...] = ("zeros", "apart")
+        many += [DenseCase(kind, _OTHER, n, x=x) for n, x in product(_FEW, edges)]
         for case in (*dense_cases(kind), *many, *larger):
             extreme = kind == "mxfp4" and case.recipe == "scales apart by row"
             if case.recipe in _NOT_OF_CHECKPOINTS or extreme or case.layout != "contiguous":
@@ -113,6 +132,15 @@ def _experts(device: str) -> Iterator[Case]:
             for each, activation, tokens in product(sizes, activations, _TOKENS[device])
         ]
         many = [MoeCase(kind, SMALL_EXPERTS, tokens, "swiglu") for tokens in _MANY]
+        for tokens in _FEW:
+            # The other way round than in `moe_cases`.
+            activation = activations[(tokens + 1) % 2]
+            many.append(MoeCase(kind, SMALL_EXPERTS, tokens, activation))
+            many.append(MoeCase(kind, SMALL_EXPERTS, tokens, activation, x="zeros"))
+            if tokens != 12:
+                many.append(MoeCase(kind, SMALL_EXPERTS, tokens, activation, "the same experts"))
+        all_of = Sizes(64, 4, 192, 96)
+        many.append(MoeCase(kind, all_of, 16, "silu", "every expert in turn"))
         for case in (*moe_cases(kind), *many, *larger):
             if case.recipe not in _NOT_OF_CHECKPOINTS and case.layout == "contiguous":
                 yield case.label, partial(_mixture, case, device)
@@ -137,8 +165,10 @@ def _norm(case: NormCase, device: str, called: Called) -> Judgement:
     return run_norm_case(case, called, device)
 
 
-def _probe(slot: str, kind: Format, probe: Probe, device: str, called: Called) -> Judgement:
-    return run_probe(slot, kind, called, device, probe)
+def _probe(
+    slot: str, kind: Format, probe: Probe, tokens: int, device: str, called: Called
+) -> Judgement:
+    return run_probe(slot, kind, called, device, probe, tokens)
 
 
 def _attempt(run: Callable[[], Judgement]) -> tuple[Status, Judgement]:
