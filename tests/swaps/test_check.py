@@ -232,3 +232,105 @@ def test_a_kernel_error_of_the_builder_is_an_abstention() -> None:
         raise KernelError("not for me")
 
     assert {v.detail for v in check_builder("k", "router", build, "cpu")} == {"not for me"}
+
+
+def faulty(fault: Callable[..., Any]) -> Any:
+    """A right kernel whose result and arguments something is done to."""
+
+    def build(layer: Layer) -> Replacement | None:
+        right = RIGHT(layer)
+        assert right is not None
+        run = right.run
+
+        def spoiled(*given: Any) -> Any:
+            result = run(*given)
+            fault(result[0] if isinstance(result, tuple) else result, *given)
+            return result
+
+        return replace(right, run=spoiled)
+
+    return build
+
+
+def found_of(slot: str, fault: Callable[..., Any], words: str) -> bool:
+    return any(verdict.status == "failed" for verdict in some(slot, faulty(fault), words))
+
+
+@pytest.mark.parametrize("slot", ["norm", "router", "qkv", "lm_head"])
+def test_a_fault_at_one_number_of_rows_is_found(slot: str) -> None:
+    left = []
+    for count in (*range(1, 17), 17, 130):
+
+        def fault(y: torch.Tensor, x: torch.Tensor, *_: Any, count: int = count) -> None:
+            if len(x) == count:
+                y[-1] *= 1.1
+
+        formats = "" if slot in ("norm", "router") else "bf16|"
+        if not found_of(slot, fault, f"{formats}{count} tokens"):
+            left.append(count)
+    assert left == []
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_norm_is_tried_in_both_forms_with_each_number_of_rows(residual: bool) -> None:
+    left = []
+    for count in (*range(1, 17), 17, 130):
+
+        def fault(y: torch.Tensor, x: torch.Tensor, other: Any, count: int = count) -> None:
+            if len(x) == count and (other is not None) == residual:
+                y[-1] *= 1.1
+
+        if not found_of("norm", fault, f"{count} tokens, 448 columns"):
+            left.append(count)
+    assert left == []
+
+
+@pytest.mark.parametrize("slot", ["norm", "qkv"])
+def test_rows_of_zeros_are_tried_with_each_number_of_rows(slot: str) -> None:
+    left = []
+    for count in range(1, 17):
+
+        def fault(y: torch.Tensor, x: torch.Tensor, *_: Any, count: int = count) -> None:
+            if len(x) == count:
+                y += 0.1 * (x == 0).all(-1, keepdim=True)
+
+        if not found_of(slot, fault, f"{count} tokens|zeros" + ("|bf16" if slot == "qkv" else "")):
+            left.append(count)
+    assert left == []
+
+
+@pytest.mark.parametrize("slot", ["norm", "qkv"])
+def test_what_is_written_behind_the_rows_is_found(slot: str) -> None:
+    def fault(_: torch.Tensor, x: torch.Tensor, *__: Any) -> None:
+        if len(x) == 6:
+            torch.as_strided(x, (1,), (1,), x.storage_offset() + x.numel()).fill_(0.5)
+
+    words = "6 tokens" if slot == "norm" else "bf16, 6 tokens, 48"
+    said = [verdict.detail for verdict in some(slot, faulty(fault), words)]
+    assert "it writes beside its arguments" in said
+
+
+def test_each_of_many_experts_has_a_token() -> None:
+    from spark_prof.kernels.check.routing_cases import make_logits
+
+    logits = make_logits("every expert in turn", 16, 64, torch.bfloat16, "cpu")
+    assert sorted(logits.topk(4).indices.flatten().tolist()) == list(range(64))
+
+
+@pytest.mark.parametrize("kind", ["norm", "router"])
+def test_what_is_kept_of_a_number_of_rows_is_found(kind: str) -> None:
+    def build(layer: Layer) -> Replacement | None:
+        right = RIGHT(layer)
+        assert right is not None
+        kept: dict[int, Any] = {}
+
+        def run(*given: Any) -> Any:
+            result = kept.get(len(given[0]), right.run(*given))
+            if len(given[0]) == 11:
+                kept[11] = result
+            return result
+
+        return replace(right, run=run)
+
+    (verdict,) = some(kind, build, "11 tokens, other values in the same memory")
+    assert verdict.status == "failed"

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from spark_prof.swaps import dispatch
 from spark_prof.swaps.build import Swapped
 from spark_prof.swaps.guard import Guarded
 from spark_prof.swaps.install import _refuse_wrong
 from spark_prof.swaps.installed import Installed
 from spark_prof.swaps.points import Kind, SwapPoint
 from spark_prof.swaps.settings import SwapSettings
-from spark_prof.swaps.trial import try_all
+from spark_prof.swaps.sides import SIDES
+from spark_prof.swaps.trial import try_all, try_dispatch
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
 pytestmark = pytest.mark.usefixtures("sides")
@@ -365,3 +367,60 @@ def test_a_fault_of_one_layer_is_that_layers(wrong: int, engine: Any) -> None:
         assert [guarded.live for guarded in tried] == [at != wrong for at in range(4)]
         assert "row 1 of 2 rows" in tried[wrong].why
         assert "at most 1.56% is allowed" in tried[wrong].why
+
+
+def test_without_vllms_kernel_the_numbers_of_rows_are_held_to_each_other(engine: Any) -> None:
+    for fault, live in ((lambda right: right, True), (_scaled(2, 1), False), (_beyond(16), False)):
+        place = _linear("o")
+        place.module.quant_method.apply = None  # what runs in no process but an engine's
+        (guarded,) = _on_trial([place], [fault(place.right)], engine)
+        assert guarded.live == live
+        assert guarded.error is None
+
+
+def _put_in(place: Place, guarded: Guarded) -> Swapped:
+    point = SwapPoint(place.slot, place.slot, place.module, place.kind)
+    if place.kind == "experts":
+        dispatch.swap_experts(point, {"b": guarded})
+    elif place.kind == "choice":
+        dispatch.swap_choice(point, {"b": guarded})
+    elif place.kind == "norm":
+        dispatch.swap_norm(point, {"b": guarded}, compiled=False)
+    else:
+        dispatch.swap_linear(point, {"b": guarded}, compiled=False)
+    return Swapped(point, {}, {"b": guarded})
+
+
+@pytest.mark.parametrize("slot", PLACES)
+@pytest.mark.parametrize("tokens", [0, 1, 5, 16, 40])
+def test_what_a_kernel_says_that_it_takes_is_what_it_gets(
+    slot: str, tokens: int, engine: Any
+) -> None:
+    got: list[int] = []
+    place = PLACES[slot]()
+
+    def run(x: torch.Tensor, *others: Any) -> Any:
+        got.append(len(x))
+        return place.right(x, *others)
+
+    guarded = Guarded(slot, f"{slot}=mine", replacing(run, tokens))
+    try_dispatch([_put_in(place, guarded)], engine, 60.0)
+    assert guarded.why == ""
+    assert guarded.calls == {}
+    assert SIDES.active == "a"
+    assert set(got) == {min(tokens, 16) or 16}
+
+
+@pytest.mark.parametrize("slot", PLACES)
+@pytest.mark.parametrize("ran", [0, 1])
+def test_what_is_dispatched_otherwise_is_turned_off(
+    slot: str, ran: int, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dispatcher that asks nobody how many rows a kernel takes, and one that never runs it."""
+    place = PLACES[slot]()
+    guarded = Guarded(slot, f"{slot}=mine", replacing(place.right, 4))
+    monkeypatch.setattr(dispatch, "_chosen", lambda *_: guarded if ran else None)
+    try_dispatch([_put_in(place, guarded)], engine, 60.0)
+    assert not guarded.live
+    assert f"it ran {ran} times" in guarded.why
+    assert f"with {5 if ran else 4} rows" in guarded.why

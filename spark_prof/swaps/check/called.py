@@ -14,6 +14,7 @@ from spark_prof.kernels.check.verdict import Judgement, judge, same_bits
 from spark_prof.kernels.check.weights import Bf16, Weight
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.experts import Activation
+from spark_prof.kernels.routing import Scoring
 from spark_prof.swaps.layers import (
     Builder,
     ExpertsLayer,
@@ -54,6 +55,8 @@ class Called:
         self._builder = builder
         self._slot = slot
         self._bits = "kept"
+        self._router: tuple[tuple[Any, ...], Replacement] | None = None
+        """Built once for the calls of a case, so that what it keeps of one shows in the next."""
 
     def build(self, layer: Layer) -> Replacement:
         """The replacement for a layer.
@@ -108,17 +111,24 @@ class Called:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As `routing_cases.Route`."""
         tokens, experts = logits.shape
-        replacement = self.build(
-            RouterLayer(
-                "model.layers.0.mlp",
-                experts,
-                top_k,
-                rule.renormalize,
-                "sigmoid" if rule.sigmoid else "softmax",
-                rule.correction,
-                rule.scale,
+        scoring: Scoring = "sigmoid" if rule.sigmoid else "softmax"
+        same = (experts, top_k, rule.renormalize, scoring, id(rule.correction), rule.scale)
+        if self._router is None or self._router[0] != same:
+            self._router = (
+                same,
+                self.build(
+                    RouterLayer(
+                        "model.layers.0.mlp",
+                        experts,
+                        top_k,
+                        rule.renormalize,
+                        scoring,
+                        rule.correction,
+                        rule.scale,
+                    )
+                ),
             )
-        )
+        replacement = self._router[1]
         shape = (tokens, top_k)
         weights, chosen = run_replacement(
             replacement, (logits,), [(shape, torch.float32), (shape, torch.int32)]
