@@ -13,7 +13,7 @@ from spark_prof.ab.gating import gate_batch, keep_verdict
 from spark_prof.ab.machine import Sampler, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads
 from spark_prof.ab.messages import Facts
-from spark_prof.ab.outcome import host_ahead
+from spark_prof.ab.outcome import host_ahead, with_detectable
 from spark_prof.ab.plan import AGAIN
 from spark_prof.ab.result import AARun, Run
 from spark_prof.ab.setting import Setting, costs_of, keep_facts, keep_machine
@@ -121,7 +121,7 @@ def _measure(
         found, steps = timed(shape, ("a", "b"))
         ahead = share_ahead(steps, "a"), share_ahead(steps, "b")
         run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, *ahead)
-        setting.keeper.add(runs=(run,))
+        setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
         setting.say(told(shape, found))
     if setting.options.record:
         for shape in recorded(shapes, setting.keeper.result.runs):

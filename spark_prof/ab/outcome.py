@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from spark_prof.ab.gate import Figures
+from spark_prof.ab.power import claimed, floor, minimum_effect
 from spark_prof.ab.result import AARun, Result, Run
-from spark_prof.ab.statistics import AATest, smallest_effect
+from spark_prof.ab.statistics import spread_of, why_unknown
 
 __all__ = [
     "RANDOM_WEIGHTS",
@@ -23,6 +25,7 @@ __all__ = [
     "host_ahead",
     "host_behind",
     "outcome_of",
+    "with_detectable",
 ]
 
 Effect = Literal["faster", "slower", "no effect", "not told"]
@@ -41,26 +44,21 @@ Outcome = Literal["faster", "slower", "no effect", "not told", "gate failed", "n
 
 
 def effect_of(run: Run, aa: Sequence[AARun]) -> Effect:
-    """What a run says, by its whole interval.
-
-    An effect counts that is further from none than the side was from itself, and than two engine
-    starts of one side were from each other.
-    """
+    """What a run says, by the rule of `spark_prof.ab.power`: its whole interval decides."""
     gain = run.estimate.gain
     if gain is None:
         return "not told"
-    floor = max(floor_of(run, aa) or 0.0, run.estimate.apart or 0.0)
-    if gain.low > 1 + floor:
-        return "faster"
-    if gain.high * (1 + floor) < 1:
-        return "slower"
-    return "no effect"
+    faster, slower = claimed(gain.low, gain.high, floor_of(run, aa) or 0.0)
+    return "faster" if faster else "slower" if slower else "no effect"
 
 
 def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
-    """How far side a was from itself, as a share; None where it was never compared with itself."""
-    test = _itself(run, aa)
-    return None if test is None or test.floor is None else max(test.floor, 0.0)
+    """The share below which no effect is claimed; None where a was never compared with itself."""
+    floors = [
+        float(floor(each.test.passed, each.test.floor, each.captured_again))
+        for each in _itself(run, aa)
+    ]
+    return max(floors, default=None)
 
 
 def host_ahead(run: Run) -> bool:
@@ -75,18 +73,25 @@ def host_behind(run: Run) -> tuple[str, ...]:
 
 
 def detectable_in(run: Run, aa: Sequence[AARun]) -> float | None:
-    """The smallest effect that a run could have seen, as a share; None where that is not known."""
-    found = smallest_effect(run.estimate, _itself(run, aa))
-    return None if found is None else max(found, run.estimate.apart or 0.0)
+    """The minimum detectable effect as a share, by the whole rule; None where it is not known."""
+    if why_unknown(run.estimate):
+        return None
+    tests = [
+        spread_of(each.test.estimate, itself=True, captured_again=each.captured_again)
+        for each in _itself(run, aa)
+    ]
+    return minimum_effect(spread_of(run.estimate), tests)
 
 
-def _itself(run: Run, aa: Sequence[AARun]) -> AATest | None:
-    """Side a against itself at the run's batch size, or else where it was furthest from itself."""
+def with_detectable(run: Run, aa: Sequence[AARun]) -> Run:
+    """The run as it stands in a result: its minimum detectable effect is that of the whole rule."""
+    return replace(run, estimate=replace(run.estimate, detectable=detectable_in(run, aa)))
+
+
+def _itself(run: Run, aa: Sequence[AARun]) -> list[AARun]:
+    """The tests of side a against itself at the run's batch size, or else all of them."""
     tests = [each for each in aa if each.test.floor is not None]
-    same = [each.test for each in tests if each.requests == run.requests]
-    return max(
-        same or [each.test for each in tests], key=lambda test: test.floor or 0.0, default=None
-    )
+    return [each for each in tests if each.requests == run.requests] or tests
 
 
 def chosen_run(result: Result) -> Run | None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
+from spark_prof.ab.power import Spread, minimum_effect
 from spark_prof.ab.steps import Dropped, Quad
 from spark_prof.analyzers.student import student_quantile
 
@@ -30,16 +31,22 @@ __all__ = [
     "aa_test",
     "compare",
     "compare_starts",
-    "smallest_effect",
+    "spread_of",
+    "why_unknown",
 ]
 
 FEWEST_QUADS = 5
-"""All of fewer lie on one side of the truth in more than 5 % of all runs."""
+"""All of fewer lie on one side of the truth in more than 10 % of all runs."""
+_FEWEST_FOR_POWER = 8
+"""Among fewer one that is far from the others does not show (benchmarks/ab_power.py)."""
+_FEWEST_UNSEEN = 30
+"""With so many, quads far from the others change little: more are left out than there may be."""
+_FAR = 8.0
+"""Of a quad's ratio from the median one, in deviations estimated from the median deviation."""
 _RESAMPLES = 4000
 _SEED = 20251121
 _TRIMMED = 0.2
 _CONFIDENCE = 0.95
-_POWER = 0.8
 _CLOCK_US = 0.5
 """What a CUDA event resolves (CUDA Runtime API, cudaEventElapsedTime): no mean of a step knows
 more, however many there are."""
@@ -72,16 +79,16 @@ class Estimate:
         b_us: time of a step on the second side.
         gain: a_us / b_us; None where too little counts.
         saved_us: a_us - b_us.
-        detectable: the smallest effect that this run would have seen four times out of five, as a
-            share: 0.004 is a gain of 1.004. The minimum detectable effect (Bloom, Evaluation
-            Review 19, 1995): the sum of the 97.5 and 80 % quantiles of Student's t, times the
-            standard error.
+        detectable: the minimum detectable effect, which four of five runs like this one claim, as
+            a share: 0.004 is a gain of 1.004. Of a result's runs it is that of the whole rule,
+            tests of a against itself included. None where it is not known, see `why_unknown`.
         quads: that count; of engines that were started for each side, the starts.
         steps: that count, of both sides.
         dropped: quads that do not count.
         method: what the interval rests on, in words.
         missing: why there is no gain; empty where there is one.
         apart: by what share two engine starts of the same side differ at most; None in one engine.
+        outliers: quads that count and are far from the others; None where that was not looked at.
     """
 
     a_us: float | None
@@ -95,6 +102,7 @@ class Estimate:
     method: str
     missing: str
     apart: float | None = None
+    outliers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,8 +113,8 @@ class AATest:
         estimate: as of two sides.
         passed: the interval of the gain contains 1; False where there is none. Of runs in which
             all is well 5 % do not pass.
-        floor: how far from 1 the interval reaches, as a share: an effect within it is not told
-            apart from the measurement's own; None where there is no interval.
+        floor: how far from 1 the interval reaches, as a share; None where there is no interval.
+            Where the test did not pass, no smaller effect is claimed.
         line: the verdict in words.
     """
 
@@ -138,21 +146,21 @@ def compare(quads: Sequence[Quad], dropped: Sequence[Dropped] = ()) -> Estimate:
     random = np.random.default_rng(_SEED)
     drawn = _middle_quads(ranked, random.integers(0, len(quads), (_RESAMPLES, len(quads))))
     gains, saved = drawn[:, 0] / drawn[:, 1], drawn[:, 0] - drawn[:, 1]
-    free = len(quads) - 1
-    error = float(np.log(gains).std()) * math.sqrt(len(quads) / free)
     clock = _CLOCK_US / min(a_us, b_us)
-    return Estimate(
+    found = Estimate(
         a_us,
         b_us,
         gain=_widened(_percentiles(a_us / b_us, gains, len(quads)), a_us / b_us * clock),
         saved_us=_widened(_percentiles(a_us - b_us, saved, len(quads)), _CLOCK_US),
-        detectable=_detectable(error, free) + clock,
+        detectable=None,
         quads=len(quads),
         steps=steps,
         dropped=tuple(dropped),
         method=f"paired bootstrap over {len(quads)} quads, {_RESAMPLES:,} resamples",
         missing="",
+        outliers=_outliers(np.log(ranked[:, 0] / ranked[:, 1]), clock),
     )
+    return _with_detectable(found)
 
 
 def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> Estimate:
@@ -178,12 +186,12 @@ def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> 
     gain, wide = means[0] / means[1], math.exp(_student(_CONFIDENCE, free) * error)
     # With g the gain, a - b is b (g - 1): b's own error is small beside that of g - 1.
     saved = [means[1] * (value - 1) for value in (gain, gain / wide, gain * wide)]
-    return Estimate(
+    found = Estimate(
         means[0],
         means[1],
         gain=Interval(gain, gain / wide, gain * wide),
         saved_us=Interval(*saved),
-        detectable=_detectable(error, free),
+        detectable=None,
         quads=starts,
         steps=steps,
         dropped=(),
@@ -191,6 +199,7 @@ def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> 
         missing="",
         apart=max(max(side) / min(side) for side in (a_us, b_us)) - 1,
     )
+    return _with_detectable(found)
 
 
 def aa_test(estimate: Estimate, *, captured_again: bool = False) -> AATest:
@@ -217,28 +226,66 @@ def aa_test(estimate: Estimate, *, captured_again: bool = False) -> AATest:
     return AATest(estimate, False, floor, line)
 
 
-def smallest_effect(estimate: Estimate, itself: AATest | None) -> float | None:
-    """The smallest effect that a run could have seen, as a share; None where it is not known.
+def why_unknown(estimate: Estimate) -> str:
+    """Why nobody can say which effect such a run would find; empty where it is known."""
+    if estimate.gain is None:
+        return estimate.missing
+    if estimate.gain.low <= 0:
+        return "the times vary by as much as they are long"
+    if estimate.apart is not None:
+        return ""
+    quads, outliers = estimate.quads, estimate.outliers
+    if quads < _FEWEST_FOR_POWER:
+        return f"that takes {_FEWEST_FOR_POWER} quads, and {quads} count; give more --seconds"
+    if outliers is None and quads < _FEWEST_UNSEEN:
+        return "an earlier version of spark-prof wrote this result; run ab again"
+    # As many as counted and two standard deviations of such a count more, by Poisson.
+    if outliers and outliers + 2 * math.sqrt(outliers) >= int(_TRIMMED * quads):
+        return (
+            f"{outliers} of {quads} quads were disturbed, and what is found depends on how many "
+            "are; give more --seconds"
+        )
+    return ""
 
-    No smaller than what its own spread lets it see, nor than what a side against itself shows.
+
+def spread_of(estimate: Estimate, *, itself: bool = False, captured_again: bool = False) -> Spread:
+    """How much the gain varies from run to run.
 
     Args:
-        estimate: the run.
-        itself: the A/A run of the same engine.
+        estimate: with an interval above 0.
+        itself: the sides are the same, so that a gain other than 1 is one that comes back.
+        captured_again: side a is compared with another capture of itself.
     """
-    if estimate.detectable is None:
-        return None
-    floor = itself.floor if itself else None
-    return max(estimate.detectable, floor or 0.0)
+    gain = estimate.gain
+    if gain is None or estimate.a_us is None or estimate.b_us is None:
+        raise ValueError("an estimate without a gain has no spread")
+    starts = estimate.apart is not None
+    clock = 0.0 if starts else _CLOCK_US / min(estimate.a_us, estimate.b_us)
+    by = gain.value * clock
+    passed = gain.low <= 1 <= gain.high
+    return Spread(
+        half_width=max(math.log((gain.high - by) / (gain.low + by)) / 2, 0.0),
+        free=estimate.quads - (2 if starts else 1),
+        clock=clock,
+        off=math.log(gain.value) if itself and not passed else 0.0,
+        captured_again=captured_again,
+    )
+
+
+def _with_detectable(estimate: Estimate) -> Estimate:
+    if why_unknown(estimate):
+        return estimate
+    return replace(estimate, detectable=minimum_effect(spread_of(estimate)))
+
+
+def _outliers(ratios: Array, clock: float) -> int:
+    """How many are far from the others, by more than their own spread and the clock's."""
+    apart = np.abs(ratios - np.median(ratios))
+    return int((apart > _FAR * max(1.4826 * float(np.median(apart)), clock)).sum())
 
 
 def _student(confidence: float, free: int) -> float:
     return student_quantile((1 + confidence) / 2, free)
-
-
-def _detectable(error: float, free: int) -> float:
-    """From the standard error of the logarithm of the gain."""
-    return math.expm1((_student(_CONFIDENCE, free) + student_quantile(_POWER, free)) * error)
 
 
 def _middle_quads(ranked: Array, drawn: npt.NDArray[np.int64]) -> Array:
@@ -263,4 +310,8 @@ def _percentiles(value: float, drawn: Array, quads: int) -> Interval:
     wide = math.sqrt(quads / (quads - 1)) * _student(_CONFIDENCE, quads - 1)
     tail = NormalDist().cdf(-wide)
     low, high = np.quantile(drawn, (tail, 1 - tail)).tolist()
+    if low <= drawn.min() or high >= drawn.max():
+        # So few quads that the resamples end before the percentile: their deviation does not.
+        wide *= float(drawn.std())
+        low, high = min(low, value - wide), max(high, value + wide)
     return Interval(value, min(low, value), max(high, value))

@@ -17,6 +17,7 @@ from spark_prof.ab.machine import Sampler
 from spark_prof.ab.measuring import Shape, time_side
 from spark_prof.ab.messages import Check, Done, Facts
 from spark_prof.ab.one_engine import check_live, possible, told
+from spark_prof.ab.outcome import with_detectable
 from spark_prof.ab.plan import SETTLE, block_order
 from spark_prof.ab.result import AARun, Run, SideCosts
 from spark_prof.ab.setting import Setting, costs_of, keep_facts, keep_machine
@@ -170,7 +171,7 @@ def _tell(setting: Setting, found: _Found) -> None:
             _tell_itself(setting, shape, a_us, found.steps[shape])
         estimate = compare_starts(a_us, b_us, found.steps[shape])
         run = Run(shape.phase, shape.requests, shape.prompt_tokens, estimate)
-        setting.keeper.add(runs=(run,))
+        setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
         setting.say(told(shape, estimate))
     if found.shapes:
         attribute(setting, found.bundles, found.shapes[0])

@@ -1,0 +1,312 @@
+"""How often `spark-prof ab` finds the effect that it prints as the minimum detectable one.
+
+Runs without an effect are simulated, through the functions that a real run goes through: times of
+steps, quads, interval, side a against itself, verdict. Then the effect that the median of them
+prints is planted into as many other runs. Noise is that of recorded steps, of which stretches of
+one or two quads are drawn, and synthetic; that of engine starts is normal.
+
+usage: python benchmarks/ab_power.py [--runs N] [--quads N...] [--seed N]
+exit code: 1 if a row has a power outside of 75 to 85 %, more than 5 % false claims or a coverage
+    outside of 93 to 98 %, each by more than three standard errors of that many runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from spark_prof.ab.outcome import detectable_in, effect_of  # noqa: E402
+from spark_prof.ab.plan import SETTLE, block_order  # noqa: E402
+from spark_prof.ab.result import AARun, Run  # noqa: E402
+from spark_prof.ab.statistics import Estimate, aa_test, compare, compare_starts  # noqa: E402
+from spark_prof.ab.steps import Quad, middle_mean  # noqa: E402
+
+DATA = ROOT / "tests/data"
+STEPS = 12
+"""Of a block."""
+PRINTED = 100
+"""Runs whose minimum detectable effect is computed."""
+Array = npt.NDArray[np.float64]
+Random = np.random.Generator
+Noise = Callable[[Random, int], Array]
+"""Times of that many steps that follow each other, in us."""
+
+
+def white(random: Random, count: int) -> Array:
+    return 3000 * (1 + random.normal(0, 0.01, count))
+
+
+def autoregressive(random: Random, count: int) -> Array:
+    """What a step has in common with the one before: AR(1), as a sum over the last 60."""
+    shocks = random.normal(0, 0.004, count + 59)
+    return 3000 * (1 + np.convolve(shocks, 0.9 ** np.arange(60), "valid"))
+
+
+def hiccups(random: Random, count: int) -> Array:
+    late = random.random(count) < 0.02
+    return white(random, count) + 3000 * late * random.uniform(0, 9, count)
+
+
+def stalls(random: Random, count: int) -> Array:
+    """A stretch as long as a block takes 30 % longer, three times in a run."""
+    times = white(random, count)
+    for start in random.integers(0, count, 3):
+        times[start : start + STEPS] += 900
+    return times
+
+
+def frequent_stalls(random: Random, count: int) -> Array:
+    """The same once in ten quads."""
+    times = white(random, count)
+    for start in random.integers(0, count, max(1, count // (40 * STEPS))):
+        times[start : start + STEPS] += 900
+    return times
+
+
+def drift(random: Random, count: int) -> Array:
+    places = np.arange(count) / count
+    return white(random, count) + 3000 * (0.05 * places**2 + 0.03 * places)
+
+
+def jitter(random: Random, count: int) -> Array:
+    """Steps that start late: longer, and the next one shorter."""
+    return 3000 * (1 + np.diff(random.exponential(0.02, count + 1)))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Steps of a recording in tests/data.
+
+    Attributes:
+        folder: of the bundle.
+        requests: that each step decodes.
+        watched: whether kernels were recorded meanwhile.
+    """
+
+    folder: str
+    requests: int = 1
+    watched: bool = True
+
+    def __call__(self, random: Random, count: int) -> Array:
+        times = recorded(self)
+        length = STEPS * (8 if len(times) > 200 else 4)
+        starts = random.integers(0, len(times), -(-count // length))
+        return times[(starts[:, None] + np.arange(length)) % len(times)].reshape(-1)[:count]
+
+
+@cache
+def recorded(noise: Recorded) -> Array:
+    """From the start of each step to that of the next."""
+    table = pq.read_table(DATA / noise.folder / "steps-rank0.parquet")
+    decode = pc.and_(
+        pc.equal(table["phase"], "decode"), pc.equal(table["decode_requests"], noise.requests)
+    )
+    table = table.filter(pc.and_(decode, pc.equal(table["watched"], noise.watched)))
+    follows = np.diff(table["step"].to_numpy()) == 1
+    return cast(Array, np.diff(table["start_ns"].to_numpy())[follows] / 1e3)
+
+
+NOISES: dict[str, Noise] = {
+    "H100, gpt-oss, batch 1": Recorded("compare-h100/gpt-duty", watched=False),
+    "H100, gpt-oss, batch 8": Recorded("compare-h100/gpt-graph", 8),
+    "H100, Qwen3, batch 1": Recorded("compare-h100/qwen-graph"),
+    "H100, Qwen3, batch 8": Recorded("compare-h100/qwen-graph", 8),
+    "H100, ab's side a": Recorded("ab-h100/recording-a-1"),
+    "H100, ab's side b": Recorded("ab-h100/recording-b-1"),
+    "vllm bench serve": Recorded("benchmarks/vllm-serve-bundle", 2),
+    "white": white,
+    "AR(1)": autoregressive,
+    "hiccups": hiccups,
+    "stalls": stalls,
+    "frequent stalls": frequent_stalls,
+    "drift": drift,
+    "jitter": jitter,
+}
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is simulated.
+
+    Attributes:
+        noise: a name of `NOISES`; empty for engine starts.
+        count: quads, or starts of both sides together.
+        tests: of side a against itself; the second one is captured again.
+        spread: standard deviation of a start's times, as a share.
+    """
+
+    noise: str
+    count: int
+    tests: int = 1
+    spread: float = 0.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came out of a design, as shares.
+
+    Attributes:
+        printed: median of the effects that are printed; None where most runs print none.
+        unknown: of runs print no effect.
+        power: of runs find the median.
+        own: 10, 50 and 90 % quantiles, over printed effects, of the runs that find that one.
+        false: of runs claim an effect where there is none.
+        coverage: of intervals contain the truth.
+    """
+
+    printed: float | None
+    unknown: float
+    power: float | None
+    own: tuple[float, ...]
+    false: float
+    coverage: float
+
+
+def quads_of(random: Random, noise: Noise, count: int, effect: float = 0.0) -> list[Quad]:
+    """Quads of times of steps; b's are shorter by the effect."""
+    times = noise(random, 4 * count * STEPS).reshape(-1, STEPS)[:, SETTLE:]
+    sides: dict[str, list[float]] = {"a": [], "b": []}
+    for block, steps in zip(block_order(count, STEPS), times, strict=True):
+        ns = (1e3 * steps / (1 + effect * (block.side == "b"))).astype(int).tolist()
+        sides[block.side].append(middle_mean(ns) / 1e3)
+    pairs = (np.array(sides[side]).reshape(-1, 2).mean(1).tolist() for side in "ab")
+    return [
+        Quad(number, a, b, 4 * (STEPS - SETTLE), ())
+        for number, (a, b) in enumerate(zip(*pairs, strict=True))
+    ]
+
+
+def simulated(design: Design, random: Random, effect: float = 0.0) -> tuple[Run, list[AARun]]:
+    """A run as the commands keep it, with its tests of side a against itself."""
+    if not design.noise:
+        a, b = np.exp(random.normal(0, design.spread, (2, design.count // 2)))
+        a_us, b_us = (3000 * a).tolist(), (3000 * b / (1 + effect)).tolist()
+        again = [compare_starts(a_us[::2], a_us[1::2], 100)] if len(a_us) >= 4 else []
+        estimate = compare_starts(a_us, b_us, 200)
+    else:
+        noise = NOISES[design.noise]
+        again = [compare(quads_of(random, noise, design.count)) for _ in range(design.tests)]
+        estimate = compare(quads_of(random, noise, design.count, effect))
+    aa = [AARun(1, aa_test(each), captured_again=place == 1) for place, each in enumerate(again)]
+    return Run("decode", 1, 128, estimate), aa
+
+
+def measured(design: Design, runs: int, seed: int) -> Found:
+    """Simulates a design; the same seed gives the same."""
+    random = np.random.default_rng(seed)
+    idle = [simulated(design, random) for _ in range(runs)]
+    effects = [detectable_in(*each) for each in idle[:PRINTED]]
+    known = sorted(effect for effect in effects if effect is not None)
+    unknown = 1 - len(known) / len(effects)
+    own: tuple[float, ...] = ()
+    printed = power = None
+    if known and unknown <= 0.5:
+        printed = float(np.median(known))
+        planted = [simulated(design, random, printed) for _ in range(runs)]
+        power = sum(effect_of(*each) == "faster" for each in planted) / runs
+        places = [known[int(share * (len(known) - 1))] for share in (0.1, 0.5, 0.9)]
+        own = tuple(
+            sum(effect_of(scaled(run, effect), aa) == "faster" for run, aa in idle) / runs
+            for effect in places
+        )
+    return Found(
+        printed,
+        unknown,
+        power,
+        own,
+        sum(effect_of(*each) in ("faster", "slower") for each in idle) / runs,
+        sum(covers(run.estimate) for run, _ in idle) / runs,
+    )
+
+
+def scaled(run: Run, effect: float) -> Run:
+    """The run as it had been with an effect: all ends of its interval grow by it."""
+    gain = run.estimate.gain
+    if gain is None:
+        return run
+    by = 1 + effect
+    grown = replace(gain, value=gain.value * by, low=gain.low * by, high=gain.high * by)
+    return replace(run, estimate=replace(run.estimate, gain=grown))
+
+
+def covers(estimate: Estimate) -> bool:
+    return estimate.gain is not None and estimate.gain.low <= 1 <= estimate.gain.high
+
+
+def kept(found: Found, runs: int) -> bool:
+    """Whether a row is within its bounds, by three standard errors of its runs."""
+
+    def least(share: float) -> float:
+        return 3 * math.sqrt(share * (1 - share) / runs)
+
+    return (
+        (found.power is None or 0.75 - least(0.75) <= found.power <= 0.85 + least(0.85))
+        and found.false <= 0.05 + least(0.05)
+        and found.coverage >= 0.93 - least(0.93)
+    )
+
+
+def designs(quads: list[int]) -> Iterator[Design]:
+    for noise in NOISES:
+        for count in quads:
+            yield Design(noise, count)
+    for noise in list(NOISES)[:2]:
+        yield Design(noise, 40, tests=2)
+    for starts in (4, 8, 12, 16):
+        for spread in (0.002, 0.005, 0.01, 0.02):
+            yield Design("", starts, spread=spread)
+
+
+def row(design: Design, found: Found, runs: int) -> str:
+    name = design.noise or f"starts, {design.spread:.1%}"
+    name += ", captured again" if design.tests > 1 else ""
+    power = "-" if found.power is None else f"{found.power:.1%}"
+    printed = "not known" if found.printed is None else f"{found.printed:.3%}"
+    own = " ".join(f"{share:4.0%}" for share in found.own)
+    return (
+        f"{name:40} {design.count:5} {printed:>10} {found.unknown:8.0%} {power:>7} {own:>15} "
+        f"{found.false:7.1%} {found.coverage:9.1%}{'' if kept(found, runs) else '  MISSED'}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=400, help="simulated for each row")
+    parser.add_argument("--quads", type=int, nargs="+", default=[5, 8, 12, 20, 40, 120])
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print(
+        f"{'noise':40} count    printed  unknown   power planted own eff.   false  coverage",
+        flush=True,
+    )
+    good, all_designs = True, list(designs(options.quads))
+    with ProcessPoolExecutor() as pool:
+        counts = [options.runs] * len(all_designs)
+        seeds = range(options.seed, options.seed + len(all_designs))
+        for design, found in zip(
+            all_designs, pool.map(measured, all_designs, counts, seeds), strict=True
+        ):
+            print(row(design, found, options.runs), flush=True)
+            good &= kept(found, options.runs)
+    return int(not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

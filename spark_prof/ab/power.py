@@ -1,0 +1,118 @@
+"""When an effect is claimed, and the smallest one that four runs out of five claim.
+
+`claimed` and `floor` are the rule. Reports call them with the intervals of a run, `minimum_effect`
+with those of simulated runs, so that what is printed has the power that it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.analyzers.student import student_quantile
+
+__all__ = ["CAPTURES_APART", "Spread", "claimed", "floor", "minimum_effect"]
+
+CAPTURES_APART = 0.002
+"""By what share two captures of the same kernels differ at most, steadily: 0.03 to 0.2 % on H100s
+(benchmarks/results/ab). Side b is always another capture than a."""
+_POWER = 0.8
+_DRAWS = 40_000
+_SEED = 20251122
+_HALVINGS = 20
+_LARGEST = 1e6
+
+Values = Any
+"""A number, or an array with one for each simulated run."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much a measured gain varies from run to run.
+
+    Attributes:
+        half_width: of its 95 % interval, as a logarithm, without the clock's share.
+        free: degrees of freedom on which that width rests.
+        clock: by what share of the gain the clock's resolution widens either end.
+        off: logarithm of the gain around which runs lie.
+        captured_again: the second side has CUDA graphs of its own.
+    """
+
+    half_width: float
+    free: int
+    clock: float = 0.0
+    off: float = 0.0
+    captured_again: bool = False
+
+
+def claimed(low: Values, high: Values, floor: Values) -> tuple[Values, Values]:
+    """Whether b is faster, and whether it is slower: the whole interval lies beyond the floor.
+
+    Args:
+        low: end of the gain's interval.
+        high: its other end.
+        floor: of the tests of a against itself, the largest; 0 without one.
+    """
+    return low > 1 + floor, high * (1 + floor) < 1
+
+
+def floor(passed: Values, reach: Values, captured_again: bool) -> Values:
+    """The share below which a test of a against itself forbids to claim an effect.
+
+    None where it passed: the interval of the gain already holds what varies from quad to quad.
+
+    Args:
+        passed: its interval contains 1.
+        reach: how far from 1 that goes.
+        captured_again: a was compared with another capture of itself.
+    """
+    least = CAPTURES_APART if captured_again else 0.0
+    return np.where(passed, least, np.maximum(reach, least))
+
+
+def minimum_effect(run: Spread, tests: Sequence[Spread] = ()) -> float:
+    """The effect, as a share, that four of five runs like this one claim.
+
+    Runs are simulated, each with an interval and tests of its own, as of a normal gain whose
+    variance has to be estimated. The width that was found counts as the median of such widths.
+    So runs print this effect too high as often as too low, and their median has the power.
+
+    Args:
+        run: of the gain.
+        tests: of side a against itself, that count for the run.
+    """
+    random = np.random.default_rng(_SEED)
+    low, high = _intervals(run, random)
+    floors = np.zeros(_DRAWS)
+    for test in tests:
+        first, last = _intervals(test, random)
+        reach = np.maximum(abs(first - 1), abs(last - 1))
+        passed = (first <= 1) & (last >= 1)
+        floors = np.maximum(floors, floor(passed, reach, test.captured_again))
+
+    def power(effect: float) -> float:
+        return float(claimed(low * (1 + effect), high * (1 + effect), floors)[0].mean())
+
+    least, enough = 0.0, 1e-4
+    while power(enough) < _POWER and enough < _LARGEST:
+        least, enough = enough, 2 * enough
+    for _ in range(_HALVINGS):
+        middle = (least + enough) / 2
+        least, enough = (least, middle) if power(middle) >= _POWER else (middle, enough)
+    return enough
+
+
+def _intervals(
+    spread: Spread, random: np.random.Generator
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Both ends of the interval in each simulated run, around a gain of exp(off)."""
+    scale = np.sqrt(random.chisquare(spread.free, _DRAWS) / spread.free)
+    typical = float(np.median(scale))
+    error = spread.half_width / (student_quantile(0.975, spread.free) * typical)
+    gain = np.exp(spread.off + error * random.standard_normal(_DRAWS))
+    wide = np.exp(spread.half_width * scale / typical)
+    return gain * (1 / wide - spread.clock), gain * (wide + spread.clock)
