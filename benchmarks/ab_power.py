@@ -39,8 +39,6 @@ from spark_prof.ab.steps import Quad, middle_mean  # noqa: E402
 DATA = ROOT / "tests/data"
 STEPS = 12
 """Of a block."""
-PRINTED = 100
-"""Runs whose minimum detectable effect is computed."""
 Array = npt.NDArray[np.float64]
 Random = np.random.Generator
 Noise = Callable[[Random, int], Array]
@@ -103,8 +101,9 @@ class Recorded:
     watched: bool = True
 
     def __call__(self, random: Random, count: int) -> Array:
+        """Stretches of one or two quads, drawn with replacement."""
         times = recorded(self)
-        length = STEPS * (8 if len(times) > 200 else 4)
+        length = 4 * STEPS * (2 if len(times) > 200 else 1)
         starts = random.integers(0, len(times), -(-count // length))
         return times[(starts[:, None] + np.arange(length)) % len(times)].reshape(-1)[:count]
 
@@ -210,7 +209,7 @@ def measured(design: Design, runs: int, seed: int) -> Found:
     """Simulates a design; the same seed gives the same."""
     random = np.random.default_rng(seed)
     idle = [simulated(design, random) for _ in range(runs)]
-    effects = [detectable_in(*each) for each in idle[:PRINTED]]
+    effects = [detectable_in(*each) for each in idle]
     known = sorted(effect for effect in effects if effect is not None)
     unknown = 1 - len(known) / len(effects)
     own: tuple[float, ...] = ()

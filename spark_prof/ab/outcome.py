@@ -9,7 +9,7 @@ from typing import Literal
 from spark_prof.ab.gate import Figures
 from spark_prof.ab.power import claimed, floor, minimum_effect
 from spark_prof.ab.result import AARun, Result, Run
-from spark_prof.ab.statistics import spread_of, why_unknown
+from spark_prof.ab.statistics import has_spread, spread_of, why_unknown
 
 __all__ = [
     "RANDOM_WEIGHTS",
@@ -79,6 +79,7 @@ def detectable_in(run: Run, aa: Sequence[AARun]) -> float | None:
     tests = [
         spread_of(each.test.estimate, itself=True, captured_again=each.captured_again)
         for each in _itself(run, aa)
+        if has_spread(each.test.estimate)
     ]
     return minimum_effect(spread_of(run.estimate), tests)
 

@@ -31,6 +31,7 @@ __all__ = [
     "aa_test",
     "compare",
     "compare_starts",
+    "has_spread",
     "spread_of",
     "why_unknown",
 ]
@@ -41,6 +42,7 @@ _FEWEST_FOR_POWER = 8
 """Among fewer one that is far from the others does not show (benchmarks/ab_power.py)."""
 _FEWEST_UNSEEN = 30
 """With so many, quads far from the others change little: more are left out than there may be."""
+_WIDEST = 1e6
 _FAR = 8.0
 """Of a quad's ratio from the median one, in deviations estimated from the median deviation."""
 _RESAMPLES = 4000
@@ -49,7 +51,7 @@ _TRIMMED = 0.2
 _CONFIDENCE = 0.95
 _CLOCK_US = 0.5
 """What a CUDA event resolves (CUDA Runtime API, cudaEventElapsedTime): no mean of a step knows
-more, however many there are."""
+more, however many there are. An interval is that much wider at either end."""
 
 Array = npt.NDArray[np.float64]
 
@@ -186,11 +188,12 @@ def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> 
     gain, wide = means[0] / means[1], math.exp(_student(_CONFIDENCE, free) * error)
     # With g the gain, a - b is b (g - 1): b's own error is small beside that of g - 1.
     saved = [means[1] * (value - 1) for value in (gain, gain / wide, gain * wide)]
+    clock = _CLOCK_US / min(means[0], means[1])
     found = Estimate(
         means[0],
         means[1],
-        gain=Interval(gain, gain / wide, gain * wide),
-        saved_us=Interval(*saved),
+        gain=_widened(Interval(gain, gain / wide, gain * wide), gain * clock),
+        saved_us=_widened(Interval(*saved), _CLOCK_US),
         detectable=None,
         quads=starts,
         steps=steps,
@@ -230,7 +233,7 @@ def why_unknown(estimate: Estimate) -> str:
     """Why nobody can say which effect such a run would find; empty where it is known."""
     if estimate.gain is None:
         return estimate.missing
-    if estimate.gain.low <= 0:
+    if not has_spread(estimate):
         return "the times vary by as much as they are long"
     if estimate.apart is not None:
         return ""
@@ -248,24 +251,31 @@ def why_unknown(estimate: Estimate) -> str:
     return ""
 
 
+def has_spread(estimate: Estimate) -> bool:
+    """Whether there is an interval on a logarithmic scale, which a file may lack."""
+    gain, shortest = estimate.gain, min(estimate.a_us or 0.0, estimate.b_us or 0.0)
+    if gain is None or not 0 < gain.low <= gain.value <= gain.high < _WIDEST * gain.low:
+        return False
+    return shortest > 0 and estimate.quads > 2
+
+
 def spread_of(estimate: Estimate, *, itself: bool = False, captured_again: bool = False) -> Spread:
     """How much the gain varies from run to run.
 
     Args:
-        estimate: with an interval above 0.
+        estimate: of which `has_spread` is true.
         itself: the sides are the same, so that a gain other than 1 is one that comes back.
         captured_again: side a is compared with another capture of itself.
     """
     gain = estimate.gain
     if gain is None or estimate.a_us is None or estimate.b_us is None:
         raise ValueError("an estimate without a gain has no spread")
-    starts = estimate.apart is not None
-    clock = 0.0 if starts else _CLOCK_US / min(estimate.a_us, estimate.b_us)
+    clock = _CLOCK_US / min(estimate.a_us, estimate.b_us)
     by = gain.value * clock
     passed = gain.low <= 1 <= gain.high
     return Spread(
-        half_width=max(math.log((gain.high - by) / (gain.low + by)) / 2, 0.0),
-        free=estimate.quads - (2 if starts else 1),
+        half_width=math.log(max(gain.high - by, gain.value) / min(gain.low + by, gain.value)) / 2,
+        free=estimate.quads - (1 if estimate.apart is None else 2),
         clock=clock,
         off=math.log(gain.value) if itself and not passed else 0.0,
         captured_again=captured_again,

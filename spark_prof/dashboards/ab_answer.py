@@ -50,7 +50,7 @@ def headline(result: Result) -> tuple[tuple[str, str], ...]:
         if found.saved_us:
             figures.append(("saved", microseconds(found.saved_us.value)))
         if (smallest := detectable_in(run, result.aa)) is not None:
-            figures.append(("is the smallest effect that could be seen", share(smallest)))
+            figures.append(("minimum detectable effect (80 % power)", share(smallest)))
     verdict = _verdict_of(result, run)
     if verdict and verdict.figures and decided(verdict.figures) and not has_random_weights(result):
         figures.append(("of the tokens agree", agreement(verdict.figures.agreement)))

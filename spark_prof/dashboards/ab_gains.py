@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from spark_prof.ab.outcome import chosen_run, detectable_in, effect_of, host_behind, outcome_of
+from spark_prof.ab.power import CAPTURES_APART
 from spark_prof.ab.result import AARun, Result, Run
-from spark_prof.ab.statistics import Estimate, Interval
+from spark_prof.ab.statistics import Estimate, Interval, why_unknown
 from spark_prof.dashboards.ab_answer import interval, step_time, what_ran
 from spark_prof.dashboards.formats import MISSING, clean, count, counted, share
 from spark_prof.dashboards.section import Column, Section
@@ -34,8 +35,8 @@ def gains(result: Result) -> Section:
     intro = (
         "The gate failed: none of these times counts." if failed else "",
         "Time of a step, which gives each request of the batch one token, or computes the prompts. "
-        "Gain: a's time over b's. Detectable: the smallest effect that four runs like this out of "
-        "five would have seen, and no less than a differs from itself.",
+        "Gain: a's time over b's.",
+        *(_detectable(result, run) for run in result.runs),
         *_behind(result),
         f"Intervals: {clean(chosen.estimate.method)}." if chosen and chosen.estimate.method else "",
     )
@@ -65,7 +66,8 @@ def itself(result: Result) -> Section:
     if any(run.captured_again for run in result.aa):
         intro.append(
             "Captured again: CUDA graphs of the same kernels elsewhere in memory. A steady "
-            "difference there is no fault; no effect below it is claimed."
+            "difference there is no fault; no effect below it, or below "
+            f"{share(CAPTURES_APART)}, is claimed."
         )
     return Section("ab_itself", "Side a against itself", columns, rows, tuple(intro))
 
@@ -97,16 +99,33 @@ def _behind(result: Result) -> list[str]:
     return found
 
 
+def _detectable(result: Result, run: Run) -> str:
+    """A sentence for a run that has a gain."""
+    if run.estimate.gain is None:
+        return ""
+    where = "" if run is chosen_run(result) else f" at {what_ran(run)}"
+    found = detectable_in(run, result.aa)
+    if found is None:
+        return f"Minimum detectable effect{where}: not known ({clean(why_unknown(run.estimate))})."
+    if where:
+        return ""
+    return (
+        f"Minimum detectable effect: {share(found)} (80 % power): of runs like this one, four in "
+        "five find a gain of that size."
+    )
+
+
 def _row(result: Result, run: Run) -> tuple[str, ...]:
     found = run.estimate
     smallest = detectable_in(run, result.aa)
+    unknown = MISSING if found.gain is None else "not known"
     return (
         what_ran(run),
         step_time(found.a_us),
         step_time(found.b_us),
         _factor(found.gain),
         interval(found.gain),
-        MISSING if smallest is None else f"{100 * smallest:.2f} %",
+        unknown if smallest is None else f"{100 * smallest:.2f} %",
         "not counted" if outcome_of(result) == "gate failed" else effect_of(run, result.aa),
         step_time(found.saved_us.value if found.saved_us else None),
         _span(found.saved_us),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 
-from spark_prof.ab.outcome import effect_of, exit_code, outcome_of
+from spark_prof.ab.outcome import effect_of, exit_code, outcome_of, with_detectable
 from spark_prof.ab.result import Result, to_json
 from spark_prof.dashboards import ab_attribution, ab_gains, ab_gate, ab_sides
 from spark_prof.dashboards.ab_answer import answer, headline
@@ -39,8 +40,9 @@ def render_ab(result: Result, kind: str, width: int = 100, color: bool = False) 
 
 
 def _json(result: Result) -> str:
-    """The result as its file holds it, and what it comes to."""
-    record = msgspec.json.decode(to_json(result))
+    """The result as its file holds it, by the rule of this version, and what it comes to."""
+    runs = tuple(with_detectable(run, result.aa) for run in result.runs)
+    record = msgspec.json.decode(to_json(replace(result, runs=runs)))
     record |= {
         "answer": answer(result),
         "outcome": outcome_of(result),

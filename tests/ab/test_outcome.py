@@ -1,4 +1,4 @@
-"""What results come to: a gain counts by its whole interval, beyond what a differs from itself."""
+"""What results come to: a gain counts by its whole interval, and beyond the floor."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from spark_prof.ab.outcome import (
     exit_code,
     floor_of,
     outcome_of,
+    with_detectable,
 )
+from spark_prof.ab.power import CAPTURES_APART
 from spark_prof.ab.result import AARun, Run
-from spark_prof.ab.statistics import Interval, compare_starts
-from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
+from spark_prof.ab.statistics import Interval, aa_test, compare_starts
+from tests.dashboards.ab_sample import AB_SAMPLES, FASTER, gain_of
 
 RUN = FASTER.runs[0]
 [ITSELF] = FASTER.aa
@@ -27,8 +29,8 @@ def run_with(low: float, high: float) -> Run:
     return replace(RUN, estimate=replace(RUN.estimate, gain=gain))
 
 
-def itself(floor: float | None, requests: int = 1) -> AARun:
-    return AARun(requests, replace(ITSELF.test, floor=floor))
+def itself(floor: float | None, requests: int = 1, passed: bool = False) -> AARun:
+    return AARun(requests, replace(ITSELF.test, floor=floor, passed=passed))
 
 
 @pytest.mark.parametrize(
@@ -107,12 +109,27 @@ def test_one_live_swap_is_enough_to_be_told() -> None:
     assert outcome_of(replace(dead, swaps=())) == "no effect"
 
 
-def test_the_smallest_effect_is_no_less_than_a_differs_from_itself() -> None:
-    alone = RUN.estimate.detectable
+def test_a_test_that_passed_forbids_nothing_but_what_another_capture_changes() -> None:
+    passed = itself(0.015, passed=True)
+    assert effect_of(run_with(1.001, 1.002), [passed]) == "faster"
+    again = replace(passed, captured_again=True)
+    assert floor_of(RUN, [again]) == CAPTURES_APART
+    assert effect_of(run_with(1.001, 1.002), [again]) == "no effect"
+    assert effect_of(run_with(0.998, 0.999), [again]) == "no effect"
+    assert effect_of(run_with(1.003, 1.004), [again]) == "faster"
+
+
+def test_a_floor_makes_the_detectable_effect_larger() -> None:
+    alone = detectable_in(RUN, [])
     assert alone is not None
-    assert detectable_in(RUN, []) == alone
-    assert detectable_in(RUN, [itself(2 * alone)]) == 2 * alone
-    assert detectable_in(RUN, [itself(alone / 2)]) == alone
+    failed = aa_test(gain_of(2700.0 * 1.05, 2700.0, 0.002))
+    again = AARun(1, replace(ITSELF.test, passed=True), captured_again=True)
+    assert detectable_in(RUN, [ITSELF]) == pytest.approx(alone, rel=0.1)
+    for tests, floor in (([again], CAPTURES_APART), ([AARun(1, failed)], 0.052)):
+        found = detectable_in(RUN, tests)
+        assert found is not None
+        assert alone / 2 + floor < found < 1.5 * alone + floor
+    assert with_detectable(RUN, [again]).estimate.detectable == detectable_in(RUN, [again])
 
 
 @pytest.mark.parametrize(
@@ -120,14 +137,12 @@ def test_the_smallest_effect_is_no_less_than_a_differs_from_itself() -> None:
     [
         ((100.0, 101.0), (50.0, 50.5), "faster"),
         ((50.0, 50.5), (100.0, 101.0), "slower"),
-        # Starts of side a differ by more than the whole interval is from 1.
-        ((126.0, 140.0, 127.0, 139.0), (118.0, 119.0, 118.5, 118.6), "no effect"),
+        ((100.0, 110.0), (98.0, 99.0), "no effect"),
+        ((126.0, 140.0, 127.0, 139.0), (124.0, 125.0, 124.5, 124.6), "no effect"),
     ],
 )
-def test_starts_that_differ_from_each_other_are_no_effect(
+def test_starts_decide_by_their_interval(
     a_us: tuple[float, ...], b_us: tuple[float, ...], effect: str
 ) -> None:
     found = compare_starts(a_us, b_us, 100)
-    assert found.gain is not None
-    assert found.gain.low > 1 or found.gain.high < 1
     assert effect_of(Run("decode", 1, 128, found), ()) == effect

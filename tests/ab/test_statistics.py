@@ -11,13 +11,12 @@ import pytest
 
 from spark_prof.ab.plan import block_order
 from spark_prof.ab.statistics import (
-    AATest,
     Estimate,
     Interval,
     aa_test,
     compare,
     compare_starts,
-    smallest_effect,
+    why_unknown,
 )
 from spark_prof.ab.steps import Quad, make_quads
 from spark_prof.analyzers.student import student_quantile
@@ -86,6 +85,11 @@ def test_the_interval_holds_the_truth(noise: Noise, gain: float, quads: int) -> 
     assert covered(gain, noise, quads) >= 0.90
 
 
+def test_of_five_quads_none_may_lie_beyond_the_truth_by_chance() -> None:
+    """All five lie on one side of it in 1 of 16 runs: their range alone would be too narrow."""
+    assert covered(1.0, white, 5) >= 0.95
+
+
 @pytest.mark.parametrize("quads", [5, 6, 10, 40])
 def test_it_is_a_95_percent_interval(quads: int) -> None:
     """120 runs of a 95 % interval hold the truth in 107 to 119 of them, but in one case of 100."""
@@ -150,7 +154,7 @@ def test_without_noise_the_clock_makes_the_width() -> None:
     wide = 1.25 * 0.5 / 2400
     assert estimate.gain == Interval(1.25, 1.25 - wide, 1.25 + wide)
     assert estimate.saved_us == Interval(600.0, 599.5, 600.5)
-    assert estimate.detectable == pytest.approx(0.5 / 2400)
+    assert estimate.detectable == pytest.approx(0.5 / 2400, rel=1e-2)
 
 
 @pytest.mark.parametrize("quads", range(5))
@@ -172,17 +176,29 @@ def test_quads_that_were_dropped_are_told() -> None:
     assert "1 were dropped" in estimate.missing
 
 
-def test_what_was_detectable_is_detected() -> None:
-    """A gain as large as the smallest effect shows in four runs out of five."""
-    smallest = float(np.median([_detectable(compare(quads_of(s, 1.0, white))) for s in range(50)]))
-    estimates = [compare(quads_of(1000 + s, 1 + smallest, white)) for s in range(RUNS)]
-    seen = sum(e.gain is not None and e.gain.low > 1 for e in estimates) / RUNS
-    assert 0.68 <= seen <= 0.92
+@pytest.mark.parametrize(
+    ("estimate", "why"),
+    [
+        (compare([]), "0 quads count"),
+        (compare(quads_of(12, 1.0, white, 7)), "takes 8 quads"),
+        (compare(quads_of(12, 1.0, stalls, 20)), "quads were disturbed"),
+        (replace(compare(quads_of(12, 1.0, white)), outliers=None), "an earlier version"),
+        (replace(compare(quads_of(12, 1.0, white)), a_us=0.0), "the times vary"),
+    ],
+)
+def test_it_is_told_why_the_detectable_effect_is_not_known(estimate: Estimate, why: str) -> None:
+    assert why in why_unknown(estimate)
 
 
-def _detectable(estimate: Estimate) -> float:
-    assert estimate.detectable is not None
-    return estimate.detectable
+def test_steady_quads_have_a_detectable_effect() -> None:
+    for found in (
+        compare(quads_of(12, 1.0, white)),
+        compare_starts([1e4, 10010.0], [1e4, 10020.0], 9),
+    ):
+        assert found.gain is not None
+        assert found.detectable is not None
+        assert found.gain.half_width < found.detectable < 2 * found.gain.half_width
+        assert not why_unknown(found)
 
 
 def test_a_side_against_itself_is_no_effect() -> None:
@@ -205,14 +221,6 @@ def test_an_interval_that_is_not_there_does_not_pass() -> None:
     assert not test.passed
     assert test.floor is None
     assert "not known: 0 quads" in test.line
-
-
-def test_the_smallest_effect_is_no_smaller_than_that_of_a_side_against_itself() -> None:
-    steady = compare(quads_of(8, 1.25, white))
-    shaky: AATest = aa_test(compare(quads_of(9, 1.03, white)))
-    assert smallest_effect(steady, shaky) == shaky.floor
-    assert smallest_effect(steady, None) == steady.detectable
-    assert smallest_effect(compare([]), shaky) is None
 
 
 @pytest.mark.parametrize("starts", [(2, 2), (3, 3), (2, 4), (8, 8)])
