@@ -38,11 +38,12 @@ __all__ = [
 
 FEWEST_QUADS = 5
 """All of fewer lie on one side of the truth in more than 10 % of all runs."""
-_FEWEST_FOR_POWER = 8
+_FEWEST_FOR_POWER = 10
 """Among fewer one that is far from the others does not show (benchmarks/ab_power.py)."""
 _FEWEST_UNSEEN = 30
 """With so many, quads far from the others change little: more are left out than there may be."""
-_WIDEST = 1e6
+_WIDEST = 20
+"""Times an interval's lower end, or the clock's resolution: beyond, no effect can be told."""
 _FAR = 8.0
 """Of a quad's ratio from the median one, in deviations estimated from the median deviation."""
 _RESAMPLES = 4000
@@ -234,7 +235,7 @@ def why_unknown(estimate: Estimate) -> str:
     if estimate.gain is None:
         return estimate.missing
     if not has_spread(estimate):
-        return "the times vary by as much as they are long"
+        return "the times vary by as much as they are long, or are too short for the clock"
     if estimate.apart is not None:
         return ""
     quads, outliers = estimate.quads, estimate.outliers
@@ -256,7 +257,7 @@ def has_spread(estimate: Estimate) -> bool:
     gain, shortest = estimate.gain, min(estimate.a_us or 0.0, estimate.b_us or 0.0)
     if gain is None or not 0 < gain.low <= gain.value <= gain.high < _WIDEST * gain.low:
         return False
-    return shortest > 0 and estimate.quads > 2
+    return shortest > _WIDEST * _CLOCK_US and estimate.quads > 2
 
 
 def spread_of(estimate: Estimate, *, itself: bool = False, captured_again: bool = False) -> Spread:

@@ -73,13 +73,25 @@ def test_a_slower_side_is_not_faster() -> None:
 def test_what_a_differs_from_itself_is_no_gain() -> None:
     small = replace(FASTER.runs[0], estimate=gain_of(2000.0, 1990.0, 0.001))
     [found] = FASTER.aa
-    restless = replace(found, test=replace(found.test, floor=0.02))
+    restless = replace(found, test=replace(found.test, floor=0.02, passed=False))
     alone = replace(FASTER, runs=(small,))
     assert answer(alone).startswith("b is 1.0050 x faster per token")
     assert answer(replace(alone, aa=(restless,))).startswith("b is not faster: no effect")
     # Of several, that of the same batch size counts.
     elsewhere = replace(restless, requests=8)
     assert answer(replace(alone, aa=(elsewhere, found))) == answer(alone)
+
+
+def test_an_old_result_tells_the_detectable_effect_of_the_rule_or_none() -> None:
+    [run, *_] = FASTER.runs
+    old = replace(FASTER, runs=(replace(run, estimate=replace(run.estimate, detectable=0.9)),))
+    assert "Minimum detectable effect: 0.2 % (80 % power)" in render_ab(old, "text")
+    assert render_ab(old, "json") == render_ab(replace(FASTER, runs=(run,)), "json")
+    few = replace(old, runs=(replace(run, estimate=replace(run.estimate, quads=12)),))
+    text = " ".join(render_ab(few, "text").split())
+    assert "Minimum detectable effect: not known (an earlier version of spark-prof" in text
+    [written] = json.loads(render_ab(few, "json"))["runs"]
+    assert written["estimate"]["detectable"] is None
 
 
 def test_a_failed_gate_claims_no_time() -> None:
@@ -152,8 +164,11 @@ def test_the_bars_of_the_layers_add_up_to_what_they_save() -> None:
 
 
 def test_the_points_carry_their_intervals_and_the_band() -> None:
-    figure = gain_points(FASTER)
+    [passed] = FASTER.aa
+    failed = replace(passed, test=replace(passed.test, passed=False))
+    figure = gain_points(replace(FASTER, aa=(failed,)))
     (points,) = figure.data
+    assert not [shape for shape in gain_points(FASTER).layout.shapes if shape.type == "rect"]
     for run, value, up, down in zip(
         FASTER.runs, points.y, points.error_y.array, points.error_y.arrayminus, strict=True
     ):
