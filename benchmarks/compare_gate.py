@@ -1,196 +1,272 @@
-"""Whether the gate of `compare` passes recordings of the same thing and fails slower ones.
+"""Whether the intervals of `compare` hold the truth, and its gate fails only what is too slow.
 
-Pairs are of recordings in tests/data, read as the command reads them, and compared both ways:
-- starts: engines that were started at different times, for the same model and batch size
-- windows: stretches of one recording that share no step, which says less: one engine start
-- drifting: stretches of recordings whose steps become faster or slower by themselves, by up to a
-  quarter; they are shown, and count to no bar
-For the planted ones each second recording is replaced by one that is 3 % slower in one component,
-one layer or its gaps; all that follows comes later.
+Recordings are made of real ones in tests/data: stretches of their step times are drawn again, each
+recording gets the factor of its engine start (standard deviations up to 1.5 %), and side b a true
+effect. Each cell says of many comparisons: how often the 95 % interval of the change held the
+effect, how often `decode_us.median > 3%` failed, passed and was undecided. The same is done with the
+components, layers and kernels of stretches of the recordings, all of which a start moves alike and
+each on its own by KERNEL_SD. Last come real engine starts of the same thing, each against each.
 
-usage: python benchmarks/compare_gate.py [--limits 3% 2%] [--planted 0.03]
+usage: python benchmarks/compare_gate.py [--runs 1000] [--seed 1]
 
-It fails where a pair of the same thing fails the first limit, where fewer than 20 pass it, or where
-fewer than 20 planted ones fail it.
+It fails where coverage is below 0.93, or more than 5 % fail whose effect is within the limit.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from itertools import combinations
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from spark_prof.analyzers.comparing.gate.expression import parse  # noqa: E402
-from spark_prof.analyzers.comparing.gate.verdict import Checked, check  # noqa: E402
+from spark_prof.analyzers.comparing.gate.reading import Reading  # noqa: E402
+from spark_prof.analyzers.comparing.gate.verdict import check, of_change  # noqa: E402
 from spark_prof.analyzers.comparing.model import Side  # noqa: E402
+from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_of  # noqa: E402
+from spark_prof.analyzers.comparing.parts import Taken  # noqa: E402
+from spark_prof.analyzers.comparing.ran import Ran, charges_of  # noqa: E402
 from spark_prof.analyzers.comparing.summary import compare  # noqa: E402
+from spark_prof.analyzers.comparing.typical import typical_of  # noqa: E402
 from spark_prof.datasets.compared import read_side  # noqa: E402
-from tests.slowed import slowed, window  # noqa: E402
+from spark_prof.vocabulary import COMPONENTS  # noqa: E402
+
+Floats = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+Pool = Sequence[Sequence[Figure]]
+"""Recordings of one thing, and of each the rows that are compared."""
 
 DATA = ROOT / "tests" / "data"
-FEWEST = 20
+RECORDED = (
+    ("compare-h100/qwen-graph", 1),
+    ("compare-h100/qwen-graph", 8),
+    ("compare-h100/gpt-graph", 1),
+    ("compare-h100/gpt-graph", 8),
+    ("benchmarks/vllm-serve-bundle", 2),
+)
+"""Recordings whose steps are drawn again, and the batch size of these steps."""
+
+STARTS = (
+    (
+        "compare-h100/qwen-graph",
+        "h100-qwen3-30b-a3b-nvfp4-graphs",
+        "code-h100/qwen3-30b-a3b-nvfp4",
+    ),
+    ("compare-h100/gpt-graph", "code-h100/gpt-oss-20b-mxfp4"),
+)
+"""Engine starts of the same thing, hours apart."""
+
+START_SDS = (0.0, 0.005, 0.01, 0.015)
+RECORDINGS = (1, 2, 3, 5)
+EFFECTS = (0.0, 0.02, 0.03, 0.035, 0.05, 0.10)
+KERNEL_SD = 0.004
+LIMIT = "decode_us.median > 3%"
+COVERAGE = 0.93
+FALSE_ALARMS = 0.05
+_STEPS = 200
+_STRETCH = 25
+_TAKEN = 24
 
 
 @dataclass(frozen=True)
-class Cut:
-    """One stretch of a recording.
+class Cell:
+    """What became of the comparisons of one kind.
 
     Attributes:
-        path: of the recording in tests/data.
-        batch: of steps of this batch size.
-        part: which part of them, from 0.
-        parts: into how many they are cut.
+        sd: standard deviation from start to start, as a share.
+        recordings: of each side.
+        effect: by how much side b is slower, as a share.
+        covered: share of the intervals that held the effect.
+        outcomes: shares of the gate's outcomes.
     """
 
-    path: str
-    batch: int
-    part: int = 0
-    parts: int = 1
+    sd: float
+    recordings: int
+    effect: float
+    covered: float
+    outcomes: Counter[str]
 
-    def __str__(self) -> str:
-        name = f"{self.path}, batch {self.batch}"
-        return name if self.parts == 1 else f"{name}, part {self.part + 1} of {self.parts}"
+    def share(self, outcome: str) -> float:
+        """Of the comparisons, those with an outcome."""
+        return self.outcomes[outcome] / max(self.outcomes.total(), 1)
 
-    def made(self, folder: Path) -> Path:
-        """Its bundle, made once."""
-        name = str(self).replace("/", "-").replace(", ", "-").replace(" ", "-")
-        out = folder / name
-        return out if out.exists() else window(DATA / self.path, out, *self._arguments)
-
-    @property
-    def _arguments(self) -> tuple[int, int, int]:
-        return self.part, self.parts, self.batch
+    def missed(self, slack: float = 0.0) -> bool:
+        """Whether it misses a bar by more than chance explains."""
+        alarm = self.effect <= 0.03 and self.share("failed") > FALSE_ALARMS + slack
+        return self.covered < COVERAGE - slack or alarm
 
 
-QWEN = (
-    *(Cut("compare-h100/qwen-graph", 1, part, 3) for part in range(3)),
-    *(Cut("h100-qwen3-30b-a3b-nvfp4-graphs", 1, part, 2) for part in range(2)),
-    *(Cut("code-h100/qwen3-30b-a3b-nvfp4", 1, part, 2) for part in range(2)),
-)
-"""Stretches of three engine starts of one model, hours apart."""
-
-GPT = (Cut("compare-h100/gpt-graph", 1), Cut("code-h100/gpt-oss-20b-mxfp4", 1))
-"""Two engine starts of another one."""
-
-WINDOWS = (
-    ("compare-h100/qwen-graph", 1, 3),
-    ("compare-h100/qwen-graph", 8, 3),
-    ("compare-h100/gpt-graph", 1, 3),
-    ("compare-h100/gpt-graph", 8, 3),
-    ("h100-qwen3-30b-a3b-nvfp4-graphs", 1, 2),
-    ("code-h100/qwen3-30b-a3b-nvfp4", 1, 2),
-    ("benchmarks/vllm-serve-bundle", 2, 3),
-)
-"""Recordings, a batch size, and into how many stretches they are cut."""
-
-GROWING = ("compare-h100/gpt-duty", 1, 5)
-"""One whose context grows from 131 to 4,180 tokens: only neighbours do the same."""
-
-DRIFTING = (
-    ("ab-h100/recording-a-1", 1, 3),
-    ("ab-h100/recording-b-1", 1, 3),
-    ("h100-gpt-oss-20b-mxfp4-eager", 1, 2),
-)
-
-PLANTS = ("experts", "attention", "layer 3", "gaps")
-_WITHOUT_LAYERS = ("benchmarks/vllm-serve-bundle",)
+def step_pools(random: np.random.Generator, size: int) -> list[Pool]:
+    """For each real recording many that are drawn from its decode steps, stretch by stretch."""
+    pools = []
+    for path, batch in RECORDED:
+        steps = read_side(str(DATA / path)).steps
+        chosen = (steps["phase"].astype(str) == "decode") & (steps["decode_requests"] == batch)
+        us = steps.loc[chosen, "step_us"].to_numpy(np.float64)
+        pool = []
+        for _ in range(size):
+            begins = random.integers(0, len(us), _STEPS // _STRETCH)
+            drawn = us[(begins[:, None] + np.arange(_STRETCH)).ravel() % len(us)]
+            pool.append([figure_of(drawn, "median", START["kernel"])])
+        pools.append(pool)
+    return pools
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two recordings; `kind` is starts, windows or drifting."""
+def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
+    """Components, layers and kernels of typical steps of stretches of the same recordings."""
+    codes: dict[str, Callable[[Ran], Int64s]] = {
+        "components": lambda ran: ran.component,
+        "layers": lambda ran: ran.layer + 1,
+        "kernels": lambda ran: ran.name,
+    }
+    pools: dict[str, list[Pool]] = {name: [] for name in codes}
+    for path, batch in RECORDED[:4]:
+        side = read_side(str(DATA / path))
+        names: dict[str, int] = {}
+        charges = charges_of(side.kernels, side.steps, names)
+        chosen = (side.steps["phase"].astype(str) == "decode").to_numpy()
+        places = np.flatnonzero(chosen & (side.steps["decode_requests"] == batch).to_numpy())
+        divisor = np.ones(len(side.steps))
+        rows = {
+            "components": len(COMPONENTS),
+            "layers": int(side.kernels.layer.max()) + 2,
+            "kernels": len(names),
+        }
+        found: dict[str, list[list[Figure]]] = {name: [] for name in codes}
+        for _ in range(size):
+            first = int(random.integers(0, len(places) - _TAKEN + 1))
+            typical = typical_of(charges, places[first : first + _TAKEN], 1.0, divisor)
+            taken = Taken([typical], side.report, charges.stable, {})
+            for name, code in codes.items():
+                found[name].append(taken.figures(code, rows[name]))
+        for name, figures in found.items():
+            # Stretches of one recording differ by its drift; a pool is of the same thing.
+            level = np.mean([[each.value for each in row] for row in figures], axis=0)
+            pools[name].append(
+                [
+                    [
+                        _times(each, float(mean / each.value))
+                        for each, mean in zip(row, level, strict=True)
+                        if each.value > 0
+                    ]
+                    for row in figures
+                ]
+            )
+    return pools
 
-    kind: str
-    a: Cut
-    b: Cut
+
+def _times(figure: Figure, factor: float) -> Figure:
+    return Figure(
+        figure.value * factor,
+        figure.error * factor,
+        figure.free,
+        figure.floor * factor,
+        figure.start * factor,
+    )
 
 
-def pairs() -> Iterator[Pair]:
-    """All pairs."""
-    for one, two in (*combinations(QWEN, 2), GPT):
-        if one.path != two.path:
-            yield Pair("starts", one, two)
-    for path, batch, parts in WINDOWS:
-        yield from _stretches("windows", path, batch, parts)
-    path, batch, parts = GROWING
-    for part in range(parts - 1):
-        yield Pair("windows", Cut(path, batch, part, parts), Cut(path, batch, part + 1, parts))
-    for path, batch, parts in DRIFTING:
-        yield from _stretches("drifting", path, batch, parts)
+def cell(
+    random: np.random.Generator,
+    pools: Sequence[Pool],
+    runs: int,
+    sd: float,
+    recordings: int,
+    effect: float,
+    own_sd: float = 0.0,
+) -> Cell:
+    """Compares as often as asked, every time with recordings of one pool."""
+    limit = parse(LIMIT)
+    covered, compared = 0, 0
+    outcomes: Counter[str] = Counter()
+    for run in range(runs):
+        pool = pools[run % len(pools)]
+        drawn = random.choice(len(pool), 2 * recordings, replace=False)
+        start = np.exp(random.normal(0, sd, 2 * recordings))
+        rows = min(len(pool[place]) for place in drawn)
+        own = np.exp(random.normal(0, own_sd, (2 * recordings, rows)))
+        for row in range(rows):
+            figures = [
+                _times(pool[place][row], start[number] * own[number, row])
+                for number, place in enumerate(drawn)
+            ]
+            slower = [_times(each, 1 + effect) for each in figures[recordings:]]
+            found = change(figures[:recordings], slower)
+            low, high = found.shares
+            covered += low <= effect <= high
+            compared += 1
+            outcomes[of_change(limit, Reading("time", found), relative=True)] += 1
+    return Cell(sd, recordings, effect, covered / compared, outcomes)
 
 
-def _stretches(kind: str, path: str, batch: int, parts: int) -> Iterator[Pair]:
-    for one, two in combinations(range(parts), 2):
-        yield Pair(kind, Cut(path, batch, one, parts), Cut(path, batch, two, parts))
+def cells(
+    random: np.random.Generator,
+    pools: Sequence[Pool],
+    runs: int,
+    effects: Sequence[float] = EFFECTS,
+    own_sd: float = 0.0,
+) -> Iterator[Cell]:
+    """Every start, number of recordings and effect."""
+    for sd in START_SDS:
+        for recordings in RECORDINGS:
+            for effect in effects:
+                yield cell(random, pools, runs, sd, recordings, effect, own_sd)
 
 
-def judged(a: Side, b: Side, limits: Sequence[str]) -> tuple[Checked, ...]:
-    """What becomes of each limit."""
-    return check(compare(a, b), [parse(f"decode_us.median > {limit}") for limit in limits])
+def real_starts() -> Iterator[tuple[str, float, str]]:
+    """Each real engine start against each other one of the same thing: change and outcome."""
+    for names in STARTS:
+        sides: dict[str, Side] = {name: read_side(str(DATA / name)) for name in names}
+        for one, two in permutations(names, 2):
+            found = compare(sides[one], sides[two])
+            [checked] = check(found, [parse(LIMIT)])
+            moved = checked.reading.change
+            yield f"{one} | {two}", moved.share(moved.us), checked.outcome
 
 
-def _line(kind: str, what: str, checked: Sequence[Checked]) -> str:
-    change = checked[0].reading.change
-    figures = [f"{100 * change.share(us):+6.2f}" for us in (change.us, change.low, change.high)]
-    outcomes = " ".join(f"{each.outcome:9}" for each in checked)
-    return f"{kind:8} {figures[0]} % ({figures[1]} to {figures[2]})  {outcomes}  {what}"
+def _show(kind: str, each: Cell) -> None:
+    outcomes = " ".join(
+        f"{100 * each.share(outcome):6.1f}" for outcome in ("failed", "undecided", "passed")
+    )
+    print(
+        f"{kind:10} {100 * each.sd:4.1f} {each.recordings:5} {100 * each.effect:7.1f} "
+        f"{each.covered:9.3f}  {outcomes}  {'MISSED' if each.missed() else ''}",
+        flush=True,
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--limits", nargs="+", default=["3%", "2%"])
-    parser.add_argument("--planted", type=float, default=0.03)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    same: list[tuple[Pair, tuple[Checked, ...]]] = []
-    planted: list[tuple[Pair, tuple[Checked, ...]]] = []
-    with tempfile.TemporaryDirectory(prefix="compare-gate-") as made:
-        folder = Path(made)
-
-        @cache
-        def side(cut: Cut) -> Side:
-            return read_side(str(cut.made(folder)))
-
-        for number, pair in enumerate(pairs()):
-            for one, two in ((pair.a, pair.b), (pair.b, pair.a)):
-                same.append((pair, judged(side(one), side(two), options.limits)))
-                print(_line(pair.kind, f"{one} | {two}", same[-1][1]), flush=True)
-            plant = "gaps" if pair.b.path in _WITHOUT_LAYERS else PLANTS[number % len(PLANTS)]
-            made_slow = slowed(
-                pair.b.made(folder), folder / f"slow-{number}", options.planted, plant
-            )
-            slow = read_side(str(made_slow))
-            planted.append((pair, judged(side(pair.a), slow, options.limits)))
-            print(_line("planted", f"  the first, {plant} slower", planted[-1][1]), flush=True)
-            shutil.rmtree(made_slow)
-    return _told(same, planted, options.limits)
-
-
-def _told(
-    same: Sequence[tuple[Pair, tuple[Checked, ...]]],
-    planted: Sequence[tuple[Pair, tuple[Checked, ...]]],
-    limits: Sequence[str],
-) -> int:
-    for place, limit in enumerate(limits):
-        for name, rows in (("same thing", same), ("planted", planted)):
-            for kind in ("starts", "windows", "drifting"):
-                outcomes = [row[place].outcome for pair, row in rows if pair.kind == kind]
-                told = ", ".join(
-                    f"{outcomes.count(each)} {each}" for each in ("passed", "undecided", "failed")
-                )
-                print(f"> {limit}, {name}, {kind}: {told}")
-    counted = [row[0].outcome for pair, row in same if pair.kind != "drifting"]
-    found = [row[0].outcome for pair, row in planted if pair.kind != "drifting"]
-    missed = "failed" in counted or counted.count("passed") < FEWEST
-    return int(missed or found.count("failed") < FEWEST)
+    random = np.random.default_rng(options.seed)
+    print(f"{'figure':10} sd %  each effect %   covered  failed  undec. passed %  ({LIMIT})")
+    missed = 0
+    pools = step_pools(random, 200)
+    for each in cells(random, pools, options.runs):
+        _show("step", each)
+        missed += each.missed()
+    for name, parts in part_pools(random, 40).items():
+        # Every comparison has a row of each, so that fewer are needed.
+        few = max(options.runs // 25, len(parts))
+        for each in cells(random, parts, few, (0.0, 0.10), KERNEL_SD):
+            _show(name, replace(each, outcomes=Counter(each.outcomes)))
+            missed += each.missed()
+    alarms = 0
+    for pair, share, outcome in real_starts():
+        print(f"{100 * share:+6.2f} %  {outcome:9}  {pair}")
+        alarms += outcome == "failed"
+    print(f"{missed} cells miss a bar; {alarms} false alarms between real starts")
+    return int(bool(missed or alarms))
 
 
 if __name__ == "__main__":

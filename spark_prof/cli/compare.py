@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["add_to", "compare"]
 
 _MOST = 25
+_MOST_RECORDINGS = 200
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,7 +36,12 @@ def add_to(app: typer.Typer) -> None:
 
 def compare(
     reference: Annotated[
-        str, typer.Argument(metavar="A", help="What the others are held to: a bundle or a trace.")
+        str,
+        typer.Argument(
+            metavar="A",
+            help="What the others are held to: a bundle or a trace, or several engine starts of "
+            "the same thing as A1,A2,A3.",
+        ),
     ],
     others: Annotated[list[str], typer.Argument(metavar="B...", help="What is compared with it.")],
     format: Annotated[  # noqa: A002 - the option's name is the contract's
@@ -67,16 +73,25 @@ def compare(
     if out is not None:
         check_folder(out.parent)
     if len(others) > _MOST:
-        raise CommandError(f"{len(others) + 1} recordings are too many; compare at most 26")
+        raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
     for source in (reference, *others):
         _refuse_result(source)
     from spark_prof.analyzers.comparing.gate.verdict import check
     from spark_prof.analyzers.comparing.summary import compare as compare_sides
     from spark_prof.dashboards.compare_report import Compared, render_comparison
-    from spark_prof.datasets.compared import read_side
+    from spark_prof.datasets.compared import read_side, recordings_of
 
-    a = read_side(reference, rank)
-    found = tuple(compare_sides(a, read_side(source, rank)) for source in others)
+    sides = [recordings_of(source) for source in (reference, *others)]
+    if sum(map(len, sides)) > _MOST_RECORDINGS:
+        raise CommandError(
+            f"{sum(map(len, sides))} recordings are too many; compare at most {_MOST_RECORDINGS}"
+        )
+    for source in (source for side in sides for source in side):
+        _refuse_result(source)
+    a = [read_side(source, rank) for source in sides[0]]
+    found = tuple(
+        compare_sides(a, [read_side(source, rank) for source in side]) for side in sides[1:]
+    )
     gate = tuple(check(each, limits) for each in found) if limits else ()
     compared = Compared(found, gate)
     on_terminal = out is None and sys.stdout.isatty()

@@ -45,8 +45,8 @@ def gate(checked: Sequence[Checked], letters: Sequence[str]) -> Section:
         for each, letter in zip(checked, letters, strict=True)
     )
     intro = (
-        "A change fails where it is certain (0 lies outside of its interval) and may be as large "
-        "as the limit. Undecided: the recordings are too short or too noisy to tell.",
+        "A limit fails where the whole interval lies beyond it, and passes where all of it lies "
+        "within. Undecided: the recordings are too few, too short or too noisy to tell.",
     )
     return Section("compare_gate", "Gate", columns, rows, intro)
 
@@ -62,8 +62,6 @@ def reason(checked: Checked, letter: str = "b") -> str:
         noise = _interval(checked)
         figures += f", {_change(checked)}" + (f" (95 %: {noise})" if noise != MISSING else "")
     why = f"; {clean(checked.why)}" if checked.why else ""
-    if checked.outcome == "undecided" and not why:
-        why = "; too noisy to tell, record more steps"
     return f"{checked.outcome}: {limit}: {figures}{why}"
 
 
@@ -88,15 +86,19 @@ def _change(checked: Checked) -> str:
 
 
 def _interval(checked: Checked) -> str:
-    """The interval in the unit of the change."""
+    """The interval that was held against the limit, in the unit of the change."""
     change, kind = checked.reading.change, checked.reading.kind
-    if kind in ("share", "count") or not math.isfinite(change.low):
+    if not math.isfinite(change.low) or change.low == change.high:
         return MISSING
+    if kind == "share":
+        return f"{100 * change.low:+.1f} to {100 * change.high:+.1f} points"
     if checked.relative or kind == "rate":
         return _shares(change)
     return span(change)
 
 
 def _shares(change: Change) -> str:
-    low, high = by_share(change, change.low), by_share(change, change.high)
-    return f"{low.removesuffix(' %')} to {high}" if low.endswith("%") else MISSING
+    if not all(map(math.isfinite, change.shares)):
+        return MISSING
+    low, high = (f"{100 * share:+.1f}" for share in change.shares)
+    return f"{low} to {high} %"

@@ -5,8 +5,8 @@ Times are microseconds and shares fractions of 1; an interval that is not known 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from spark_prof.analyzers.comparing.gate.verdict import Checked
@@ -32,7 +32,7 @@ def render(compared: Compared) -> str:
         {
             "schema": SCHEMA,
             "kind": "spark-prof compare",
-            "reference": _side(first.a),
+            "reference": _sides(first.sides[0]),
             "comparisons": [
                 _comparison(found, letter)
                 for letter, found in zip(LETTERS[1:], compared.found, strict=False)
@@ -49,17 +49,21 @@ def render(compared: Compared) -> str:
 def _comparison(found: Comparison, letter: str) -> dict[str, Any]:
     return {
         "side": letter,
-        "other": _side(found.b),
+        "other": _sides(found.sides[1]),
+        "assumed_start_share": found.assumed or None,
         "phases": [_phase(phase) for phase in found.phases],
         "setup": [asdict(setting) for setting in found.setup],
         "notes": list(found.notes),
     }
 
 
-def _side(side: Side) -> dict[str, Any]:
+def _sides(recordings: Sequence[Side]) -> dict[str, Any]:
+    """The first recording of a side, and the sources of all."""
+    side = recordings[0]
     report = side.report
     return {
         "source": side.source,
+        "recordings": [each.source for each in recordings],
         "run": asdict(report.run),
         "gpu": asdict(report.gpu),
         "steps": report.steps.count,
@@ -79,14 +83,27 @@ def _phase(phase: PhaseComparison) -> dict[str, Any]:
 
 def _with_shares(value: Any) -> Any:
     if isinstance(value, Mapping):
-        found = {key: _with_shares(entry) for key, entry in value.items()}
-        if found.keys() == {"a", "b", "us", "low", "high"}:
-            change = Change(**value)
-            return found | {"share": change.share(change.us), "sure": change.sure}
-        return found
+        if value.keys() == _CHANGE:
+            return _change(value)
+        return {key: _with_shares(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_with_shares(entry) for entry in value]
     return value
+
+
+_CHANGE = {each.name for each in fields(Change)}
+
+
+def _change(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A change; with several recordings a side also the figure of each."""
+    change = Change(**value)
+    found = {key: value[key] for key in ("a", "b", "us", "low", "high")}
+    found |= {"share": change.share(change.us), "sure": change.sure}
+    found["share_low"], found["share_high"] = change.shares
+    if max(map(len, change.figures)) > 1:
+        for side, figures in zip(("a", "b"), value["figures"], strict=True):
+            found[f"values_{side}"] = [each["value"] for each in figures]
+    return found
 
 
 def _checked(checked: Checked, letter: str) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def components(phase: PhaseComparison, b: str = "b") -> Section:
         f"A typical {phase.unit}: the mean over the middle half of the steps by length, so that "
         "the parts add up to it. Each instant counts to one part. The residual is what the median "
         "differs by beyond that.",
-        "95 %: from how the steps vary, stretch by stretch, and by how much recordings of the "
+        "95 %: from how the steps vary, stretch by stretch, and by how much engine starts of the "
         "same thing differ. Noise: 0 lies within.",
     )
     return Section(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -69,8 +70,14 @@ def answer(found: Comparison, b: str = "b") -> str:
     change = phase.like
     step = f"a {clean(phase.phase)} {phase.unit}" if phase.phase != "unknown" else "a step"
     figures = f"{step} takes {microseconds(change.a)} on a, {microseconds(change.b)} on {b}"
+    if any(found.further):
+        figures += f", means of {' and '.join(str(len(side)) for side in found.sides)} recordings"
     if not change.sure:
-        return f"{b} is as fast as a as far as these recordings tell: {figures}"
+        within = max(map(abs, change.shares))
+        unseen = (
+            f"; a change within {100 * within:.1f} % is undecided" if math.isfinite(within) else ""
+        )
+        return f"{b} is as fast as a as far as these recordings tell: {figures}{unseen}"
     word = "slower" if change.us > 0 else "faster"
     return f"{b} is {by_share(change).lstrip('+-')} {word} than a: {figures}"
 

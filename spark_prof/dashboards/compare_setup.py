@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
+from operator import attrgetter, or_
+from statistics import fmean
 
 from spark_prof.analyzers.comparing.model import Comparison, Side
 from spark_prof.dashboards.compare_words import LETTERS
@@ -26,8 +29,12 @@ def compared(found: Sequence[Comparison]) -> Section:
         Column("Per token", "number"),
         Column("Tokens/s", "number", optional=True),
     )
-    sides = (found[0].a, *(each.b for each in found))
-    rows = tuple(_side(letter, side) for letter, side in zip(LETTERS, sides, strict=False))
+    sides = (found[0].sides[0], *(each.sides[1] for each in found))
+    rows = tuple(
+        _side(letter if len(side) == 1 else f"{letter}, {number}", recording)
+        for letter, side in zip(LETTERS, sides, strict=False)
+        for number, recording in enumerate(side, start=1)
+    )
     return Section(
         "compare_sides", "What is compared", columns, rows, ("a is what the others are held to.",)
     )
@@ -46,21 +53,12 @@ def setup(found: Comparison, b: str = "b") -> Section:
 def others(found: Comparison, b: str = "b") -> Section:
     """Figures of the recordings as a whole: coverage, conversions, clocks."""
     columns = (Column("Figure"), Column("a", "number"), Column(b, "number"))
-    one, two = found.a.report, found.b.report
     rows = [
-        (
-            f"kernel time with a known {what}",
-            share(getattr(one.coverage, what)),
-            share(getattr(two.coverage, what)),
-        )
+        (f"kernel time with a known {what}", *_mean_share(found, f"coverage.{what}"))
         for what in ("layer", "component", "engine")
     ]
     rows += [
-        (
-            "of the kernel time for format conversions",
-            share(one.conversions.share),
-            share(two.conversions.share),
-        ),
+        ("of the kernel time for format conversions", *_mean_share(found, "conversions.share")),
         ("clock after the last step", _clock(found.a), _clock(found.b)),
     ]
     kept = tuple(row for row in rows if row[1:] != (MISSING, MISSING))
@@ -69,16 +67,21 @@ def others(found: Comparison, b: str = "b") -> Section:
 
 def findings(found: Comparison, b: str = "b") -> Section:
     """The findings that only one side has."""
-    sides = (("a", found.a, found.b), (b, found.b, found.a))
+    sides = (("a", *found.sides), (b, *found.sides[::-1]))
     rows = []
     for letter, side, other in sides:
-        known = Counter(each.id for each in other.report.findings)
-        for each in side.report.findings:
-            if known[each.id]:
-                known[each.id] -= 1
-                continue
-            cost = microseconds(1e3 * each.ms_per_token) if each.ms_per_token else MISSING
-            rows.append((f"only {letter}", cost, clean(each.text), clean(each.id)))
+        # Each id as often as the recording of the side has it that has it most.
+        known = reduce(or_, (Counter(f.id for f in each.report.findings) for each in other))
+        listed: set[str] = set()
+        for recording in side:
+            left = known.copy()
+            for each in recording.report.findings:
+                if left[each.id] or each.id in listed:
+                    left[each.id] -= 1
+                    continue
+                cost = microseconds(1e3 * each.ms_per_token) if each.ms_per_token else MISSING
+                rows.append((f"only {letter}", cost, clean(each.text), clean(each.id)))
+            listed |= {each.id for each in recording.report.findings}
     columns = (
         Column("Side"),
         Column("Per token", "number"),
@@ -96,6 +99,13 @@ def notes(found: Comparison, b: str = "b") -> Section:
 
 def _id(what: str, b: str) -> str:
     return f"compare_{what}" + (f"_{b}" if b != "b" else "")
+
+
+def _mean_share(found: Comparison, path: str) -> tuple[str, str]:
+    """A share of both sides' reports, the mean of their recordings."""
+    get = attrgetter(path)
+    a, b = (share(fmean(get(each.report) for each in side)) for side in found.sides)
+    return a, b
 
 
 def _clock(side: Side) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,13 @@ from spark_prof.analyzers.summary import summary_of
 from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.datasets.ceilings import ceilings_for
 from spark_prof.datasets.opened import local_path, opened
+from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.members import is_bundle
+from spark_prof.traces.members import NoMembersError, find_members, is_bundle
+from spark_prof.traces.remote import is_url
 
-__all__ = ["facts_of", "read_side"]
+__all__ = ["facts_of", "read_side", "recordings_of"]
 
 _HIGHEST_LAYER = (1 << 15) - 1
 
@@ -36,6 +40,64 @@ def read_side(source: str, rank: int | None = None) -> Side:
     """
     with opened(source) as bundle:
         return _side(source, bundle, rank)
+
+
+def recordings_of(named: str) -> tuple[str, ...]:
+    """The recordings that a person named as one side: one, several with commas, or a folder.
+
+    A path that exists is one name, whatever commas it has, and so is a URL up to a comma with
+    another URL or an existing path behind it. A folder of bundles is all of them.
+
+    Raises:
+        CommandError: a name is missing, or one stands there twice.
+    """
+    names = _names(named)
+    if not all(names):
+        raise CommandError(
+            f"{named!r} has no recording before or after a comma; write several as A1,A2,A3"
+        )
+    found = [member for name in names for member in _members(name)]
+    places = [each if is_url(each) else os.path.realpath(each) for each in found]
+    for place, each in zip(places, found, strict=True):
+        if places.count(place) > 1:
+            raise CommandError(
+                f"{each} stands twice on one side; give recordings of different engine starts"
+            )
+    return tuple(found)
+
+
+def _names(named: str) -> list[str]:
+    """Splits at commas, except within the name of what exists and within a URL."""
+    parts = named.split(",")
+    names = []
+    while parts:
+        whole = 1
+        if is_url(parts[0]):
+            while whole < len(parts) and not (is_url(parts[whole]) or _longest(parts[whole:])):
+                whole += 1
+        else:
+            whole = _longest(parts) or 1
+        names.append(",".join(parts[:whole]))
+        parts = parts[whole:]
+    return names
+
+
+def _longest(parts: Sequence[str]) -> int:
+    """Of how many of the parts, from the first on, the longest existing path is made; 0 of none."""
+    lengths = range(len(parts), 0, -1)
+    return next((end for end in lengths if os.path.lexists(",".join(parts[:end]))), 0)
+
+
+def _members(name: str) -> list[str]:
+    """The bundles of a folder of several; anything else is itself."""
+    if is_url(name) or not Path(name).is_dir() or is_bundle(Path(name)):
+        return [name]
+    try:
+        members = find_members(name)
+    except NoMembersError:
+        return [name]
+    bundles = all(is_bundle(Path(each.source)) for each in members)
+    return [each.source for each in members] if bundles else [name]
 
 
 def facts_of(source: str, rank: int) -> Mapping[str, Any]:

@@ -21,41 +21,56 @@ _DIFFERENT = 0.01
 """Contexts that differ by a smaller share are alike."""
 
 
-def context_effect(sides: tuple[Side, Side], groups: Sequence[Group]) -> ContextEffect | None:
+def context_effect(
+    sides: tuple[Sequence[Side], Sequence[Side]], groups: Sequence[Group]
+) -> ContextEffect | None:
     """How much of the difference the contexts explain; None where they do not differ.
 
     Within each recording contexts grow while nothing else changes: the slope of the steps' times,
     by least squares over the middle half of the steps of the largest group.
 
     Args:
-        sides: the reference and the other.
+        sides: the recordings of the reference and of the other.
         groups: the steps that are compared.
     """
-    chosen = [np.concatenate([group.a for group in groups]),
-              np.concatenate([group.b for group in groups])]  # fmt: skip
     tokens = [
-        float(side.steps["context_tokens"].to_numpy(np.float64)[places].mean())
-        for side, places in zip(sides, chosen, strict=True)
+        float(
+            np.mean(
+                [
+                    _column(each, "context_tokens")[
+                        np.concatenate([group.places[side][place] for group in groups])
+                    ].mean()
+                    for place, each in enumerate(sides[side])
+                ]
+            )
+        )
+        for side in (0, 1)
     ]
     more = tokens[1] - tokens[0]
     if not tokens[0] or abs(more) < _DIFFERENT * tokens[0]:
         return None
-    largest = max(groups, key=lambda group: min(len(group.a), len(group.b)))
-    slopes = [
-        _slope(
-            side.steps["context_tokens"].to_numpy(np.float64)[places],
-            side.steps["step_us"].to_numpy(np.float64)[places],
-        )
-        for side, places in zip(sides, (largest.a, largest.b), strict=True)
+    largest = max(groups, key=lambda group: min(group.steps(0), group.steps(1)))
+    found = [
+        [
+            _slope(_column(each, "context_tokens")[places], _column(each, "step_us")[places])
+            for each, places in zip(sides[side], largest.places[side], strict=True)
+        ]
+        for side in (0, 1)
     ]
-    if any(slope is None for slope in slopes):
+    known = [[slope for slope in slopes if slope is not None] for slopes in found]
+    if any(len(some) < len(all_) for some, all_ in zip(known, found, strict=True)):
         return None
-    known = [slope for slope in slopes if slope is not None]
-    slope = sum(value for value, _, _ in known) / 2
-    error = sum(error**2 for _, error, _ in known) ** 0.5 / 2
-    wide = student_quantile(0.975, max(int(min(free for _, _, free in known)), 2)) * error
+    # Both sides count the same, however many recordings each has.
+    slope = sum(value / len(some) for some in known for value, _, _ in some) / 2
+    error = sum((error / len(some)) ** 2 for some in known for _, error, _ in some) ** 0.5 / 2
+    free = min(free for some in known for _, _, free in some)
+    wide = student_quantile(0.975, max(int(free), 2)) * error
     ends = sorted((more * (slope - wide), more * (slope + wide)))
     return ContextEffect(tokens[0], tokens[1], slope, more * slope, *ends)
+
+
+def _column(side: Side, name: str) -> Floats:
+    return side.steps[name].to_numpy(np.float64)
 
 
 def _slope(tokens: Floats, us: Floats) -> tuple[float, float, float] | None:

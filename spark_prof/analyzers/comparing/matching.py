@@ -8,14 +8,34 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.like import Group, groups_of, like_groups
+from spark_prof.analyzers.comparing.like import Group, Sizes, groups_of, like_groups
 from spark_prof.analyzers.comparing.model import Side, SizeRow
-from spark_prof.analyzers.comparing.noise import FLOORS, Change, Figure, change, figure_of
+from spark_prof.analyzers.comparing.noise import START, Change, Figure, change, figure_of
 
-__all__ = ["Matched", "floors_of", "like_change", "matched", "size_rows", "whole_change"]
+__all__ = ["Matched", "Values", "like_change", "matched", "size_rows", "values_of", "whole_change"]
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """What is compared of the steps of one recording.
+
+    Attributes:
+        us: of every step.
+        start: by how much engine starts of this kind are taken to differ, as a share.
+    """
+
+    us: Floats
+    start: float
+
+    def figure(self, places: Int64s, statistic: str = "median") -> Figure:
+        """A statistic of some of the steps."""
+        return figure_of(self.us[places], statistic, self.start)
+
+
+BothValues = tuple[Sequence[Values], Sequence[Values]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,84 +43,92 @@ class Matched:
     """The steps of one phase of both sides.
 
     Attributes:
-        groups: those that are compared, by size; one group of all where no size is on both sides.
+        groups: those that are compared, by size; one group of all where no size is everywhere.
         sizes: every size that occurs.
-        alike: whether any size is on both sides.
-        every: places of all steps of the phase, of each side.
+        alike: whether any size is in all recordings.
+        whole: all steps of the phase.
     """
 
     groups: tuple[Group, ...]
     sizes: tuple[Group, ...]
     alike: bool
-    every: tuple[Int64s, Int64s]
+    whole: Group
+
+    @property
+    def fewest(self) -> int:
+        """Steps that are compared of the recording that has the fewest."""
+        return min(
+            sum(len(group.places[side][place]) for group in self.groups)
+            for side in (0, 1)
+            for place in range(len(self.whole.places[side]))
+        )
 
 
-def floors_of(sides: tuple[Side, Side]) -> tuple[float, float]:
-    """How much recordings of each side's kind differ from start to start, as a share."""
-    return FLOORS[sides[0].report.run.units], FLOORS[sides[1].report.run.units]
+def values_of(side: Side, us: Floats) -> Values:
+    """The values of the steps of one recording."""
+    return Values(us, START[side.report.run.units])
 
 
-def matched(sides: tuple[Side, Side], phase: str) -> Matched | None:
-    """The steps of a phase; None where a side has none."""
-    a, b = (groups_of(side.steps, phase) for side in sides)
-    if not a or not b:
+def matched(sides: tuple[Sequence[Side], Sequence[Side]], phase: str) -> Matched | None:
+    """The steps of a phase; None where a recording has none."""
+    a, b = ([groups_of(each.steps, phase) for each in side] for side in sides)
+    if not all((*a, *b)):
         return None
     sizes = like_groups(a, b)
     groups = tuple(group for group in sizes if group.weight)
-    every = _all(a), _all(b)
-    return Matched(groups or (Group(0, *every, 1.0),), sizes, bool(groups), every)
+    every = Group(0, (tuple(map(_all, a)), tuple(map(_all, b))), 1.0)
+    return Matched(groups or (every,), sizes, bool(groups), every)
 
 
-def like_change(
-    found: Matched,
-    values: tuple[Floats, Floats],
-    floors: tuple[float, float],
-    statistic: str = "median",
-) -> Change:
+def like_change(found: Matched, values: BothValues, statistic: str = "median") -> Change:
     """The change of a statistic over steps of the same sizes, weighted as on side a.
 
     Args:
         found: the steps.
-        values: of every step of each side.
-        floors: of both sides.
+        values: of the recordings of each side.
         statistic: median, mean or p99.
     """
-    groups = found.groups
-    weights = [group.weight for group in groups]
-    a = [figure_of(values[0][group.a], statistic, floors[0]) for group in groups]
-    b = [figure_of(values[1][group.b], statistic, floors[1]) for group in groups]
-    return change(_weighted(a, weights), _weighted(b, weights))
-
-
-def whole_change(
-    found: Matched, values: tuple[Floats, Floats], floors: tuple[float, float]
-) -> Change:
-    """The change of the median over all steps of the phase, as each side ran them."""
     a, b = (
-        figure_of(each[places], "median", floor)
-        for each, places, floor in zip(values, found.every, floors, strict=True)
+        [
+            _weighted(
+                [each.figure(group.places[side][place], statistic) for group in found.groups],
+                [group.weight for group in found.groups],
+            )
+            for place, each in enumerate(values[side])
+        ]
+        for side in (0, 1)
     )
     return change(a, b)
 
 
-def size_rows(
-    found: Matched, values: tuple[Floats, Floats], floors: tuple[float, float]
-) -> tuple[SizeRow, ...]:
+def whole_change(found: Matched, values: BothValues) -> Change:
+    """The change of the median over all steps of the phase, as each side ran them."""
+    return _medians(found.whole, values)
+
+
+def size_rows(found: Matched, values: BothValues) -> tuple[SizeRow, ...]:
     """Every size with its change."""
-    return tuple(_size_row(group, values, floors) for group in found.sizes)
-
-
-def _size_row(group: Group, values: tuple[Floats, Floats], floors: tuple[float, float]) -> SizeRow:
-    median = None
-    if len(group.a) and len(group.b):
-        median = change(
-            figure_of(values[0][group.a], "median", floors[0]),
-            figure_of(values[1][group.b], "median", floors[1]),
+    return tuple(
+        SizeRow(
+            group.size,
+            group.steps(0),
+            group.steps(1),
+            group.weight,
+            _medians(group, values) if all(map(len, sum(group.places, ()))) else None,
         )
-    return SizeRow(group.size, len(group.a), len(group.b), group.weight, median)
+        for group in found.sizes
+    )
 
 
-def _all(groups: dict[int, Int64s]) -> Int64s:
+def _medians(group: Group, values: BothValues) -> Change:
+    a, b = (
+        [each.figure(places) for each, places in zip(values[side], group.places[side], strict=True)]
+        for side in (0, 1)
+    )
+    return change(a, b)
+
+
+def _all(groups: Sizes) -> Int64s:
     return np.sort(np.concatenate(list(groups.values())))
 
 
@@ -110,5 +138,5 @@ def _weighted(figures: Sequence[Figure], weights: Sequence[float]) -> Figure:
         value=sum(weight * figure.value for figure, weight in pairs),
         error=sum((weight * figure.error) ** 2 for figure, weight in pairs) ** 0.5,
         free=min(figure.free for figure in figures),
-        floor=sum(weight * figure.floor for figure, weight in pairs),
+        start=sum(weight * figure.start for figure, weight in pairs),
     )

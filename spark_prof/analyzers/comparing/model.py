@@ -1,6 +1,7 @@
-"""What a comparison of two recordings says, as plain data.
+"""What a comparison of two sides says, as plain data.
 
-Side a is the reference. Times are us, of a step or of a prompt token; shares are fractions of 1.
+Side a is the reference; a side is one recording or several of the same thing, each of an engine
+start of its own. Times are us, of a step or of a prompt token; shares are fractions of 1.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.comparing.noise import START, Change
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.columns import KernelColumns
 
@@ -183,7 +184,8 @@ class PhaseComparison:
         like: median over steps of the same sizes, weighted as on side a.
         mix_us: what of the difference is that the sides ran steps of other sizes.
         sizes: the sizes that occur.
-        alike: whether any size occurs on both sides; else all steps are compared as they are.
+        alike: whether any size is in all recordings; else all steps are compared as they are.
+        fewest: steps that are compared of the recording that has the fewest.
         typical: of the steps that `like` compares.
         parts: components, then gaps, the slower one first.
         residual_us: what medians and typical steps disagree about.
@@ -201,6 +203,7 @@ class PhaseComparison:
     mix_us: float
     sizes: tuple[SizeRow, ...]
     alike: bool
+    fewest: int
     typical: Change
     parts: tuple[Part, ...]
     residual_us: float
@@ -213,14 +216,15 @@ class PhaseComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One recording against the reference.
+    """One side against the reference.
 
     Attributes:
-        a: the reference.
-        b: what is compared with it.
+        a: the first recording of the reference.
+        b: the first recording of what is compared with it.
         phases: decode first; none where the sides share no phase.
-        setup: in what the set-ups differ.
+        setup: in what the set-ups of these two differ.
         notes: what to know before believing the figures, one line each.
+        further: the other recordings of both sides.
     """
 
     a: Side
@@ -228,6 +232,18 @@ class Comparison:
     phases: tuple[PhaseComparison, ...]
     setup: tuple[Setting, ...]
     notes: tuple[str, ...]
+    further: tuple[tuple[Side, ...], tuple[Side, ...]] = ((), ())
+
+    @property
+    def sides(self) -> tuple[tuple[Side, ...], tuple[Side, ...]]:
+        """The recordings of both sides."""
+        return (self.a, *self.further[0]), (self.b, *self.further[1])
+
+    @property
+    def assumed(self) -> float:
+        """By how much starts are taken to differ, as a share; 0 where it was estimated."""
+        alone = [side[0] for side in self.sides if len(side) == 1]
+        return max((START[each.report.run.units] for each in alone), default=0.0)
 
     def phase(self, name: str) -> PhaseComparison | None:
         """The comparison of one phase; None where a side has no such step."""

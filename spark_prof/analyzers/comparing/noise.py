@@ -2,14 +2,15 @@
 
 Steps of one recording are no independent draws: clocks, contexts and the host change slowly. So
 whole stretches of steps are drawn again (the circular block bootstrap: Politis and Romano, 1992),
-as long as neighbours stay alike. Two recordings of the same thing differ by more than either
-varies within: FLOORS says by how much, and is part of every error.
+as long as neighbours stay alike. Two engine starts of the same thing differ by more than either
+varies within. Of several recordings a side that is estimated (Welch's t); of one it cannot be, and
+START is assumed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -22,20 +23,27 @@ __all__ = [
     "CALL_FLOOR_US",
     "FEWEST",
     "FEWEST_STEPS",
-    "FLOORS",
     "GAP_FLOOR",
+    "KERNEL_FLOOR",
+    "START",
     "Change",
     "Figure",
     "change",
     "figure_of",
+    "interval_of",
     "stretch_of",
 ]
 
 Floats = npt.NDArray[np.float64]
 
-FLOORS: Mapping[str, float] = MappingProxyType({"kernel": 0.005, "op": 0.02})
-"""Standard deviation of a recording's times from start to start, as a share: of a GPU's kernels,
-of a CPU engine's operators. docs/compare.md says on which recordings it was measured."""
+START: Mapping[str, float] = MappingProxyType({"kernel": 0.015, "op": 0.02})
+"""Standard deviation from engine start to engine start that is assumed where a side has one
+recording, as a share and of all of its times alike: of a GPU's kernels, of a CPU engine's
+operators."""
+
+KERNEL_FLOOR = 0.005
+"""What a kernel or a component differs by on its own from start to start, as a share. This and the
+two below are the least error of parts of a step; docs/compare.md says where they were measured."""
 
 CALL_FLOOR_US = 0.08
 """The same of one call of a kernel: where its data lies moves its time by about as much, in all of
@@ -54,7 +62,9 @@ _STATISTICS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(
         "p99": lambda rows: np.asarray(np.quantile(rows, 0.99, axis=-1)),
     }
 )
-_CONFIDENCE = 0.95
+_UPPER = 0.975
+_T_OF_1 = math.tan(math.pi * (_UPPER - 0.5))
+"""The quantile of one degree of freedom, which `student_quantile` does not have."""
 _SEED = 20251121
 _MOST_RESAMPLES = 1000
 _FEWEST_RESAMPLES = 100
@@ -73,13 +83,16 @@ class Figure:
         error: its standard error by how they vary within the recording; infinite of fewer than
             four steps, which say nothing of that.
         free: degrees of freedom of the error, one less than there are independent stretches.
-        floor: standard deviation of the figure from recording to recording of the same thing.
+        floor: standard deviation that it has at least from recording to recording, on its own.
+        start: the same that is assumed of all figures of a recording alike, where the side has no
+            other recording.
     """
 
     value: float
     error: float
     free: float
-    floor: float
+    floor: float = 0.0
+    start: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,11 +100,14 @@ class Change:
     """What a figure of side b is above that of side a, with a 95 % interval.
 
     Attributes:
-        a: the reference's figure.
+        a: the reference's figure, the mean of its recordings.
         b: the other's.
         us: b less a, in the figures' own unit.
         low: of the interval, in that unit.
         high: of the interval.
+        share_low: of the interval of the share of a's figure; None where it is that of `low`.
+        share_high: of that interval.
+        figures: of the recordings of both sides; empty of what has no noise.
     """
 
     a: float
@@ -99,11 +115,21 @@ class Change:
     us: float
     low: float
     high: float
+    share_low: float | None = None
+    share_high: float | None = None
+    figures: tuple[tuple[Figure, ...], tuple[Figure, ...]] = ((), ())
 
     @property
     def sure(self) -> bool:
         """Whether 0 lies outside of the interval."""
         return self.low > 0 or self.high < 0
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """The interval of the change as a share of a's figure."""
+        if self.share_low is None or self.share_high is None:
+            return self.share(self.low), self.share(self.high)
+        return self.share_low, self.share_high
 
     def share(self, us: float) -> float:
         """A change as a share of a's figure; infinite where that is 0 and the change is not."""
@@ -132,19 +158,19 @@ def stretch_of(values: Floats) -> int:
     return min(max(math.ceil(3 * together), round(math.cbrt(count))), longest)
 
 
-def figure_of(values: Floats, statistic: str, floor: float) -> Figure:
+def figure_of(values: Floats, statistic: str, start: float) -> Figure:
     """A statistic of steps with its error; the same steps always give the same.
 
     Args:
         values: of steps, in the order in which they ran; at least one.
         statistic: median, mean or p99.
-        floor: of FLOORS.
+        start: of START.
     """
     compute = _STATISTICS[statistic]
     value, count = float(compute(values)), len(values)
     if count < FEWEST_STEPS:
-        return Figure(value, math.inf, 1.0, floor * value)
-    # The rest of a very long recording narrows nothing that matters: the floor is wider.
+        return Figure(value, math.inf, 1.0, start=start * value)
+    # The rest of a very long recording narrows nothing that matters: starts differ by more.
     values = values[:_MOST_STEPS]
     stretch = stretch_of(values)
     resamples = min(max(_ELEMENTS // len(values), _FEWEST_RESAMPLES), _MOST_RESAMPLES)
@@ -153,28 +179,124 @@ def figure_of(values: Floats, statistic: str, floor: float) -> Figure:
     places = (starts[:, :, None] + np.arange(stretch)) % len(values)
     drawn = compute(values[places.reshape(resamples, -1)[:, : len(values)]])
     free = max(len(values) / stretch - 1, 1.0)
-    return Figure(value, float(drawn.std()), free, floor * value)
+    return Figure(value, float(drawn.std()), free, start=start * value)
 
 
-def change(a: Figure, b: Figure) -> Change:
+def change(a: Figure | Sequence[Figure], b: Figure | Sequence[Figure]) -> Change:
     """From side a's figure to side b's, with the interval of the difference.
 
     Args:
-        a: of the reference.
-        b: of the other.
+        a: of the recordings of the reference.
+        b: of those of the other.
     """
-    within = [a.error**2, b.error**2]
-    variance = sum(within) + a.floor**2 + b.floor**2
-    difference = b.value - a.value
+    sides = _recordings(a), _recordings(b)
+    before, after = (_mean(side) for side in sides)
+    us = after - before
+    low = high = us
+    share_low = share_high = None
+    # The wider of two intervals: by what recordings differ, and by what each varies within.
+    for found in ([_between(*sides), _between(*sides[::-1])], [*map(_within, sides)]):
+        wide = _half_width(found)
+        low, high = min(low, us - wide), max(high, us + wide)
+        ends = _ratio(before, after, found)
+        if ends is not None:
+            share_low = min(ends[0], ends[0] if share_low is None else share_low)
+            share_high = max(ends[1], ends[1] if share_high is None else share_high)
+    return Change(before, after, us, low, high, share_low, share_high, sides)
+
+
+def interval_of(figures: Sequence[Figure]) -> tuple[float, float]:
+    """The 95 % interval of one side's own figure."""
+    value = _mean(figures)
+    wide = max(_half_width([found]) for found in (_between(figures, ()), _within(figures)))
+    return value - wide, value + wide
+
+
+@dataclass(frozen=True)
+class _Error:
+    """Variance of a side's mean, and its degrees of freedom."""
+
+    variance: float
+    free: float
+
+
+def _recordings(figures: Figure | Sequence[Figure]) -> tuple[Figure, ...]:
+    return (figures,) if isinstance(figures, Figure) else tuple(figures)
+
+
+def _mean(figures: Sequence[Figure]) -> float:
+    return sum(figure.value for figure in figures) / len(figures)
+
+
+def _between(figures: Sequence[Figure], others: Sequence[Figure]) -> _Error:
+    """By how much the recordings of a side differ; of one alone START is assumed.
+
+    Where the other side has several that differ by more, as much is taken to hold for this one.
+    """
+    if len(figures) > 1:
+        count = len(figures)
+        return _Error(float(np.var([each.value for each in figures], ddof=1)) / count, count - 1.0)
+    [figure] = figures
+    parts = [_Error(figure.error**2, figure.free)]
+    starts = _Error(figure.floor**2 + figure.start**2, math.inf)
+    if len(others) > 1 and (other := _mean(others)):
+        seen = float(np.var([each.value for each in others], ddof=1)) * (figure.value / other) ** 2
+        if seen > starts.variance:
+            starts = _Error(seen, len(others) - 1.0)
+    return _added([*parts, starts])
+
+
+def _within(figures: Sequence[Figure]) -> _Error:
+    if len(figures) == 1:
+        return _between(figures, ())
+    count = len(figures)
+    return _added(
+        [
+            part
+            for each in figures
+            for part in (
+                _Error((each.error / count) ** 2, each.free),
+                _Error((each.floor / count) ** 2, math.inf),
+            )
+        ]
+    )
+
+
+def _added(errors: Sequence[_Error]) -> _Error:
+    """Independent errors together (Welch and Satterthwaite)."""
+    variance = sum(error.variance for error in errors)
     if not math.isfinite(variance):
-        return Change(a.value, b.value, difference, -math.inf, math.inf)
-    # Welch and Satterthwaite; the floor is taken as known.
-    spent = sum(v**2 / side.free for v, side in zip(within, (a, b), strict=True))
-    free = variance**2 / spent if spent else math.inf
-    wide = _quantile(free) * math.sqrt(variance)
-    return Change(a.value, b.value, difference, difference - wide, difference + wide)
+        return _Error(math.inf, 1.0)
+    spent = sum(error.variance**2 / error.free for error in errors)
+    return _Error(variance, variance**2 / spent if spent else math.inf)
+
+
+def _half_width(errors: Sequence[_Error]) -> float:
+    whole = _added(errors)
+    return _quantile(whole.free) * math.sqrt(whole.variance)
+
+
+def _ratio(a: float, b: float, errors: Sequence[_Error]) -> tuple[float, float] | None:
+    """The interval of b over a, less 1, where both are uncertain (Fieller's).
+
+    It contains 0 where that of the difference does. None where a is not above 0.
+    """
+    if a <= 0:
+        return None
+    whole = _added(errors)
+    reach = _quantile(whole.free) ** 2
+    least = a * a - reach * errors[0].variance
+    if not math.isfinite(whole.variance) or least <= 0:
+        return -math.inf, math.inf
+    inside = (a * b) ** 2 - least * (b * b - reach * errors[1].variance)
+    root = math.sqrt(max(inside, 0.0))
+    return (a * b - root) / least - 1, (a * b + root) / least - 1
 
 
 def _quantile(free: float) -> float:
-    # The approximation holds from 2 on, and far out it is the normal distribution's.
-    return student_quantile((1 + _CONFIDENCE) / 2, int(min(max(free, 2), 1_000_000)))
+    """Student's t for the interval; between whole degrees of freedom by their inverse."""
+    free = min(max(free, 1.0), 1_000_000.0)
+    below = int(free)
+    ends = [_T_OF_1 if each == 1 else student_quantile(_UPPER, each) for each in (below, below + 1)]
+    passed = (1 / below - 1 / free) / (1 / below - 1 / (below + 1))
+    return ends[0] + passed * (ends[1] - ends[0])

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from spark_prof.analyzers.comparing.model import KernelPart, LayerPart, Part
 from spark_prof.analyzers.comparing.noise import (
     CALL_FLOOR_US,
-    FLOORS,
     GAP_FLOOR,
+    KERNEL_FLOOR,
+    START,
     Change,
     Figure,
     change,
@@ -39,13 +40,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """One side's steps, to be taken apart.
+    """The steps of one recording, to be taken apart.
 
     Attributes:
         typical: by size.
-        report: of the side.
-        stable: stable names, of both sides.
-        spelled: one name of the trace for each stable name that this side has.
+        report: of the recording.
+        stable: stable names, of all recordings.
+        spelled: one name of the trace for each stable name that this recording has.
     """
 
     typical: Sequence[Typical]
@@ -54,9 +55,9 @@ class Taken:
     spelled: dict[int, str]
 
     @property
-    def floor(self) -> float:
-        """How much recordings of this kind differ from start to start, as a share."""
-        return FLOORS[self.report.run.units]
+    def start(self) -> float:
+        """How much engine starts of this kind are taken to differ, as a share."""
+        return START[self.report.run.units]
 
     def figures(self, code: Callable[[Ran], Int64s], rows: int) -> list[Figure]:
         """The figure of each row of kernels.
@@ -66,15 +67,15 @@ class Taken:
             rows: how many there are.
         """
         tables = [each.ran.table(code(each.ran), rows) for each in self.typical]
-        return figures(self.typical, tables, lambda value: self.floors(value, code))
+        return figures(self.typical, tables, lambda value: self.floors(value, code), self.start)
 
     def floors(self, value: Floats, code: Callable[[Ran], Int64s]) -> Floats:
-        """How much figures of kernels differ from recording to recording, one each row."""
+        """How much figures of kernels differ on their own between recordings, one each row."""
         moved = sum(
             each.weight * each.ran.calls(code(each.ran), len(value)) / each.divisor.mean()
             for each in self.typical
         )
-        return np.hypot(self.floor * value, CALL_FLOOR_US * np.asarray(moved))
+        return np.hypot(KERNEL_FLOOR * value, CALL_FLOOR_US * np.asarray(moved))
 
     def means(self, tabulate: Callable[[Ran], Floats]) -> Floats:
         """The mean of each row over typical steps, without its error."""
@@ -82,16 +83,20 @@ class Taken:
         return np.asarray(found, np.float64)
 
 
-def typical_change(a: Taken, b: Taken) -> Change:
+Recordings = Sequence[Taken]
+"""The recordings of one side."""
+
+
+def typical_change(a: Recordings, b: Recordings) -> Change:
     """From side a's typical step to side b's."""
-    return change(_whole(a), _whole(b))
+    return change([_whole(each) for each in a], [_whole(each) for each in b])
 
 
-def step_parts(a: Taken, b: Taken) -> tuple[Part, ...]:
+def step_parts(a: Recordings, b: Recordings) -> tuple[Part, ...]:
     """Components and gaps, which add up to the typical step; the slower one first."""
     names = (*COMPONENTS, LAUNCH_GAPS, HOST)
-    changes = [change(*pair) for pair in zip(_step_figures(a), _step_figures(b), strict=True)]
-    calls = [np.append(side.means(_calls_by_component), [0.0, 0.0]) for side in (a, b)]
+    changes = _by_row([_step_figures(each) for each in a], [_step_figures(each) for each in b])
+    calls = [np.append(_means(side, _calls_by_component), [0.0, 0.0]) for side in (a, b)]
     engines = [_engines(side) for side in (a, b)]
     found = [
         Part(
@@ -108,7 +113,7 @@ def step_parts(a: Taken, b: Taken) -> tuple[Part, ...]:
     return tuple(sorted(found, key=lambda part: -part.change.us))
 
 
-def layer_parts(a: Taken, b: Taken) -> tuple[LayerPart, ...]:
+def layer_parts(a: Recordings, b: Recordings) -> tuple[LayerPart, ...]:
     """Each component of each layer that either side ran; the slower one first."""
     layers, kinds = _layer_count(a, b), len(COMPONENTS)
 
@@ -124,7 +129,7 @@ def layer_parts(a: Taken, b: Taken) -> tuple[LayerPart, ...]:
     return tuple(sorted(found, key=lambda part: -part.change.us))
 
 
-def whole_layers(a: Taken, b: Taken) -> tuple[LayerPart, ...]:
+def whole_layers(a: Recordings, b: Recordings) -> tuple[LayerPart, ...]:
     """Each layer with all of its components; the slower one first."""
     layers = _layer_count(a, b)
     found = [
@@ -135,35 +140,36 @@ def whole_layers(a: Taken, b: Taken) -> tuple[LayerPart, ...]:
     return tuple(sorted(found, key=lambda part: -part.change.us))
 
 
-def conversions_change(a: Taken, b: Taken) -> Change:
+def conversions_change(a: Recordings, b: Recordings) -> Change:
     """What of a typical step goes to kernels that only convert formats."""
-    return change(_conversions(a), _conversions(b))
+    return change([_conversions(each) for each in a], [_conversions(each) for each in b])
 
 
-def kernel_parts(a: Taken, b: Taken) -> tuple[KernelPart, ...]:
+def kernel_parts(a: Recordings, b: Recordings) -> tuple[KernelPart, ...]:
     """The kernels of each stable name in each component; the slower one first."""
     kinds = len(COMPONENTS)
     code = [
-        np.unique(np.concatenate([_kernel_code(each.ran) for each in side.typical]))
-        for side in (a, b)
+        np.unique(np.concatenate([_kernel_code(each.ran) for each in taken.typical]))
+        for taken in (*a, *b)
     ]
-    known = np.union1d(*code)
+    known = np.unique(np.concatenate(code))
 
     def row(ran: Ran) -> Int64s:
         return np.searchsorted(known, _kernel_code(ran))
 
     changes = _changes(a, b, row, len(known))
     calls = [
-        side.means(lambda ran: ran.table(row(ran), len(known), np.ones(len(ran.us))))
+        _means(side, lambda ran: ran.table(row(ran), len(known), np.ones(len(ran.us))))
         for side in (a, b)
     ]
     layers = [_layers(side, known) for side in (a, b)]
-    labels = [_labels(side.report) for side in (a, b)]
+    labels = [_labels(side) for side in (a, b)]
+    names = [_spelled(side) for side in (a, b)]
     found = []
     for place, each in enumerate(changes):
         name, kind = divmod(int(known[place]), kinds)
         component = COMPONENTS[kind]
-        spelled = [side.spelled.get(name, "") for side in (a, b)]
+        spelled = [each.get(name, "") for each in names]
         ran = [calls[0][place] > 0, calls[1][place] > 0]
         if not any(ran):
             continue
@@ -185,38 +191,53 @@ def kernel_parts(a: Taken, b: Taken) -> tuple[KernelPart, ...]:
     return tuple(sorted(found, key=lambda part: -part.change.us))
 
 
-def _conversions(side: Taken) -> Figure:
-    converting = {row.name for row in side.report.kernels if row.conversion}
-    flags = np.zeros(len(side.stable), bool)
-    flags[[stable for stable, name in side.spelled.items() if name in converting]] = True
+def _conversions(taken: Taken) -> Figure:
+    converting = {row.name for row in taken.report.kernels if row.conversion}
+    flags = np.zeros(len(taken.stable), bool)
+    flags[[stable for stable, name in taken.spelled.items() if name in converting]] = True
 
     # Row 1 is what converts, row 0 everything else.
-    return side.figures(lambda ran: flags[ran.name].astype(np.int64), 2)[1]
+    return taken.figures(lambda ran: flags[ran.name].astype(np.int64), 2)[1]
 
 
-def _layer_count(a: Taken, b: Taken) -> int:
+def _layer_count(a: Recordings, b: Recordings) -> int:
     """Layers that occur, and one more for what has none."""
-    return 2 + max(int(each.ran.layer.max(initial=-1)) for side in (a, b) for each in side.typical)
+    every = [each.ran.layer for taken in (*a, *b) for each in taken.typical]
+    return 2 + max(int(layer.max(initial=-1)) for layer in every)
 
 
-def _whole(side: Taken) -> Figure:
-    lengths = [each.ran.length_us[None] for each in side.typical]
-    return figures(side.typical, lengths, lambda value: side.floor * value)[0]
+def _whole(taken: Taken) -> Figure:
+    lengths = [each.ran.length_us[None] for each in taken.typical]
+    return figures(taken.typical, lengths, np.zeros_like, taken.start)[0]
 
 
-def _changes(a: Taken, b: Taken, code: Callable[[Ran], Int64s], rows: int) -> list[Change]:
-    pairs = zip(a.figures(code, rows), b.figures(code, rows), strict=True)
+def _changes(
+    a: Recordings, b: Recordings, code: Callable[[Ran], Int64s], rows: int
+) -> list[Change]:
+    found = [[each.figures(code, rows) for each in side] for side in (a, b)]
+    return _by_row(*found)
+
+
+def _by_row(a: Sequence[Sequence[Figure]], b: Sequence[Sequence[Figure]]) -> list[Change]:
+    """The change of each row, of which every recording has a figure."""
+    pairs = zip(zip(*a, strict=True), zip(*b, strict=True), strict=True)
     return [change(*pair) for pair in pairs]
 
 
-def _step_figures(side: Taken) -> list[Figure]:
+def _means(side: Recordings, tabulate: Callable[[Ran], Floats]) -> Floats:
+    """The mean of each row over the recordings of a side."""
+    return np.asarray(np.mean([each.means(tabulate) for each in side], axis=0))
+
+
+def _step_figures(taken: Taken) -> list[Figure]:
     """The components, then the gaps within steps and those between them."""
 
     def floors(value: Floats) -> Floats:
-        kernels = side.floors(value[: len(COMPONENTS)], lambda ran: ran.component)
+        kernels = taken.floors(value[: len(COMPONENTS)], lambda ran: ran.component)
         return np.append(kernels, GAP_FLOOR * value[len(COMPONENTS) :])
 
-    return figures(side.typical, [_by_component(each.ran) for each in side.typical], floors)
+    tables = [_by_component(each.ran) for each in taken.typical]
+    return figures(taken.typical, tables, floors, taken.start)
 
 
 def _by_component(ran: Ran) -> Floats:
@@ -234,16 +255,24 @@ def _kernel_code(ran: Ran) -> Int64s:
     return ran.name * len(COMPONENTS) + ran.component
 
 
-def _layers(side: Taken, known: Int64s) -> list[tuple[int, ...]]:
+def _layers(side: Recordings, known: Int64s) -> list[tuple[int, ...]]:
     """The layers in which each of the known kernels ran."""
     found: list[set[int]] = [set() for _ in known]
-    for each in side.typical:
+    for each in (each for taken in side for each in taken.typical):
         rows = np.searchsorted(known, _kernel_code(each.ran))
         layers = int(each.ran.layer.max(initial=-1)) + 2
         present = np.bincount(rows * layers + each.ran.layer + 1, minlength=len(known) * layers)
         for row, layer in np.argwhere(present.reshape(-1, layers)[:, 1:]).tolist():
             found[row].add(layer)
     return [tuple(sorted(layers)) for layers in found]
+
+
+def _spelled(side: Recordings) -> dict[int, str]:
+    """One name of the trace for each stable name; the first recording's where it has one."""
+    names: dict[int, str] = {}
+    for taken in reversed(side):
+        names |= taken.spelled
+    return names
 
 
 def _label(row: KernelRow) -> str:
@@ -253,14 +282,15 @@ def _label(row: KernelRow) -> str:
     return " ".join(filter(None, words))
 
 
-def _labels(report: Report) -> dict[tuple[str, str], str]:
-    return {(row.name, row.component): _label(row) for row in report.kernels}
+def _labels(side: Recordings) -> dict[tuple[str, str], str]:
+    rows = [row for taken in reversed(side) for row in taken.report.kernels]
+    return {(row.name, row.component): _label(row) for row in rows}
 
 
-def _engines(side: Taken) -> dict[str, tuple[tuple[str, float], ...]]:
+def _engines(side: Recordings) -> dict[str, tuple[tuple[str, float], ...]]:
     """On what each component's kernels of decode steps ran, as shares of their time."""
     sums: dict[str, dict[str, float]] = {}
-    for row in side.report.kernels:
+    for row in (row for taken in side for row in taken.report.kernels):
         us = row.decode_us or 0.0
         own = sums.setdefault(row.component, {})
         own[_label(row)] = own.get(_label(row), 0.0) + us

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from spark_prof.analyzers.comparing.context import context_effect
 from spark_prof.analyzers.comparing.matching import (
     Matched,
-    floors_of,
     like_change,
     matched,
     size_rows,
+    values_of,
     whole_change,
 )
 from spark_prof.analyzers.comparing.model import PhaseComparison, Side
@@ -33,12 +35,14 @@ Floats = npt.NDArray[np.float64]
 
 
 def compare_phase(
-    sides: tuple[Side, Side], charges: tuple[Charges, Charges], phase: str
+    sides: tuple[Sequence[Side], Sequence[Side]],
+    charges: tuple[Sequence[Charges], Sequence[Charges]],
+    phase: str,
 ) -> PhaseComparison | None:
-    """The comparison of one phase; None where a side has no such step.
+    """The comparison of one phase; None where a recording has no such step.
 
     Args:
-        sides: the reference and the other.
+        sides: the recordings of the reference and of the other.
         charges: of each.
         phase: decode, prefill or unknown.
     """
@@ -47,14 +51,24 @@ def compare_phase(
         return None
     # Prompts of other lengths are comparable by the token only.
     by_token = phase == "prefill" and not found.alike
-    divisor = _divisor(sides[0], by_token), _divisor(sides[1], by_token)
-    length = _lengths(sides[0]) / divisor[0], _lengths(sides[1]) / divisor[1]
-    floors = floors_of(sides)
-    like = like_change(found, length, floors)
+    divisors = [[_divisor(each, by_token) for each in side] for side in sides]
+    lengths = [
+        [
+            values_of(each, _lengths(each) / divisor)
+            for each, divisor in zip(side, divided, strict=True)
+        ]
+        for side, divided in zip(sides, divisors, strict=True)
+    ]
+    values = lengths[0], lengths[1]
+    like = like_change(found, values)
     one_size = found.alike and len(found.sizes) == 1
-    whole = like if one_size else whole_change(found, length, floors)
+    whole = like if one_size else whole_change(found, values)
+    stable = charges[1][-1].stable
     a, b = (
-        _taken(found, sides[side], charges[side], charges[1].stable, divisor[side], side)
+        [
+            _taken(found, each, charges[side][place], stable, divisors[side][place], (side, place))
+            for place, each in enumerate(sides[side])
+        ]
         for side in (0, 1)
     )
     typical = typical_change(a, b)
@@ -64,8 +78,9 @@ def compare_phase(
         whole=whole,
         like=like,
         mix_us=whole.us - like.us,
-        sizes=size_rows(found, length, floors),
+        sizes=size_rows(found, values),
         alike=found.alike,
+        fewest=found.fewest,
         typical=typical,
         parts=step_parts(a, b),
         residual_us=like.us - typical.us,
@@ -92,20 +107,20 @@ def _taken(
     charges: Charges,
     stable: tuple[str, ...],
     divisor: Floats,
-    place: int,
+    place: tuple[int, int],
 ) -> Taken:
-    """One side's steps, to be taken apart.
+    """The steps of one recording, to be taken apart.
 
     Args:
-        found: the steps of both sides.
-        side: the side.
+        found: the steps of all.
+        side: the recording.
         charges: of its kernels.
-        stable: the stable names of both sides.
+        stable: the stable names of all.
         divisor: of each of its steps.
-        place: 0 for side a, 1 for side b.
+        place: 0 for side a or 1 for side b, and which of its recordings it is.
     """
     typical = [
-        typical_of(charges, (group.a, group.b)[place], group.weight, divisor)
+        typical_of(charges, group.places[place[0]][place[1]], group.weight, divisor)
         for group in found.groups
     ]
     # Of several names that mean the same the first one is shown.

@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_prof.analyzers.comparing.model import Setting, Side
 
-__all__ = ["setup_differences"]
+__all__ = ["setup_differences", "unlike"]
 
 _GROUPS: Mapping[str, str] = {
     "spark_prof": "recording",
@@ -46,7 +46,16 @@ _NOT_COMPARED = re.compile(
 )
 """Facts that differ between any two recordings, or that repeat others."""
 
+_OF_A_START = re.compile(
+    r"^device_after_steps\.|.*(?:_mhz|memory_used|memory_free|num_gpu_blocks|num_cpu_blocks"
+    r"|kv_cache_size_tokens|kv_cache_max_concurrency|kv_cache_memory_bytes|_port|_ip|_address)$"
+)
+"""Settings that an engine chooses anew at every start of the same thing."""
+
 _MOST = 200
+_MOST_TOLD = 4
+_OTHER_BATCHES = 0.5
+"""Share of the decode steps that ran at other batch sizes from which on a load is another one."""
 _LONGEST = 400
 _DEEPEST = 8
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
@@ -61,6 +70,33 @@ def setup_differences(a: Side, b: Side) -> tuple[Setting, ...]:
     found += _command(a.report.run.command, b.report.run.command)
     ranked = sorted(found, key=lambda each: (_ORDER.index(each.group), each.name))
     return tuple(ranked[:_MOST])
+
+
+def unlike(first: Side, other: Side) -> str:
+    """In what two recordings of one side are not of the same thing; empty where they are."""
+    found = [
+        f"{each.name} ({_shown(each.a)} against {_shown(each.b)})"
+        for each in setup_differences(first, other)
+        if not _OF_A_START.match(each.name)
+    ]
+    batches = [_batches(each) for each in (first, other)]
+    shared = sum(min(batches[0].get(size, 0.0), share) for size, share in batches[1].items())
+    if all(batches) and shared < 1 - _OTHER_BATCHES:
+        usual = [max(each, key=lambda size: each[size]) for each in batches]
+        found.insert(0, f"the batch size of decode steps (mostly {usual[0]} against {usual[1]})")
+    more = f" and {len(found) - _MOST_TOLD} more settings" if len(found) > _MOST_TOLD else ""
+    return ", ".join(found[:_MOST_TOLD]) + more
+
+
+def _batches(side: Side) -> dict[int, float]:
+    """The share of the decode steps of each batch size."""
+    decode = side.steps["phase"].astype(str) == "decode"
+    shares = side.steps.loc[decode, "decode_requests"].value_counts(normalize=True)
+    return {int(size): float(share) for size, share in shares.items()}  # type: ignore[call-overload]
+
+
+def _shown(value: str) -> str:
+    return f"{value[:40]}..." if len(value) > 43 else value or "nothing"
 
 
 def _settings(side: Side) -> dict[str, str]:

@@ -60,14 +60,18 @@ def typical_of(charges: Charges, chosen: Int64s, weight: float, divisor: Floats)
 
 
 def figures(
-    typical: Sequence[Typical], tables: Sequence[Floats], floors: Callable[[Floats], Floats]
+    typical: Sequence[Typical],
+    tables: Sequence[Floats],
+    floors: Callable[[Floats], Floats],
+    start: float,
 ) -> list[Figure]:
     """The figure of each row over groups of steps of several sizes.
 
     Args:
         typical: of the groups.
         tables: of each group the rows by step, as `Ran.table` makes them.
-        floors: from the figures to their standard deviations from recording to recording.
+        floors: from the figures to their own standard deviations from recording to recording.
+        start: by how much engine starts are taken to differ, as a share of all figures alike.
     """
     value = sum(
         each.weight * each.middle.mean(table / each.divisor)
@@ -80,7 +84,7 @@ def figures(
     free = min(each.free for each in typical)
     unknown = min(len(each.ran.length_us) for each in typical) < FEWEST_STEPS
     return [
-        Figure(float(mean), math.inf if unknown else float(error), free, float(floor))
+        Figure(float(mean), math.inf if unknown else float(error), free, float(floor), start * mean)
         for mean, error, floor in zip(
             np.asarray(value), np.sqrt(variance), floors(np.asarray(value)), strict=True
         )

@@ -6,15 +6,17 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median_high
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.matching import floors_of, like_change, matched
+from spark_prof.analyzers.comparing.matching import like_change, matched, values_of
 from spark_prof.analyzers.comparing.model import Comparison, KernelPart, PhaseComparison, Side
-from spark_prof.analyzers.comparing.noise import FEWEST, Change
+from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure
+from spark_prof.analyzers.comparing.noise import change as change_of
 from spark_prof.analyzers.comparing.stable_names import stable_name
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
@@ -77,13 +79,11 @@ def _typical(found: Comparison) -> PhaseComparison:
 
 def _short(phase: PhaseComparison, statistic: str = "median") -> str:
     """Why a statistic decides nothing; empty where it does."""
-    rows = [row for row in phase.sizes if row.weight or not phase.alike]
-    few = min(sum(row.steps_a for row in rows), sum(row.steps_b for row in rows))
-    if few >= FEWEST[statistic]:
+    if phase.fewest >= FEWEST[statistic]:
         return ""
     return (
-        f"a side has only {few} {phase.phase} steps, and {FEWEST[statistic]} are needed for a "
-        f"{statistic}"
+        f"a recording has only {phase.fewest} {phase.phase} steps, and {FEWEST[statistic]} are "
+        f"needed for a {statistic}"
     )
 
 
@@ -93,13 +93,14 @@ def _steps(name: str) -> Callable[[Comparison, tuple[str, ...]], Reading]:
     def reader(found: Comparison, rest: tuple[str, ...]) -> Reading:
         statistic = _one_of(rest, FEWEST, f"{name} statistic", "median")
         phase = _phase(found, name)
-        lengths = [side.steps["step_us"].to_numpy(np.float64) for side in (found.a, found.b)]
-        if phase.unit == "prompt token":
-            lengths = [
-                us / np.maximum(side.steps["prefill_tokens"].to_numpy(np.float64), 1.0)
-                for us, side in zip(lengths, (found.a, found.b), strict=True)
-            ]
-        change = _like(found, name, (lengths[0], lengths[1]), statistic)
+        by_token = phase.unit == "prompt token"
+
+        def length(side: Side) -> Floats:
+            us = side.steps["step_us"].to_numpy(np.float64)
+            tokens = side.steps["prefill_tokens"].to_numpy(np.float64)
+            return np.asarray(us / np.maximum(tokens, 1.0) if by_token else us)
+
+        change = _like(found, name, length, statistic)
         return Reading("time", change, short=_short(phase, statistic))
 
     return reader
@@ -108,19 +109,23 @@ def _steps(name: str) -> Callable[[Comparison, tuple[str, ...]], Reading]:
 def _tpot(found: Comparison, rest: tuple[str, ...]) -> Reading:
     statistic = _one_of(rest, FEWEST, "tpot_us statistic", "median")
     phase = _phase(found, "decode")
-    change = _like(found, "decode", (_token_us(found.a), _token_us(found.b)), statistic)
+    change = _like(found, "decode", _token_us, statistic)
     return Reading("time", change, short=_short(phase, statistic))
 
 
 def _rate(found: Comparison, rest: tuple[str, ...]) -> Reading:
     _nothing_after("tokens_per_s", rest)
     us = _tpot(found, ("median",)).change
-    a, b = 1e6 / us.a, 1e6 / us.b
-    # A rate falls as the time grows: the interval's ends change places.
-    low, high = (1e6 / max(us.a + end, 1e-9) - a for end in (us.high, us.low))
-    if not math.isfinite(us.low):
-        low, high = -math.inf, math.inf
-    return Reading("rate", Change(a, b, b - a, low, high), short=_short(_phase(found, "decode")))
+    rates = _of_figures(us.figures, _a_second)
+    return Reading("rate", rates, short=_short(_phase(found, "decode")))
+
+
+def _a_second(figure: Figure) -> Figure:
+    """The rate of what takes a time; its errors are the same shares."""
+    by = 1e6 / max(figure.value, 1e-9) ** 2
+    value = by * figure.value
+    errors = (by * each for each in (figure.floor, figure.start))
+    return Figure(value, by * figure.error, figure.free, *errors)
 
 
 def _components(found: Comparison, rest: tuple[str, ...]) -> Reading:
@@ -136,7 +141,7 @@ def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
         return _part(phase, what)
     change = _sum([_part(phase, name).change for name in (LAUNCH_GAPS, HOST)])
     if what == "share":
-        return Reading("share", _shares(change, phase.typical))
+        return Reading("share", _shares(change, phase.typical), short=_short(phase))
     return Reading("time", change, short=_short(phase))
 
 
@@ -144,7 +149,7 @@ def _conversions(found: Comparison, rest: tuple[str, ...]) -> Reading:
     phase = _typical(found)
     what = _one_of(rest, ("us", "share"), "part of conversions", "us")
     if what == "share":
-        return Reading("share", _shares(phase.conversions, phase.typical))
+        return Reading("share", _shares(phase.conversions, phase.typical), short=_short(phase))
     return Reading("time", phase.conversions, phase.conversions.b > 0, _short(phase))
 
 
@@ -177,16 +182,20 @@ def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
 
 def _coverage(found: Comparison, rest: tuple[str, ...]) -> Reading:
     what = _one_of(rest, ("layer", "component", "engine"), "coverage")
-    a, b = (getattr(side.report.coverage, what) for side in (found.a, found.b))
+    a, b = (fmean(getattr(each.report.coverage, what) for each in side) for side in found.sides)
     return Reading("share", _point(a, b))
 
 
 def _findings(found: Comparison, rest: tuple[str, ...]) -> Reading:
     if len(rest) > 1:
         raise _unknown(".".join(rest), (), "finding")
+    # What half of the recordings of a side have counts.
     a, b = (
-        sum(not rest or each.id == rest[0] for each in side.report.findings)
-        for side in (found.a, found.b)
+        median_high(
+            sum(not rest or each.id == rest[0] for each in recording.report.findings)
+            for recording in side
+        )
+        for side in found.sides
     )
     return Reading("count", _point(float(a), float(b)), there=b > 0)
 
@@ -216,11 +225,11 @@ def _token_us(side: Side) -> Floats:
     return np.asarray(side.steps["step_us"].to_numpy(np.float64) / known, np.float64)
 
 
-def _like(found: Comparison, phase: str, values: tuple[Floats, Floats], statistic: str) -> Change:
-    sides = found.a, found.b
-    steps = matched(sides, phase)
+def _like(found: Comparison, phase: str, us_of: Callable[[Side], Floats], statistic: str) -> Change:
+    steps = matched(found.sides, phase)
     assert steps is not None
-    return like_change(steps, values, floors_of(sides), statistic)
+    a, b = ([values_of(each, us_of(each)) for each in side] for side in found.sides)
+    return like_change(steps, (a, b), statistic)
 
 
 def _part(phase: PhaseComparison, name: str) -> Reading:
@@ -238,16 +247,47 @@ def _named(kernels: Iterable[KernelPart], name: str) -> list[KernelPart]:
 
 
 def _sum(changes: Sequence[Change]) -> Change:
-    """Several changes as one, taken as independent."""
-    us = sum(each.us for each in changes)
-    below = math.sqrt(sum((each.us - each.low) ** 2 for each in changes))
-    above = math.sqrt(sum((each.high - each.us) ** 2 for each in changes))
-    a, b = sum(each.a for each in changes), sum(each.b for each in changes)
-    return Change(a, b, us, us - below, us + above)
+    """Several changes as one; within a recording their errors are taken to go together."""
+    a, b = (
+        [
+            Figure(
+                sum(each.value for each in figures),
+                sum(each.error for each in figures),
+                min(each.free for each in figures),
+                math.sqrt(sum(each.floor**2 for each in figures)),
+                sum(each.start for each in figures),
+            )
+            for figures in zip(*(each.figures[side] for each in changes), strict=True)
+        ]
+        for side in (0, 1)
+    )
+    if a and b:
+        return change_of(a, b)
+    return _point(sum(each.a for each in changes), sum(each.b for each in changes))
 
 
 def _shares(part: Change, whole: Change) -> Change:
-    return _point(part.a / whole.a if whole.a else 0.0, part.b / whole.b if whole.b else 0.0)
+    """What share of a whole a part is; that all of a recording is slower changes no share."""
+    a, b = (
+        [
+            Figure(
+                one.value / all_.value,
+                math.hypot(one.error, one.value / all_.value * all_.error) / all_.value,
+                min(one.free, all_.free),
+                one.floor / all_.value,
+            )
+            for one, all_ in zip(part.figures[side], whole.figures[side], strict=True)
+            if all_.value
+        ]
+        for side in (0, 1)
+    )
+    return change_of(a, b) if a and b else _point(0.0, 0.0)
+
+
+def _of_figures(
+    figures: tuple[Sequence[Figure], Sequence[Figure]], each: Callable[[Figure], Figure]
+) -> Change:
+    return change_of(*([each(figure) for figure in side] for side in figures))
 
 
 def _point(a: float, b: float) -> Change:

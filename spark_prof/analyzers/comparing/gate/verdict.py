@@ -1,18 +1,14 @@
 """Says whether a limit is kept, where noise may hide or feign a change.
 
-A change (in per cent, or with a sign) fails where it is certain and may be as large as the limit:
-the 95 % interval does not contain 0 and reaches the limit. It passes where the interval does not
-reach the limit, and where it is certain to go the other way. Where the interval contains 0 and
-reaches the limit, the recordings do not tell: undecided. A limit on the other side of 0 is a
-demand: it is kept only by a change that is certain and may be as large.
-
-A level (no sign, or a share) is compared as it was measured, without an allowance for noise.
+A limit fails where the whole 95 % interval lies beyond it, and passes where the whole interval lies
+within it. Else the recordings do not tell: undecided. That holds for changes (in per cent, or with
+a sign) by the interval of the change, and for levels by that of side b's own figure. Coverage and
+numbers of findings have no noise: their interval is a point.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -20,15 +16,13 @@ from typing import Literal
 from spark_prof.analyzers.comparing.gate.expression import Expression, Unit
 from spark_prof.analyzers.comparing.gate.reading import Reading, read
 from spark_prof.analyzers.comparing.model import Comparison
+from spark_prof.analyzers.comparing.noise import Change, interval_of
 from spark_prof.errors import CommandError
 
-__all__ = ["Checked", "Outcome", "check"]
+__all__ = ["Checked", "Outcome", "check", "of_change"]
 
 Outcome = Literal["failed", "passed", "undecided"]
 
-_COMPARE: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
-    {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
-)
 _UNIT_OF: Mapping[str, tuple[Unit, ...]] = MappingProxyType(
     {
         "time": ("%", "us"),
@@ -90,31 +84,51 @@ def _checked(found: Comparison, limit: Expression) -> Checked:
             f"write {_EXAMPLES[reading.kind]}"
         )
     relative = limit.unit == "%" and reading.kind in ("time", "rate")
-    if not relative and not limit.signed:
-        outside = _COMPARE[limit.operator](reading.change.b, limit.value)
-        return Checked(limit, "failed" if outside else "passed", reading, False, False)
+    is_change = relative or limit.signed
     if reading.short:
-        return Checked(limit, "undecided", reading, relative, True, reading.short)
-    outcome = _of_change(limit, reading, relative)
-    return Checked(limit, outcome, reading, relative, True)
+        return Checked(limit, "undecided", reading, relative, is_change, reading.short)
+    outcome = (
+        of_change(limit, reading, relative) if is_change else _of_level(limit, reading.change)
+    )
+    why = _undecided(found) if outcome == "undecided" else ""
+    return Checked(limit, outcome, reading, relative, is_change, why)
 
 
-def _of_change(limit: Expression, reading: Reading, relative: bool) -> Outcome:
+def of_change(limit: Expression, reading: Reading, relative: bool) -> Outcome:
+    """What becomes of a limit on a change.
+
+    Args:
+        limit: the limit.
+        reading: what is held against it.
+        relative: whether the limit is a share of side a's figure.
+    """
     change = reading.change
-    low, high = change.low, change.high
-    if relative:
-        low, high = change.share(low), change.share(high)
+    return _outcome(limit, *(change.shares if relative else (change.low, change.high)))
+
+
+def _of_level(limit: Expression, change: Change) -> Outcome:
+    own = change.figures[1]
+    return _outcome(limit, *(interval_of(own) if own else (change.b, change.b)))
+
+
+def _outcome(limit: Expression, low: float, high: float) -> Outcome:
     bound = limit.value
     if limit.operator[0] == "<":
         # The same question in the mirror.
         low, high, bound = -high, -low, -bound
-    if reading.kind in ("share", "count"):
-        reached = high > bound + _EDGE or (limit.operator[1:] == "=" and high >= bound - _EDGE)
-        return "failed" if reached else "passed"
-    if bound < 0:
-        return "passed" if high < 0 and low <= bound + _EDGE else "failed"
-    reaches = high >= bound - _EDGE
-    if low > 0 and reaches:
+    # Reaching the limit is beyond it for >= and within it for >.
+    bound += -_EDGE if limit.operator[1:] == "=" else _EDGE
+    if low > bound:
         return "failed"
-    # With a limit of 0 every noise reaches it, and no change is certain: that passes.
-    return "undecided" if reaches and high > 0 and bound > 0 else "passed"
+    return "passed" if high <= bound else "undecided"
+
+
+def _undecided(found: Comparison) -> str:
+    """Why the recordings do not tell, and what would."""
+    if not found.assumed:
+        return "too noisy to tell; record more engine starts a side, or more steps"
+    which = "a side" if not any(found.further) else "on a side"
+    return (
+        f"one recording {which}: engine starts are taken to differ by up to "
+        f"{100 * found.assumed:g} %; record several and run spark-prof compare A1,A2,A3 B1,B2,B3"
+    )

@@ -8,7 +8,7 @@ import pytest
 
 from spark_prof.analyzers.comparing.gate.expression import parse
 from spark_prof.analyzers.comparing.gate.reading import METRICS, Reading
-from spark_prof.analyzers.comparing.gate.verdict import _of_change, check
+from spark_prof.analyzers.comparing.gate.verdict import of_change, check
 from spark_prof.analyzers.comparing.model import Comparison
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.summary import compare
@@ -53,7 +53,7 @@ def test_of_an_interval(limit: str, low: float, high: float, outcome: str) -> No
     """Of a figure of 100: its change in us is its change in per cent."""
     us = (low + high) / 2
     change = Change(100, 100 + us, us, low, high)
-    assert _of_change(parse(f"decode_us {limit}"), Reading("time", change), True) == outcome
+    assert of_change(parse(f"decode_us {limit}"), Reading("time", change), True) == outcome
 
 
 @pytest.mark.parametrize(
