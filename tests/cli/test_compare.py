@@ -59,7 +59,7 @@ def test_html_is_one_file(run, tmp_path: Path) -> None:
 
 
 def test_json_has_every_comparison(run) -> None:
-    done = run(AWQ, NVFP4, BF16, "--format", "json", "--fail-on", "decode_us.median > 3%")
+    done = run(AWQ, NVFP4, BF16, "--format", "json", "--fail-on", "decode_us.median > 0%")
     assert done.code == 1
     found = json.loads(done.out)
     assert found["schema"] == 1
@@ -68,16 +68,71 @@ def test_json_has_every_comparison(run) -> None:
     assert found["gate"][0]["outcome"] == "failed"
 
 
-def test_the_same_thing_passes_and_a_slower_one_fails(run, tmp_path: Path) -> None:
+def test_one_recording_a_side_decides_what_is_large(run, tmp_path: Path) -> None:
     limits = ("--fail-on", "decode_us.median > 3%")
-    assert run(EARLIER, str(QWEN), *limits).code == 0
-    assert run(str(QWEN), EARLIER, *limits).code == 0
-    slow = slowed(QWEN, tmp_path / "slow", 0.03, "experts")
+    for sides in ((EARLIER, str(QWEN)), (str(QWEN), EARLIER)):
+        done = run(*sides, *limits)
+        assert done.code == 0
+        assert "undecided" in done.err
+        assert "one recording a side" in done.err
+        assert "compare A1,A2,A3 B1,B2,B3" in done.err
+        assert "taken to differ by up to 1.5 %" in " ".join(done.out.split())
+        assert run(*sides, *limits, "--strict").code == 1
+    slow = slowed(QWEN, tmp_path / "slow", 0.12, "experts")
     done = run(EARLIER, str(slow), *limits)
     assert done.code == 1
     [reason] = done.err.splitlines()
     assert reason.startswith("spark-prof: gate failed: decode_us.median > 3%: 4.54 ms on a")
     assert reason.removeprefix("spark-prof: gate ").split(":")[0] in done.out
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]]:
+    """Three recordings of the same thing, and the same 5 % slower, as bundles."""
+    folder = tmp_path_factory.mktemp("starts")
+    same = [str(folder / f"a{number}") for number in range(3)]
+    slow = [str(folder / f"b{number}") for number in range(3)]
+    for number, by in enumerate((0.001, 0.004, 0.007)):
+        slowed(QWEN, Path(same[number]), by, "experts")
+        slowed(QWEN, Path(slow[number]), by + 0.05, "experts")
+    return same, slow
+
+
+def test_several_starts_a_side_decide_what_is_small(
+    run, starts: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    same, slow = starts
+    limits = ("--fail-on", "decode_us.median > 3%")
+    done = run(",".join(same), ",".join(slow), *limits, "--format", "json")
+    assert done.code == 1
+    [found] = json.loads(done.out)["comparisons"]
+    assert found["assumed_start_share"] is None
+    assert found["other"]["recordings"] == slow
+    like = found["phases"][0]["like"]
+    assert like["us"] == pytest.approx(sum(like["values_b"]) / 3 - sum(like["values_a"]) / 3)
+    assert like["share_low"] < 0.05 < like["share_high"]
+    assert run(",".join(same), ",".join(slow[:1]), *limits, "--strict").code == 1
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for path in slow:
+        shutil.copytree(path, folder / Path(path).name)
+    text = run(",".join(same), str(folder), *limits)
+    assert text.code == 1
+    assert "means of 3 and 3 recordings" in " ".join(text.out.split())
+
+
+def test_a_name_with_a_comma_is_one_recording(
+    run, starts: tuple[list[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same, slow = starts
+    monkeypatch.chdir(tmp_path)
+    for source, name in ((same[0], "a,1"), (same[1], "a"), (slow[0], "1"), (slow[1], "b,2,x")):
+        shutil.copytree(source, tmp_path / name)
+    done = run("a,1", "1,b,2,x", "--format", "json")
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert found["reference"]["recordings"] == ["a,1"]
+    assert found["comparisons"][0]["other"]["recordings"] == ["1", "b,2,x"]
 
 
 def test_what_is_undecided_is_told_and_fails_only_if_asked(run) -> None:
@@ -103,6 +158,9 @@ def test_what_is_undecided_is_told_and_fails_only_if_asked(run) -> None:
         ((AWQ, str(DATA / "proton" / "tree.hatchet")), "sums"),
         ((AWQ, str(DATA / "README.md")), "README.md"),
         ((AWQ,), "Missing argument"),
+        ((f"{AWQ},{AWQ}", NVFP4), "stands twice"),
+        ((f"{AWQ},", NVFP4), "A1,A2,A3"),
+        ((AWQ, f"{NVFP4},nowhere"), "nowhere"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(run, words: tuple[str, ...], said: str) -> None:

@@ -84,7 +84,13 @@ def figures(
     free = min(each.free for each in typical)
     unknown = min(len(each.ran.length_us) for each in typical) < FEWEST_STEPS
     return [
-        Figure(float(mean), math.inf if unknown else float(error), free, float(floor), start * mean)
+        Figure(
+            float(mean),
+            math.inf if unknown else float(error),
+            free,
+            float(floor),
+            start * float(mean),
+        )
         for mean, error, floor in zip(
             np.asarray(value), np.sqrt(variance), floors(np.asarray(value)), strict=True
         )

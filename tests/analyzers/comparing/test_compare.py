@@ -142,3 +142,41 @@ def test_other_precisions_show_as_what_computes_otherwise() -> None:
 def test_sums_without_steps_are_refused(qwen: Side) -> None:
     with pytest.raises(CommandError, match="sums without steps"):
         compare(qwen, read_side(str(DATA / "proton" / "tree.hatchet")))
+
+
+def test_several_recordings_add_up_and_are_their_mean(tmp_path: Path) -> None:
+    a = [read_side(str(window(GPT, tmp_path / f"a{part}", part, 4, 1))) for part in (0, 1)]
+    b = [read_side(str(window(GPT, tmp_path / f"b{part}", part, 4, 1))) for part in (2, 3)]
+    phase = decode(compare(a, b))
+    pairs = [[decode(compare(one, two)) for one in a] for two in b]
+    mean = sum(pair.like.us for row in pairs for pair in row) / 4
+    assert phase.like.us == pytest.approx(mean)
+    assert sum(part.change.us for part in phase.parts) == pytest.approx(phase.typical.us)
+    kernels = sum(row.change.us for row in phase.kernels)
+    parts = sum(part.change.us for part in phase.parts if part.calls_a or part.calls_b)
+    assert kernels == pytest.approx(parts)
+    assert not phase.like.sure
+
+
+def test_recordings_of_a_side_that_are_not_the_same_thing_are_told(qwen: Side) -> None:
+    gpt = read_side(str(GPT))
+    found = compare([qwen, gpt], [read_side(str(EARLIER))])
+    [note] = [note for note in found.notes if "not of the same thing" in note]
+    assert "model" in note
+
+
+def test_other_batch_sizes_of_a_side_are_told(tmp_path: Path) -> None:
+    one, eight = (read_side(str(window(GPT, tmp_path / str(size), 0, 1, size))) for size in (1, 8))
+    found = compare(one, [one, eight])
+    assert any("batch size of decode steps (mostly 1 against mostly 8)" in n for n in found.notes)
+    assert any("No batch size occurs in all recordings" in note for note in found.notes)
+
+
+def test_a_copy_counts_once_and_one_engine_start_is_told(qwen: Side, tmp_path: Path) -> None:
+    found = compare([qwen, replace(qwen, source="copy")], qwen)
+    assert found.sides == ((qwen,), (qwen,))
+    assert found.assumed == 0.015
+    assert any("copy" in note and "counts once" in note for note in found.notes)
+    again = read_side(str(slowed(QWEN, tmp_path / "again", 0.01, "gaps")))
+    found = compare([qwen, again], qwen)
+    assert any("same engine start" in note for note in found.notes)

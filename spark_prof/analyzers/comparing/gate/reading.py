@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median_high
 from types import MappingProxyType
 from typing import Literal
@@ -139,9 +139,10 @@ def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
     what = _one_of(rest, ("us", "share", LAUNCH_GAPS, HOST), "part of gaps", "us")
     if what in (LAUNCH_GAPS, HOST):
         return _part(phase, what)
-    change = _sum([_part(phase, name).change for name in (LAUNCH_GAPS, HOST)])
+    change = _sum([part.change for part in phase.parts if part.name in (LAUNCH_GAPS, HOST)])
     if what == "share":
-        return Reading("share", _shares(change, phase.typical), short=_short(phase))
+        others = [each.change for each in phase.parts if each.name in COMPONENTS]
+        return Reading("share", _shares(change, _sum(others)), short=_short(phase))
     return Reading("time", change, short=_short(phase))
 
 
@@ -149,7 +150,8 @@ def _conversions(found: Comparison, rest: tuple[str, ...]) -> Reading:
     phase = _typical(found)
     what = _one_of(rest, ("us", "share"), "part of conversions", "us")
     if what == "share":
-        return Reading("share", _shares(phase.conversions, phase.typical), short=_short(phase))
+        others = _rest(phase.conversions, phase.typical)
+        return Reading("share", _shares(phase.conversions, others), short=_short(phase))
     return Reading("time", phase.conversions, phase.conversions.b > 0, _short(phase))
 
 
@@ -266,22 +268,40 @@ def _sum(changes: Sequence[Change]) -> Change:
     return _point(sum(each.a for each in changes), sum(each.b for each in changes))
 
 
-def _shares(part: Change, whole: Change) -> Change:
-    """What share of a whole a part is; that all of a recording is slower changes no share."""
+def _shares(part: Change, rest: Change) -> Change:
+    """A part's share of it and the rest; that all of a recording is slower changes no share."""
     a, b = (
         [
-            Figure(
-                one.value / all_.value,
-                math.hypot(one.error, one.value / all_.value * all_.error) / all_.value,
-                min(one.free, all_.free),
-                one.floor / all_.value,
-            )
-            for one, all_ in zip(part.figures[side], whole.figures[side], strict=True)
-            if all_.value
+            _share(one, other)
+            for one, other in zip(part.figures[side], rest.figures[side], strict=True)
+            if one.value + other.value > 0
         ]
         for side in (0, 1)
     )
     return change_of(a, b) if a and b else _point(0.0, 0.0)
+
+
+def _share(part: Figure, rest: Figure) -> Figure:
+    whole = part.value + rest.value
+    own, others = rest.value / whole**2, part.value / whole**2
+    return Figure(
+        part.value / whole,
+        math.hypot(own * part.error, others * rest.error),
+        min(part.free, rest.free),
+        math.hypot(own * part.floor, others * rest.floor),
+    )
+
+
+def _rest(part: Change, whole: Change) -> Change:
+    """The whole without the part, whose error is small beside it."""
+    a, b = (
+        [
+            replace(all_, value=all_.value - one.value, start=0.0)
+            for one, all_ in zip(part.figures[side], whole.figures[side], strict=True)
+        ]
+        for side in (0, 1)
+    )
+    return change_of(a, b) if a and b else whole
 
 
 def _of_figures(

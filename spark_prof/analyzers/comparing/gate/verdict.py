@@ -9,7 +9,7 @@ numbers of findings have no noise: their interval is a point.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -17,6 +17,7 @@ from spark_prof.analyzers.comparing.gate.expression import Expression, Unit
 from spark_prof.analyzers.comparing.gate.reading import Reading, read
 from spark_prof.analyzers.comparing.model import Comparison
 from spark_prof.analyzers.comparing.noise import Change, interval_of
+from spark_prof.analyzers.comparing.noise import change as change_of
 from spark_prof.errors import CommandError
 
 __all__ = ["Checked", "Outcome", "check", "of_change"]
@@ -87,11 +88,15 @@ def _checked(found: Comparison, limit: Expression) -> Checked:
     is_change = relative or limit.signed
     if reading.short:
         return Checked(limit, "undecided", reading, relative, is_change, reading.short)
-    outcome = (
-        of_change(limit, reading, relative) if is_change else _of_level(limit, reading.change)
-    )
-    why = _undecided(found) if outcome == "undecided" else ""
+    outcome = _of(limit, reading, relative, is_change)
+    why = _undecided(found, limit, reading, relative, is_change) if outcome == "undecided" else ""
     return Checked(limit, outcome, reading, relative, is_change, why)
+
+
+def _of(limit: Expression, reading: Reading, relative: bool, is_change: bool) -> Outcome:
+    if is_change:
+        return of_change(limit, reading, relative)
+    return _of_level(limit, reading.change)
 
 
 def of_change(limit: Expression, reading: Reading, relative: bool) -> Outcome:
@@ -123,12 +128,18 @@ def _outcome(limit: Expression, low: float, high: float) -> Outcome:
     return "passed" if high <= bound else "undecided"
 
 
-def _undecided(found: Comparison) -> str:
+def _undecided(
+    found: Comparison, limit: Expression, reading: Reading, relative: bool, is_change: bool
+) -> str:
     """Why the recordings do not tell, and what would."""
     if not found.assumed:
         return "too noisy to tell; record more engine starts a side, or more steps"
-    which = "a side" if not any(found.further) else "on a side"
+    which = "one recording a side" if not any(found.further) else "one recording on a side"
+    several = "record several and run spark-prof compare A1,A2,A3 B1,B2,B3"
+    a, b = ([replace(each, start=0.0) for each in side] for side in reading.change.figures)
+    sure = replace(reading, change=change_of(a, b)) if a and b else reading
+    if _of(limit, sure, relative, is_change) == "undecided":
+        return f"{which}, and its steps vary too much to tell; {several}, or record more steps"
     return (
-        f"one recording {which}: engine starts are taken to differ by up to "
-        f"{100 * found.assumed:g} %; record several and run spark-prof compare A1,A2,A3 B1,B2,B3"
+        f"{which}: engine starts are taken to differ by up to {100 * found.assumed:g} %; {several}"
     )
