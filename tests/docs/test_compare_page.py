@@ -5,30 +5,32 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
-from benchmarks.compare_gate import GPT, GROWING, QWEN, WINDOWS
+from benchmarks.compare_gate import EFFECTS, RECORDINGS, START_SDS, cell, step_pools
 from spark_prof.analyzers.comparing.gate.expression import parse
 from spark_prof.analyzers.comparing.gate.verdict import check
-from spark_prof.analyzers.comparing.noise import CALL_FLOOR_US, FLOORS, GAP_FLOOR
+from spark_prof.analyzers.comparing.noise import CALL_FLOOR_US, GAP_FLOOR, KERNEL_FLOOR, START
 from spark_prof.analyzers.comparing.summary import compare
 from spark_prof.cli import main as cli
 from spark_prof.dashboards.compare_json import render
 from spark_prof.dashboards.compare_report import Compared
 from spark_prof.datasets.compared import read_side
 from tests.docs.pages import ROOT, tables
+from tests.slowed import slowed
 
 PAGE = ROOT / "docs" / "compare.md"
 GATE = ROOT / "docs" / "regression-gate.md"
 WORKFLOW = ROOT / "docs" / "regression-gate.yml"
 AWQ, NVFP4 = (ROOT / "tests" / "data" / "code-h100" / name for name in ("dense-awq", "dense-nvfp4"))
+QWEN = ROOT / "tests" / "data" / "code-h100" / "qwen3-30b-a3b-nvfp4"
 _WORD = re.compile(r"`([^`]+)`")
 
 
@@ -72,24 +74,43 @@ def test_the_json_page_has_every_key() -> None:
 def test_the_floors_are_those_of_the_code() -> None:
     [table] = tables(PAGE, "How sure it is")
     assert [row[1].split(",")[0] for row in table] == [
-        f"{100 * FLOORS['kernel']:g} %",
-        f"{100 * FLOORS['op']:g} %",
+        f"{100 * START['kernel']:g} %",
+        f"{100 * START['op']:g} %",
+        f"{100 * KERNEL_FLOOR:g} %",
         f"{CALL_FLOOR_US} us",
         f"{100 * GAP_FLOOR:g} %",
     ]
 
 
-def test_the_numbers_of_comparisons_are_those_of_the_benchmark() -> None:
-    from benchmarks.compare_gate import pairs
-
-    kinds = [pair.kind for pair in pairs()]
+def test_the_table_is_what_the_benchmark_finds() -> None:
+    """Each row again with fewer comparisons: what chance explains is allowed."""
+    random = np.random.default_rng(2)
+    pools = step_pools(random, 30)
+    runs = 200
     [table] = tables(PAGE, "Does the gate hold?")
-    starts, windows = kinds.count("starts"), kinds.count("windows")
-    assert [int(row[1]) for row in table] == [2 * starts, 2 * windows, starts, windows]
     for row in table:
-        assert int(row[1]) == sum(map(int, row[2:]))
-    used = {cut.path for cut in (*QWEN, *GPT)} | {path for path, *_ in (*WINDOWS, GROWING)}
-    assert all((ROOT / "tests" / "data" / path).exists() for path in used)
+        sd, recordings, effect, failed, undecided, passed = (float(each) for each in row)
+        assert (sd / 100, recordings, effect / 100) in {
+            (each, count, by) for each in START_SDS for count in RECORDINGS for by in EFFECTS
+        }
+        assert failed + undecided + passed == pytest.approx(100, abs=0.3)
+        found = cell(random, pools, runs, sd / 100, int(recordings), effect / 100)
+        for said, outcome in ((failed, "failed"), (passed, "passed")):
+            share = min(max(said / 100, 0.02), 0.98)
+            slack = 4.5 * (share * (1 - share) / runs) ** 0.5
+            assert found.share(outcome) == pytest.approx(said / 100, abs=slack), row
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Three starts of the main branch, three that are as fast, and three that are 6 % slower."""
+    folder = tmp_path_factory.mktemp("starts")
+    found = [folder / name for name in ("reference", "same", "slow")]
+    for path, by in zip(found, (0.001, 0.002, 0.06), strict=True):
+        path.mkdir()
+        for start in range(3):
+            slowed(QWEN, path / str(start + 1), by + 0.003 * start, "experts")
+    return found[0], found[1], found[2]
 
 
 def _run_lines() -> list[str]:
@@ -129,19 +150,23 @@ def test_the_workflow_s_commands_are_real() -> None:
                     parse(limit)
 
 
-def test_the_workflow_s_steps_compare_and_fail(tmp_path: Path) -> None:
+def test_the_workflow_s_steps_compare_and_fail(
+    tmp_path: Path, starts: tuple[Path, Path, Path]
+) -> None:
     """The compare step as the runner runs it: bash, ending with the first command that fails."""
-    shutil.copytree(AWQ, tmp_path / "reference")
+    reference, same, slow = starts
+    (tmp_path / "reference").symlink_to(reference)
     lines = [line for line in _run_lines() if line.startswith("spark-prof compare")]
-    for recording, code in ((AWQ, 0), (NVFP4, 1)):
-        shutil.rmtree(tmp_path / "now", ignore_errors=True)
-        shutil.copytree(recording, tmp_path / "now")
+    for recordings, code in ((same, 0), (slow, 1)):
+        (tmp_path / "now").unlink(missing_ok=True)
+        (tmp_path / "now").symlink_to(recordings)
         script = "\n".join(line.replace("spark-prof", f"{_OURS}") for line in lines)
         done = subprocess.run(
             ["bash", "-e", "-o", "pipefail", "-c", script], cwd=tmp_path, capture_output=True,
             text=True,
         )  # fmt: skip
         assert done.returncode == code, done.stderr
+        assert "undecided" not in done.stderr
         assert (tmp_path / "comparison.html").stat().st_size < 6_000_000
         assert (tmp_path / "comparison.md").read_text().startswith("# b is")
 
@@ -149,7 +174,8 @@ def test_the_workflow_s_steps_compare_and_fail(tmp_path: Path) -> None:
 _OURS = f"{shlex.quote(sys.executable)} -m spark_prof.cli.main"
 
 
-def test_the_fixture_of_the_page_works(tmp_path: Path) -> None:
+def test_the_fixture_of_the_page_works(tmp_path: Path, starts: tuple[Path, Path, Path]) -> None:
+    reference, same, slow = starts
     conftest, test = re.findall(r"^```python\n(.*?)^```$", GATE.read_text(), re.M | re.S)
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_decode.py").write_text(test)
@@ -157,9 +183,9 @@ def test_the_fixture_of_the_page_works(tmp_path: Path) -> None:
     script = tmp_path / "bin" / "spark-prof"
     script.write_text(f'#!/bin/sh\nexec {_OURS} "$@"\n')
     script.chmod(0o755)
-    (tmp_path / "reference").symlink_to(AWQ)
+    (tmp_path / "reference").symlink_to(reference)
     environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    for recording, code, said in ((AWQ, 0, "1 passed"), (NVFP4, 1, "gate failed: decode_us")):
+    for recording, code, said in ((same, 0, "1 passed"), (slow, 1, "gate failed: decode_us")):
         now = tmp_path / "now"
         now.unlink(missing_ok=True)
         now.symlink_to(recording)

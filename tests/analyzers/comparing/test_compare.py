@@ -168,7 +168,7 @@ def test_recordings_of_a_side_that_are_not_the_same_thing_are_told(qwen: Side) -
 def test_other_batch_sizes_of_a_side_are_told(tmp_path: Path) -> None:
     one, eight = (read_side(str(window(GPT, tmp_path / str(size), 0, 1, size))) for size in (1, 8))
     found = compare(one, [one, eight])
-    assert any("batch size of decode steps (mostly 1 against mostly 8)" in n for n in found.notes)
+    assert any("batch size of decode steps (mostly 1 against 8)" in n for n in found.notes)
     assert any("No batch size occurs in all recordings" in note for note in found.notes)
 
 
