@@ -128,6 +128,8 @@ class Steps:
     unknown: int = 0
     """Steps of which nothing tells what they worked on."""
     unknown_us: Spread | None = None
+    left_out: int = 0
+    """Recorded steps that count nowhere, because a clock was set while they ran."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
 from spark_prof.analyzers.run import run_of
 from spark_prof.analyzers.shapes.summary import shapes_of
 from spark_prof.analyzers.token_ledger.ledger import token_ledgers
-from spark_prof.analyzers.windows import step_windows, tokens_per_sequence
+from spark_prof.analyzers.windows import timed_windows, tokens_per_sequence
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
@@ -103,7 +103,12 @@ def summary_of(
     placed = place_kernels(bundle, rank, ["stream", *(["graph_node"] if len(samples) else [])])
     # Sums alone, such as a table of kernels, say nothing about when anything ran.
     timed = not bundle.meta.settings.get("summed")
-    steps = step_windows(bundle, rank, placed)
+    windows = timed_windows(bundle, rank, placed)
+    steps = windows.steps
+    every = placed
+    if len(windows.left_out):
+        # Kernels of another time line would fill the gaps of this one.
+        placed = placed[~placed["step"].isin(windows.left_out)].reset_index(drop=True)
     with ThreadPoolExecutor(cores()) as pool:
         summing = pool.submit(sums_of, placed, steps["phase"])
         if timed:
@@ -111,7 +116,7 @@ def summary_of(
         sums = summing.result()
     evidence = evidence_of(bundle, rank)
     by_kernel = kernel_rows(sums, evidence.label)
-    summary = _steps(steps)
+    summary = replace(_steps(steps), left_out=len(windows.left_out))
     coverage = _coverage(sums, by_kernel)
     all_books = books(steps) if timed else ()
     busy_us = all_books[0].busy_us if timed else None
@@ -129,7 +134,7 @@ def summary_of(
         converting = pool.submit(
             conversions_of, placed, steps, summary, by_kernel, evidence.label, timed=timed
         )
-        shaping = pool.submit(shapes_of, bundle, rank, placed, steps, sums, counters)
+        shaping = pool.submit(shapes_of, bundle, rank, every, steps, sums, counters)
         copies = copies_of(placed, steps.index, busy_us)
     report = Report(
         run=run_of(bundle, rank, placed, steps),
@@ -151,6 +156,7 @@ def summary_of(
         ),
         findings=(),
         notes=(
+            *windows.notes,
             *notes_of(bundle, rank, summary, coverage, all_books),
             *evidence.lost,
         ),
@@ -179,7 +185,7 @@ def summary_of(
         audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),
     )
     report = replace(report, findings=findings_of(report), answers=answers_of(report))
-    return Summary(report, placed, steps, timed)
+    return Summary(report, every, steps, timed)
 
 
 def _wall_us(steps: pd.DataFrame) -> float:
@@ -264,7 +270,10 @@ def _rank(
         return RankRow(rank, 0, 0.0, 0.0, 0.0)
     if steps is None:
         kernels = bundle.frame("kernels", rank, ["kind", "step", "start_ns", "end_ns"])
-        steps = step_books(step_windows(bundle, rank, kernels), kernels)
+        windows = timed_windows(bundle, rank, kernels)
+        if len(windows.left_out):
+            kernels = kernels[~kernels["step"].isin(windows.left_out)]
+        steps = step_books(windows.steps, kernels)
     sums = steps[["step_us", "kernels_us", "gap_us"]].sum()
     row = RankRow(
         rank, len(steps), float(sums["step_us"]), float(sums["kernels_us"]), float(sums["gap_us"])

@@ -7,36 +7,61 @@ begins, or with the scheduler's update when nothing was left to do.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.clocks import Believed, believed_steps
 from spark_prof.analyzers.lookup import positions
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
 
-__all__ = ["step_windows", "tokens_per_sequence"]
+__all__ = ["Windows", "step_windows", "timed_windows", "tokens_per_sequence"]
 
 _PAUSE_NS = 50_000_000
 """Without the scheduler's record, steps further apart than this had the engine idle between."""
 
 
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """The windows of a rank's steps, and which steps have none.
+
+    Attributes:
+        steps: what `step_windows` returns.
+        left_out: numbers of the watched steps whose times cannot be believed.
+        notes: why, one line each.
+    """
+
+    steps: pd.DataFrame
+    left_out: npt.NDArray[np.int64]
+    notes: tuple[str, ...]
+
+
 def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFrame:
-    """One row per recorded step of a rank, in order.
+    """One row per recorded step of a rank, in order; arguments and errors as `timed_windows`.
+
+    Returns:
+        The watched steps of the `steps` table whose times can be believed, indexed by step, with
+        `begin_ns` and `finish_ns` of the step's window, `engine_ns` (the iteration's length by the
+        engine's own clock, NaN where unknown), `output_tokens` and `output_requests` (NaN where
+        unknown).
+    """
+    return timed_windows(bundle, rank, kernels).steps
+
+
+def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
+    """The same, with what was left out because a clock was set.
 
     Args:
         bundle: the bundle.
         rank: the rank.
-        kernels: the rank's kernels, at least `step` and `end_ns`.
-
-    Returns:
-        The watched steps of the `steps` table indexed by step, with `begin_ns` and `finish_ns` of
-        the step's window, `engine_ns` (the iteration's length by the engine's own clock, NaN where
-        unknown),
-        `output_tokens` and `output_requests` (NaN where unknown).
+        kernels: the rank's kernels, at least `step`, `start_ns` and `end_ns`.
 
     Raises:
-        CommandError: the table is damaged: two steps have one number.
+        CommandError: the table is damaged: two steps have one number, or no time can be believed.
     """
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
     if not steps.index.is_unique:
@@ -45,6 +70,15 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
         )
     steps = steps[steps["watched"]]
     steps = steps.join(_engine_rows(bundle, steps))
+    # Sums alone have no times to judge.
+    timed = not bundle.meta.settings.get("summed")
+    everything = Believed(np.ones(len(steps), bool), np.zeros(len(steps), bool))
+    believed = believed_steps(steps, kernels, one_clock=bundle.imported) if timed else everything
+    left_out = steps.index.to_numpy(np.int64)[~believed.kept]
+    if len(left_out) == len(steps) > 0:
+        [reason, *_] = believed.notes
+        raise CommandError(f"{bundle.path} has no step whose times can be believed: {reason}")
+    steps, breaks = steps[believed.kept], believed.breaks[believed.kept]
     last_end = np.zeros(len(steps) + 1, np.int64)
     place = positions(steps.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no step of these has its place behind the last one.
@@ -53,7 +87,7 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
     updated = steps["update_ns"].fillna(steps["end_ns"]).to_numpy(np.int64)
 
     piece = steps["piece"].to_numpy()
-    same_piece = np.append(False, piece[1:] == piece[:-1])
+    same_piece = np.append(False, piece[1:] == piece[:-1])[: len(steps)] & ~breaks
     had_work = steps["unfinished"].fillna(0).to_numpy() > 0
     apart = steps["start_ns"].to_numpy()[1:] - steps["end_ns"].to_numpy()[:-1]
     known = steps["unfinished"].notna().to_numpy()
@@ -72,7 +106,8 @@ def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFra
 
     period = np.where(follows, updated - np.append(0, updated[:-1]), updated - alone)
     engine = np.where(steps["update_ns"].notna(), period.astype(np.float64), np.nan)
-    return steps.assign(begin_ns=begin, finish_ns=finish, engine_ns=engine)
+    windows = steps.assign(begin_ns=begin, finish_ns=finish, engine_ns=engine)
+    return Windows(windows, left_out, believed.notes)
 
 
 def tokens_per_sequence(steps: pd.DataFrame) -> pd.Series:

@@ -28,6 +28,9 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
     """Picks the few figures that a reader wants first; those that don't exist are left out."""
     steps = report.steps
     found: dict[str, str] = {}
+    if steps.left_out:
+        every = count(steps.count + steps.left_out)
+        found[f"of {every} steps left out: a clock was set"] = count(steps.left_out)
     if steps.tpot_us and steps.tpot_us.median > 0:
         found["per output token"] = microseconds(steps.tpot_us.median)
         found["tokens/s a sequence"] = f"{1e6 / steps.tpot_us.median:,.1f}"

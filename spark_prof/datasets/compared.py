@@ -111,10 +111,15 @@ def facts_of(source: str, rank: int) -> Mapping[str, Any]:
 def _side(source: str, bundle: Bundle, rank: int | None) -> Side:
     rank = rank if rank is not None or not bundle.ranks else bundle.ranks[0]
     summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
+    kernels = summary.kernels
+    if summary.report.steps.left_out:
+        # Those of steps whose clock was wrong may lie within other steps.
+        counted = kernels["step"].isin(summary.steps["step"]) | (kernels["step"] < 0)
+        kernels = kernels[counted]
     return Side(
         source=source,
         report=summary.report,
-        kernels=_columns(summary.kernels),
+        kernels=_columns(kernels),
         steps=summary.steps.reset_index(drop=True),
         facts=bundle.facts(rank or 0),
     )

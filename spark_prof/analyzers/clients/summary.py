@@ -66,7 +66,8 @@ def with_clients(
     steps = pd.DataFrame()
     # A trace of sums alone does not say when a step began.
     if not bundle.meta.settings.get("summed"):
-        steps = step_windows(bundle, rank, bundle.frame("kernels", rank, ["step", "end_ns"]))
+        kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
+        steps = step_windows(bundle, rank, kernels)
         steps["step_us"] = (steps["finish_ns"] - steps["begin_ns"]) / 1e3
     clients = clients_of(runs, steps, bundle.facts(rank), report.overhead)
     return replace(report, clients=clients)
