@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,8 @@ import typer
 from spark_prof.errors import CommandError
 
 __all__ = ["add_to"]
+
+TOKEN = "SPARK_PROF_TOKEN"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -44,6 +48,16 @@ def explore(
         bool | None,
         typer.Option("--open/--no-open", help="Open a browser; by default where there is one."),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of a proxy or tunnel in front of it, repeatable.",
+        ),
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Whoever reaches the port may read.")
+    ] = False,
 ) -> None:
     """Look at recordings in the browser: where each token's time goes, down to single kernels."""
     if importlib.util.find_spec("streamlit") is None:
@@ -53,9 +67,11 @@ def explore(
     if sources:
         # Before anything else is imported: the largest bundle is there half a second sooner.
         begin_to_read(sources[0], rank[0] if rank else None)
-    from spark_prof.explorer.ports import find_port, is_loopback
+    from spark_prof.explorer.ports import is_loopback, listen
 
-    found = find_port(host, port)
+    allowed = _names(allow_host or ())
+    token = None if no_token else _token()
+    listening = listen(host, port)
     names = sources or _newest()
     ranks = tuple(rank or ())
     from spark_prof.explorer.server import serve
@@ -71,8 +87,39 @@ def explore(
         warm(names, ranks)
 
     if not is_loopback(host):
-        print(f"spark-prof: anybody who reaches {host}:{found} can read this", file=sys.stderr)
-    serve(names, ranks, host, found, ready, then, show=_on_desktop() if show is None else show)
+        key = " and has the token" if token else ""
+        print(
+            f"spark-prof: anybody who reaches {host}:{listening.getsockname()[1]}{key} can read "
+            "this; it is not encrypted",
+            file=sys.stderr,
+        )
+    serve(
+        names, ranks, host, listening, ready, then, allowed=allowed, token=token,
+        show=_on_desktop() if show is None else show,
+    )  # fmt: skip
+
+
+def _names(given: Sequence[str]) -> Sequence[str]:
+    if given:
+        from spark_prof.explorer.access import canonical_name
+
+        for name in given:
+            if canonical_name(name) is None:
+                raise CommandError(
+                    f"--allow-host {name!r} is no host name; give it without http:// and port"
+                )
+    return given
+
+
+def _token() -> str:
+    """That of the environment, for scripts; a new one if there is none."""
+    from spark_prof.explorer.access import new_token
+
+    # What is started from here has no need of it.
+    token = os.environ.pop(TOKEN, "") or new_token()
+    if not re.fullmatch(r"[A-Za-z0-9._~-]{8,200}", token):
+        raise CommandError(f"{TOKEN} needs 8 to 200 letters, digits or any of . _ ~ -")
+    return token
 
 
 def _newest() -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import ipaddress
 import os
 import signal
+import socket
 import sys
 import threading
 import webbrowser
@@ -18,6 +20,7 @@ import psutil
 import uvicorn
 
 from spark_prof.datasets.prepared import first_page
+from spark_prof.explorer.access import Access
 from spark_prof.explorer.early_page import early_page, streamlit_files
 from spark_prof.explorer.front import Front, Mounted
 from spark_prof.explorer.loading import IMPORTING, load
@@ -50,10 +53,12 @@ def serve(
     sources: Sequence[str],
     ranks: Sequence[int],
     host: str,
-    port: int,
+    listening: socket.socket,
     ready: Callable[[], None],
     then: Callable[[], None],
     *,
+    allowed: Sequence[str] = (),
+    token: str | None = None,
     show: bool = False,
 ) -> None:
     """Serves the explorer until it is ended by SIGINT or SIGTERM.
@@ -61,11 +66,13 @@ def serve(
     Args:
         sources: what to show.
         ranks: those that can be chosen, all if empty.
-        host: address to listen on.
-        port: to listen on.
+        host: name or address, as the user gave it.
+        listening: a socket that listens there.
         ready: called once the server listens; returns when there is something to see, and raises
             CommandError if there never will.
         then: what is done beside the server afterwards.
+        allowed: names of a proxy or a tunnel by which it may be addressed as well.
+        token: that whoever reads has to have, None if nobody has to.
         show: opens the page in the desktop's browser.
 
     Raises:
@@ -74,6 +81,8 @@ def serve(
     # The script's, as `streamlit run` would set them.
     sys.argv = [str(_SCRIPT), ",".join(map(str, ranks)), *sources]
     reads = threading.Event()
+    bound, port = listening.getsockname()[:2]
+    anywhere = ipaddress.ip_address(bound).is_unspecified
     front = Front(
         partial(_streamlit, host, port, reads),
         early_page(sources[0]),
@@ -81,13 +90,16 @@ def serve(
         lambda error: announcer.end(error),
         streamlit_files() / "static",
     )
+    access = Access(front, (host, bound), allowed, token=token, anywhere=anywhere)
+    # What a proxy says of the other end is not believed: who it is decides over a ticket.
     server = uvicorn.Server(
         uvicorn.Config(
-            front, host, port, loop="asyncio", lifespan="on", log_config=None, access_log=False,
-            ws_per_message_deflate=False, timeout_graceful_shutdown=1,
+            access, host, port, loop="asyncio", lifespan="on", log_config=None, access_log=False,
+            ws_per_message_deflate=False, timeout_graceful_shutdown=1, proxy_headers=False,
         )
     )  # fmt: skip
-    announcer = _Announcer(reads, host, port, ready, then, show)
+    url = f"http://{address_in_url(bound if anywhere else host)}:{port}"
+    announcer = _Announcer(reads, url, token, access.ticket, ready, then, show)
 
     def end(*_: object) -> None:
         if not server.started:  # else the server ends by itself, and its signals come again
@@ -97,7 +109,7 @@ def serve(
     signal.signal(signal.SIGTERM, end)
     announcer.start()
     try:
-        server.run()
+        server.run(sockets=[listening])
     finally:
         _end_children()
     if announcer.fault:
@@ -132,15 +144,16 @@ class _Announcer(threading.Thread):
     def __init__(
         self,
         reads: threading.Event,
-        host: str,
-        port: int,
+        url: str,
+        token: str | None,
+        ticket: Callable[[], str],
         ready: Callable[[], None],
         then: Callable[[], None],
         show: bool,
     ) -> None:
         super().__init__(daemon=True)
         self.fault: Exception | None = None
-        self._reads, self._address, self._port = reads, address_in_url(host), port
+        self._reads, self._url, self._token, self._ticket = reads, url, token, ticket
         self._ready, self._then, self._show = ready, then, show
 
     def run(self) -> None:
@@ -151,11 +164,12 @@ class _Announcer(threading.Thread):
         except Exception as error:
             self.end(error)
             return
-        url = f"http://{self._address}:{self._port}"
+        known = f"/?token={self._token}" if self._token else ""
         with suppress(OSError):
-            print(f"spark-prof: {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+            print(f"spark-prof: {self._url}{known} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         if self._show:
-            webbrowser.open(url)
+            # Everybody here can read a browser's arguments: they never have the token.
+            webbrowser.open(f"{self._url}/?ticket={self._ticket()}" if self._token else self._url)
         self._then()
 
     def end(self, fault: Exception) -> None:
