@@ -38,7 +38,7 @@ from benchmarks.report_speed import CAPTURES, DATA, make_bundle  # noqa: E402
 from spark_prof.traces.bundle import Bundle, table_file  # noqa: E402
 from tests.browser import chromium  # noqa: E402
 from tests.browser.navigation import go_to, pages  # noqa: E402
-from tests.browser.served import EXPLORE, Served, free_port  # noqa: E402
+from tests.browser.served import EXPLORE, Served, address, free_port  # noqa: E402
 from tests.browser.view import LARGEST_MESSAGE, View  # noqa: E402
 
 BAR_START = ((2_000_000, 3.0), (20_000_000, 6.0))
@@ -286,7 +286,7 @@ def start(
 
 def useful(view: View) -> tuple[float, float, float]:
     """Opens the first page; when it could be read, when clicked, and when all steps were there."""
-    view.page.goto(view.url, wait_until="commit")
+    view.page.goto(address(view.url), wait_until="commit")
     for part in (".verdict", ".bars i", ".finding"):
         view.page.locator(f"#early {part}").first.wait_for()
     seen = time.perf_counter()

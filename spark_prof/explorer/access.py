@@ -37,9 +37,7 @@ _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _TICKET_SECONDS = 60.0
 
-_HOST = (
-    "this address is none of spark-prof's: open the one it printed, or start it with --allow-host"
-)
+_HOST = "open the address that spark-prof printed, or start it with --allow-host NAME for another"
 _ORIGIN = "a page of another origin asked: open the address that spark-prof printed"
 _TOKEN = "open the address that spark-prof printed: it has the token"
 

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserType, sync_playwright
 
-__all__ = ["NEEDED", "chromium", "found", "needed"]
+__all__ = ["NEEDED", "chromium", "found", "launched", "needed"]
 
 NEEDED = "SPARK_PROF_NEEDS_BROWSER"
 """The environment variable that makes a missing browser a failure."""
@@ -18,7 +18,6 @@ _FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update",
 ]  # fmt: skip
-_OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
 
 def found() -> str | None:
@@ -34,9 +33,18 @@ def needed() -> bool:
 @contextmanager
 def chromium(path: str) -> Iterator[Browser]:
     """A browser without a window."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=[*_FLAGS, _OFFLINE])
-        try:
-            yield browser
-        finally:
-            browser.close()
+    with sync_playwright() as playwright, launched(playwright.chromium, path) as browser:
+        yield browser
+
+
+@contextmanager
+def launched(kind: BrowserType, path: str, *names: str) -> Iterator[Browser]:
+    """The same of a playwright that runs; some names lead to this machine, as an attacker's may."""
+    rules = [f"MAP {name} 127.0.0.1" for name in names]
+    rules += ["MAP * ~NOTFOUND", "EXCLUDE 127.0.0.1", "EXCLUDE localhost"]
+    offline = f"--host-resolver-rules={', '.join(rules)}"
+    browser = kind.launch(executable_path=path, args=[*_FLAGS, offline])
+    try:
+        yield browser
+    finally:
+        browser.close()

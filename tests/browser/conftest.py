@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ViewportSize
 
 from tests.browser import chromium, sources
-from tests.browser.served import EXPLORE, Served
+from tests.browser.served import EXPLORE, Served, let_in
 from tests.browser.view import View
 
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "screenshots"
@@ -102,6 +102,7 @@ def fresh(browser: Browser, context: BrowserContext) -> Iterator[Callable[..., V
             size: ViewportSize = {"width": width, "height": _HEIGHT}
             inside = browser.new_context(viewport=size, color_scheme=theme)
             contexts.append(inside)
+        let_in(inside, url)
         made.append(View(inside.new_page(), url))
         return made[-1]
 

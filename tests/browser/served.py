@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+from playwright.sync_api import BrowserContext
 
-__all__ = ["EXPLORE", "Served", "free_port"]
+__all__ = ["EXPLORE", "Served", "address", "free_port", "let_in"]
 
 EXPLORE = (sys.executable, "-m", "spark_prof.cli.main", "explore")
+_TOKEN = "that-of-every-test"
 
 _SECONDS = 60
 """A server that does not listen by then never will."""
@@ -25,6 +27,16 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def address(url: str) -> str:
+    """What the server of this URL prints."""
+    return f"{url}/?token={_TOKEN}"
+
+
+def let_in(context: BrowserContext, url: str) -> None:
+    """Gives a browser the server's cookie, as the printed address does."""
+    assert context.request.get(address(url), max_redirects=0).status == 303
 
 
 class Served:
@@ -48,6 +60,7 @@ class Served:
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = folder / "server.log"
         own = {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder), "NO_COLOR": "1"}
+        own["SPARK_PROF_TOKEN"] = _TOKEN
         with self._log.open("wb") as log:
             self.began = time.perf_counter()
             self.process = subprocess.Popen(

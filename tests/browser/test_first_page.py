@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from tests.browser.conftest import PICTURES
 from tests.browser.hostile import ACTED, write_hostile
-from tests.browser.served import EXPLORE, Served
+from tests.browser.served import EXPLORE, Served, address
 from tests.browser.sources import OWN
 from tests.browser.view import View
 
@@ -34,7 +34,7 @@ def test_it_can_be_read_without_any_script(
     context = browser.new_context(java_script_enabled=False)
     with Served([*EXPLORE, str(source)], folder) as served:
         page = context.new_page()
-        page.goto(served.url)
+        page.goto(address(served.url))
         early = page.locator("#early")
         assert early.locator("nav a").count() == 9
         if name == "ab":  # a result has another page
@@ -53,7 +53,7 @@ def test_streamlit_says_the_same_and_takes_its_place(
     name, source, folder = started
     with Served([*EXPLORE, str(source)], folder) as served:
         view = fresh(served.url, known=False)
-        view.page.goto(served.url, wait_until="commit")
+        view.page.goto(address(served.url), wait_until="commit")
         if name != "ab":
             early = view.page.locator("#early")
             first = early.locator(".verdict").inner_text()
@@ -73,7 +73,7 @@ def test_its_links_lead_to_the_pages(browser: Browser, tmp_path: Path) -> None:
     context = browser.new_context()
     with Served([*EXPLORE, str(OWN["graphs"])], tmp_path) as served:
         view = View(context.new_page(), served.url)
-        view.page.goto(served.url, wait_until="commit")
+        view.page.goto(address(served.url), wait_until="commit")
         layers = view.page.locator("#early nav a").nth(1)
         assert layers.get_attribute("href") == "./layers"
         view.go(f"{served.url}/layers")
