@@ -58,6 +58,13 @@ def test_options_are_checked_before_anything_starts(tmp_path: Path) -> None:
     assert explore(BUNDLE, "--rank", "-1")[0] == 2
     assert "no rank 9" in explore(BUNDLE, "--rank", "9")[1]
     assert "holds no bundle" in explore(cwd=tmp_path)[1]
+    for name in ("http://box", "box:80", "*", ""):
+        assert "is no host name" in explore(BUNDLE, "--allow-host", name)[1]
+    for token in ("short", "with space in it", "a&b=c#def", "x" * 201):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("SPARK_PROF_TOKEN", token)
+            code, line = explore(BUNDLE)
+            assert (code, token in line) == (2, False)
 
 
 def test_the_newest_of_a_folder_come_first(tmp_path: Path) -> None:

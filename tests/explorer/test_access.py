@@ -98,7 +98,8 @@ LET_IN = (
 )  # fmt: skip
 KEPT_OUT = (
     "", " ", "evil.example", "evil.example:8501", "localhost.evil.example",
-    "127.0.0.1.evil.example", "evil.localhost", "localhost.", "localhost.:8501", "box.", "127.0.0.1.", "user@localhost",
+    "127.0.0.1.evil.example", "evil.localhost", "localhost.", "localhost.:8501", "box.",
+    "127.0.0.1.", "user@localhost",
     "localhost@evil.example", "localhost,evil.example", "localhost, localhost", "localhost:",
     "localhost:0", "localhost:65536", "localhost:99999", "localhost:8501x", "localhost:-1",
     "localhost:80:80", "localhost/", "localhost/..", "localhost#", "localhost?x", "localhost\\",

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import psutil
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.explorer.ports import address_in_url, find_port, is_loopback
+from spark_prof.explorer import ports
+from spark_prof.explorer.ports import address_in_url, is_loopback, listen
 
 ROOT = Path(__file__).parents[2]
 BUNDLE = ROOT / "tests" / "data" / "h100-gpt-oss-20b-mxfp4-graphs"
@@ -54,8 +56,11 @@ def test_it_serves_on_this_machine_only_and_ends_at_once_with_its_children() -> 
         own = psutil.Process(process.pid)
         listening = [c for c in own.net_connections() if c.status == psutil.CONN_LISTEN]
         assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
-        assert {c.laddr.port for c in listening} == {int(url.rpartition(":")[2])}
-        with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
+        assert {c.laddr.port for c in listening} == {int(re.findall(r":(\d+)/", url)[0])}
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor()
+        )
+        with opener.open(url, timeout=_SECONDS) as answer:
             page = answer.read().decode()
         assert not re.search(r"""(src|href)=["']https?://""", page)
         children = own.children(recursive=True)
@@ -66,22 +71,74 @@ def test_it_serves_on_this_machine_only_and_ends_at_once_with_its_children() -> 
         assert not alive
 
 
-def test_two_find_ports_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", 0))
-        taken.listen(1)
+def test_a_taken_port_is_a_line_or_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listen("127.0.0.1", None) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CommandError, match=f"port {port} of 127.0.0.1 is taken"):
-            find_port("127.0.0.1", port)
-        monkeypatch.setattr("spark_prof.explorer.ports.DEFAULT_PORT", port)
-        assert find_port("127.0.0.1", None) > port
+            listen("127.0.0.1", port)
+        monkeypatch.setattr(ports, "DEFAULT_PORT", port)
+        with listen("127.0.0.1", None) as found:
+            assert found.getsockname()[1] > port
+            connected = socket.create_connection(found.getsockname(), 5)
+            connected.close()
+
+
+def test_a_port_that_another_takes_in_the_same_moment_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two may have bound a port before one of them listens; the other one finds out last."""
+    rivals = []
+
+    class Beaten(socket.socket):
+        def listen(self, waiting: int = 128, /) -> None:
+            if not rivals:
+                rival = socket.socket()
+                rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                rival.bind(self.getsockname())
+                rival.listen(1)
+                rivals.append(rival)
+            super().listen(waiting)
+
+    monkeypatch.setattr(ports.socket, "socket", Beaten)
+    with listen("127.0.0.1", None) as found:
+        assert found.getsockname()[1] > rivals[0].getsockname()[1]
+    rivals.pop().close()
+    with pytest.raises(CommandError, match="is taken; give another --port"):
+        listen("127.0.0.1", found.getsockname()[1])
+    rivals.pop().close()
+
+
+def test_of_many_that_start_at_once_each_has_a_port() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(25):
+            found = list(pool.map(lambda _: listen("127.0.0.1", None), range(8)))
+            assert len({one.getsockname()[1] for one in found}) == 8
+            for one in found:
+                one.close()
+
+
+def test_two_explorers_at_once(tmp_path: Path) -> None:
+    with running(BUNDLE, "--no-open") as first, running(BUNDLE, "--no-open") as second:
+        urls = [url_of(process) for process in (first, second)]
+        assert urls[0].partition("?")[0] != urls[1].partition("?")[0]
+    with listen("127.0.0.1", None) as free:
+        port = free.getsockname()[1]
+    words = (BUNDLE, "--no-open", "--port", port)
+    with running(*words) as first, running(*words) as second:
+        end = time.monotonic() + _SECONDS
+        while (ended := [p for p in (first, second) if p.poll() is not None]) == []:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        _, err = ended[0].communicate(timeout=_SECONDS)
+        assert (ended[0].returncode, err.count("\n")) == (2, 1)
+        assert f"port {port} of 127.0.0.1 is taken" in err
+        assert f":{port}/" in url_of(second if ended[0] is first else first)
 
 
 def test_a_host_that_is_not_here_is_a_line() -> None:
     for host in ("192.0.2.1", "no-such-host.invalid", "x" * 300, "a b"):
         with pytest.raises(CommandError, match="cannot listen on"):
-            find_port(host, None)
+            listen(host, None)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +161,7 @@ def test_a_host_for_others_is_said() -> None:
     with running(BUNDLE, "--host", "0.0.0.0", "--no-open") as process:
         assert process.stderr
         first = process.stderr.readline()
-        assert "anybody who reaches 0.0.0.0" in first
+        assert re.search(r"anybody who reaches 0\.0\.0\.0:\d+ and has the token can read", first)
         assert url_of(process).startswith("http://127.0.0.1:")
 
 
