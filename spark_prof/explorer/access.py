@@ -175,7 +175,8 @@ class _Headers:
     """The headers of a request, which may have any of them several times."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._raw = [(name.lower(), value.decode("latin-1")) for name, value in raw]
+        # Blanks around a value are none of it; not each server takes them away.
+        self._raw = [(name.lower(), value.decode("latin-1").strip(" \t")) for name, value in raw]
 
     def all(self, name: bytes) -> list[str]:
         return [value for found, value in self._raw if found == name]

@@ -94,7 +94,7 @@ def wrong(found: Iterable[tuple[object, bool, bool]]) -> list[object]:
 LET_IN = (
     "localhost", "localhost:8501", "LocalHost:1", "127.0.0.1", "127.0.0.1:65535", "127.255.0.9:80",
     "[::1]", "[::1]:8501", "[0:0:0:0:0:0:0:1]:8501", "box:8501", "BOX", "10.1.2.3:9",
-    "[fe80::2]:8501", "tunnel.example",
+    "[fe80::2]:8501", "tunnel.example", " localhost:8501\t ",
 )  # fmt: skip
 KEPT_OUT = (
     "", " ", "evil.example", "evil.example:8501", "localhost.evil.example",
@@ -103,7 +103,7 @@ KEPT_OUT = (
     "localhost@evil.example", "localhost,evil.example", "localhost, localhost", "localhost:",
     "localhost:0", "localhost:65536", "localhost:99999", "localhost:8501x", "localhost:-1",
     "localhost:80:80", "localhost/", "localhost/..", "localhost#", "localhost?x", "localhost\\",
-    "localhost\t", "local host", "localhost\x00", "localh\xf6st", "loc\u017fhost", "%6cocalhost",
+    "local host", "localhost\x00", "localh\xf6st", "loc\u017fhost", "%6cocalhost",
     "http://localhost", "//localhost", "127.1", "0x7f.0.0.1", "2130706433", "0177.0.0.1",
     "127.0.0.1%00", "::1", "::1:8501", "[::1", "::1]", "[::1]x", "[::1%lo]", "[localhost]",
     "[127.0.0.1]", "[::ffff:127.0.0.1]", "[]", "[::2]", "0.0.0.0:8501", "128.0.0.1", "10.1.2.4",

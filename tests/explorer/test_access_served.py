@@ -47,8 +47,9 @@ def raw(port: int, line: str, *headers: str) -> tuple[int, str]:
             got += part
         text = got.decode("latin-1")
         if found := re.search(r"content-length: (\d+)", text, re.IGNORECASE):
-            while len(got) < text.index("\r\n\r\n") + 4 + int(found[1]):
-                got += connection.recv(1 << 16)
+            whole = text.index("\r\n\r\n") + 4 + int(found[1])
+            while len(got) < whole and (part := connection.recv(1 << 16)):
+                got += part
     return int(text.split()[1]), got.decode("latin-1")
 
 
@@ -202,8 +203,8 @@ def test_others_of_this_machine_see_no_token(
         cookie = re.findall(r"set-cookie: (spark-prof-\d+=\w+)", statuses[0][1])[0]
         line = "GET /_stcore/health HTTP/1.1"
         assert raw(port, line, f"Host: 127.0.0.1:{port}", f"Cookie: {cookie}")[0] == 200
-        for file in tmp_path.rglob("*"):
-            assert not file.is_file() or token.encode() not in file.read_bytes(), file
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or token.encode() not in file.read_bytes(), file
 
 
 def test_without_a_token_only_names_and_origins_count() -> None:

@@ -87,12 +87,12 @@ def test_a_port_that_another_takes_in_the_same_moment_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two may have bound a port before one of them listens; the other one finds out last."""
-    rivals = []
+    rivals, plain = [], socket.socket
 
-    class Beaten(socket.socket):
+    class Beaten(plain):  # type: ignore[valid-type,misc]
         def listen(self, waiting: int = 128, /) -> None:
             if not rivals:
-                rival = socket.socket()
+                rival = plain()
                 rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 rival.bind(self.getsockname())
                 rival.listen(1)
@@ -101,10 +101,11 @@ def test_a_port_that_another_takes_in_the_same_moment_is_taken(
 
     monkeypatch.setattr(ports.socket, "socket", Beaten)
     with listen("127.0.0.1", None) as found:
-        assert found.getsockname()[1] > rivals[0].getsockname()[1]
+        port = found.getsockname()[1]
+        assert port > rivals[0].getsockname()[1]
     rivals.pop().close()
     with pytest.raises(CommandError, match="is taken; give another --port"):
-        listen("127.0.0.1", found.getsockname()[1])
+        listen("127.0.0.1", port)
     rivals.pop().close()
 
 
