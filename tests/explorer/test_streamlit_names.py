@@ -1,4 +1,4 @@
-"""What is used of Streamlit and of what serves it: a release that lacks some of it is found here."""
+"""What is used of Streamlit and of what serves it: a release that lacks a name is found here."""
 
 from __future__ import annotations
 
