@@ -201,7 +201,7 @@ def _canonical(names: Iterable[str]) -> frozenset[str]:
 
 def _authority(text: str, port: int) -> tuple[str, int] | None:
     """Name and port of `name[:port]`, in small letters; None for what no browser sends."""
-    found = _AUTHORITY.fullmatch(text.lower()) if text.isascii() else None
+    found = _AUTHORITY.fullmatch(text.lower())
     if found is None:
         return None
     name, number = found[1], int(found[2] or port)
@@ -235,8 +235,7 @@ def _is_asked_for(scope: Scope, headers: _Headers) -> bool:
     if all(site in ("same-origin", "none") for site in headers.all(b"sec-fetch-site")):
         return True
     return (
-        scope["type"] == "http"
-        and scope["method"] in ("GET", "HEAD")
+        scope.get("method") in ("GET", "HEAD")
         and headers.only(b"sec-fetch-mode") == "navigate"
         and headers.only(b"sec-fetch-dest") == "document"
     )
