@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +85,13 @@ def small(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def explorer() -> Iterator[int]:
     """The port of the explorer itself."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SPARK_PROF_TOKEN", TOKEN)
-        with running(BUNDLE, "--no-open") as process:
-            url = url_of(process)
-            assert url.endswith(f"/?token={TOKEN}")
-            yield int(re.findall(r":(\d+)/", url)[0])
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("SPARK_PROF_TOKEN", TOKEN)
+            process = stack.enter_context(running(BUNDLE, "--no-open"))
+        url = url_of(process)
+        assert url.endswith(f"/?token={TOKEN}")
+        yield int(re.findall(r":(\d+)/", url)[0])
 
 
 def check(port: int) -> None:
