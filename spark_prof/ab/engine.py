@@ -6,10 +6,9 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +19,7 @@ from spark_prof.ab.channel import Channel
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_log import last_words, with_advice
 from spark_prof.ab.messages import Answer, Facts, Failed, Request, Shutdown, Start
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
 from spark_prof.profiler.container import stage_package
@@ -56,7 +56,7 @@ class Engine:
         self._environment = dict(environment)
         self._log = log
         self._silence = silence
-        self._folder = tempfile.TemporaryDirectory(prefix="spark-prof-ab-")
+        self._temporary = ExitStack()
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._idle = True
@@ -151,7 +151,7 @@ class Engine:
                 raise self._failed(doing)
 
     def _launch(self) -> None:
-        folder = Path(self._folder.name)
+        folder = self._temporary.enter_context(temporary_folder("spark-prof-ab-"))
         stage_package(folder)
         path = folder / "socket"
         with socket.socket(socket.AF_UNIX) as listener:
@@ -229,4 +229,4 @@ class Engine:
             end_processes(family, 10)
         if self._channel is not None:
             self._channel.close()
-        self._folder.cleanup()
+        self._temporary.close()

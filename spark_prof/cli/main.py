@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from spark_prof.cli import (
     ab,
@@ -21,12 +24,30 @@ from spark_prof.cli import (
     report,
     salvage,
 )
+from spark_prof.ending import TerminatedError, ended_by_signals
 from spark_prof.errors import CommandError, SparkProfError
 
 __all__ = ["app", "main"]
 
+
+class _InterruptedError(BaseException):
+    """Ctrl-C, in a form that Typer hands on."""
+
+
+class _Commands(TyperGroup):
+    """The commands; some versions of Typer make an empty line of Ctrl-C, others an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command that the command line names."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _InterruptedError from error
+
+
 app = typer.Typer(
     name="spark-prof",
+    cls=_Commands,
     help="Says where each token's time goes in a vLLM run on an NVIDIA GPU.",
     add_completion=False,
     rich_markup_mode=None,  # importing rich would double the time that --help takes
@@ -65,6 +86,18 @@ def _options(
 def main() -> int:
     """Runs the command line; returns the exit code."""
     try:
+        with ended_by_signals():
+            return _run()
+    except (typer.Abort, KeyboardInterrupt, _InterruptedError):
+        ended = signal.SIGINT
+    except TerminatedError:
+        ended = signal.SIGTERM
+    print("spark-prof: stopped", file=sys.stderr)
+    return 128 + ended
+
+
+def _run() -> int:
+    try:
         result = app(standalone_mode=False)
         return result if isinstance(result, int) else 0
     except CommandError as error:
@@ -75,9 +108,8 @@ def main() -> int:
         return 2
     except typer.Exit as ended:
         return int(ended.exit_code)
-    except (typer.Abort, KeyboardInterrupt):
-        print("spark-prof: stopped", file=sys.stderr)
-        return 130
+    except typer.Abort:
+        raise
     except Exception as error:
         # Typer's own usage errors know how to show themselves; anything else is our fault.
         show = getattr(error, "show", None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -173,13 +172,11 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         CommandError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    from spark_prof.traces.durable import write_whole as write
+
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        write(path, lambda file: file.write(text.encode()))
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from spark_prof.ending import interrupted_by, temporary_folder
 from spark_prof.errors import CommandError, SparkProfError
 
 __all__ = ["Engine", "Outcome", "run_each"]
@@ -81,15 +84,30 @@ def _in_processes(
 ) -> Iterator[Outcome[Value]]:
     # Not forked: a fork copies the locks of Arrow's and DuckDB's threads as they stand.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with (
+        temporary_folder() as folder,  # theirs too: a worker that is killed removes nothing
+        ProcessPoolExecutor(workers, context, _begin, (str(folder),)) as pool,
+        interrupted_by(_end_workers),
+    ):
         futures = [pool.submit(_attempt, function, item) for item in items]
         for item, future in zip(items, futures, strict=True):
             try:
                 yield future.result()
             except BrokenProcessPool:
                 # One that dies takes all that wait with it: each gets a process of its own.
-                with ProcessPoolExecutor(1, mp_context=context) as alone:
+                with ProcessPoolExecutor(1, context, _begin, (str(folder),)) as alone:
                     yield _survived(alone.submit(_attempt, function, item))
+
+
+def _begin(folder: str) -> None:
+    """Has a worker put its temporary files there, and leave Ctrl-C to who started it."""
+    tempfile.tempdir = folder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _end_workers() -> None:
+    for worker in multiprocessing.active_children():
+        worker.kill()
 
 
 def _survived(future: Future[Outcome[Value]]) -> Outcome[Value]:

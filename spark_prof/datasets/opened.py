@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from spark_prof.ending import temporary_folder
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.members import is_bundle
@@ -25,8 +25,8 @@ def local_path(source: str) -> Iterator[Path]:
     if not is_url(source):
         yield Path(source)
         return
-    with tempfile.TemporaryDirectory(prefix="spark-prof-") as folder:
-        yield local_copy(source, Path(folder))
+    with temporary_folder() as folder:
+        yield local_copy(source, folder)
 
 
 @contextmanager

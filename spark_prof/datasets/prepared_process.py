@@ -20,6 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_prof.ending import TerminatedError, ended_by_signals
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -61,9 +63,12 @@ def main() -> int:
     """Prepares a source; returns the exit code."""
     source, rank, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     try:
-        _prepare(source, None if rank == "-" else int(rank), folder)
+        with ended_by_signals():
+            _prepare(source, None if rank == "-" else int(rank), folder)
     except KeyboardInterrupt:
         return 130
+    except TerminatedError:
+        return 143
     except (OSError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         _say(folder, FAILED_FILE, reason)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import duckdb
 import psutil
 
 from spark_prof.datasets.views import create_views
+from spark_prof.ending import interrupted_by, temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
@@ -27,6 +27,9 @@ __all__ = ["Result", "query"]
 _BATCH = 10_000
 _LONGEST = 300
 _SHARE_OF_MEMORY = 0.5
+_ZONED = re.compile(r"""("(?:[^"]|"")*"|'(?:[^']|'')*')|TIMESTAMP(?:_NS)? WITH TIME ZONE""")
+"""The type of a time with its time zone, in the name of a type; texts in quotes are names."""
+
 _WRITTEN = "result.parquet"
 
 
@@ -49,8 +52,8 @@ class Result:
         Raises:
             CommandError: the query fails while it runs.
         """
-        with _one_line():
-            self._database.execute(self._sql)
+        with _one_line(), interrupted_by(self._database.interrupt):
+            self._database.execute(self._with_readable_times())
             while rows := self._database.fetchmany(_BATCH):
                 yield from rows
 
@@ -61,9 +64,22 @@ class Result:
             CommandError: the query fails while it runs.
         """
         path = self._folder / _WRITTEN
-        with _one_line():
+        with _one_line(), interrupted_by(self._database.interrupt):
             self._database.sql(self._sql).write_parquet(str(path), compression="zstd")
         return path
+
+    def _with_readable_times(self) -> str:
+        """The query, its times of a time zone as text: DuckDB needs pytz to hand out others."""
+        relation = self._database.sql(self._sql)
+        types = list(map(str, relation.types))
+        texts = [_ZONED.sub(lambda match: match[1] or "VARCHAR", kind) for kind in types]
+        if texts == types:
+            return self._sql
+        cast = (
+            f"#{i}" if text == kind else f"CAST(#{i} AS {text})"
+            for i, (kind, text) in enumerate(zip(types, texts, strict=True), 1)
+        )  # fmt: skip
+        return relation.project(", ".join(cast)).sql_query()
 
 
 @contextmanager
@@ -77,8 +93,7 @@ def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
     Raises:
         CommandError: it is none of these, or DuckDB refuses it.
     """
-    with tempfile.TemporaryDirectory(prefix="spark-prof-query-") as name:
-        folder = Path(name)
+    with temporary_folder("spark-prof-query-") as folder:
         memory = int(psutil.virtual_memory().total * _SHARE_OF_MEMORY)
         settings = {
             "autoinstall_known_extensions": False,
@@ -93,7 +108,8 @@ def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
             create_views(database, bundles, folder / "tables", words)
             _lock(database, folder)
             # Only its names: every way of asking a relation for rows runs the query again.
-            columns = database.sql(sql).columns
+            with interrupted_by(database.interrupt):
+                columns = database.sql(sql).columns
             yield Result(_unique(columns), database, sql, folder)
 
 
@@ -120,6 +136,8 @@ def _one_line() -> Iterator[None]:
     """Says in one line what DuckDB says in several."""
     try:
         yield
+    except duckdb.InterruptException:
+        raise  # the signal's own exception follows
     except duckdb.Error as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         text = " ".join(lines[:2] if len(lines) > 1 and lines[1].startswith("Did") else lines[:1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.importers.alignment import Reference, reference_of
 from spark_prof.importers.alone import one_process
@@ -112,8 +112,8 @@ def open_source(path: Path, like: Path | None = None) -> Iterator[Bundle]:
     if format_of(path) in (BUNDLE, PIECES):
         yield open_bundle(path)
         return
-    with tempfile.TemporaryDirectory(prefix="spark-prof-") as folder:
-        yield import_files([path], Path(folder) / path.name, like)
+    with temporary_folder() as folder:
+        yield import_files([path], folder / path.name, like)
 
 
 def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
@@ -132,7 +132,7 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
     elif kind == "nsys-rep":
         from spark_prof.traces.readers.nsys_report import export_report
 
-        into = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-prof-")))
+        into = stack.enter_context(temporary_folder())
         found.traces.append(("nsys-sqlite", export_report(path, into)))
     elif kind in READERS:
         if kind == "kineto" and _CAPTURE.search(path.as_posix()):
@@ -145,7 +145,7 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
     elif named and kind == "archive":
         from spark_prof.traces.archives import unpacked
 
-        into = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-prof-")))
+        into = stack.enter_context(temporary_folder())
         for file in unpacked(path, into):
             _look(file, found, stack, named=False)
     elif named:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
 from pathlib import Path
 
+from spark_prof.ending import removed_afterwards
 from spark_prof.kernels.errors import KernelError
 
 __all__ = ["write_whole"]
@@ -20,9 +20,8 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        with removed_afterwards(temporary):
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise KernelError(f"cannot write {path}: {error.strerror or error}") from error

@@ -7,7 +7,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from spark_prof.ending import temporary_folder, unhurried
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
@@ -126,8 +126,8 @@ def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, i
     prepare_bundle(folder, argv, settings)
     watcher = Watcher(pieces_folder(folder), settings.watched_steps, say)
     try:
-        with tempfile.TemporaryDirectory(prefix="spark-prof-") as staging:
-            return _run(command, settings, watcher, Path(staging), say, nsys)
+        with temporary_folder() as staging:
+            return _run(command, settings, watcher, staging, say, nsys)
     finally:
         remove_empty(folder)
 
@@ -254,7 +254,8 @@ def terminated_as_interrupt() -> Iterator[None]:
         return
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
+        with unhurried():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

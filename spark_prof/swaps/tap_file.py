@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy.lib.format
 import numpy.typing as npt
 import torch
 
+from spark_prof.ending import removed_afterwards
 from spark_prof.errors import CommandError
 
 __all__ = ["LARGEST_BYTES", "MOST_ROWS", "RecordedLogits", "TappedRow", "write_logits"]
@@ -64,16 +64,15 @@ def write_logits(path: Path, rows: Sequence[TappedRow]) -> None:
     record = _record(dtype, len(rows[0].logits))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as stream:
-            header = {"descr": record.descr, "fortran_order": False, "shape": (len(rows),)}
-            numpy.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call, unused-ignore]
-            for row in rows:
-                keys = (row.request, row.step, row.token, row.prompt)
-                stream.write(np.array([(*keys, _bits(row.logits))], dtype=record).tobytes())
-        os.replace(temporary, path)
+        with removed_afterwards(temporary):
+            with temporary.open("wb") as stream:
+                header = {"descr": record.descr, "fortran_order": False, "shape": (len(rows),)}
+                numpy.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call, unused-ignore]
+                for row in rows:
+                    keys = (row.request, row.step, row.token, row.prompt)
+                    stream.write(np.array([(*keys, _bits(row.logits))], dtype=record).tobytes())
+            os.replace(temporary, path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
 
 

@@ -187,7 +187,7 @@ def _meta(
         schema=SCHEMA,
         spark_prof=own_version(),
         state=state,
-        command=tuple(recording.get("command", ())),
+        command=_command(recording),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         backend=_backend(recording, facts.values()),
         settings=_settings(recording),
@@ -202,6 +202,12 @@ def _wants_markers(pieces: Path, facts: Iterable[dict[str, Any]]) -> bool:
     recording = next(json_files(pieces, RECORDING_FILE), {})
     wanted = bool(_settings(recording).get("nvtx"))
     return wanted and _backend(recording, facts) == "cupti"
+
+
+def _command(recording: dict[str, Any]) -> tuple[str, ...]:
+    """The command line; nothing where the file is damaged there."""
+    found = recording.get("command")
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _settings(recording: dict[str, Any]) -> dict[str, Any]:

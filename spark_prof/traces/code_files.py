@@ -7,12 +7,12 @@ runs on it, else PTX, which its driver would compile.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.cuda_tools import ToolError, find_tool, missing_tool
@@ -76,8 +76,8 @@ def code_files(path: Path, architecture: str | None = None) -> Iterator[CodeFile
     elif whole:
         yield CodeFiles({path: None})
     else:
-        with tempfile.TemporaryDirectory(prefix="spark-prof-") as folder:
-            yield _library(path, architecture, Path(folder))
+        with temporary_folder() as folder:
+            yield _library(path, architecture, folder)
 
 
 def _head(path: Path) -> bytes:

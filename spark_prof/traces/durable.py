@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from spark_prof.ending import removed_afterwards
+
 __all__ = ["publish", "sync_file", "sync_folder", "sync_new", "write_whole"]
 
 
@@ -30,17 +32,13 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], *, durable: boo
         OSError: it cannot be written; nothing is left of it.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
-    try:
+    with removed_afterwards(temporary):
         with open(temporary, "wb") as file:
             write(file)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
     if durable:
         sync_folder(path.parent)
 

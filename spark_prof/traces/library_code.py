@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.cuda_tools import find_tool, missing_tool
 from spark_prof.traces.readers.cubin import read_code
@@ -62,9 +62,9 @@ def library_code(library: Path, generation: int, seconds: float) -> LibraryCode:
 
 def _targets(tool: Path, library: Path, files: Sequence[FatFile], seconds: float) -> Counter[str]:
     """What each of the cubins was compiled for."""
-    with tempfile.TemporaryDirectory(prefix="spark-prof-") as folder:
+    with temporary_folder() as folder:
         found: Counter[str] = Counter()
-        for path in take_out(tool, library, files, Path(folder), seconds):
+        for path in take_out(tool, library, files, folder, seconds):
             code = next(iter(read_code(path, ())), None)
             if code is not None:
                 found[code.architecture + code.suffix.replace("plain", "")] += 1

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from spark_prof.ending import removed_afterwards
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import SALVAGED, assemble, open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle, Meta, table_file
@@ -160,7 +161,7 @@ def _files_of(meta: Meta, process: str) -> Iterator[str]:
 def _move(path: Path, table: str, shift: Shift) -> None:
     """Rewrites one table file, a row group at a time, whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with removed_afterwards(temporary):
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
             with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
@@ -168,8 +169,6 @@ def _move(path: Path, table: str, shift: Shift) -> None:
                     group = file.read_row_group(index)
                     writer.write_table(moved(group, table, shift).cast(schema))
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def check_target(folder: Path) -> None:

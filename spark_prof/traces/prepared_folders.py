@@ -18,6 +18,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from spark_prof.ending import remove_at_end
+
 __all__ = ["WHOLE_FILE", "cache_folder", "is_locked", "lock", "make_room", "own_folder"]
 
 WHOLE_FILE = "whole"
@@ -57,6 +59,7 @@ def cache_folder() -> Path:
 def own_folder() -> Path:
     """A folder that is gone when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="spark-prof-"))
+    remove_at_end(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

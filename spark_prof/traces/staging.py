@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 
 __all__ = ["staged"]
@@ -26,14 +25,11 @@ def staged(out: Path) -> Iterator[Path]:
     out = out.absolute()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        try:
+        with temporary_folder(f".{out.name}.", out.parent) as staging:
             yield staging
             staging.chmod(0o755)
             if out.exists():
                 out.rmdir()
             staging.rename(out)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
     except OSError as error:
         raise CommandError(f"cannot write {out}: {error.strerror or error}") from error

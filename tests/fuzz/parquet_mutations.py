@@ -59,7 +59,9 @@ def _extreme(kind: pa.DataType, chance: Random) -> object:
     if pa.types.is_boolean(kind):
         return chance.random() < 0.5
     if pa.types.is_floating(kind):
-        return float(chance.choice([n for n in NUMBERS if abs(n) < 1e309 or n != n]))
+        # Python compares 10**400 with a float exactly, but cannot turn it into one.
+        fitting = [n for n in NUMBERS if isinstance(n, float) or abs(n) < 2**1023]
+        return float(chance.choice(fitting))
     if pa.types.is_integer(kind):
         most = 2 ** (kind.bit_width - 1)
         fitting = [n for n in NUMBERS if isinstance(n, int) and -most <= n < most]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from spark_prof.ending import removed_afterwards
 from spark_prof.kernels.cache_folder import cache_folder
 
 __all__ = ["keep_compiled", "kept_compiled"]
@@ -48,17 +48,12 @@ def keep_compiled(key: str, code: bytes) -> None:
     folder = _folder()
     if folder is None:
         return
-    temporary = None
-    try:
+    with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder)
-        with open(handle, "wb") as file:
-            file.write(_digest(key, code) + code)
-        os.replace(temporary, folder / key)
+        with removed_afterwards(folder / f".{os.urandom(8).hex()}") as temporary:
+            temporary.write_bytes(_digest(key, code) + code)
+            os.replace(temporary, folder / key)
         _remove_oldest(folder)
-    except OSError:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _remove_oldest(folder: Path) -> None:

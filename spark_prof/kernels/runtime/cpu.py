@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from spark_prof.ending import temporary_folder
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.arguments import Argument
 from spark_prof.kernels.runtime.code import KernelCode
@@ -89,11 +89,11 @@ def run_on_cpu(
 
 @functools.lru_cache(maxsize=1024)
 def _kernel(code: KernelCode) -> _Kernel:
-    with tempfile.NamedTemporaryFile(prefix="spark-prof-", suffix=".so") as file:
-        file.write(shared_library(code))
-        file.flush()
+    with temporary_folder() as folder:
+        file = folder / "kernel.so"
+        file.write_bytes(shared_library(code))
         try:
-            library = ctypes.CDLL(file.name)  # stays loaded without the file
+            library = ctypes.CDLL(str(file))  # stays loaded without the file
         except OSError as error:
             raise KernelError(f"{code.label}: its library cannot be loaded: {error}") from None
     library.kernel_launch.restype = library.kernel_parameters.restype = ctypes.c_char_p

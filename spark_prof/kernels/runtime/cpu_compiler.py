@@ -10,11 +10,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from spark_prof.ending import temporary_folder
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
@@ -110,8 +110,8 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _compile(code: KernelCode, command: list[str], flags: list[str], wrapper: str) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="spark-prof-") as folder:
-        made, linked = str(Path(folder, "kernel.o")), Path(folder, "kernel.so")
+    with temporary_folder() as folder:
+        made, linked = str(folder / "kernel.o"), folder / "kernel.so"
         _call(code, [*command, *flags, "-c", "-x", "c++", "-", "-o", made], wrapper)
         _call(code, [*command, "-shared", made, "-o", str(linked)])
         return linked.read_bytes()

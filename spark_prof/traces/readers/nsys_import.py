@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Window
 from spark_prof.traces.graph_nodes import last_of_each, roots
@@ -50,7 +50,7 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
         CommandError: it is no whole export, or has no CUDA work. Also while the windows are read.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="spark-prof-nsys-")))
+        folder = stack.enter_context(temporary_folder("spark-prof-nsys-"))
         export = stack.enter_context(open_export(path))
         scan, buckets = scan_export(export, folder, bucket_rows)
         owners = _owners(scan)

@@ -11,7 +11,6 @@ that it does not know it names on stderr, all of them, and then prints nothing e
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.cores import cores
+from spark_prof.ending import temporary_folder
 from spark_prof.traces.cuda_tools import ToolError, run_tool
 
 __all__ = ["count_opcodes"]
@@ -129,8 +129,8 @@ def _run(
         if match and (index := int(match[1], 16) // _BYTES) < len(wanted):
             names[wanted[index]] = match[2].decode()
 
-    with tempfile.NamedTemporaryFile(prefix="spark-prof-", suffix=".bin") as file:
-        file.write(words[wanted].tobytes())
-        file.flush()
+    with temporary_folder() as folder:
+        file = folder / "instructions.bin"
+        file.write_bytes(words[wanted].tobytes())
         option = architecture.replace("sm_", "SM")
-        run_tool([tool, "--binary", option, file.name], until - time.monotonic(), note)
+        run_tool([tool, "--binary", option, file], until - time.monotonic(), note)

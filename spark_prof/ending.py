@@ -1,0 +1,205 @@
+"""Ends a command on Ctrl-C or SIGTERM, whatever blocks it, so that nothing of it is left.
+
+A signal becomes an exception, which unwinds the command. Python delivers it only between two of its
+own instructions: what waits in a library for long is interrupted by a thread where the library can
+be, and after `_GRACE_SECONDS` that thread ends the process itself. Temporary files are known by
+name before they are made, so that they are removed even where a signal cuts their removal short.
+This module runs inside vLLM's workers too and needs only the standard library there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+__all__ = [
+    "TerminatedError",
+    "ended_by_signals",
+    "interrupted_by",
+    "remove_at_end",
+    "removed_afterwards",
+    "temporary_folder",
+    "unhurried",
+]
+
+_GRACE_SECONDS = 3.0
+"""How long a command may take to unwind."""
+
+_CHILD_SECONDS = 1.0
+"""How long its child processes may take to end."""
+
+_ATTEMPTS = 50
+
+
+class TerminatedError(BaseException):
+    """SIGTERM came; no handler of Exception may take it."""
+
+
+class _State:
+    """What the process has to undo, and how far it is with ending."""
+
+    temporary: set[Path]
+    interrupts: list[Callable[[], object]]
+    unhurried = 0
+    received = 0
+    """The signal that ends the command; 0 while none came."""
+
+    def __init__(self) -> None:
+        self.temporary, self.interrupts = set(), []
+
+
+_state = _State()
+
+
+@contextmanager
+def temporary_folder(prefix: str = "spark-prof-", parent: Path | None = None) -> Iterator[Path]:
+    """A new folder for this user alone, which is gone afterwards.
+
+    Args:
+        prefix: how its name begins.
+        parent: where it is made; among the temporary files if None.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    name = f"{prefix}{os.urandom(8).hex()}"
+    with removed_afterwards((parent or Path(tempfile.gettempdir())) / name) as path:
+        path.mkdir(0o700)
+        yield path
+
+
+@contextmanager
+def removed_afterwards(path: Path) -> Iterator[Path]:
+    """Removes the file or folder of that name afterwards, if there is one."""
+    _state.temporary.add(path)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        _state.temporary.discard(path)
+
+
+def remove_at_end(path: Path) -> None:
+    """Has a signal that ends the command remove the file or folder."""
+    _state.temporary.add(path)
+
+
+@contextmanager
+def interrupted_by(interrupt: Callable[[], object]) -> Iterator[None]:
+    """Calls the function, in a thread, where a signal ends the command meanwhile."""
+    _state.interrupts.append(interrupt)
+    try:
+        yield
+    finally:
+        _state.interrupts.remove(interrupt)
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """Lets what needs its time to end, such as an engine, have it; every signal raises here."""
+    _state.unhurried += 1
+    try:
+        yield
+    finally:
+        _state.unhurried -= 1
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Raises KeyboardInterrupt or TerminatedError at the first SIGINT or SIGTERM.
+
+    After one of them, when the command has unwound, no temporary file and no child process is left.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _state.received = 0
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(reader, ended), daemon=True)
+    before = {
+        sent: signal.signal(sent, _on_signal)
+        for sent in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(sent) is not signal.SIG_IGN  # of a job in a shell's background
+    }
+    earlier = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher.start()
+    try:
+        yield
+    finally:
+        if _state.received:
+            _leave_nothing()
+        ended.set()
+        signal.set_wakeup_fd(earlier)
+        os.close(writer)
+        for sent, handler in before.items():
+            signal.signal(sent, handler)
+
+
+def _on_signal(sent: int, _: FrameType | None) -> None:
+    # One exception unwinds; a second one would cut short what the first one has cleaned up.
+    if _state.received and not _state.unhurried:
+        return
+    _state.received = sent
+    raise TerminatedError if sent == signal.SIGTERM else KeyboardInterrupt
+
+
+def _watch(reader: int, ended: threading.Event) -> None:
+    """Gets the number of each signal at once, also while the main thread is in a library."""
+    while received := os.read(reader, 1):
+        sent = received[0]
+        if signal.getsignal(sent) is not _on_signal or _state.unhurried:
+            continue
+        for interrupt in list(_state.interrupts):
+            with suppress(Exception):
+                interrupt()
+        while not ended.wait(_GRACE_SECONDS):
+            if not _state.unhurried:
+                _leave_nothing()
+                with suppress(OSError):
+                    os.write(2, b"spark-prof: stopped\n")
+                os._exit(128 + sent)
+    os.close(reader)
+
+
+def _leave_nothing() -> None:
+    """Ends all child processes and removes all temporary files."""
+    _end_children()
+    for _ in range(_ATTEMPTS):  # a library's thread may still be writing
+        left = [path for path in list(_state.temporary) if os.path.lexists(path)]
+        for path in left:
+            _remove(path)
+        if not left:
+            return
+        time.sleep(0.02)
+
+
+def _end_children() -> None:
+    import psutil
+
+    with suppress(psutil.Error):
+        children = psutil.Process().children(recursive=True)
+        for child in children:
+            with suppress(psutil.Error):
+                child.terminate()
+        for child in psutil.wait_procs(children, _CHILD_SECONDS)[1]:
+            with suppress(psutil.Error):
+                child.kill()
+        psutil.wait_procs(children, _CHILD_SECONDS)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
