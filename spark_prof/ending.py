@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -22,10 +23,12 @@ from types import FrameType
 
 __all__ = [
     "TerminatedError",
+    "end_at_once",
     "ended_by_signals",
     "interrupted_by",
     "remove_at_end",
     "removed_afterwards",
+    "stopped_with",
     "temporary_folder",
     "unhurried",
 ]
@@ -145,11 +148,29 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(sent, handler)
 
 
+def stopped_with() -> int:
+    """The exit code that tells which signal ended the command; 0 while none did."""
+    return 128 + _state.received if _state.received else 0
+
+
+def end_at_once() -> None:
+    """Ends the process if a signal did the command, before a library complains of being cut short.
+
+    Nothing is left of the command by then.
+    """
+    if code := stopped_with():
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
 def _on_signal(sent: int, _: FrameType | None) -> None:
     # One exception unwinds; a second one would cut short what the first one has cleaned up.
-    if _state.received and not _state.unhurried:
-        return
-    _state.received = sent
+    if not _state.unhurried:
+        if _state.received:
+            return
+        _state.received = sent
     raise TerminatedError if sent == signal.SIGTERM else KeyboardInterrupt
 
 

@@ -1,116 +1,66 @@
-"""The command `spark-prof`: its subcommands, and errors as one line on stderr."""
+"""The command `spark-prof`: what ends it becomes one line on stderr and an exit code.
+
+The subcommands are imported only where signals are heeded: that takes most of a second.
+"""
 
 from __future__ import annotations
 
-import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-from typer.core import TyperGroup
-
-from spark_prof.cli import (
-    ab,
-    classify,
-    compare,
-    doctor,
-    explore,
-    export,
-    import_,
-    kernels,
-    merge,
-    query,
-    record,
-    report,
-    salvage,
-)
-from spark_prof.ending import TerminatedError, ended_by_signals
+from spark_prof.ending import TerminatedError, end_at_once, ended_by_signals, stopped_with
 from spark_prof.errors import CommandError, SparkProfError
+
+if TYPE_CHECKING:
+    from spark_prof.cli.app import app
 
 __all__ = ["app", "main"]
 
 
-class _InterruptedError(BaseException):
-    """Ctrl-C, in a form that Typer hands on."""
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from spark_prof.cli.app import app as commands
 
-
-class _Commands(TyperGroup):
-    """The commands; some versions of Typer make an empty line of Ctrl-C, others an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Runs the command that the command line names."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            raise _InterruptedError from error
-
-
-app = typer.Typer(
-    name="spark-prof",
-    cls=_Commands,
-    help="Says where each token's time goes in a vLLM run on an NVIDIA GPU.",
-    add_completion=False,
-    rich_markup_mode=None,  # importing rich would double the time that --help takes
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-record.add_to(app)
-import_.add_to(app)
-report.add_to(app)
-compare.add_to(app)
-classify.add_to(app)
-doctor.add_to(app)
-merge.add_to(app)
-salvage.add_to(app)
-explore.add_to(app)
-export.add_to(app)
-query.add_to(app)
-kernels.add_to(app)
-ab.add_to(app)
-
-
-@app.callback(invoke_without_command=True)
-def _options(
-    context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
-) -> None:
-    if version:
-        from importlib.metadata import version as installed
-
-        typer.echo(f"spark-prof {installed('spark-prof')}")
-        raise typer.Exit
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    return commands
 
 
 def main() -> int:
     """Runs the command line; returns the exit code."""
+    code = 0
     try:
         with ended_by_signals():
-            return _run()
-    except (typer.Abort, KeyboardInterrupt, _InterruptedError):
-        ended = signal.SIGINT
+            code = _run()
+    except KeyboardInterrupt:
+        code = 130
     except TerminatedError:
-        ended = signal.SIGTERM
-    print("spark-prof: stopped", file=sys.stderr)
-    return 128 + ended
+        code = 143
+    code = stopped_with() or code
+    if code in (130, 143):
+        print("spark-prof: stopped", file=sys.stderr)
+        end_at_once()
+    return code
 
 
 def _run() -> int:
+    import typer
+
+    from spark_prof.cli.app import app as commands
+
     try:
-        result = app(standalone_mode=False)
+        result = commands(standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except CommandError as error:
-        print(f"spark-prof: {error}", file=sys.stderr)
-        return error.exit_code
     except SparkProfError as error:
-        print(f"spark-prof: {error}", file=sys.stderr)
-        return 2
+        if not stopped_with():
+            print(f"spark-prof: {error}", file=sys.stderr)
+        return error.exit_code if isinstance(error, CommandError) else 2
     except typer.Exit as ended:
         return int(ended.exit_code)
     except typer.Abort:
-        raise
+        return 130
     except Exception as error:
+        if stopped_with():  # some libraries make an error of their own of what ends them
+            return 0
         # Typer's own usage errors know how to show themselves; anything else is our fault.
         show = getattr(error, "show", None)
         if show is None:

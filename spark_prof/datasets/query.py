@@ -79,7 +79,7 @@ class Result:
             f"#{i}" if text == kind else f"CAST(#{i} AS {text})"
             for i, (kind, text) in enumerate(zip(types, texts, strict=True), 1)
         )  # fmt: skip
-        return relation.project(", ".join(cast)).sql_query()
+        return str(relation.project(", ".join(cast)).sql_query())
 
 
 @contextmanager
