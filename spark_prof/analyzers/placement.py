@@ -148,7 +148,7 @@ def _code(component: str | None) -> int:
 
 def _by_module(modules: pd.DataFrame, module: Integers) -> Codes:
     """The component of each kernel's module."""
-    modules = modules.sort_values("module")
+    modules = modules.sort_values("module").drop_duplicates("module")
     table = np.array([_code(name) for name in modules["component"]] + [-1], np.int8)
     found: Codes = table[positions(modules["module"].to_numpy(), module)]
     return found

@@ -20,7 +20,7 @@ from spark_prof.importers.process import ProcessWriter
 from spark_prof.importers.writing import BehindTables
 from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.result import BenchmarkResult
-from spark_prof.traces.bundle import IMPORTED, SCHEMA, Bundle, Meta, own_version
+from spark_prof.traces.bundle import HIGHEST_RANK, IMPORTED, SCHEMA, Bundle, Meta, own_version
 from spark_prof.traces.foreign import Foreign, Process
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.staging import staged
@@ -153,6 +153,11 @@ class _Writer:
             rank = process.rank
             if rank is None:
                 rank = next(n for n in range(len(taken) + 1) if n not in taken)
+            elif not 0 <= rank <= HIGHEST_RANK:
+                raise CommandError(
+                    f"{self._wanted.source} says that it is of rank {rank}; ranks go from 0 to "
+                    f"{HIGHEST_RANK}"
+                )
             elif rank in taken:
                 raise CommandError(
                     f"{self._wanted.source} holds two traces of rank {rank}; of several runs make "

@@ -28,6 +28,7 @@ from spark_prof.traces.durable import write_whole
 from spark_prof.traces.tables import TABLES, Column, empty_table
 
 __all__ = [
+    "HIGHEST_RANK",
     "IMPORTED",
     "META_FILE",
     "SCHEMA",
@@ -53,6 +54,9 @@ _JSON_TYPES: Mapping[str, type] = MappingProxyType(
     | dict.fromkeys(("command", "lost"), list)
     | dict.fromkeys(("settings", "facts", "tables"), dict)
 )
+HIGHEST_RANK = 10**9 - 1
+"""The highest rank that a table file's name has room for."""
+
 _TABLE_FILE = re.compile(r"([a-z_]+)-rank(0|[1-9][0-9]{0,8})\.parquet")
 
 

@@ -102,6 +102,7 @@ def _are_rows(found: object, table: str, columns: Sequence[str]) -> bool:
 
 def _fits(value: object, kind: pa.DataType) -> bool:
     if not pa.types.is_integer(kind):
-        return isinstance(value, str)
+        # Half of a surrogate pair, which JSON can hold, is no text of a table.
+        return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
     most = 1 << (kind.bit_width - 1)
     return type(value) is int and -most <= value < most

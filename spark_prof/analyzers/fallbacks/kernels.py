@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from spark_prof.analyzers.classify.names import NAME_LIMIT
+
 __all__ = ["CHOICES", "TRACED", "Choice", "choice_of", "family_of_kernel"]
 
 
@@ -131,9 +133,11 @@ _TRACED = tuple((family, re.compile(pattern)) for family, pattern, _ in TRACED)
 
 def choice_of(name: str) -> Choice | None:
     """What a kernel class or backend is; None where the table does not know it."""
+    name = name[:NAME_LIMIT]
     return next((choice for pattern, choice in _CHOICES if pattern.search(name)), None)
 
 
 def family_of_kernel(name: str) -> str:
     """The family of a GPU kernel by its name; empty where the table does not know it."""
+    name = name[:NAME_LIMIT]
     return next((family for family, pattern in _TRACED if pattern.search(name)), "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,6 +58,7 @@ class CuptiBackend:
         self._offset_ns = self._failed_writes = 0
         self._names: dict[int, tuple[str, str]] = {}
         self._markers: dict[int, str] = {}
+        self._demangle = demangler()  # knows later what it was asked once
         native.prepare(_BUFFER_BYTES)
 
     def start(self, piece: int) -> None:
@@ -88,7 +89,7 @@ class CuptiBackend:
         drift = self._native.clock_offset_ns() - self._offset_ns
         known = {symbol for _, symbol in self._names.values()}
         # All of them anew: an address may have got another name when its module was unloaded.
-        self._names |= _names(name_pointers(self._path))
+        self._names |= _names(name_pointers(self._path), self._demangle)
         self._markers = read_texts(marker_pointers(self._path)) if self._nvtx else {}
         self._write_names(drift)
         self._keep_cached_code({symbol for _, symbol in self._names.values()} - known)
@@ -148,9 +149,8 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def _names(pointers: Iterable[int]) -> dict[int, tuple[str, str]]:
+def _names(pointers: Iterable[int], demangle: Callable[[str], str]) -> dict[int, tuple[str, str]]:
     """The name that people read and the function's symbol, for each pointer of this process."""
-    demangle = demangler()
     names = {}
     for pointer in pointers:
         symbol = ctypes.string_at(pointer).decode(errors="replace")

@@ -29,7 +29,8 @@ _TEST = re.compile(
     r"(?<![\w/.-])(?P<context>ctx_)?(?P<kind>pp|tg)(?P<tokens>\d*)"
     r"(?: ?@ ?d(?P<depth>\d+))?(?: \(c(?P<concurrency>\d+)\))?(?=[\s|])"
 )
-_VALUE = re.compile(r"(\d+(?:\.\d+)?) ± (\d+(?:\.\d+)?)")
+_NUMBER = r"(\d{1,18}(?:\.\d{1,18})?)"
+_VALUE = re.compile(rf"(?<!\d){_NUMBER} ± {_NUMBER}")
 
 
 class _Metric(msgspec.Struct):

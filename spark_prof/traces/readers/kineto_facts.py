@@ -35,7 +35,7 @@ _NVIDIA = ("NVIDIA", "Tesla", "GeForce", "Quadro")
 def rank_of(found: Collected, file_name: str) -> int | None:
     """The rank that the trace itself tells, else the one in the file's name, else None."""
     told = _object(found.around.get("distributedInfo")).get("rank")
-    if isinstance(told, int) and 0 <= told < 1 << 31:
+    if type(told) is int and told >= 0:
         return told
     for pattern, _, _ in RANK_NAMES:
         if match := re.search(pattern, file_name):
