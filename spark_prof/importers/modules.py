@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.components import component_of, layer_of
+from spark_prof.errors import CommandError
 from spark_prof.importers.class_names import component_of_class, is_layer_class
 from spark_prof.importers.module_names import ModuleName, module_name
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
@@ -19,6 +20,9 @@ __all__ = ["Modules", "modules_of"]
 Int64s = npt.NDArray[np.int64]
 
 _FEWEST_LAYERS = 2
+_LONGEST_PATH = 4096
+"""Letters; as every path holds those around it, a path without bound takes memory without bound."""
+
 _CORE = frozenset({"attention", "experts", "mlp", "ssm"})
 """What a decoder layer is made of."""
 
@@ -50,7 +54,11 @@ class _Node:
 
 
 def modules_of(scopes: Scopes) -> Modules:
-    """The modules that the scopes name, those of one path once."""
+    """The modules that the scopes name, those of one path once.
+
+    Raises:
+        CommandError: they lie in each other without bound.
+    """
     nodes = _named(scopes)
     nodes = _with_layers(nodes)
     nodes = _linears_of_attention(nodes)
@@ -85,6 +93,11 @@ def _named(scopes: Scopes) -> list[_Node]:
         else:
             own = name.type if name.number < 0 else f"{name.type}_{name.number}"
             path, layer = f"{around.path}.{own}" if around else own, -1
+            if len(path) > _LONGEST_PATH:
+                raise CommandError(
+                    "the trace's modules lie so deep in each other that the path of one is longer "
+                    f"than {_LONGEST_PATH:,} letters; no model's are: record again"
+                )
             component = component_of_class(name.type, around.name.type if around else "")
         if around:
             component = component or around.component
