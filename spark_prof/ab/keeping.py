@@ -9,6 +9,7 @@ from typing import Any
 from spark_prof.ab.result import Result, to_json
 from spark_prof.ab.result_file import RESULT_FILE
 from spark_prof.errors import CommandError, one_line
+from spark_prof.redact import redacted_value
 from spark_prof.traces.durable import write_whole
 
 __all__ = ["Keeper", "make_folder"]
@@ -26,7 +27,7 @@ class Keeper:
 
     def __init__(self, folder: Path, result: Result) -> None:
         self.folder = folder
-        self.result = result
+        self.result: Result = redacted_value(result)
         self._write()
 
     def add(self, **parts: tuple[Any, ...]) -> None:
@@ -34,8 +35,8 @@ class Keeper:
         self.set(**{name: getattr(self.result, name) + more for name, more in parts.items()})
 
     def set(self, **parts: Any) -> None:
-        """Replaces parts of the result."""
-        self.result = replace(self.result, **parts)
+        """Replaces parts of the result; secrets in them are hidden."""
+        self.result = replace(self.result, **redacted_value(parts))
         self._write()
 
     def miss(self, line: str) -> None:

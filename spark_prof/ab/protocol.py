@@ -19,7 +19,7 @@ from spark_prof.ab.sides import Mode, Side, choose_mode
 from spark_prof.ab.two_engines import run_two_engines
 from spark_prof.errors import CommandError
 from spark_prof.profiler.record import terminated_as_interrupt
-from spark_prof.profiler.redact import is_secret, redacted
+from spark_prof.redact import redacted, redacted_value
 from spark_prof.swaps.spec import format_swaps
 
 __all__ = ["run_ab"]
@@ -110,6 +110,6 @@ def _facts(name: Literal["a", "b"], side: Side, command: EngineCommand) -> SideF
         name=side.name,
         swaps=format_swaps(side.swaps),
         arguments=tuple(redacted([*command.arguments, *side.options])),
-        environment={name: "***" if is_secret(name) else value for name, value in side.environment},
+        environment=redacted_value(dict(side.environment)),
         notes=side.notes,
     )

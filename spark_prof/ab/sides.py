@@ -12,7 +12,7 @@ from pathlib import Path
 from spark_prof.ab.backends import BACKENDS, OPTION_OF_SLOT
 from spark_prof.ab.kernel_file import checked_file
 from spark_prof.errors import CommandError
-from spark_prof.profiler.redact import redacted
+from spark_prof.redact import redacted
 from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
 
 __all__ = [

@@ -28,7 +28,6 @@ from spark_prof.profiler.nsys_record import (
     plan_nsys,
 )
 from spark_prof.profiler.ray import with_ray_copies
-from spark_prof.profiler.redact import redacted
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.assemble import RECORDING_FILE, assemble
@@ -55,7 +54,7 @@ def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> 
             raise CommandError(f"{folder} exists already; choose another --out or remove it")
         pieces_folder(folder).mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
-        value = {"command": redacted(command), "settings": asdict(settings), "pid": os.getpid()}
+        value = {"command": list(command), "settings": asdict(settings), "pid": os.getpid()}
         write_json(pieces_folder(folder), RECORDING_FILE, value)
     except OSError as error:
         remove_empty(folder)

@@ -15,6 +15,7 @@ from shlex import quote
 from typing import Any
 
 from spark_prof.errors import CommandError
+from spark_prof.redact import redacted_text
 from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, OtherSchemaError, own_version
 from spark_prof.traces.piece_files import json_files, piece_numbers, processes
 from spark_prof.traces.piece_tables import PieceTables
@@ -217,11 +218,19 @@ def _settings(recording: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put_aside(files: Iterable[Path], folder: Path) -> None:
-    """Keeps what this spark-prof could not read."""
+    """Keeps what this spark-prof could not read, with secrets in texts hidden."""
     for path in files:
         folder.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
-            path.replace(folder / path.name)
+            if path.suffix == ".json":
+                # Latin-1 and no line ends changed: every other byte stays.
+                with (
+                    path.open(encoding="latin-1", newline="") as lines,
+                    (folder / path.name).open("w", encoding="latin-1", newline="") as file,
+                ):
+                    file.writelines(map(redacted_text, lines))
+            else:
+                path.replace(folder / path.name)
 
 
 def _backend(recording: dict[str, Any], facts: Iterable[dict[str, Any]]) -> str:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
+from spark_prof.redact import redacted_value
 from spark_prof.traces.columns import is_array, read_columns
 from spark_prof.traces.durable import write_whole
 from spark_prof.traces.tables import TABLES, Column, empty_table
@@ -92,8 +93,11 @@ class Meta:
     tables: dict[str, int] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Writes meta.json, whole or not at all; a power cut cannot take it afterwards."""
-        text = json.dumps(asdict(self), indent=1).encode()
+        """Writes meta.json, whole or not at all; a power cut cannot take it afterwards.
+
+        Secrets in it are hidden.
+        """
+        text = json.dumps(redacted_value(asdict(self)), indent=1).encode()
         write_whole(folder / META_FILE, lambda file: file.write(text), durable=True)
 
     @classmethod

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.durable import write_whole
 
 __all__ = [
@@ -169,9 +170,12 @@ def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any]) -> None:
     write_whole(folder / name, lambda file: file.write(buffer.getbuffer()))
 
 
-def write_json(folder: Path, name: str, value: object) -> None:
-    """Writes one JSON file so that it is there whole or not at all."""
-    text = json.dumps(value).encode()
+def write_json(folder: Path, name: str, value: object, *, symbols: bool = False) -> None:
+    """Writes one JSON file so that it is there whole or not at all; secrets in it are hidden.
+
+    Where its keys are symbols of code, they say nothing about their values.
+    """
+    text = json.dumps(value if symbols else redacted_value(value)).encode()
     write_whole(folder / name, lambda file: file.write(text))
 
 
@@ -181,7 +185,8 @@ def write_refusal(folder: Path, reason: str) -> None:
 
 
 def append_log(folder: Path, process: str, time_ns: int, message: str) -> None:
-    """Appends one line to the process's log."""
-    line = json.dumps({"time_ns": time_ns, "process": process, "message": message})
+    """Appends one line to the process's log; secrets in it are hidden."""
+    shown = redacted_text(message)
+    line = json.dumps({"time_ns": time_ns, "process": process, "message": shown})
     with open(folder / f"{process}.log.jsonl", "a", encoding="utf-8") as file:
         file.write(line + "\n")

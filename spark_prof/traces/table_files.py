@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
@@ -10,17 +11,22 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_prof.redact import redacted_text
 from spark_prof.traces.bundle import META_FILE, is_table_file, table_file
 from spark_prof.traces.durable import sync_file
 from spark_prof.traces.tables import TABLES
 
 __all__ = ["TableFiles", "remove_tables"]
 
+_OF_COMPILERS = {"cubins", "functions"}
+"""Tables whose texts come from machine code."""
+
 
 class TableFiles:
     """The table files that are being written, one Parquet writer each.
 
     A context: at its end the files are closed and on the disk; after an exception they are gone.
+    Secrets in texts, such as those of ranges and logs, are hidden.
 
     Attributes:
         rows: how many rows each file has.
@@ -30,6 +36,7 @@ class TableFiles:
         self._folder = folder
         self._stack = ExitStack()
         self._open: dict[str, pq.ParquetWriter] = {}
+        self._redacted = lru_cache(maxsize=1 << 16)(redacted_text)
         self.rows: dict[str, int] = {}
 
     def __enter__(self) -> TableFiles:
@@ -76,8 +83,29 @@ class TableFiles:
             else later[f.name].repeated(len(frame))
             for f in schema
         ]
+        if table not in _OF_COMPILERS:
+            columns = [self._without_secrets(column) for column in columns]
         self._open[name].write_table(pa.Table.from_arrays(columns, schema=schema))
         self.rows[name] += len(frame)
+
+    def _without_secrets(self, column: pa.Array) -> pa.Array:
+        """The column with what is secret in its texts hidden."""
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        if pa.types.is_dictionary(column.type):
+            texts = column.dictionary.to_pylist()
+            shown = self._shown(texts)
+            if shown == texts:
+                return column
+            return pa.DictionaryArray.from_arrays(column.indices, pa.array(shown, pa.string()))
+        if not pa.types.is_string(column.type):
+            return column
+        texts = column.to_pylist()
+        shown = self._shown(texts)
+        return column if shown == texts else pa.array(shown, column.type)
+
+    def _shown(self, texts: list[str | None]) -> list[str | None]:
+        return [text if text is None else self._redacted(text) for text in texts]
 
 
 def remove_tables(folder: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from spark_prof.profiler.backends.native import Native, NativeError
 from spark_prof.profiler.backends.nvtx import read_texts
 from spark_prof.profiler.cubins import code_caches, copy_cached
+from spark_prof.redact import redacted_value
 from spark_prof.traces.demangle import demangler
 from spark_prof.traces.pieces import activity_name, cubins_folder, names_name, write_json
 from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
@@ -113,8 +114,10 @@ class CuptiBackend:
             "functions": dict(self._names.values()),
         }
         if self._nvtx:
-            value["markers"] = {str(pointer): text for pointer, text in self._markers.items()}
-        write_json(self._folder, names_name(self._process, self._piece), value)
+            value["markers"] = redacted_value(
+                {str(pointer): text for pointer, text in self._markers.items()}
+            )
+        write_json(self._folder, names_name(self._process, self._piece), value, symbols=True)
 
     def _keep_cached_code(self, symbols: set[str]) -> None:
         """Looks into the JIT caches for functions that no earlier piece had."""

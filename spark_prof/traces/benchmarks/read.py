@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from spark_prof.errors import CommandError
+from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.benchmarks.aiperf import read_aiperf_records, read_aiperf_summary
 from spark_prof.traces.benchmarks.document import read_head, read_text
 from spark_prof.traces.benchmarks.guidellm import read_guidellm
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _MOST_RUNS = 10_000
+_TEXTS = ("tool", "model", "label", "notes")
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,11 @@ def read_benchmark(path: Path) -> BenchmarkResult:
         raise CommandError(f"{path} holds no result of {tools}, nor lines of vLLM's log")
     if len(runs) > _MOST_RUNS:
         raise CommandError(f"{path} holds more than {_MOST_RUNS} runs; give a part of it")
-    return BenchmarkResult(str(path), tuple(runs), _lost(runs))
+    shown = (
+        replace(run, **redacted_value({name: getattr(run, name) for name in _TEXTS}))
+        for run in runs
+    )
+    return BenchmarkResult(redacted_text(str(path)), tuple(shown), _lost(runs))
 
 
 def _json_format(head: str) -> JsonFormat | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from spark_prof.redact import redacted_text
 from spark_prof.traces.readers.engine_log_rules import LINE_RULES, WORDS, LineRule
 from spark_prof.traces.readers.log_text import LogText
 
@@ -138,8 +139,9 @@ def _statement(number: int, message: str) -> Statement | None:
         searched = message if rule.id in _LONG else begin
         if rule.word.decode() not in searched:
             continue
-        matched = rule.pattern.search(searched)
-        if matched:
+        if rule.pattern.search(searched) and (
+            matched := rule.pattern.search(redacted_text(searched))
+        ):
             groups = matched.groupdict()
             return Statement(
                 rule,
@@ -149,6 +151,6 @@ def _statement(number: int, message: str) -> Statement | None:
                 (groups.get("detail") or "").strip()[:_LONGEST_DETAIL],
                 number,
                 1,
-                message.strip()[:_LONGEST_TEXT],
+                redacted_text(begin).strip()[:_LONGEST_TEXT],
             )
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_prof.profiler.redact import is_secret, redacted
+from spark_prof.redact import is_secret, redacted
 
 
 @pytest.mark.parametrize(
