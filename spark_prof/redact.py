@@ -57,9 +57,8 @@ _BARE = re.compile(
 _JOINED = re.compile(r"[\w$%+/@!~^*-]|[\"'](?=[^\s\"'`,;:)&|}\]])[^\s\"'`]{0,400}+[\"']")
 _SPACE = re.compile(r"(?:[ \t]|\\\r?\n)++")
 _IN_LIST = re.compile(r"\\*+[\"'`]\s{0,40}+,?+\s{0,40}+(?=\\*+[\"'`])")
-_ENVIRONMENT_OPTION = re.compile(
-    r"(?:^|[\s\"'])(?:-e|--env|--set|--set-string|--build-arg|--from-literal)[\"'\\]*,?[\s=]*$"
-)
+_SCRIPT_FOLLOWS = re.compile(r"(?:-[a-z]*c|\beval|\bssh\b[^\n]{0,80})[\s\"'\\,=]*$")
+_ENVIRONMENT_BEFORE = re.compile(r"([\"'])(?:-e|--(?:env|set|build-arg)=)$")
 _HEADER_OPTION = ("-H", "--header", "--proxy-header", "--headers")
 _ENVIRONMENT_OPTIONS = (
     "-e", "--env", "--set", "--set-string", "--build-arg", "--from-literal",
@@ -72,7 +71,7 @@ _SHELLS = frozenset("bash sh zsh dash ksh fish ssh eval su tmux screen".split())
 
 _SHOWN = re.compile(
     r"(?:|none|null|nil|true|false|undefined|unset|\*+|<?redacted>?|\[redacted\]|<[A-Za-z_ |-]{1,40}>"
-    r"|str|string|int|float|bool|bytes|dict|list|tuple|any|optional|secretstr|type|ellipsis|\.{3}"
+    r"|str|string|int|float|bool|bytes|dict|list|tuple|any|optional(?:\[\w{1,20}\]?)?|secretstr|type|ellipsis|\.{3}"
     r"|(?:~|\.{0,2})/[\w./~+-]*\.(?:json|pem|key|crt|cer|p12|pfx|txt|ya?ml|cfg|ini|conf|toml)"
     r"|/(?:var/)?run/secrets/[\w./-]+)",
     re.I,
@@ -86,7 +85,7 @@ _SHOWN_WEAK = re.compile(
     re.I,
 )
 _PROSE = re.compile(
-    r"(?:not|no|is|was|are|were|has|must|to|or|and|if|for|with|without|from|in|on|the|a|an|of|that|"
+    r"(?:not|no|is|was|are|were|has|must|to|or|and|if|for|with|without|from|in|on|the|of|that|"
     r"which|set|unset|missing|required|invalid|expired|found|given|provided|can|cannot|could|should|"
     r"will|would|option|options|flag|argument|value|may|via|only|as|by|when|but|does|did)[.,:;!?]?",
     re.I,
@@ -102,7 +101,8 @@ _NO_USER = re.compile(
 _URL_START = re.compile(r":(?:\\?/){2}")
 _URL_REST = re.compile(r"[^\s\"'`<>]*+")
 _AUTHORITY = re.compile(r"[^/?#\\]*+")
-_ENCODED = re.compile(r"[^\s\"'`<>]*?%[0-9A-Fa-f]{2}[^\s\"'`<>]*+")
+_RUN = re.compile(r"[^\s\"'`<>]++")
+_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 _ITEM = re.compile(r"[^\s,\[\](){}\"'`\\:=]+")
 _LONG_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNED = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.S)
@@ -139,7 +139,8 @@ def redacted(argv: Sequence[str]) -> list[str]:
                 left = 1
         result.append(_redacted_word(word, before, program, script))
         name = word.rpartition("/")[2]
-        program = name if name in _PROGRAMS else program
+        if name in _PROGRAMS and (program, name, "argument") not in _TAKEN:
+            program = name
         script = script or name in _SHELLS
         before = word
     return result
@@ -304,7 +305,10 @@ def _redacted_word(word: str, before: str, program: str, script: bool) -> str:
         if name in _ENVIRONMENT_OPTIONS:
             return f"{name}={_redacted_word(value, name, program, False)}"
         strength = _strength(name)
-        of_shell = script and before not in _ENVIRONMENT_OPTIONS and re.search(r"\s", value)
+        of_shell = script and re.fullmatch(r"-[a-z]*c|eval|[\w.@-]+", before)
+        of_shell = of_shell and before not in ("env", "export", *_ENVIRONMENT_OPTIONS)
+        of_shell = of_shell and re.search(r"\s", value)
+        of_shell = of_shell or re.search(r", ?[A-Za-z_]\w*=", value) or _REFERENCE.match(value)
         if strength and not of_shell and not value[:1] in "[{(":
             return word if _shown(value, strength) else f"{name}={HIDDEN}"
     return redacted_text(word)
@@ -336,7 +340,7 @@ def _redacted_text(text: str, depth: int) -> str:
     if "@" in text:
         text = _LOGIN.sub(_hidden_login, text)
     if "%" in text:
-        text = _ENCODED.sub(lambda match: _decoded(match[0], depth), text)
+        text = _RUN.sub(lambda match: _decoded(match[0], depth), text)
     return text
 
 
@@ -353,9 +357,9 @@ def _hidden_login(match: re.Match[str]) -> str:
 
 def _decoded(text: str, depth: int) -> str:
     """A percent-encoded text, encoded again where something in it was hidden."""
-    plain = unquote(text)
-    if depth <= 0:
+    if depth <= 0 or not _ENCODED.search(text):
         return text
+    plain = unquote(text)
     hidden = _redacted_text(plain, depth - 1)
     return text if hidden == plain else quote(hidden, safe="*:/?&=@,;+$")
 
@@ -419,9 +423,10 @@ class _Names:
         """What is hidden after a name: from where to where, and what is shown instead."""
         text = self._text
         before = text[start - 1] if start else ""
-        if name in _PROGRAMS:
+        argument = (self._program, name, "argument") in _TAKEN
+        if name in _PROGRAMS and not argument:
             self._program = name
-        if name[0] == "-" or (self._program, name, "argument") in _TAKEN:
+        if name[0] == "-" or argument:
             found = self._of_program(name, start, end)
             if found:
                 yield found
@@ -474,17 +479,26 @@ class _Names:
         enclosing = before if before and before in "\"'" and not assign["close"] else ""
         if sign == ":" and not quoted:
             return self._header(name, start, at, strength, enclosing)
-        if enclosing and (
-            name[0] == "-" or _ENVIRONMENT_OPTION.search(text, max(0, start - 24), start - 1)
-        ):
-            token = _quote_before(text, start)
-            close = _closing(text, token, at)
-            close = len(text) if close < 0 else close
+        option = _ENVIRONMENT_BEFORE.search(text, max(0, start - 24), start)
+        if option:
+            start, enclosing = option.start() + 1, option[1]
+        if enclosing and not quoted and (option or name[0] == "-" or not self._in_script(start)):
+            close = self._end_of_quote(start, at)
             return None if _shown(text[at:close], strength) else (at, close, HIDDEN)
         if text[at] == "\n":
             return None
         shown, end = _hidden_value(text, at, strength, name)
         return None if shown is None else (at, end, shown)
+
+    def _in_script(self, start: int) -> bool:
+        """Whether the quote before that place opens a shell's script."""
+        first = max(0, start - 100)
+        return bool(_SCRIPT_FOLLOWS.search(self._text[first : start - 1]))
+
+    def _end_of_quote(self, start: int, at: int) -> int:
+        """Where the quote ends that stands before the name."""
+        close = _closing(self._text, _quote_before(self._text, start), at)
+        return len(self._text) if close < 0 else close
 
     def _header(
         self, name: str, start: int, at: int, strength: int, enclosing: str
@@ -492,9 +506,7 @@ class _Names:
         """After a colon, and in no quotes of its own: a header, YAML or prose."""
         text = self._text
         if enclosing:
-            token = _quote_before(text, start)
-            close = _closing(text, token, at)
-            end = len(text) if close < 0 else close
+            end = self._end_of_quote(start, at)
             value = text[at:end]
             if not (
                 _shown(value, strength)
@@ -567,9 +579,16 @@ class _Names:
         for rule in PROGRAMS:
             if rule.program != self._program:
                 continue
-            if rule.kind == "joined" and name.startswith(rule.option) and len(name) > 2:
-                last = _BARE.match(text, start + 2)
-                return (start + 2, last.end(), HIDDEN) if last else None
+            at = start + 2
+            if (
+                rule.kind == "joined"
+                and name[:2] == rule.option
+                and text[at : at + 1].strip(" \t\n\"'\\")
+            ):
+                if start and text[start - 1] in "\"'":
+                    return at, self._end_of_quote(start, at), HIDDEN
+                last = _BARE.match(text, at)
+                return (at, last.end(), HIDDEN) if last else None
             if rule.kind == "argument" and name != rule.option:
                 continue
             at = end
@@ -589,6 +608,8 @@ class _Names:
             if opened:
                 close = _closing(text, opened["quote"], content)
                 stop = len(text) if close < 0 else close
+            elif start and text[start - 1] in "\"'" and text[end : end + 1] not in "\"'":
+                stop = self._end_of_quote(start, content)
             else:
                 bare = _BARE.match(text, content)
                 stop = bare.end() if bare else content

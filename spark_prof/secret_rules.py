@@ -199,8 +199,6 @@ SHAPES: tuple[Shape, ...] = (
           r"(?:(?!-----END )[\s\S])*+(?:-----END [A-Z ]{0,30}-----)?",
           "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
           "-----BEGIN PUBLIC KEY-----", _D),
-    Shape("PuTTY private key", r"PuTTY-User-Key-File-[0-9][\s\S]*+",
-          "PuTTY-User-Key-File-2: ssh-rsa\nPrivate-Lines: 1\nAAAA", "PuTTY", _D),
 )  # fmt: skip
 
 _MORE = (
@@ -312,12 +310,12 @@ ORDINARY_WORDS: dict[str, frozenset[str]] = {
 
 PHRASES: tuple[Phrase, ...] = (
     Phrase(r"(?i:(?P<before>\bBearer[ +]))(?=[A-Za-z_-]{0,200}[0-9=/]|[A-Za-z_-]{20})"
-           r"[A-Za-z0-9._~+/=-]{8,}",
+           r"[^\s\"'`,;]{8,}",
            "got Bearer s3cr3t-value from it", "Bearer authentication is off"),
     Phrase(r"(?i:(?P<before>\bBasic[ +]))(?=[A-Za-z]{0,200}[0-9=/+]|[a-z]+[A-Z])"
            r"[A-Za-z0-9+/_-]{8,}={0,2}(?![a-z])",
            "sent Basic dXNlcjpzM2NyM3QtdmFsdWU= to it", "Basic operations on tensors"),
-    Phrase(r"(?P<before>\blogin\s{1,20}\S{1,200}\s{1,20}password\s{1,20})[^\s\"'`]+",
+    Phrase(r"(?P<before>\blogin\s{1,20}\S{1,200}\s{1,20}password\s{1,20})(?=\S{0,200}[0-9A-Z]|\S{10})[^\s\"'`]+",
            "machine h login me password s3cr3t-value", "the login and password are asked for"),
     Phrase(r"(?P<before>\bpass(?:in|out)?[ =]pass:)[^\s\"'`]+",
            "openssl rsa -passin pass:s3cr3t-value -in a.pem", "bypass: it runs"),
