@@ -67,11 +67,14 @@ _HEADERS = re.compile(r"(?:proxy_)?authori[sz]ation|(?:set_)?cookie")
 _SCHEME = re.compile(
     r"(?:Bearer|Basic|Token|Digest|ApiKey|Negotiate|Key|OAuth|AWS4-HMAC-SHA256)(?=[ +])", re.I
 )
-_SHELLS = frozenset("bash sh zsh dash ksh fish ssh eval su tmux screen".split())
+_SHELLS = frozenset(
+    ["bash", "sh", "zsh", "dash", "ksh", "fish", "ssh", "eval", "su", "tmux", "screen"]
+)
 
 _SHOWN = re.compile(
-    r"(?:|none|null|nil|true|false|undefined|unset|\*+|<?redacted>?|\[redacted\]|<[A-Za-z_ |-]{1,40}>"
-    r"|str|string|int|float|bool|bytes|dict|list|tuple|any|optional(?:\[\w{1,20}\]?)?|secretstr|type|ellipsis|\.{3}"
+    r"(?:|none|null|nil|true|false|undefined|unset|\*+|<?redacted>?|\[redacted\]"
+    r"|<[A-Za-z_ |-]{1,40}>|str|string|int|float|bool|bytes|dict|list|tuple|any"
+    r"|optional(?:\[\w{1,20}\]?)?|secretstr|type|\.{3}"
     r"|(?:~|\.{0,2})/[\w./~+-]*\.(?:json|pem|key|crt|cer|p12|pfx|txt|ya?ml|cfg|ini|conf|toml)"
     r"|/(?:var/)?run/secrets/[\w./-]+)",
     re.I,
@@ -79,11 +82,17 @@ _SHOWN = re.compile(
 """Values that tell nothing, also of a secret."""
 
 _SHOWN_WEAK = re.compile(
-    r"-?[0-9][0-9.,]{0,6}(?: ?(?:n|u|m|µ)?s|%|/s|x|[KMGT]i?B|tok/s)?|(?:torch\.)?(?:b?float|u?int|bf|fp)[0-9][\w:]*|<[^<>\s]{0,40}>|</?[\w|]{1,40}>|\[[A-Z_]{1,12}\]|basic|bearer|digest|auto"
-    r"|/(?:home|root|workspace|vllm-workspace|mnt|data|usr|opt|tmp|var|app|srv|etc|scratch)(?:/[\w.-]*)*"
-    r"|enabled|disabled|required|optional|default|yes|no|on|off|ok|failed|hf|hub|file|env|cpu|cuda",
+    r"-?[0-9][0-9.,]{0,6}(?: ?(?:n|u|m|µ)?s|%|/s|x|[KMGT]i?B|tok/s)?"
+    r"|(?:torch\.)?(?:b?float|u?int|bf|fp)[0-9][\w:]*"
+    r"|<[^<>\s]{0,40}>|\[[A-Z_]{1,12}\]"
+    r"|/(?:home|root|workspace|vllm-workspace|mnt|data|usr|opt|tmp|var|app|srv|etc|scratch)"
+    r"(?:/[\w.-]*)*"
+    r"|basic|bearer|digest|auto|enabled|disabled|required|optional|default|yes|no|on|off|ok|failed"
+    r"|hf|hub|file|env|cpu|cuda",
     re.I,
 )
+"""Values that are no secret where the name is also used for what is none."""
+
 _PROSE = re.compile(
     r"(?:not|no|is|was|are|were|has|must|to|or|and|if|for|with|without|from|in|on|the|of|that|"
     r"which|set|unset|missing|required|invalid|expired|found|given|provided|can|cannot|could|should|"
@@ -239,7 +248,7 @@ def _name_strength(name: str, query: bool) -> int:
         plain = _plain_name(each)
         variable = each.lstrip("-").isupper()
         for pattern, rule in _NAME_RULES:
-            if rule.where == "variable" and not variable or rule.where == "query" and not query:
+            if (rule.where == "variable" and not variable) or (rule.where == "query" and not query):
                 continue
             if pattern.search(plain) and not _is_ordinary(plain):
                 return 1 if rule.weak else 2
@@ -305,13 +314,20 @@ def _redacted_word(word: str, before: str, program: str, script: bool) -> str:
         if name in _ENVIRONMENT_OPTIONS:
             return f"{name}={_redacted_word(value, name, program, False)}"
         strength = _strength(name)
-        of_shell = script and re.fullmatch(r"-[a-z]*c|eval|[\w.@-]+", before)
-        of_shell = of_shell and before not in ("env", "export", *_ENVIRONMENT_OPTIONS)
-        of_shell = of_shell and re.search(r"\s", value)
-        of_shell = of_shell or re.search(r", ?[A-Za-z_]\w*=", value) or _REFERENCE.match(value)
-        if strength and not of_shell and not value[:1] in "[{(":
+        of_shell = (
+            (script and re.search(r"\s", value) and _before_script(before))
+            or re.search(r", ?[A-Za-z_]\w*=", value)
+            or _REFERENCE.match(value)
+        )
+        if strength and not of_shell and value[:1] not in ("[", "{", "("):
             return word if _shown(value, strength) else f"{name}={HIDDEN}"
     return redacted_text(word)
+
+
+def _before_script(word: str) -> bool:
+    """Whether what follows the word is a shell's script, and not a variable for a program."""
+    named = word in ("env", "export", *_ENVIRONMENT_OPTIONS)
+    return not named and bool(re.fullmatch(r"-[a-z]*c|eval|[\w.@-]+", word))
 
 
 def _login_word(word: str, before: str, option: str) -> str:
@@ -458,7 +474,7 @@ class _Names:
     def _follows_ordinary(self, start: int) -> bool:
         """Whether it is one of the model's tokens: "time per output token: 12 ms"."""
         match = _WORD_BEFORE.search(self._text, max(0, start - 24), start)
-        return bool(match) and match[1].lower() in ORDINARY_WORDS["token"]
+        return match is not None and match[1].lower() in ORDINARY_WORDS["token"]
 
     def _name_object(self, at: int) -> None:
         """Remembers what a {"name": ..., "value": ...} is about."""
@@ -551,7 +567,7 @@ class _Names:
             if first and re.compile(r"-[A-Za-z]{1,3}\d?(?!\w)").match(text, content):
                 return
             shown, last = _hidden_value(text, at, 2, name, alone=bool(opened))
-            if name[1] != "-" and _strength(name) == 1 and not _RANDOM.fullmatch(text[at:last]):
+            if name[1:2] != "-" and _strength(name) == 1 and not _RANDOM.fullmatch(text[at:last]):
                 return  # a hyphen of a text that was broken into lines
             if last == at or (not opened and _PROSE.fullmatch(text[at:last])):
                 return

@@ -207,21 +207,23 @@ _MORE = (
 )
 """What may follow: HF_TOKEN_2, OPENAI_API_KEY_PROD."""
 
-KEYS_OF = (
-    "api access secret private account encryption encrypt decryption decrypt signing master ssh "
+_KEYS_OF = (
+    "api access private account encryption encrypt decryption decrypt signing master ssh "
     "license auth shared preshared subscription consumer client app application service admin root "
     "server ssl tls rsa ed25519 aes hmac jwt pgp gpg webhook tenant session deploy crypto cipher "
     "fernet sas functions openai azure hf anthropic mistral cohere groq together wandb ngc nvidia "
     "gemini google aws gcp openrouter deepseek datadog sentry stripe twilio sendgrid mailgun "
     "pinecone qdrant langfuse s3 minio"
-).split()
+)
+KEYS_OF = tuple(_KEYS_OF.split())
 """A key of one of these is a secret; other keys in small letters mostly look something up."""
 
-PASSES_OF = (
+_PASSES_OF = (
     "db database user smtp mail email imap redis admin root ftp sftp http https proxy rabbitmq "
     "mysql postgres pg mongo mongodb ssh key store keystore ldap login sudo auth api docker "
     "registry service server client"
-).split()
+)
+PASSES_OF = tuple(_PASSES_OF.split())
 """A pass of one of these is a password; others are passes of a compiler or a model."""
 
 NAMES: tuple[Name, ...] = (
@@ -285,26 +287,30 @@ NAMES: tuple[Name, ...] = (
          ("page", "model", "limit", "signed"), where="query"),
 )  # fmt: skip
 
+_TOKEN_WORDS = (
+    "eos bos pad sep unk cls mask image img video audio vision multimodal media patch start "
+    "end begin stop next prev previous last first per num number valid max min draft bonus "
+    "context tool think thinking reasoning response boi eoi boa eoa placeholder special "
+    "decoded decode prefill topk best output input prompt generated sampled target logical "
+    "newline step cur current cached scheduled rejected accepted accept sp stride role row "
+    "position text speech fim sink window block frame soft fake global local class decoder "
+    "logprob word sub total each every pos computed time turn header"
+)
+_KEY_WORDS = (
+    "cache sort primary public foreign partition type source hash index group block layer "
+    "config dict map query input output quant compile weight activation dispatch batch image "
+    "data metric host device tag pattern routing shard row column search graph value"
+)
+_PASS_WORDS = (
+    "forward backward first second third last next fusion multi single one two inductor "
+    "custom opt optimization compile post pre all num max min render radix merge"
+)
+_AUTH_WORDS = "no require skip disable enable allow use has"
 ORDINARY_WORDS: dict[str, frozenset[str]] = {
-    "token": frozenset(
-        "eos bos pad sep unk cls mask image img video audio vision multimodal media patch start "
-        "end begin stop next prev previous last first per num number valid max min draft bonus "
-        "context tool think thinking reasoning response boi eoi boa eoa placeholder special "
-        "decoded decode prefill topk best output input prompt generated sampled target logical "
-        "newline step cur current cached scheduled rejected accepted accept sp stride role row "
-        "position text speech fim sink window block frame soft fake global local class decoder "
-        "logprob word sub total each every pos computed time turn header".split()
-    ),
-    "key": frozenset(
-        "cache sort primary public foreign partition type source hash index group block layer "
-        "config dict map query input output quant compile weight activation dispatch batch image "
-        "data metric host device tag pattern routing shard row column search graph value".split()
-    ),
-    "pass": frozenset(
-        "forward backward first second third last next fusion multi single one two inductor "
-        "custom opt optimization compile post pre all num max min render radix merge".split()
-    ),
-    "auth": frozenset("no require skip disable enable allow use has".split()),
+    "token": frozenset(_TOKEN_WORDS.split()),
+    "key": frozenset(_KEY_WORDS.split()),
+    "pass": frozenset(_PASS_WORDS.split()),
+    "auth": frozenset(_AUTH_WORDS.split()),
 }
 """By what a name ends with: words in it with which it is no secret."""
 

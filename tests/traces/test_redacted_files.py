@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,11 @@ from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
+import pytest
 
 from spark_prof.ab.keeping import Keeper
 from spark_prof.ab.result import Result, SideFacts
-from spark_prof.profiler.facts import engine_facts, visible_environment
+from spark_prof.profiler.facts import visible_environment
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.record import prepare_bundle
 from spark_prof.profiler.settings import Settings
@@ -24,7 +26,7 @@ from spark_prof.traces.pieces import pieces_folder, write_refusal
 from spark_prof.traces.readers.engine_log import read_engine_log
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES
-from tests.flushed import flush_run
+from tests import recorder
 from tests.secret_corpus import planted
 
 SECRET = "Zq7hunter2secretvalue9"
@@ -43,12 +45,16 @@ def _left(folder: Path) -> list[str]:
     return left
 
 
-def test_a_recording_from_its_first_piece_to_its_bundle(tmp_path: Path) -> None:
+def test_a_recording_from_its_first_piece_to_its_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "bundle"
     settings = Settings(bundle=str(folder))
     command = ["bash", "-c", f"HF_TOKEN={HUB} vllm serve m --api-key a {SECRET} --port 1"]
     prepare_bundle(folder, command, settings)
     pieces = pieces_folder(folder)
+    monkeypatch.setitem(sys.modules, "vllm", None)  # the recorder puts its own there
+    assert recorder.run(settings, 3) == 3
     process = Process(replace(settings, run="3f2b8c1d9e4a7f60"), "rank0", 0)
     facts = {
         "model_config": {"auth_token": SECRET, "eos_token_id": 2},
@@ -61,7 +67,6 @@ def test_a_recording_from_its_first_piece_to_its_bundle(tmp_path: Path) -> None:
     process.log(LINE)
     write_refusal(pieces, LINE)
     assert not _left(folder)
-    flush_run(pieces)
     bundle = assemble(folder, state="complete")
     assert not _left(folder)
     assert bundle.meta.command == (
