@@ -264,10 +264,13 @@ def _plain_name(name: str) -> str:
 
 
 def _is_ordinary(plain: str) -> bool:
-    words = plain.split("_")
+    """Whether a word before the ending says that it is no secret: eos_token, sort_key."""
+    if re.search(r"password|passwd|passphrase|secret|api_?key|credential", plain):
+        return False
     return any(
-        ending in plain and not known.isdisjoint(words) for ending, known in ORDINARY_WORDS.items()
-    ) and not re.search(r"password|passwd|passphrase|secret|api_?key|credential", plain)
+        ending in plain and not known.isdisjoint(plain.rpartition(ending)[0].split("_"))
+        for ending, known in ORDINARY_WORDS.items()
+    )
 
 
 def _shown(value: str, strength: int) -> bool:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Planted secrets and ordinary values: seeded tables from which whole corpora are made."""
 
 from __future__ import annotations

@@ -142,6 +142,98 @@ def test_values_of_every_kind() -> None:
     assert HIDDEN in str(redacted_value(deep))
 
 
+_VARIANTS = """
+hf_abcdefghi1 hf_abcdefghijklmnopqrstuvwxyz sk-ant-abcdefgh sk-proj-abcdefgh sk-svcacct-abcdefgh
+sk-admin-abcdefgh sk-or-v1-abcdefgh sk-lf-abcdefgh sess-proj-abcdefgh sess-abcdefgh12
+ghp_abcdefghijklmnop gho_abcdefghijklmnop ghu_abcdefghijklmnop ghs_abcdefghijklmnop
+ghr_abcdefghijklmnop glpat-abcdefghij gldt-abcdefghij glrt-abcdefghij glcbt-abcdefghij
+glptt-abcdefghij glft-abcdefghij glimt-abcdefghij glagent-abcdefghij gloas-abcdefghij
+glsoat-abcdefghij glffct-abcdefghij GR1348941abcdefghij xoxa-abcdefghij xoxb-abcdefghij
+xoxe.xoxp-abcdefghij xoxo-abcdefghij xoxp-abcdefghij xoxr-abcdefghij xoxs-abcdefghij
+discordapp.com/api/webhooks/123/abcdefgh A3TXABCDEFGHIJKLMNOP AKIAABCDEFGHIJKLMNOP
+ASIAABCDEFGHIJKLMNOP AROAABCDEFGHIJKLMNOP AIDAABCDEFGHIJKLMNOP ABIAABCDEFGHIJKLMNOP
+ACCAABCDEFGHIJKLMNOP ABSKabcdefghijklmnopqrst bedrock-api-key-abcdefghijklmnopqrst
+abc7Q~abcdefghijklmnopqrstuvwxyz0123456789 sk_test_abcdefghij rk_live_abcdefghij
+whsec_abcdefghij SK0123456789abcdef0123456789abcdef sq0atp-abcdefghijklmnopqrst
+sq0idp-abcdefghijklmnopqrst
+EAAAabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz0123
+dckr_oat_abcdefghijklmnop SWMTKN-1-abcdefghijklmnopqrst r8_abcdefghijklmnopqrst1
+fw_abcdefghijklmnopqrst1 jina_abcdefghijklmnopqrst1 lsv2_pt_abcdefghijklmnopqrst1
+lsv2_sk_abcdefghijklmnopqrst1 wandb_v1_abcdefghijklmnopqrst1 tgp_v1_abcdefghijklmnopqrst1
+rpa_abcdefghijklmnopqrst1 pplx-abcdefghijklmnopqrst1 xai-abcdefghijklmnopqrst1
+csk-abcdefghijklmnopqrst1 tvly-dev-abcdefghijklmnopqrst1 hvb.abcdefghijklmnop
+hvr.abcdefghijklmnop doo_v1_0123456789abcdef0123456789abcdef
+dor_v1_0123456789abcdef0123456789abcdef glc_abcdefghijklmnop sntrys_abcdefghijklmnop
+sntryu_abcdefghijklmnop lin_api_abcdefghijklmnop figd_abcdefghijklmnop ntn_abcdefghijklmnop
+PMAK-abcdefghijklmnop shpat_abcdefghijklmnop shpca_abcdefghijklmnop shppa_abcdefghijklmnop
+shpss_abcdefghijklmnop nfp_abcdefghijklmnop eyJhbGciOi.eyJzdWIiOi
+"""
+
+_KEYS_OF = """
+api access private account encryption encrypt decryption decrypt signing master ssh license auth
+shared preshared subscription consumer client app application service admin root server ssl tls rsa
+ed25519 aes hmac jwt pgp gpg webhook tenant session deploy crypto cipher fernet sas functions openai
+azure hf anthropic mistral cohere groq together wandb ngc nvidia gemini google aws gcp openrouter
+deepseek datadog sentry stripe twilio sendgrid mailgun pinecone qdrant langfuse s3 minio
+"""
+_PASSES_OF = """
+db database user smtp mail email imap redis admin root ftp sftp http https proxy rabbitmq mysql
+postgres pg mongo mongodb ssh key store keystore ldap login sudo auth api docker registry service
+server client
+"""
+_ENDINGS = """
+value values string text b64 base64 hash old new prod production dev staging test read write primary
+secondary backup default 2 17
+"""
+_OF_A_MODEL = {
+    "token": """
+eos bos pad sep unk cls mask image img video audio vision multimodal media patch start end begin
+stop next prev previous last first per num number valid max min draft bonus context tool think
+thinking reasoning response boi eoi boa eoa placeholder special decoded decode prefill topk best
+output input prompt generated sampled target logical newline step cur current cached scheduled
+rejected accepted accept sp stride role row position text speech fim sink window block frame soft
+fake global local class decoder logprob word sub total each every pos computed time turn header
+""",
+    "KEY": """
+cache sort primary public foreign partition type source hash index group block layer config dict map
+query input output quant compile weight activation dispatch batch image data metric host device tag
+pattern routing shard row column search graph value
+""",
+    "PASS": """
+forward backward first second third last next fusion multi single one two inductor custom opt
+optimization compile post pre all num max min render radix merge
+""",
+    "auth": "no require skip disable enable allow use has",
+}
+
+
+def test_each_word_by_itself() -> None:
+    names = [f"{word}_key" for word in _KEYS_OF.split()]
+    names += [f"{word}_pass" for word in _PASSES_OF.split()]
+    for end in _ENDINGS.split():
+        of = ("hf_token", "api_key", "a_password", "smtp_pass", "a_pwd", "a_pw", "creds", "secret")
+        names += [f"{name}_{end}" for name in of]
+        names += [f"X_PASS_{end}".upper(), f"X_KEY_{end}".upper()]
+    assert [name for name in names if redacted_text(f"{name}=x9y8z7w6") != f"{name}=***"] == []
+    ordinary = [
+        f"{word}_{ending}={value}" if ending.islower() else f"{word}_{ending}={value}".upper()
+        for value in ("x9y8z7w6",)
+        for ending, words in _OF_A_MODEL.items()
+        for word in words.split()
+    ]
+    assert [text for text in ordinary if redacted_text(text) != text] == []
+    strong = """password client_secret api_key authorization cookie smtp_pass a_pwd JSESSIONID NETRC
+        VLLM_JWT X-Amz-Signature accessKeyId"""
+    weak = "hf_token api_tokens basic_auth credentials pw MY_KEY pass X_KEY"
+    assert [name for name in strong.split() if redacted_text(f"{name}=12") != f"{name}=***"] == []
+    assert [name for name in weak.split() if redacted_text(f"{name}=12") != f"{name}=12"] == []
+
+
+def test_each_variant_of_a_shape_by_itself() -> None:
+    lines = [f"INFO read {text}, see" for text in _VARIANTS.split()]
+    assert [line for line in lines if not redacted_text(line).startswith("INFO read ***, s")] == []
+
+
 def test_each_shape_by_itself() -> None:
     for rule in SHAPES:
         for text in (rule.example, f"INFO read {rule.example} there", f'["{rule.example}"]'):
@@ -183,7 +275,8 @@ def _hostile() -> Iterator[str]:
         "--api-key a ", "token: ", "https://u:p", "u:p@", "hf_a", "hf_", "sk-", "sk-a-", "eyJa.",
         "eyJaaaaaaaa.aaaaaaa", "-----BEGIN PRIVATE KEY-----", "-----BEGIN A", "Bearer ", "Bearer a",
         "Basic a", "echo ", "echo a |", "login a password ", "<password>", "curl -u a", "x,",
-        "token=a,", "token=a&", "token=a)", 'token=a"b', "$(", "${", '"name": "token", ', "('token', ",
+        "token=a,", "token=a&", "token=a)", 'token=a"b', "$(", "${", "('token', ",
+        '"name": "token", ',
         "AKIAAAAAAAAAAAAAAAAA", "Authorization: ", "a token_", "secret_a_", "pass:", "sshpass -p",
         "token=a(", "&quot;", "https:%2F%2F", "xoxb-", "'\"'\"'", "token='\"'\"'",
     ):  # fmt: skip
