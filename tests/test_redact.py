@@ -223,10 +223,40 @@ def test_each_word_by_itself() -> None:
     ]
     assert [text for text in ordinary if redacted_text(text) != text] == []
     strong = """password client_secret api_key authorization cookie smtp_pass a_pwd JSESSIONID NETRC
-        VLLM_JWT X-Amz-Signature accessKeyId"""
+        VLLM_JWT X-Amz-Signature accessKeyId X_PASS"""
     weak = "hf_token api_tokens basic_auth credentials pw MY_KEY pass X_KEY"
     assert [name for name in strong.split() if redacted_text(f"{name}=12") != f"{name}=***"] == []
     assert [name for name in weak.split() if redacted_text(f"{name}=12") != f"{name}=12"] == []
+
+
+_PHRASES = """
+got Bearer abcdefghijklmnopqrstuvw! now
+got Bearer abcdef12! now
+sent Basic abcdefgh= now
+sent Basic abcdEFGHijkl now
+machine h login me password abcdefghijkl
+machine h login me password Abc
+openssl enc -passout pass:abc -in a
+printf abc | docker login --password-stdin
+cat <<< abc | docker login --password-stdin
+echo abc | gh auth login --with-token
+echo abc | sudo -S make
+the access key: abcdefg1 was used
+the secret key: abcdefg1 was used
+the private key: abcdefg1 was used
+the account key: abcdefg1 was used
+the api key: abcdefghijklmnopqrstuvw was used
+<passwd>abc</passwd>
+<secret>abc</secret>
+<token>abc</token>
+<api_key>abc</api_key>
+"""
+
+
+def test_each_variant_of_a_phrase_by_itself() -> None:
+    lines = _PHRASES.strip().split("\n")
+    assert [line for line in lines if "abc" in redacted_text(line).lower()] == []
+    assert redacted_text("https://h/?key=12") == "https://h/?key=***"
 
 
 def test_each_variant_of_a_shape_by_itself() -> None:
