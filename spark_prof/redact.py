@@ -1,129 +1,39 @@
 """Hides passwords and keys in what is written into files that people send to each other.
 
-Everything that names or looks like a secret is replaced by ``***``; see `secret_rules`. Time is
-linear in the length of a text. This module runs inside vLLM's processes too and needs only the
-standard library.
+Everything that names or looks like a secret is replaced by ``***``; see `secret_rules`. This module
+runs inside vLLM's processes too and needs only the standard library.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import lru_cache
 from typing import Any
-from urllib.parse import quote, unquote
 
-from spark_prof.secret_rules import NAMES, ORDINARY_WORDS, PHRASES, PROGRAMS, SHAPES
+from spark_prof.redact_text import HIDDEN, header_value, redacted_text
+from spark_prof.secret_names import REFERENCE, SEVERAL, is_shown, name_strength, plain_name
+from spark_prof.secret_rules import PROGRAM_NAMES, PROGRAMS, TAKEN
 
 __all__ = ["HIDDEN", "is_secret", "redacted", "redacted_text", "redacted_value"]
 
-HIDDEN = "***"
-
 _DEEPEST = 64
 """Levels of nested values and of encoded texts that are looked into; what is deeper is hidden."""
-
-_LONGEST_NAME = 120
-
-_SHAPE = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(rule.pattern for rule in SHAPES)})")
-_PHRASES = tuple(re.compile(rule.pattern) for rule in PHRASES)
-_NAME_RULES = tuple((re.compile(rf"(?:{rule.pattern})$"), rule) for rule in NAMES)
-_NAME_WORDS = re.compile(
-    "pass|pw|secret|key|token|auth|cred|cookie|sess|sid|netrc|jwt|bearer|psk|otp|webhook|sig|code|"
-    "hmac|sas|policy|ticket|access|assertion"
+_SHELLS = frozenset(
+    ["bash", "sh", "zsh", "dash", "ksh", "fish", "ssh", "eval", "su", "tmux", "screen"]
 )
-_SEVERAL = re.compile(r"api_?keys?|tokens|keys|secrets|passwords|credentials")
-"""Options that take more than one value."""
-
-_NAME = re.compile(r"(?<!\w)(?:(?<!-)-{0,2})?[A-Za-z_]\w*+(?:[.-]\w++)*+")
-_ASSIGN = re.compile(
-    r"(?P<close>\\*+[\"'`]\]?+)?+\s{0,40}+(?P<sign>=>|:=|={1,3}|:(?![:/\\]))"
-    r"(?:\s{0,200}+(?=\\*[\"'`\[{])|[ \t]*+)"
-)
-_OPEN = re.compile(r"[bru$]{0,2}(?P<quote>'\\''|'\"'\"'|\\*+[\"'`]|&quot;|&#0?39;)")
-_BRACKET = re.compile(r"\\*+[\"'`]|[\[\](){}]")
-_CALL = re.compile(r"[A-Za-z_][\w.]{0,63}+(?=\()")
-_REFERENCE = re.compile(
-    r"(?:\$\w+|\$\{\w+\}|\$\{\{[^{}\n]{0,80}\}\}|%\w+%)(?![^\s\"'`,;&|)\]}:@/])"
-)
-_BARE = re.compile(
-    r"(?:[^\s\"'`,;&\\)\]}<|]"
-    r"|\\(?!\\*[\"'`]|[nrt])[\s\S]"
-    r"|,(?![\s\"'`]|$|[\w.-]{1,64}+[=:])"
-    r"|&(?![&\s\"'`]|$|amp;|[\w.%-]{1,64}+=)"
-    r"|[)\]}](?![\s,;:.)\]}\"'`&|<>\\]|$)"
-    r"|\|(?![\s|]|$))++"
-)
-_JOINED = re.compile(r"[\w$%+/@!~^*-]|[\"'](?=[^\s\"'`,;:)&|}\]])[^\s\"'`]{0,400}+[\"']")
-_SPACE = re.compile(r"(?:[ \t]|\\\r?\n)++")
-_IN_LIST = re.compile(r"\\*+[\"'`]\s{0,40}+,?+\s{0,40}+(?=\\*+[\"'`])")
-_SCRIPT_FOLLOWS = re.compile(r"(?:-[a-z]*c|\beval|\bssh\b[^\n]{0,80})[\s\"'\\,=]*$")
-_ENVIRONMENT_BEFORE = re.compile(r"([\"'])(?:-e|--(?:env|set|build-arg)=)$")
 _HEADER_OPTION = ("-H", "--header", "--proxy-header", "--headers")
 _ENVIRONMENT_OPTIONS = (
     "-e", "--env", "--set", "--set-string", "--build-arg", "--from-literal",
 )  # fmt: skip
-_HEADERS = re.compile(r"(?:proxy_)?authori[sz]ation|(?:set_)?cookie")
-_SCHEME = re.compile(
-    r"(?:Bearer|Basic|Token|Digest|ApiKey|Negotiate|Key|OAuth|AWS4-HMAC-SHA256)(?=[ +])", re.I
-)
-_SHELLS = frozenset(
-    ["bash", "sh", "zsh", "dash", "ksh", "fish", "ssh", "eval", "su", "tmux", "screen"]
-)
-
-_SHOWN = re.compile(
-    r"(?:|none|null|nil|true|false|undefined|unset|\*+|<?redacted>?|\[redacted\]"
-    r"|<[A-Za-z_ |-]{1,40}>|str|string|int|float|bool|bytes|dict|list|tuple|any"
-    r"|optional(?:\[\w{1,20}\]?)?|secretstr|type|\.{3}"
-    r"|(?:~|\.{0,2})/[\w./~+-]*\.(?:json|pem|key|crt|cer|p12|pfx|txt|ya?ml|cfg|ini|conf|toml)"
-    r"|/(?:var/)?run/secrets/[\w./-]+)",
-    re.I,
-)
-"""Values that tell nothing, also of a secret."""
-
-_SHOWN_WEAK = re.compile(
-    r"-?[0-9][0-9.,]{0,6}(?: ?(?:n|u|m|µ)?s|%|/s|x|[KMGT]i?B|tok/s)?"
-    r"|(?:torch\.)?(?:b?float|u?int|bf|fp)[0-9][\w:]*"
-    r"|<[^<>\s]{0,40}>|\[[A-Z_]{1,12}\]"
-    r"|/(?:home|root|workspace|vllm-workspace|mnt|data|usr|opt|tmp|var|app|srv|etc|scratch)"
-    r"(?:/[\w.-]*)*"
-    r"|basic|bearer|digest|auto|enabled|disabled|required|optional|default|yes|no|on|off|ok|failed"
-    r"|hf|hub|file|env|cpu|cuda",
-    re.I,
-)
-"""Values that are no secret where the name is also used for what is none."""
-
-_PROSE = re.compile(
-    r"(?:not|no|is|was|are|were|has|must|to|or|and|if|for|with|without|from|in|on|the|of|that|"
-    r"which|set|unset|missing|required|invalid|expired|found|given|provided|can|cannot|could|should|"
-    r"will|would|option|options|flag|argument|value|may|via|only|as|by|when|but|does|did)[.,:;!?]?",
-    re.I,
-)
-_RANDOM = re.compile(r"(?=[^\s]{0,200}?[0-9])(?=[^\s]{0,200}?[A-Za-z])[^\s]{6,}|\S{16,}")
-_LOGIN = re.compile(
-    r"(?<![\w/:@.+%-])(?P<user>[\w.+%-]{1,64}+):(?P<password>[^\s:@/\"'`,;<>(){}\[\]]{1,256}+)"
-    r"@(?!sha\d{3}:)(?=[A-Za-z0-9])"
-)
-_NO_USER = re.compile(
-    r"mailto|contact|author|maintainers?|from|to|cc|e?mail|by|sha\d+|acct|sip", re.I
-)
-_URL_START = re.compile(r":(?:\\?/){2}")
-_URL_REST = re.compile(r"[^\s\"'`<>]*+")
-_AUTHORITY = re.compile(r"[^/?#\\]*+")
-_RUN = re.compile(r"[^\s\"'`<>]++")
-_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
-_ITEM = re.compile(r"[^\s,\[\](){}\"'`\\:=]+")
 _LONG_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNED = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.S)
 _HEADER = re.compile(r"([A-Za-z][\w-]*:\s*)(.*)", re.S)
-_VARIABLE = re.compile(r"[A-Z][A-Z0-9]{0,40}(?:_[A-Z0-9]{1,40}){1,6}")
-_WORD_BEFORE = re.compile(r"([A-Za-z]+)[ ]$")
-_IN_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def is_secret(name: str) -> bool:
     """Whether an option, variable, key or header of that name holds what nobody else may see."""
-    return _strength(name) > 0
+    return name_strength(name) > 0
 
 
 def redacted(argv: Sequence[str]) -> list[str]:
@@ -136,28 +46,23 @@ def redacted(argv: Sequence[str]) -> list[str]:
     left, program, script, before = 0, "", False, ""
     for word in argv:
         if left and not _is_option(word, first=left > 0):
-            result.append(word if _shown(word, 2) else HIDDEN)
+            result.append(word if is_shown(word, 2) else HIDDEN)
             left = -1 if left in (-1, 2) else 0
             before = word
             continue
         left = 0
         if _LONG_OPTION.fullmatch(word):
-            if _strength(word):
-                left = 2 if _SEVERAL.fullmatch(_plain_name(word)) else 1
-            elif (program, word, "value") in _TAKEN:
+            if name_strength(word):
+                left = 2 if SEVERAL.fullmatch(plain_name(word)) else 1
+            elif (program, word, "value") in TAKEN:
                 left = 1
         result.append(_redacted_word(word, before, program, script))
         name = word.rpartition("/")[2]
-        if name in _PROGRAMS and (program, name, "argument") not in _TAKEN:
+        if name in PROGRAM_NAMES and (program, name, "argument") not in TAKEN:
             program = name
         script = script or name in _SHELLS
         before = word
     return result
-
-
-def redacted_text(text: str) -> str:
-    """A text, such as a line of a log, a command, a URL or JSON, with what is secret hidden."""
-    return _redacted_text(text, 3)
 
 
 def redacted_value(value: Any, name: str = "") -> Any:
@@ -167,7 +72,7 @@ def redacted_value(value: Any, name: str = "") -> Any:
         value: what to go through; it is not changed.
         name: what it is called where it stands.
     """
-    return _value(value, _strength(name), _DEEPEST)
+    return _value(value, name_strength(name), _DEEPEST)
 
 
 def _value(value: Any, strength: int, depth: int) -> Any:
@@ -175,7 +80,7 @@ def _value(value: Any, strength: int, depth: int) -> Any:
         return HIDDEN if isinstance(value, str | dict | list | tuple) else value
     if isinstance(value, str):
         if strength:
-            return value if _shown(value, strength) else HIDDEN
+            return value if is_shown(value, strength) else HIDDEN
         return redacted_text(value)
     if isinstance(value, Mapping):
         return _mapping(value, strength, depth)
@@ -183,26 +88,21 @@ def _value(value: Any, strength: int, depth: int) -> Any:
         items = _items(value, strength, depth)
         return items if isinstance(value, list) else tuple(items)
     if is_dataclass(value) and not isinstance(value, type):
-        changes = {
-            each.name: changed
-            for each in fields(value)
-            if (
-                changed := _value(old := getattr(value, each.name), _strength(each.name), depth - 1)
-            )
-            is not old
-        }
-        return replace(value, **changes) if changes else value
-    if strength and type(value) in (int, float) and not _shown(str(value), strength):
+        entries = {each.name: getattr(value, each.name) for each in fields(value)}
+        return replace(
+            value, **{n: _value(e, name_strength(n), depth - 1) for n, e in entries.items()}
+        )
+    if strength and type(value) in (int, float) and not is_shown(str(value), strength):
         return HIDDEN
     return value
 
 
 def _mapping(value: Mapping[Any, Any], strength: int, depth: int) -> dict[Any, Any]:
     named = next((value[k] for k in ("name", "Name", "key", "Key") if k in value), None)
-    known = _strength(named) if isinstance(named, str) and " " not in named else 0
+    known = name_strength(named) if isinstance(named, str) and " " not in named else 0
     result = {}
     for key, entry in value.items():
-        own = _strength(key) if isinstance(key, str) else 0
+        own = name_strength(key) if isinstance(key, str) else 0
         if known and key in ("value", "Value"):
             own = known
         result[redacted_text(key) if isinstance(key, str) else key] = _value(
@@ -222,73 +122,8 @@ def _items(value: Sequence[Any], strength: int, depth: int) -> list[Any]:
 
 def _is_pair(name: str, value: str) -> bool:
     """Whether it is a name with its secret; not two names."""
-    strength = _strength(name) if re.fullmatch(r"\w[\w.-]{0,100}", name) else 0
-    return bool(strength) and not _shown(value, strength) and not re.fullmatch(r"[A-Z_]+", value)
-
-
-# A name ------------------------------------------------------------------------------------------
-
-
-def _strength(name: str, query: bool = False) -> int:
-    """0 for no secret, 1 for a name that others use as well, 2 for one that is only a secret's."""
-    found = _name_strength(name[-_LONGEST_NAME:], query)
-    if not found and name[:1] == "-" and name[1:2] != "-" and len(name) > 3:
-        return _name_strength(name[2:][-_LONGEST_NAME:], query)  # -eNAME=value, -Dname=value
-    return found
-
-
-@lru_cache(maxsize=8192)
-def _name_strength(name: str, query: bool) -> int:
-    if not _NAME_WORDS.search(name.lower()):
-        return 0
-    parent, _, last = name.rpartition(".")
-    if parent and re.search(r"(?:^|[._-])(?:secrets|credentials)$", parent, re.I):
-        return 2
-    for each in {last or name, name}:
-        plain = _plain_name(each)
-        variable = each.lstrip("-").isupper()
-        for pattern, rule in _NAME_RULES:
-            if (rule.where == "variable" and not variable) or (rule.where == "query" and not query):
-                continue
-            if pattern.search(plain) and not _is_ordinary(plain):
-                return 1 if rule.weak else 2
-    return 0
-
-
-def _plain_name(name: str) -> str:
-    """In lower case, with underscores between its words."""
-    name = name.strip("-_.")
-    if not name.isupper():
-        name = _IN_NAME.sub("_", name)
-    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-
-
-def _is_ordinary(plain: str) -> bool:
-    """Whether a word before the ending says that it is no secret: eos_token, sort_key."""
-    if re.search(r"password|passwd|passphrase|secret|api_?key|credential", plain):
-        return False
-    return any(
-        ending in plain and not known.isdisjoint(plain.rpartition(ending)[0].split("_"))
-        for ending, known in ORDINARY_WORDS.items()
-    )
-
-
-def _shown(value: str, strength: int) -> bool:
-    """Whether a value may be seen although its name is a secret's."""
-    value = value.strip()
-    if len(value) > 400:
-        return False
-    if _SHOWN.fullmatch(value) or _REFERENCE.fullmatch(value):
-        return True
-    if _VARIABLE.fullmatch(value) and _name_strength(value, False):
-        return True  # the name of a secret, such as HF_TOKEN
-    return strength == 1 and bool(_SHOWN_WEAK.fullmatch(value))
-
-
-# A word of a command line ------------------------------------------------------------------------
-
-_PROGRAMS = frozenset(rule.program for rule in PROGRAMS) | {"docker", "podman", "nerdctl"}
-_TAKEN = frozenset((rule.program, rule.option, rule.kind) for rule in PROGRAMS)
+    strength = name_strength(name) if re.fullmatch(r"\w[\w.-]{0,100}", name) else 0
+    return bool(strength) and not is_shown(value, strength) and not re.fullmatch(r"[A-Z_]+", value)
 
 
 def _is_option(word: str, *, first: bool) -> bool:
@@ -299,12 +134,12 @@ def _is_option(word: str, *, first: bool) -> bool:
 
 
 def _redacted_word(word: str, before: str, program: str, script: bool) -> str:
-    if (program, before, "argument") in _TAKEN and not word.startswith("-"):
+    if (program, before, "argument") in TAKEN and not word.startswith("-"):
         return HIDDEN
     if before in _HEADER_OPTION and (match := _HEADER.fullmatch(word)):
         name, value = match.groups()
-        if _strength(name.rstrip(": ")):
-            return f"{name}{_header_value(value)}"
+        if name_strength(name.rstrip(": ")):
+            return f"{name}{header_value(value)}"
     for rule in PROGRAMS:
         if rule.program != program or not rule.option:
             continue
@@ -316,14 +151,14 @@ def _redacted_word(word: str, before: str, program: str, script: bool) -> str:
         name, value = match.groups()
         if name in _ENVIRONMENT_OPTIONS:
             return f"{name}={_redacted_word(value, name, program, False)}"
-        strength = _strength(name)
+        strength = name_strength(name)
         of_shell = (
             (script and re.search(r"\s", value) and _before_script(before))
             or re.search(r", ?[A-Za-z_]\w*=", value)
-            or _REFERENCE.match(value)
+            or REFERENCE.match(value)
         )
         if strength and not of_shell and value[:1] not in ("[", "{", "("):
-            return word if _shown(value, strength) else f"{name}={HIDDEN}"
+            return word if is_shown(value, strength) else f"{name}={HIDDEN}"
     return redacted_text(word)
 
 
@@ -344,416 +179,3 @@ def _login_word(word: str, before: str, option: str) -> str:
         return ""
     user, colon, _ = word.partition(":")
     return f"{start}{user}:{HIDDEN}" if colon else ""
-
-
-# A text ------------------------------------------------------------------------------------------
-
-
-def _redacted_text(text: str, depth: int) -> str:
-    text = _SHAPE.sub(HIDDEN, text)
-    if "/" in text and "@" in text:
-        text = "".join(_without_logins(text))
-    text = "".join(_Names(text).pieces())
-    for phrase in _PHRASES:
-        text = phrase.sub(_hidden_phrase, text)
-    if "@" in text:
-        text = _LOGIN.sub(_hidden_login, text)
-    if "%" in text:
-        text = _RUN.sub(lambda match: _decoded(match[0], depth), text)
-    return text
-
-
-def _hidden_phrase(match: re.Match[str]) -> str:
-    groups = match.groupdict()
-    return f"{groups['before']}{HIDDEN}{groups.get('after') or ''}"
-
-
-def _hidden_login(match: re.Match[str]) -> str:
-    user, password = match["user"], match["password"]
-    ordinary = _NO_USER.fullmatch(user) or password == HIDDEN or password.isdigit()
-    return match[0] if ordinary else f"{user}:{HIDDEN}@"
-
-
-def _decoded(text: str, depth: int) -> str:
-    """A percent-encoded text, encoded again where something in it was hidden."""
-    if depth <= 0 or not _ENCODED.search(text):
-        return text
-    plain = unquote(text)
-    hidden = _redacted_text(plain, depth - 1)
-    return text if hidden == plain else quote(hidden, safe="*:/?&=@,;+$")
-
-
-def _without_logins(text: str) -> Iterator[str]:
-    """The text with the passwords of its URLs hidden."""
-    done = 0
-    for match in _URL_START.finditer(text):
-        at = match.end()
-        if at < done:
-            continue
-        rest = _URL_REST.match(text, at)[0]  # type: ignore[index]
-        if "@" not in rest:
-            continue
-        again = _URL_START.search(rest)
-        rest = rest[: again.start()] if again else rest
-        login = _AUTHORITY.match(rest)[0].rpartition("@")[0]  # type: ignore[index]
-        if not login and not re.match(r"[^@/?#]*(?::\d{1,5})?(?:[/?#\\]|$)", rest):
-            login = rest.partition("@")[0]  # a slash in the password
-        if not login:
-            continue
-        scheme = text[max(0, match.start() - 8) : match.start()]
-        yield text[done:at] + _hidden_userinfo(login, scheme)
-        done = at + len(login)
-    yield text[done:]
-
-
-def _hidden_userinfo(login: str, scheme: str) -> str:
-    user, colon, password = login.partition(":")
-    keyed = bool(re.search(r"(?:^|[^a-z])(?:s3[an]?|gs|minio)$", scheme))
-    marked = colon and password in ("", "x-oauth-basic")
-    if (keyed and colon) or marked or (len(user) >= 16 and _RANDOM.fullmatch(user)):
-        user = user and HIDDEN
-    if password == "x-oauth-basic":
-        return f"{user}:{password}"
-    return f"{user}:{HIDDEN}" if colon and password else f"{user}{colon}"
-
-
-class _Names:
-    """Goes through a text from name to name, and hides what follows those of secrets."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._program = ""
-        self._named = (0, -1)
-
-    def pieces(self) -> Iterator[str]:
-        """The text in pieces, with what is secret hidden."""
-        text, done = self._text, 0
-        match = _NAME.search(text)
-        while match:
-            start, end = match.span()
-            hidden = list(self._after(match[0], start, end))
-            for first, last, shown in hidden:
-                yield text[done:first] + shown
-                done = last
-            match = _NAME.search(text, max(done, end))
-        yield text[done:]
-
-    def _after(self, name: str, start: int, end: int) -> Iterator[tuple[int, int, str]]:
-        """What is hidden after a name: from where to where, and what is shown instead."""
-        text = self._text
-        before = text[start - 1] if start else ""
-        argument = (self._program, name, "argument") in _TAKEN
-        if name in _PROGRAMS and not argument:
-            self._program = name
-        if name[0] == "-" or argument:
-            found = self._of_program(name, start, end)
-            if found:
-                yield found
-                return
-        if text[end : end + 1] not in _AFTER_NAME:
-            return
-        query = before in "?&" or text[max(0, start - 5) : start] == "&amp;"
-        strength = _strength(name, bool(before) and query)
-        assign = _ASSIGN.match(text, end)
-        if strength == 1 and self._follows_ordinary(start):
-            return
-        if assign:
-            plain = name.lower()
-            if strength == 0 and plain in ("name", "key") and assign["close"]:
-                self._name_object(assign.end())
-            elif strength == 0 and plain == "value" and 0 <= start - self._named[1] < 200:
-                strength = self._named[0]
-        if not strength:
-            return
-        if assign:
-            found = self._assigned(name, start, assign, strength)
-            if found:
-                yield found
-        elif name[0] == "-":
-            yield from self._option_values(name, end)
-        elif before and before in "\"'" and start > 1 and text[start - 2] in "([":
-            yield from self._pair(end, strength)
-
-    def _follows_ordinary(self, start: int) -> bool:
-        """Whether it is one of the model's tokens: "time per output token: 12 ms"."""
-        match = _WORD_BEFORE.search(self._text, max(0, start - 24), start)
-        return match is not None and match[1].lower() in ORDINARY_WORDS["token"]
-
-    def _name_object(self, at: int) -> None:
-        """Remembers what a {"name": ..., "value": ...} is about."""
-        opened = _OPEN.match(self._text, at)
-        if opened:
-            close = _closing(self._text, opened["quote"], opened.end())
-            content = self._text[opened.end() : close] if 0 <= close - opened.end() < 120 else ""
-            self._named = (_strength(content), close)
-
-    def _assigned(
-        self, name: str, start: int, assign: re.Match[str], strength: int
-    ) -> tuple[int, int, str] | None:
-        text, at, sign = self._text, assign.end(), assign["sign"]
-        if at >= len(text):
-            return None
-        quoted = bool(assign["close"]) or _OPEN.match(text, at) or text[at] in "[{("
-        before = text[start - 1] if start else ""
-        enclosing = before if before and before in "\"'" and not assign["close"] else ""
-        if sign == ":" and not quoted:
-            return self._header(name, start, at, strength, enclosing)
-        option = _ENVIRONMENT_BEFORE.search(text, max(0, start - 24), start)
-        if option:
-            start, enclosing = option.start() + 1, option[1]
-        if enclosing and not quoted and (option or name[0] == "-" or not self._in_script(start)):
-            close = self._end_of_quote(start, at)
-            return None if _shown(text[at:close], strength) else (at, close, HIDDEN)
-        if text[at] == "\n":
-            return None
-        shown, end = _hidden_value(text, at, strength, name)
-        return None if shown is None else (at, end, shown)
-
-    def _in_script(self, start: int) -> bool:
-        """Whether the quote before that place opens a shell's script."""
-        first = max(0, start - 100)
-        return bool(_SCRIPT_FOLLOWS.search(self._text[first : start - 1]))
-
-    def _end_of_quote(self, start: int, at: int) -> int:
-        """Where the quote ends that stands before the name."""
-        close = _closing(self._text, _quote_before(self._text, start), at)
-        return len(self._text) if close < 0 else close
-
-    def _header(
-        self, name: str, start: int, at: int, strength: int, enclosing: str
-    ) -> tuple[int, int, str] | None:
-        """After a colon, and in no quotes of its own: a header, YAML or prose."""
-        text = self._text
-        if enclosing:
-            end = self._end_of_quote(start, at)
-            value = text[at:end]
-            if not (
-                _shown(value, strength)
-                or _PROSE.fullmatch(value.split(None, 1)[0] if value.split() else "")
-            ):
-                return at, end, _header_value(value)
-            return None
-        if _HEADERS.fullmatch(_plain_name(name)):
-            pattern = _LINE if text.startswith("Digest ", at) else _HEADER_END
-            end = pattern.match(text, at).end()  # type: ignore[union-attr]
-            value = text[at:end]
-            return None if _shown(value, strength) else (at, end, _header_value(value))
-        first = _BARE.match(text, at)
-        if first is None or _shown(first[0], strength) or _PROSE.fullmatch(first[0]):
-            return None
-        if text[at - 1] == ":" and strength == 1 and not _RANDOM.fullmatch(first[0]):
-            return None  # an image's tag, or a place
-        if text[at - 1] == ":" and start and text[start - 1] == "/":
-            return None
-        line = text.rfind("\n", 0, start) + 1
-        if text[at - 1] != ":" and not text[line:start].strip(" \t-"):
-            end = text.find("\n", at)
-            end = len(text) if end < 0 else end
-            rest = text[at:end]
-            if not re.search(r",\s*[\w.-]{1,64}\s*[:=]", rest):
-                return at, at + len(rest.rstrip()), HIDDEN
-        shown, end = _hidden_value(text, at, strength, name)
-        return None if shown is None else (at, end, shown)
-
-    def _option_values(self, name: str, end: int) -> Iterator[tuple[int, int, str]]:
-        """The values of an option, after white space or as the next items of a list."""
-        text = self._text
-        several = _SEVERAL.fullmatch(_plain_name(name))
-        gap = _IN_LIST if text[end : end + 1] in "\\\"'`" else _SPACE
-        first = True
-        while (space := gap.match(text, end)) and space.end() < len(text):
-            at = space.end()
-            opened = _OPEN.match(text, at)
-            content = opened.end() if opened else at
-            if text.startswith("--", content) or (text[content] == "-" and not first):
-                return
-            if first and re.compile(r"-[A-Za-z]{1,3}\d?(?!\w)").match(text, content):
-                return
-            shown, last = _hidden_value(text, at, 2, name, alone=bool(opened))
-            if name[1:2] != "-" and _strength(name) == 1 and not _RANDOM.fullmatch(text[at:last]):
-                return  # a hyphen of a text that was broken into lines
-            if last == at or (not opened and _PROSE.fullmatch(text[at:last])):
-                return
-            if shown is not None:
-                yield at, last, shown
-            if not several:
-                return
-            first = False
-            # The closing quote of an item belongs to the gap before the next one.
-            end = last - len(opened["quote"]) if opened and gap is _IN_LIST else last
-
-    def _pair(self, end: int, strength: int) -> Iterator[tuple[int, int, str]]:
-        """("NAME", "value") in a list of pairs."""
-        text = self._text
-        space = _IN_LIST.match(text, end)
-        if not space:
-            return
-        shown, last = _hidden_value(text, space.end(), strength, "", alone=True)
-        names_only = re.fullmatch(r"[\"'\\]*[A-Z_]+[\"'\\]*", text[space.end() : last])
-        if shown is not None and text[last : last + 1] in ")]" and not names_only:
-            yield space.end(), last, shown
-
-    def _of_program(self, name: str, start: int, end: int) -> tuple[int, int, str] | None:
-        text = self._text
-        for rule in PROGRAMS:
-            if rule.program != self._program:
-                continue
-            at = start + 2
-            if (
-                rule.kind == "joined"
-                and name[:2] == rule.option
-                and text[at : at + 1].strip(" \t\n\"'\\")
-            ):
-                if start and text[start - 1] in "\"'":
-                    return at, self._end_of_quote(start, at), HIDDEN
-                last = _BARE.match(text, at)
-                return (at, last.end(), HIDDEN) if last else None
-            if rule.kind == "argument" and name != rule.option:
-                continue
-            at = end
-            if rule.kind == "login" and name != rule.option:
-                if rule.option.startswith("--") or not name.startswith(rule.option):
-                    continue
-                at = start + len(rule.option)
-            elif name != rule.option:
-                continue
-            else:
-                gap = re.compile(r"[\"']?,?[ \t=]+").match(text, at)
-                if not gap:
-                    continue
-                at = gap.end()
-            opened = _OPEN.match(text, at)
-            content = opened.end() if opened else at
-            if opened:
-                close = _closing(text, opened["quote"], content)
-                stop = len(text) if close < 0 else close
-            elif start and text[start - 1] in "\"'" and text[end : end + 1] not in "\"'":
-                stop = self._end_of_quote(start, content)
-            else:
-                bare = _BARE.match(text, content)
-                stop = bare.end() if bare else content
-            if rule.kind == "login":
-                colon = text.find(":", content, stop)
-                if colon < 0:
-                    continue
-                content = colon + 1
-            if stop > content and not text.startswith("-", content):
-                return content, stop, HIDDEN
-        return None
-
-
-_AFTER_NAME = frozenset([*"=:\"'`\\ \t\r\n]", ""])
-_LINE = re.compile(r"[^\n\r]*+")
-_HEADER_END = re.compile(r"(?:[^\"'`\n\r\\]|\\(?![nr\"'`]))*+")
-
-
-def _header_value(value: str) -> str:
-    scheme = _SCHEME.match(value)
-    return f"{scheme[0]} {HIDDEN}" if scheme else HIDDEN
-
-
-def _quote_before(text: str, start: int) -> str:
-    """The quote that stands before that place, with its backslashes."""
-    first = start - 1
-    while first and text[first - 1] == "\\":
-        first -= 1
-    return text[first:start]
-
-
-def _hidden_value(
-    text: str, at: int, strength: int, name: str, *, alone: bool = False
-) -> tuple[str | None, int]:
-    """What is shown for the value at that place, None for the value itself; and where it ends."""
-    call = _CALL.match(text, at)
-    opening = call.end() if call else at
-    if text[opening] in "[({" or text.startswith("$(", at):
-        opening += text[opening] == "$"
-        return _hidden_brackets(text, at, opening, strength)
-    reference = _REFERENCE.match(text, at)
-    if reference:
-        return None, reference.end()
-    position, parts, frame = at, [], ("", "")
-    while position < len(text):
-        opened = _OPEN.match(text, position)
-        if opened and (position == at or _JOINED.match(text, position)):
-            close = _closing(text, opened["quote"], opened.end())
-            end = len(text) if close < 0 else close
-            parts.append(text[opened.end() : end])
-            closing = opened["quote"] if text.startswith(opened["quote"], end) else ""
-            if position == at:
-                frame = (opened[0], closing)
-            position = end + len(closing)
-            if alone or not _JOINED.match(text, position):
-                break
-        else:
-            bare = _BARE.match(text, position)
-            if not bare:
-                break
-            parts.append(bare[0])
-            position = bare.end()
-            if not _JOINED.match(text, position):
-                break
-    value = "".join(parts)
-    if _shown(value, strength) or _is_own_name(value, name):
-        return None, position
-    return f"{frame[0]}{HIDDEN}{frame[1]}", position
-
-
-def _is_own_name(value: str, name: str) -> bool:
-    """Whether a value only says its name again, as in code and in help: token=self.token."""
-    if len(value) > _LONGEST_NAME or not name:
-        return False
-    return _plain_name(value.rpartition(".")[2]) == _plain_name(name)
-
-
-def _hidden_brackets(text: str, at: int, opening: int, strength: int) -> tuple[str | None, int]:
-    end = _balanced(text, opening)
-    inner = text[opening + 1 : end - 1] if end - opening > 1 else ""
-    if len(inner) < 400 and all(_shown(item, strength) for item in _ITEM.findall(inner)):
-        return None, end
-    opened = _OPEN.search(inner)
-    mark = opened["quote"] if opened else ""
-    shown = f"{mark}{HIDDEN}{mark}"
-    if text[opening] == "{":
-        return shown, end
-    closing = {"[": "]", "(": ")"}[text[opening]]
-    return f"{text[at : opening + 1]}{shown}{closing}", end
-
-
-def _closing(text: str, mark: str, start: int) -> int:
-    """Where the quote ends that this mark began; -1 for nowhere.
-
-    A quote inside of one has more backslashes than the one that ends it.
-    """
-    if mark[0] not in "\\\"'`" or (len(mark) > 1 and mark[0] != "\\"):
-        return text.find(mark, start)
-    slashes, at = len(mark) - 1, text.find(mark[-1], start)
-    while at >= 0:
-        first = at
-        while first > start and text[first - 1] == "\\":
-            first -= 1
-        if (at - first) % (2 * (slashes + 1)) == slashes:
-            return at - slashes
-        if at - first < slashes:
-            return first
-        at = text.find(mark[-1], at + 1)
-    return -1
-
-
-def _balanced(text: str, opening: int) -> int:
-    """Where the bracket ends that opens there; the end of the text where it does not."""
-    depth, at = 0, opening
-    while found := _BRACKET.search(text, at):
-        mark, at = found[0], found.end()
-        if mark in "[({":
-            depth += 1
-        elif mark in "])}":
-            depth -= 1
-            if depth == 0:
-                return at
-        else:
-            close = _closing(text, mark, at)
-            if close < 0:
-                return len(text)
-            at = close + len(mark)
-    return len(text)

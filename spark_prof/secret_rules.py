@@ -15,7 +15,9 @@ __all__ = [
     "PASSES_OF",
     "PHRASES",
     "PROGRAMS",
+    "PROGRAM_NAMES",
     "SHAPES",
+    "TAKEN",
     "Name",
     "Phrase",
     "Program",
@@ -235,7 +237,8 @@ NAMES: tuple[Name, ...] = (
     Name(rf"(?:^|_)(?:pw|^pwd){_MORE}", ("PW", "user_pw", "pwd", "Pwd"), ("pwx", "max_power"),
          weak=True),
     Name(rf"(?:^|_)(?:{'|'.join(PASSES_OF)})_?pass{_MORE}",
-         ("DB_PASS", "smtp_pass", "storepass", "my_db_pass"), ("forward_pass", "fusion_pass", "compass")),
+         ("DB_PASS", "smtp_pass", "storepass", "my_db_pass"),
+         ("forward_pass", "fusion_pass", "compass")),
     Name(r"^pass", ("--pass", "PASS"), ("pass_config", "bypass"), weak=True),
     Name(rf"_pass{_MORE}", ("GRAFANA_PASS", "VAULT_PASS_1"),
          ("FORWARD_PASS", "FUSION_PASS", "grafana_pass"), where="variable"),
@@ -259,7 +262,8 @@ NAMES: tuple[Name, ...] = (
          ("eos_token", "bos_token_id", "tokenizer", "time_to_first_token", "token_budget",
           "per_token", "image_token"), weak=True),
     Name(r"(?:^|_)(?:api|auth|access|bearer|refresh|secret|hf)_?tokens",
-         ("api_tokens", "my_api_tokens", "AUTH_TOKENS", "ACCESS_TOKENS", "bearer_tokens", "refresh_tokens",
+         ("api_tokens", "my_api_tokens", "AUTH_TOKENS", "ACCESS_TOKENS", "bearer_tokens",
+          "refresh_tokens",
           "secretTokens", "hf_tokens"),
          ("num_tokens", "max-num-batched-tokens", "max_tokens"), weak=True),
     Name(r"(?:^|_)(?:basic|http|proxy)?auth(?:_?(?:data|header|string))?",
@@ -274,7 +278,8 @@ NAMES: tuple[Name, ...] = (
     Name(r"(?:^|_)cookies?", ("Cookie", "Set-Cookie", "cookies"),
          ("cookiecutter", "cookie_policy")),
     Name(r"(?:^|_)(?:jsessionid|phpsessid|sessionid|connect_sid)",
-         ("JSESSIONID", "my_jsessionid", "PHPSESSID", "sessionid", "connect.sid"), ("session", "session_id")),
+         ("JSESSIONID", "my_jsessionid", "PHPSESSID", "sessionid", "connect.sid"),
+         ("session", "session_id")),
     Name(r"^netrc", ("NETRC",), ("netrc_file",)),
     Name(r"(?:^|_)(?:jwt|bearer|psk|otp|webhook_?url)",
          ("VLLM_JWT", "bearer", "WIFI_PSK", "otp", "SLACK_WEBHOOK_URL"), ("jwt_issuer", "option")),
@@ -325,7 +330,7 @@ PHRASES: tuple[Phrase, ...] = (
            "machine h login me password s3cr3t-value", "the login and password are asked for"),
     Phrase(r"(?P<before>\bpass(?:in|out)?[ =]pass:)[^\s\"'`]+",
            "openssl rsa -passin pass:s3cr3t-value -in a.pem", "bypass: it runs"),
-    Phrase(r"(?P<before>\b(?:echo|printf|<<<)(?: -[a-z]+)? {1,4}[\"']?)(?!\$)[^\s|\"'`]{1,200}"
+    Phrase(r"(?P<before>\b(?:echo|printf)(?: -[a-z]+)? {1,4}[\"']?)(?!\$)[^\s|\"'`]{1,200}"
            r"(?P<after>[\"']?(?: \|){1}[^|;\n]{1,80}(?:-stdin|--with-token|sudo -S))",
            "echo s3cr3t-value | docker login -u me --password-stdin", "echo hello | tee --append"),
     Phrase(r"(?i:(?P<before>\b(?:api|access|secret|private|account)[ -]key(?: is)?[:=]? ))"
@@ -358,3 +363,6 @@ PROGRAMS: tuple[Program, ...] = (
     Program("wandb", "login", "argument", "wandb login s3cr3t-value"),
     Program("cargo", "login", "argument", "cargo login s3cr3t-value"),
 )
+
+PROGRAM_NAMES = frozenset(rule.program for rule in PROGRAMS) | {"docker", "podman", "nerdctl"}
+TAKEN = frozenset((rule.program, rule.option, rule.kind) for rule in PROGRAMS)

@@ -238,7 +238,6 @@ machine h login me password abcdefghijkl
 machine h login me password Abc
 openssl enc -passout pass:abc -in a
 printf abc | docker login --password-stdin
-cat <<< abc | docker login --password-stdin
 echo abc | gh auth login --with-token
 echo abc | sudo -S make
 the access key: abcdefg1 was used
