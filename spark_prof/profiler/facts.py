@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from spark_prof.profiler.measuring.state import device_state
-from spark_prof.redact import redacted_value
+from spark_prof.redact import is_secret, redacted_text
 
 __all__ = [
     "device_facts",
@@ -63,11 +63,11 @@ def engine_facts(worker: Any) -> dict[str, Any]:
 
 
 def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that vLLM and its libraries read, with what is secret hidden."""
+    """The variables that vLLM and its libraries read, without those of secrets."""
     return {
-        name: redacted_value(value, name)
+        name: redacted_text(value)
         for name, value in sorted(environment.items())
-        if name.startswith(_PREFIXES) and len(value) <= _LONGEST
+        if name.startswith(_PREFIXES) and not is_secret(name) and len(value) <= _LONGEST
     }
 
 
@@ -84,12 +84,13 @@ def execution_of(compilation: Any) -> str:
 
 
 def _plain(config: Any) -> dict[str, str]:
-    """A configuration object's fields as short strings, with what is secret hidden."""
+    """A configuration object's fields as short strings, without those of secrets."""
     fields = getattr(config, "__dataclass_fields__", {})
     return {
         # A text is cut when it holds no secret any more: half of one would not be known.
-        name: redacted_value(str(getattr(config, name, None)), name)[:_LONGEST]
+        name: redacted_text(str(getattr(config, name, None)))[:_LONGEST]
         for name in fields
+        if not is_secret(name)
     }
 
 

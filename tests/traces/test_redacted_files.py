@@ -142,7 +142,7 @@ def test_the_environment_of_a_process() -> None:
         "X": "y",
     }
     assert visible_environment(given) == {
-        "NCCL_DEBUG": "INFO", "VLLM_API_KEY": "***", "VLLM_URL": "http://a:***@h",
+        "NCCL_DEBUG": "INFO", "VLLM_URL": "http://a:***@h",
     }  # fmt: skip
 
 
@@ -152,5 +152,5 @@ def test_a_long_configuration_is_cut_after_its_secret_is_hidden() -> None:
     text = "x" * 1990 + f" {HUB}"
     config = SimpleNamespace(__dataclass_fields__=("a", "hf_token"), a=text, hf_token=HUB)
     shown = _plain(config)
-    assert shown["hf_token"] == "***"
+    assert "hf_token" not in shown
     assert "hf_a" not in shown["a"]
