@@ -29,7 +29,7 @@ _SHAPE = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(rule.pattern for rule in SHA
 _PHRASES = tuple(re.compile(rule.pattern) for rule in PHRASES)
 _NAME = re.compile(r"(?<!\w)(?:(?<!-)-{0,2})?[A-Za-z_]\w*+(?:[.-]\w++)*+")
 _ASSIGN = re.compile(
-    r"(?P<close>\\*+[\"'`]\]?+)?+\s{0,40}+(?P<sign>=>|:=|={1,3}|:(?![:/\\]))"
+    r"(?P<close>\\*+[\"'`]\]?+)?+\s{0,40}+(?P<sign>=>|:=|={1,3}|:(?![:\\]|//))"
     r"(?:\s{0,200}+(?=\\*[\"'`\[{])|[ \t]*+)"
 )
 _OPEN = re.compile(r"[bru$]{0,2}(?P<quote>'\\''|'\"'\"'|\\*+[\"'`]|&quot;|&#0?39;)")

@@ -82,6 +82,7 @@ curl -H "Authorization: Bearer §" https://h/v1/models
 curl -H 'Authorization: Basic §' https://h/v1/models
 curl -H "X-Api-Key: §" https://h/v1/models
 curl -H X-Api-Key:§9 https://h/v1/models
+curl -H X-Api-Key:/§9 https://h/v1/models
 curl --header="Authorization: Token §" https://h
 curl --header 'Cookie: session=§; theme=dark' https://h
 curl -H "api-key: §" https://h
