@@ -31,7 +31,7 @@ class EngineRecording:
         self._fence = Fence(process.log, settings.faults)
         self._open: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
         self._rows: list[tuple[int, ...]] = []
-        self._piece = 0
+        self._piece = self._number = 0
         self._finished = False
         self._seen = 0
         self._undo: list[Callable[[], None]] = []
@@ -48,6 +48,9 @@ class EngineRecording:
 
     def install(self) -> None:
         """Wraps the scheduler's two methods on the object."""
+        if self._fence.call("counts", self._process.begin) is False:
+            self._finished = True
+            return
         self._fence.call("facts", self._process.write_facts, {})
         schedule = self._scheduler.schedule
         update = self._scheduler.update_from_output
@@ -125,5 +128,7 @@ class EngineRecording:
         self._rows.append(
             (key, begin, time.time_ns(), tokens, sum(counts), len(counts), unfinished)
         )
+        self._number += 1
+        self._process.counter.end(self._number)
         if len(self._rows) >= _ROWS_PER_PIECE:
             self.flush()

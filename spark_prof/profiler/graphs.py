@@ -23,7 +23,6 @@ from spark_prof.traces.pieces import (
     CAPTURE_DTYPE,
     EVENT_DTYPE,
     capture_name,
-    write_array,
 )
 from spark_prof.traces.timeline import PHASE_MODULES
 
@@ -85,10 +84,10 @@ class GraphWatch:
             ("capture-events", self._events),
             ("captures", np.array(self._captures, CAPTURE_DTYPE)),
         ):
-            write_array(process.folder, capture_name(process.name, kind), rows)
+            process.write(capture_name(process.name, kind), rows)
         if self._native is not None:
             nodes = self._native.nodes()
-            write_array(process.folder, capture_name(process.name, "nodes"), nodes)
+            process.write(capture_name(process.name, "nodes"), nodes)
 
     def _start(self) -> None:
         model, marked = marked_modules(self._worker)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import MarkedModule
 from spark_prof.profiler.window import Window
 from spark_prof.traces.pieces import (
+    RECORDING_FILE,
     append_log,
     facts_name,
     pieces_folder,
@@ -24,6 +25,7 @@ from spark_prof.traces.pieces import (
     write_array,
     write_json,
 )
+from spark_prof.traces.step_counts import StepCounter, boot_id, pid_namespace
 
 __all__ = ["Process"]
 
@@ -36,6 +38,8 @@ class Process:
         self.rank = rank
         self.folder = pieces_folder(settings.folder)
         self._run = settings.run
+        self._refused = False
+        self.counter = StepCounter()
         self.thread = 0
         self.folder.mkdir(parents=True, exist_ok=True)
         self._shown: tuple[str, int] | None = None
@@ -44,9 +48,39 @@ class Process:
         """Says that the steps run in the current thread."""
         self.thread = threading.get_native_id()
 
+    def begin(self) -> bool:
+        """Begins to count steps in a file; False where another process of this name did.
+
+        Raises:
+            OSError: the file system cannot map a file; the steps are then counted in memory.
+        """
+        self.check()
+        try:
+            self.counter.open(self.folder, self.name, self._run)
+        except FileExistsError as error:
+            self._refused = True
+            self.log(f"{error}; process {os.getpid()} came later and is not recorded")
+            return False
+        return True
+
+    def check(self) -> None:
+        """Keeps this recording out of another one's folder.
+
+        Raises:
+            RuntimeError: the folder was removed, and another recording has made it again.
+        """
+        try:
+            value = json.loads((self.folder / RECORDING_FILE).read_text(encoding="utf-8"))
+            other = value["settings"]["run"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # another host than that of the recorder, or gone: writing fails by itself
+        if self._run and other and other != self._run:
+            raise RuntimeError(f"{self.folder.parent} belongs to another recording, {other}")
+
     def write(self, name: str, rows: np.ndarray[Any, Any]) -> None:
         """Writes one array of a piece."""
-        write_array(self.folder, name, rows)
+        self.check()
+        write_array(self.folder, name, rows, self._run)
 
     def write_facts(
         self,
@@ -61,7 +95,8 @@ class Process:
             "pid": os.getpid(),
             "run": self._run,
             "host": socket.gethostname(),
-            "boot": _boot(),
+            "boot": boot_id(),
+            "pid_namespace": pid_namespace(),
             "machine": platform.machine(),
             "python": platform.python_version(),
             "time_ns": time.time_ns(),
@@ -72,30 +107,33 @@ class Process:
             for m in modules
         ]
         value = identity | facts | {"modules": rows, "layers": list(layers)}
+        self.check()
         write_json(self.folder, facts_name(self.name), value)
 
     def progress(self, window: Window, *, finished: bool = False) -> None:
         """Writes how far the recording is, where that has changed."""
         shown = (window.state.name, window.recorded)
-        if shown == self._shown and not finished:
+        if self._refused or (shown == self._shown and not finished):
             return
+        self.check()
         self._shown = shown
         counts = {"passed": window.passed, "recorded": window.recorded, "closed": window.closed}
-        value = counts | {"state": window.state.name, "finished": finished, "pid": os.getpid()}
+        value = counts | {"state": window.state.name, "finished": finished} | self._who()
         write_json(self.folder, progress_name(self.name), value)
 
     def finished(self) -> None:
         """Writes that this process has nothing more to add."""
-        write_json(self.folder, progress_name(self.name), {"finished": True, "pid": os.getpid()})
+        self.check()
+        write_json(self.folder, progress_name(self.name), {"finished": True} | self._who())
+
+    def _who(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "run": self._run}
 
     def log(self, message: str) -> None:
         """Adds one line to the bundle's log."""
-        append_log(self.folder, self.name, time.time_ns(), message)
-
-
-def _boot() -> str:
-    """The current boot of this machine, the same in all its containers; empty where unknown."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
+        try:
+            self.check()
+            append_log(self.folder, self.name, time.time_ns(), message)
+        except Exception:
+            self.counter.miss_line()
+            raise

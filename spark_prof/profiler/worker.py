@@ -145,6 +145,8 @@ class WorkerRecording:
             return
         self._finishing = True  # a flush takes longer than the next reminder to flush
         self._fence.call("flush", self._flush)
+        if self._fence.failed & _VITAL:
+            self._process.counter.fail()
         if self._backend is not None:
             # A profiler that ran on would grow, and break the next one.
             self._fence.call("discard", self._backend.discard)
@@ -187,7 +189,8 @@ class WorkerRecording:
             return
         self._prepare()
         settings = self._settings
-        if not (settings.warmup_steps or settings.decode_only or settings.steady):
+        later = settings.warmup_steps or settings.decode_only or settings.steady
+        if not (later or self._window.closed):
             self._watch()
 
     def _around_execute(self, original: Any, *arguments: Any, **named: Any) -> Any:
@@ -230,6 +233,8 @@ class WorkerRecording:
         batch = read_batch(output)
         if not self._prepared:
             self._prepare()
+            if self._window.closed:
+                return
         now = time.time_ns()
         take = self._window.wants(batch, now)
         ended = self._watching and take is not Take.WATCH
@@ -239,6 +244,7 @@ class WorkerRecording:
             return
         if take is Take.WATCH and not self._watching:
             self._watch()
+        self._process.counter.begin(self._number)
         now = time.time_ns()
         self._open = (batch, now, take is Take.WATCH)
         self._event(_PREPARE, now)
@@ -263,6 +269,7 @@ class WorkerRecording:
             )
         )  # fmt: skip
         self._number += 1
+        self._process.counter.end(self._number)
         if watched:
             self._window.count()
         if self._stop:
@@ -282,6 +289,9 @@ class WorkerRecording:
     def _prepare(self) -> None:
         """Reads the model and marks it, in the thread of the steps, before the first of them."""
         self._prepared = True
+        if self._fence.call("counts", self._process.begin) is False:
+            self.finish()
+            return
         found = self._fence.call("targets", marked_modules, self._worker)
         model, marked = found or (None, phase_modules())
         layers = self._fence.call("introspect", describe_layers, model) if model is not None else []
@@ -309,6 +319,7 @@ class WorkerRecording:
 
     def _flush(self) -> None:
         """Writes the steps since the last flush, with their ranges and kernels, as one piece."""
+        self._process.check()
         self._marker.stop()
         watching, self._watching = self._watching, False
         if watching and self._counters is not None:

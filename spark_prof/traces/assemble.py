@@ -7,6 +7,7 @@ the next one is looked at. The pieces stay until the bundle would outlive a powe
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,12 +18,17 @@ from typing import Any
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted_text
 from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, OtherSchemaError, own_version
-from spark_prof.traces.piece_files import json_files, piece_numbers, processes
+from spark_prof.traces.piece_files import (
+    json_files,
+    other_recordings,
+    piece_numbers,
+    processes,
+)
 from spark_prof.traces.piece_tables import PieceTables
-from spark_prof.traces.pieces import RECORDING_FILE, pieces_folder
+from spark_prof.traces.pieces import RECORDING_FILE, append_log, pieces_folder
 from spark_prof.traces.running import assembling, being_recorded
 from spark_prof.traces.table_files import TableFiles
-from spark_prof.traces.unflushed import unflushed
+from spark_prof.traces.unflushed import absent_ranks, unflushed
 
 __all__ = [
     "RECORDING_FILE",
@@ -45,14 +51,19 @@ _DONE_FOLDER = ".pieces-done"
 
 
 def assemble(
-    folder: Path, *, state: str, progress: Callable[[int, int], None] | None = None
+    folder: Path,
+    *,
+    state: str,
+    progress: Callable[[int, int], None] | None = None,
+    ends: Mapping[str, str] | None = None,
 ) -> Bundle:
     """Turns the pieces in the folder into a bundle and removes them.
 
     Args:
         folder: the bundle's folder, which holds a folder of pieces.
-        state: complete, interrupted or salvaged; see `Meta`.
+        state: complete, interrupted or salvaged; see `Meta`. What lacks steps is not complete.
         progress: told after each piece how many of how many are done.
+        ends: how processes ended that did not say so themselves, by their names.
 
     Raises:
         CommandError: no step was recorded, or the folder cannot be written.
@@ -60,7 +71,7 @@ def assemble(
     pieces = pieces_folder(folder)
     try:
         with assembling(pieces):
-            return _assemble(folder, pieces, state, progress or (lambda _, __: None))
+            return _assemble(folder, pieces, state, progress or (lambda _, __: None), ends or {})
     except OSError as error:
         raise CommandError(
             f"cannot write the bundle {folder}: {error.strerror or error}; the recorded pieces "
@@ -111,6 +122,7 @@ def write_tables(
     state: str,
     lost: Iterable[str] = (),
     progress: Callable[[int, int], None] = lambda _, __: None,
+    ends: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Writes pieces as the tables and the meta.json of a bundle, and leaves them as they are.
 
@@ -122,6 +134,7 @@ def write_tables(
         state: see `Meta`.
         lost: what is missing besides what is found to be.
         progress: told after each piece how many of how many are done.
+        ends: how processes ended; None while they still record, when nothing is missing yet.
 
     Returns:
         The files that could not be read.
@@ -142,7 +155,11 @@ def write_tables(
         added.add_log()
         added.add_cubins(folder)
     missing = [*lost, *added.lost]
-    missing += unflushed(pieces, facts, added.steps) if state == SALVAGED else []
+    if ends is not None:
+        absent = unflushed(pieces, facts, added.steps, ends)
+        state = "interrupted" if absent and state == "complete" else state
+        absent += absent_ranks(facts) if state == SALVAGED else []
+        missing += absent
     if _wants_markers(pieces, facts.values()) and not any(
         n.startswith("markers-") for n in tables.rows
     ):
@@ -163,13 +180,20 @@ def remove_pieces(folder: Path) -> None:
 
 
 def _assemble(
-    folder: Path, pieces: Path, state: str, progress: Callable[[int, int], None]
+    folder: Path,
+    pieces: Path,
+    state: str,
+    progress: Callable[[int, int], None],
+    ends: Mapping[str, str],
 ) -> Bundle:
+    _put_others_aside(pieces, folder / UNREADABLE_FOLDER)
     facts = processes(pieces)
     found = {name: piece_numbers(pieces, name) for name in facts}
     if not any(found.values()):
+        if none := unflushed(pieces, facts, {}, ends):
+            raise CommandError(f"nothing of {folder} was flushed: {'; '.join(none)}; record again")
         raise CommandError(f"no step was recorded in {folder}; record again")
-    unreadable = write_tables(pieces, folder, facts, found, state, progress=progress)
+    unreadable = write_tables(pieces, folder, facts, found, state, progress=progress, ends=ends)
     bundle = Bundle(folder)
     _put_aside(unreadable, folder / UNREADABLE_FOLDER)
     remove_pieces(folder)
@@ -215,6 +239,16 @@ def _settings(recording: dict[str, Any]) -> dict[str, Any]:
     """What was asked for; nothing where the file is damaged there."""
     found = recording.get("settings")
     return found if isinstance(found, dict) else {}
+
+
+def _put_others_aside(pieces: Path, folder: Path) -> None:
+    """Takes the files of other recordings out of the pieces; the log keeps that they were there."""
+    if found := other_recordings(pieces):
+        text = (
+            f"{len(found)} files of another recording were in this folder, such as {found[0].name}"
+        )
+        append_log(pieces, "recording", time.time_ns(), f"{text}; they are in {folder.name}")
+        _put_aside(found, folder)
 
 
 def _put_aside(files: Iterable[Path], folder: Path) -> None:

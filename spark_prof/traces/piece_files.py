@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tokenize import TokenError
@@ -13,9 +14,18 @@ import numpy as np
 import pyarrow as pa
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.pieces import RECORDING_FILE, array_run
+from spark_prof.traces.step_counts import counts_name, read_counts
 from spark_prof.traces.tables import TABLES
 
-__all__ = ["json_files", "load_array", "log_lines", "piece_numbers", "processes"]
+__all__ = [
+    "json_files",
+    "load_array",
+    "log_lines",
+    "other_recordings",
+    "piece_numbers",
+    "processes",
+]
 
 _PIECE = re.compile(
     r"(?P<process>rank[0-9]{1,9})\.(?P<piece>[0-9]{5,9})\."
@@ -25,6 +35,12 @@ _PIECE = re.compile(
 
 _MODULE = ("path", "type", "layer", "component")
 """What a process says of a module; its number is its place in the list."""
+
+_SAYS = re.compile(r"(?:rank|engine)[0-9]{1,9}\.(?:facts|progress)\.json")
+_OF_PIECE = re.compile(
+    r"(?P<piece>(?:rank|engine)[0-9]{1,9}(?:\.[0-9]{5,9})?)\."
+    r"(?:[a-z-]+\.npy|activity\.bin|(?:names|kineto)\.json)"
+)
 
 _PROCESS = re.compile(r"(?P<name>(?:rank|engine)(?P<rank>[0-9]{1,9}))\..*(?:facts\.json|npy|bin)")
 
@@ -49,6 +65,43 @@ def piece_numbers(pieces: Path, process: str) -> list[int]:
     """The pieces of a rank of which anything was flushed."""
     matches = (_PIECE.fullmatch(path.name) for path in pieces.glob(f"{process}.*"))
     return sorted({int(match["piece"]) for match in matches if match})
+
+
+def other_recordings(pieces: Path) -> list[Path]:
+    """The files in the folder that belong to another recording.
+
+    Arrays, counts, and what a process says about itself name their recording. Any other file goes
+    with the arrays of its piece, else with its process.
+    """
+    settings = next(json_files(pieces, RECORDING_FILE), {}).get("settings")
+    said = {
+        path: str(next(json_files(pieces, path.name), {}).get("run") or "")
+        for path in pieces.glob("*.json")
+        if _SAYS.fullmatch(path.name)
+    }
+    said |= {pieces / counts_name(name): c.run for name, c in read_counts(pieces).items()}
+    by_process = {
+        path.name.split(".")[0]: run for path, run in said.items() if "facts" in path.name
+    }
+    run = str(settings.get("run") or "") if isinstance(settings, dict) else ""
+    if not run:  # of another host than the recorder's
+        usual = Counter(filter(None, by_process.values())).most_common(1)
+        run = usual[0][0] if usual else ""
+    if not run:
+        return []
+    found = [path for path, other in said.items() if other not in ("", run)]
+    by_piece: dict[str, dict[Path, str]] = {}
+    for path in pieces.iterdir():
+        if match := _OF_PIECE.fullmatch(path.name):
+            mark = array_run(path) if path.suffix == ".npy" else ""
+            by_piece.setdefault(match["piece"], {})[path] = mark
+    own = {piece.split(".")[0] for piece, marks in by_piece.items() if run in marks.values()}
+    for piece, marks in by_piece.items():
+        process = piece.split(".")[0]
+        usual_here = "" if process in own else by_process.get(process, "")
+        rest = run if run in marks.values() else max(marks.values()) or usual_here
+        found += [path for path, mark in marks.items() if (mark or rest) not in ("", run)]
+    return sorted(found)
 
 
 def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:

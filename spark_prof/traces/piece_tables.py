@@ -6,7 +6,6 @@ piece's kernels without its steps, its steps without its kernels.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,7 @@ class PieceTables:
     Attributes:
         lost: what is missing, one line each.
         unreadable: the files that could not be read.
-        steps: how many steps of each rank's process were kept.
+        steps: of each process the numbers of the kept steps; of a scheduler those of its rows.
     """
 
     def __init__(self, pieces: Path, tables: TableFiles) -> None:
@@ -65,7 +64,7 @@ class PieceTables:
         self._nodes: GraphNodes | None = None
         self.lost: list[str] = []
         self.unreadable: list[Path] = []
-        self.steps: Counter[str] = Counter()
+        self.steps: dict[str, list[Rows]] = {}
 
     def add_process(self, fact: dict[str, Any]) -> None:
         """Adds what there is once per process; its pieces follow."""
@@ -102,8 +101,10 @@ class PieceTables:
         if (self._pieces / (counters := array_name(name, "counters", piece))).exists():
             samples = pd.DataFrame(self._load(counters, COUNTER_DTYPE))
             self._tables.add("counters", self._rank, samples)
-        self.steps[name] += len(steps)
+        self.steps.setdefault(name, []).append(steps["step"])
         self.lost += joined.lost
+        if len(steps) and not (self._pieces / array_name(name, "events", piece)).exists():
+            self.lost.append("its ranges are missing")
         if not len(steps):
             kept = f"{len(joined.kernels)} kernels and {len(joined.ranges)} ranges are kept"
             if len(joined.kernels) or len(joined.ranges) or len(self.lost) > before:
@@ -160,6 +161,8 @@ class PieceTables:
         for path in sorted(self._pieces.glob(f"{self._name}.*.engine.npy")):
             rows = self._load(path.name, ENGINE_DTYPE)
             self._tables.add("engine", self._rank, pd.DataFrame(rows))
+            known = self.steps.setdefault(self._name, [])
+            known.append(np.arange(len(rows)) + sum(map(len, known)))
         self.lost[before:] = [f"{self._name}: {text}" for text in self.lost[before:]]
 
     def _add_graphs(self) -> None:

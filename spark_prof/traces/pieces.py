@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ __all__ = [
     "activity_name",
     "append_log",
     "array_name",
+    "array_run",
     "cached_cubin_name",
     "capture_name",
     "cubins_folder",
@@ -42,6 +44,9 @@ __all__ = [
     "write_json",
     "write_refusal",
 ]
+
+_RUN_MARK = b"spark-prof run "
+_LONGEST_RUN = 256
 
 RECORDING_FILE = "recording.json"
 """Holds the command and the settings of the recording."""
@@ -163,11 +168,31 @@ def kineto_name(process: str, piece: int) -> str:
     return f"{process}.{piece:05d}.kineto.json"
 
 
-def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any]) -> None:
-    """Writes one array so that it is there whole or not at all."""
+def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any], run: str = "") -> None:
+    """Writes one array so that it is there whole or not at all.
+
+    Args:
+        folder: the folder of pieces.
+        name: the file's name.
+        rows: the array.
+        run: the recording; it follows the array, where `np.load` does not look.
+    """
     buffer = io.BytesIO()  # np.save says nothing when a file on a full disk is cut off
     np.save(buffer, rows, allow_pickle=False)
+    if run:
+        buffer.write(_RUN_MARK + run.encode())
     write_whole(folder / name, lambda file: file.write(buffer.getbuffer()))
+
+
+def array_run(path: Path) -> str:
+    """The recording that wrote an array; empty where it does not say so."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(-min(_LONGEST_RUN, os.fstat(file.fileno()).st_size), os.SEEK_END)
+            _, mark, run = file.read().rpartition(_RUN_MARK)
+    except OSError:
+        return ""
+    return run.decode(errors="replace") if mark else ""
 
 
 def write_json(folder: Path, name: str, value: object, *, symbols: bool = False) -> None:

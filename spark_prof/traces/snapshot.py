@@ -14,7 +14,7 @@ from pathlib import Path
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import write_tables
 from spark_prof.traces.bundle import META_FILE, Bundle
-from spark_prof.traces.piece_files import piece_numbers, processes
+from spark_prof.traces.piece_files import other_recordings, piece_numbers, processes
 from spark_prof.traces.pieces import array_name, pieces_folder
 from spark_prof.traces.running import being_recorded
 
@@ -55,6 +55,8 @@ def snapshot(
     pieces = pieces_folder(folder)
     try:
         facts = processes(pieces)
+        if other_recordings(pieces):
+            raise CommandError(f"{folder} holds pieces of two recordings; wait until they end")
         whole = {name: _whole(pieces, name) for name in facts}
         total = sum(map(len, whole.values()))
         if not total:

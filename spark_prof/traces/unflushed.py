@@ -1,41 +1,101 @@
-"""What a recording that died had recorded but not flushed: gone, and worth a line."""
+"""What a recording had recorded but not flushed, or flushed and lost: gone, and worth a line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from spark_prof.traces.piece_files import json_files
 from spark_prof.traces.pieces import progress_name
+from spark_prof.traces.step_counts import StepCounts, read_counts
 
-__all__ = ["unflushed"]
+__all__ = ["absent_ranks", "unflushed"]
+
+_WITHOUT_A_WORD = "its process ended without a word (killed, crashed or out of memory)"
 
 
 def unflushed(
-    pieces: Path, facts: Mapping[str, Mapping[str, Any]], kept: Mapping[str, int]
+    pieces: Path,
+    facts: Mapping[str, Mapping[str, Any]],
+    kept: Mapping[str, Sequence[npt.NDArray[Any]]],
+    ends: Mapping[str, str],
 ) -> list[str]:
-    """Lines about steps and ranks that are missing.
+    """Lines about the steps that are missing, by process.
 
     Args:
         pieces: the folder of pieces.
         facts: what each process said about itself.
-        kept: how many steps of each rank were flushed.
+        kept: of each process the numbers of the steps in the bundle.
+        ends: how processes ended that did not say so themselves.
     """
+    counts = read_counts(pieces)
+    reported = {path.name.split(".")[0] for path in pieces.glob(progress_name("rank*"))}
     lines = []
-    ranks = [name for name in facts if name.startswith("rank")]
-    for name in ranks:
-        # Written twice a second: the process may have got further before it died.
-        recorded = next(json_files(pieces, progress_name(name)), {}).get("recorded", 0)
-        missing = recorded - kept.get(name, 0) if isinstance(recorded, int) else 0
-        if missing > 0:
-            lines.append(f"{name}: at least {missing} recorded steps were not flushed")
-        elif not kept.get(name):
-            lines.append(f"{name}: no step was flushed")
-    expected = max((_ranks(facts[name].get("parallel")) for name in ranks), default=1)
-    if len(ranks) < expected:
-        lines.append(f"{expected - len(ranks)} of {expected} ranks left nothing here")
+    for name in sorted({*facts, *counts, *reported}):
+        progress = next(json_files(pieces, progress_name(name)), {})
+        numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *kept.get(name, ())]))
+        silent = not progress.get("finished") and (progress or name in counts)
+        why = ends.get(name, _WITHOUT_A_WORD if silent else "")
+        lines += [
+            f"{name}: {line}" for line in _lines(name, counts.get(name), progress, numbers, why)
+        ]
     return lines
+
+
+def absent_ranks(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line where ranks of the run left nothing; on several hosts those of the others do not."""
+    ranks = [fact for name, fact in facts.items() if name.startswith("rank")]
+    expected = max((_ranks(fact.get("parallel")) for fact in ranks), default=1)
+    if len(ranks) >= expected:
+        return []
+    return [f"{expected - len(ranks)} of {expected} ranks left nothing here"]
+
+
+def _lines(
+    name: str,
+    counts: StepCounts | None,
+    progress: Mapping[str, Any],
+    kept: npt.NDArray[Any],
+    why: str,
+) -> list[str]:
+    # What the process said twice a second; after a power cut it may be all that is left.
+    reported = progress.get("recorded", 0)
+    reported = reported if isinstance(reported, int) and 0 <= reported <= 1 << 40 else 0
+    recorded = max(counts.recorded if counts else 0, reported)
+    exact = counts is not None and counts.exact and counts.recorded == recorded
+    expected = max(recorded, int(kept[-1]) + 1 if len(kept) else 0)
+    what = "recorded steps" if name.startswith("rank") else "recorded scheduler iterations"
+    missing = expected - len(kept)
+    because = f": {why}" if why else ""
+    lines = []
+    if missing > 0:
+        least = "" if exact else "at least "
+        gone = "were not flushed" if not len(kept) or kept[-1] < len(kept) else "are missing"
+        lines.append(f"{least}{missing} {what} {gone}{_place(kept, expected)}{because}")
+    elif why and not exact and name.startswith("rank"):
+        lines.append(f"how many {what} were not flushed after {expected} is not known{because}")
+    if counts is not None and counts.begun > counts.recorded:
+        lines.append("1 more step was running when the recording ended, and is not recorded")
+    if counts is not None and counts.failed:
+        logged = "" if not counts.unlogged else "; why could not be written to its log"
+        lines.append(f"its recording failed after {recorded} steps; later ones are missing{logged}")
+    elif counts is not None and counts.unlogged:
+        lines.append(f"{counts.unlogged} lines of its log could not be written")
+    if not (lines or len(kept) or progress.get("finished")) and name.startswith("rank"):
+        lines.append(f"no step was flushed{because}")
+    return lines
+
+
+def _place(kept: npt.NDArray[Any], expected: int) -> str:
+    """Which steps of how many are missing, where they are in one row."""
+    absent = np.setdiff1d(np.arange(expected), kept)
+    if len(absent) == expected or int(absent[-1]) - int(absent[0]) + 1 != len(absent):
+        return f" (of {expected})"
+    return f" ({absent[0]} to {absent[-1]} of {expected})"
 
 
 def _ranks(parallel: object) -> int:
