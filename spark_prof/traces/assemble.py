@@ -27,6 +27,7 @@ from spark_prof.traces.piece_files import (
 from spark_prof.traces.piece_tables import PieceTables
 from spark_prof.traces.pieces import RECORDING_FILE, append_log, pieces_folder
 from spark_prof.traces.running import assembling, being_recorded
+from spark_prof.traces.step_counts import read_counts
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.unflushed import absent_ranks, unflushed
 
@@ -190,7 +191,7 @@ def _assemble(
     facts = processes(pieces)
     found = {name: piece_numbers(pieces, name) for name in facts}
     if not any(found.values()):
-        if none := unflushed(pieces, facts, {}, ends):
+        if read_counts(pieces) and (none := unflushed(pieces, facts, {}, ends)):
             raise CommandError(f"nothing of {folder} was flushed: {'; '.join(none)}; record again")
         raise CommandError(f"no step was recorded in {folder}; record again")
     unreadable = write_tables(pieces, folder, facts, found, state, progress=progress, ends=ends)

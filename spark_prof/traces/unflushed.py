@@ -38,6 +38,7 @@ def unflushed(
     for name in sorted({*facts, *counts, *reported}):
         progress = next(json_files(pieces, progress_name(name)), {})
         numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *kept.get(name, ())]))
+        numbers = numbers[numbers >= 0]
         silent = not progress.get("finished") and (progress or name in counts)
         why = ends.get(name, _WITHOUT_A_WORD if silent else "")
         lines += [
@@ -92,10 +93,11 @@ def _lines(
 
 def _place(kept: npt.NDArray[Any], expected: int) -> str:
     """Which steps of how many are missing, where they are in one row."""
-    absent = np.setdiff1d(np.arange(expected), kept)
-    if len(absent) == expected or int(absent[-1]) - int(absent[0]) + 1 != len(absent):
+    ends = np.concatenate([[-1], kept, [expected]])
+    gaps = np.flatnonzero(np.diff(ends) > 1)
+    if len(gaps) != 1 or not len(kept):
         return f" (of {expected})"
-    return f" ({absent[0]} to {absent[-1]} of {expected})"
+    return f" ({ends[gaps[0]] + 1} to {ends[gaps[0] + 1] - 1} of {expected})"
 
 
 def _ranks(parallel: object) -> int:
