@@ -12,7 +12,7 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.redact import redacted_value
 from spark_prof.traces.durable import write_whole
 
-__all__ = ["Keeper", "make_folder"]
+__all__ = ["Keeper"]
 
 _PAGE = "report.html"
 
@@ -61,17 +61,3 @@ class Keeper:
             raise CommandError(
                 f"cannot write {self.folder / name}: {error.strerror or error}"
             ) from error
-
-
-def make_folder(folder: Path) -> None:
-    """Makes the folder of a run.
-
-    Raises:
-        CommandError: it holds something, or cannot be made.
-    """
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(f"{folder} exists already; choose another --out or remove it")
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(f"cannot make {folder}: {error.strerror or error}") from error

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.keeping import Keeper, make_folder
+from spark_prof.ab.keeping import Keeper
 from spark_prof.ab.one_engine import run_one_engine
 from spark_prof.ab.options import Options
 from spark_prof.ab.result import Result, SideFacts
@@ -21,6 +21,7 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.record import terminated_as_interrupt
 from spark_prof.redact import redacted, redacted_value
 from spark_prof.swaps.spec import format_swaps
+from spark_prof.traces.claim import Claim
 
 __all__ = ["run_ab"]
 
@@ -50,24 +51,24 @@ def run_ab(
         KeyboardInterrupt: after what was found has been kept.
     """
     mode, lines = _with_room(choose_mode(asked, a, b), asked, command, a, b)
-    make_folder(options.folder)
-    keeper = Keeper(options.folder, _empty(command, a, b, mode, words))
-    for line in lines:
-        keeper.miss(line)
-    say(f"{'one engine' if mode.one else 'two engines'}: {mode.why}")
-    setting = Setting(command, a, b, options, keeper, say)
-    try:
-        with terminated_as_interrupt():
-            (run_one_engine if mode.one else run_two_engines)(setting)
-        keeper.set(finished=True)
-    except CommandError as error:
-        keeper.set(failure=str(error))
-    except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        keeper.set(failure="it was stopped" if stopped else f"{type(error).__name__}: {error}")
-        raise
-    finally:
-        keeper.write_page()
+    with Claim(options.folder):
+        keeper = Keeper(options.folder, _empty(command, a, b, mode, words))
+        for line in lines:
+            keeper.miss(line)
+        say(f"{'one engine' if mode.one else 'two engines'}: {mode.why}")
+        setting = Setting(command, a, b, options, keeper, say)
+        try:
+            with terminated_as_interrupt():
+                (run_one_engine if mode.one else run_two_engines)(setting)
+            keeper.set(finished=True)
+        except CommandError as error:
+            keeper.set(failure=str(error))
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            keeper.set(failure="it was stopped" if stopped else f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            keeper.write_page()
     return keeper.result
 
 

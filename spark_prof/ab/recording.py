@@ -58,7 +58,7 @@ def record_side(
     if not processes:
         raise CommandError("no process of the engine can be recorded; see the engine's log")
     engine.ask(Switch(side), Done, f"switching to side {side}")
-    prepare_bundle(settings.folder, command, settings)
+    claim = prepare_bundle(settings.folder, command, settings)
     watcher = Watcher(pieces_folder(settings.folder), settings.watched_steps, say)
     try:
         request_recording(processes, settings)
@@ -77,6 +77,7 @@ def record_side(
         return make_bundle(settings.folder, watcher, lambda _: None, "complete")
     finally:
         remove_empty(settings.folder)
+        claim.release()
 
 
 def _all_there(watcher: Watcher) -> bool:

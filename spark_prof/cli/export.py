@@ -54,15 +54,18 @@ def export(
     check_folder(out.absolute().parent)
     from spark_prof.datasets.opened import opened
     from spark_prof.exporters.selection import Selection, parse_steps
+    from spark_prof.exporters.table_folder import write_tables
+    from spark_prof.traces.staging import staged
 
     first, stop = parse_steps(steps) if steps is not None else (None, None)
     selection = Selection(_numbers(ranks) if ranks is not None else None, first, stop)
     try:
-        with opened(source) as bundle:
-            if chosen is Format.PERFETTO:
+        if chosen is Format.PERFETTO:
+            with opened(source) as bundle:
                 _write_trace(bundle, selection, out)
-            else:
-                _write_folder(bundle, selection, out, chosen)
+        else:
+            with staged(out) as staging, opened(source) as bundle:
+                write_tables(bundle, selection, staging, chosen.value)
     except OSError as error:
         raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
     print(f"spark-prof: wrote {out}", file=sys.stderr)
@@ -101,14 +104,3 @@ def _write_trace(bundle: Bundle, selection: Selection, out: Path) -> None:
         write_whole(out, compress)
     else:
         write_whole(out, lambda file: write_perfetto(bundle, selection, file))
-
-
-def _write_folder(bundle: Bundle, selection: Selection, out: Path, kind: Format) -> None:
-    """Writes a folder whole or not at all."""
-    from spark_prof.exporters.table_folder import write_tables
-    from spark_prof.traces.staging import staged
-
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CommandError(f"{out} is there already; name a new folder")
-    with staged(out) as staging:
-        write_tables(bundle, selection, staging, kind.value)

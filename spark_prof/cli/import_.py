@@ -56,12 +56,12 @@ def import_traces(
 
     from spark_prof.datasets.opened import local_path
     from spark_prof.importers.sources import import_files
-    from spark_prof.traces.merge import check_target
+    from spark_prof.traces.claim import Claim
 
-    check_target(out)
     with ExitStack() as stack:
+        claim = stack.enter_context(Claim(out))
         paths = [stack.enter_context(local_path(file)) for file in files]
-        bundle = import_files(paths, out, like)
+        bundle = import_files(paths, claim, like)
     ranks = ", ".join(map(str, bundle.ranks))
     words = f"ranks {ranks}" if len(bundle.ranks) > 1 else f"rank {ranks}"
     following = f"spark-prof report {shlex.quote(str(out))}"

@@ -33,12 +33,11 @@ def merge(
     if len(sources) < 2:
         raise CommandError("give at least two folders to merge, each with other ranks of one run")
     from spark_prof.analyzers.ranks.shifts import untied, wanted_shifts
-    from spark_prof.traces.merge import check_target, join_bundles, move_clocks, open_parts
+    from spark_prof.traces.merge import join_bundles, move_clocks, open_parts
     from spark_prof.traces.staging import staged
 
-    check_target(out)
-    parts = open_parts(sources)
     with staged(out) as staging:
+        parts = open_parts(sources)
         bundle = join_bundles(parts, staging)
         shifts, lost = wanted_shifts(bundle), untied(bundle)
         bundle = move_clocks(bundle, shifts, lost)

@@ -21,6 +21,7 @@ from spark_prof.importers.writing import BehindTables
 from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.result import BenchmarkResult
 from spark_prof.traces.bundle import HIGHEST_RANK, IMPORTED, SCHEMA, Bundle, Meta, own_version
+from spark_prof.traces.claim import Claim
 from spark_prof.traces.foreign import Foreign, Process
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.staging import staged
@@ -51,7 +52,7 @@ class Import:
     lost: tuple[str, ...] = ()
 
 
-def write_import(wanted: Import, out: Path) -> Bundle:
+def write_import(wanted: Import, out: Path | Claim) -> Bundle:
     """Reads the traces and writes the bundle, whole or not at all.
 
     Raises:
@@ -65,7 +66,7 @@ def write_import(wanted: Import, out: Path) -> Bundle:
                 writer.add(foreign)
             writer.finish()
         writer.meta(tables.rows).write(staging)
-    return Bundle(out)
+    return Bundle(out if isinstance(out, Path) else out.folder)
 
 
 class _Writer:

@@ -20,6 +20,7 @@ from spark_prof.importers.layers import Layers
 from spark_prof.importers.module_names import names_module
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.claim import Claim
 from spark_prof.traces.foreign import Foreign
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.sniff import BENCHMARK, BUNDLE, FOLDER, PIECES, format_of
@@ -70,12 +71,12 @@ class _Found:
     passed_over: list[str] = field(default_factory=list)
 
 
-def import_files(sources: Sequence[Path], out: Path, like: Path | None = None) -> Bundle:
+def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None = None) -> Bundle:
     """Makes one bundle of traces of one run: its ranks, its benchmark results.
 
     Args:
         sources: files, archives or folders of them.
-        out: the bundle's folder, which must not exist or be empty.
+        out: the bundle's folder, claimed or not, which must not exist or be empty.
         like: a bundle or trace of the same model whose layers are known.
 
     Raises:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,16 +18,25 @@ import psutil
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.control import request_name, start_of
-from spark_prof.profiler.record import make_bundle, prepare_bundle, remove_empty
+from spark_prof.profiler.record import (
+    PATIENT,
+    check_folder,
+    has_steps,
+    make_bundle,
+    patience_of,
+    prepare_bundle,
+    remove_empty,
+    terminated_as_interrupt,
+    unwritten,
+)
 from spark_prof.profiler.registry import registry_folder
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.claim import Claim
 from spark_prof.traces.pieces import pieces_folder
 
 __all__ = ["attach", "recordable_among", "recordable_processes", "request_recording"]
-
-_FLUSH_SECONDS = 30.0
 
 
 def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
@@ -40,13 +51,17 @@ def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
         CommandError: nothing listens there, it cannot be recorded, or it ran no step.
     """
     processes = recordable_processes(_port_of(url))
-    prepare_bundle(settings.folder, ["--attach", url], settings)
-    try:
-        request_recording(processes, settings)
-        say(f"asked {len(processes)} processes to record; send the server requests")
-        return _follow(processes, settings, say)
-    finally:
-        remove_empty(settings.folder)
+    settings = replace(settings, run=settings.run or secrets.token_hex(8))
+    with (
+        terminated_as_interrupt(),
+        prepare_bundle(settings.folder, ["--attach", url], settings) as claim,
+    ):
+        try:
+            request_recording(processes, settings)
+            say(f"asked {len(processes)} processes to record; send the server requests")
+            return _follow(processes, settings, claim, say)
+        finally:
+            remove_empty(settings.folder, claim)
 
 
 def request_recording(processes: Sequence[psutil.Process], settings: Settings) -> None:
@@ -59,26 +74,45 @@ def request_recording(processes: Sequence[psutil.Process], settings: Settings) -
 
 
 def _follow(
-    processes: Sequence[psutil.Process], settings: Settings, say: Callable[[str], None]
+    processes: Sequence[psutil.Process],
+    settings: Settings,
+    claim: Claim,
+    say: Callable[[str], None],
 ) -> Bundle:
     """Waits for the window and makes the bundle; Ctrl-C ends the window."""
     watcher = Watcher(pieces_folder(settings.folder), settings.watched_steps, say)
     state = "complete"
+    patience = PATIENT
     try:
         while not watcher.done():
+            check_folder(claim)
             watcher.check()
-            if not any(process.is_running() for process in processes):
+            if watcher.broken() or not any(map(_runs, processes)):
                 state = "interrupted"
                 break
             watcher.show()
             watcher.wait(watcher.done, 0.5)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         state = "interrupted"
+        patience = patience_of(error)
         say("ending the recording and keeping what there is")
+    check_folder(claim)
     watcher.stop()
-    watcher.wait(watcher.done, _FLUSH_SECONDS if watcher.recorded() else 2.0)
-    watcher.wait_for_engine()
+    watcher.wait(
+        lambda: watcher.done() or (watcher.broken() and watcher.settled()),
+        patience.flush_s if watcher.recorded() else 2.0,
+    )
+    watcher.wait_for_engine(patience.engine_s)
+    if not has_steps(watcher.pieces) and (lost := unwritten(watcher)):
+        raise CommandError(lost)
     return make_bundle(settings.folder, watcher, say, state)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def recordable_processes(port: int) -> list[psutil.Process]:

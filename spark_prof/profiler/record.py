@@ -9,10 +9,9 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from spark_prof.ending import temporary_folder, unhurried
 from spark_prof.errors import CommandError
@@ -32,42 +31,86 @@ from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.assemble import RECORDING_FILE, assemble
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.claim import Claim
 from spark_prof.traces.pieces import pieces_folder, write_json
+from spark_prof.traces.step_counts import pid_namespace, read_counts
+from spark_prof.traces.unflushed import unflushed
 
-__all__ = ["make_bundle", "prepare_bundle", "record", "terminated_as_interrupt"]
+__all__ = [
+    "PATIENT",
+    "check_folder",
+    "has_steps",
+    "make_bundle",
+    "patience_of",
+    "prepare_bundle",
+    "record",
+    "remove_empty",
+    "terminated_as_interrupt",
+    "unwritten",
+]
 
 _SMALLEST_DISK = 128 << 20
-_FLUSH_SECONDS = 30.0
-_END_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long is waited for what, in seconds, once the recording was told to end.
+
+    Attributes:
+        flush_s: for the last piece of the workers.
+        engine_s: for the last rows of the scheduler.
+        signals: what the command is sent, and how long each may take; then it is killed.
+        family_s: for what the command has left behind.
+    """
+
+    flush_s: float
+    engine_s: float
+    signals: tuple[tuple[signal.Signals, float], ...]
+    family_s: float
+
+
+PATIENT = Patience(30.0, 5.0, ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0)), 60.0)
+_URGENT = Patience(3.0, 0.5, ((signal.SIGTERM, 2.0),), 1.0)
+"""Supervisors send SIGKILL ten seconds after SIGTERM. # bar: done 7 s after it, and the bundle"""
 
 Say = Callable[[str], None]
 
 
-def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> None:
+def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> Claim:
     """Makes the folder that the recorded processes write into.
 
+    Returns:
+        What keeps every other recorder out of it.
+
     Raises:
-        CommandError: it exists and holds something, cannot be written, or the disk is full.
+        CommandError: it exists and holds something, somebody else writes there, it cannot be
+            written, or the disk is full.
     """
+    claim = Claim(folder)
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(f"{folder} exists already; choose another --out or remove it")
-        pieces_folder(folder).mkdir(parents=True, exist_ok=True)
+        pieces_folder(folder).mkdir()  # at once or not at all, whatever other hosts do
         free = shutil.disk_usage(folder).free
-        value = {"command": list(command), "settings": asdict(settings), "pid": os.getpid()}
+        who = {"pid": os.getpid(), "pid_namespace": pid_namespace()}
+        value = {"command": list(command), "settings": asdict(settings)} | who
         write_json(pieces_folder(folder), RECORDING_FILE, value)
     except OSError as error:
-        remove_empty(folder)
+        if not isinstance(error, FileExistsError):
+            remove_empty(folder)
+        claim.release()
         why = error.strerror or error
         raise CommandError(f"cannot write to {folder}: {why}; choose another --out") from error
     if free < _SMALLEST_DISK:
         remove_empty(folder)
+        claim.release()
         raise CommandError(f"only {free >> 20} MiB are free for {folder}; a recording needs more")
+    return claim
 
 
-def remove_empty(folder: Path) -> None:
-    """Removes a bundle folder in which nothing was recorded."""
+def remove_empty(folder: Path, claim: Claim | None = None) -> None:
+    """Removes a bundle folder in which nothing was recorded, and that nobody else has made anew."""
     try:
+        if claim is not None and not claim.intact():
+            return
         if has_steps(pieces_folder(folder)):
             return
         shutil.rmtree(pieces_folder(folder), ignore_errors=True)
@@ -98,7 +141,7 @@ def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
 
     say("writing the bundle")
     try:
-        return assemble(folder, state=state, progress=progress)
+        return assemble(folder, state=state, progress=progress, ends=watcher.ends())
     except CommandError:
         watcher.check()
         raise
@@ -122,13 +165,13 @@ def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, i
     folder = settings.folder
     settings = replace(settings, run=settings.run or secrets.token_hex(8))
     nsys = plan_nsys(command, settings, say)
-    prepare_bundle(folder, argv, settings)
-    watcher = Watcher(pieces_folder(folder), settings.watched_steps, say)
-    try:
-        with temporary_folder() as staging:
-            return _run(command, settings, watcher, staging, say, nsys)
-    finally:
-        remove_empty(folder)
+    with terminated_as_interrupt(), prepare_bundle(folder, argv, settings) as claim:
+        watcher = Watcher(pieces_folder(folder), settings.watched_steps, say)
+        try:
+            with temporary_folder() as staging:
+                return _run(command, settings, watcher, staging, say, nsys, claim)
+        finally:
+            remove_empty(folder, claim)
 
 
 def _run(
@@ -138,14 +181,22 @@ def _run(
     staging: Path,
     say: Say,
     nsys: NsysRun | None,
+    claim: Claim,
 ) -> tuple[Bundle, int]:
     stage_package(staging)
     bundle: Bundle | None = None
     interrupted = False
-    started = _started(launched(nsys, command), settings, staging, apart=nsys is not None)
-    with terminated_as_interrupt(), started as child:
+    vanished: CommandError | None = None
+    patience = PATIENT
+    with ExitStack() as stack:
+        child = _start(launched(nsys, command), settings, staging, apart=nsys is not None)
+        stack.callback(lambda: _end(child, patience, apart=nsys is not None))
         try:
             while child.poll() is None and not watcher.done():
+                if vanished is None and (vanished := _vanished(claim)):
+                    say(f"{settings.folder} was removed or moved; the command goes on without")
+                    child.wait()
+                    break
                 watcher.check()
                 watcher.show()
                 watcher.wait(lambda: child.poll() is not None, 0.2)
@@ -162,21 +213,32 @@ def _run(
                     bundle = make_bundle(settings.folder, watcher, say, "complete")
                     say(f"{bundle.path} is ready; the command goes on, Ctrl-C ends it")
             child.wait()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             interrupted = True
-            if bundle is None:
+            patience = patience_of(error)
+            if bundle is None and not (vanished := vanished or _vanished(claim)):
                 say("ending the recording and keeping what there is")
                 watcher.stop()
                 watcher.wait(
-                    lambda: child.poll() is not None or (watcher.done() and bool(watcher.ranks())),
-                    _FLUSH_SECONDS if watcher.recorded() else 1.0,
+                    lambda: (
+                        watcher.settled()
+                        if child.poll() is not None
+                        else watcher.done() and bool(watcher.ranks())
+                    ),
+                    patience.flush_s if watcher.recorded() else 1.0,
                 )
-                watcher.wait_for_engine()
-                if nsys is not None and has_steps(watcher.pieces):
-                    nsys.stop()
+                watcher.wait_for_engine(patience.engine_s)
+                if has_steps(watcher.pieces):
+                    if nsys is not None:
+                        nsys.stop()
+                    elif patience is _URGENT:  # whoever sent it may kill this next
+                        bundle = make_bundle(settings.folder, watcher, say, "interrupted")
     code = child.returncode
+    watcher.ended(child.pid, code)
     if bundle is None:
-        watcher.wait(watcher.settled, _FLUSH_SECONDS)
+        if vanished or (vanished := _vanished(claim)):
+            raise vanished
+        watcher.wait(watcher.settled, patience.flush_s)
         if not has_steps(watcher.pieces):
             watcher.check()
             raise CommandError(_why_nothing(watcher, code, interrupted))
@@ -187,21 +249,39 @@ def _run(
     return bundle, 0 if interrupted else code
 
 
-@contextmanager
-def _started(command: Command, settings: Settings, staging: Path, *, apart: bool) -> Iterator[Any]:
-    """Runs the command; whatever happens, it has ended afterwards.
+def check_folder(claim: Claim) -> None:
+    """Looks whether the folder that is recorded into is still there.
+
+    Raises:
+        CommandError: it was removed, moved or emptied.
+    """
+    if not (claim.intact() and (pieces_folder(claim.folder) / RECORDING_FILE).exists()):
+        raise CommandError(
+            f"{claim.folder} was removed or moved while it was recorded into, and the recording "
+            "is lost; record again, and leave the folder in place until the bundle is ready"
+        )
+
+
+def _vanished(claim: Claim) -> CommandError | None:
+    try:
+        check_folder(claim)
+    except CommandError as error:
+        return error
+    return None
+
+
+def _start(
+    command: Command, settings: Settings, staging: Path, *, apart: bool
+) -> subprocess.Popen[bytes]:
+    """Runs the command.
 
     Where it runs apart, Ctrl-C does not reach it: nsys would end before it has been asked to.
     """
     argv, environment = _launch(command, settings, staging, os.environ)
     try:
-        child = subprocess.Popen(argv, env=environment, process_group=0 if apart else None)
+        return subprocess.Popen(argv, env=environment, process_group=0 if apart else None)
     except OSError as error:
         raise CommandError(f"cannot start {argv[0]}: {error.strerror or error}") from error
-    try:
-        yield child
-    finally:
-        _end(child, apart)
 
 
 def _launch(
@@ -224,10 +304,10 @@ def _launch(
     return list(command.argv), with_plugin_allowed(environment)
 
 
-def _end(child: subprocess.Popen[bytes], apart: bool) -> None:
-    """Ends the command: first as Ctrl-C would, then harder."""
-    family = descendants(child.pid) if apart else []
-    for sent, seconds in ((signal.SIGINT, _END_SECONDS), (signal.SIGTERM, 10.0)):
+def _end(child: subprocess.Popen[bytes], patience: Patience, *, apart: bool) -> None:
+    """Ends the command: first as Ctrl-C would, or SIGTERM, then harder."""
+    family = descendants(child.pid) if apart or patience is _URGENT else []
+    for sent, seconds in patience.signals:
         if child.poll() is not None:
             break
         child.send_signal(sent)
@@ -238,15 +318,24 @@ def _end(child: subprocess.Popen[bytes], apart: bool) -> None:
     if child.poll() is None:
         child.kill()
         child.wait()
-    end_processes(family, _END_SECONDS)
+    end_processes(family, patience.family_s)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
+def patience_of(error: KeyboardInterrupt) -> Patience:
+    """How long may be waited after it."""
+    return _URGENT if isinstance(error, Terminated) else PATIENT
 
 
 @contextmanager
 def terminated_as_interrupt() -> Iterator[None]:
-    """Treats SIGTERM like Ctrl-C for as long as the command runs."""
+    """Treats SIGTERM like Ctrl-C, but for its kind, for as long as the command runs."""
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -259,7 +348,17 @@ def terminated_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def unwritten(watcher: Watcher) -> str:
+    """What was recorded of which nothing was written; empty where there is nothing."""
+    if not any(counts.recorded for counts in read_counts(watcher.pieces).values()):
+        return ""
+    lost = "; ".join(unflushed(watcher.pieces, {}, {}, watcher.ends()))
+    return f"no step was written before the recording ended: {lost}; record again"
+
+
 def _why_nothing(watcher: Watcher, code: int, interrupted: bool) -> str:
+    if lost := unwritten(watcher):
+        return lost
     if interrupted:
         return "ended before any step was recorded; nothing was written"
     if watcher.ranks() or any(watcher.pieces.glob("*.facts.json")):

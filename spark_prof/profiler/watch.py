@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import select
+import signal
+import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +18,18 @@ from typing import Any
 from spark_prof.errors import CommandError
 from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.window import State
-from spark_prof.traces.pieces import REFUSED_FILE, facts_name, progress_name
+from spark_prof.traces.pieces import REFUSED_FILE, progress_name
+from spark_prof.traces.running import is_at_work
+from spark_prof.traces.step_counts import pid_namespace
 
 __all__ = ["Watcher"]
 
 _REPEAT_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _ENGINE_SECONDS = 5.0
+
+_PIDFD_GET_INFO, _PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
+"""Of linux/pidfd.h, since Linux 6.15."""
 
 
 @dataclass
@@ -34,6 +45,9 @@ class Watcher:
     pieces: Path
     steps: int
     say: Callable[[str], None]
+    _watched: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _code: int = 0
+    _ends: dict[str, str] = field(default_factory=dict)
     _said: str = ""
     _said_at: float = field(default_factory=time.monotonic)
 
@@ -95,13 +109,33 @@ class Watcher:
 
         vLLM's main process may end before its workers have flushed their last piece.
         """
-        names = [path.name.split(".")[0] for path in self.pieces.glob("*.facts.json")]
-        for name in names:
-            progress = _read(self.pieces / progress_name(name))
-            pid = _read(self.pieces / facts_name(name)).get("pid")
-            if not progress.get("finished") and Path(f"/proc/{pid}").exists():
-                return False
-        return True
+        return not any(is_at_work(path) for path in self.pieces.glob("*.progress.json"))
+
+    def broken(self) -> bool:
+        """Whether a rank ended without having written its last piece."""
+        self._look_after_processes()
+        return any(name.startswith("rank") and how for name, how in self._ends.items())
+
+    def ends(self) -> dict[str, str]:
+        """How processes ended that did not say so themselves, by name, as far as that was seen."""
+        self._look_after_processes()
+        late = {
+            name: f"process {pid} had not written them when the bundle was made"
+            for name, (_, pid) in self._watched.items()
+            if not self._finished(name)
+        }
+        found = late | {name: how for name, how in self._ends.items() if how}
+        if self._code:
+            unseen = {path.name.split(".")[0] for path in self.pieces.glob("*.facts.json")}
+            how = f"its command {_how(self._code)}"  # in a container, say
+            found |= {n: how for n in unseen - set(found) if not self._finished(n)}
+        return found
+
+    def ended(self, pid: int, code: int) -> None:
+        """Takes in the exit code of the command, which the caller has waited for."""
+        self._code = code
+        for name in [name for name, (_, known) in self._watched.items() if known == pid]:
+            self._end(name, code)
 
     def stop(self) -> None:
         """Asks every recorded process to write what it has."""
@@ -113,10 +147,10 @@ class Watcher:
         while not finished():
             if time.monotonic() > end:
                 return False
-            time.sleep(_POLL_SECONDS)
+            self._look_after_processes(_POLL_SECONDS)
         return True
 
-    def wait_for_engine(self) -> None:
+    def wait_for_engine(self, seconds: float = _ENGINE_SECONDS) -> None:
         """Waits for the scheduler's last rows, which come up to a second after the ranks'."""
         engines = [path.name.split(".")[0] for path in self.pieces.glob("engine*.facts.json")]
 
@@ -124,12 +158,67 @@ class Watcher:
             values = [_read(self.pieces / f"{name}.progress.json") for name in engines]
             return all(value and value.get("finished") for value in values)
 
-        self.wait(written, _ENGINE_SECONDS)
+        self.wait(written, seconds)
 
     def check(self) -> None:
         """Raises CommandError when a recorded process has said that it cannot be recorded."""
         if reason := self.refused():
             raise CommandError(f"cannot record: {reason}")
+
+    def _look_after_processes(self, seconds: float = 0.0) -> None:
+        """Sees how recorded processes of this host end, for so long: soon nobody can tell."""
+        for path in self.pieces.glob("*.facts.json"):
+            name = path.name.split(".")[0]
+            if name not in self._watched and name not in self._ends:
+                facts = _read(path)
+                pid = facts.get("pid")
+                if facts.get("pid_namespace") == pid_namespace() and isinstance(pid, int):
+                    with suppress(OSError, OverflowError):
+                        self._watched[name] = (os.pidfd_open(pid), pid)
+        names = {descriptor: name for name, (descriptor, _) in self._watched.items()}
+        if not names:
+            time.sleep(seconds)
+            return
+        poll = select.poll()
+        for descriptor in names:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(1000 * seconds):
+            self._end(
+                names[descriptor], _exit_code(descriptor, self._watched[names[descriptor]][1])
+            )
+
+    def _end(self, name: str, code: int | None) -> None:
+        descriptor, pid = self._watched.pop(name)
+        os.close(descriptor)
+        # One that has written everything may end as it likes.
+        self._ends[name] = "" if self._finished(name) else f"process {pid} {_how(code)}"
+
+    def _finished(self, name: str) -> bool:
+        return bool(_read(self.pieces / progress_name(name)).get("finished"))
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "ended without a word"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"was killed by signal {-code}"
+
+
+def _exit_code(descriptor: int, pid: int) -> int | None:
+    """The exit code of a process that has ended, negative for a signal; None where unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        if fields[0] == "Z":
+            return os.waitstatus_to_exitcode(int(fields[49]))  # exit_code in proc(5)
+    with suppress(OSError, ValueError):  # its parent has asked already
+        info = bytearray(struct.pack("Q56x", _PIDFD_INFO_EXIT))
+        fcntl.ioctl(descriptor, _PIDFD_GET_INFO, info)
+        if struct.unpack_from("Q", info)[0] & _PIDFD_INFO_EXIT:
+            return os.waitstatus_to_exitcode(struct.unpack_from("i", info, 60)[0])
+    return None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from spark_prof.ending import removed_afterwards
-from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import SALVAGED, assemble, open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle, Meta, table_file
 from spark_prof.traces.clock import Shift, moved
@@ -169,13 +168,3 @@ def _move(path: Path, table: str, shift: Shift) -> None:
                     group = file.read_row_group(index)
                     writer.write_table(moved(group, table, shift).cast(schema))
         os.replace(temporary, path)
-
-
-def check_target(folder: Path) -> None:
-    """Refuses a folder that holds something.
-
-    Raises:
-        CommandError: it does.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CommandError(f"{folder} exists already; choose another --out or remove it")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -12,10 +11,12 @@ from pathlib import Path
 import psutil
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.claim import is_claimed, locked_folder
 from spark_prof.traces.piece_files import json_files
 from spark_prof.traces.pieces import RECORDING_FILE, facts_name
+from spark_prof.traces.step_counts import pid_namespace
 
-__all__ = ["assembling", "being_recorded"]
+__all__ = ["assembling", "being_recorded", "is_at_work"]
 
 _CLOCK_SECONDS = 3600
 """By how much a process may seem to have started late, because the clock was set."""
@@ -23,8 +24,11 @@ _CLOCK_SECONDS = 3600
 
 def being_recorded(pieces: Path) -> bool:
     """Whether a process of the recording, or the one that started it, is still at work."""
-    # The recorder says so as well: a container's process numbers mean nothing out here.
-    return any(_runs(path) for path in (*pieces.glob("*.progress.json"), pieces / RECORDING_FILE))
+    if is_claimed(pieces.parent):  # by the recorder, whose lock can be seen from a container
+        return True
+    return any(
+        is_at_work(path) for path in (*pieces.glob("*.progress.json"), pieces / RECORDING_FILE)
+    )
 
 
 @contextmanager
@@ -35,30 +39,28 @@ def assembling(pieces: Path) -> Iterator[None]:
         CommandError: another one is at it.
         OSError: the folder cannot be opened.
     """
-    descriptor = os.open(pieces, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = locked_folder(pieces)
+    if descriptor is None:
+        raise CommandError(
+            f"another spark-prof is making the bundle {pieces.parent}; wait for it to end"
+        )
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CommandError(
-                f"another spark-prof is making the bundle {pieces.parent}; wait for it to end"
-            ) from error
-        except OSError:
-            pass  # a file system without locks
         yield
     finally:
         os.close(descriptor)
 
 
-def _runs(path: Path) -> bool:
+def is_at_work(path: Path) -> bool:
     """Whether the process that wrote the file is still at work, and no later one of its number."""
     value = next(json_files(path.parent, path.name), {})
     pid = value.get("pid")
     if value.get("finished") or not isinstance(pid, int):
         return False
-    facts = next(json_files(path.parent, facts_name(path.name.split(".")[0])), {})
+    facts = value | next(json_files(path.parent, facts_name(path.name.split(".")[0])), {})
     if facts.get("host", socket.gethostname()) != socket.gethostname():
         return False  # the number belongs to another machine or container
+    if facts.get("pid_namespace", pid_namespace()) != pid_namespace():
+        return False
     try:
         process = psutil.Process(pid)
         if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):

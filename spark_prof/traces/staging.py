@@ -8,28 +8,27 @@ from pathlib import Path
 
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
+from spark_prof.traces.claim import Claim
 
 __all__ = ["staged"]
 
 
 @contextmanager
-def staged(out: Path) -> Iterator[Path]:
+def staged(out: Path | Claim) -> Iterator[Path]:
     """A folder beside `out` to write into; it takes the name when all is written.
 
     Args:
-        out: the folder that is wanted: one that is there must be empty.
+        out: the folder that is wanted, claimed by the caller or not: one that is there is empty.
 
     Raises:
         CommandError: it cannot be written. After any error nothing of it is left.
     """
-    out = out.absolute()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(f".{out.name}.", out.parent) as staging:
-            yield staging
-            staging.chmod(0o755)
-            if out.exists():
-                out.rmdir()
-            staging.rename(out)
-    except OSError as error:
-        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
+    with Claim(out) if isinstance(out, Path) else out as claim:
+        folder = claim.folder
+        try:
+            with temporary_folder(f".{folder.name}.", folder.parent) as staging:
+                yield staging
+                staging.chmod(0o755)
+                staging.rename(folder)  # over the empty one, at once
+        except OSError as error:
+            raise CommandError(f"cannot write {folder}: {error.strerror or error}") from error

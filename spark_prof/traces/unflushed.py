@@ -15,7 +15,7 @@ from spark_prof.traces.step_counts import StepCounts, read_counts
 
 __all__ = ["absent_ranks", "unflushed"]
 
-_WITHOUT_A_WORD = "its process ended without a word (killed, crashed or out of memory)"
+_WITHOUT_A_WORD = "its process did not say that it ended (killed, crashed or out of memory)"
 
 
 def unflushed(

@@ -1,0 +1,138 @@
+"""A folder into which one spark-prof writes at a time.
+
+The lock is the kernel's, on the open folder itself: it is taken at once or not at all, needs no
+file, and ends with the process that holds it. On a network file system it holds on this host only: there a
+recording is kept apart by making its folder of pieces, and a staged folder by its rename.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from spark_prof.errors import CommandError
+
+__all__ = ["Claim", "is_claimed", "locked_folder"]
+
+_TRIES = 100
+
+
+class Claim:
+    """An empty folder that nobody else writes into, until `release`. A context manager.
+
+    Args:
+        folder: made if it is not there.
+
+    Raises:
+        CommandError: another process writes there, it holds something, or it cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self._made = False
+        try:
+            self._descriptor = self._locked()
+            if any(self.folder.iterdir()):
+                self.release()
+                raise _occupied(folder)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise (
+                _occupied(folder) if self.folder.exists() else _unwritable(folder, error)
+            ) from error
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+
+    def intact(self) -> bool:
+        """Whether the folder has not been removed, moved or replaced."""
+        try:
+            return os.path.samestat(os.stat(self.folder), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Lets others in. A folder that this made and that is still empty is removed."""
+        if self._descriptor < 0:
+            return
+        if self._made and self.intact():
+            with suppress(OSError):
+                self.folder.rmdir()
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+
+    def _locked(self) -> int:
+        for _ in range(_TRIES):
+            with suppress(FileExistsError):
+                self.folder.mkdir(parents=True)
+                self._made = True
+            try:
+                descriptor = locked_folder(self.folder)
+            except FileNotFoundError:
+                continue  # another one has just given it up, and removed it
+            if descriptor is None:
+                raise CommandError(
+                    f"another spark-prof writes into {self.folder}; wait for it to end, or choose "
+                    "another --out"
+                )
+            with suppress(OSError):
+                if os.path.samestat(os.stat(self.folder), os.fstat(descriptor)):
+                    return descriptor
+            os.close(descriptor)
+        raise CommandError(f"{self.folder} is removed over and over again; choose another --out")
+
+
+def locked_folder(folder: Path, how: int = fcntl.LOCK_EX) -> int | None:
+    """Opens and locks a folder; None where another process has. Closing it unlocks it.
+
+    Args:
+        folder: the folder.
+        how: `fcntl.LOCK_EX`, or `fcntl.LOCK_SH` only to see whether somebody writes.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        pass  # a file system without locks
+    return descriptor
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether a process of this host writes into the folder."""
+    try:
+        descriptor = locked_folder(folder, fcntl.LOCK_SH)
+    except OSError:
+        return False
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
+
+
+def _occupied(folder: Path) -> CommandError:
+    return CommandError(f"{folder} exists already; choose another --out or remove it")
+
+
+def _unwritable(folder: Path, error: OSError) -> CommandError:
+    return CommandError(
+        f"cannot write to {folder}: {error.strerror or error}; choose another --out"
+    )
