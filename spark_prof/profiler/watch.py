@@ -172,9 +172,15 @@ class Watcher:
             if name not in self._watched and name not in self._ends:
                 facts = _read(path)
                 pid = facts.get("pid")
+                self._ends[name] = ""  # of another host or container, unless
                 if facts.get("pid_namespace") == pid_namespace() and isinstance(pid, int):
-                    with suppress(OSError, OverflowError):
+                    try:
                         self._watched[name] = (os.pidfd_open(pid), pid)
+                        del self._ends[name]
+                    except ProcessLookupError:
+                        self._ends[name] = self._how(name, pid, None)
+                    except (OSError, OverflowError):
+                        pass  # its end will not be seen
         names = {descriptor: name for name, (descriptor, _) in self._watched.items()}
         if not names:
             time.sleep(seconds)
@@ -183,15 +189,21 @@ class Watcher:
         for descriptor in names:
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(1000 * seconds):
-            self._end(
-                names[descriptor], _exit_code(descriptor, self._watched[names[descriptor]][1])
-            )
+            name = names[descriptor]
+            self._end(name, _exit_code(descriptor, self._watched[name][1]))
 
     def _end(self, name: str, code: int | None) -> None:
         descriptor, pid = self._watched.pop(name)
         os.close(descriptor)
+        self._ends[name] = self._how(name, pid, code)
+
+    def _how(self, name: str, pid: int, code: int | None) -> str:
         # One that has written everything may end as it likes.
-        self._ends[name] = "" if self._finished(name) else f"process {pid} {_how(code)}"
+        return "" if self._finished(name) else f"process {pid} {_how(code)}"
+
+    def __del__(self) -> None:
+        for descriptor, _ in self._watched.values():
+            os.close(descriptor)
 
     def _finished(self, name: str) -> bool:
         return bool(_read(self.pieces / progress_name(name)).get("finished"))

@@ -1,8 +1,8 @@
 """A folder into which one spark-prof writes at a time.
 
 The lock is the kernel's, on the open folder itself: it is taken at once or not at all, needs no
-file, and ends with the process that holds it. On a network file system it holds on this host only: there a
-recording is kept apart by making its folder of pieces, and a staged folder by its rename.
+file, and ends with the process that holds it. On a network file system it holds on this host only:
+there a recording is kept apart by making its folder of pieces, a staged folder by its rename.
 """
 
 from __future__ import annotations

@@ -26,9 +26,8 @@ def being_recorded(pieces: Path) -> bool:
     """Whether a process of the recording, or the one that started it, is still at work."""
     if is_claimed(pieces.parent):  # by the recorder, whose lock can be seen from a container
         return True
-    return any(
-        is_at_work(path) for path in (*pieces.glob("*.progress.json"), pieces / RECORDING_FILE)
-    )
+    said = (*pieces.glob("*.progress.json"), pieces / RECORDING_FILE)
+    return any(map(is_at_work, said))
 
 
 @contextmanager
