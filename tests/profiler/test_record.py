@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +149,102 @@ def test_ctrl_c_keeps_the_steps_and_is_no_failure(
     bundle = open_bundle(tmp_path / "b")
     assert bundle.meta.state == "interrupted"
     assert bundle.frame("steps", 0)["step"].tolist() == list(range(5))
+
+
+def started(*argv: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "spark_prof.cli.main", "record", "-o", str(folder), "--steps", "0",
+         "--", *argv],
+        cwd=ROOT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 60
+    while not path.exists() and child.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def test_sigterm_writes_the_bundle_before_it_ends_a_command_that_listens_to_nothing(
+    script: Script, tmp_path: Path
+) -> None:
+    """A supervisor waits ten seconds; Ctrl-C's patience with the command is more than a minute."""
+    ready, whole = tmp_path / "ready", tmp_path / "whole"
+    meta = tmp_path / "b" / "meta.json"
+    then = (
+        "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"signal.signal(signal.SIGTERM, lambda *_: os.path.exists({str(meta)!r}) and "
+        f"open({str(whole)!r}, 'w').close()); open({str(ready)!r}, 'w').close(); "
+        "[time.sleep(0.1) for _ in range(3000)]"
+    )
+    child = started(*script(then=then), folder=tmp_path / "b")
+    try:
+        wait_for(ready, child)
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 0, errors
+    assert whole.exists(), "the command was ended before there was a bundle"
+    bundle = open_bundle(tmp_path / "b")
+    assert bundle.meta.state == "interrupted"
+    assert len(bundle.frame("steps", 0)) == 5
+    assert not [line for line in bundle.meta.lost if "were not flushed" in line]
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_folder_that_vanishes_is_told_and_the_command_goes_on(
+    script: Script, tmp_path: Path, moved: bool
+) -> None:
+    ready, go, done = tmp_path / "ready", tmp_path / "go", tmp_path / "done"
+    then = (
+        f"open({str(ready)!r}, 'w').close()\n"
+        f"    while not __import__('os').path.exists({str(go)!r}): time.sleep(0.05)\n"
+        "    for position in range(600): assert fakes.run(worker, fakes.decode(position)) == 5\n"
+        f"    open({str(done)!r}, 'w').close()"
+    )
+    child = started(*script(then=then), folder=tmp_path / "b")
+    try:
+        wait_for(ready, child)
+        if moved:
+            (tmp_path / "b").rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(tmp_path / "b")
+        go.touch()
+        _, errors = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert done.exists(), errors
+    assert child.returncode == 2
+    assert "Traceback" not in errors
+    last = errors.splitlines()[-1]
+    assert "was removed or moved while it was recorded into" in last
+    assert "leave the folder in place" in last
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_killed_worker_is_told_with_its_signal_and_its_steps(
+    script: Script, settings: Settings
+) -> None:
+    wanted = Settings(settings.bundle, steps=0, backend="none", steps_per_piece=4)
+    bundle, code = record(
+        script(11, "__import__('os').kill(__import__('os').getpid(), 9)"), wanted, lambda _: None
+    )
+    assert code == -9
+    assert bundle.meta.state == "interrupted"
+    assert len(bundle.frame("steps", 0)) == 8
+    [line] = [line for line in bundle.meta.lost if "were not flushed" in line]
+    assert line.startswith("rank0: 3 recorded steps were not flushed (8 to 10 of 11): process ")
+    assert line.endswith("was killed by signal 9 (SIGKILL)")
+
+
+def test_a_worker_that_dies_before_its_first_piece_is_told(
+    script: Script, settings: Settings
+) -> None:
+    with pytest.raises(CommandError, match="rank0: 5 recorded steps were not flushed") as caught:
+        record(script(then="__import__('os')._exit(7)"), settings, lambda _: None)
+    assert "ended with exit code 7" in str(caught.value)
+    assert not settings.folder.exists()
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
