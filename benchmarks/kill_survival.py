@@ -5,7 +5,9 @@ Most kills hit the real recording code and the torch backend around a worker mad
 also killed while `salvage` makes the bundle, which is then made again. The last few kills hit a
 real vLLM under `spark-prof record`: its worker, or the whole tree.
 
-What was flushed is read from a copy of the pieces, by code of its own (tests/flushed.py).
+What was flushed is read from a copy of the pieces, by code of its own (tests/flushed.py). The steps
+that a recorder by hand has run are counted apart from spark-prof: those that are kept and those that
+`lost` tells must be all of them. Of a real vLLM they must be all that its worker had counted.
 
 usage: python benchmarks/kill_survival.py [--kills 50] [--engines 4] [--seed 1]
 """
@@ -14,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -38,8 +42,10 @@ from spark_prof.profiler.settings import Settings  # noqa: E402
 from spark_prof.traces.bundle import META_FILE, Bundle  # noqa: E402
 from spark_prof.traces.pieces import pieces_folder  # noqa: E402
 from spark_prof.traces.salvage import salvage  # noqa: E402
+from spark_prof.traces.step_counts import read_counts  # noqa: E402
 from tests.flushed import flushed_in, lacking  # noqa: E402
 
+TOLD = re.compile(r"rank0: (at least )?([0-9]+) recorded steps (?:were not flushed|are missing)")
 ENGINE = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_DO_NOT_TRACK": "1"}
 RECORD = """
 import sys
@@ -57,6 +63,7 @@ class Survived:
     Attributes:
         cut_pieces: pieces of which some files had been flushed and others not.
         cut_salvage: whether a second kill hit a salvage before its bundle was whole.
+        told: steps that the bundle says are lost.
     """
 
     what: str
@@ -65,6 +72,7 @@ class Survived:
     faults: list[str]
     cut_pieces: int = 0
     cut_salvage: bool = False
+    told: int = 0
 
 
 def main() -> None:
@@ -110,29 +118,44 @@ def summary(found: list[Survived]) -> None:
     print(f"flushed: {sums[0]} steps, {sums[1]} operators, {sums[2]} scheduler iterations")
     print(f"pieces of which the kill let only a part through: {sum(s.cut_pieces for s in found)}")
     print(f"salvages that were killed before they were done: {sum(s.cut_salvage for s in found)}")
-    print(f"kills after which a flushed record was lost or the bundle was invalid: {faults}")
+    print(f"steps that were recorded, not flushed, and told: {sum(s.told for s in found)}")
+    print(
+        f"kills with a flushed record lost, steps lost in silence, or an invalid bundle: {faults}"
+    )
 
 
 def kill_recorder(folder: Path, chance: random.Random, longest: float, *, twice: bool) -> Survived:
     """Records without vLLM in a forked process and kills it."""
     import torch._dynamo.convert_frame  # noqa: F401 - torch's profiler does; once, not in each
 
+    ran = mmap.mmap(-1, 8)
     child = os.fork()
     if child == 0:
-        record_for_ever(folder)
+        record_for_ever(folder, memoryview(ran).cast("q"))
     wait_for(lambda: any(pieces_folder(folder).glob("rank0.facts.json")), 60)
     after = chance.uniform(0, longest)
     time.sleep(after)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    done = memoryview(ran).cast("q")[0]
     if twice:
-        return checked("recorder, then salvage", folder, after, chance.uniform(0, 3))
-    return checked("recorder", folder, after)
+        return checked("recorder, then salvage", folder, after, chance.uniform(0, 3), ran=done)
+    return checked("recorder", folder, after, ran=done)
 
 
-def record_for_ever(folder: Path) -> None:
-    """The forked process: records until it is killed."""
+def record_for_ever(folder: Path, ran: Any) -> None:
+    """The forked process: records until it is killed, and counts the steps that it has run."""
+    from tests.profiler import fakes
     from tests.recorder import run
+
+    one_step = fakes.run
+
+    def counted(worker: Any, output: Any) -> int:
+        answer = one_step(worker, output)
+        ran[0] += 1
+        return answer
+
+    fakes.run = counted
 
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -181,7 +204,13 @@ def kill_engine(folder: Path, model: Path, chance: random.Random, *, tree: bool)
         shutil.rmtree(folder.parent / "copy", ignore_errors=True)
 
 
-def checked(what: str, folder: Path, after: float, interrupt_s: float | None = None) -> Survived:
+def checked(
+    what: str,
+    folder: Path,
+    after: float,
+    interrupt_s: float | None = None,
+    ran: int | None = None,
+) -> Survived:
     """Salvages and compares; first lets a salvage be killed, if that is wanted."""
     copy = shutil.copytree(pieces_folder(folder), folder.parent / "copy", dirs_exist_ok=True)
     cut = False
@@ -196,16 +225,17 @@ def checked(what: str, folder: Path, after: float, interrupt_s: float | None = N
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         cut = not (folder / META_FILE).exists()
-    result = compare(what, folder, Path(copy), after)
+    result = compare(what, folder, Path(copy), after, ran)
     shutil.rmtree(copy)
     return replace(result, cut_salvage=cut)
 
 
-def compare(what: str, folder: Path, copy: Path, after: float) -> Survived:
-    """Makes the bundle if nobody has, and compares it with what had been flushed."""
+def compare(what: str, folder: Path, copy: Path, after: float, ran: int | None = None) -> Survived:
+    """Makes the bundle if nobody has, and compares it with what had been flushed and had run."""
     found = flushed_in(copy)
     faults: list[str] = []
     cut = 0
+    lost: tuple[str, ...] = ()
     try:
         lost = salvage(folder).bundle.meta.lost
         cut = sum("its steps are missing" in line for line in lost)
@@ -215,9 +245,18 @@ def compare(what: str, folder: Path, copy: Path, after: float) -> Survived:
             run_report(folder)
     except CommandError as error:
         faults += [] if found.empty else [str(error)]
+        lost = tuple(str(error).split(": ", 1)[1:])
     except subprocess.CalledProcessError as error:
         faults.append(f"report ended with {error.returncode}: {error.stderr[-300:]}")
-    return Survived(what, after, found.count(), faults, cut)
+    told = sum(int(match[2]) for line in lost for match in TOLD.finditer(line))
+    kept = found.count()[0]
+    # Between the end of a step and the count of this benchmark lies an instant.
+    if ran is not None and kept + told not in (ran, ran + 1):
+        faults.append(f"{ran} steps ran, {kept} are kept and {told} told as lost")
+    counted = read_counts(copy).get("rank0")
+    if ran is None and counted and kept + told != counted.recorded:
+        faults.append(f"{counted.recorded} steps were recorded, {kept} kept, {told} told as lost")
+    return Survived(what, after, found.count(), faults, cut, told=told)
 
 
 def run_report(folder: Path) -> None:
