@@ -6,8 +6,8 @@ also killed while `salvage` makes the bundle, which is then made again. The last
 real vLLM under `spark-prof record`: its worker, or the whole tree.
 
 What was flushed is read from a copy of the pieces, by code of its own (tests/flushed.py). The steps
-that a recorder by hand has run are counted apart from spark-prof: those that are kept and those that
-`lost` tells must be all of them. Of a real vLLM they must be all that its worker had counted.
+that a recorder by hand has run are counted apart from spark-prof: those that are kept and those
+that `lost` tells must be all of them. Of a real vLLM they must be all that its worker had counted.
 
 usage: python benchmarks/kill_survival.py [--kills 50] [--engines 4] [--seed 1]
 """

@@ -37,7 +37,7 @@ from spark_prof.traces.step_counts import counts_name, read_counts
 from tests.profiler import fakes
 
 TOLD = re.compile(r"rank0: (at least )?([0-9]+) recorded steps (?:were not flushed|are missing)")
-CASES = int(os.environ.get("SPARK_PROF_KILLS", "60"))
+CASES = int(os.environ.get("SPARK_PROF_KILLS", "40"))
 WAYS = ("in a step", "after a step", "before a rename", "after a rename")
 
 
