@@ -186,9 +186,10 @@ def _watch(reader: int, ended: threading.Event) -> None:
         while not ended.wait(_GRACE_SECONDS):
             if not _state.unhurried:
                 _leave_nothing()
-                with suppress(OSError):
-                    os.write(2, b"spark-prof: stopped\n")
-                os._exit(128 + sent)
+                if not ended.is_set():
+                    with suppress(OSError):
+                        os.write(2, b"spark-prof: stopped\n")
+                    os._exit(128 + sent)
     os.close(reader)
 
 
@@ -208,14 +209,15 @@ def _end_children() -> None:
     import psutil
 
     with suppress(psutil.Error):
-        children = psutil.Process().children(recursive=True)
-        for child in children:
-            with suppress(psutil.Error):
-                child.terminate()
-        for child in psutil.wait_procs(children, _CHILD_SECONDS)[1]:
-            with suppress(psutil.Error):
-                child.kill()
-        psutil.wait_procs(children, _CHILD_SECONDS)
+        until = time.monotonic() + _CHILD_SECONDS
+        for _ in range(_ATTEMPTS):  # the main thread may still be starting some
+            children = psutil.Process().children(recursive=True)
+            if not children:
+                return
+            for child in children:
+                with suppress(psutil.Error):
+                    (child.terminate if time.monotonic() < until else child.kill)()
+            psutil.wait_procs(children, max(0.1, until - time.monotonic()))
 
 
 def _remove(path: Path) -> None:

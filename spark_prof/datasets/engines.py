@@ -6,6 +6,7 @@ do; no file is ever unpickled.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import multiprocessing
 import os
@@ -14,11 +15,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from spark_prof.ending import interrupted_by, temporary_folder
+from spark_prof.ending import interrupted_by, stopped_with, temporary_folder
 from spark_prof.errors import CommandError, SparkProfError
 
 __all__ = ["Engine", "Outcome", "run_each"]
@@ -28,6 +30,8 @@ Value = TypeVar("Value")
 
 _DIED = "the process that read it died, perhaps for want of memory"
 _LONGEST = 300
+_PR_SET_PDEATHSIG = 1
+"""Of prctl: the signal that a process gets when its parent ends."""
 
 
 class Engine(StrEnum):
@@ -86,7 +90,7 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")
     with (
         temporary_folder() as folder,  # theirs too: a worker that is killed removes nothing
-        ProcessPoolExecutor(workers, context, _begin, (str(folder),)) as pool,
+        ProcessPoolExecutor(workers, context, _begin, (str(folder), os.getpid())) as pool,
         interrupted_by(_end_workers),
     ):
         futures = [pool.submit(_attempt, function, item) for item in items]
@@ -94,15 +98,21 @@ def _in_processes(
             try:
                 yield future.result()
             except BrokenProcessPool:
+                if stopped_with():
+                    raise
                 # One that dies takes all that wait with it: each gets a process of its own.
-                with ProcessPoolExecutor(1, context, _begin, (str(folder),)) as alone:
+                with ProcessPoolExecutor(1, context, _begin, (str(folder), os.getpid())) as alone:
                     yield _survived(alone.submit(_attempt, function, item))
 
 
-def _begin(folder: str) -> None:
-    """Has a worker put its temporary files there, and leave Ctrl-C to who started it."""
+def _begin(folder: str, parent: int) -> None:
+    """Has a worker put its temporary files there, and end with who started it, by no other way."""
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError, AttributeError):  # of Linux alone
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
 
 
 def _end_workers() -> None:

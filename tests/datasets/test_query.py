@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -160,3 +161,20 @@ def test_parquet_keeps_types() -> None:
         found = pq.read_table(result.write_parquet())
     assert [str(field.type) for field in found.schema] == ["string", "int64"]
     assert len(found) == sum(len(bundle.frame("kernels", 0)) for bundle in BUNDLES.values())
+
+
+@pytest.mark.parametrize("kind", ["text", "csv", "json"])
+def test_times_with_a_zone_need_no_pytz(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", None)
+    moment = "TIMESTAMPTZ '2026-01-02 03:04:05.678+00'"
+    sql = (
+        f"SELECT {moment} a, [{moment}] b, {{'TIMESTAMP WITH TIME ZONE': 1, 'x': {moment}}} c, "
+        f"MAP([1], [{moment}]) d, 7 a, now() IS NULL e -- the end"
+    )
+    assert drawn(kind, sql).count(":05.678") == 4
+    with query(BUNDLES, sql) as result:
+        assert result.columns == ("a", "b", "c", "d", "a_2", "e")
+        (row,) = result.rows()
+        assert (list(row[2]), row[4:]) == (["TIMESTAMP WITH TIME ZONE", "x"], (7, False))
+        kept = pq.read_table(result.write_parquet())
+        assert str(kept.schema.field("a").type).startswith("timestamp[us, tz=")

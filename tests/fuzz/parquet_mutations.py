@@ -66,6 +66,8 @@ def _extreme(kind: pa.DataType, chance: Random) -> object:
         most = 2 ** (kind.bit_width - 1)
         fitting = [n for n in NUMBERS if isinstance(n, int) and -most <= n < most]
         return chance.choice([*fitting, -most, most - 1])
+    if pa.types.is_list(kind):
+        return [_extreme(kind.value_type, chance) for _ in range(chance.choice((0, 1, 40)))]
     text = chance.choice(_SAFE_TEXTS)
     return text * 5000 if chance.random() < 0.02 else text
 
@@ -92,7 +94,7 @@ def _swap(table: pa.Table, number: int, chance: Random) -> pa.Table:
 
 def _nulls(table: pa.Table, number: int, chance: Random) -> pa.Table:
     field = table.schema.field(number)
-    return table.set_column(number, field, pa.nulls(table.num_rows, pa.string()).cast(field.type))
+    return table.set_column(number, field, _array([None] * table.num_rows, field.type))
 
 
 def _retype(table: pa.Table, number: int, chance: Random) -> pa.Table:

@@ -88,6 +88,29 @@ def events(*more: object) -> bytes:
     return json.dumps({"schemaVersion": 1, "traceEvents": [*more]}).encode()
 
 
+def nested_modules(depth: int) -> bytes:
+    """Calls of modules, each within the one before, and a kernel that the last one launches."""
+    call = {"ph": "X", "pid": 1, "tid": 2}
+    found: list[object] = [
+        call | {
+            "cat": "python_function", "name": f"nn.Module: Linear_{i}", "ts": i, "dur": 4 * depth - i,
+            "args": {"Python id": i + 1, "Python parent id": i or None},
+        }
+        for i in range(depth)
+    ]  # fmt: skip
+    launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": 1}}
+    kernel = {"cat": "kernel", "name": "k", "args": {"correlation": 1, "device": 0, "stream": 7}}
+    times = {"ts": depth + 1, "dur": 1}
+    return events(*found, call | launch | times, {"ph": "X", "pid": 0, "tid": 7} | kernel | times)
+
+
+def of_rank(rank: int) -> bytes:
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1,
+              "args": {"device": 0, "stream": 7}}  # fmt: skip
+    value = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": [kernel]}
+    return json.dumps(value).encode()
+
+
 HURTFUL: dict[str, Callable[[], bytes]] = {
     "10 GiB of zeros": lambda: deflated_zeros(10 * GIB),
     "10 GiB of zeros in an event": lambda: deflated_zeros(
@@ -117,6 +140,8 @@ HURTFUL: dict[str, Callable[[], bytes]] = {
         + b'{"frame":{"name":"k"},"metrics":{},"children":[' * 100_000
         + b"]}" * 100_001 + b"]"
     ),
+    "nested modules": lambda: nested_modules(100_000),
+    "a rank that no file's name has room for": lambda: of_rank(10**9),
     "no rows": lambda: events(),
     "only a magic number": lambda: b"SQLite format 3\0",
     "a report without a head": lambda: b"NVIDIA Tegra Profiler Report ",
@@ -143,6 +168,14 @@ def test_one_line_and_nothing_left(what: str, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*"))
     assert not list(tmp_path.rglob("escaped*"))
     assert not Path("/tmp/escaped.json").exists()
+
+
+def test_what_is_within_the_bounds_is_imported_and_read(tmp_path: Path) -> None:
+    for number, content in enumerate((of_rank(10**9 - 1), nested_modules(50))):
+        path = tmp_path / f"{number}.json"
+        path.write_bytes(content)
+        shown_by("import", path, "-o", tmp_path / f"bundle{number}")
+        assert "k" in shown_by("report", tmp_path / f"bundle{number}").output
 
 
 def hostile_kineto() -> bytes:
