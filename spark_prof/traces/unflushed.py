@@ -74,9 +74,10 @@ def _lines(
     because = f": {why}" if why else ""
     lines = []
     if missing > 0:
-        least = "" if exact else "at least "
         gone = "were not flushed" if not len(kept) or kept[-1] < len(kept) else "are missing"
-        lines.append(f"{least}{missing} {what} {gone}{_place(kept, expected)}{because}")
+        if exact or why != _WITHOUT_A_WORD:
+            gone += f"{_place(kept, expected)}{because}"
+        lines.append(f"{'' if exact else 'at least '}{missing} {what} {gone}")
     elif why and not exact and name.startswith("rank"):
         lines.append(f"how many {what} were not flushed after {expected} is not known{because}")
     if counts is not None and counts.begun > counts.recorded:
