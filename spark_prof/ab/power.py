@@ -39,6 +39,7 @@ class Spread:
     Attributes:
         half_width: of its 95 % interval, as a logarithm, without the clock's share.
         free: degrees of freedom on which that width rests.
+        wider: how many times wider than Student's t would have it that interval is.
         clock: by what share of the gain the clock's resolution widens either end.
         off: logarithm of the gain around which runs lie.
         captured_again: the second side has CUDA graphs of its own.
@@ -46,6 +47,7 @@ class Spread:
 
     half_width: float
     free: int
+    wider: float = 1.0
     clock: float = 0.0
     off: float = 0.0
     captured_again: bool = False
@@ -110,7 +112,7 @@ def minimum_effect(run: Spread, tests: Sequence[Spread] = ()) -> float:
 def _intervals(spread: Spread, place: int) -> tuple[Array, Array]:
     """Both ends of the interval in each simulated run, around a gain of exp(off)."""
     scale, deviation = _draws(spread.free, place)
-    error = spread.half_width / student_quantile(0.975, spread.free)
+    error = spread.half_width / (spread.wider * student_quantile(0.975, spread.free))
     gain = np.exp(spread.off + error * deviation)
     wide = np.exp(spread.half_width * scale)
     return gain * (1 / wide - spread.clock), gain * (wide + spread.clock)

@@ -42,6 +42,9 @@ _FEWEST_FOR_POWER = 10
 """Among fewer one that is far from the others does not show (benchmarks/ab_power.py)."""
 _FEWEST_UNSEEN = 30
 """With so many, quads far from the others change little: more are left out than there may be."""
+_TOO_WIDE = 1.1
+"""By that over their number the percentiles of few quads are wider than their gain varies: 1.09 to
+1.15 times with 12, 1.02 to 1.07 with 20, whatever the noise (benchmarks/ab_power.py)."""
 _WIDEST = 20
 """Times an interval's lower end, or the clock's resolution: beyond, no effect can be told."""
 _FAR = 8.0
@@ -277,6 +280,7 @@ def spread_of(estimate: Estimate, *, itself: bool = False, captured_again: bool 
     return Spread(
         half_width=math.log(max(gain.high - by, gain.value) / min(gain.low + by, gain.value)) / 2,
         free=estimate.quads - (1 if estimate.apart is None else 2),
+        wider=1 + _TOO_WIDE / estimate.quads if estimate.apart is None else 1.0,
         clock=clock,
         off=math.log(gain.value) if itself and not passed else 0.0,
         captured_again=captured_again,

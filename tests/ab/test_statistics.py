@@ -150,7 +150,7 @@ def test_swapping_the_sides_turns_the_gain_over() -> None:
 
 def test_without_noise_the_clock_makes_the_width() -> None:
     """Half a microsecond is all that it resolves."""
-    estimate = compare([Quad(number, 3000.0, 2400.0, 40, ()) for number in range(8)])
+    estimate = compare([Quad(number, 3000.0, 2400.0, 40, ()) for number in range(12)])
     wide = 1.25 * 0.5 / 2400
     assert estimate.gain == Interval(1.25, 1.25 - wide, 1.25 + wide)
     assert estimate.saved_us == Interval(600.0, 599.5, 600.5)
