@@ -38,7 +38,7 @@ __all__ = [
 
 FEWEST_QUADS = 5
 """All of fewer lie on one side of the truth in more than 10 % of all runs."""
-_FEWEST_FOR_POWER = 10
+_FEWEST_FOR_POWER = 12
 """Among fewer one that is far from the others does not show (benchmarks/ab_power.py)."""
 _FEWEST_UNSEEN = 30
 """With so many, quads far from the others change little: more are left out than there may be."""

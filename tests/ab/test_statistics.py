@@ -180,7 +180,7 @@ def test_quads_that_were_dropped_are_told() -> None:
     ("estimate", "why"),
     [
         (compare([]), "0 quads count"),
-        (compare(quads_of(12, 1.0, white, 9)), "takes 10 quads"),
+        (compare(quads_of(12, 1.0, white, 11)), "takes 12 quads"),
         (compare(quads_of(12, 1.0, stalls, 20)), "quads were disturbed"),
         (replace(compare(quads_of(12, 1.0, white)), outliers=None), "an earlier version"),
         (replace(compare(quads_of(12, 1.0, white)), a_us=0.0), "the times vary"),
