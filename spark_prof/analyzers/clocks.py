@@ -34,6 +34,9 @@ _STALL_TIMES = 50
 nowhere."""
 _ABSURD_NS = 60_000_000_000
 
+_MOST_PIECES = 100
+"""Pieces within which a clock was set that are looked at; of more all steps are left out."""
+
 
 @dataclass(frozen=True, eq=False)
 class Believed:
@@ -56,7 +59,7 @@ def believed_steps(steps: pd.DataFrame, kernels: pd.DataFrame, *, one_clock: boo
     Args:
         steps: phase, start_ns, end_ns, piece, and update_ns and unfinished, both may be missing
             values; in order of their numbers, indexed by them.
-        kernels: step, start_ns and end_ns.
+        kernels: step, end_ns and, where it is known, start_ns.
         one_clock: whether the times come out of a trace, whose tool has put all on one clock.
     """
     start, end = (steps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
@@ -83,6 +86,7 @@ def believed_steps(steps: pd.DataFrame, kernels: pd.DataFrame, *, one_clock: boo
     before = np.append(bad[1:] | (back[1:] > 0), False)[:count]
     before |= np.append(before[1:], False)[:count]
     kept = _longest_run(~(bad | before), back > 0)
+    kept &= ~_ambiguous(steps, start, end, kept, back > 0)
     breaks = np.append(False, ~kept[:-1]) if count else np.zeros(0, bool)
     numbers = steps.index.to_numpy()
 
@@ -125,7 +129,8 @@ def _on_device(steps: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Int64s, Int6
     """First start and last end of each step's kernels, 0 without any; whether one ends early."""
     count = len(steps)
     place = positions(steps.index.to_numpy(), kernels["step"].to_numpy())
-    begins, ends = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    ends = kernels["end_ns"].to_numpy(np.int64)
+    begins = kernels["start_ns"].to_numpy(np.int64) if "start_ns" in kernels else ends
     # What belongs to no step of these has its place behind the last one.
     first = np.full(count + 1, np.iinfo(np.int64).max)
     last = np.zeros(count + 1, np.int64)
@@ -159,6 +164,28 @@ def _longest_run(sound: Flags, jumps: Flags) -> Flags:
         return sound
     number = np.bincount(run, weights=sound)
     return np.asarray(sound & (run == int(number.argmax())))
+
+
+def _ambiguous(steps: pd.DataFrame, start: Int64s, end: Int64s, kept: Flags, jumps: Flags) -> Flags:
+    """The kept steps at whose times others of their piece ran before or after a jump.
+
+    Within a piece a kernel is given to its step by the time of its launch.
+    """
+    found = np.zeros(len(start), bool)
+    run, piece = np.cumsum(jumps), steps["piece"].to_numpy()
+    other = ~np.isin(run, run[kept])
+    jumped = np.unique(piece[jumps])
+    if len(jumped) > _MOST_PIECES:
+        return np.asarray(np.isin(piece, jumped))
+    for each in jumped:
+        inside = np.flatnonzero(kept & (piece == each))
+        beside = np.flatnonzero(other & (piece == each))
+        beside = beside[np.argsort(start[beside], kind="stable")]
+        latest = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end[beside]))
+        found[inside] = (
+            latest[np.searchsorted(start[beside], end[inside], side="right")] >= start[inside]
+        )
+    return found
 
 
 def _at(size: Int64s, numbers: Int64s, where: str = "before") -> str:

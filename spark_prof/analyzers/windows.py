@@ -58,7 +58,8 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     Args:
         bundle: the bundle.
         rank: the rank.
-        kernels: the rank's kernels, at least `step`, `start_ns` and `end_ns`.
+        kernels: the rank's kernels, at least `step` and `end_ns`; without `start_ns` fewer faults are
+            seen.
 
     Raises:
         CommandError: the table is damaged: two steps have one number, or no time can be believed.

@@ -98,6 +98,9 @@ def _step_of(times: npt.NDArray[np.int64], steps: Rows) -> npt.NDArray[np.int64]
     """The step that was running at each time, -1 for none."""
     if not len(steps):
         return np.full(len(times), -1, np.int64)
+    if (np.diff(steps["start_ns"]) < 0).any():
+        # The clock was set back: what is looked up by time has to ascend.
+        steps = steps[np.argsort(steps["start_ns"], kind="stable")]
     index = np.searchsorted(steps["start_ns"], times, side="right") - 1
     inside = (index >= 0) & (times <= steps["end_ns"][np.maximum(index, 0)])
     return np.where(inside, steps["step"][np.maximum(index, 0)], -1).astype(np.int64)

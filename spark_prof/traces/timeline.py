@@ -113,4 +113,8 @@ def replay(
                 module, _, start = stack.pop()
                 calls.append(Call(module, start, now))
         modules_out[index], layers_out[index] = stack[-1][:2] if stack else (-1, -1)
+    if (np.diff(times) < 0).any():
+        # The clock was set back: what is looked up by time has to ascend.
+        order = np.argsort(times, kind="stable")
+        times, modules_out, layers_out = times[order], modules_out[order], layers_out[order]
     return Timeline(times, modules_out, layers_out), calls
