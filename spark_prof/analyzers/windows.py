@@ -58,7 +58,7 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     Args:
         bundle: the bundle.
         rank: the rank.
-        kernels: the rank's kernels, at least `step` and `end_ns`; without `start_ns` fewer faults are
+        kernels: the rank's kernels, at least `step` and `end_ns`; with `start_ns` more faults are
             seen.
 
     Raises:
