@@ -55,10 +55,10 @@ _JSON_TYPES: Mapping[str, type] = MappingProxyType(
     | dict.fromkeys(("command", "lost"), list)
     | dict.fromkeys(("settings", "facts", "tables"), dict)
 )
-HIGHEST_RANK = 10**9 - 1
-"""The highest rank that a table file's name has room for."""
+HIGHEST_RANK = 2**16 - 1
+"""The highest rank that is written or read: analyses count up to it."""
 
-_TABLE_FILE = re.compile(r"([a-z_]+)-rank(0|[1-9][0-9]{0,8})\.parquet")
+_TABLE_FILE = re.compile(r"([a-z_]+)-rank(0|[1-9][0-9]{0,4})\.parquet")
 
 
 class OtherSchemaError(CommandError):
@@ -149,14 +149,20 @@ def own_version() -> str:
 
 
 def table_file(table: str, rank: int) -> str:
-    """The file that holds a table of a rank."""
+    """The file that holds a table of a rank.
+
+    Raises:
+        CommandError: there is no such rank.
+    """
+    if not 0 <= rank <= HIGHEST_RANK:
+        raise CommandError(f"{rank} is no rank; ranks go from 0 to {HIGHEST_RANK}")
     return f"{table}-rank{rank}.parquet"
 
 
 def is_table_file(name: str) -> bool:
     """Whether a file of that name holds a table."""
     match = _TABLE_FILE.fullmatch(name)
-    return bool(match and match[1] in TABLES)
+    return bool(match and match[1] in TABLES and int(match[2]) <= HIGHEST_RANK)
 
 
 class Bundle:

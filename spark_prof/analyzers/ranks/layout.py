@@ -6,11 +6,12 @@ vLLM numbers its workers with tensor parallelism innermost, then pipeline, then 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.bundle import HIGHEST_RANK, Bundle
 
 __all__ = ["Layout", "Team", "clock_name", "layout_of"]
 
@@ -85,8 +86,10 @@ def _sizes(facts: Mapping[str, Any]) -> tuple[int, int, int] | None:
     if not isinstance(parallel, dict):
         return None
     sizes = [parallel.get(name) for name in ("tensor", "pipeline", "data")]
-    whole = [size for size in sizes if isinstance(size, int) and 0 < size < 1 << 16]
-    return (whole[0], whole[1], whole[2]) if len(whole) == 3 else None
+    whole = [size for size in sizes if isinstance(size, int) and 0 < size <= HIGHEST_RANK]
+    if len(whole) < 3 or math.prod(whole) > HIGHEST_RANK + 1:
+        return None
+    return whole[0], whole[1], whole[2]
 
 
 def _has_experts(bundle: Bundle) -> bool:
