@@ -336,6 +336,14 @@ PHRASES: tuple[Phrase, ...] = (
     Phrase(r"(?i:(?P<before>\b(?:api|access|secret|private|account)[ -]key(?: is)?[:=]? ))"
            r"(?=[A-Za-z_-]{0,200}[0-9]|\S{20})[^\s\"'`,;]+",
            "the API key: s3cr3t-value was used", "no access key is needed"),
+    Phrase(r"(?i:(?P<before>\b(?:passw(?:or)?d|passphrase|(?:api|access|secret|private)[ -]key)"
+           r"(?: is| was)?:? (?P<quote>[\"'`])))[^\"'`\n]{1,256}(?P<after>(?P=quote))",
+           "no user has the password 's3cr3t-value' there", "the password isn't asked for"),
+    Phrase(r"(?i:(?P<before>\b(?:passw(?:or)?d|passphrase|secret|token) (?:is|was) ))"
+           r"(?=[^\s0-9]{0,200}[0-9])[^\s\"'`,;]{6,}",
+           "the password is s3cr3t-value.", "the token is 128 bytes long"),
+    Phrase(r"(?P<before>\blogin\([\"'])(?=[^0-9\"']{0,200}[0-9])[^\"'\s]{8,}(?P<after>[\"'])",
+           "import wandb; wandb.login('s3cr3t-value')", "login('operator')"),
     Phrase(r"(?P<before><(?P<tag>(?i:password|passwd|secret|token|api[_-]?key))>)[^<]+"
            r"(?P<after></(?P=tag)>)",
            "<password>s3cr3t-value</password>", "<name>value</name>"),

@@ -77,7 +77,7 @@ def answer(found: Comparison, b: str = "b") -> str:
         unseen = (
             f"; a change within {100 * within:.1f} % is undecided" if math.isfinite(within) else ""
         )
-        return f"{b} is as fast as a as far as these recordings tell: {figures}{unseen}"
+        return f"no difference between a and {b} is shown: {figures}{unseen}"
     word = "slower" if change.us > 0 else "faster"
     return f"{b} is {by_share(change).lstrip('+-')} {word} than a: {figures}"
 
