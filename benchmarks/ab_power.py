@@ -288,7 +288,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=400, help="simulated for each row")
-    parser.add_argument("--quads", type=int, nargs="+", default=[5, 12, 20, 60])
+    parser.add_argument("--quads", type=int, nargs="+", default=[12, 20, 30, 60])
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     print(

@@ -21,9 +21,9 @@ def four_errors(share: float) -> float:
     "design",
     [
         Design("H100, gpt-oss, batch 1", 20),
-        Design("H100, gpt-oss, batch 8", 12, tests=2),
-        Design("vllm bench serve", 12),
-        Design("hiccups", 12),
+        Design("H100, gpt-oss, batch 8", 20, tests=2),
+        Design("vllm bench serve", 20),
+        Design("hiccups", 20),
         Design("", 4, spread=0.01),
         Design("", 8, spread=0.002),
     ],
@@ -38,7 +38,7 @@ def test_the_printed_effect_has_the_power_that_is_promised(design: Design) -> No
 
 
 def test_no_effect_is_printed_where_disturbed_quads_decide() -> None:
-    for design in (Design("stalls", 12), Design("frequent stalls", 12), Design("white", 11)):
+    for design in (Design("stalls", 30), Design("frequent stalls", 30), Design("white", 19)):
         found: Found = measured(design, 40, seed=1)
         assert found.printed is None
 

@@ -150,7 +150,7 @@ def test_swapping_the_sides_turns_the_gain_over() -> None:
 
 def test_without_noise_the_clock_makes_the_width() -> None:
     """Half a microsecond is all that it resolves."""
-    estimate = compare([Quad(number, 3000.0, 2400.0, 40, ()) for number in range(12)])
+    estimate = compare([Quad(number, 3000.0, 2400.0, 40, ()) for number in range(20)])
     wide = 1.25 * 0.5 / 2400
     assert estimate.gain == Interval(1.25, 1.25 - wide, 1.25 + wide)
     assert estimate.saved_us == Interval(600.0, 599.5, 600.5)
@@ -180,7 +180,7 @@ def test_quads_that_were_dropped_are_told() -> None:
     ("estimate", "why"),
     [
         (compare([]), "0 quads count"),
-        (compare(quads_of(12, 1.0, white, 11)), "takes 12 quads"),
+        (compare(quads_of(12, 1.0, white, 19)), "takes 20 quads"),
         (compare(quads_of(12, 1.0, stalls, 20)), "quads were disturbed"),
         (replace(compare(quads_of(12, 1.0, white)), outliers=None), "an earlier version"),
         (replace(compare(quads_of(12, 1.0, white)), a_us=0.0), "the times vary"),
