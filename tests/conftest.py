@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 _ALONE = ("tests/engine/", "tests/browser/")
 """Folders whose tests one process has to itself, the longest first: two engines, or two browsers
 and their servers, would wait for each other."""
+
+
+def pytest_configure() -> None:
+    """Lets tests interrupt what they start; a job in a shell's background ignores Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

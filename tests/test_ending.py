@@ -19,6 +19,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from spark_prof import ending
 from spark_prof.ending import (
     TerminatedError,
     ended_by_signals,
@@ -201,7 +202,12 @@ def test_what_no_exception_reaches_is_ended_nevertheless(tmp_path: Path) -> None
     assert not list(in_session(child.pid))
 
 
-def test_one_exception_unwinds_and_what_takes_its_time_hears_every_signal() -> None:
+def test_one_exception_unwinds_and_what_takes_its_time_hears_every_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # This process has children and temporary files of other tests.
+    monkeypatch.setattr(ending, "_end_children", lambda: None)
+    monkeypatch.setattr(ending._state, "temporary", set())
     before = signal.getsignal(signal.SIGTERM)
     folders = []
 

@@ -46,6 +46,7 @@ class Watcher:
     steps: int
     say: Callable[[str], None]
     _watched: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _pids: dict[str, int] = field(default_factory=dict)
     _code: int = 0
     _ends: dict[str, str] = field(default_factory=dict)
     _said: str = ""
@@ -133,9 +134,11 @@ class Watcher:
 
     def ended(self, pid: int, code: int) -> None:
         """Takes in the exit code of the command, which the caller has waited for."""
+        self._look_after_processes()
         self._code = code
-        for name in [name for name, (_, known) in self._watched.items() if known == pid]:
-            self._end(name, code)
+        for name, known in self._pids.items():
+            if known == pid:
+                self._ends[name] = self._how(name, pid, code)
 
     def stop(self) -> None:
         """Asks every recorded process to write what it has."""
@@ -174,6 +177,7 @@ class Watcher:
                 pid = facts.get("pid")
                 self._ends[name] = ""  # of another host or container, unless
                 if facts.get("pid_namespace") == pid_namespace() and isinstance(pid, int):
+                    self._pids[name] = pid
                     try:
                         self._watched[name] = (os.pidfd_open(pid), pid)
                         del self._ends[name]

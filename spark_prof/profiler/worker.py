@@ -131,7 +131,9 @@ class WorkerRecording:
         if self.idle and (self._stop or self.wants_flush):
             self.finish()
         elif self.rests:
+            self._entered = True  # a flush may take longer than the next reminder to flush
             self._fence.call("flush", self._flush)
+            self._entered = False
 
     def abandon(self) -> None:
         """Ends the recording when the process ends, even inside a step; that step is lost."""

@@ -264,6 +264,7 @@ def _put_aside(files: Iterable[Path], folder: Path) -> None:
                     (folder / path.name).open("w", encoding="latin-1", newline="") as file,
                 ):
                     file.writelines(map(redacted_text, lines))
+                path.unlink()
             else:
                 path.replace(folder / path.name)
 

@@ -245,6 +245,29 @@ def test_an_engine_that_rests_is_flushed_in_the_main_thread_and_goes_on(
     recording.finish()
 
 
+def test_a_reminder_during_a_flush_does_not_flush_again(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal comes into the main thread wherever that is, such as in the middle of a flush."""
+    monkeypatch.setattr(worker_module, "_REST_SECONDS", 0.0)
+    worker = Worker()
+    control.add_worker(worker, settings(tmp_path))
+    (recording,) = control.recordings
+    write, names = recording.process.write, []
+
+    def interrupted(name: str, rows: Any) -> None:
+        names.append(name)
+        recording.settle()
+        write(name, rows)
+
+    monkeypatch.setattr(recording.process, "write", interrupted)
+    run(worker, prefill())
+    wait((pieces_folder(tmp_path / "b") / "rank0.00000.steps.npy").exists)
+    assert len(names) == len(set(names))
+    assert not recording.fence.failed & {"flush"}
+    recording.finish()
+
+
 def test_a_stop_file_ends_an_idle_recording_in_the_main_thread(
     control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
