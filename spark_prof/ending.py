@@ -165,13 +165,30 @@ def end_at_once() -> None:
         os._exit(code)
 
 
-def _on_signal(sent: int, _: FrameType | None) -> None:
+def _on_signal(sent: int, frame: FrameType | None) -> None:
     # One exception unwinds; a second one would cut short what the first one has cleaned up.
     if not _state.unhurried:
         if _state.received:
             return
         _state.received = sent
+        if _imports(frame):
+            with suppress(Exception):  # psutil itself may be half imported
+                _leave_nothing()
+            _end_process(sent)
     raise TerminatedError if sent == signal.SIGTERM else KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether it is part of an import: C code there prints an exception and raises another."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _end_process(sent: int) -> None:
+    with suppress(OSError):
+        os.write(2, b"spark-prof: stopped\n")
+    os._exit(128 + sent)
 
 
 def _watch(reader: int, ended: threading.Event) -> None:
@@ -187,9 +204,7 @@ def _watch(reader: int, ended: threading.Event) -> None:
             if not _state.unhurried:
                 _leave_nothing()
                 if not ended.is_set():
-                    with suppress(OSError):
-                        os.write(2, b"spark-prof: stopped\n")
-                    os._exit(128 + sent)
+                    _end_process(sent)
     os.close(reader)
 
 

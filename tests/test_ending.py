@@ -33,7 +33,8 @@ from tests.support import Recorded, eager_decode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sessions are found as on Linux")
 
-DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "tests" / "data"
 SLOW_SQL = "select count(*) from range(100000000000) a, range(1000) b"
 MOMENTS = 2
 MOST_SECONDS = 60
@@ -228,6 +229,27 @@ def test_one_exception_unwinds_and_what_takes_its_time_hears_every_signal(
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_import_that_is_cut_short_prints_nothing(tmp_path: Path) -> None:
+    """As numpy's, whose C code prints the exception and raises an ImportError in its place."""
+    (tmp_path / "printing.py").write_text(
+        "import os, signal, traceback\n"
+        "try: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "except BaseException: traceback.print_exc()\n"
+        "raise ImportError('failed to import')\n"
+    )
+    script = (
+        "from spark_prof.ending import ended_by_signals, temporary_folder\n"
+        "with ended_by_signals(), temporary_folder(): import printing\n"
+    )
+    (tmp_path / "tmp").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, timeout=MOST_SECONDS,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (143, b"spark-prof: stopped\n")
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_temporary_files_are_gone_afterwards(tmp_path: Path) -> None:
