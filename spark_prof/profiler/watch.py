@@ -45,7 +45,7 @@ class Watcher:
     pieces: Path
     steps: int
     say: Callable[[str], None]
-    _watched: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _watched: dict[str, int] = field(default_factory=dict)
     _pids: dict[str, int] = field(default_factory=dict)
     _code: int = 0
     _ends: dict[str, str] = field(default_factory=dict)
@@ -122,8 +122,8 @@ class Watcher:
         self._look_after_processes()
         late = {
             name: f"process {pid} had not written them when the bundle was made"
-            for name, (_, pid) in self._watched.items()
-            if not self._finished(name)
+            for name, pid in self._pids.items()
+            if name in self._watched and not self._finished(name)
         }
         found = late | {name: how for name, how in self._ends.items() if how}
         if self._code:
@@ -179,13 +179,13 @@ class Watcher:
                 if facts.get("pid_namespace") == pid_namespace() and isinstance(pid, int):
                     self._pids[name] = pid
                     try:
-                        self._watched[name] = (os.pidfd_open(pid), pid)
+                        self._watched[name] = os.pidfd_open(pid)
                         del self._ends[name]
                     except ProcessLookupError:
                         self._ends[name] = self._how(name, pid, None)
                     except (OSError, OverflowError):
                         pass  # its end will not be seen
-        names = {descriptor: name for name, (descriptor, _) in self._watched.items()}
+        names = {descriptor: name for name, descriptor in self._watched.items()}
         if not names:
             time.sleep(seconds)
             return
@@ -194,19 +194,18 @@ class Watcher:
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(1000 * seconds):
             name = names[descriptor]
-            self._end(name, _exit_code(descriptor, self._watched[name][1]))
+            self._end(name, _exit_code(descriptor, self._pids[name]))
 
     def _end(self, name: str, code: int | None) -> None:
-        descriptor, pid = self._watched.pop(name)
-        os.close(descriptor)
-        self._ends[name] = self._how(name, pid, code)
+        os.close(self._watched.pop(name))
+        self._ends[name] = self._how(name, self._pids[name], code)
 
     def _how(self, name: str, pid: int, code: int | None) -> str:
         # One that has written everything may end as it likes.
         return "" if self._finished(name) else f"process {pid} {_how(code)}"
 
     def __del__(self) -> None:
-        for descriptor, _ in self._watched.values():
+        for descriptor in self._watched.values():
             os.close(descriptor)
 
     def _finished(self, name: str) -> bool:
