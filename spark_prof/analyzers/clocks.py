@@ -1,9 +1,9 @@
 """Which steps of a recording have times that can be believed: clocks are set while engines run.
 
 A worker runs its steps one after the other, a kernel starts after its step did, and the scheduler's
-update of a step comes after its kernels. Where that does not hold, a clock was set back or the
-clocks of host and GPU differ. Time before and after such a jump has no common line, so that only
-the longest run of steps between jumps is kept.
+update of a step comes after the kernels of the rank that it waits for. Where that does not hold, a
+clock was set back or the clocks of host and GPU differ. Time before and after such a jump has no
+common line, so that only the longest run of steps between jumps is kept.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Believed:
     notes: tuple[str, ...] = ()
 
 
-def believed_steps(steps: pd.DataFrame, kernels: pd.DataFrame, *, one_clock: bool) -> Believed:
+def believed_steps(
+    steps: pd.DataFrame, kernels: pd.DataFrame, *, one_clock: bool, awaited: bool = True
+) -> Believed:
     """Judges the times of steps.
 
     Args:
@@ -61,6 +63,8 @@ def believed_steps(steps: pd.DataFrame, kernels: pd.DataFrame, *, one_clock: boo
             values; in order of their numbers, indexed by them.
         kernels: step, end_ns and, where it is known, start_ns.
         one_clock: whether the times come out of a trace, whose tool has put all on one clock.
+        awaited: whether the scheduler waits for this rank; kernels of the others may run on after
+            its update.
     """
     start, end = (steps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     count = len(steps)
@@ -75,7 +79,7 @@ def believed_steps(steps: pd.DataFrame, kernels: pd.DataFrame, *, one_clock: boo
     if not one_clock:
         update = steps["update_ns"].astype("Int64").fillna(np.iinfo(np.int64).max)
         early = np.where(ran, start - first, 0)
-        late = np.where(ran, last - np.minimum(update.to_numpy(np.int64), last), 0)
+        late = np.where(ran & awaited, last - np.minimum(update.to_numpy(np.int64), last), 0)
         apart = np.maximum(early, late)
         apart[apart <= _APART_NS] = 0
     length, stalled = _long(steps, start)

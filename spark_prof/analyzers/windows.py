@@ -15,6 +15,7 @@ import pandas as pd
 
 from spark_prof.analyzers.clocks import Believed, believed_steps
 from spark_prof.analyzers.lookup import positions
+from spark_prof.analyzers.ranks.layout import layout_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
@@ -74,7 +75,12 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     # Sums alone have no times to judge.
     timed = not bundle.meta.settings.get("summed")
     everything = Believed(np.ones(len(steps), bool), np.zeros(len(steps), bool))
-    believed = believed_steps(steps, kernels, one_clock=bundle.imported) if timed else everything
+    awaited = rank in layout_of(bundle).output_ranks
+    believed = (
+        believed_steps(steps, kernels, one_clock=bundle.imported, awaited=awaited)
+        if timed
+        else everything
+    )
     left_out = steps.index.to_numpy(np.int64)[~believed.kept]
     if len(left_out) == len(steps) > 0:
         [reason, *_] = believed.notes

@@ -132,6 +132,19 @@ def test_a_kernel_that_ends_after_the_update_ends_its_step(windows: Any) -> None
     assert spans(found) == [(10, 120)]
 
 
+def test_a_rank_that_nobody_waits_for_may_run_on_after_the_update(tmp_path: Path) -> None:
+    """The scheduler has its tokens from rank 0; on a busy machine rank 1 comes 11 ms later."""
+    steps = [step(0, 10 * MS, 80 * MS), step(1, 110 * MS, 180 * MS), step(2, 210 * MS, 280 * MS)]
+    updates = [engine(n, 100 * MS * n, 100 * MS * n + 82 * MS) for n in range(3)]
+    facts = {"parallel": {"tensor": 2, "pipeline": 1, "data": 1}}
+    ranks = {0: [Piece(steps)], 1: [Piece(steps)]}
+    bundle = Recorded(ranks, {0: updates}, facts).assemble(tmp_path / "b")
+    ends = np.array([75 * MS, 193 * MS, 275 * MS], np.int64) + ORIGIN
+    kernels = pd.DataFrame({"step": [0, 1, 2], "end_ns": ends})
+    assert step_windows(bundle, 1, kernels)["step"].tolist() == [0, 1, 2]
+    assert len(step_windows(bundle, 0, kernels)) < 3
+
+
 def test_no_window_runs_backwards(windows: Any) -> None:
     # The second step launched nothing, and the device is still at work on the first.
     found = windows(

@@ -89,7 +89,7 @@ def test_an_old_result_tells_the_detectable_effect_of_the_rule_or_none() -> None
     assert render_ab(old, "json") == render_ab(replace(FASTER, runs=(run,)), "json")
     few = replace(old, runs=(replace(run, estimate=replace(run.estimate, quads=12)),))
     text = " ".join(render_ab(few, "text").split())
-    assert "Minimum detectable effect: not known (an earlier version of spark-prof" in text
+    assert "Minimum detectable effect: not known (that takes 20 quads, and 12 count;" in text
     [written] = json.loads(render_ab(few, "json"))["runs"]
     assert written["estimate"]["detectable"] is None
 

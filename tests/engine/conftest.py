@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from demo.models import write_model
+from spark_prof import load
+from spark_prof.analyzers.placement import place_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_PROF = [sys.executable, "-m", "spark_prof.cli.main"]
@@ -85,6 +87,17 @@ def report_of(bundle: Path, *options: str) -> dict[str, Any]:
     """`spark-prof report --format json` of a bundle."""
     argv = [*SPARK_PROF, "report", str(bundle), "--format", "json", *options]
     found: dict[str, Any] = json.loads(subprocess.check_output(argv, text=True))
+    return found
+
+
+def share_with_component(bundle: Path, rank: int = 0) -> float:
+    """Share of the operators' time that has a component.
+
+    By the usual time of each operator: on a busy machine any of them may wait for a core.
+    """
+    rows = place_kernels(load(bundle), rank)
+    time = (rows["end_ns"] - rows["start_ns"]).groupby(rows["name"].astype(str)).transform("median")
+    found: float = time[rows["placed"] & (rows["component"] != "other")].sum() / time.sum()
     return found
 
 
