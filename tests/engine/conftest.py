@@ -93,10 +93,12 @@ def report_of(bundle: Path, *options: str) -> dict[str, Any]:
 def share_with_component(bundle: Path, rank: int = 0) -> float:
     """Share of the operators' time that has a component.
 
-    By the usual time of each operator: on a busy machine any of them may wait for a core.
+    By the usual time of each call of a step: on a busy machine any of them may wait for a core.
     """
     rows = place_kernels(load(bundle), rank)
-    time = (rows["end_ns"] - rows["start_ns"]).groupby(rows["name"].astype(str)).transform("median")
+    name = rows["name"].astype(str)
+    call = rows.groupby(["step", name], sort=False).cumcount()
+    time = (rows["end_ns"] - rows["start_ns"]).groupby([name, call]).transform("median")
     found: float = time[rows["placed"] & (rows["component"] != "other")].sum() / time.sum()
     return found
 
