@@ -236,6 +236,48 @@ CAPTURES = Table(
     ),
 )
 
+TENSORS = Table(
+    "tensors",
+    "one row per tensor of the live model, of its KV caches and states, and per segment of GPU "
+    "memory, as they were when the model was loaded and its graphs were captured",
+    (
+        Column("address", pa.int64(), "where it begins on the device"),
+        Column("bytes", pa.int64(), "how many bytes from there on are its own"),
+        Column(
+            "kind",
+            NAMES,
+            "weight, buffer, kv (KV cache), state (of Mamba and linear attention), memory (a "
+            "segment of PyTorch's allocator) or pool (one that belongs to CUDA graphs)",
+        ),
+        Column("name", pa.string(), "its name in the module, such as w13_weight"),
+        Column("module", pa.string(), "path of the module that holds it, empty for memory"),
+        Column("type", pa.string(), "class name of the module"),
+        Column("layer", pa.int32(), "decoder layer, -1 for none or for several"),
+        Column("component", NAMES, "component of the module, empty for none"),
+        Column("shape", pa.string(), "shape as stored, such as 128x256"),
+        Column("dtype", pa.string(), "storage type, such as uint8"),
+        Column(
+            "format",
+            NAMES,
+            "what the stored bits mean: nvfp4, mxfp4, fp8, int4, bf16...; scale for the scales of "
+            "such a format; empty where nothing tells",
+        ),
+    ),
+)
+
+ARGUMENTS = Table(
+    "arguments",
+    "one row per device address among the arguments of a kernel",
+    (
+        Column("node", pa.int64(), "`graph_nodes.original` that has it, 0 outside of graphs"),
+        Column("correlation", pa.int64(), "joins `kernels.correlation` outside of graphs, else -1"),
+        Column("argument", pa.int32(), "number of the argument, -1 in a packed buffer"),
+        Column("offset", pa.int32(), "where it stands in the argument or buffer, in bytes"),
+        Column("size", pa.int32(), "bytes of the argument or buffer; 8 for a plain pointer"),
+        Column("address", pa.int64(), "the address"),
+    ),
+)
+
 CUBINS = Table(
     "cubins",
     "one row per piece of GPU machine code that was loaded, kept in the bundle's folder `cubins`",
@@ -404,8 +446,8 @@ TABLES: Mapping[str, Table] = MappingProxyType(
     {
         t.name: t
         for t in (
-            KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, GRAPH_NODES, CAPTURES, CUBINS,
-            FUNCTIONS, COUNTERS, OVERHEAD, MARKERS, METRICS, CLIENTS, REQUESTS, LOG,
+            KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, GRAPH_NODES, CAPTURES, TENSORS,
+            ARGUMENTS, CUBINS, FUNCTIONS, COUNTERS, OVERHEAD, MARKERS, METRICS, CLIENTS, REQUESTS, LOG,
         )
     }
 )  # fmt: skip

@@ -23,6 +23,9 @@ COLUMNS = {
     "host": "name:s start_ns:8 end_ns:8 thread:8 correlation:8",
     "graph_nodes": "node:8 original:8 graph:8 created_ns:8 module:4 layer:4 capture:4",
     "captures": "capture:4 start_ns:8 end_ns:8 tokens:4 mode:s",
+    "tensors": "address:8 bytes:8 kind:s name:t module:t type:t layer:4 component:s shape:t "
+    "dtype:t format:s",
+    "arguments": "node:8 correlation:8 argument:4 offset:4 size:4 address:8",
     "cubins": "hash:t bytes:8 source:s functions:t",
     "functions": "hash:t function:t name:t architecture:s suffix:s registers:4 instructions:8 "
     "opcodes:t",
