@@ -4,6 +4,8 @@ This module imports nothing, because it also runs inside vLLM's worker processes
 """
 
 __all__ = [
+    "BASES",
+    "BASIS_CLASSES",
     "COMPONENTS",
     "COMPONENTS_WITHOUT_LAYER",
     "CONVERSIONS",
@@ -61,6 +63,19 @@ CONVERSIONS = (
 
 EVIDENCE = ("counter", "sass", "name", "unknown")
 """On what an engine label stands, best first."""
+
+BASES = ("weight", "kv", "range", "flow", "order", "name", "none")
+"""On what a kernel's owner stands: it reads that weight, or that KV cache or state; the module
+was open when it was launched or its graph node was created; it shares data with a kernel whose
+owner is proven; its place in a layer; its name alone; nothing."""
+
+BASIS_CLASSES = {
+    "proven": ("weight", "kv", "range"),
+    "derived": ("flow",),
+    "guessed": ("order", "name"),
+    "unknown": ("none",),
+}
+"""The classes in which coverage is told, best first."""
 
 PHASES = ("prefill", "decode", "mixed", "unknown")
 """What one engine iteration works on."""
