@@ -3,7 +3,8 @@
 A replayed graph says nothing about the layer of its kernels. While vLLM captures it, though, the
 model runs as Python: what is open when a node is created is what the node works for. So the
 model's calls are marked during the capture, whether or not anything is recorded later, and the
-nodes come from CUPTI (capture.c) or from nsys.
+nodes come from CUPTI (capture.c) or from nsys. The arguments of the captured kernels say whose
+memory each of them reads (arguments.c).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from spark_prof.profiler.backends.arguments import on_device
 from spark_prof.profiler.backends.native import Native
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute
 from spark_prof.profiler.targets import MarkedModule, choose_targets, phase_modules
 from spark_prof.traces.pieces import (
+    ARGUMENT_DTYPE,
     CAPTURE_DTYPE,
     EVENT_DTYPE,
     capture_name,
@@ -58,6 +61,7 @@ class GraphWatch:
         self.uninstall: Callable[[], None] = lambda: None
         self._events = np.empty(0, EVENT_DTYPE)
         self._captures: list[tuple[int, int, int, int]] = []
+        self._arguments, self._lost = np.empty(0, ARGUMENT_DTYPE), 0
         self._begun = self._mode = self._tokens = self._inside = 0
 
     def install(self) -> None:
@@ -88,6 +92,9 @@ class GraphWatch:
         if self._native is not None:
             nodes = self._native.nodes()
             process.write(capture_name(process.name, "nodes"), nodes)
+            process.write(capture_name(process.name, "arguments"), self._arguments)
+            if self._lost:
+                process.log(f"{self._lost} arguments of kernels in CUDA graphs had no room")
 
     def _start(self) -> None:
         model, marked = marked_modules(self._worker)
@@ -105,6 +112,13 @@ class GraphWatch:
         while self._undo:
             self._undo.pop()()
         self._events = self._marker.take_rows()
+        if self._native is not None:
+            self._fence.call("take_arguments", self._take_arguments)
+
+    def _take_arguments(self) -> None:
+        assert self._native is not None
+        words, lost = self._native.take_arguments()
+        self._arguments, self._lost = on_device(words), lost
 
     def _watch_batches(self, model: Any) -> None:
         """Learns the size of the batch with which the model is called."""
@@ -138,6 +152,7 @@ class GraphWatch:
             return begin(this, *arguments, **named)
 
         def capture_end(this: Any, *arguments: Any, **named: Any) -> Any:
+            self._fence.call("read_arguments", self._read_arguments)
             result = end(this, *arguments, **named)
             self._fence.call("close_capture", self._close)
             return result
@@ -152,6 +167,13 @@ class GraphWatch:
         self._begun = time.time_ns()
         # A piece is captured inside the model, a full graph around it.
         self._mode = _PIECEWISE if self._inside else _FULL
+
+    def _read_arguments(self) -> None:
+        """Looks at the graph while the stream still captures: afterwards only its clone is left."""
+        if self._native is not None:
+            import torch
+
+            self._native.read_capture(torch.cuda.current_stream().cuda_stream)
 
     def _close(self) -> None:
         self._captures.append((self._begun, time.time_ns(), self._tokens, self._mode))

@@ -23,6 +23,7 @@ from spark_prof.traces.machine_code import read_machine_code
 from spark_prof.traces.piece_files import load_array, log_lines, piece_numbers
 from spark_prof.traces.piece_trace import read_trace, trace_files
 from spark_prof.traces.pieces import (
+    ARGUMENT_DTYPE,
     CAPTURE_DTYPE,
     COUNTER_DTYPE,
     ENGINE_DTYPE,
@@ -62,6 +63,8 @@ class PieceTables:
         self._name, self._rank = "", 0
         self._modules: list[dict[str, Any]] = []
         self._nodes: GraphNodes | None = None
+        self._arguments = np.empty(0, ARGUMENT_DTYPE)
+        self._written: set[int] = set()
         self.lost: list[str] = []
         self.unreadable: list[Path] = []
         self.steps: dict[str, list[Rows]] = {}
@@ -98,6 +101,7 @@ class PieceTables:
             self._tables.add(table, self._rank, getattr(joined, table))
         if len(joined.markers):
             self._tables.add("markers", self._rank, joined.markers)
+        self._add_arguments(joined.kernels["graph_node"].to_numpy(np.int64), piece)
         if (self._pieces / (counters := array_name(name, "counters", piece))).exists():
             samples = pd.DataFrame(self._load(counters, COUNTER_DTYPE))
             self._tables.add("counters", self._rank, samples)
@@ -167,7 +171,7 @@ class PieceTables:
 
     def _add_graphs(self) -> None:
         """Adds the nodes of the rank's CUDA graphs, if it captured any."""
-        self._nodes = None
+        self._nodes, self._arguments = None, np.empty(0, ARGUMENT_DTYPE)
         paths = [
             self._pieces / capture_name(self._name, kind)
             for kind in ("nodes", "capture-events", "captures")
@@ -186,6 +190,24 @@ class PieceTables:
         self._nodes = place_nodes(nodes, events, captures, [m["layer"] for m in self._modules])
         self._tables.add("graph_nodes", self._rank, self._nodes.frame)
         self._tables.add("captures", self._rank, capture_rows(captures))
+        self._arguments = self._load(capture_name(self._name, "arguments"), ARGUMENT_DTYPE)
+        self._arguments.sort(order=("node", "argument", "offset"))
+        self._written = set()
+
+    def _add_arguments(self, nodes: npt.NDArray[np.int64], piece: int) -> None:
+        """Adds the arguments of a piece's kernels: of a captured one once, in its first piece.
+
+        vLLM captures a graph for each of some fifty batch sizes, of which few ever run.
+        """
+        rows = [self._load(array_name(self._name, "arguments", piece), ARGUMENT_DTYPE)]
+        if self._nodes is not None and len(self._arguments):
+            found = self._nodes.find(np.unique(nodes))
+            originals = self._nodes.frame["original"].to_numpy(np.int64)[found[found >= 0]]
+            new = sorted(set(originals.tolist()) - self._written)
+            self._written.update(new)
+            rows.append(self._arguments[np.isin(self._arguments["node"], new)])
+        if len(added := np.concatenate(rows)):
+            self._tables.add("arguments", self._rank, pd.DataFrame(added))
 
 
 def _whole(rows: Rows, name: str) -> Rows:

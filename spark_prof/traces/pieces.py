@@ -20,6 +20,7 @@ from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.durable import write_whole
 
 __all__ = [
+    "ARGUMENT_DTYPE",
     "CAPTURE_DTYPE",
     "COUNTER_DTYPE",
     "ENGINE_DTYPE",
@@ -86,6 +87,18 @@ NODE_DTYPE = np.dtype(
 )
 """A created or cloned node of a CUDA graph; `original` is 0 for one that is no clone."""
 
+ARGUMENT_DTYPE = np.dtype(
+    [
+        ("node", "<i8"),
+        ("correlation", "<i8"),
+        ("address", "<i8"),
+        ("argument", "<i4"),
+        ("offset", "<i4"),
+        ("size", "<i4"),
+    ]
+)
+"""A word among a kernel's arguments that may be an address; columns of the `arguments` table."""
+
 CAPTURE_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("end_ns", "<i8"), ("tokens", "<i4"), ("mode", "<i4")]
 )
@@ -134,7 +147,7 @@ def progress_name(process: str) -> str:
 
 
 def array_name(process: str, kind: str, piece: int) -> str:
-    """The NumPy file of one piece; `kind` is steps, events or engine."""
+    """The NumPy file of one piece; `kind` is steps, events, arguments or engine."""
     return f"{process}.{piece:05d}.{kind}.npy"
 
 
@@ -149,7 +162,7 @@ def names_name(process: str, piece: int) -> str:
 
 
 def capture_name(process: str, kind: str) -> str:
-    """What was seen of the captures; `kind` is capture-events, captures or nodes."""
+    """What was seen of the captures; `kind` is capture-events, captures, nodes or arguments."""
     return f"{process}.{kind}.npy"
 
 

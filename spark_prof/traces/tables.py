@@ -447,7 +447,8 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         t.name: t
         for t in (
             KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, GRAPH_NODES, CAPTURES, TENSORS,
-            ARGUMENTS, CUBINS, FUNCTIONS, COUNTERS, OVERHEAD, MARKERS, METRICS, CLIENTS, REQUESTS, LOG,
+            ARGUMENTS, CUBINS, FUNCTIONS, COUNTERS, OVERHEAD, MARKERS, METRICS, CLIENTS, REQUESTS,
+            LOG,
         )
     }
 )  # fmt: skip

@@ -71,6 +71,11 @@ class Captured:
 
     def assemble(self, recorded: Recorded, bundle: Path) -> Bundle:
         """The bundle of a recording on rank 0 before which this was captured."""
+        self.write(recorded, bundle)
+        return assemble(bundle, state="complete")
+
+    def write(self, recorded: Recorded, bundle: Path) -> Path:
+        """The pieces of that recording; returns their folder."""
         folder = recorded.write(bundle)
         begin = ORIGIN - _BEFORE
         nodes = []
@@ -88,4 +93,4 @@ class Captured:
             ("captures", captures, CAPTURE_DTYPE),
         ):
             write_array(folder, capture_name("rank0", kind), np.array(rows, dtype))
-        return assemble(bundle, state="complete")
+        return folder

@@ -21,13 +21,14 @@ from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, Target
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.graph_nodes import place_nodes
-from spark_prof.traces.pieces import NODE_DTYPE, capture_name, pieces_folder
+from spark_prof.traces.pieces import ARGUMENT_DTYPE, NODE_DTYPE, capture_name, pieces_folder
 
 from .fakes import AddOne, Module, Worker
 
 PIECEWISE, FULL = 1, 2
+MEMORY = 1 << 40
 HOOKS = ("watch_graphs", "watch_capture", "end_capture", "see_batch", "begin_capture",
-         "close_capture", "graphs")  # fmt: skip
+         "read_arguments", "close_capture", "take_arguments", "graphs")  # fmt: skip
 
 
 class Ids:
@@ -58,7 +59,12 @@ class FakeGraph:
 @pytest.fixture(autouse=True)
 def graph_class(monkeypatch: pytest.MonkeyPatch) -> type[FakeGraph]:
     graph = type("CUDAGraph", (FakeGraph,), dict(vars(FakeGraph)))
-    cuda = SimpleNamespace(CUDAGraph=graph, is_available=lambda: False)
+    cuda = SimpleNamespace(
+        CUDAGraph=graph,
+        is_available=lambda: False,
+        current_stream=lambda: SimpleNamespace(cuda_stream=7),
+        memory_snapshot=lambda: [{"address": MEMORY, "total_size": 1024}],
+    )
     compiler = SimpleNamespace(is_compiling=lambda: False)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, compiler=compiler))
     monkeypatch.setitem(sys.modules, "torch.compiler", compiler)
@@ -71,6 +77,18 @@ class FakeNative:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
+        self.streams: list[int] = []
+        self.lost = 0
+
+    def read_capture(self, stream: int) -> None:
+        self.streams.append(stream)
+
+    def take_arguments(self) -> tuple[np.ndarray[Any, Any], int]:
+        found = [
+            (n, -1, MEMORY * far, 0, 0, 8) for n, _ in enumerate(self.streams) for far in (1, 2)
+        ]
+        self.streams.clear()
+        return np.array(found, ARGUMENT_DTYPE), self.lost
 
     def add(self, now_ns: int) -> None:
         self.rows.append((now_ns, len(self.rows) + 1, 0, 1, 7))
@@ -170,6 +188,33 @@ def test_full_graphs(watch: Watch, process: Process, graph_class: type[FakeGraph
     times = [time for row in captures for time in (row["start_ns"], row["end_ns"])]
     assert times == sorted(times)
     assert not (process.folder / capture_name("rank0", "nodes")).exists()
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_arguments_are_read_while_the_stream_still_captures(
+    watch: Watch, process: Process, graph_class: type[FakeGraph], lost: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    worker, native = CapturingWorker(graph_class, FULL), FakeNative()
+    native.lost = lost
+    seen: list[int] = []
+    ended = graph_class.capture_end
+
+    def capture_end(this: FakeGraph) -> str:
+        seen.append(len(native.streams))
+        return ended(this)
+
+    monkeypatch.setattr(graph_class, "capture_end", capture_end)
+    graphs = watch(worker, native)
+    worker.compile_or_warm_up_model()
+    assert seen == [1, 2]
+    for _ in range(2):  # a recording that is attached later gets them again
+        graphs.write(process)
+        # What lies in no memory of the allocator is left out.
+        found = load(process.folder, "arguments")
+        assert found[["node", "address"]].tolist() == [(0, MEMORY), (1, MEMORY)]
+    log = process.folder / "rank0.log.jsonl"
+    assert log.exists() == bool(lost)
 
 
 def test_what_is_open_during_a_capture_places_its_nodes(
@@ -369,7 +414,7 @@ def test_a_failing_hook_changes_nothing_for_the_engine_and_is_logged_once(
     assert graph_class().capture_begin("p") == "begun in p, global"
     assert graph_class().capture_end() == "ended"
     failed = [record.getMessage() for record in caplog.records if f"hook {hook} " in record.message]
-    called = plain.error is None or hook not in ("close_capture", "graphs")
+    called = plain.error is None or hook not in ("read_arguments", "close_capture", "graphs")
     assert len(failed) == int(called)
     assert all(recording.idle for recording in control.recordings)
 

@@ -19,8 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "capture.h"
+
 enum { OK = 0, NO_LIBRARY = -1, NO_FUNCTION = -2 };
-enum { DOMAIN_RESOURCE = 3 };
 enum { MODULE_LOADED = 6, GRAPHNODE_CREATED = 13, GRAPHNODE_CLONED = 20 };
 enum { KIND_DRIVER = 4, KIND_RUNTIME = 5, MOST_FUNCTIONS = 1024 };
 enum { ATTRIBUTE_ZEROED_BUFFER = 5, THREAD_ID_SYSTEM = 1 };
@@ -224,9 +225,15 @@ static void keep_cubin(const module_data *data) {
   pthread_mutex_unlock(&lock);
 }
 
-static void resource_callback(void *unused, int domain, uint32_t id, const void *data) {
+uint64_t node_number(void *node) {
+  uint64_t number = 0;
+  return cupti.GetGraphNodeId(node, &number) ? 0 : number;
+}
+
+static void called_back(void *unused, int domain, uint32_t id, const void *data) {
   (void)unused;
   const resource_data *resource = data;
+  if (domain == DOMAIN_DRIVER || domain == DOMAIN_RUNTIME) see_call(domain, id, data);
   if (domain != DOMAIN_RESOURCE || !resource || !resource->descriptor) return;
   if (id == GRAPHNODE_CREATED || id == GRAPHNODE_CLONED)
     keep_node(resource->descriptor, id == GRAPHNODE_CLONED);
@@ -257,10 +264,23 @@ void spark_prof_keep_cubins(const char *folder) {
 /* Begins to keep graph nodes and loaded machine code; a CUPTI error code. */
 int spark_prof_subscribe(void) {
   static const uint32_t wanted[] = {GRAPHNODE_CREATED, GRAPHNODE_CLONED, MODULE_LOADED};
-  int result = subscriber ? OK : cupti.Subscribe(&subscriber, resource_callback, NULL);
+  int result = subscriber ? OK : cupti.Subscribe(&subscriber, called_back, NULL);
   if (result) subscriber = NULL;
   for (int i = 0; i < 3 && !result; i++)
     result = cupti.EnableCallback(1, subscriber, DOMAIN_RESOURCE, wanted[i]);
+  return result;
+}
+
+/* Turns the callbacks of calls that launch a kernel on or off; a CUPTI error code. */
+int spark_prof_launches(int on) {
+  static const uint32_t driver[] = {307, 442, 477, 478, 652, 653};
+  static const uint32_t runtime[] = {211, 214, 269, 270, 430, 431, 505, 506};
+  int result = OK;
+  for (size_t i = 0; i < sizeof driver / sizeof *driver && !result; i++)
+    result = cupti.EnableCallback((uint32_t)on, subscriber, DOMAIN_DRIVER, driver[i]);
+  /* Numbers beyond an older library's last are refused, and then not needed. */
+  for (size_t i = 0; i < sizeof runtime / sizeof *runtime && !result; i++)
+    cupti.EnableCallback((uint32_t)on, subscriber, DOMAIN_RUNTIME, runtime[i]);
   return result;
 }
 

@@ -12,12 +12,20 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from spark_prof.profiler.backends.arguments import on_device
 from spark_prof.profiler.backends.native import Native, NativeError
 from spark_prof.profiler.backends.nvtx import read_texts
 from spark_prof.profiler.cubins import code_caches, copy_cached
 from spark_prof.redact import redacted_value
 from spark_prof.traces.demangle import demangler
-from spark_prof.traces.pieces import activity_name, cubins_folder, names_name, write_json
+from spark_prof.traces.pieces import (
+    activity_name,
+    array_name,
+    cubins_folder,
+    names_name,
+    write_array,
+    write_json,
+)
 from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
 from spark_prof.traces.readers.cupti_names import CALLS
 from spark_prof.traces.readers.cupti_records import (
@@ -77,6 +85,7 @@ class CuptiBackend:
         # may have changed: a program makes up new ones all the time.
         self._markers = {}
         self._write_names(drift=0)
+        self._native.take_arguments()  # what came between two pieces belongs to none
         self._enable(True)
 
     def stop(self) -> None:
@@ -93,6 +102,7 @@ class CuptiBackend:
         self._names |= _names(name_pointers(self._path), self._demangle)
         self._markers = read_texts(marker_pointers(self._path)) if self._nvtx else {}
         self._write_names(drift)
+        self._write_arguments()
         self._keep_cached_code({symbol for _, symbol in self._names.values()} - known)
         failed = self._native.statistics().failed_writes - self._failed_writes
         if failed:
@@ -119,6 +129,14 @@ class CuptiBackend:
             )
         write_json(self._folder, names_name(self._process, self._piece), value, symbols=True)
 
+    def _write_arguments(self) -> None:
+        words, lost = self._native.take_arguments()
+        rows = on_device(words)
+        name = array_name(self._process, "arguments", self._piece)
+        write_array(self._folder, name, rows)
+        if lost:
+            raise NativeError(f"{lost} arguments of launched kernels had no room")
+
     def _keep_cached_code(self, symbols: set[str]) -> None:
         """Looks into the JIT caches for functions that no earlier piece had."""
         folder = cubins_folder(self._folder)
@@ -134,6 +152,8 @@ class CuptiBackend:
             self._native.activity(kind, on)
         self._native.calls(sorted(CALLS[RUNTIME_CALL]), driver=False, on=on)
         self._native.calls(sorted(CALLS[DRIVER_CALL]), driver=True, on=on)
+        with suppress(NativeError):  # an older library: kernels outside graphs have no arguments
+            self._native.launches(on=on)
         if self._nvtx:
             with suppress(NativeError):  # kernels are worth more; the bundle says that none came
                 self._native.activity(MARKER, on)

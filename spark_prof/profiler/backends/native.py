@@ -1,8 +1,8 @@
-"""Builds and loads capture.c, the part of the CUPTI backend that must not wait for Python.
+"""Builds and loads capture.c and arguments.c: what CUPTI calls, which must not wait for Python.
 
 It is compiled on first use, for the process that records: vLLM needs a C compiler on a GPU machine
 anyway, because Triton compiles its launchers with one. The result is kept in this user's private
-folder under the name of its source's hash.
+folder under the name of its sources' hash.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,11 +23,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.traces.pieces import NODE_DTYPE
+from spark_prof.traces.pieces import ARGUMENT_DTYPE, NODE_DTYPE
 
 __all__ = ["Native", "NativeError", "Statistics", "load_native"]
 
-SOURCE = Path(__file__).with_name("capture.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("capture.c", "arguments.c"))
+"""What is compiled; both include capture.h."""
+
+_DRIVER = "libcuda.so.1"
 
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O2", "-std=gnu11", "-shared", "-fPIC")
@@ -37,6 +41,8 @@ _REASONS = {
     -1: "it cannot be loaded",
     -2: "it lacks a function",
     35: "no permission to profile",
+    -3: "out of memory",
+    -4: "the stream does not capture",
     39: "another profiler holds it",
 }
 
@@ -62,7 +68,7 @@ class Statistics:
 
 
 class Native:
-    """capture.c, loaded on one libcupti.
+    """capture.c and arguments.c, loaded on one libcupti.
 
     Args:
         library: the compiled capture.c.
@@ -85,6 +91,8 @@ class Native:
         code = self._call.spark_prof_open(libcupti.encode(), ctypes.byref(version))
         if code:
             raise NativeError(f"{libcupti} cannot be used ({_reason(code)})")
+        self._call.spark_prof_count_arguments.restype = ctypes.c_size_t
+        self._call.spark_prof_take_arguments.restype = ctypes.c_size_t
         self.version, self.libcupti = version.value, libcupti
 
     def subscribe(self) -> None:
@@ -94,6 +102,36 @@ class Native:
     def keep_cubins(self, folder: Path | None) -> None:
         """Keeps the machine code that is loaded from now on in that folder, or none of it."""
         self._call.spark_prof_keep_cubins(os.fsencode(folder or ""))
+
+    def open_driver(self, path: str = _DRIVER) -> None:
+        """Finds the driver's functions that tell the arguments of kernels."""
+        self._check("read arguments", self._call.spark_prof_open_driver(path.encode()))
+
+    def read_capture(self, stream: int) -> None:
+        """Reads the arguments of every kernel that the stream has captured into its graph so far.
+
+        Args:
+            stream: handle of a stream that captures.
+        """
+        self._check("read a graph", self._call.spark_prof_read_capture(ctypes.c_void_p(stream)))
+
+    def launches(self, *, on: bool) -> None:
+        """Turns the reading of arguments of kernels that are launched by themselves on or off."""
+        self._check("watch launches", self._call.spark_prof_launches(int(on)))
+
+    def take_arguments(self) -> tuple[npt.NDArray[np.void], int]:
+        """Hands over what was read since the last time.
+
+        Returns:
+            Rows of pieces.ARGUMENT_DTYPE: every word that may be an address on the device; and how
+            many more there was no room for.
+        """
+        count = self._call.spark_prof_count_arguments()
+        rows, lost = np.empty(count, ARGUMENT_DTYPE), ctypes.c_uint64()
+        found = self._call.spark_prof_take_arguments(
+            rows.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(count), ctypes.byref(lost)
+        )
+        return rows[:found], lost.value
 
     def prepare(self, buffer_bytes: int) -> None:
         """Registers the buffer callbacks; before the first `activity`."""
@@ -165,6 +203,8 @@ def load_native(folder: Path) -> Native:
     """
     native = Native(_compiled(folder), _libcupti())
     native.subscribe()
+    with suppress(NativeError):  # an older driver: kernels then have no arguments
+        native.open_driver()
     return native
 
 
@@ -188,8 +228,8 @@ def _libcupti() -> str:
 
 
 def _compiled(folder: Path) -> Path:
-    source = SOURCE.read_bytes()
-    key = hashlib.sha256(source + platform.machine().encode()).hexdigest()[:16]
+    texts = [path.read_bytes() for path in (SOURCES[0].with_suffix(".h"), *SOURCES)]
+    key = hashlib.sha256(b"".join(texts) + platform.machine().encode()).hexdigest()[:16]
     target = folder / f"capture-{key}.so"
     if target.exists():
         return target
@@ -198,13 +238,13 @@ def _compiled(folder: Path) -> Path:
         raise NativeError("no C compiler found; install gcc or set CC")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / "capture.so"
-        command = [compiler, *_FLAGS, "-o", str(made), str(SOURCE), *_LIBRARIES]
+        command = [compiler, *_FLAGS, "-o", str(made), *map(str, SOURCES), *_LIBRARIES]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=_COMPILE_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
             said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
             raise NativeError(
-                f"{compiler} cannot compile {SOURCE.name}: {said or error}"
+                f"{compiler} cannot compile {SOURCES[0].name}: {said or error}"
             ) from error
         os.replace(made, target)
     return target

@@ -1,4 +1,4 @@
-"""capture.c and a fake libcupti, compiled once; every test gets copies with a fresh state."""
+"""capture.c and a fake libcupti and libcuda, compiled once; every test gets fresh copies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from spark_prof.profiler.backends import native as native_module
 from spark_prof.profiler.backends.native import Native
 
-from .fake import FakeCupti, compiled
+from .fake import FakeCuda, FakeCupti, compiled
 
 MakeFake = Callable[..., FakeCupti]
 
@@ -24,6 +24,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         pytest.skip("there is no C compiler, which the CUPTI backend needs too")
     folder = tmp_path_factory.mktemp("compiled")
     found = {name: compiled(folder, name) for name in ("WITHOUT_CHOICE", "WITHOUT_GRAPHS")}
+    found |= {"cuda": compiled(folder, name="cuda"), "old": compiled(folder, "OLD", name="cuda")}
     return found | {"": compiled(folder), "capture": native_module._compiled(folder)}
 
 
@@ -35,7 +36,7 @@ def make_fake(libraries: dict[str, Path], tmp_path: Path) -> MakeFake:
     def make(shape: str = "") -> FakeCupti:
         folder = tmp_path / f"cupti{next(numbers)}"
         folder.mkdir()
-        return FakeCupti(shutil.copy(libraries[shape], folder / "libcupti.so.13"))
+        return FakeCupti(Path(shutil.copy(libraries[shape], folder / "libcupti.so.13")))
 
     return make
 
@@ -43,6 +44,11 @@ def make_fake(libraries: dict[str, Path], tmp_path: Path) -> MakeFake:
 @pytest.fixture
 def cupti(make_fake: MakeFake) -> FakeCupti:
     return make_fake()
+
+
+@pytest.fixture
+def cuda(libraries: dict[str, Path], tmp_path: Path) -> FakeCuda:
+    return FakeCuda(Path(shutil.copy(libraries["cuda"], tmp_path / "libcuda.so.1")))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The fake libcupti of fake_cupti.c, for Python: each copy of it is a library of its own."""
+"""The fake libcupti and libcuda for Python: each copy of them is a library of its own."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import shutil
 import subprocess
 from pathlib import Path
 
-__all__ = ["SOURCE", "FakeCupti", "compiled"]
-
-SOURCE = Path(__file__).with_name("fake_cupti.c")
+__all__ = ["FakeCuda", "FakeCupti", "compiled"]
 
 _LETS_OTHERS_RUN, _HOLDS_THE_LOCK = ctypes.CDLL, ctypes.PyDLL
 
 
-def compiled(folder: Path, *definitions: str) -> Path:
-    """The fake library, compiled with these names defined."""
-    target = folder / f"libcupti{''.join(definitions)}.so"
+def compiled(folder: Path, *definitions: str, name: str = "cupti") -> Path:
+    """A fake library, compiled with these names defined."""
+    source = Path(__file__).with_name(f"fake_{name}.c")
+    target = folder / f"lib{name}{''.join(definitions)}.so"
     compiler = shutil.which("cc") or shutil.which("gcc") or "clang"
     flags = ["-O1", "-std=gnu11", "-shared", "-fPIC", "-Wall", "-Werror"]
     flags.append("-Wl,-Bsymbolic")  # capture.c loads for all: copies would call one another
     names = [f"-D{name}" for name in definitions]
-    command = [compiler, *flags, *names, "-o", str(target), str(SOURCE), "-lpthread"]
+    command = [compiler, *flags, *names, "-o", str(target), str(source), "-lpthread"]
     subprocess.run(command, check=True)
     return target
 
@@ -85,7 +84,18 @@ class FakeCupti:
         return {number for number in range(1, 901) if self.call(number, driver=driver)}
 
     def resource(self, number: int) -> bool:
-        return bool(self._call.fake_resource(number))
+        return bool(self._call.fake_watched(3, number))
+
+    def launch(
+        self, cuda: FakeCuda, kernel: int, call: int, correlation: int, *, outer: int = 0
+    ) -> None:
+        """A launch of that kernel by a call of the driver, inside one of the runtime."""
+        arguments, extra = cuda.launched(kernel)
+        pointers = map(ctypes.c_void_p, (kernel, arguments, extra))
+        self._call.fake_launch(outer, call, *pointers, ctypes.c_uint32(correlation))
+
+    def watched(self, domain: int, number: int) -> bool:
+        return bool(self._call.fake_watched(domain, number))
 
     @property
     def unzeroed(self) -> int:
@@ -96,3 +106,48 @@ class FakeCupti:
     def requested(self) -> int:
         """Buffers that it was given."""
         return int(self._call.fake_requested())
+
+
+class FakeCuda:
+    """The driver at that path: what a stream has captured; see fake_cuda.c."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._call = _LETS_OTHERS_RUN(self.path)
+        self._call.fake_arguments.restype = self._call.fake_extra.restype = ctypes.c_void_p
+        self._packed: set[int] = set()
+
+    def kernel(
+        self,
+        graph: int,
+        number: int,
+        *arguments: bytes,
+        packed: bool = False,
+        library: bool = False,
+    ) -> None:
+        """Adds a kernel to a graph; one of a library has no function, as newer runtimes load it."""
+        sizes = (ctypes.c_size_t * len(arguments))(*map(len, arguments))
+        numbers = ctypes.c_uint64(graph), ctypes.c_uint64(number)
+        if packed:
+            self._packed.add(number)
+        self._call.fake_kernel(
+            *numbers, int(packed), int(library), b"".join(arguments), sizes,
+            ctypes.c_size_t(len(arguments)),
+        )  # fmt: skip
+
+    def other(self, graph: int, number: int, kind: int, inner: int = 0) -> None:
+        numbers = ctypes.c_uint64(graph), ctypes.c_uint64(number), kind, ctypes.c_uint64(inner)
+        self._call.fake_other(*numbers)
+
+    def status(self, number: int) -> None:
+        self._call.fake_status(number)
+
+    def refuse(self, code: int) -> None:
+        self._call.fake_refuse(code)
+
+    def launched(self, kernel: int) -> tuple[int | None, int | None]:
+        """The arguments and the extra options with which that kernel is launched."""
+        number = ctypes.c_uint64(kernel)
+        if kernel in self._packed:
+            return None, self._call.fake_extra(number)
+        return self._call.fake_arguments(number), None

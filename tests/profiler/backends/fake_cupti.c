@@ -28,7 +28,7 @@ static uint32_t version = 130000;
 static int64_t behind_ns;
 static size_t dropped, unzeroed, requested;
 static int refused_kind, injected;
-static uint8_t kinds[KINDS], resources[64], calls[2][CALLS];
+static uint8_t kinds[KINDS], watched[RESOURCE + 1][CALLS], calls[2][CALLS];
 static struct {
   char function[40];
   int code;
@@ -65,8 +65,8 @@ int cuptiSubscribe(void **subscriber, callback_function function, void *data) {
 
 int cuptiEnableCallback(uint32_t on, void *subscriber, int domain, uint32_t id) {
   if (refused("EnableCallback")) return refused("EnableCallback");
-  if (subscriber != &callback || domain != RESOURCE || id >= sizeof resources) return 1;
-  resources[id] = (uint8_t)on;
+  if (subscriber != &callback || domain < 1 || domain > RESOURCE || id >= CALLS) return 1;
+  watched[domain][id] = (uint8_t)on;
   return 0;
 }
 
@@ -157,7 +157,7 @@ void fake_refuse_kind(int kind) { refused_kind = kind; }
 int fake_injected(void) { return injected; }
 int fake_kind(int kind) { return kinds[kind]; }
 int fake_call(int driver, int id) { return calls[driver][id]; }
-int fake_resource(int id) { return resources[id]; }
+int fake_watched(int domain, int id) { return watched[domain][id]; }
 size_t fake_unzeroed(void) { return unzeroed; }
 size_t fake_requested(void) { return requested; }
 
@@ -197,7 +197,7 @@ void fake_deliver_none(void) { complete(NULL, 0, NULL, 0, 0); }
 
 static int resource(uint32_t id, const void *descriptor) {
   const void *data[] = {NULL, NULL, descriptor};
-  if (!callback || !resources[id]) return 1;
+  if (!callback || !watched[RESOURCE][id]) return 1;
   callback(callback_data, RESOURCE, id, data);
   return 0;
 }
@@ -219,6 +219,45 @@ int fake_module(const char *code, size_t size) {
     const char *cubin;
   } data = {1, size, code};
   return resource(MODULE_LOADED, &data);
+}
+
+typedef struct {
+  int site;
+  const char *name;
+  const void *params;
+  void *result;
+  const char *symbol;
+  void *context;
+  uint32_t context_number;
+  uint64_t *data;
+  uint32_t correlation;
+} call_data;
+
+static void called(int domain, int id, int site, const void *params, uint32_t correlation) {
+  call_data data = {.site = site, .params = params, .correlation = correlation};
+  if (watched[domain][id]) callback(callback_data, domain, (uint32_t)id, &data);
+}
+
+/* A launch of the function by the driver's call `id`, inside the runtime's call `outer` if that is
+ * not 0; the runtime's call has the correlation, the driver's the one after it. */
+void fake_launch(int outer, int id, void *function, void **arguments, void **extra,
+                 uint32_t correlation) {
+  struct {
+    void *function;
+    unsigned sizes[7];
+    void *stream;
+    void **arguments, **extra;
+  } plain = {function, {0}, NULL, arguments, extra};
+  struct {
+    const void *config;
+    void *function;
+    void **arguments, **extra;
+  } ex = {NULL, function, arguments, extra};
+  const void *params = id == 652 || id == 653 ? (const void *)&ex : (const void *)&plain;
+  if (outer) called(2, outer, 0, NULL, correlation);
+  called(1, id, 0, params, correlation + (outer != 0));
+  called(1, id, 1, params, correlation + (outer != 0));
+  if (outer) called(2, outer, 1, NULL, correlation);
 }
 
 /* Callbacks that are not meant for whoever keeps nodes and modules. */

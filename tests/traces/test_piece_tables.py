@@ -1,0 +1,62 @@
+"""The arguments of kernels come into the bundle: of those that ran, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from spark_prof.traces.assemble import assemble
+from spark_prof.traces.pieces import ARGUMENT_DTYPE, array_name, capture_name, write_array
+from tests.analyzers.graphs import Captured, captured_node, graph_launch
+from tests.support import Piece, Recorded, step
+
+MS = 1_000_000
+Rows = list[tuple[int, ...]]
+
+
+def row(node: int, correlation: int, address: int) -> tuple[int, ...]:
+    return (node, correlation, address, 0, 0, 8)
+
+
+def recorded(bundle: Path, captured: Rows, launched: list[Rows]) -> Path:
+    """Two pieces with a step each, which replays the first of two captured nodes."""
+    pieces = []
+    for number in range(2):
+        at = 100 * MS * number
+        trace = graph_launch(7 + number, at + MS, ("gemm", 0, at + 2 * MS, 1))
+        text = json.dumps({"traceEvents": trace})
+        pieces.append(Piece([step(number, at, at + 50 * MS)], trace=text))
+    made = Recorded({0: pieces})
+    folder = Captured([10, 20], []).write(made, bundle)
+    write_array(folder, capture_name("rank0", "arguments"), np.array(captured, ARGUMENT_DTYPE))
+    for number, rows in enumerate(launched):
+        name = array_name("rank0", "arguments", number)
+        write_array(folder, name, np.array(rows, ARGUMENT_DTYPE))
+    return folder
+
+
+def test_of_captured_kernels_those_that_ran(tmp_path: Path) -> None:
+    first, second = captured_node(0), captured_node(1)
+    captured = [row(second, -1, 3 << 40), row(first, -1, 2 << 40), row(first, -1, 1 << 40)]
+    recorded(tmp_path / "b", captured, [[], []])
+    found = assemble(tmp_path / "b", state="complete").frame("arguments", 0)
+    assert found["node"].tolist() == [first, first]
+    assert sorted(found["address"]) == [1 << 40, 2 << 40]
+    assert (found["correlation"] == -1).all()
+
+
+def test_of_kernels_outside_graphs_all(tmp_path: Path) -> None:
+    launched = [[row(0, 7, 1 << 40)], [row(0, 8, 1 << 40), row(0, 9, 2 << 40)]]
+    recorded(tmp_path / "b", [], launched)
+    found = assemble(tmp_path / "b", state="complete").frame("arguments", 0)
+    assert found["correlation"].tolist() == [7, 8, 9]
+
+
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "b", [row(captured_node(0), -1, 1 << 40)], [[], []])
+    (folder / array_name("rank0", "arguments", 1)).write_bytes(b"damaged")
+    bundle = assemble(tmp_path / "b", state="complete")
+    assert len(bundle.frame("arguments", 0)) == 1
+    assert any("arguments" in line for line in bundle.meta.lost)
