@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["RULES", "ModuleRule", "component_of", "layer_of"]
+__all__ = ["RULES", "ModuleRule", "component_of", "layer_of", "role_of"]
 
 
 @dataclass(frozen=True)
@@ -156,3 +156,13 @@ def layer_of(path: str) -> int:
     """The decoder layer in the path, -1 for none."""
     match = _LAYER.search(path)
     return int(match[1]) if match else -1
+
+
+def role_of(path: str) -> str:
+    """The path of a module without its layer, or without a leading "model." where it has none.
+
+    Example:
+        "model.layers.3.self_attn.qkv_proj" has the role "self_attn.qkv_proj".
+    """
+    match = _LAYER.search(path)
+    return path[match.end() :] if match else path.removeprefix("model.")

@@ -1,8 +1,9 @@
-"""Gives every kernel its component and layer, and says on what that stands.
+"""Gives every kernel its component, layer and role, and says on what they stand.
 
-In this order: the module whose call launched it; a name that is more exact than its module (a KV
-write inside attention, a top-k inside experts); the order of kernels in a compiled model; the
-name alone; else the component `other`.
+In this order: the weight, or the KV cache or state, that it reads; the module whose call launched
+it; the data that it shares with kernels whose owner is proven; where nothing tells what kernels
+read, their order in a compiled model; the name alone; else the component `other`. A name may be
+more exact than the module (a KV write inside attention, a top-k inside experts).
 """
 
 from __future__ import annotations
@@ -13,13 +14,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.owned_launches import (
+    BASIS,
+    Evidence,
+    Ranged,
+    arguments_known,
+    owned_launches,
+)
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
+from spark_prof.analyzers.components import role_of
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
 from spark_prof.analyzers.order import CODES, Launched, place_by_order
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.timeline import FINISH, MODEL_PATH
-from spark_prof.vocabulary import COMPONENTS, COMPONENTS_WITHOUT_LAYER
+from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER
 
 __all__ = ["COPIES", "kernels_in_order", "place_kernels"]
 
@@ -50,7 +59,10 @@ _SWAPPED = ".spark_prof_body.run"
 _COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::fill_", "aten::zero_")
 
 _COLUMNS = ("name", "kind", "start_ns", "end_ns", "part", "step", "layer", "bytes", "placed_by")
-_FOR_ORDER = ("correlation", "graph_node")
+_LAUNCH = ("correlation", "graph_node")
+
+_OF_IMPORT = {"aligned": BASIS["order"], "guess": BASIS["name"]}
+"""The bases of what an importer placed, by its word in `placed_by`."""
 
 
 def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.DataFrame:
@@ -63,67 +75,106 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
 
     Returns:
         name, kind, start_ns, end_ns, part, step, layer (-1 for none), bytes, placed_by, component,
-        and `placed`: whether the row has a layer or a component that has none by its nature.
+        `placed`: whether the row has a layer or a component that has none by its nature,
+        `basis`: on what the owner stands (vocabulary.BASES), and `role`: the path of the owning
+        module without its layer, such as `self_attn.qkv_proj`, empty where unknown.
     """
-    # An import has placed what order can place.
     compiled = not str(bundle.facts(rank).get("execution", "eager")).startswith("eager")
+    # An import has placed what order can place.
     by_order = compiled and not bundle.imported
-    columns = dict.fromkeys((*_COLUMNS, "module", *(_FOR_ORDER if by_order else ()), *extra))
+    launches = by_order or arguments_known(bundle, rank)
+    columns = dict.fromkeys((*_COLUMNS, "module", *(_LAUNCH if launches else ()), *extra))
     rows = kernels_in_order(bundle, rank, list(columns))
     modules = bundle.frame("modules", rank)
     names = NameColumn(rows["name"])
     by_name = names.codes(_by_name)
-    by_module = _by_module(modules, rows["module"].to_numpy())
-    component = _most_exact(by_module, by_name)
+    found = _by_range(rows, modules, by_name)
+    owned = owned_launches(bundle, rank, Ranged(rows, found, by_name, _most_exact))
+    found = found if owned is None else owned
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
     copies |= NameColumn(rows["kind"]).flags(lambda kind: kind in COPIES)
-    component[copies & (rows["module"].to_numpy() <= FINISH)] = CODES["memcpy"]
-
-    layer = rows["layer"].to_numpy()
-    if by_order:
-        nodes = nodes_of(bundle, rank, rows["graph_node"].to_numpy())
-        root = modules.loc[modules["path"] == MODEL_PATH, "module"]
-        host = bundle.frame("host", rank, ["name", "correlation", "start_ns"])
-        in_model = _replayed(host, rows, nodes)
-        in_model |= rows["module"].to_numpy() == (int(root.iloc[0]) if len(root) else -2)
-        experts = by_name == CODES["experts"]
-        swapped = _of_swapped_matrices(modules, rows["module"].to_numpy())
-        # What adds up the parts of a split product is one more stretch of it.
-        rest = names.flags(finishes_gemm)
-        launched = Launched(
-            step=rows["step"].to_numpy(),
-            layer=layer,
-            component=np.where(
-                in_model | swapped, np.where(experts, by_name, np.int8(-1)), component
-            ),
-            # Swapped matrices are placed already, but what is beside them counts products.
-            loose=(in_model | swapped) & ~experts,
-            gemm=names.flags(is_gemm) | rest | swapped,
-            begins=np.where(
-                swapped,
-                ~rows.duplicated(["step", "module"]).to_numpy(),
-                (rows["part"].to_numpy() == 0) & ~rest,
-            ),
-            opens=names.flags(_opens_model),
-        )
-        ordered, its_layer = _placed_by_order(
-            launched, launch_order(rows, host, nodes), _products(bundle, rank)
-        )
-        told = in_model & (ordered >= 0)
-        named = (by_name >= 0) & (by_name != CODES["memcpy"])
-        component = np.where(told, np.where(named, by_name, ordered), component)
-        layer = np.where(in_model, its_layer, layer)
-        by_module = np.where(told, ordered, by_module)
+    found.component[copies & (rows["module"].to_numpy() <= FINISH)] = CODES["memcpy"]
+    if owned is None and by_order:
+        _by_order(bundle, rank, rows, by_name, found)
+    component, basis = found.component, found.basis
+    basis[(basis == BASIS["none"]) & ((by_name >= 0) | (component >= 0))] = BASIS["name"]
     component = np.where(component < 0, by_name, component)
     component[component < 0] = CODES["other"]
 
     without_layer = np.array([name in COMPONENTS_WITHOUT_LAYER for name in COMPONENTS])
-    natural = without_layer[component] | (by_module >= 0)
+    natural = without_layer[component] | found.settled
     return rows.drop(columns=[name for name in columns if name not in (*_COLUMNS, *extra)]).assign(
         component=pd.Categorical.from_codes(component, categories=pd.Index(COMPONENTS)),
-        layer=layer,
-        placed=(layer >= 0) | (natural & (component != CODES["other"])),
+        layer=found.layer,
+        placed=(found.layer >= 0) | (natural & (component != CODES["other"])),
+        basis=pd.Categorical.from_codes(basis, categories=pd.Index(BASES)),
+        role=pd.Categorical.from_codes(found.role, categories=pd.Index(found.roles)),
     )
+
+
+def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Evidence:
+    """What the modules that were open tell, or what an importer found in their place."""
+    modules = modules.sort_values("module").drop_duplicates("module")
+    at = positions(modules["module"].to_numpy(), rows["module"].to_numpy())
+    by_module = np.array([_code(name) for name in modules["component"]] + [-1], np.int8)[at]
+    paths = [
+        role_of(path) if name else ""
+        for path, name in zip(modules["path"], modules["component"], strict=True)
+    ]
+    roles = {role: number for number, role in enumerate(dict.fromkeys(("", *paths)))}
+    known = by_module >= 0
+    marks = rows["placed_by"].cat
+    of_mark = np.array([_OF_IMPORT.get(mark, BASIS["range"]) for mark in marks.categories] + [0])
+    basis = np.where(known, of_mark[marks.codes.to_numpy()], BASIS["none"]).astype(np.int8)
+    return Evidence(
+        component=_most_exact(by_module, by_name),
+        layer=rows["layer"].to_numpy(),
+        role=np.array([roles[path] for path in paths] + [0], np.int32)[at],
+        basis=basis,
+        settled=known,
+        roles=tuple(roles),
+    )
+
+
+def _by_order(
+    bundle: Bundle, rank: int, rows: pd.DataFrame, by_name: Codes, found: Evidence
+) -> None:
+    """Places the kernels of a compiled model between attention and experts, in place."""
+    names, module = NameColumn(rows["name"]), rows["module"].to_numpy()
+    modules = bundle.frame("modules", rank)
+    nodes = nodes_of(bundle, rank, rows["graph_node"].to_numpy())
+    root = modules.loc[modules["path"] == MODEL_PATH, "module"]
+    host = bundle.frame("host", rank, ["name", "correlation", "start_ns"])
+    in_model = _replayed(host, rows, nodes)
+    in_model |= module == (int(root.iloc[0]) if len(root) else -2)
+    experts = by_name == CODES["experts"]
+    swapped = _of_swapped_matrices(modules, module)
+    # What adds up the parts of a split product is one more stretch of it.
+    rest = names.flags(finishes_gemm)
+    launched = Launched(
+        step=rows["step"].to_numpy(),
+        layer=found.layer,
+        component=np.where(
+            in_model | swapped, np.where(experts, by_name, np.int8(-1)), found.component
+        ),
+        # Swapped matrices are placed already, but what is beside them counts products.
+        loose=(in_model | swapped) & ~experts,
+        gemm=names.flags(is_gemm) | rest | swapped,
+        begins=np.where(
+            swapped,
+            ~rows.duplicated(["step", "module"]).to_numpy(),
+            (rows["part"].to_numpy() == 0) & ~rest,
+        ),
+        opens=names.flags(_opens_model),
+    )
+    order = launch_order(rows, host, nodes)
+    ordered, layer = _placed_by_order(launched, order, _products(bundle, rank))
+    told = in_model & (ordered >= 0)
+    named = (by_name >= 0) & (by_name != CODES["memcpy"])
+    found.component = np.where(told, np.where(named, by_name, ordered), found.component)
+    found.layer = np.where(in_model, layer, found.layer)
+    found.settled |= told
+    found.basis[told] = BASIS["order"]
 
 
 def kernels_in_order(bundle: Bundle, rank: int, columns: Sequence[str]) -> pd.DataFrame:
@@ -144,14 +195,6 @@ def _opens_model(name: str) -> bool:
 
 def _code(component: str | None) -> int:
     return CODES.get(component or "", -1)
-
-
-def _by_module(modules: pd.DataFrame, module: Integers) -> Codes:
-    """The component of each kernel's module."""
-    modules = modules.sort_values("module").drop_duplicates("module")
-    table = np.array([_code(name) for name in modules["component"]] + [-1], np.int8)
-    found: Codes = table[positions(modules["module"].to_numpy(), module)]
-    return found
 
 
 def _of_swapped_matrices(modules: pd.DataFrame, module: Integers) -> Flags:

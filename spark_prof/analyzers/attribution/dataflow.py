@@ -1,0 +1,173 @@
+"""Whose data a kernel works on that reads no weight: that of a neighbour whose owner is known.
+
+Two launches are neighbours where both hold an address of an activation, and none in between does.
+What a kernel reads was written before it, so its owner is that of the nearest neighbour before
+(the parts of a split product are added up for the product); only conversions and fills, whose
+result alone counts, work for the nearest one after. Memory is used again, so a neighbour counts
+only if its layer fits between those of the proven launches before and after.
+
+Addresses that more than a third of a step's launches hold are workspaces, and tell nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.analyzers.lookup import Integers
+
+__all__ = ["Sequence", "follow"]
+
+Flags = npt.NDArray[np.bool_]
+
+_ROUNDS = 16
+"""An owner is handed on over so many launches that read no weight, in each direction."""
+_WORKSPACE = 3
+"""The share of launches that hold a workspace, as a divisor."""
+_FEW = 6
+"""In steps with fewer launches no address counts as a workspace."""
+_FAR = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Launches in launch order, one step after the other; arrays have one entry each.
+
+    Attributes:
+        step: the step.
+        component: code of the component, -1 for none yet.
+        named: code of the component that the kernel's name tells, -1 for none; among kernels that
+            share data it is the more exact one.
+        layer: decoder layer, -1 for none yet, or for none at all.
+        role: number of the role.
+        known: whether component and layer are proven.
+        to_consumer: whether it works for what comes after it.
+    """
+
+    step: Integers
+    component: Integers
+    named: Integers
+    layer: Integers
+    role: Integers
+    known: Flags
+    to_consumer: Flags
+
+
+def follow(rows: Sequence, holder: Integers, address: Integers) -> Flags:
+    """Gives owners to launches without one, in place.
+
+    Args:
+        rows: the launches. A component or a layer that one has already is kept: what serves all
+            layers, such as rope, takes the layer alone.
+        holder: for each address that a launch holds, the launch.
+        address: the address.
+
+    Returns:
+        Which launches got one.
+
+    Example:
+        A reduction after o_proj's split product in layer 3, which shares the product's workspace,
+        gets o_proj and layer 3.
+    """
+    before = _neighbours(rows.step, holder, address)
+    after = before[::-1]
+    around = _proven_around(rows)
+    proven = rows.known.copy()
+    # Each waits for its nearest neighbour's owner; only where nobody finds one, it looks beyond.
+    for beyond in (False, True):
+        for forward, of in ((True, rows.to_consumer), (False, ~rows.to_consumer)):
+            _spread(rows, after if forward else before, of, around, forward=forward, beyond=beyond)
+        for forward, of in ((True, ~rows.to_consumer), (False, rows.to_consumer)):
+            _spread(rows, after if forward else before, of, around, forward=forward, beyond=beyond)
+    return rows.known & ~proven
+
+
+def _neighbours(step: Integers, holder: Integers, address: Integers) -> npt.NDArray[np.int64]:
+    """Pairs of launches, the later one first, that hold an address with none in between."""
+    order = np.lexsort((holder, address, step[holder]))
+    holder, address = holder[order], address[order]
+    twice = np.zeros(len(holder), bool)
+    same = (np.diff(address) == 0) & (np.diff(step[holder]) == 0)
+    twice[1:] = same & (np.diff(holder) == 0)
+    holder, address = holder[~twice], address[~twice]
+    if len(holder) < 2:
+        return np.empty((2, 0), np.int64)
+    begin = np.append(True, (np.diff(address) != 0) | (np.diff(step[holder]) != 0))
+    run = np.cumsum(begin) - 1
+    holders = np.bincount(run)[run]
+    launches = np.bincount(np.unique(step, return_inverse=True)[1])
+    in_step = launches[np.searchsorted(np.unique(step), step[holder])]
+    shared_by_all = (holders * _WORKSPACE > in_step) & (in_step >= _FEW)
+    pair = np.flatnonzero(~begin[1:] & ~shared_by_all[1:])
+    return np.stack([holder[pair + 1], holder[pair]])
+
+
+def _proven_around(rows: Sequence) -> tuple[Integers, Integers]:
+    """The layers of the nearest proven launches of the step before and after each, -2 for none."""
+    count, places = len(rows.step), np.arange(len(rows.step))
+    last = np.maximum.accumulate(np.where(rows.known, places, -1))
+    following = np.where(rows.known, places, count)[::-1]
+    next_one = np.minimum.accumulate(following)[::-1]
+    found = []
+    for near in (last, next_one):
+        there = (near >= 0) & (near < count)
+        place = np.where(there, near, 0)
+        there &= rows.step[place] == rows.step
+        found.append(np.where(there, rows.layer[place], -2))
+    return found[0], found[1]
+
+
+def _spread(
+    rows: Sequence,
+    pairs: npt.NDArray[np.int64],
+    of: Flags,
+    around: tuple[Integers, Integers],
+    *,
+    forward: bool,
+    beyond: bool,
+) -> None:
+    """Takes owners over from neighbours on one side until nothing changes.
+
+    Args:
+        rows: the launches.
+        pairs: launches, and a neighbour of each.
+        of: which launches take over.
+        around: what `_proven_around` returned.
+        forward: whether the neighbours come after.
+        beyond: whether a nearest neighbour without an owner is passed over.
+    """
+    own, other = pairs[:, of[pairs[0]] & ~rows.known[pairs[0]]]
+    for _ in range(_ROUNDS):
+        known = rows.known[other]
+        usable = np.where(known, _fits(rows, own, other, around), not beyond)
+        nearest = np.full(len(rows.step), _FAR if forward else -1)
+        pick = np.minimum if forward else np.maximum
+        pick.at(nearest, own[usable], other[usable])
+        found = np.flatnonzero((nearest >= 0) & (nearest < _FAR) & ~rows.known)
+        source = nearest[found]
+        owned = rows.known[source]
+        found, source = found[owned], source[owned]
+        if not len(found):
+            return
+        bare = rows.component[found] < 0
+        named = rows.named[found[bare]]
+        rows.component[found[bare]] = np.where(named < 0, rows.component[source[bare]], named)
+        rows.role[found[bare]] = rows.role[source[bare]]
+        rows.layer[found] = np.where(rows.layer[found] < 0, rows.layer[source], rows.layer[found])
+        rows.known[found] = True
+
+
+def _fits(
+    rows: Sequence, own: Integers, other: Integers, around: tuple[Integers, Integers]
+) -> Flags:
+    """Whether a neighbour's layer can be that of the launch."""
+    layer, fixed = rows.layer[other], rows.layer[own]
+    before, after = around[0][own], around[1][own]
+    between = (before >= 0) & (before <= layer) & (layer <= after)
+    fits = between | (layer == before) | (layer == after) | ((before == -2) & (after == -2))
+    # What has a component already lacks a layer.
+    fits &= (rows.component[own] < 0) | (layer >= 0)
+    found: Flags = fits & ((fixed < 0) | (fixed == layer))
+    return found

@@ -1,0 +1,202 @@
+"""What the live model keeps where in GPU memory, as stretches of addresses.
+
+Several tensors may cover an address: a matrix that embedding and lm_head share, one buffer that
+holds the KV caches of several layers, one table of cosines for all of them. A stretch proves what
+they have in common, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.components import layer_of, role_of
+from spark_prof.analyzers.lookup import Integers
+from spark_prof.analyzers.order import CODES
+
+__all__ = ["BUFFER", "CACHE", "LM_HEAD", "MATRIX", "OTHER_WEIGHT", "MemoryMap", "memory_map"]
+
+Flags = npt.NDArray[np.bool_]
+_Value = TypeVar("_Value", int, str)
+
+BUFFER, CACHE, OTHER_WEIGHT, MATRIX = 1, 2, 3, 4
+"""Ranks of tensors: where a kernel reads several, it works for the module of the highest one. A
+matrix is a weight of at least two dimensions, of a product, of experts or of an embedding."""
+
+LM_HEAD = "lm_head"
+"""The role of the module that computes the logits, which a tied embedding's matrix has as well."""
+
+_KINDS = {"weight": OTHER_WEIGHT, "kv": CACHE, "state": CACHE, "buffer": BUFFER}
+_NO_PRODUCTS = ("norm", "rope")
+_FURTHEST = 1 << 60
+"""Addresses and sizes from here on are none."""
+_ALIGNED = 16
+"""Bytes: what a kernel is given inside a tensor begins at a multiple of this."""
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """Stretches of addresses in ascending order; arrays have one entry each.
+
+    Attributes:
+        begin: first address.
+        end: the address behind the last.
+        starts: whether a tensor begins with it.
+        kind: number of the common kind, -1 where kinds differ.
+        rank: the highest rank of its tensors.
+        bytes: of the largest tensor.
+        component: code of the common component, -1 for none.
+        layer: the common decoder layer, -1 for none.
+        role: number of the common role among `roles`; of a tied matrix the embedding's.
+        several: whether its tensors belong to several layers, so that the layer is open.
+        tied: whether the embedding's matrix is lm_head's as well.
+        roles: texts; the first is empty, the second is LM_HEAD.
+    """
+
+    begin: Integers
+    end: Integers
+    starts: Flags
+    kind: Integers
+    rank: Integers
+    bytes: Integers
+    component: Integers
+    layer: Integers
+    role: Integers
+    several: Flags
+    tied: Flags
+    roles: tuple[str, ...]
+
+    def find(self, addresses: Integers) -> Integers:
+        """The stretch of each address that an argument may hold, -1 for none.
+
+        It is one that lies in a tensor, and begins it or is a multiple of 16 bytes.
+        """
+        if not len(self.begin):
+            return np.full(len(addresses), -1)
+        near = np.maximum(np.searchsorted(self.begin, addresses, side="right") - 1, 0)
+        begin = self.begin[near]
+        inside = (addresses >= begin) & (addresses < self.end[near])
+        inside &= ((addresses == begin) & self.starts[near]) | (addresses % _ALIGNED == 0)
+        return np.where(inside, near, -1)
+
+
+def memory_map(tensors: pd.DataFrame) -> MemoryMap:
+    """The map of the `tensors` table, without its segments of the allocator.
+
+    Example:
+        Of two rows, `model.embed_tokens` and `lm_head` at the same 1000 bytes, one stretch is
+        made: rank MATRIX, tied, without a component.
+    """
+    sizes, addresses = tensors["bytes"], tensors["address"]
+    live = (sizes > 0) & (sizes < _FURTHEST) & (addresses >= 0) & (addresses < _FURTHEST)
+    known = tensors[live & tensors["kind"].astype(str).isin(_KINDS)]
+    rows = [_Tensor.of(*row) for row in known[list(_COLUMNS)].itertuples(index=False, name=None)]
+    named = sorted({row.role for row in rows} - {"", LM_HEAD})
+    roles = {role: number for number, role in enumerate(("", LM_HEAD, *named))}
+    edges = sorted(
+        edge for n, row in enumerate(rows) for edge in ((row.begin, 1, n), (row.end, 0, n))
+    )
+    active = _Active()
+    found: list[tuple[int, ...]] = []
+    starts = False
+    for index, (begin, enters, number) in enumerate(edges):
+        active.count(rows[number], 1 if enters else -1)
+        starts |= bool(enters)
+        end = edges[index + 1][0] if index + 1 < len(edges) else begin
+        if end > begin:
+            if active:
+                found.append((begin, end, starts, *active.common(roles)))
+            starts = False
+    table = np.array(found, np.int64).reshape(-1, 11).T
+    begins, ends, start, kind, rank, size, component, layer, role, several, tied = table
+    return MemoryMap(
+        begins, ends, start > 0, kind, rank, size, component, layer, role, several > 0, tied > 0,
+        tuple(roles),
+    )  # fmt: skip
+
+
+_COLUMNS = ("address", "bytes", "kind", "module", "layer", "component", "shape")
+_SHARED = -2
+"""The layer of a tensor whose module stands in several."""
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    begin: int
+    end: int
+    kind: int
+    rank: int
+    component: str
+    layer: int
+    role: str
+
+    @classmethod
+    def of(
+        cls, address: int, size: int, kind: str, module: str, layer: int, component: str, shape: str
+    ) -> _Tensor:
+        rank = _KINDS[kind]
+        if rank == OTHER_WEIGHT and "x" in shape and component not in _NO_PRODUCTS:
+            rank = MATRIX
+        if layer < 0 <= layer_of(module):
+            layer = _SHARED
+        number = list(_KINDS).index(kind)
+        return cls(address, address + size, number, rank, component, layer, role_of(module))
+
+
+class _Active:
+    """The tensors that cover an address, counted by what they are."""
+
+    def __init__(self) -> None:
+        self._bytes: Counter[int] = Counter()
+        self._kind: Counter[int] = Counter()
+        self._rank: Counter[int] = Counter()
+        self._layer: Counter[int] = Counter()
+        self._component: Counter[str] = Counter()
+        self._role: Counter[str] = Counter()
+        self._lookup: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._bytes)
+
+    def count(self, tensor: _Tensor, by: int) -> None:
+        """Adds the tensor (1), or takes it away (-1)."""
+        _add(self._bytes, tensor.end - tensor.begin, by)
+        _add(self._kind, tensor.kind, by)
+        _add(self._rank, tensor.rank, by)
+        _add(self._layer, tensor.layer, by)
+        _add(self._component, tensor.component, by)
+        _add(self._role, tensor.role, by)
+        if tensor.component == "embedding":
+            _add(self._lookup, tensor.role, by)
+
+    def common(self, roles: dict[str, int]) -> tuple[int, ...]:
+        """Kind, rank, bytes, component, layer, role, several and tied, as in the map."""
+        tied = {"embedding", "lm_head"} <= self._component.keys()
+        return (
+            _only(self._kind, -1),
+            max(self._rank),
+            max(self._bytes),
+            CODES.get(_only(self._component, ""), -1),
+            max(_only(self._layer, -1), -1),
+            roles[_only(self._lookup if tied else self._role, "")],
+            len(self._layer) > 1 or _SHARED in self._layer,
+            tied,
+        )
+
+
+def _add(counter: Counter[_Value], value: _Value, by: int) -> None:
+    counter[value] += by
+    if not counter[value]:
+        del counter[value]
+
+
+def _only(values: Iterable[_Value], otherwise: _Value) -> _Value:
+    """The value where it is the only one."""
+    first, *more = values
+    return otherwise if more else first

@@ -1,0 +1,270 @@
+"""Owners of the launches whose arguments are known: by weight or cache, range, then data flow.
+
+A kernel that a CUDA graph replays has the owner of the node that was captured. So owners are found
+once for each captured node and for each launch outside graphs, and looked up for millions of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.attribution.dataflow import Sequence, follow
+from spark_prof.analyzers.attribution.memory_map import CACHE, memory_map
+from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
+from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.launch_order import launch_order, nodes_of
+from spark_prof.analyzers.lookup import Integers, positions
+from spark_prof.analyzers.order import CODES
+from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.vocabulary import BASES
+
+__all__ = ["BASIS", "Evidence", "Ranged", "arguments_known", "owned_launches"]
+
+Flags = npt.NDArray[np.bool_]
+_Array = TypeVar("_Array", Integers, Flags)
+
+BASIS = {name: code for code, name in enumerate(BASES)}
+"""The bases as numbers."""
+
+_ACTIVATIONS = ("memory", "pool")
+_FILLS = "FillFunctor"
+
+
+@dataclass
+class Evidence:
+    """What is known of kernels or launches so far; arrays have one entry each.
+
+    Attributes:
+        component: code, -1 for none.
+        layer: decoder layer, -1 for none.
+        role: number of the role in `roles`.
+        basis: number of the basis.
+        settled: whether component and layer are known, as far as there is a layer.
+        roles: texts; the first is empty.
+    """
+
+    component: Integers
+    layer: Integers
+    role: Integers
+    basis: Integers
+    settled: Flags
+    roles: tuple[str, ...]
+
+    def taken(self, rows: Integers) -> Evidence:
+        """Those rows."""
+        return Evidence(
+            self.component[rows], self.layer[rows], self.role[rows], self.basis[rows],
+            self.settled[rows], self.roles,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """The rows of a rank in order of start, with what ranges and names tell of them.
+
+    Attributes:
+        rows: name, start_ns, step, correlation and graph_node.
+        by_range: what the module that was open tells.
+        by_name: code of the component that the name tells, -1 for none.
+        more_exact: of two codes of components the more exact one, else the first.
+    """
+
+    rows: pd.DataFrame
+    by_range: Evidence
+    by_name: Integers
+    more_exact: Callable[[Integers, Integers], Integers]
+
+
+def owned_launches(bundle: Bundle, rank: int, ranged: Ranged) -> Evidence | None:
+    """The evidence of all rows, with the owners of launches; None where no argument names any.
+
+    Args:
+        bundle: the bundle.
+        rank: the rank.
+        ranged: its rows.
+    """
+    if not arguments_known(bundle, rank):
+        return None
+    tensors, arguments = bundle.frame("tensors", rank), bundle.frame("arguments", rank)
+    rows = ranged.rows
+    nodes = nodes_of(bundle, rank, rows["graph_node"].to_numpy())
+    in_graph = rows["graph_node"].to_numpy() != 0
+    key = _keys(nodes, np.where(in_graph, -1, rows["correlation"].to_numpy()))
+    held = _keys(arguments["node"].to_numpy(), arguments["correlation"].to_numpy())
+    known = np.unique(held[held != 0])
+    launch = positions(known, key)
+    first = _first_row(launch, len(known))
+    ran = first >= 0
+    known, first = known[ran], first[ran]
+    launch = np.append(np.where(ran, np.cumsum(ran) - 1, -1), -1)[launch]
+    owner = positions(known, held)
+    arguments, owner = arguments[owner >= 0], owner[owner >= 0]
+    launches = Launches(
+        name=rows["name"].cat.codes.to_numpy()[first].astype(np.int64),
+        batch=_batches(bundle, rank, known, rows["step"].to_numpy()[first]),
+        names=tuple(rows["name"].cat.categories),
+    )
+    memory = memory_map(tensors)
+    owners = owners_of(memory, arguments, owner, launches)
+    if not owners.rank.any():
+        return None
+    found = _decided(owners, memory.roles, ranged, first)
+    links = _links(tensors, arguments, owner)
+    _by_flow(bundle, rank, ranged, found, first, launch, nodes, links)
+    return _over(ranged.by_range, found, launch)
+
+
+def arguments_known(bundle: Bundle, rank: int) -> bool:
+    """Whether the bundle tells what kernels of the rank read."""
+    return all(bundle.meta.tables.get(table_file(name, rank)) for name in ("tensors", "arguments"))
+
+
+def _keys(nodes: Integers, correlations: Integers) -> Integers:
+    """One number for a node or, where it is 0, for a correlation; 0 for none."""
+    outside = np.where(correlations >= 0, -1 - correlations.astype(np.int64), 0)
+    found: Integers = np.where(nodes != 0, nodes, outside)
+    return found
+
+
+def _first_row(launch: Integers, count: int) -> Integers:
+    """The first row of each launch, -1 for none."""
+    rows = np.flatnonzero(launch >= 0)[::-1]
+    first = np.full(count, -1)
+    # Of several rows of a launch the last one that is written stays.
+    first[launch[rows]] = rows
+    return first
+
+
+def _batches(bundle: Bundle, rank: int, known: Integers, step: Integers) -> Integers:
+    """A number for the graph that was captured with each launch, else for its step."""
+    nodes = bundle.frame("graph_nodes", rank, ["node", "graph"]).sort_values("node")
+    nodes = nodes.drop_duplicates("node")
+    graph = np.append(-2 - nodes["graph"].to_numpy(np.int64), -1)
+    return np.where(known > 0, graph[positions(nodes["node"].to_numpy(), known)], step)
+
+
+def _links(
+    tensors: pd.DataFrame, arguments: pd.DataFrame, owner: Integers
+) -> tuple[Integers, Integers]:
+    """Which launch holds which address of an activation."""
+    kinds = tensors["kind"].astype(str)
+    address = arguments["address"].to_numpy(np.int64)
+    inside = np.zeros(len(address), bool)
+    for of_model in (False, True):
+        some = tensors[~kinds.isin(_ACTIVATIONS) if of_model else kinds.isin(_ACTIVATIONS)]
+        some = some.sort_values("address")
+        begin = some["address"].to_numpy(np.int64)
+        # Tensors may overlap: the furthest end of those that begin before.
+        end = np.maximum.accumulate(begin + some["bytes"].to_numpy(np.int64))
+        near = np.searchsorted(begin, address, side="right") - 1
+        within = (near >= 0) & (address < np.append(end, 0)[near])
+        inside = inside & ~within if of_model else within
+    return owner[inside], address[inside]
+
+
+def _decided(owners: Owners, roles: tuple[str, ...], ranged: Ranged, first: Integers) -> Evidence:
+    """What the tensors of each launch and the range at its first row tell together."""
+    by_range = ranged.by_range.taken(first)
+    in_range = by_range.basis == BASIS["range"]
+    # A word in a struct that names another layer than the open module was left there.
+    stale = ~owners.pointer & in_range & (owners.layer >= 0) & (by_range.layer >= 0)
+    stale &= owners.layer != by_range.layer
+    reads = (owners.rank > 0) & ~stale
+    part = np.where(reads, owners.component, -1).astype(np.int8)
+    component = ranged.more_exact(part, by_range.component)
+    component = np.where(reads & (component >= 0), component, by_range.component)
+    component = ranged.more_exact(component, ranged.by_name[first])
+    component = np.where(reads & (component < 0), np.int8(CODES["other"]), component)
+    layer = np.where(reads & ((owners.layer >= 0) | ~owners.open), owners.layer, by_range.layer)
+    merged = {role: number for number, role in enumerate(dict.fromkeys((*roles, *by_range.roles)))}
+    range_role = np.array([merged[role] for role in by_range.roles])[by_range.role]
+    basis = np.where(owners.rank == CACHE, BASIS["kv"], BASIS["weight"])
+    return Evidence(
+        component=component,
+        layer=layer,
+        role=np.where(reads, owners.role, range_role),
+        basis=np.where(reads, basis, by_range.basis),
+        settled=np.where(reads, ~owners.open | (layer >= 0), in_range),
+        roles=tuple(merged),
+    )
+
+
+def _by_flow(
+    bundle: Bundle,
+    rank: int,
+    ranged: Ranged,
+    found: Evidence,
+    first: Integers,
+    launch: Integers,
+    nodes: Integers,
+    links: tuple[Integers, Integers],
+) -> None:
+    """Settles launches by what they share with others, in the first step that runs each."""
+    rows = ranged.rows
+    step = rows["step"].to_numpy()
+    steps = np.unique(step[first])
+    at = np.flatnonzero((launch >= 0) & (positions(steps[steps >= 0], step) >= 0))
+    if found.settled.all() or not len(at):
+        return
+    host = bundle.frame("host", rank, ["correlation", "start_ns"])
+    columns = rows[["start_ns", "step", "correlation"]]
+    order = launch_order(columns.iloc[at].reset_index(drop=True), host, nodes[at])
+    at = at if order is None else at[order]
+    own = launch[at]
+    names = rows["name"].cat
+    writes = np.array([_only_writes(name) for name in names.categories] + [False])
+    sequence = Sequence(
+        step=step[at],
+        component=found.component[own],
+        named=ranged.by_name[at],
+        layer=found.layer[own],
+        role=found.role[own],
+        known=found.settled[own],
+        to_consumer=writes[names.codes.to_numpy()[at]],
+    )
+    hits = np.flatnonzero(follow(sequence, *_of_entries(own, *links)))[::-1]
+    # Of several entries of a launch the first one is written last, and stays.
+    for name in ("component", "layer", "role"):
+        getattr(found, name)[own[hits]] = getattr(sequence, name)[hits]
+    found.basis[own[hits]] = BASIS["flow"]
+    found.settled[own[hits]] = True
+
+
+def _only_writes(name: str) -> bool:
+    return _FILLS in name or classify(name).conversion is not None
+
+
+def _of_entries(own: Integers, launch: Integers, address: Integers) -> tuple[Integers, Integers]:
+    """The addresses that the launch of each entry holds, with the entry's number."""
+    order = np.argsort(launch, kind="stable")
+    launch, address = launch[order], address[order]
+    begin = np.searchsorted(launch, own)
+    count = np.searchsorted(launch, own, side="right") - begin
+    entry = np.repeat(np.arange(len(own)), count)
+    within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
+    return entry, address[begin[entry] + within]
+
+
+def _over(by_range: Evidence, found: Evidence, launch: Integers) -> Evidence:
+    """The rows' evidence, with that of its launch where a row has one."""
+    number = np.array([found.roles.index(role) for role in by_range.roles])
+    own = launch >= 0
+
+    def chosen(of_launch: _Array, of_row: _Array) -> _Array:
+        array: _Array = np.where(own, of_launch.astype(of_row.dtype)[launch], of_row)
+        return array
+
+    return Evidence(
+        component=chosen(found.component, by_range.component),
+        layer=chosen(found.layer, by_range.layer),
+        role=chosen(found.role, number[by_range.role]),
+        basis=chosen(found.basis, by_range.basis),
+        settled=chosen(found.settled, by_range.settled),
+        roles=found.roles,
+    )

@@ -1,0 +1,205 @@
+"""Whose memory a kernel reads: the module of the largest weight among its arguments.
+
+A word among a kernel's arguments that lies in a tensor of the live model is believed by these
+rules:
+
+1. It begins the tensor, or is a multiple of 16 bytes inside it.
+2. A plain pointer, an argument of 8 bytes, is believed.
+3. A word of a larger argument (a struct such as the parameters of CUTLASS or FlashAttention) may be
+   what was left on the stack. The place (kernel name, argument, offset) is believed if in every
+   launch of that name whose arguments are known the word lies in a tensor, always of the same kind,
+   and if no step or capture with several launches of that name has one layer's same tensor in all
+   of them: the layers of a model have weights of their own.
+4. A packed buffer (argument -1: cuBLAS's nvjet kernels, TMA descriptors included) holds parameters
+   only. The place is believed if in every launch of that name the word lies in a tensor, always of
+   the same kind. One name serves several roles, so the roles may differ.
+
+What a kernel reads names its owner: its largest matrix (of a product, experts or an embedding),
+else its largest other weight, else a KV cache or state, else a buffer. Where that tensor belongs to
+several layers, a layer that another believed word names is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.attribution.memory_map import BUFFER, CACHE, MATRIX, MemoryMap
+from spark_prof.analyzers.classify.classifier import is_gemm
+from spark_prof.analyzers.lookup import Integers
+from spark_prof.analyzers.order import CODES
+
+__all__ = ["Launches", "Owners", "owners_of"]
+
+Flags = npt.NDArray[np.bool_]
+
+_POINTER = 8
+_PACKED = -1
+_NO_KIND = 127
+_LM_HEAD_ROLE = 1
+"""Where MemoryMap.roles has LM_HEAD."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Launches and captured nodes whose arguments are known; arrays have one entry each.
+
+    Attributes:
+        name: number of the kernel's name.
+        batch: the step or capture that it belongs to, as a number.
+        names: the names.
+    """
+
+    name: Integers
+    batch: Integers
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Owners:
+    """What the memory that a launch reads says of it; arrays have one entry a launch.
+
+    Attributes:
+        rank: of the tensor that names the owner (see memory_map.py), 0 for none.
+        pointer: whether a plain pointer named it.
+        component: code, -1 for none.
+        layer: decoder layer, -1 for none or an open one.
+        open: whether it must have a layer that its tensors do not tell.
+        role: number of the role in the map's `roles`.
+    """
+
+    rank: Integers
+    pointer: Flags
+    component: Integers
+    layer: Integers
+    open: Flags
+    role: Integers
+
+
+def owners_of(
+    memory: MemoryMap, arguments: pd.DataFrame, launch: Integers, launches: Launches
+) -> Owners:
+    """The owners of launches by what they read.
+
+    Args:
+        memory: where the tensors are.
+        arguments: rows of the `arguments` table.
+        launch: the launch that each of them belongs to.
+        launches: the launches.
+    """
+    place = memory.find(arguments["address"].to_numpy(np.int64))
+    pointer = (arguments["size"] == _POINTER).to_numpy() & (arguments["argument"] >= 0).to_numpy()
+    believed = (place >= 0) & (
+        pointer | _in_every_launch(memory, arguments, place, launch, launches)
+    )
+    launch, place, pointer = launch[believed], place[believed], pointer[believed]
+    argument = arguments["argument"].to_numpy()[believed]
+    rank, norm = memory.rank[place], memory.component[place] == CODES["norm"]
+    # The best word of each launch comes first; a norm's weight is as large as a bias beside it.
+    order = np.lexsort((argument, ~pointer, ~norm, -memory.bytes[place], -rank, launch))
+    first = order[_first_of_each(launch[order])]
+    count = len(launches.name)
+    best = np.full(count, -1)
+    best[launch[first]] = place[first]
+    named = best >= 0
+    found = Owners(
+        rank=np.where(named, memory.rank[best] if len(memory.rank) else 0, 0),
+        pointer=np.zeros(count, bool),
+        component=np.full(count, -1),
+        layer=np.full(count, -1),
+        open=np.zeros(count, bool),
+        role=np.zeros(count, np.int64),
+    )
+    if not named.any():
+        return found
+    found.pointer[launch[first]] = pointer[first]
+    for name in ("component", "layer", "role"):
+        getattr(found, name)[named] = getattr(memory, name)[best[named]]
+    _part_tied(memory, best, launches, found)
+    beside = order[memory.layer[place[order]] >= 0]
+    beside = beside[_first_of_each(launch[beside])]
+    shared = np.zeros(count, bool)
+    shared[named] = memory.several[best[named]]
+    # Caches and buffers without a layer of their own, such as the table of rope, serve all layers.
+    shared |= (found.rank == CACHE) | (found.rank == BUFFER)
+    missing = launch[beside][(shared & (found.layer < 0))[launch[beside]]]
+    layers = np.full(count, -1)
+    layers[launch[beside]] = memory.layer[place[beside]]
+    found.layer[missing] = layers[missing]
+    found.open[:] = named & shared & (found.layer < 0)
+    return found
+
+
+def _in_every_launch(
+    memory: MemoryMap,
+    arguments: pd.DataFrame,
+    place: Integers,
+    launch: Integers,
+    launches: Launches,
+) -> Flags:
+    """Whether rules 3 and 4 believe each word."""
+    argument, offset = (arguments[name].to_numpy(np.int64) for name in ("argument", "offset"))
+    spot = _numbered(launches.name[launch], argument, offset)
+    known = np.flatnonzero(place >= 0)
+    spots = len(spot) and int(spot.max()) + 1
+    # A launch of which no word is known to be an address is none whose arguments were read.
+    read = np.unique(launch)
+    launched = np.bincount(launches.name[read], minlength=len(launches.names))
+    wanted = np.zeros(spots, np.int64)
+    wanted[spot] = launched[launches.name[launch]]
+    good = np.bincount(spot[known], minlength=spots) == wanted
+    kind = memory.kind[place[known]]
+    lowest, highest = np.full(spots, _NO_KIND), np.full(spots, -1)
+    np.minimum.at(lowest, spot[known], kind)
+    np.maximum.at(highest, spot[known], kind)
+    good &= lowest == highest
+    stale = _same_in_all(memory, spot[known], place[known], launches.batch[launch[known]])
+    packed = np.zeros(spots, bool)
+    packed[spot] = argument == _PACKED
+    good[stale] &= packed[stale]
+    believed: Flags = good[spot]
+    return believed
+
+
+def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, batch: Integers) -> Integers:
+    """The spots that have one layer's same tensor in all of several launches of a batch."""
+    if not len(spot):
+        return spot
+    order = np.lexsort((batch, spot))
+    spot, place, batch = spot[order], place[order], batch[order]
+    begin = np.flatnonzero(np.append(True, (np.diff(spot) != 0) | (np.diff(batch) != 0)))
+    several = np.diff(np.append(begin, len(spot))) > 1
+    same = np.minimum.reduceat(place, begin) == np.maximum.reduceat(place, begin)
+    stale: Integers = spot[begin[several & same & (memory.layer[place[begin]] >= 0)]]
+    return stale
+
+
+def _part_tied(memory: MemoryMap, best: Integers, launches: Launches, found: Owners) -> None:
+    """Parts the two users of a tied matrix: a product computes logits, what is none looks up."""
+    product = np.array([is_gemm(name) for name in launches.names] + [False])[launches.name]
+    tied = np.zeros(len(best), bool)
+    tied[best >= 0] = memory.tied[best[best >= 0]]
+    found.component[tied] = CODES["embedding"]
+    # A model that shares the module itself has its path but once.
+    head = (found.component == CODES["embedding"]) & (found.rank == MATRIX) & product
+    found.component[head], found.role[head] = CODES["lm_head"], _LM_HEAD_ROLE
+
+
+def _numbered(*keys: Integers) -> Integers:
+    """A number for each row, equal where all keys are."""
+    order = np.lexsort(keys)
+    changes = np.zeros(len(order), bool)
+    for key in keys:
+        changes[1:] |= np.diff(key[order]) != 0
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(changes)
+    return number
+
+
+def _first_of_each(ascending: Integers) -> Integers:
+    """Where each number first stands."""
+    return np.flatnonzero(np.append(True, np.diff(ascending) != 0)[: len(ascending)])
