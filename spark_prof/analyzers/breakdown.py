@@ -23,7 +23,7 @@ from spark_prof.vocabulary import PHASES
 
 __all__ = ["component_rows", "kernel_rows", "layer_rows", "sums_of"]
 
-_KEYS = ("placed", "placed_by", "phase", "component", "layer", "name")
+_KEYS = ("placed", "basis", "phase", "component", "layer", "name")
 """What tells kernels apart, what has the fewest values first."""
 
 _LARGEST_TABLE = 1 << 24
@@ -36,11 +36,11 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
     A later stretch of an operator is no call of its own. Copies are no kernels.
 
     Args:
-        kernels: name, kind, component, layer, placed, placed_by, step, part, start_ns and end_ns.
+        kernels: name, kind, component, layer, placed, basis, step, part, start_ns and end_ns.
         phase_of: phase of each analyzed step, indexed by step in ascending order.
 
     Returns:
-        name, component, layer, phase, placed, placed_by, ns and calls.
+        name, component, layer, phase, placed, basis, ns and calls.
     """
     codes, values = _coded(kernels, phase_of)
     space = math.prod(len(values[key]) for key in _KEYS)
@@ -105,9 +105,17 @@ def component_rows(sums: pd.DataFrame, decode_steps: int) -> tuple[ComponentRow,
 
 def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
     """One row per layer and component, in the model's order; layer None comes first."""
-    found = sums.groupby(["layer", "component"], observed=True)[["ns", "calls"]].sum()
+    keys = ["layer", "component"]
+    found = sums.groupby(keys, observed=True)[["ns", "calls"]].sum()
+    basis = _basis_of_most(sums, keys)
     return tuple(
-        LayerRow(int(layer) if layer >= 0 else None, str(component), ns / 1e3, int(calls))
+        LayerRow(
+            int(layer) if layer >= 0 else None,
+            str(component),
+            ns / 1e3,
+            int(calls),
+            basis[layer, component],
+        )
         for (layer, component), ns, calls in found.itertuples(name=None)
     )
 
@@ -126,6 +134,7 @@ def kernel_rows(
     found = sums.assign(decode=in_decode).groupby(keys, observed=True)[["ns", "decode", "calls"]]
     rows = found.sum().sort_values("ns", ascending=False, kind="stable")
     total = int(rows["ns"].sum()) or 1
+    basis = _basis_of_most(sums, keys)
     return tuple(
         KernelRow(
             name=str(name),
@@ -139,10 +148,19 @@ def kernel_rows(
             conversion=label.conversion,
             decode_us=decode / 1e3,
             weights=label.weights,
+            basis=basis[name, component],
         )
         for (name, component), ns, decode, calls in rows.itertuples(name=None)
         for label in [label_of(str(name))]
     )
+
+
+def _basis_of_most(sums: pd.DataFrame, keys: list[str]) -> dict[tuple[object, ...], str]:
+    """For each combination of the keys, the basis that has most of its time; of equals the best."""
+    by_basis = sums.groupby([*keys, "basis"], observed=True)["ns"].sum().reset_index()
+    most = by_basis.sort_values("ns", ascending=False, kind="stable").drop_duplicates(keys)
+    values = most[[*keys, "basis"]].itertuples(index=False, name=None)
+    return {tuple(row[:-1]): str(row[-1]) for row in values}
 
 
 def _coded(
@@ -162,7 +180,7 @@ def _coded(
         "placed": pd.Index([False, True]),
         "phase": pd.Categorical([*PHASES, None], categories=PHASES),
     }
-    for key in ("placed_by", "component", "name"):
+    for key in ("basis", "component", "name"):
         column = kernels[key].array
         codes[key] = column.codes
         values[key] = pd.Categorical.from_codes(range(len(column.categories)), dtype=column.dtype)

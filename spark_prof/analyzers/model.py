@@ -166,17 +166,32 @@ class Books:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Shares of the summed kernel time that could be placed."""
+    """Shares of the summed kernel time whose owner is known, by how it is known.
+
+    The last four add up to 1. What has a component that belongs to a layer, but no layer, is
+    unknown there unless it is a guess. See vocabulary.BASIS_CLASSES.
+
+    Attributes:
+        layer: in a decoder layer, or in what belongs to none by its nature; no guess counts.
+        component: in a component other than `other`; no guess counts.
+        engine: on an engine other than `unknown`.
+        unplaced_us: kernel time with neither a layer nor a named component.
+        placed: as `layer`, guesses included.
+        proven: the kernel reads its owner's weight, cache or state, or its module was open.
+        derived: it shares data with a kernel whose owner is proven.
+        guessed: its place in a layer or its name tells, or another trace.
+        unknown: nothing tells.
+    """
 
     layer: float
     component: float
     engine: float
     unplaced_us: float
-    """Kernel time with neither a layer nor a named component."""
-    aligned: float = 0.0
-    """Of the kernels whose place was carried over from another trace."""
-    guessed: float = 0.0
-    """Of the kernels whose place was guessed from what repeats."""
+    placed: float
+    proven: float
+    derived: float
+    guessed: float
+    unknown: float
 
 
 @dataclass(frozen=True)
@@ -202,6 +217,8 @@ class LayerRow:
     component: str
     us: float
     kernels: int
+    basis: str = "none"
+    """On what the owners of most of its time stand; see vocabulary.BASES."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +238,8 @@ class KernelRow:
     """Format in which its weights are stored, where that is not what it computes in."""
     decode_us: float = 0.0
     """What of its time belongs to decode steps."""
+    basis: str = "none"
+    """On what the owners of most of its time stand; see vocabulary.BASES."""
 
 
 @dataclass(frozen=True)

@@ -35,26 +35,17 @@ def notes_of(
             "The source has sums only, not when a kernel ran: there are no times of steps, no gaps "
             "and nothing about overlap."
         )
-    if coverage.aligned:
-        notes.append(
-            f"{100 * coverage.aligned:.1f} % of the kernel time has its place from another trace "
-            "of the same model, whose kernels were matched with these in order."
-        )
     if coverage.guessed:
         notes.append(
-            f"{100 * coverage.guessed:.1f} % of the kernel time was placed by a guess: by what "
-            "repeats like the layers of a model, or by when it ran before or after the model."
+            f"{100 * coverage.guessed:.1f} % of the kernel time was placed by a guess: by "
+            "its name, by its order in a decoder layer, by what repeats like layers, or as in "
+            "another trace of the same model."
         )
-    if coverage.layer < _ENOUGH_LAYERS and "CUDA graphs" in execution and not imported:
+    if coverage.placed < _ENOUGH_LAYERS and "CUDA graphs" in execution and not imported:
         notes.append(
             "Kernels of CUDA graphs whose capture was not seen have no layer: torch's profiler "
             "sees none, --attach comes too late. Start vLLM under record with CUPTI, or with "
             "--enforce-eager (its gaps are larger, its kernels nearly the same)."
-        )
-    if "torch.compile" in execution:
-        notes.append(
-            "In the compiled model, what lies between attention and experts was placed by its "
-            "order in a decoder layer, not by a range."
         )
     if 0 < steps.count == settings.get("steps"):
         notes.append(f"The window closed after {steps.count} steps; see --steps.")

@@ -45,6 +45,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import Measured
 from spark_prof.traces.readers.engine_log import EngineLog
+from spark_prof.vocabulary import BASIS_CLASSES
 
 __all__ = ["Summary", "summarize", "summary_of"]
 
@@ -229,17 +230,25 @@ def _steps(steps: pd.DataFrame) -> Steps:
 
 
 def _coverage(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
-    ns = sums["ns"]
+    ns, placed = sums["ns"], sums["placed"]
     total = int(ns.sum()) or 1
     named = sums["component"] != "other"
-    by = sums["placed_by"].astype(str)
+    of = {name: sums["basis"].isin(bases) for name, bases in BASIS_CLASSES.items()}
+    known = of["proven"] | of["derived"]
+
+    def share(chosen: pd.Series) -> float:
+        return int(ns[chosen].sum()) / total
+
     return Coverage(
-        layer=int(ns[sums["placed"]].sum()) / total,
-        component=int(ns[named].sum()) / total,
+        layer=share(placed & known),
+        component=share(named & known),
         engine=sum(row.share for row in rows if row.engine != "unknown"),
-        unplaced_us=int(ns[~sums["placed"] & ~named].sum()) / 1e3,
-        aligned=int(ns[by == "aligned"].sum()) / total,
-        guessed=int(ns[by == "guess"].sum()) / total,
+        unplaced_us=int(ns[~placed & ~named].sum()) / 1e3,
+        placed=share(placed),
+        proven=share(placed & of["proven"]),
+        derived=share(placed & of["derived"]),
+        guessed=share(of["guessed"]),
+        unknown=share(of["unknown"] | (known & ~placed)),
     )
 
 

@@ -18,27 +18,24 @@ from spark_prof.dashboards.formats import (
     share,
 )
 from spark_prof.dashboards.section import Column, Section
+from spark_prof.vocabulary import BASIS_CLASSES
 
-__all__ = ["odd_layers", "odd_sentence", "placed_by", "why"]
+__all__ = ["odd_layers", "odd_sentence", "owners", "placed_by", "why"]
 
 _MOST_ROWS = 50
-_FEW_PLACED = 0.9
 
 
 def placed_by(report: Report) -> tuple[str, ...]:
-    """Says how much of the kernel time has a place, and what of it is a guess."""
+    """Says how the owners of the kernel time are known, where some are not proven or derived."""
     found = report.coverage
-    lines = []
-    if found.layer < _FEW_PLACED:
-        lines.append(
-            f"{share(found.layer)} of the kernel time has a place: a layer, or a component that "
-            "has none by its nature."
-        )
-    if found.aligned:
-        lines.append(f"The place of {share(found.aligned)} was carried over from another trace.")
-    if found.guessed:
-        lines.append(f"The place of {share(found.guessed)} is a guess, from what repeats.")
-    return tuple(lines)
+    return (owners(report),) if found.guessed or found.unknown else ()
+
+
+def owners(report: Report) -> str:
+    """Says in one line how the owners of the kernel time are known."""
+    found = report.coverage
+    parts = (f"{name} {share(getattr(found, name))}" for name in BASIS_CLASSES)
+    return f"Owner of the time: {', '.join(parts)}."
 
 
 def odd_sentence(odd: OddCell, cause: Cause | None, names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.model import KernelRow, Report
+from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, size
 from spark_prof.dashboards.section import Column, Section
@@ -13,22 +14,17 @@ _MOST_ROWS = 15
 
 
 def coverage(report: Report) -> Section:
-    """Says how much of the time could be placed, and how much could not."""
+    """Says of how much of the time the owner is proven, and how much could not be placed."""
     placed = report.coverage
     rows = [
-        ("Layer", share(placed.layer), "in a layer, or in a component that belongs to none"),
-        ("Component", share(placed.component), 'in a component other than "other"'),
+        ("Layer", share(placed.layer), "no guess: in a layer, or in a component without one"),
+        ("Component", share(placed.component), 'no guess: in a component other than "other"'),
     ]
     if report.gpu.vendor == "AMD":
         rows.append(("Engine", share(placed.engine), 'on an engine other than "unknown"'))
     elif not on_cpu(report):
         cores = "on tensor cores, CUDA cores or a copy engine"
         rows.append(("Engine", share(placed.engine), cores))
-    if placed.aligned:
-        rows.append(("Aligned", share(placed.aligned), "as in another trace of the same model"))
-    if placed.guessed:
-        how = "by what repeats, or by its time in the step: a guess"
-        rows.append(("Guessed", share(placed.guessed), how))
     columns = (Column("Placed"), Column("Share of the time", "number"), Column("", "prose"))
     unplaced = (
         f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."
@@ -40,7 +36,7 @@ def coverage(report: Report) -> Section:
         "What could not be placed",
         columns,
         tuple(rows) if report.kernels or report.components else (),
-        (unplaced,),
+        (about_cells.owners(report), unplaced),
     )
 
 

@@ -145,14 +145,16 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
         )
     if outside := sum(table.get(None, {}).values()):
         intro.append(f"Without a layer: {outside / divisor:,.{digits}f} {unit}.")
-    if report.coverage.layer < _FEW_PLACED:
+    if report.coverage.placed < _FEW_PLACED:
         reason = (
             ": kernels replayed by CUDA graphs carry no layer, so these rows are the steps that "
             "ran without a graph."
         )
         in_graphs = "CUDA graphs" in report.run.execution
         intro.append(
-            f"Only {share(report.coverage.layer)} of the time has a place here"
+            f"Only {share(report.coverage.placed)} of the time has a place here"
             f"{reason if in_graphs else '.'}"
         )
+    if report.coverage.guessed:
+        intro.append(f"The place of {share(report.coverage.guessed)} of the time is a guess.")
     return Section("layers", "Layers", columns, tuple(rows), tuple(intro))

@@ -97,7 +97,7 @@ def components(report: Report) -> Section:
         Column("Operators" if on_cpu(report) else "Kernels", "number", optional=True),
     )
     intro: tuple[str, ...] = ()
-    unnamed = 1 - report.coverage.component
+    unnamed = sum(row.share for row in report.components if row.name == "other")
     if unnamed > _MUCH_UNNAMED:
         intro = (
             f"{share(unnamed)} of the time has no component (other): these kernels carry no range "

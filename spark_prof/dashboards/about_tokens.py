@@ -133,7 +133,7 @@ def _intro(report: Report, chosen: Ledger, factor: float) -> tuple[str, ...]:
         f"In launch gaps nothing runs between the first and the last {unit[:-1]} of a step, in "
         f"host nothing before or after: {what}."
     )
-    unnamed = 1 - report.coverage.component
+    unnamed = sum(row.share for row in report.components if row.name == "other")
     if unnamed > _MUCH_UNNAMED:
         sentences.append(
             f"{share(unnamed)} of the time has no component (other): these {unit} carry no range "

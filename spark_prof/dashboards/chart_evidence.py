@@ -13,15 +13,15 @@ from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.charts import set_style
 from spark_prof.dashboards.colors import LINES, SHADES, TEXT
 from spark_prof.dashboards.formats import share
-from spark_prof.vocabulary import EVIDENCE
+from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
 
 __all__ = ["evidence_bars", "evidence_shares"]
 
 _SEEN, _CONCLUDED, _GUESSED = (SHADES[1], ""), (SHADES[2], ""), (SHADES[2], "/")
 _LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "placed": _SEEN,
-        "aligned": _CONCLUDED,
+        "proven": _SEEN,
+        "derived": _CONCLUDED,
         "guessed": _GUESSED,
         "counter": _SEEN,
         "sass": _CONCLUDED,
@@ -35,13 +35,11 @@ _INSIDE = 0.08
 
 
 def evidence_shares(report: Report) -> dict[str, dict[str, float]]:
-    """Shares of the kernel time by what tells their layer, their component and their engine."""
-    placed = report.coverage
+    """Shares of the kernel time by how its owner, and by what tells its engine, is known."""
     total = sum(row.us for row in report.kernels)
-    found = {
-        "layer": _told(placed.layer, placed.aligned, placed.guessed),
-        "component": _told(placed.component, 0.0, 0.0),
-    }
+    owner = {name: getattr(report.coverage, name) for name in BASIS_CLASSES if name != "unknown"}
+    owner = {name: value if isfinite(value) else 0.0 for name, value in owner.items()}
+    found = {"owner": owner | {"unknown": max(1 - sum(owner.values()), 0.0)}}
     if total and not on_cpu(report):
         known = [row for row in report.kernels if row.engine != "unknown"]
         sums = {
@@ -84,10 +82,3 @@ def evidence_bars(report: Report) -> go.Figure:
     figure.update_xaxes(range=[0, 100], ticksuffix=" %", nticks=6)
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
     return figure
-
-
-def _told(known: float, aligned: float, guessed: float) -> dict[str, float]:
-    known, aligned, guessed = (x if isfinite(x) else 0.0 for x in (known, aligned, guessed))
-    placed = max(known - aligned - guessed, 0.0)
-    parts = {"placed": placed, "aligned": aligned, "guessed": guessed}
-    return parts | {"unknown": max(1 - sum(parts.values()), 0.0)}

@@ -29,7 +29,7 @@ def placed(*rows: tuple[str, str, int, int, float, int], kind: str = "kernel") -
         component=pd.Categorical(frame["component"], categories=COMPONENTS),
         name=frame["name"].astype("category"),
         kind=pd.Categorical([kind] * len(frame)),
-        placed_by=pd.Categorical([""] * len(frame), categories=[""]),
+        basis=pd.Categorical(["range"] * len(frame), categories=["range"]),
         placed=frame["component"] != "other",
         start_ns=FAR,
         end_ns=FAR + ns,

@@ -72,10 +72,11 @@ def test_every_figure_of_a_small_bundle(tmp_path: Path) -> None:
         ("attention", pytest.approx(0.8), 2), ("qkv", pytest.approx(0.4), 2),
     ]  # fmt: skip
     assert report.layers == (
-        LayerRow(0, "qkv", pytest.approx(0.4), 2), LayerRow(0, "attention", pytest.approx(0.8), 2),
+        LayerRow(0, "qkv", pytest.approx(0.4), 2, "range"),
+        LayerRow(0, "attention", pytest.approx(0.8), 2, "range"),
     )  # fmt: skip
     assert [(k.name, k.calls) for k in report.kernels] == [("flash_fwd", 2), ("gemm_qkv", 2)]
-    assert report.coverage == Coverage(1.0, 1.0, 0.0, 0.0)
+    assert report.coverage == Coverage(1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)
     assert report.ranks == tuple(
         RankRow(rank, 2, pytest.approx(1.95), pytest.approx(1.2), pytest.approx(0.75))
         for rank in (0, 1)
@@ -225,8 +226,8 @@ def test_copies_are_no_kernels(tmp_path: Path) -> None:
         assert sum(row.us for row in rows) == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize(("word", "share"), [("aligned", "aligned"), ("guess", "guessed")])
-def test_on_what_a_place_stands(tmp_path: Path, word: str, share: str) -> None:
+@pytest.mark.parametrize("word", ["aligned", "guess"])
+def test_a_guess_is_no_coverage(tmp_path: Path, word: str) -> None:
     bundle = recorded().assemble(tmp_path / "b")
     path = bundle.path / table_file("kernels", 0)
     table = pq.read_table(path, partitioning=None)
@@ -237,5 +238,9 @@ def test_on_what_a_place_stands(tmp_path: Path, word: str, share: str) -> None:
     values = pa.array(marks).cast(table.schema.field("placed_by").type)
     pq.write_table(table.set_column(column, table.schema.field("placed_by"), values), path)
     report = summarize(bundle)
-    assert getattr(report.coverage, share) == pytest.approx(1 / 3)
-    assert "33.3 %" in RENDERERS["text"](report)
+    third = pytest.approx(1 / 3)
+    found = report.coverage
+    assert (found.proven, found.guessed, found.placed) == (pytest.approx(2 / 3), third, 1.0)
+    assert (found.layer, found.component) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    for name, draw in RENDERERS.items():
+        assert ('"guessed": 0.333' if name == "json" else "guessed 33.3 %") in draw(report)

@@ -183,7 +183,9 @@ def _mixture_of_experts() -> Report:
         ),
         books=books,
         wall_us=1.06 * books[0].step_us,
-        coverage=Coverage(1.0, 1 - 8 / total, 0.987, 8.0 * _WEIGHT),
+        coverage=Coverage(
+            1.0, 1 - 8 / total, 0.987, 8.0 * _WEIGHT, 1.0, 0.9, 0.1 - 8 / total, 0.0, 8 / total
+        ),
         components=components,
         layers=layers,
         kernels=kernels,
@@ -224,7 +226,10 @@ def _imported(report: Report) -> Report:
         steps=Steps(_STEPS, 0, 0, 0, 0, 0, 0, None, None, None, None, Spread(500.0, 900.0, 510.0),
                     _STEPS, step),
         books=(whole, replace(whole, phase="unknown")),
-        coverage=replace(report.coverage, aligned=0.6, guessed=0.25),
+        coverage=replace(
+            report.coverage, layer=0.15, component=0.15, proven=0.15, derived=0.0, guessed=0.85,
+            unknown=0.0,
+        ),
         components=tuple(
             replace(row, prefill_us=0.0, decode_us=0.0, mixed_us=0.0, unknown_us=row.us,
                     decode_us_per_step=0.0)
@@ -313,7 +318,7 @@ def _almost_empty() -> Report:
         books=(Books("all", 1, 500.0, kernels_us, kernels_us, 0.0, 0.0, 80.0, 0.0, None),
                Books("prefill", 1, 500.0, kernels_us, kernels_us, 0.0, 0.0, 80.0, 0.0, None)),
         wall_us=500.0,
-        coverage=Coverage(0.0, 0.0, 0.0, kernels_us),
+        coverage=Coverage(0.0, 0.0, 0.0, kernels_us, 0.0, 0.0, 0.0, 0.0, 1.0),
         components=(ComponentRow("other", kernels_us, 1.0, 7, kernels_us, 0.0, 0.0, 0.0, 0.0),),
         layers=(),
         kernels=(KernelRow("k", 7, kernels_us, 1.0, "other", "unknown", None, "unknown", None),),
@@ -333,7 +338,7 @@ def _nothing() -> Report:
         steps=Steps(0, 0, 0, 0, 0, 0, 0, Spread(nan, nan, nan), None, None, None, None),
         books=(),
         wall_us=0.0,
-        coverage=Coverage(nan, nan, nan, 0.0),
+        coverage=Coverage(nan, nan, nan, 0.0, nan, nan, nan, nan, nan),
         components=(),
         kernels=(),
         notes=(),

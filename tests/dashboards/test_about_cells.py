@@ -95,9 +95,10 @@ def test_the_reason_for_a_component_is_that_of_its_name_or_place() -> None:
 
 def test_a_guess_is_called_one() -> None:
     report = SAMPLES["mixture_of_experts"]
-    sure = replace(report.coverage, layer=1.0, aligned=0.0, guessed=0.0)
+    sure = replace(report.coverage, proven=0.9, derived=0.1, guessed=0.0, unknown=0.0)
     assert not about_cells.placed_by(replace(report, coverage=sure))
-    unsure = replace(sure, layer=0.5, aligned=0.2, guessed=0.3)
+    unsure = replace(sure, proven=0.5, derived=0.15, guessed=0.3, unknown=0.05)
     said = " ".join(about_cells.placed_by(replace(report, coverage=unsure)))
-    assert "50.0 % of the kernel time has a place" in said
-    assert "30.0 % is a guess" in said
+    assert (
+        said == "Owner of the time: proven 50.0 %, derived 15.0 %, guessed 30.0 %, unknown 5.0 %."
+    )

@@ -92,8 +92,11 @@ def test_has_the_keys_of_the_contract(sample: str) -> None:
         "component",
         "engine",
         "unplaced_us",
-        "aligned",
+        "placed",
+        "proven",
+        "derived",
         "guessed",
+        "unknown",
     }
     assert set(document["copies"]) == {"us", "bytes", "share", "items"}
     for row in document["copies"]["items"]:
@@ -102,7 +105,7 @@ def test_has_the_keys_of_the_contract(sample: str) -> None:
     for row in document["components"]:
         assert set(row) >= {"name", "us", "share", "kernels", "prefill_us"}
     for row in document["layers"]:
-        assert set(row) == {"layer", "component", "us", "kernels"}
+        assert set(row) == {"layer", "component", "us", "kernels", "basis"}
     for row in document["kernels"] + document["conversions"]["items"]:
         assert set(row) >= _KERNEL
     for found in document["findings"]:

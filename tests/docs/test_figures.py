@@ -35,7 +35,7 @@ def test_coverage(row: int, capture: str) -> None:
     coverage = report_of(capture).coverage
     measured = [share(part) for part in (coverage.layer, coverage.component, coverage.engine)]
     attribution = ROOT / "docs" / "attribution.md"
-    assert tables(attribution, "Coverage")[1][row][1:] == measured
+    assert tables(attribution, "Coverage")[2][row][1:] == measured
     if capture == CAPTURE:
         assert f"{measured[0]} of the kernel time has a layer and {measured[1]}" in page(
             "README.md"

@@ -95,7 +95,8 @@ class Memory:
         """The address of the tensor `module` or `module:name`."""
         module, _, name = tensor.partition(":")
         name = name or "weight"
-        return next(r["address"] for r in self.rows if (r["module"], r["name"]) == (module, name))
+        found = (r for r in self.rows if (r["module"], r["name"]) == (module, name))
+        return int(next(found)["address"])
 
     def activation(self, name: str) -> int:
         """The address of an activation."""

@@ -96,7 +96,8 @@ def deepseek_dense() -> list[Line]:
     return [
         Line("nvjet_sm90_tst_256x8_64x6_4x1_v_bz_TNT", (f"{mlp}.gate_up_proj",), "x g",
              ("mlp", 0, "weight", "mlp.gate_up_proj"), PACKED),
-        Line("triton_poi_fused_mul_silu_slice_1", (), "g s", ("mlp", 0, "flow", "mlp.gate_up_proj")),
+        Line("triton_poi_fused_mul_silu_slice_1", (), "g s",
+             ("mlp", 0, "flow", "mlp.gate_up_proj")),
         Line(SPLIT, (f"{mlp}.down_proj",), "s w", ("mlp", 0, "weight", "mlp.down_proj"), PACKED),
         Line(REDUCE, (), "w o", ("mlp", 0, "flow", "mlp.down_proj")),
     ]  # fmt: skip

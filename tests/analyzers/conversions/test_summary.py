@@ -29,7 +29,7 @@ def conversions(
     kernels: Sequence[K], phases: Sequence[str], tokens: float = 1.0, *, timed: bool = True
 ) -> Conversions:
     """Of steps of these phases, of which each gives a sequence so many tokens."""
-    frame = placed(kernels).assign(placed=True, placed_by=pd.Categorical([""] * len(kernels)))
+    frame = placed(kernels).assign(placed=True, basis=pd.Categorical(["range"] * len(kernels)))
     steps = pd.DataFrame({"phase": phases, "begin_ns": 0, "finish_ns": range(len(phases))})
     mean = Spread(100.0, 100.0, 100.0)
     counted = replace(

@@ -115,7 +115,7 @@ HEALTHY = Report(
                 spread(STEP_US), spread(40.0)),
     books=books(10.0),
     wall_us=STEP_US * STEPS,
-    coverage=Coverage(1.0, 1.0, 1.0, 0.0),
+    coverage=Coverage(1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0),
     components=(component("o_proj", 860.0), component("sampler", 15.0), component("norm", 25.0)),
     layers=(),
     kernels=(kernel(MARLIN, "o_proj", 860.0 * STEPS), kernel(NORM, "norm", 25.0 * STEPS)),

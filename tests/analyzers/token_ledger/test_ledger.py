@@ -49,7 +49,7 @@ def ledgers(
         kind=pd.Categorical(kind),
         component=pd.Categorical(placed["component"], categories=COMPONENTS),
         placed=True,
-        placed_by=pd.Categorical([""] * len(placed)),
+        basis=pd.Categorical(["range"] * len(placed)),
         part=0,
     )
     count = len(steps)
