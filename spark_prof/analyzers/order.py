@@ -1,33 +1,54 @@
 """Places what runs between two anchors inside a compiled model, by the order in a decoder layer.
 
 Under torch.compile only the bodies of vLLM's opaque ops run as Python, so only attention, KV write
-and experts are known from ranges. Between two of them a decoder layer always does the same:
+and experts are known from ranges. Between two of them most decoder layers do the same:
 
     attention -> o_proj -> norm -> router -> experts        -> norm -> qkv -> rope -> kv_write
     attention -> o_proj -> norm -> mlp (its products)       -> norm -> qkv -> rope -> kv_write
 
 after the embedding, with its collective where it is split over ranks, and before the last norm,
-so the products (GEMMs) between two anchors, counted, tell where one component ends.
+so the products (GEMMs) between two anchors, counted, tell where one component ends. It is a guess:
+where a stretch has another number of products than the model's layers have, nothing is placed, and
+a model that is none of these (`STRANGERS`) is not placed at all.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["CODES", "Launched", "place_by_order"]
+__all__ = ["CODES", "STRANGERS", "Launched", "place_by_order", "products_of"]
 
 Flags = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int8]
 
 CODES = {name: code for code, name in enumerate(COMPONENTS)}
 """Millions of components are compared as numbers; -1 is none, which as an index is the last."""
+
+STRANGERS = (
+    ("MLA", "path", r"\.(\w+_a_proj\w*|kv_a_proj_with_mqa|kv_b_proj)$",
+     "model.layers.0.self_attn.kv_a_proj_with_mqa"),
+    ("MLA", "type", r"MLA(?!P)|LatentAttention", "MultiHeadLatentAttentionWrapper"),
+    ("hybrid", "component", r"^ssm$", "ssm"),
+    ("encoder", "type", r"Encoder|CrossAttention|^Bert|^Roberta", "EncoderOnlyAttention"),
+    ("parallel attention", "path", r"\.ln_(attn|mlp)$", "transformer.h.0.ln_attn"),
+    ("parallel attention", "architecture", r"GPTNeoX|GPTJ|Falcon|Cohere|^Phi(Model|ForCausal)",
+     "GPTNeoXForCausalLM"),
+)  # fmt: skip
+"""Models in whose layers another order holds: what they are, the column of the `layers` table (or
+the architecture in the model's config) that tells, the pattern, and an example."""
+
+_COUNTED = ("qkv", "o_proj", "router", "mlp")
+_INNER_NORM = r"(?:^|[._])(?:q|k|v|qk|kv)_?(?:a_)?(?:layer)?norm$"
+"""Norms inside an attention."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +80,61 @@ class Launched:
         return Launched(*(array[order] for array in vars(self).values()))
 
 
-def place_by_order(rows: Launched, products: Mapping[str, int]) -> tuple[Codes, Integers]:
+def products_of(layers: pd.DataFrame, config: object = None) -> dict[str, int] | None:
+    """How many matrix products a decoder layer has in qkv, o_proj, router and mlp.
+
+    Args:
+        layers: the `layers` table, read from the live model.
+        config: the model's configuration, where it is known.
+
+    Returns:
+        None for a model to which the order does not apply: one of `STRANGERS`, with a single norm a
+        layer (its attention and mlp run side by side), or whose layers are not alike.
+    """
+    config = config if isinstance(config, dict) else {}
+    names = " ".join(map(str, config.get("architectures") or ()))
+    flags = ("is_encoder_decoder", "parallel_attn", "use_parallel_residual")
+    inside = _decoder(layers[layers["layer"] >= 0])
+    if inside.empty or any(config.get(flag) for flag in flags):
+        return None
+    for _, column, pattern, _ in STRANGERS:
+        values = [names] if column == "architecture" else inside[column].astype(str).unique()
+        if any(re.search(pattern, value) for value in values):
+            return None
+    norms = inside[inside["component"] == "norm"]
+    outer = norms[~norms["path"].str.contains(_INNER_NORM)].groupby("layer").size()
+    counts = inside[inside["quant_method"] != ""].groupby(["component", "layer"], observed=True)
+    by_layer = counts.size().unstack("layer", fill_value=0).reindex(list(_COUNTED), fill_value=0)
+    # Not every layer has a router or an mlp, but every layer has an attention.
+    several = [len(set(row) - {0}) > 1 for row in by_layer.to_numpy().tolist()]
+    attention = by_layer.loc[["qkv", "o_proj"]].to_numpy()
+    whole = by_layer.shape[1] == inside["layer"].nunique() and (attention > 0).all()
+    if (outer == 1).any() or any(several) or not whole:
+        return None
+    return {str(name): int(row.max()) for name, row in by_layer.iterrows()}
+
+
+def _decoder(layers: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the model's longest stack of layers: a vision tower has one of its own."""
+    stack = layers["path"].str.replace(r"\.\d+(?:\..*)?$", "", regex=True)
+    longest = layers.groupby(stack)["layer"].nunique()
+    return layers[stack == longest.idxmax()] if len(longest) else layers
+
+
+def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[Codes, Integers]:
     """Component and layer of the loose rows, as far as the order tells.
 
     Args:
         rows: the kernels.
-        products: how many products a decoder layer has in qkv, o_proj and router; from the
-            `layers` table.
+        products: what `products_of` says; None places nothing.
 
     Returns:
-        The component's code (-1 where the order does not tell) and the layer, one each row.
+        The component's code and the layer of each row. Both are -1 for loose rows in a stretch
+        whose products are not as many as the layers on both sides have.
     """
     placed = np.full(len(rows.step), -1, np.int8)
+    if products is None:
+        return placed, rows.layer.copy()
     attention = (rows.component == CODES["attention"]) | (rows.component == CODES["kv_write"])
     attention &= rows.layer >= 0
     experts = rows.component == CODES["experts"]
@@ -174,10 +238,10 @@ def _between(
 ) -> tuple[Codes, Integers]:
     """Component and layer of each row by its place between two anchors."""
     before, after, count = segments.before, segments.after, segments.count
-    qkv = np.where(after == 1, np.minimum(products.get("qkv", 1), count), 0)
-    head = np.where(before == 1, np.minimum(products.get("o_proj", 1), count), 0)
-    same_layer = segments.own == segments.following
-    alone = ((before == 0) & (after == 0)) | ((before == after) & same_layer)
+    qkv = np.where(after == 1, products.get("qkv", 0), 0)
+    head = np.where(before == 1, products.get("o_proj", 0), 0)
+    alone = (before == after) & (segments.own == segments.following)
+    fits = _fits(segments, products, alone)
 
     number, done = segments.number, segments.done
     to_attention, to_experts = (after == 1)[number], (after == 2)[number]
@@ -189,6 +253,7 @@ def _between(
     into_attention = to_attention & (done >= left)
     # The first rule that holds decides; the products of o_proj come with what converts their input.
     rules = (
+        (~fits[number], "", "none"),
         (alone[number], "", "own"),
         (done < own_head, "o_proj", "own"),
         (into_attention & gemm, "qkv", "following"),
@@ -205,6 +270,30 @@ def _between(
     for rule in reversed(range(len(rules))):
         chosen[rules[rule][0]] = rule
     component = np.array([CODES.get(name, -1) for _, name, _ in rules] + [CODES["norm"]], np.int8)
-    is_own = np.array([layer == "own" for _, _, layer in rules] + [False])
-    layers = np.where(is_own[chosen], segments.own[number], segments.following[number])
+    which = np.array([("own", "following", "none").index(w) for _, _, w in rules] + [1])[chosen]
+    nowhere = np.full(len(number), -1, segments.own.dtype)
+    layers = np.choose(which, [segments.own[number], segments.following[number], nowhere])
     return component[chosen], layers
+
+
+def _fits(segments: _Segments, products: Mapping[str, int], alone: Flags) -> Flags:
+    """Which segments have the products that the layers on both sides have, and no other."""
+    before, after, count = segments.before, segments.after, segments.count
+    qkv, o_proj, router, mlp = (products.get(name, 0) for name in _COUNTED)
+    next_layer = (before == 0) | (after == 0) | (segments.following == segments.own + 1)
+    same_layer = segments.following == segments.own
+    wanted = (
+        (alone & (before > 0), 0),
+        ((before == 0) & (after == 1), qkv),
+        ((before == 1) & (after == 1) & next_layer, o_proj + mlp + qkv),
+        ((before == 2) & (after == 1) & next_layer, qkv),
+        ((before == 1) & (after == 2) & same_layer, o_proj + router),
+        # Some mixtures of experts call their router themselves.
+        ((before == 1) & (after == 2) & same_layer, o_proj),
+        ((before == 1) & (after == 0), o_proj + mlp),
+        ((before == 2) & (after == 0), 0),
+    )
+    found = np.zeros(len(count), bool)
+    for chosen, number in wanted:
+        found |= chosen & (count == number)
+    return found

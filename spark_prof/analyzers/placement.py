@@ -25,7 +25,7 @@ from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is
 from spark_prof.analyzers.components import role_of
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
-from spark_prof.analyzers.order import CODES, Launched, place_by_order
+from spark_prof.analyzers.order import CODES, Launched, place_by_order, products_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.timeline import FINISH, MODEL_PATH
 from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER
@@ -168,7 +168,11 @@ def _by_order(
         opens=names.flags(_opens_model),
     )
     order = launch_order(rows, host, nodes)
-    ordered, layer = _placed_by_order(launched, order, _products(bundle, rank))
+    ordered, layer = _placed_by_order(
+        launched,
+        order,
+        products_of(bundle.frame("layers", rank), bundle.facts(rank).get("model_config")),
+    )
     told = in_model & (ordered >= 0)
     named = (by_name >= 0) & (by_name != CODES["memcpy"])
     found.component = np.where(told, np.where(named, by_name, ordered), found.component)
@@ -219,7 +223,7 @@ def _most_exact(by_module: Codes, by_name: Codes) -> Codes:
 
 
 def _placed_by_order(
-    launched: Launched, order: npt.NDArray[np.int64] | None, products: dict[str, int]
+    launched: Launched, order: npt.NDArray[np.int64] | None, products: dict[str, int] | None
 ) -> tuple[Codes, Integers]:
     """What place_by_order says of the rows, which it sees in launch order."""
     if order is None:
@@ -239,11 +243,3 @@ def _replayed(host: pd.DataFrame, rows: pd.DataFrame, nodes: Integers) -> Flags:
     inside: Flags = positions(graphs, rows["correlation"].to_numpy()) >= 0
     unseen: Flags = inside & (rows["step"].to_numpy() >= 0) & (nodes == 0)
     return unseen
-
-
-def _products(bundle: Bundle, rank: int) -> dict[str, int]:
-    """How many matrix products a decoder layer has in each component, from the live model."""
-    layers = bundle.frame("layers", rank, ["layer", "component", "quant_method"])
-    linear = layers[(layers["layer"] >= 0) & (layers["quant_method"] != "")]
-    counts = linear.groupby(["component", "layer"], observed=True).size()
-    return {str(c): int(counts[c].max()) for c in counts.index.get_level_values(0).unique()}

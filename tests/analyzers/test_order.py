@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from spark_prof.analyzers.order import CODES, Launched, place_by_order
+from spark_prof.analyzers.order import CODES, STRANGERS, Launched, place_by_order, products_of
 from spark_prof.vocabulary import COMPONENTS
+from tests.support import layer_row
 
-PRODUCTS = {"qkv": 1, "o_proj": 1, "router": 1}
+PRODUCTS = {"qkv": 1, "o_proj": 1, "router": 1, "mlp": 2}
+POINTERS = Path(__file__).resolve().parents[3] / "shared/gpu/pointers-deepseek-v2-lite.txt"
 
 
-def place(text: str, products: Mapping[str, int] = PRODUCTS) -> list[str]:
+def place(text: str, products: Mapping[str, int] | None = PRODUCTS) -> list[str]:
     """Places a line of rows.
 
     `A3` is attention of layer 3, `K3` KV write, `E3` experts, `E` experts known by name only, `G` a
@@ -69,10 +74,19 @@ def place(text: str, products: Mapping[str, int] = PRODUCTS) -> list[str]:
         pytest.param("A7 G e G e G e", "o_proj7 norm7 mlp7 mlp7 mlp7 norm",
                      id="the last segment of a dense model: the final norm has no layer"),
         pytest.param("K0 e e A0", "?0 ?0", id="inside one attention: the layer only"),
-        pytest.param("A0 e E0", "norm0", id="products that nobody recognised"),
+        pytest.param("A0 e E0", "?", id="products that nobody recognised"),
+        pytest.param("A0 G G e G e E0 e G e K1", "? ? ? ? ? norm1 qkv1 rope1",
+                     id="a layer that deviates abstains alone"),
+        pytest.param("A0 G e G e G e K1 A1 G e G e G e G e K2",
+                     "? ? ? ? ? ? o_proj1 norm1 mlp1 mlp1 mlp1 norm2 qkv2 rope2",
+                     id="a dense layer that deviates abstains alone"),
+        pytest.param("A0 G e E0 e G e K1", "o_proj0 norm0 norm1 qkv1 rope1",
+                     id="experts that call their router themselves"),
+        pytest.param("A0 G e G e G e G e K2", "? " * 8, id="a layer that nobody saw between"),
+        pytest.param("K0 e G A0", "? ?", id="a product inside an attention"),
         pytest.param("A0 G x e G e E0", "o_proj0 norm0 router0 router0",
                      id="rows to be left alone do not count"),
-        pytest.param("A0 G e | e G e K0", "o_proj0 norm0 norm0 qkv0 rope0",
+        pytest.param("A0 G e G G e | e G e K0", "o_proj0 norm0 mlp0 mlp0 norm norm0 qkv0 rope0",
                      id="a segment ends with its step"),
         pytest.param("A0 E0 | e G e | K0 A0", "? ? ?", id="a step without anchors tells nothing"),
         pytest.param("e G e", "? ? ?", id="no anchor at all"),
@@ -107,3 +121,97 @@ def test_layers_follow_each_other() -> None:
 
 def test_nothing_to_place() -> None:
     assert place("A0 E0") == []
+
+
+def _layers(*rows: tuple[str, str], count: int = 3, kind: str = "Linear") -> pd.DataFrame:
+    """The `layers` table of a model whose layers all have these modules: path and component."""
+    return pd.DataFrame(
+        [
+            layer_row(
+                f"model.layers.{n}.{path}", n, component,
+                quant_method="" if component in ("norm", "attention") else "Unquantized", type=kind,
+            )
+            for n in range(count)
+            for path, component in rows
+        ]
+    )  # fmt: skip
+
+
+NORMS = (("input_layernorm", "norm"), ("post_attention_layernorm", "norm"))
+LLAMA = (
+    ("self_attn.qkv_proj", "qkv"), ("self_attn.q_norm", "norm"), ("self_attn.o_proj", "o_proj"),
+    ("mlp.gate_up_proj", "mlp"), ("mlp.down_proj", "mlp"),
+)  # fmt: skip
+DEEPSEEK = (
+    ("self_attn.q_proj", "qkv"), ("self_attn.kv_a_proj_with_mqa", "qkv"),
+    ("self_attn.kv_b_proj", "qkv"), ("self_attn.o_proj", "o_proj"), ("mlp.gate", "router"),
+)  # fmt: skip
+
+
+def test_products_of_a_model_whose_layers_are_alike() -> None:
+    table = _layers(*NORMS, *LLAMA)
+    assert products_of(table) == {"qkv": 1, "o_proj": 1, "router": 0, "mlp": 2}
+    tower = table.iloc[:7].assign(path="visual." + table["path"].iloc[:7])
+    assert products_of(pd.concat([tower, table])) == products_of(table)
+
+
+@pytest.mark.parametrize(
+    ("table", "config"),
+    [
+        pytest.param(_layers(*NORMS, *DEEPSEEK), {}, id="MLA by its modules"),
+        pytest.param(_layers(*NORMS, *LLAMA, kind="MLAAttention"), {}, id="MLA by its class"),
+        pytest.param(
+            pd.concat([_layers(*NORMS, *LLAMA), _layers(("mixer.in_proj", "ssm"), count=1)]), {},
+            id="Mamba in one layer",
+        ),
+        pytest.param(
+            pd.concat([_layers(*NORMS, *LLAMA), _layers(*NORMS, *LLAMA[3:], count=5)]), {},
+            id="layers without attention",
+        ),
+        pytest.param(_layers(NORMS[0], *LLAMA), {}, id="one norm for attention and mlp"),
+        pytest.param(
+            _layers(*NORMS, *LLAMA), {"architectures": ["GPTNeoXForCausalLM"]}, id="GPT-NeoX"
+        ),
+        pytest.param(_layers(*NORMS, *LLAMA), {"parallel_attn": True}, id="Falcon's config"),
+        pytest.param(_layers(*NORMS, *LLAMA, kind="EncoderOnlyAttention"), {}, id="an encoder"),
+        pytest.param(
+            pd.concat([_layers(*NORMS, *LLAMA), _layers(LLAMA[0], count=1)]), {},
+            id="a layer with one product more",
+        ),
+        pytest.param(_layers(*LLAMA).iloc[:0], {}, id="no table"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_none_of_these_is_not_placed(
+    table: pd.DataFrame, config: dict[str, object]
+) -> None:
+    assert products_of(table, config) is None
+    assert place("A0 G e G e E0 e G e K1", products_of(table, config)) == ["?"] * 7
+
+
+def test_each_row_of_strangers_knows_its_example() -> None:
+    for kind, _, pattern, example in STRANGERS:
+        assert re.search(pattern, example), kind
+        assert not re.search(pattern, "model.layers.0.self_attn.qkv_proj"), kind
+        assert not re.search(pattern, "Qwen3MoeForCausalLM"), kind
+
+
+@pytest.mark.skipif(not POINTERS.is_file(), reason="the probe of DeepSeek-V2-Lite is not here")
+def test_nothing_of_deepseek_s_real_order_is_placed() -> None:
+    """Even if its modules did not tell: no stretch with MLA's products fits a plain decoder."""
+    words = []
+    for line in POINTERS.read_text().splitlines():
+        if match := re.match(r"\d+ (\S+) \[[^]]*\] (.*)", line):
+            cache = re.search(r"\bKV(\d+)", match[2])
+            expert = re.search(r"layers\.(\d+)\.mlp\.experts", match[2])
+            if cache:
+                words.append(("K" if "concat_and_cache" in match[1] else "A") + cache[1])
+            elif expert:
+                words.append(f"E{expert[1]}")
+            else:
+                words.append({"nvj": "G", "_ZN": "g"}.get(match[1][:3], "e")
+                             if "splitK" in match[1] or "nvj" in match[1] else "e")  # fmt: skip
+    assert sum(word[0] == "A" for word in words) == 3
+    text = " ".join(words)
+    assert set(place(text, products_of(_layers(*NORMS, *DEEPSEEK)))) == {"?"}
+    plain = [row.rstrip("0123456789") for row in place(text, PRODUCTS)]
+    assert not {"qkv", "o_proj", "router", "rope"} & set(plain)

@@ -40,6 +40,7 @@ COMPILED = {"execution": "torch.compile (VLLM_COMPILE), CUDA graphs (FULL_AND_PI
 PRODUCTS = [
     layer_row("model.layers.0.qkv", 0, "qkv"),
     layer_row("model.layers.0.o_proj", 0, "o_proj"),
+    layer_row("model.layers.0.mlp.gate", 0, "router"),
 ]
 
 Place = Callable[..., list[tuple[Any, ...]]]
