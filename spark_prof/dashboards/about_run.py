@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, shorten
 from spark_prof.dashboards.section import Column, Section
+from spark_prof.traces.bundle import IMPORTED
 
 __all__ = ["findings", "headline", "list_of_findings", "notes", "on_cpu", "recording", "title"]
 
@@ -69,9 +70,11 @@ def recording(report: Report) -> Section:
     rows = ((name, shorten(clean(value), _LONGEST_FIELD)) for name, value in fields)
     intro: tuple[str, ...] = ()
     if on_cpu(report):
+        traced = run.backend.startswith(IMPORTED)
         intro = (
-            "This engine ran on a CPU: the rows below are CPU operators, not GPU kernels, "
-            "and say nothing about how fast a GPU would be.",
+            f"{'The trace has no device activity' if traced else 'This engine ran on a CPU'}: the "
+            "rows below are CPU operators, not GPU kernels, and say nothing about how fast a GPU "
+            "would be.",
         )
     elif run.execution.startswith("eager") and "CUDA graphs" not in run.execution:
         intro = (

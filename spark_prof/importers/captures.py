@@ -8,8 +8,10 @@ the n-th kernel of each replay. Launches that were captured have no kernel in th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +19,19 @@ import pandas as pd
 
 from spark_prof.analyzers.order import CODES
 from spark_prof.importers.modules import modules_of
+from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.scopes import enclosing, innermost
 
-__all__ = ["Capture", "captures_of", "components_by_capture"]
+__all__ = ["Capture", "captures_of", "components_by_capture", "holds_captures"]
 
 Int64s = npt.NDArray[np.int64]
 
 _NAME = re.compile(r"(?:\w+_)?capture_(\d{1,7})_(FULL|PIECEWISE)")
-_SGLANG = re.compile(r"capture_traces/bs_(\d{1,7})_rank")
+_OF_CAPTURES = re.compile(r"(?:^|/)capture_traces/|graph_capture_rank")
+_SIZE = re.compile(r"(?:^|[-_.])bs[-_]?(\d{1,7})(?!\d)")
+"""How SGLang's files tell the batch size."""
+_LOOKED_AT = 256 << 20
 _WORK = ("launchkernel", "memcpy", "memset")
 
 
@@ -34,16 +40,33 @@ class Capture:
     """One captured graph of the whole model.
 
     Attributes:
+        source: the name of the trace's file.
         tokens: tokens of the batch that it was captured for.
         components: for each launch the number of its component in COMPONENTS, -1 where nothing
             tells it.
     """
 
+    source: str
     tokens: int
     components: Int64s
 
 
-def captures_of(foreign: Foreign, path: str) -> list[Capture]:
+def holds_captures(path: Path) -> bool:
+    """Whether a Kineto trace is of graphs being captured, and of none being replayed."""
+    begun, read, end = bool(_OF_CAPTURES.search(path.as_posix())), 0, b""
+    with open_stream(path) as chunks:
+        for chunk in chunks:
+            text = end + chunk
+            if b"GraphLaunch" in text:
+                return False
+            begun |= b"StreamBeginCapture" in text
+            read, end = read + len(chunk), text[-len(b"cudaStreamBeginCapture") :]
+            if read > _LOOKED_AT:
+                break
+    return begun
+
+
+def captures_of(foreign: Foreign, path: Path) -> list[Capture]:
     """The graphs of the whole model that a capture's trace holds.
 
     Args:
@@ -56,47 +79,59 @@ def captures_of(foreign: Foreign, path: str) -> list[Capture]:
         frame = modules_of(scopes)
         names = np.append(frame.frame["component"].astype(str).to_numpy(object), "")
         components = np.array([CODES.get(name, -1) for name in names], np.int64)
-        for tokens, start, end in _stretches(window, path):
+        for tokens, start, end in _stretches(window, path.name):
             launches = _captured(window, start, end)
             scope = _scope_at(window.calls, launches["start_ns"].to_numpy(np.int64))
-            found.append(Capture(tokens, components[frame.of_scope[scope]]))
+            found.append(Capture(path.name, tokens, components[frame.of_scope[scope]]))
     return found
 
 
 def components_by_capture(
     correlation: Int64s, tokens: Int64s, captures: Sequence[Capture]
-) -> Int64s:
-    """The component's number of each kernel by the capture of its graph, -1 for none.
+) -> tuple[Int64s, tuple[str, ...]]:
+    """The component's number of each kernel by the capture of its graph, and what was used.
 
     Args:
         correlation: of each row its graph's launch, -1 outside graphs; rows in order of start.
         tokens: tokens of each row's step, 0 where unknown.
         captures: the captured graphs; one fits a replay of as many rows as it has launches.
+
+    Returns:
+        A number a row, -1 for none; and, where there are captures, one line about them.
     """
     found = np.full(len(correlation), -1, np.int64)
     inside = pd.Series(np.flatnonzero(correlation >= 0))
-    for rows in inside.groupby(correlation[correlation >= 0]).indices.values():
+    used: Counter[str] = Counter()
+    replays = inside.groupby(correlation[correlation >= 0]).indices.values()
+    for rows in replays if captures else ():
         rows = inside.to_numpy()[rows]
         fitting = [c for c in captures if len(c.components) == len(rows)]
         same = [c for c in fitting if c.tokens == tokens[rows[0]]]
         if fitting:
-            found[rows] = (same or fitting)[0].components
-    return found
+            capture = (same or fitting)[0]
+            found[rows] = capture.components
+            used[capture.source] += 1
+    idle = sorted({capture.source for capture in captures} - set(used))
+    told = [f"{name} on {count} of {len(replays)} replays" for name, count in sorted(used.items())]
+    told += [f"{', '.join(idle)} on none"] if idle else []
+    line = f"captured graphs were laid, launch by launch, {'; '.join(told)}"
+    return found, (line,) if captures else ()
 
 
-def _stretches(window: Window, path: str) -> list[tuple[int, int, int]]:
+def _stretches(window: Window, name: str) -> list[tuple[int, int, int]]:
     """Tokens, begin and end of each capture of a whole model."""
     markers = window.trace.markers
     times = markers[["start_ns", "end_ns"]].to_numpy(np.int64).tolist()
     found = []
-    for name, (start, end) in zip(markers["name"].astype(str), times, strict=True):
-        match = _NAME.fullmatch(name)
+    for marker, (start, end) in zip(markers["name"].astype(str), times, strict=True):
+        match = _NAME.fullmatch(marker)
         if match and match[2] == "FULL":
             found.append((int(match[1]), start, end))
-    size = _SGLANG.search(path)
-    if size and not found and len(window.trace.launches):
-        launches = window.trace.launches
-        found.append((int(size[1]), int(launches["start_ns"].min()), int(launches["end_ns"].max())))
+    launches = window.trace.launches
+    if not found and len(launches):
+        size = _SIZE.search(name)
+        begin, end = int(launches["start_ns"].min()), int(launches["end_ns"].max())
+        found.append((int(size[1]) if size else 0, begin, end))
     return found
 
 

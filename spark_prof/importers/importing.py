@@ -77,12 +77,16 @@ class _Writer:
         self._facts: dict[str, dict[str, Any]] = {}
         self._formats: list[str] = []
         self._lost = list(wanted.lost)
+        self._refused: list[str] = []
         self._lost_by_rank: dict[str, list[int]] = {}
         self._summed = False
         self._measured = 0
 
     def add(self, foreign: Foreign) -> None:
         """Adds the processes of one trace; beside others Nsight Compute's only as counters."""
+        if foreign.refusal:
+            self._refused.append(foreign.refusal)
+            return
         if foreign.format == NCU and any(name != NCU for name in self._formats):
             self._add_counters(foreign)
             return
@@ -118,7 +122,9 @@ class _Writer:
     def finish(self) -> None:
         """Adds what belongs to no trace."""
         if not any(name.startswith("steps-") for name in self._tables.rows()):
-            raise CommandError(f"{self._wanted.source} holds no work on a GPU or CPU")
+            reason = f"{self._wanted.source} holds no work on a GPU or CPU"
+            raise CommandError("; ".join(dict.fromkeys(self._refused)) or reason)
+        self._lost += [f"not imported: {reason}" for reason in self._refused]
         for result in self._wanted.results:
             for table, frame in client_frames(result).items():
                 self._tables.add(table, 0, frame)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from spark_prof.analyzers.order import CODES
 from spark_prof.importers.alignment import Reference
 from spark_prof.importers.captures import Capture, components_by_capture
 from spark_prof.importers.modules import Modules
-from spark_prof.importers.repeats import guess_layers
+from spark_prof.importers.repeats import Repeats, guess_layers
 from spark_prof.importers.steps import Steps
 from spark_prof.traces.timeline import FIRST_MODULE
 from spark_prof.vocabulary import COMPONENTS
@@ -59,7 +59,9 @@ class Layers:
     def __bool__(self) -> bool:
         return bool(self.references or self.captures)
 
-    def place(self, kernels: pd.DataFrame, rank: int, steps: Steps, modules: Modules) -> Placed:
+    def place(
+        self, kernels: pd.DataFrame, rank: int, steps: Steps, modules: Modules, training: bool
+    ) -> Placed:
         """Places the kernels of a whole process that have no layer yet.
 
         Args:
@@ -67,6 +69,7 @@ class Layers:
             rank: the process's rank.
             steps: its steps.
             modules: its modules, whose numbers are taken.
+            training: whether the trace says itself that a model is trained.
         """
         free = FIRST_MODULE + len(modules.frame)
         codes = [CODES.get(str(name), -1) for name in modules.frame["component"]]
@@ -79,19 +82,21 @@ class Layers:
         phase = (module >= 0) & (module < FIRST_MODULE)
         open_rows = ((known < 0) | anchor) & ~phase & (kernels["step"].to_numpy() >= 0)
         open_rows &= (kernels["kind"] == "kernel").to_numpy()
-        if not open_rows.any():
-            return Placed(kernels)
         reference = self.references.get(rank, self.references.get(None))
-        if reference is not None:
+        if reference is not None and open_rows.any():
             return _aligned(kernels, open_rows, reference, steps, free)
+        open_rows &= kernels["layer"].to_numpy() < 0
+        captured, used = self._captured(kernels, rank, steps)
         if not steps.known or _share(kernels, open_rows) < _MOSTLY:
-            return Placed(kernels)
-        captured = self._captured(kernels, rank, steps)
+            return Placed(kernels, lost=used)
         known = np.where(captured >= 0, captured, np.where(open_rows, known, -1))
-        return _guessed(kernels, open_rows, known, captured >= 0, free)
+        placed = _guessed(kernels, open_rows, known, captured >= 0, steps, training, free)
+        return replace(placed, lost=(*used, *placed.lost))
 
-    def _captured(self, kernels: pd.DataFrame, rank: int, steps: Steps) -> Int64s:
-        """The component of each kernel in a graph by the trace of its capture, -1 for none."""
+    def _captured(
+        self, kernels: pd.DataFrame, rank: int, steps: Steps
+    ) -> tuple[Int64s, tuple[str, ...]]:
+        """The component of each kernel by the capture of its graph, -1 for none; what was used."""
         captures = self.captures.get(rank, self.captures.get(None, []))
         correlation = np.where(kernels["in_graph"], kernels["correlation"], -1).astype(np.int64)
         frame = steps.frame()
@@ -144,26 +149,34 @@ def _guessed(
     open_rows: npt.NDArray[np.bool_],
     known: Int64s,
     captured: npt.NDArray[np.bool_],
+    steps: Steps,
+    training: bool,
     free: int,
 ) -> Placed:
     """The kernels, those of `open_rows` placed by captures and by what repeats."""
     chosen = (kernels["kind"] == "kernel").to_numpy()
-    found = guess_layers(kernels[chosen], known[chosen], kernels["in_graph"].to_numpy()[chosen])
-    if found is None:
-        return Placed(kernels)
-    component, layer = found
-    names = np.array([*COMPONENTS, ""], object)[component]
-    frame = pd.DataFrame({"path": "", "type": "", "layer": layer, "component": names})
-    sure = (component >= 0) & ((layer >= 0) | (names == "lm_head"))
+    phase = np.append(steps.frame()["phase"].to_numpy(object), "unknown")
+    ran = kernels.assign(phase=phase[kernels["step"].to_numpy(np.int64)])[chosen]
+    if training:
+        nowhere = np.full(len(ran), -1, np.int64)
+        found = Repeats(known[chosen], nowhere, ("no layers: this is training",))
+    else:
+        in_graph = kernels["in_graph"].to_numpy()[chosen]
+        found = guess_layers(ran, known[chosen], in_graph, steps.generates)
+    names = np.array([*COMPONENTS, ""], object)[found.component]
+    frame = pd.DataFrame({"path": "", "type": "", "layer": found.layer, "component": names})
+    sure = (found.component >= 0) & (
+        (found.layer >= 0) | captured[chosen] | ((names == "lm_head") & (found.layer.max() >= 0))
+    )
     places = frame[sure].drop_duplicates().reset_index(drop=True)
     number = pd.MultiIndex.from_frame(places).get_indexer(pd.MultiIndex.from_frame(frame))
     place = np.full(len(kernels), -1, np.int64)
     place[chosen] = np.where(sure, number, -1)
-    basis = "the n-th attention of a step counts as layer n (a guess)"
-    line = f"no range tells the layers: {basis}"
-    if captured.any():
-        line = f"components in CUDA graphs are those of the captures' traces; {basis}"
-    told = _Found(place, places, np.where(captured, "aligned", "guess"), (line,))
+    lines = list(found.notes)
+    if (found.layer >= 0).any():
+        lines.insert(0, "no range tells the layers: the n-th attention of a step counts as layer n "
+                     "(a guess)")  # fmt: skip
+    told = _Found(place, places, np.where(captured, "aligned", "guess"), tuple(lines))
     return _with_places(kernels, told, open_rows, free)
 
 

@@ -90,12 +90,15 @@ RULES: tuple[NameRule, ...] = (
         ),
     ),
     NameRule(
-        "a range a layer, as SGLang's and TensorRT-LLM's scripts set them",
-        r"(?i:(?:decoder|encoder|transformer)?[_ ]?(?:layer|block))[_ .:#]?(?P<layer>\d{1,4})",
+        "a range a layer or a part of one, as scripts around TensorRT-LLM, SGLang and others set",
+        r"(?i:(?:decoder|encoder|transformer)?[_ ]?(?:layer|block))[_ .:#]?(?P<layer>\d{1,4})"
+        r"(?:[_ .:-](?P<part>[A-Za-z]\w*))?",
         (
             ("layer_0", ModuleName("layers.0")),
             ("Decoder layer 12", ModuleName("layers.12")),
             ("block.3", ModuleName("layers.3")),
+            ("layer_7_computation", ModuleName("layers.7.computation")),
+            ("layer_2_mlp", ModuleName("layers.2.mlp")),
         ),
     ),
     NameRule(
@@ -131,5 +134,6 @@ def module_name(name: str) -> ModuleName | None:
             found = match.groupdict()
             number = int(found["number"]) if found.get("number") else -1
             layer = _LAYER_ONLY.format(int(found["layer"])) if found.get("layer") else ""
+            layer += f".{found['part']}" if found.get("part") else ""
             return ModuleName(found.get("path") or layer, found.get("type") or "", number)
     return None

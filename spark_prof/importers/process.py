@@ -64,7 +64,8 @@ class ProcessWriter:
         kernels = kernel_rows(window, self.process.nodes, self._modules, steps)
         self._in_graphs |= bool(kernels["in_graph"].any())
         if whole:
-            placed = self._layers.place(kernels, self.rank, steps, self._modules)
+            training = bool(self.process.facts.get("training"))
+            placed = self._layers.place(kernels, self.rank, steps, self._modules, training)
             kernels, self._added = placed.kernels, placed.modules
             self.lost += placed.lost
         elif self._layers:

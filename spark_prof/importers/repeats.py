@@ -1,133 +1,234 @@
 """Guesses layers from what repeats, where no range and no other trace tells them.
 
-A decoder runs attention once a layer: the n-th attention of a step is that of layer n. What lies
-between two of them is placed by the order in a decoder layer. Such places are marked `guess`.
+A decoder runs attention once a layer, so that the n-th attention of a step is that of layer n: but
+only where what lies between two of them repeats. It is read as letters: `I` the indexer of a sparse
+attention, `E` experts, `N` norm, `K` KV write, `G` product. Stretches with the same kinds of parts
+must read alike; where they read as a plain decoder does, the order in a layer places what lies
+there. Such places are marked `guess`; what deviates has none.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
+from spark_prof.analyzers.classify.classifier import (
+    classify,
+    finishes_gemm,
+    is_attention,
+    is_gemm,
+)
 from spark_prof.analyzers.order import CODES, Launched, place_by_order
 
-__all__ = ["guess_layers"]
+__all__ = ["Repeats", "guess_layers", "keeps_cache"]
 
 Int64s = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
-_FEWEST_LAYERS = 2
-_MOST_LAYERS = 1024
-_PREPARES = ("prepare_varlen", "metadata", "Metadata")
-_TRAINING = ("backward", "_bwd", "multi_tensor_apply")
+_LAYERS = range(2, 1025)
+_ALIKE = 0.9
+"""Where fewer of the stretches of a kind read alike, nothing repeats."""
+
+_TRAINING = r"(?i)backward|_bwd|[dw]grad|adam|\bsgd|lamb_|addcdiv"
+"""Gradients and optimizers; copies by multi_tensor_apply are also made by SGLang's decode."""
+_CACHED = r"(?i)decode|paged|mla(?!p)|kernel_mha|masked_multihead"
+"""Attentions that read a KV cache, whoever writes it."""
+
+_ATTENTION = re.compile(r"A(?:[^GE]*A)*")
+_PLAIN = re.compile(r"GN+(?:(?P<router>G?)E|(?P<mlp>G+))N+(?P<qkv>G|GGG)[NK]*")
+"""From one attention of a plain decoder to the next: o_proj, norm, router and experts or mlp, norm,
+qkv, norms of q and k, KV write."""
+_LAST = re.compile(r"GN+(?:G?E|G+)N+GN*")
+"""Behind the last attention, up to the product of the logits."""
 _OUTSIDE = tuple(CODES[name] for name in ("embedding", "lm_head", "sampler", "memcpy"))
 
 
+@dataclass(frozen=True)
+class Repeats:
+    """What was guessed.
+
+    Attributes:
+        component: a number of COMPONENTS for each kernel, -1 for none.
+        layer: its layer, -1 for none.
+        notes: what has no layer and why, one line each.
+    """
+
+    component: Int64s
+    layer: Int64s
+    notes: tuple[str, ...] = ()
+
+
 def guess_layers(
-    kernels: pd.DataFrame, known: Int64s, in_graph: npt.NDArray[np.bool_]
-) -> tuple[Int64s, Int64s] | None:
-    """Component (a number of COMPONENTS, -1 for none) and layer (-1 for none) of each kernel.
+    kernels: pd.DataFrame, known: Int64s, in_graph: Flags, generates: bool = False
+) -> Repeats:
+    """Guesses component and layer of each kernel.
 
     Args:
-        kernels: `name` as categories and `step`, in launch order.
+        kernels: `name` as categories, `step` and its `phase`, in launch order.
         known: the component's number where something better than the name tells it, else -1.
         in_graph: which ran in a CUDA graph. In a step with attention in a graph, the graph is the
             model, and what ran outside it prepares the batch or samples.
-
-    Returns:
-        None where nothing repeats as layers do: steps with different numbers of them, other
-        mixers than attention, no attention at all, or training, which runs through them twice.
+        generates: whether the trace says itself that its engine generates text.
     """
-    names = kernels["name"]
+    names, step = kernels["name"], kernels["step"].to_numpy(np.int64)
     by_name = _table(names, lambda name: CODES.get(classify(name).component or "", -1))
     component = np.where(known >= 0, known, by_name)
-    step = kernels["step"].to_numpy(np.int64)
-    gemm = _table(names, is_gemm).astype(bool)
-    rest = _table(names, finishes_gemm).astype(bool)
-    attention = (component == CODES["attention"]) & (step >= 0)
-    attention &= ~_table(names, _only_prepares).astype(bool)
-    trains = _table(names, _trains).astype(bool)
-    if not attention.any() or trains.any() or (component == CODES["ssm"]).any():
-        return None
-    replays = np.isin(step, np.unique(step[attention & in_graph]))
-    model = in_graph | ~replays
+    gemm, rest = _flags(names, is_gemm), _flags(names, finishes_gemm)
+    attention = _flags(names, is_attention)
+    attention |= (known == CODES["attention"]) & (by_name < 0) & ~gemm
+    attention &= step >= 0
+    model = (in_graph | ~np.isin(step, np.unique(step[attention & in_graph]))) & (step >= 0)
     attention &= model
-    layer = np.where(attention, _count_layers(attention, gemm, step), -1)
-    layers = pd.Series(layer[attention]).groupby(step[attention]).max() + 1
-    usual = int(layers.mode().iloc[0])
-    if not _FEWEST_LAYERS <= usual <= _MOST_LAYERS:
-        return None
-    regular = np.isin(step, layers.index[layers == usual])
+    layer = np.full(len(step), -1, np.int64)
+    reason = _no_decoder(names[model], component, int(attention.sum()), generates)
+    if reason:
+        return Repeats(component, layer, (f"no layers: {reason}",))
     experts = component == CODES["experts"]
-    anchor = (attention | experts) & regular
-    head = _logits(attention & regular, gemm & ~anchor, np.where(regular, step, -1))
+    indexes = _flags(names, lambda name: "mqa_logits" in name and "metadata" not in name)
+    norm, writes = component == CODES["norm"], _flags(names, _writes_cache)
+    parts: list[Flags] = [attention, indexes, experts, norm, writes, gemm & ~rest]
+    letters = np.select(parts, [ord(letter) for letter in "AIENKG"], ord(" ")).astype(np.uint8)
+    stretches, notes = _stretches(letters, np.where(model, step, -1), kernels["phase"].to_numpy())
+    if stretches.empty:
+        return Repeats(component, layer, notes)
+    products: dict[str, int] | None = None
+    for usual in stretches["usual"].unique():
+        if match := _PLAIN.fullmatch(usual):
+            told = {name: len(text) for name, text in match.groupdict().items() if text}
+            products = {"o_proj": 1} | (products or {}) | told
+    loose, head = np.zeros(len(step), bool), np.zeros(len(step), bool)
+    columns = ("rows", "number", "last", "alike", "text")
+    for rows, number, last, alike, text in zip(*map(stretches.get, columns), strict=True):
+        layer[rows[attention[rows] | (experts[rows] & alike)]] = number
+        # What runs before a step's first norm or product is not the model's.
+        inside = np.cumsum(norm[rows] | gemm[rows]) > 0 if number < 0 else True
+        loose[rows] = alike & inside
+        if last and _LAST.fullmatch(text):
+            head[rows[np.flatnonzero(gemm[rows] & ~rest[rows])[-1] :]] = True
+    anchor = layer >= 0
     launched = Launched(
         step=step,
-        layer=np.where(attention & regular, layer, -1),
+        layer=layer,
         component=np.where(anchor, component, -1).astype(np.int8),
-        loose=~anchor & regular & ~head & model,
+        loose=loose & ~anchor & ~head,
         gemm=gemm | rest,
         begins=~rest,
         opens=np.isin(component, (CODES["embedding"], CODES["collective"])),
     )
-    ordered, placed = place_by_order(launched, {})
+    ordered, placed = place_by_order(launched, products)
+    if products is None:
+        notes += ("what lies between two attentions is not in the order of a plain decoder: it has "
+                  "no layer",)  # fmt: skip
     found = np.where(component >= 0, component, ordered)
-    found[head & (component < 0)] = -1
-    found[head & gemm] = CODES["lm_head"]
-    outside = np.isin(found, _OUTSIDE) | ~regular | head | ~model
-    return found.astype(np.int64), np.where(outside, -1, placed).astype(np.int64)
+    found[head] = np.where(gemm[head], CODES["lm_head"], component[head])
+    outside = np.isin(found, _OUTSIDE) | head | ~model
+    return Repeats(found.astype(np.int64), np.where(outside, -1, placed).astype(np.int64), notes)
 
 
-def _logits(
-    attention: npt.NDArray[np.bool_], gemm: npt.NDArray[np.bool_], step: Int64s
-) -> npt.NDArray[np.bool_]:
-    """Which kernels of a step are the logits' product and what follows it.
+def keeps_cache(names: pd.Series, attentions: int) -> bool:
+    """Whether as many kernels as there are attentions write a KV cache, or an attention reads one.
 
-    After the last attention there are as many products as between two others, but for those of the
-    next layer's qkv: one more than that is the logits'.
+    Args:
+        names: their names as categories.
+        attentions: how many attentions there are.
     """
-    head = np.zeros(len(step), bool)
-    for number in np.unique(step[step >= 0]).tolist():
-        rows = np.flatnonzero(step == number)
-        before = np.cumsum(gemm[rows])
-        at = np.flatnonzero(attention[rows])
-        between = np.diff(before[at])
-        usual = int(np.median(between[between > 0])) if (between > 0).any() else 0
-        products = rows[gemm[rows]]
-        if usual and int(before[-1] - before[at[-1]]) == usual:
-            head[rows[rows >= products[-1]]] = True
-    return head
+    reads = _flags(names, lambda name: is_attention(name) and bool(re.search(_CACHED, name)))
+    # A mixed step may run two attentions a layer, for what it reads and what it goes on with.
+    return 2 * int(_flags(names, _writes_cache).sum()) >= attentions or bool(reads.any())
 
 
-def _trains(name: str) -> bool:
-    return any(word in name.lower() for word in _TRAINING)
+def _writes_cache(name: str) -> bool:
+    return classify(name).component == "kv_write" and "slot_mapping" not in name
 
 
-def _only_prepares(name: str) -> bool:
-    """Whether a kernel only plans an attention, which may happen once a step for all layers."""
-    return any(word in name for word in _PREPARES)
+def _no_decoder(names: pd.Series, component: Int64s, attentions: int, generates: bool) -> str:
+    """Why this is no decoder whose layers can be counted, empty where it may be one."""
+    if not attentions:
+        return "no range tells them, and no kernel is an attention by its name"
+    if _flags(names, lambda name: bool(re.search(_TRAINING, name))).any():
+        return "this is training, which runs through them twice"
+    if (component == CODES["ssm"]).any():
+        return "Mamba or linear attention takes the place of some attentions"
+    if not generates and not keeps_cache(names, attentions):
+        return "no KV cache is written, so this is an encoder or a diffusion model"
+    return ""
 
 
-def _count_layers(
-    attention: npt.NDArray[np.bool_], gemm: npt.NDArray[np.bool_], step: Int64s
-) -> Int64s:
-    """The running number of each attention within its step; a product between two parts them."""
-    rows = np.flatnonzero(attention)
-    products = np.cumsum(gemm)[rows]
-    same_step = np.append(False, np.diff(step[rows]) == 0)
-    new = ~same_step | (np.diff(products, prepend=-1) > 0)
-    count = np.cumsum(new)
-    first = np.flatnonzero(~same_step)
-    begin = np.repeat(count[first], np.diff(np.append(first, len(rows))))
-    layers = np.full(len(attention), -1, np.int64)
-    layers[rows] = count - begin
-    return layers
+def _stretches(
+    letters: npt.NDArray[np.uint8], step: Int64s, phase: npt.NDArray[np.object_]
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Each attention with what follows it up to the next one, and notes on what was left out.
+
+    Returns:
+        `rows`; the `number` of the attention, -1 for what is before the first; whether it is the
+        `last`; the `text` behind the attention; the `usual` text of its kind, empty for the first
+        and last; and whether it is `alike`. Nothing where they do not repeat.
+    """
+    found = []
+    order = np.argsort(step, kind="stable")
+    order = order[step[order] >= 0]
+    for rows in np.split(order, np.flatnonzero(np.diff(step[order])) + 1):
+        text = letters[rows].tobytes().decode()
+        spans = [match.span() for match in _ATTENTION.finditer(text)]
+        edges = pairwise([(0, 0), *spans, (len(text), len(text))])
+        for number, ((begin, after), (end, _)) in enumerate(edges, -1):
+            part = re.sub(r"E(?:[^GNIK]*E)*", "E", text[after:end].replace(" ", ""))
+            kind = "".join(sorted({"E", "I"} & set(part)))
+            here = step[rows[0]], phase[rows[0]], len(spans)
+            found.append((*here, rows[begin:end], number, number == len(spans) - 1, part, kind))
+    columns = ["step", "phase", "layers", "rows", "number", "last", "text", "kind"]
+    table = pd.DataFrame(found, columns=columns)
+    table = table[table["layers"] > 0]
+    table, notes = _of_one_number(table)
+    if table.empty:
+        return table, notes
+    between = (table["number"] >= 0) & ~table["last"]
+    kinds = table[between].groupby(["phase", "kind"])["text"]
+    usual = kinds.agg(lambda texts: texts.mode().iloc[0]).rename("usual").reset_index()
+    table = table.merge(usual, "left", ["phase", "kind"]).reset_index(drop=True)
+    between = (table["number"] >= 0) & ~table["last"]
+    table["alike"] = ~between | (table["text"] == table["usual"])
+    odd = table[~table["alike"]]
+    # Fewer products than a layer's lie inside one, twice as many hide an attention.
+    ratio = odd["text"].str.count("G") / odd["usual"].str.count("G")
+    if len(odd) > (1 - _ALIKE) * between.sum() or not ratio.between(1, 2, "left").all():
+        lost = "no layers: what lies between two attentions does not repeat"
+        return table.iloc[:0], (*notes, lost)
+    if len(odd):
+        told = (
+            f"{odd['number'].nunique()} of {table['layers'].max()} layers deviate from the others"
+        )
+        notes += (f"{told}: what follows their attention has no layer",)
+    return table.assign(usual=table["usual"].where(between, "")), notes
+
+
+def _of_one_number(table: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The stretches of steps with as many attentions as all others; cut steps end a trace."""
+    steps = table.drop_duplicates("step")
+    usual = int(steps["layers"].mode().iloc[0])
+    same = steps["layers"] == usual
+    inner = ~steps["step"].isin((steps["step"].min(), steps["step"].max()))
+    same &= ~steps["phase"].isin(steps["phase"][~same & inner])
+    if usual not in _LAYERS or not same.any():
+        return table.iloc[:0], ("no layers: the steps do not have the same number of attentions",)
+    left = int((~same).sum())
+    notes = (f"{left} steps have no layers: the number of their attentions is not {usual}, or not "
+             "that of others of their phase",) if left else ()  # fmt: skip
+    return table[table["step"].isin(steps["step"][same])], notes
+
+
+def _flags(names: pd.Series, of_name: Callable[[str], bool]) -> Flags:
+    """What is true of the name of each row."""
+    return _table(names, of_name).astype(bool)
 
 
 def _table(names: pd.Series, of_name: Callable[[str], int]) -> Int64s:
     """A number for the name of each row; one look at each distinct name."""
     values = [int(of_name(str(name))) for name in names.cat.categories]
-    return np.array([*values, -1], np.int64)[names.cat.codes.to_numpy()]
+    return np.array([*values, 0], np.int64)[names.cat.codes.to_numpy()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.importers.alignment import Reference, reference_of
 from spark_prof.importers.alone import one_process
-from spark_prof.importers.captures import Capture, captures_of
+from spark_prof.importers.captures import Capture, captures_of, holds_captures
 from spark_prof.importers.importing import Import, write_import
 from spark_prof.importers.layers import Layers
 from spark_prof.importers.module_names import names_module
@@ -57,16 +56,12 @@ READERS: Mapping[str, _Reader] = MappingProxyType(
 )
 """The reader of each format of traces."""
 
-_CAPTURE = re.compile(r"(^|/)capture_traces/|graph_capture_rank")
-"""Files that vLLM and SGLang write while they capture CUDA graphs."""
-
 
 @dataclass
 class _Found:
     """What was found under the names that the user gave."""
 
     traces: list[tuple[str, Path]] = field(default_factory=list)
-    captures: list[Path] = field(default_factory=list)
     results: list[Path] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
 
@@ -90,12 +85,13 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
             _look(source, found, stack, named=True)
         if not found.traces:
             _refuse(sources, found)
-        layers = _layers(like, stack) if like else Layers(captures=_captures(found.captures))
+        traces, captures = _without_captures(found.traces)
+        layers = _layers(like, stack) if like else Layers(captures=_captures(captures, found))
         name = ", ".join(source.name or str(source) for source in sources)
         wanted = Import(
             source=name,
             # Counters belong to a trace, where there is one, and so come after it.
-            traces=_read(found.traces),
+            traces=_read(traces),
             results=[read_benchmark(path) for path in found.results],
             layers=layers,
             lost=_not_imported(found.passed_over),
@@ -136,10 +132,7 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
         into = stack.enter_context(temporary_folder())
         found.traces.append(("nsys-sqlite", export_report(path, into)))
     elif kind in READERS:
-        if kind == "kineto" and _CAPTURE.search(path.as_posix()):
-            found.captures.append(path)
-        else:
-            found.traces.append((kind, path))
+        found.traces.append((kind, path))
     elif named and kind == FOLDER:
         for file in _files(path):
             _look(file, found, stack, named=False)
@@ -191,14 +184,26 @@ def _read(traces: Sequence[tuple[str, Path]]) -> Iterator[Foreign]:
         yield one_process(alone)
 
 
-def _captures(paths: Sequence[Path]) -> dict[int | None, list[Capture]]:
+def _without_captures(
+    traces: list[tuple[str, Path]],
+) -> tuple[list[tuple[str, Path]], list[Path]]:
+    """The traces of a run, and those of its graphs' captures, which alone are traces like others."""
+    several = len(traces) > 1
+    captures = [p for kind, p in traces if several and kind == "kineto" and holds_captures(p)]
+    rest = [(kind, path) for kind, path in traces if path not in captures]
+    return (rest, captures) if rest else (traces, [])
+
+
+def _captures(paths: Sequence[Path], found: _Found) -> dict[int | None, list[Capture]]:
     """The captured graphs of each rank."""
-    found: dict[int | None, list[Capture]] = {}
+    graphs: dict[int | None, list[Capture]] = {}
     for path in paths:
         foreign = READERS["kineto"].read(path)
-        captures = captures_of(foreign, path.as_posix())
-        found.setdefault(foreign.processes[0].rank, []).extend(captures)
-    return found
+        captures = captures_of(foreign, path)
+        graphs.setdefault(foreign.processes[0].rank, []).extend(captures)
+        if not captures:
+            found.passed_over.append(f"{path.name} holds no captured graph of a whole model")
+    return graphs
 
 
 def _not_imported(lines: Sequence[str]) -> tuple[str, ...]:

@@ -42,6 +42,11 @@ class Steps:
     def __len__(self) -> int:
         return len(self._start)
 
+    @property
+    def generates(self) -> bool:
+        """Whether ranges of the engine say which of them read prompts and which generate."""
+        return self._rule >= 0 and any(batch.phase != "unknown" for batch in self._batches)
+
     def add_markers(self, markers: pd.DataFrame) -> None:
         """Takes in the ranges that began in a window; the first window with steps decides."""
         names = markers["name"].cat.categories

@@ -93,9 +93,11 @@ class Foreign:
         processes: whose trace it is.
         windows: the stretches, in order of time within a process; they can be read once.
         lost: what the trace lacks, one line each; complete when the windows have been read.
+        refusal: why nothing of it can be analyzed, empty where something can.
     """
 
     format: str
     processes: list[Process]
     windows: Iterator[Window]
     lost: list[str] = field(default_factory=list)
+    refusal: str = ""

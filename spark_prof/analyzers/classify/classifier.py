@@ -15,7 +15,7 @@ from spark_prof.analyzers.classify.formats import arithmetic_in, stored_in
 from spark_prof.analyzers.classify.names import NAME_LIMIT, split_name
 from spark_prof.analyzers.classify.rules import IN_ARGUMENTS, IN_NAME, RULES, Rule
 
-__all__ = ["Label", "classify", "find_rule", "finishes_gemm", "is_gemm"]
+__all__ = ["Label", "classify", "find_rule", "finishes_gemm", "is_attention", "is_gemm"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,15 @@ def finishes_gemm(name: str) -> bool:
     """Whether the kernel of that name adds up the parts of the product before it."""
     rule = find_rule(name)
     return rule is not None and rule.finishes_gemm
+
+
+def is_attention(name: str) -> bool:
+    """Whether the name is that of a layer's attention, which each layer has once.
+
+    What goes with it, such as the indexer of a sparse attention, is none.
+    """
+    rule = find_rule(name)
+    return rule is not None and rule.component == "attention" and not rule.helps
 
 
 def find_rule(name: str) -> Rule | None:

@@ -40,6 +40,8 @@ class Rule:
         gemm: a matrix product, not counting convolutions, attention and LoRA.
         finishes_gemm: adds up the parts of the product before it.
         load_time: runs while weights are loaded, not for tokens.
+        helps: works for an attention, but is none itself: what chooses the tokens that a sparse one
+            reads, plans it, gathers its cache, or adds up its parts.
         arguments: regular expression that the template arguments must contain as well.
     """
 
@@ -55,6 +57,7 @@ class Rule:
     gemm: bool = False
     finishes_gemm: bool = False
     load_time: bool = False
+    helps: bool = False
     arguments: str = ""
 
 
@@ -186,15 +189,15 @@ _CACHE = (
          r"|dequant_gather_slots",
          _CUDA, "vllm::cp_gather_and_upconvert_fp8_kv_cache(unsigned char const*,"
          " __nv_bfloat16*, int const*)",
-         component="attention", fused_conversion="dequantize"),
+         component="attention", helps=True, fused_conversion="dequantize"),
     Rule("kv-gather-dequant", r"gather_and_maybe_dequant_cache", _CUDA,
          "void vllm::gather_and_maybe_dequant_cache<__nv_bfloat16, unsigned char,"
          " (vllm::Fp8KVCacheDataType)1, 320, 64>(unsigned char const*)",
-         component="attention", fused_conversion="dequantize", arguments=_TO_FP8),
+         component="attention", helps=True, fused_conversion="dequantize", arguments=_TO_FP8),
     Rule("kv-gather",
          r"gather_and_maybe_dequant_cache|cp_gather_(?:cache|indexer)|cp_mha_gather_cache", _CUDA,
          "void vllm::gather_and_maybe_dequant_cache<unsigned short, unsigned char, 512>(int)",
-         component="attention"),
+         component="attention", helps=True),
 )
 
 # The helpers of an attention go before the attention itself: their names contain its name.
@@ -202,11 +205,11 @@ _ATTENTION = (
     Rule("flash-combine", r"flash_fwd_splitkv_combine", _CUDA,
          "void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128, 64, 128>,"
          " 4, 3, true>(flash::Flash_fwd_params)",
-         component="attention"),
+         component="attention", helps=True),
     Rule("flash3-combine", _CUTLASS3, _CUDA,
          "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<16>,"
          " cute::C<64> >, 5, 256, 1> >(int)",
-         component="attention", arguments=r"FlashAttnFwdCombine"),
+         component="attention", helps=True, arguments=r"FlashAttnFwdCombine"),
     Rule("flash3", _CUTLASS3, _TENSOR,
          "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<"
          "flash::CollectiveMainloopFwdSm90<2, 64, cutlass::bfloat16_t, float> > > >(int)",
@@ -214,7 +217,7 @@ _ATTENTION = (
     Rule("cutlass-mla-reduction", _CUTLASS3, _CUDA,
          "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaMlaReductionKernel<"
          "cutlass::bfloat16_t, float, float, 128ul, 512ul, 256> >(int)",
-         component="attention", arguments=r"FmhaMlaReductionKernel"),
+         component="attention", helps=True, arguments=r"FmhaMlaReductionKernel"),
     Rule("cutlass-fmha", _CUTLASS3, _TENSOR,
          "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaFwdKernelTmaWarpspecialized<"
          "cute::tuple<int>, cutlass::fmha::collective::Sm100FmhaFwdMainloopTmaWarpspecialized<"
@@ -223,9 +226,9 @@ _ATTENTION = (
          arguments=r"Sm\d+(?:FmhaFwd|FmhaMla|Mla)Kernel\w{0,60}Warp[sS]pecialized"),
     Rule("flash-metadata", r"(?:^|::)prepare_varlen_num_blocks_kernel", _CUDA,
          "void flash::prepare_varlen_num_blocks_kernel<1, false>(int, int, int)",
-         component="attention"),
+         component="attention", helps=True),
     Rule("flashmla-combine", r"(?:^|::)(?:flash_fwd_mla_combine|get_mla_metadata)_kernel", _CUDA,
-         "void get_mla_metadata_kernel(Mla_metadata_params)", component="attention"),
+         "void get_mla_metadata_kernel(Mla_metadata_params)", component="attention", helps=True),
     # An FP8 cache is widened before it is multiplied.
     Rule("flashmla-sparse", r"(?:^|::)(?:\w+_mla_fp8_sparse|sparse_attn_fwd\w*)_kernel", _TENSOR,
          "void sm90::decode::sparse_fp8::flash_fwd_splitkv_mla_fp8_sparse_kernel<sm90::decode::"
@@ -241,7 +244,7 @@ _ATTENTION = (
          component="attention", precision=IN_ARGUMENTS),
     Rule("flash2-backward-helpers", r"(?:^|::)flash_bwd_(?:dot|convert|clear)\w*kernel", _CUDA,
          "void flash::flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits<64, 128> >(int)",
-         component="attention"),
+         component="attention", helps=True),
     Rule("flash2", r"(?:^|::)flash_fwd_\w*kernel", _TENSOR,
          "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64,"
          " cutlass::bfloat16_t>, (bool)0>(flash::Flash_fwd_params)",
@@ -249,7 +252,7 @@ _ATTENTION = (
     Rule("flash4-combine", _CUTE + r"(?:ForwardCombine|CombineKernel)", _CUDA,
          "kernel_cutlass_kernel_flash_attncuteflash_fwd_combineFlashAttentionForwardCombine"
          "_object_at__tensor",
-         component="attention"),
+         component="attention", helps=True),
     Rule("flash4",
          _CUTE + r"(?:FlashAttention(?:Forward|BackwardSm\d)|Attn\w*ForwardSm\d"
          r"|FusedMultiHeadAttention)",
@@ -261,7 +264,8 @@ _ATTENTION = (
          "kernel_cutlass_kernel_b12xattentionmlaprefill_mgUnifiedPrefillMGKernel_object_at_",
          component="attention"),
     Rule("trtllm-fmha-reduction", r"fmhaReduction", _CUDA,
-         "void fmhaReductionKernel<128, 512, true>(KernelParams)", component="attention"),
+         "void fmhaReductionKernel<128, 512, true>(KernelParams)",
+         component="attention", helps=True),
     Rule("trtllm-fmha-fp8", r"^[Ff]mhaSm\d+\w*Kernel_Q(?:kv)?E4m3", _TENSOR,
          "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",
          component="attention", precision="fp8"),
@@ -303,7 +307,7 @@ _ATTENTION = (
          r"|_fwd_kernel_stage2$|_copy_page_indices_kernel|_segmented_attention_reduce"
          r"|correct_attn_cp_out_kernel|sparse_mla_\w*merge|_merge_topk_attn_out",
          _CUDA, "void vllm::merge_attn_states_kernel<__nv_bfloat16, 128>(__nv_bfloat16*)",
-         component="attention"),
+         component="attention", helps=True),
     Rule("sparse-mla", r"(?:^|::)sparse_mla_(?:decode|prefill)", _UNKNOWN,
          "void flashinfer::sparse_mla_sm120::sparse_mla_decode_dsv3_2_kernel<(ModelType)2, 32>(",
          component="attention"),
@@ -331,16 +335,20 @@ _ATTENTION = (
     Rule("sparse-attention-topk",
          r"topKPerRow(?:Decode|Prefill)|(?:cooperative|persistent)_topk|FilteredTopK"
          r"|topk_transform_(?:decode|prefill)|^_topk_index_",
-         _CUDA, "void vllm::topKPerRowDecode<512, true>(float const*)", component="attention"),
+         _CUDA, "void vllm::topKPerRowDecode<512, true>(float const*)",
+         component="attention", helps=True),
     Rule("sparse-attention-scores-fp8", r"fp8_(?:paged_)?mqa_logits(?!_metadata)", _TENSOR,
          "void deep_gemm::sm90_fp8_paged_mqa_logits<1u, 64u>(unsigned int, unsigned int)",
-         component="attention", precision="fp8"),
+         component="attention", helps=True, precision="fp8"),
+    Rule("sparse-attention-scores", r"(?:^|[:_])mqa_logits(?!_metadata)", _UNKNOWN,
+         "void deep_gemm::sm100_fp4_paged_mqa_logits<1u, 64u>(unsigned int, unsigned int)",
+         component="attention", helps=True),
     Rule("sparse-attention-scores-helpers", r"mqa_logits_metadata|smxx_clean_logits", _CUDA,
          "void deep_gemm::smxx_clean_logits<1u, 128u, 4u>(unsigned int, unsigned int)",
-         component="attention"),
+         component="attention", helps=True),
     Rule("mla-concatenation", r"ConcatMLAQKernel|(?:^|::)concat_mla_(?:k|absorb_q)", _CUDA,
          "void vllm::ConcatMLAQKernel<__nv_bfloat16, 512>(__nv_bfloat16*, __nv_bfloat16 const*)",
-         component="attention"),
+         component="attention", helps=True),
 )
 
 _ROUTER = (

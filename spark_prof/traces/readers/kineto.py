@@ -27,7 +27,7 @@ from spark_prof.traces.readers.kineto_frames import (
     thread_numbers,
 )
 from spark_prof.traces.readers.kineto_launches import Launches, find_launches, operators_of
-from spark_prof.traces.readers.kineto_lost import what_is_lost
+from spark_prof.traces.readers.kineto_lost import what_is_lost, why_refused
 from spark_prof.traces.readers.kineto_ranks import MERGED, by_rank
 from spark_prof.traces.readers.kineto_scopes import Calls, module_calls
 from spark_prof.traces.readers.trace import Trace
@@ -70,6 +70,7 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
     whole = collect(path, names_module)
     ranks = by_rank(whole)
     processes, windows, lost = [], [], [MERGED] if len(ranks) > 1 else []
+    refusal = why_refused(whole, find_launches(whole), path.name)
     for number, (rank, found) in enumerate(ranks or [(rank_of(whole, path.name), whole)]):
         launches = find_launches(found)
         process = Process(rank, process_facts(found, launches))
@@ -78,7 +79,7 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
         processes.append(process)
         windows.append(replace(window, process=number))
         lost += what_is_lost(found, window.trace.gpu, launches, by_operator)
-    return Foreign("kineto", processes, iter(windows), lost)
+    return Foreign("kineto", processes, iter(windows), lost, refusal)
 
 
 def _no_module(_: str) -> bool:

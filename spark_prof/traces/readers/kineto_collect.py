@@ -59,6 +59,7 @@ class Collected:
         base_ns: what times count from, ns since the epoch.
         around: what the trace says beside its events.
         bare: whether it is a list of events with nothing around it.
+        categories: the categories of all events.
         unmatched: begins without an end, and ends without a begin.
         damaged: events that are no events.
         repaired: whether the file is not strictly JSON.
@@ -70,6 +71,7 @@ class Collected:
     base_ns: int = 0
     around: dict[str, Any] = field(default_factory=dict)
     bare: bool = False
+    categories: set[str] = field(default_factory=set)
     unmatched: int = 0
     damaged: int = 0
     repaired: bool = False
@@ -165,6 +167,7 @@ class _Sorter:
 
     def add(self, events: Sequence[Event]) -> None:
         """Adds a block of events in the order of the file."""
+        self._found.categories.update({event.cat for event in events})
         by_category: dict[str, list[Event]] = {category: [] for category in self._rows}
         for event in events:
             if event.ph == "X":

@@ -11,7 +11,17 @@ from spark_prof.traces.readers.kineto_collect import Collected
 from spark_prof.traces.readers.kineto_launches import Launches
 from spark_prof.traces.readers.kineto_rows import plain_text
 
-__all__ = ["RANK_NAMES", "is_amd", "process_facts", "rank_of"]
+__all__ = ["ACCELERATORS", "RANK_NAMES", "accelerator_of", "is_amd", "process_facts", "rank_of"]
+
+ACCELERATORS = (
+    ("mtia_", "mtia_ccp_events", "an MTIA"),
+    ("hpu_", "hpu_op", "an HPU (Intel Gaudi)"),
+    ("xpu_", "xpu_runtime", "an XPU (Intel GPU)"),
+    ("async_npu", "async_npu", "an NPU (Huawei Ascend)"),
+    ("privateuse1_", "privateuse1_runtime", "an accelerator with a PyTorch backend of its own"),
+)
+"""Categories of events that tell an accelerator whose work is not read, each with an example;
+those of libkineto's ActivityType.cpp, and those of torch_npu."""
 
 RANK_NAMES: tuple[tuple[str, str, int], ...] = (
     (r"(?<![a-z])rank[-_]?(\d{1,5})(?!\d)", "llama_rank-3.json.gz", 3),
@@ -28,6 +38,7 @@ RANK_NAMES: tuple[tuple[str, str, int], ...] = (
 A tensor-parallel number is the rank only where nothing else is parallel.
 """
 
+_TRAINS = ("autograd::engine::evaluate_function", "Optimizer.step#")
 _AMD = ("AMD", "gfx", "Radeon", "Instinct")
 _NVIDIA = ("NVIDIA", "Tesla", "GeForce", "Quadro")
 
@@ -43,6 +54,12 @@ def rank_of(found: Collected, file_name: str) -> int | None:
     return None
 
 
+def accelerator_of(found: Collected) -> str:
+    """The accelerator that the trace is of where it is no GPU of NVIDIA or AMD, else empty."""
+    told = sorted(found.categories)
+    return next((name for key, _, name in ACCELERATORS if any(c.startswith(key) for c in told)), "")
+
+
 def is_amd(found: Collected) -> bool:
     """Whether it ran on an AMD GPU: its API is HIP's, or the device says so."""
     calls = np.unique(found.api.column("name")).tolist()
@@ -54,8 +71,8 @@ def is_amd(found: Collected) -> bool:
 def process_facts(found: Collected, launches: Launches) -> dict[str, Any]:
     """The facts of the process, with the keys of a recording's facts; what is unknown is left out.
 
-    `gpu.vendor` is AMD or NVIDIA; `cuda` is the version of the runtime, `cuda_driver` what the
-    driver supports.
+    `training` is set where gradients are computed; `gpu.vendor` is AMD or NVIDIA; `cuda` is the
+    version of the runtime, `cuda_driver` what the driver supports.
     """
     device = _device(found)
     amd = is_amd(found)
@@ -81,6 +98,8 @@ def process_facts(found: Collected, launches: Launches) -> dict[str, Any]:
     world = _object(found.around.get("distributedInfo")).get("world_size")
     if isinstance(world, int) and world > 0:
         facts["world_size"] = world
+    if any(text.startswith(_TRAINS) for text in found.texts):
+        facts["training"] = True
     pid = _process(found, launches)
     if pid is not None:
         facts["pid"] = pid

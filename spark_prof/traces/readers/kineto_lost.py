@@ -6,10 +6,27 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.traces.readers.kineto_collect import Collected
-from spark_prof.traces.readers.kineto_facts import is_amd
+from spark_prof.traces.readers.kineto_facts import accelerator_of, is_amd
 from spark_prof.traces.readers.kineto_launches import Launches
 
-__all__ = ["what_is_lost"]
+__all__ = ["what_is_lost", "why_refused"]
+
+
+def why_refused(found: Collected, launches: Launches, name: str) -> str:
+    """Why a trace without work on a GPU is of no use, empty where it may be of a CPU.
+
+    Args:
+        found: the trace.
+        launches: what launched work.
+        name: what the file is called.
+    """
+    accelerator = accelerator_of(found)
+    if len(found.gpu) or not (accelerator or launches.idle):
+        return ""
+    if accelerator:
+        return f"{name} is of {accelerator}; only NVIDIA and AMD GPUs, and CPUs, can be analyzed"
+    return (f"{name} has no device activity, though it launched kernels: record again with "
+            "ProfilerActivity.CUDA among the profiler's activities")  # fmt: skip
 
 
 def what_is_lost(
@@ -49,7 +66,9 @@ def what_is_lost(
         )
     if is_amd(found):
         lost.append("AMD GPU: kernels are labelled by name only, no tensor-core evidence")
+    if accelerator := accelerator_of(found):
+        lost.append(f"recorded on {accelerator}: kernels are labelled by name only")
     if gpu.empty:
         stand = "operators of the CPU stand for them" if len(found.operators) else "nor an operator"
-        lost.append(f"no kernel ran on a GPU in this trace, {stand}")
+        lost.append(f"the trace has no device activity, {stand}")
     return lost

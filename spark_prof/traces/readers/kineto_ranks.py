@@ -1,5 +1,7 @@
 """Takes a trace of several ranks in one file apart, as SGLang's profile merger writes it.
 
+Other mergers call the processes `rank 3` or `Rank3 1234`.
+
 Format: sglang/srt/utils/profile_merger.py. Every process has its rank in front, such as
 `[TP01-DP00] 1234`; correlations of the ranks are not kept apart, and of their base times only the
 first one is kept.
@@ -15,10 +17,12 @@ from spark_prof.traces.readers.kineto_collect import Collected
 
 __all__ = ["MERGED", "by_rank"]
 
-MERGED = "SGLang merged it of several ranks and kept one base time: their clocks may disagree"
+MERGED = "several ranks were merged into it and one base time kept: their clocks may disagree"
 """What such a trace lacks."""
 
-_LABEL = re.compile(r"\[((?:TP|DP|PP|EP)\d{1,5}(?:-(?:TP|DP|PP|EP)\d{1,5})*)\] ")
+_LABEL = re.compile(
+    r"\[((?:TP|DP|PP|EP)\d{1,5}(?:-(?:TP|DP|PP|EP)\d{1,5})*)\] |(?i:\[?rank)[ _:-]?(\d{1,5})(?!\d)"
+)
 
 
 def by_rank(found: Collected) -> list[tuple[int | None, Collected]]:
@@ -41,7 +45,7 @@ def by_rank(found: Collected) -> list[tuple[int | None, Collected]]:
 
 def _label(pid: object) -> str:
     match = _LABEL.match(pid) if isinstance(pid, str) else None
-    return match[1] if match else ""
+    return match[1] or f"TP{match[2]}" if match else ""
 
 
 def _numbers(label: str) -> list[tuple[str, int]]:
