@@ -91,10 +91,17 @@ def guess_layers(
         return Repeats(component, layer, (f"no layers: {reason}",))
     experts = component == CODES["experts"]
     indexes = _flags(names, lambda name: "mqa_logits" in name and "metadata" not in name)
-    norm, writes = component == CODES["norm"], _flags(names, _writes_cache)
+    # A compiler fuses a norm with what is before it, and names the parts.
+    fused = _flags(names, lambda name: bool(re.search(r"fused\w*(norm|rsqrt)", name)))
+    norm = (component == CODES["norm"]) | (fused & ~gemm & (component < 0))
+    writes = _flags(names, _writes_cache)
     parts: list[Flags] = [attention, indexes, experts, norm, writes, gemm & ~rest]
     letters = np.select(parts, [ord(letter) for letter in "AIENKG"], ord(" ")).astype(np.uint8)
-    stretches, notes = _stretches(letters, np.where(model, step, -1), kernels["phase"].to_numpy())
+    # The logits' product may follow the model's graph.
+    place = np.arange(len(step))
+    last_of_model = pd.Series(place[model]).groupby(step[model]).max().reindex(step, fill_value=0)
+    mine = np.where(model | (place > last_of_model.to_numpy()), step, -1)
+    stretches, notes = _stretches(letters, mine, kernels["phase"].to_numpy())
     if stretches.empty:
         return Repeats(component, layer, notes)
     products: dict[str, int] | None = None
@@ -108,7 +115,7 @@ def guess_layers(
         layer[rows[attention[rows] | (experts[rows] & alike)]] = number
         # What runs before a step's first norm or product is not the model's.
         inside = np.cumsum(norm[rows] | gemm[rows]) > 0 if number < 0 else True
-        loose[rows] = alike & inside
+        loose[rows] = alike & inside & model[rows]
         if last and _LAST.fullmatch(text):
             head[rows[np.flatnonzero(gemm[rows] & ~rest[rows])[-1] :]] = True
     anchor = layer >= 0

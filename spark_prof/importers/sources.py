@@ -187,7 +187,7 @@ def _read(traces: Sequence[tuple[str, Path]]) -> Iterator[Foreign]:
 def _without_captures(
     traces: list[tuple[str, Path]],
 ) -> tuple[list[tuple[str, Path]], list[Path]]:
-    """The traces of a run, and those of its graphs' captures, which alone are traces like others."""
+    """The traces of a run and those of its graphs' captures; alone they are traces like others."""
     several = len(traces) > 1
     captures = [p for kind, p in traces if several and kind == "kineto" and holds_captures(p)]
     rest = [(kind, path) for kind, path in traces if path not in captures]
