@@ -158,7 +158,8 @@ class _Writer:
         ranks = []
         for process in processes:
             rank = process.rank
-            if rank is None:
+            # Replicas that know nothing of each other count their ranks from 0.
+            if rank is None or (rank in taken and process.facts.get("replica")):
                 rank = next(n for n in range(len(taken) + 1) if n not in taken)
             elif not 0 <= rank <= HIGHEST_RANK:
                 raise CommandError(

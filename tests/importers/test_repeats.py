@@ -16,7 +16,9 @@ LAYER = [NORM, GEMM, "rope_kernel", WRITE, ATTENTION, GEMM, NORM, GEMM, EXPERTS]
 DENSE = [NORM, GEMM, "rope_kernel", WRITE, ATTENTION, GEMM, NORM, GEMM, "silu_kernel", GEMM]
 LOGITS = "void deep_gemm::sm90_fp8_paged_mqa_logits<1u, 64u>(unsigned int)"
 MLA = "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576> >(int)"
-FOREACH = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<long> >(int)"
+FOREACH = (
+    "void at::native::multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<long> >(int)"
+)
 
 
 def guess(*steps, graph=None, generates=False, phases=None):

@@ -17,7 +17,7 @@ import pandas as pd
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Window
 from spark_prof.traces.readers.kineto_collect import Collected, collect
-from spark_prof.traces.readers.kineto_facts import process_facts, rank_of
+from spark_prof.traces.readers.kineto_facts import process_facts, rank_of, replica_of
 from spark_prof.traces.readers.kineto_frames import (
     gpu_frame,
     launch_frame,
@@ -73,7 +73,7 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
     refusal = why_refused(whole, find_launches(whole), path.name)
     for number, (rank, found) in enumerate(ranks or [(rank_of(whole, path.name), whole)]):
         launches = find_launches(found)
-        process = Process(rank, process_facts(found, launches))
+        process = Process(rank, process_facts(found, launches) | replica_of(path.name))
         calls = module_calls(found, process.scopes, names_module)
         window, by_operator = _window(found, launches, calls)
         processes.append(process)

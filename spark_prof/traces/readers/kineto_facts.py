@@ -11,7 +11,8 @@ from spark_prof.traces.readers.kineto_collect import Collected
 from spark_prof.traces.readers.kineto_launches import Launches
 from spark_prof.traces.readers.kineto_rows import plain_text
 
-__all__ = ["ACCELERATORS", "RANK_NAMES", "accelerator_of", "is_amd", "process_facts", "rank_of"]
+__all__ = ["ACCELERATORS", "RANK_NAMES", "accelerator_of", "is_amd", "process_facts", "rank_of",
+           "replica_of"]  # fmt: skip
 
 ACCELERATORS = (
     ("mtia_", "mtia_ccp_events", "an MTIA"),
@@ -52,6 +53,12 @@ def rank_of(found: Collected, file_name: str) -> int | None:
         if match := re.search(pattern, file_name):
             return int(match.group(1))
     return None
+
+
+def replica_of(file_name: str) -> dict[str, int]:
+    """The fact `replica`: the data-parallel number in the file's name, if it is not the first."""
+    match = re.search(r"(?i)(?<![a-z])dp[-_]?0*([1-9]\d{0,4})(?!\d)", file_name)
+    return {"replica": int(match[1])} if match else {}
 
 
 def accelerator_of(found: Collected) -> str:

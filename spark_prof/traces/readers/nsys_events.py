@@ -22,9 +22,18 @@ __all__ = ["Columns", "Events", "RangeRows"]
 Int64s = npt.NDArray[np.int64]
 Columns = Mapping[str, Int64s]
 
-_MODEL_DOMAINS = ("torch", "vllm")
-"""Words in the names of NVTX domains that models are marked in, beside the default domain; those of
-libraries, such as NCCL's, never name a module."""
+_LIBRARIES = (
+    "nccl",
+    "cublas",
+    "cudnn",
+    "cusparse",
+    "cufft",
+    "cusolver",
+    "cccl",
+    "nvshmem",
+    "rapids",
+)
+"""Words in the names of NVTX domains in which libraries mark their own calls, never a model's."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,7 @@ class Events:
         which, numbers = pd.factorize(number)
         domains = [self._domain(process, int(number)) for number in numbers]
         models = np.array(
-            [not name or any(word in name.lower() for word in _MODEL_DOMAINS) for name in domains]
+            [not any(word in name.lower() for word in _LIBRARIES) for name in domains]
         )
         nested = np.isin(event, NESTED)
         module = np.where(nested & models[which], modules[texts.codes[rows]], -1)

@@ -1,0 +1,113 @@
+"""Captures of CUDA graphs beside the trace of their replays."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_prof.analyzers.placement import place_kernels
+from spark_prof.importers.captures import Capture, components_by_capture, holds_captures
+from spark_prof.importers.sources import import_files
+from spark_prof.traces.bundle import Bundle
+from tests.importers.traces import DATA
+
+RUN = DATA / "gpt-oss-graphs"
+DECODE = RUN / "rank0.pt.trace.json.gz"
+CAPTURE = RUN / "capture_traces" / "graph_capture_rank_0.json.gz"
+
+
+def changed(
+    path: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]
+) -> Path:
+    """A trace with each of its events changed, or left out."""
+    whole = json.loads(gzip.decompress(path.read_bytes()))
+    events = [new for event in whole["traceEvents"] if (new := change(event)) is not None]
+    out.parent.mkdir(exist_ok=True)
+    out.write_bytes(gzip.compress(json.dumps(whole | {"traceEvents": events}).encode(), 1))
+    return out
+
+
+def without_markers(event: dict[str, Any]) -> dict[str, Any] | None:
+    """As SGLang captures: no range around the graph, and nothing else in the file."""
+    return None if event.get("name") == "capture_1_FULL" else event
+
+
+def places(bundle: Bundle) -> list[tuple[str, int, str]]:
+    kernels = place_kernels(bundle, 0)
+    columns = (kernels["component"].astype(str), kernels["layer"], kernels["placed_by"].astype(str))
+    return list(zip(*columns, strict=True))
+
+
+def test_which_trace_holds_captures() -> None:
+    assert holds_captures(CAPTURE)
+    assert not holds_captures(DECODE)
+    assert not holds_captures(DATA / "gpt-oss-eager.json.gz")
+
+
+def test_a_capture_is_used_wherever_it_lies(tmp_path: Path) -> None:
+    wanted = places(import_files([RUN], tmp_path / "folder"))
+    assert [by for _, _, by in wanted].count("aligned") == 220
+    shutil.copy(CAPTURE, tmp_path / "TP-0-a.json.gz")
+    together = import_files([DECODE, tmp_path / "TP-0-a.json.gz"], tmp_path / "together")
+    assert places(together) == wanted
+    (tmp_path / "capture_traces").mkdir()
+    for path in (DECODE, CAPTURE):
+        shutil.copy(path, tmp_path / "capture_traces")
+    assert places(import_files([tmp_path / "capture_traces"], tmp_path / "all")) == wanted
+
+
+def test_a_trace_in_a_folder_of_captures_is_one_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "capture_traces").mkdir()
+    path = Path(shutil.copy(DECODE, tmp_path / "capture_traces"))
+    wanted = places(import_files([DECODE], tmp_path / "a"))
+    assert places(import_files([path], tmp_path / "b")) == wanted
+    assert import_files([CAPTURE], tmp_path / "c").ranks == (0,)
+
+
+def test_one_note_says_what_was_used_and_what_was_not(tmp_path: Path) -> None:
+    used = changed(CAPTURE, tmp_path / "run" / "bs_1_rank0.json.gz", without_markers)
+    dropped = iter(range(1000))
+
+    def shorter(event: dict[str, Any]) -> dict[str, Any] | None:
+        launch = event.get("name") == "cuLaunchKernelEx" and next(dropped) % 2
+        return None if launch else without_markers(event)
+
+    idle = changed(CAPTURE, tmp_path / "run" / "bs_8_rank0.json.gz", shorter)
+    shutil.copy(DECODE, tmp_path / "run")
+    bundle = import_files([tmp_path / "run"], tmp_path / "bundle")
+    notes = [line for line in bundle.meta.lost if "captured graphs" in line]
+    assert notes == [f"captured graphs were laid, launch by launch, {used.name} on 5 of 5 replays; "
+                     f"{idle.name} on none"]  # fmt: skip
+
+
+def test_captures_are_used_where_no_layer_can_be_guessed(tmp_path: Path) -> None:
+    """SGLang's decode, taken for training, lost them: what is known of a launch stays known."""
+
+    def trains(event: dict[str, Any]) -> dict[str, Any]:
+        name = event.get("name", "")
+        return event | ({"name": "adam_kernel"} if name == "_topk_forward" else {})
+
+    decode = changed(DECODE, tmp_path / "run" / "rank0.json.gz", trains)
+    shutil.copy(CAPTURE, tmp_path / "run" / "rank0-bs1.json.gz")
+    found = places(import_files([decode.parent], tmp_path / "bundle"))
+    assert {layer for _, layer, _ in found} == {-1}
+    assert [by for _, _, by in found].count("aligned") == 220
+    assert {"attention", "experts"} <= {name for name, _, by in found if by == "aligned"}
+
+
+@pytest.mark.parametrize(("tokens", "wanted"), [(8, 3), (2, 1), (0, 1)])
+def test_of_two_graphs_of_one_length_that_of_the_batch_is_taken(tokens: int, wanted: int) -> None:
+    graphs = [Capture("a", 1, np.array([1, 2])), Capture("b", 8, np.array([3, 4]))]
+    found, _ = components_by_capture(np.array([-1, 5, 5]), np.array([0, tokens, tokens]), graphs)
+    assert found.tolist() == [-1, wanted, wanted + 1]
+
+
+def test_without_captures_nothing_is_told() -> None:
+    assert components_by_capture(np.array([1]), np.array([1]), [])[1] == ()
