@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["RULES", "ModuleRule", "component_of", "layer_of", "role_of"]
+__all__ = ["RULES", "SHORTER_ROLES", "ModuleRule", "component_of", "layer_of", "role_of"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,12 @@ class ModuleRule:
 RULES: tuple[ModuleRule, ...] = (
     ModuleRule(
         "lm_head",
-        r"(^|\.)(lm_head|logits_processor|embed_out|output_layer)$",
-        (("lm_head", "ParallelLMHead"), ("logits_processor", "LogitsProcessor")),
+        r"(^|\.)(lm_head|logits_processor|embed_out|output_layer|shared_head\.head)$",
+        (
+            ("lm_head", "ParallelLMHead"),
+            ("logits_processor", "LogitsProcessor"),
+            ("drafter.model.layers.61.shared_head.head", "ParallelLMHead"),
+        ),
     ),
     ModuleRule("sampler", r"(^|\.)(sampler|rejection_sampler)$", (("sampler", "Sampler"),)),
     ModuleRule(
@@ -46,23 +50,49 @@ RULES: tuple[ModuleRule, ...] = (
     ModuleRule("norm", r"", (("model.layers.0.mixer.gate", "RMSNormGated"),), r"Norm"),
     ModuleRule(
         "rope",
-        r"(rotary_emb|rotary_pos_emb|rope)$",
-        (("model.layers.0.self_attn.rotary_emb", "RotaryEmbedding"),),
+        r"(rotary_emb|rotary_pos_emb|rope)(\.apply_rotary_emb)?$",
+        (
+            ("model.layers.0.self_attn.rotary_emb", "RotaryEmbedding"),
+            ("model.layers.0.self_attn.rotary_emb.apply_rotary_emb", "ApplyRotaryEmb"),
+        ),
     ),
     ModuleRule("rope", r"", (("model.layers.0.attn.pos", "YaRNScalingRotaryEmbedding"),), "Rotary"),
     ModuleRule(
         "embedding",
-        r"(^|\.)(embed_tokens|embed_in|wte|wpe|word_embeddings|tok_embeddings|embedding)$",
-        (("model.embed_tokens", "VocabParallelEmbedding"), ("model.embedding", "Embedding")),
+        r"(^|\.)(embed_tokens|embed_in|embed_positions|wte|wpe|word_embeddings|tok_embeddings|"
+        r"embeddings?)$",
+        (
+            ("model.embed_tokens", "VocabParallelEmbedding"),
+            ("model.embedding", "Embedding"),
+            ("backbone.embeddings", "VocabParallelEmbedding"),
+        ),
     ),
     ModuleRule(
         "ssm",
-        r"\.(linear_attn|mamba|mixer|ssm|gdn|delta_net)(\.|$)",
+        r"\.(linear_attn|mamba|ssm|gdn|delta_net|short_conv)(\.|$)",
         (
+            ("model.layers.1.linear_attn", "QwenGatedDeltaNetAttention"),
             ("model.layers.1.linear_attn.in_proj_qkvz", "ColumnParallelLinear"),
-            ("backbone.layers.0.mixer", "MambaMixer2"),
+            ("model.layers.0.mamba.mamba.conv1d", "MergedColumnParallelLinear"),
         ),
-        r"^(?!.*(MoE|Attention|QKV)).*$",
+    ),
+    ModuleRule(
+        "ssm",
+        r"\.(mixer|self_attn|attn)$",
+        (
+            ("backbone.layers.0.mixer", "MambaMixer2"),
+            ("model.layers.0.self_attn", "KimiDeltaAttention"),
+            ("model.layers.0.self_attn", "MiniMaxText01LinearAttention"),
+        ),
+        r"Mamba|Delta|Linear\w*Attention",
+    ),
+    ModuleRule(
+        "ssm",
+        r"\.mixer\.(in_proj\w*|conv1d|x_proj|dt_proj|out_proj)$",
+        (
+            ("backbone.layers.0.mixer.in_proj", "MergedColumnParallelLinear"),
+            ("backbone.layers.0.mixer.out_proj", "RowParallelLinear"),
+        ),
     ),
     ModuleRule(
         "shared_experts",
@@ -70,14 +100,16 @@ RULES: tuple[ModuleRule, ...] = (
         (
             ("model.layers.2.mlp.shared_experts.down_proj", "RowParallelLinear"),
             ("model.layers.2.mlp.shared_expert_gate", "ReplicatedLinear"),
+            ("backbone.layers.1.mixer.shared_experts.up_proj", "ColumnParallelLinear"),
         ),
     ),
     ModuleRule(
         "router",
-        r"\.(gate|router|router_gate|gate_linear)$",
+        r"\.(gate|router|router_gate|gate_linear)(\.wg)?$",
         (
             ("model.layers.0.mlp.gate", "GateLinear"),
             ("model.layers.0.mlp.router", "ReplicatedLinear"),
+            ("model.layers.0.mlp.gate.wg", "ReplicatedLinear"),
         ),
     ),
     ModuleRule(
@@ -87,17 +119,23 @@ RULES: tuple[ModuleRule, ...] = (
     ),
     ModuleRule(
         "experts",
-        r"\.(experts|routed_experts|expert_mlp)(\.|$)",
+        r"\.(experts|routed_experts|expert_mlp|fc[12]_latent_proj)(\.|$)",
         (
             ("model.layers.0.mlp.experts", "MoERunner"),
             ("model.layers.0.mlp.experts.routed_experts.forward_modular", "RoutedExperts"),
+            ("backbone.layers.1.mixer.experts.routed_experts", "RoutedExperts"),
+            ("backbone.layers.1.mixer.fc1_latent_proj", "ReplicatedLinear"),
         ),
     ),
     ModuleRule(
         "experts",
         r"\.(mlp|moe|block_sparse_moe|feed_forward|ffn|mixer)$",
-        (("model.layers.0.mlp", "Qwen3MoeSparseMoeBlock"), ("model.layers.0.mlp", "MLPBlock")),
-        r"(?i:moe|mlpblock|sparse)",
+        (
+            ("model.layers.0.mlp", "Qwen3MoeSparseMoeBlock"),
+            ("model.layers.0.mlp", "MLPBlock"),
+            ("backbone.layers.1.mixer", "NemotronHMoE"),
+        ),
+        r"^(?!.*(?i:mlp)$).*(?i:moe|mlpblock|sparse)",  # the dense layers of Qwen2-MoE: Qwen2MoeMLP
     ),
     ModuleRule(
         "kv_write",
@@ -111,36 +149,80 @@ RULES: tuple[ModuleRule, ...] = (
         (
             ("model.layers.0.self_attn.qkv_proj", "QKVParallelLinear"),
             ("model.layers.0.attn.qkv", "QKVParallelLinear"),
+            ("backbone.layers.5.mixer.qkv_proj", "QKVParallelLinear"),
         ),
     ),
     ModuleRule(
         "o_proj",
-        r"\.(self_attn|attn|attention|self_attention|mixer)\.(o_proj|out_proj|dense|c_proj|wo)$",
-        (("model.layers.0.self_attn.o_proj", "RowParallelLinear"),),
+        r"\.(self_attn|attn|attention|self_attention|mixer)\.(o_proj|out_proj|dense|c_proj|wo)$|"
+        r"\.layers\.\d+\.o_proj$",
+        (
+            ("model.layers.0.self_attn.o_proj", "RowParallelLinear"),
+            ("backbone.layers.5.mixer.o_proj", "RowParallelLinear"),
+            ("model.layers.1.o_proj", "RowParallelLinear"),  # Jamba's
+        ),
     ),
     ModuleRule(
         "attention",
-        r"\.(self_attn|attn|attention|self_attention|mla_attn|mixer)(\.|$)",
+        r"\.(self_attn|attn|attention|self_attention|mla_attn)(\.|$)",
         (
             ("model.layers.0.self_attn", "Qwen3MoeAttention"),
             ("model.layers.0.self_attn.attn.impl.forward", "FlashAttentionImpl"),
             ("model.layers.0.attn.attn", "Attention"),
+            ("model.layers.0.self_attn.indexer.wq_b", "ReplicatedLinear"),
         ),
     ),
     ModuleRule(
+        "attention", r"\.mixer$", (("backbone.layers.5.mixer", "NemotronHAttention"),), r"Attention"
+    ),
+    ModuleRule(
         "mlp",
-        r"\.(mlp|feed_forward|ffn)(\.|$)",
+        r"\.(mlp|feed_forward|ffn)(\.|$)|\.mixer\.(gate_up_proj|up_proj|down_proj|act_fn)$|"
+        r"\.layers\.\d+\.(fc1|fc2|activation_fn)$",
         (
             ("model.layers.0.mlp.gate_up_proj", "MergedColumnParallelLinear"),
             ("model.layers.0.mlp", "LlamaMLP"),
+            ("backbone.layers.3.mixer.up_proj", "ColumnParallelLinear"),
+            ("model.decoder.layers.0.fc1", "ColumnParallelLinear"),  # OPT's
         ),
     ),
+    ModuleRule("mlp", r"\.mixer$", (("backbone.layers.3.mixer", "NemotronHMLP"),), r"MLP$"),
+    ModuleRule("ssm", r"\.mixer(\.|$)", (("backbone.layers.0.mixer.act", "SiluAndMul"),)),
 )
 
 _COMPILED = tuple(
     (rule.component, re.compile(rule.pattern), re.compile(rule.type_pattern)) for rule in RULES
 )
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|decoder_layers)\.(\d{1,5})(?:\.|$)")
+_NO_DECODER = re.compile(r"(?:^|\.)(drafter|visual|vision\w*|audio\w*|encoder)\.")
+"""Parts whose layers are none of the decoder's."""
+
+_OUTSIDE = re.compile(r"^(drafter\.)?(?:language_model\.)?(?:model|backbone|transformer)\.")
+"""What the paths of everything outside the layers begin with."""
+
+
+SHORTER_ROLES: tuple[tuple[str, str, tuple[str, str]], ...] = (
+    (r"\.routed_experts(\..*)?$", "", ("layers.0.mlp.experts.routed_experts", "mlp.experts")),
+    (
+        r"\.experts\._shared_experts\b",
+        ".shared_experts",
+        ("layers.0.mlp.experts._shared_experts", "mlp.shared_experts"),
+    ),
+    (
+        r"\.impl\.do_kv_cache_update$",
+        ".kv_write",
+        ("layers.0.self_attn.attn.impl.do_kv_cache_update", "self_attn.attn.kv_write"),
+    ),
+    (r"\.impl\.\w+$", "", ("layers.0.self_attn.attn.impl.forward", "self_attn.attn")),
+    (
+        r"\.mla_attn\.mla_attn\b",
+        ".mla_attn",
+        ("layers.0.self_attn.mla_attn.mla_attn", "self_attn.mla_attn"),
+    ),
+)
+"""What of a path says nothing about the role: pattern, what stands there instead, an example."""
+
+_SHORTER = tuple((re.compile(pattern), shorter) for pattern, shorter, _ in SHORTER_ROLES)
 
 
 @lru_cache(maxsize=65536)
@@ -153,16 +235,27 @@ def component_of(path: str, type_name: str) -> str:
 
 
 def layer_of(path: str) -> int:
-    """The decoder layer in the path, -1 for none."""
+    """The decoder layer in the path, -1 for none: also in a drafter and in an encoder."""
     match = _LAYER.search(path)
-    return int(match[1]) if match else -1
+    return int(match[1]) if match and not _NO_DECODER.search(path[: match.start() + 1]) else -1
 
 
+@lru_cache(maxsize=65536)
 def role_of(path: str) -> str:
-    """The path of a module without its layer, or without a leading "model." where it has none.
+    """What the module is for in its layer: its path without the part that names the layer.
+
+    Modules of one kind have the same role in every layer. A drafter's begin with `drafter.`, an
+    encoder's with its name, so that they are never taken for the decoder's.
 
     Example:
-        "model.layers.3.self_attn.qkv_proj" has the role "self_attn.qkv_proj".
+        `model.layers.3.self_attn.qkv_proj` -> `self_attn.qkv_proj`; `model.norm` -> `norm`;
+        `model.layers.3` -> an empty string, for it is no part of a layer.
     """
     match = _LAYER.search(path)
-    return path[match.end() :] if match else path.removeprefix("model.")
+    if match is None:
+        return _OUTSIDE.sub(r"\1", path)
+    other = _NO_DECODER.search(path[: match.start() + 1])
+    role = path[match.end() :]
+    for pattern, shorter in _SHORTER:
+        role = pattern.sub(shorter, f".{role}").removeprefix(".")
+    return f"{other[1]}.{role}".rstrip(".") if other else role

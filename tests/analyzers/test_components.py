@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.components import RULES, ModuleRule, component_of, layer_of
+from spark_prof.analyzers.components import (
+    RULES,
+    SHORTER_ROLES,
+    ModuleRule,
+    component_of,
+    layer_of,
+    role_of,
+)
 from spark_prof.vocabulary import COMPONENTS
+
+PATHS = Path(__file__).parents[1] / "data" / "module-paths.csv"
 
 EXAMPLES = [(rule, *example) for rule in RULES for example in rule.examples]
 
@@ -73,7 +84,55 @@ def test_modules_of_real_models(path: str, type_name: str, component: str) -> No
         ("model.layers.1234567", -1),
         ("lm_head", -1),
         ("", -1),
+        ("drafter.model.layers.61.mtp_block.self_attn.o_proj", -1),
+        ("visual.blocks.3.attn.qkv", -1),
+        ("vision_tower.vision_model.encoder.layers.3.mlp", -1),
+        ("model.encoder.layers.2.self_attn", -1),
+        ("model.decoder.layers.2.self_attn", 2),
     ],
 )
 def test_the_layer_in_a_path(path: str, layer: int) -> None:
     assert layer_of(path) == layer
+
+
+def test_modules_of_many_architectures() -> None:
+    """The modules of vLLM 0.32's models: each kind of layer once, its parts as vLLM made them."""
+    with PATHS.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    found = [row | {"component": component_of(row["path"], row["type"]),
+                    "role": role_of(row["path"])} for row in rows]  # fmt: skip
+    assert [row for row in zip(found, rows, strict=True) if row[0] != row[1]] == []
+    assert len({row["architecture"] for row in rows}) >= 30
+
+
+@pytest.mark.parametrize(("pattern", "shorter", "example"), SHORTER_ROLES)
+def test_a_role_leaves_out_what_says_nothing(
+    pattern: str, shorter: str, example: tuple[str, str]
+) -> None:
+    path, role = example
+    assert re.search(pattern, path)
+    assert role_of(path) == role
+
+
+@pytest.mark.parametrize(
+    ("path", "role"),
+    [
+        ("model.layers.3.self_attn.qkv_proj", "self_attn.qkv_proj"),
+        ("model.layers.0.mlp.experts.routed_experts.forward_modular", "mlp.experts"),
+        ("language_model.model.layers.1.mlp.down_proj", "mlp.down_proj"),
+        ("transformer.h.4.attn.c_attn", "attn.c_attn"),
+        ("model.norm", "norm"),
+        ("language_model.model.embed_tokens", "embed_tokens"),
+        ("lm_head", "lm_head"),
+        ("model.layers.3", ""),
+        ("", ""),
+        ("drafter.model.layers.61.mtp_block.self_attn.o_proj",
+         "drafter.mtp_block.self_attn.o_proj"),
+        ("drafter.model.layers.61", "drafter"),
+        ("drafter.model.norm", "drafter.norm"),
+        ("drafter.lm_head", "drafter.lm_head"),
+        ("visual.blocks.3.attn.qkv", "visual.attn.qkv"),
+    ],
+)  # fmt: skip
+def test_the_role_in_a_path(path: str, role: str) -> None:
+    assert role_of(path) == role
