@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from spark_prof.analyzers.components import component_of, layer_of
+from spark_prof.profiler.wrapped import WrappedTensors
 
-__all__ = ["describe_layers"]
+__all__ = ["describe_layers", "kernel_of"]
 
 _KERNEL_PATHS = (
     "quant_method.kernel",
@@ -24,10 +25,7 @@ _KERNEL_PATHS = (
 )
 """Where vLLM's layers keep the implementation that was chosen, the most telling first."""
 
-_WRAPPER_PACKAGES = ("vllm", "triton_kernels")
 _SMALLEST_WRAPPED = 1024
-_MOST_OBJECTS = 200
-_DEEPEST = 5
 
 
 def describe_layers(model: Any) -> list[dict[str, Any]]:
@@ -43,7 +41,7 @@ def _describe(path: str, module: Any) -> dict[str, Any] | None:
     tensors = list(_own_tensors(module))
     method = getattr(module, "quant_method", None)
     scheme = getattr(module, "scheme", None)
-    kernel = _kernel_of(module)
+    kernel = kernel_of(module)
     if not tensors and method is None and not kernel:
         return None
     largest = max(tensors, key=lambda item: item[1].numel(), default=None)
@@ -76,33 +74,18 @@ def _own_tensors(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _wrapped_tensors(module: Any) -> Iterator[tuple[str, Any]]:
-    """Tensors that a kernel library keeps in objects of its own, and not as parameters.
-
-    The Triton MXFP4 experts hold their swizzled weights and scales so.
-    """
-    import torch
-
-    queue = [(name, item, 1) for name, item in vars(module).items() if not name.startswith("_")]
-    visited: set[int] = set()
-    while queue and len(visited) < _MOST_OBJECTS:
-        name, item, depth = queue.pop(0)
-        if isinstance(item, torch.Tensor):
-            if depth > 1 and item.numel() >= _SMALLEST_WRAPPED:
-                yield name, item
-            continue
-        foreign = type(item).__module__.partition(".")[0] not in _WRAPPER_PACKAGES
-        if foreign or isinstance(item, torch.nn.Module) or id(item) in visited or depth > _DEEPEST:
-            continue
-        visited.add(id(item))
-        inside = getattr(item, "__dict__", {})
-        queue += [(f"{name}.{key}", value, depth + 1) for key, value in inside.items()]
+    """What a kernel library keeps in objects of its own, such as the Triton experts' weights."""
+    for name, tensor in WrappedTensors().of(module):
+        if "." in name and not name.startswith("_") and tensor.numel() >= _SMALLEST_WRAPPED:
+            yield name, tensor
 
 
 def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _kernel_of(module: Any) -> str:
+def kernel_of(module: Any) -> str:
+    """The class names of the implementation that was chosen, empty where a module has none."""
     names = []
     for path in _KERNEL_PATHS:
         item = module

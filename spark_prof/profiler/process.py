@@ -22,6 +22,7 @@ from spark_prof.traces.pieces import (
     facts_name,
     pieces_folder,
     progress_name,
+    tensors_name,
     write_array,
     write_json,
 )
@@ -109,6 +110,12 @@ class Process:
         value = identity | facts | {"modules": rows, "layers": list(layers)}
         self.check()
         write_json(self.folder, facts_name(self.name), value)
+
+    def write_tensors(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Writes where the model's tensors lie; paths and names in it are symbols of code."""
+        self.check()
+        value = {"tensors": list(rows)} | self._who()
+        write_json(self.folder, tensors_name(self.name), value, symbols=True)
 
     def progress(self, window: Window, *, finished: bool = False) -> None:
         """Writes how far the recording is, where that has changed."""

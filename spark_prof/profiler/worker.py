@@ -24,6 +24,7 @@ from spark_prof.profiler.ranges import CallMarker, replace_attribute
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.steady import SteadyWindow
 from spark_prof.profiler.targets import phase_modules
+from spark_prof.profiler.tensors import describe_tensors
 from spark_prof.profiler.window import Stretches, Take, Window
 from spark_prof.traces.pieces import STEP_DTYPE, array_name
 from spark_prof.traces.timeline import PHASE_MODULES
@@ -305,11 +306,15 @@ class WorkerRecording:
         if self._settings.counters:
             self._counters = self._fence.call("counters", _sampler, self._process)
         self._describe()
+        self._fence.call("tensors", self._write_tensors)
         first = len(PHASE_MODULES)
         self._fence.call("mark", self._marker.mark, [m.target for m in marked[first:]], first)
         if self._graphs is not None:
             self._fence.call("graphs", self._graphs.write, self._process)
         self._process.use_current_thread()
+
+    def _write_tensors(self) -> None:
+        self._process.write_tensors(describe_tensors(self._worker))
 
     def _watch(self) -> None:
         self._watching = True

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from spark_prof.traces.tables import TABLES
 __all__ = [
     "json_files",
     "load_array",
+    "load_tensors",
     "log_lines",
     "other_recordings",
     "piece_numbers",
@@ -36,11 +37,14 @@ _PIECE = re.compile(
 _MODULE = ("path", "type", "layer", "component")
 """What a process says of a module; its number is its place in the list."""
 
-_SAYS = re.compile(r"(?:rank|engine)[0-9]{1,9}\.(?:facts|progress)\.json")
+_SAYS = re.compile(r"(?:rank|engine)[0-9]{1,9}\.(?:facts|progress|tensors)\.json")
 _OF_PIECE = re.compile(
     r"(?P<piece>(?:rank|engine)[0-9]{1,9}(?:\.[0-9]{5,9})?)\."
     r"(?:[a-z-]+\.npy|activity\.bin|(?:names|kineto)\.json)"
 )
+
+_MOST_TENSOR_BYTES = 256 << 20
+"""Three times what the most tensors that a process lists take."""
 
 _PROCESS = re.compile(r"(?P<name>(?:rank|engine)(?P<rank>[0-9]{1,9}))\..*(?:facts\.json|npy|bin)")
 
@@ -119,6 +123,23 @@ def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
     return array
 
 
+def load_tensors(path: Path) -> list[dict[str, Any]]:
+    """The rows of the `tensors` table that a process wrote.
+
+    Raises:
+        CommandError: the file is damaged, has other columns, or more rows than any model.
+    """
+    try:
+        if path.stat().st_size > _MOST_TENSOR_BYTES:
+            raise CommandError(f"{path.name} is too large to be read")
+    except OSError as error:
+        raise CommandError(f"{path.name} is missing or damaged") from error
+    rows = next(json_files(path.parent, path.name), {}).get("tensors")
+    if not _are_rows(rows, "tensors", TABLES["tensors"].schema.names):
+        raise CommandError(f"{path.name} is damaged or was written by another spark-prof")
+    return rows
+
+
 def json_files(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
     """The objects in these files; what a killed process left half written is passed over."""
     for path in sorted(folder.glob(pattern)):
@@ -144,7 +165,7 @@ def log_lines(pieces: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _are_rows(found: object, table: str, columns: Sequence[str]) -> bool:
+def _are_rows(found: object, table: str, columns: Sequence[str]) -> TypeGuard[list[dict[str, Any]]]:
     """Whether it is a list of objects with these columns of a table, each of the right type."""
     kinds = {name: TABLES[table].schema.field(name).type for name in columns}
     return isinstance(found, list) and all(
@@ -156,6 +177,8 @@ def _are_rows(found: object, table: str, columns: Sequence[str]) -> bool:
 def _fits(value: object, kind: pa.DataType) -> bool:
     if not pa.types.is_integer(kind):
         # Half of a surrogate pair, which JSON can hold, is no text of a table.
-        return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+        return isinstance(value, str) and (
+            value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
+        )
     most = 1 << (kind.bit_width - 1)
     return type(value) is int and -most <= value < most

@@ -20,7 +20,7 @@ from spark_prof.traces.cuda_tools import find_tool
 from spark_prof.traces.graph_nodes import GraphNodes, capture_rows, place_nodes
 from spark_prof.traces.join import join_piece
 from spark_prof.traces.machine_code import read_machine_code
-from spark_prof.traces.piece_files import load_array, log_lines, piece_numbers
+from spark_prof.traces.piece_files import load_array, load_tensors, log_lines, piece_numbers
 from spark_prof.traces.piece_trace import read_trace, trace_files
 from spark_prof.traces.pieces import (
     ARGUMENT_DTYPE,
@@ -34,6 +34,7 @@ from spark_prof.traces.pieces import (
     capture_name,
     cubins_folder,
     names_name,
+    tensors_name,
 )
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.table_files import TableFiles
@@ -82,6 +83,7 @@ class PieceTables:
         self._tables.add("modules", self._rank, modules.rename_axis("module").reset_index())
         layers = pd.DataFrame(fact.get("layers", []), columns=TABLES["layers"].schema.names)
         self._tables.add("layers", self._rank, layers)
+        self._add_tensors()
         self._add_graphs()
 
     def add_piece(self, name: str, piece: int) -> None:
@@ -168,6 +170,20 @@ class PieceTables:
             known = self.steps.setdefault(self._name, [])
             known.append(np.arange(len(rows)) + sum(map(len, known)))
         self.lost[before:] = [f"{self._name}: {text}" for text in self.lost[before:]]
+
+    def _add_tensors(self) -> None:
+        """Adds where the rank's tensors lie, if it says so: an earlier spark-prof did not."""
+        path = self._pieces / tensors_name(self._name)
+        if not path.exists():
+            return
+        try:
+            rows = load_tensors(path)
+        except CommandError as error:
+            self.unreadable.append(path)
+            self._lose(f"{error}; kernels have no owner by what they read")
+            return
+        tensors = pd.DataFrame(rows, columns=TABLES["tensors"].schema.names)
+        self._tables.add("tensors", self._rank, tensors)
 
     def _add_graphs(self) -> None:
         """Adds the nodes of the rank's CUDA graphs, if it captured any."""

@@ -41,6 +41,7 @@ __all__ = [
     "names_name",
     "pieces_folder",
     "progress_name",
+    "tensors_name",
     "write_array",
     "write_json",
     "write_refusal",
@@ -144,6 +145,11 @@ def facts_name(process: str) -> str:
 def progress_name(process: str) -> str:
     """The JSON file in which a process says how far it is."""
     return f"{process}.progress.json"
+
+
+def tensors_name(process: str) -> str:
+    """The JSON file with where the tensors of that process lie."""
+    return f"{process}.tensors.json"
 
 
 def array_name(process: str, kind: str, piece: int) -> str:

@@ -14,9 +14,9 @@ import pytest
 from tests.engine.conftest import ROOT
 
 HOOKS = (
-    "begin_step", "between", "begin_sample", "end_step", "targets", "introspect", "facts", "mark",
-    "ranges", "backend", "start", "stop", "discard", "flush", "remove", "progress", "schedule",
-    "update", "sync", "counts",
+    "begin_step", "between", "begin_sample", "end_step", "targets", "introspect", "facts",
+    "tensors", "mark", "ranges", "backend", "start", "stop", "discard", "flush", "remove",
+    "progress", "schedule", "update", "sync", "counts",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from spark_prof.traces.timeline import PHASE_MODULES
 from .fakes import Worker, batch, decode, prefill, run
 
 HOOKS = ["begin_step", "end_step", "between", "begin_sample", "flush", "targets", "introspect",
-         "facts", "mark", "remove", "progress", "ranges"]  # fmt: skip
+         "facts", "tensors", "mark", "remove", "progress", "ranges"]  # fmt: skip
 BATCHES = [prefill(), *map(decode, range(5, 12))]
 
 Record = Callable[..., WorkerRecording]
@@ -121,6 +121,20 @@ def test_the_model_is_described_and_its_calls_are_logged(record: Record, pieces:
     assert codes.count(qkv) == codes.count(-qkv) == 1
     assert codes[0] == 1
     assert codes[-1] == 0
+
+
+def test_where_the_tensors_lie_is_written_once(record: Record, pieces: Path) -> None:
+    torch = pytest.importorskip("torch")
+    worker = Worker()
+    worker.model_runner.kv_caches = [torch.zeros(8)]
+    recording = record(worker)
+    for output in BATCHES:
+        run(worker, output)
+    recording.finish()
+    written = json.loads((pieces / "rank0.tensors.json").read_text())
+    (row,) = written["tensors"]
+    assert (row["kind"], row["bytes"]) == ("kv", 32)
+    assert row["address"] == worker.model_runner.kv_caches[0].data_ptr()
 
 
 def test_the_device_is_looked_at_once_when_the_last_step_has_ended(
@@ -423,7 +437,8 @@ def test_without_torch_and_vllm_only_descriptions_are_missing(
     run(worker, prefill())
     recording.finish()
     assert steps(pieces) == [[0]]
-    assert sorted({line.split()[1] for line in log(pieces)} - {"introspect"}) == ["facts"]
+    described = {"introspect", "tensors"}
+    assert sorted({line.split()[1] for line in log(pieces)} - described) == ["facts"]
 
 
 def test_a_folder_that_vanished_is_no_matter_of_the_engine(record: Record, pieces: Path) -> None:
