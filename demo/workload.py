@@ -28,6 +28,9 @@ def main() -> None:
     parser.add_argument("--graphs", help="vLLM's cudagraph_mode, with --compile or without")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--memory", type=float, default=0.4, help="share of the memory to use")
+    parser.add_argument(
+        "--engine", type=json.loads, default={}, help="further arguments of vllm.LLM, as JSON"
+    )
     parser.add_argument("--show-tokens", action="store_true", help="print the generated tokens")
     options = parser.parse_args()
 
@@ -41,19 +44,18 @@ def main() -> None:
         if not options.compile:
             compilation["mode"] = 0
         engine["compilation_config"] = compilation
-    llm = LLM(
-        model=options.model,
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        max_model_len=max(1024, options.prompt + options.tokens),
-        max_num_seqs=max(4, *options.batch),
-        gpu_memory_utilization=options.memory,
-        enforce_eager=not (options.compile or options.graphs),
-        tensor_parallel_size=options.tensor_parallel,
-        enable_prefix_caching=False,
-        disable_log_stats=False,
-        **engine,
-    )
+    engine |= {
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "max_model_len": max(1024, options.prompt + options.tokens),
+        "max_num_seqs": max(4, *options.batch),
+        "gpu_memory_utilization": options.memory,
+        "enforce_eager": not (options.compile or options.graphs),
+        "tensor_parallel_size": options.tensor_parallel,
+        "enable_prefix_caching": False,
+        "disable_log_stats": False,
+    }
+    llm = LLM(model=options.model, **(engine | options.engine))
     sampling = SamplingParams(
         max_tokens=options.tokens, ignore_eos=True, detokenize=False, temperature=0.0
     )

@@ -1,0 +1,333 @@
+"""Node by node: the owners of a decode step's kernels, against an eager run of the same model.
+
+The eager run has a range around every module, so that the owner of each of its kernels is known
+from the recording itself. Three comparisons, of which each can fail:
+
+- the eager run's kernels that read a weight or a KV cache, against the range that was open;
+- kernels that occur in both runs, by name and as often: in order, owner against range;
+- kernels of the other run that read a weight: their layers ascend, layers of one kind read the same
+  in the same order, and each layer's products read what the eager run's do.
+
+A recording without kernels' arguments, such as one on a CPU, has nothing for the first and last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_prof.analyzers.classify.classifier import is_gemm
+from spark_prof.analyzers.launch_order import launch_order, nodes_of
+from spark_prof.analyzers.placement import COPIES, kernels_in_order, place_kernels
+from spark_prof.analyzers.windows import step_windows
+from spark_prof.traces.bundle import Bundle
+from spark_prof.vocabulary import BASIS_CLASSES
+
+__all__ = ["Comparison", "Owned", "compare", "decode_step"]
+
+PROVEN = BASIS_CLASSES["proven"]
+KNOWN = PROVEN + BASIS_CLASSES["derived"]
+PRODUCTS = frozenset(
+    {"qkv", "attention", "o_proj", "router", "experts", "shared_experts", "mlp", "ssm"}
+)
+"""Components of a layer whose kernels multiply with a weight; norms and rope fuse at will."""
+
+_LAYER = re.compile(r"^(?:.*?\.)?(?:layers|h|blocks|decoder_layers)\.\d+(?:\.|$)")
+_IMPLEMENTATION = re.compile(r"\.(impl|quant_method|forward_modular|forward_monolithic)(\.|$).*$")
+
+
+@dataclass(frozen=True)
+class Owned:
+    """One kernel of a decode step.
+
+    Attributes:
+        name: without what differs from compilation to compilation.
+        full_name: as recorded.
+        layer: by the analyzers, -1 for none.
+        component: by the analyzers.
+        role: by the analyzers, empty where unknown.
+        basis: on what these stand, of `vocabulary.BASES`.
+        range_layer: layer open at its launch, -1 for none.
+        range_role: role of the module open at its launch, empty for none.
+        took_ns: median duration over the steps.
+    """
+
+    name: str
+    full_name: str
+    layer: int
+    component: str
+    role: str
+    basis: str
+    range_layer: int
+    range_role: str
+    took_ns: float
+
+    @property
+    def product(self) -> bool:
+        """Whether the kernel reads a weight of a layer that it multiplies with."""
+        return self.basis == "weight" and self.layer >= 0 and self.component in PRODUCTS
+
+    @property
+    def range_product(self) -> bool:
+        """Whether it is a matrix product by name and a layer's by range."""
+        return self.range_layer >= 0 and bool(self.range_role) and is_gemm(self.full_name)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of one architecture.
+
+    Attributes:
+        kernels: of a decode step, copies left out.
+        weight_kernels: those that read a weight.
+        compared: kernels of both runs whose owner was compared.
+        not_comparable: kernels with a proven or derived owner that only the second run has.
+        wrong: a line for each kernel or layer whose owner is not the eager run's.
+        shares: share of the decode kernels' time by class of basis, 0 to 1.
+        layers_found: layers of the model that own a kernel by proof or data flow.
+        component_difference: share of the compared kernels' time in another component.
+    """
+
+    kernels: int
+    weight_kernels: int
+    compared: int
+    not_comparable: int
+    wrong: tuple[str, ...]
+    shares: dict[str, float]
+    layers_found: int
+    component_difference: float
+
+
+def compare(eager: Sequence[Owned], other: Sequence[Owned], layers: int) -> Comparison:
+    """Compares the two runs' decode steps.
+
+    Args:
+        eager: the step of the run with ranges.
+        other: the step of the run in question.
+        layers: decoder layers of the model, drafters left out.
+
+    Example:
+        >>> one = Owned("gemm", "gemm", 0, "mlp", "mlp.up", "weight", 0, "mlp.up", 5000.0)
+        >>> compare([one], [one], 1).wrong
+        ()
+    """
+    pairs, alone = _pairs(eager, other)
+    wrong = [
+        f"eager: {_owner(k)} by {k.basis}, but in the range of {_range(k)}: {k.name}"
+        for k in eager
+        if k.basis in ("weight", "kv") and k.range_role and not _within_range(k, k)
+    ]
+    wrong += [
+        f"{_owner(k)} by {k.basis}, eager in the range of {_range(truth)}: {k.name}"
+        for truth, k in pairs
+        if not _within_range(k, truth)
+    ]
+    wrong += _weights_out_of_place(eager, other)
+    time = sum(k.took_ns for k in other)
+    same_time = sum(k.took_ns for _, k in pairs)
+    apart = sum(k.took_ns for truth, k in pairs if k.component != truth.component)
+    return Comparison(
+        kernels=len(other),
+        weight_kernels=sum(k.basis == "weight" for k in other),
+        compared=len(pairs),
+        not_comparable=sum(k.basis in KNOWN and not k.product for k in alone),
+        wrong=tuple(wrong),
+        shares={
+            name: sum(k.took_ns for k in other if k.basis in bases) / max(time, 1.0)
+            for name, bases in BASIS_CLASSES.items()
+        },
+        layers_found=len({k.layer for k in other if k.basis in KNOWN and 0 <= k.layer < layers}),
+        component_difference=apart / max(same_time, 1.0),
+    )
+
+
+def _pairs(
+    eager: Sequence[Owned], other: Sequence[Owned]
+) -> tuple[list[tuple[Owned, Owned]], list[Owned]]:
+    """Kernels of both runs, in order within a name, and those without a partner.
+
+    Only names that occur as often in both, and owners that are more than a guess.
+    """
+    times = Counter(k.name for k in eager)
+    common = {n for n, count in Counter(k.name for k in other).items() if times.get(n) == count}
+    theirs: dict[str, list[Owned]] = {name: [] for name in common}
+    for kernel in eager:
+        if kernel.name in common:
+            theirs[kernel.name].append(kernel)
+    waiting = {name: iter(kernels) for name, kernels in theirs.items()}
+    pairs, alone = [], []
+    for kernel in other:
+        if kernel.name not in common:
+            alone.append(kernel)
+        else:
+            truth = next(waiting[kernel.name])
+            if kernel.basis in KNOWN and (truth.range_role or truth.range_layer >= 0):
+                pairs.append((truth, kernel))
+    return pairs, alone
+
+
+def _within_range(kernel: Owned, truth: Owned) -> bool:
+    """Whether the owner is that of the range: same layer, and one module inside the other.
+
+    An owner without a layer or role is no wrong one: it abstains.
+    """
+    if kernel.layer >= 0 and kernel.layer != truth.range_layer:
+        return False
+    return not kernel.role or not truth.range_role or _nested(kernel.role, truth.range_role)
+
+
+def _nested(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def _weights_out_of_place(eager: Sequence[Owned], other: Sequence[Owned]) -> list[str]:
+    """What kernels that read weights say against one another and against the eager run."""
+    wrong = []
+    last = -1
+    for kernel in other:
+        if kernel.basis == "weight" and kernel.layer >= 0:
+            if kernel.layer < last:
+                wrong.append(f"layer {kernel.layer} after layer {last}: {_owner(kernel)}")
+            last = max(last, kernel.layer)
+    ours = _in_runs([(k.layer, k.role) for k in other if k.product])
+    if not ours:
+        return wrong
+    gemms = _in_runs([(k.layer, k.role) for k in other if k.product and is_gemm(k.full_name)])
+    named = {k.role for k in other if k.product}
+    theirs = _in_runs(
+        [
+            (k.layer, k.role) if k.product else (k.range_layer, _as_named(k.range_role, named))
+            for k in eager
+            if k.range_product
+        ]
+    )
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for layer, roles in theirs.items():
+        kinds.setdefault(tuple(sorted(roles)), []).append(layer)
+    for layers in kinds.values():
+        first = ours.get(layers[0], [])
+        for layer in layers:
+            truth = Counter(theirs[layer])
+            if (missing := truth - Counter(ours.get(layer, []))).total():
+                wrong.append(f"layer {layer} does not read {_counted(missing)}")
+            if (more := Counter(gemms.get(layer, [])) - truth).total():
+                wrong.append(f"layer {layer} reads {_counted(more)}, eager it does not")
+            if ours.get(layer, []) != first:
+                wrong.append(f"layer {layer} reads otherwise than layer {layers[0]}, of its kind")
+    wrong += [
+        f"layer {layer} has products, eager it has none" for layer in gemms if layer not in theirs
+    ]
+    return wrong
+
+
+def _as_named(role: str, roles: Collection[str]) -> str:
+    """The one of these roles that stands for a range, which may enclose it or lie inside it."""
+    near = [one for one in roles if _nested(one, role)]
+    return role if role in near or len(near) != 1 else near[0]
+
+
+def _in_runs(products: Sequence[tuple[int, str]]) -> dict[int, list[str]]:
+    """The roles of each layer's products, in order; one for a run of kernels of one role.
+
+    How many kernels one module's product takes is the engine's choice: split, or w13 and w2.
+
+    Example:
+        >>> _in_runs([(0, "qkv"), (0, "mlp"), (0, "mlp"), (1, "qkv")])
+        {0: ['qkv', 'mlp'], 1: ['qkv']}
+    """
+    found: dict[int, list[str]] = {}
+    for layer, role in products:
+        roles = found.setdefault(layer, [])
+        if not roles or roles[-1] != role:
+            roles.append(role)
+    return found
+
+
+def _owner(kernel: Owned) -> str:
+    return f"layer {kernel.layer} {kernel.role or kernel.component}"
+
+
+def _range(kernel: Owned) -> str:
+    return f"layer {kernel.range_layer} {kernel.range_role or '(none)'}"
+
+
+def _counted(roles: Counter[str]) -> str:
+    return ", ".join(f"{count} x {role}" for role, count in sorted(roles.items()))
+
+
+def decode_step(bundle: Bundle, batch: int = 1) -> list[Owned]:
+    """The kernels of the usual decode step of that batch size, in launch order.
+
+    Usual is the sequence of kernels that most decode steps have; durations are medians over them.
+
+    Args:
+        bundle: the recording; its first rank is read.
+        batch: decoding requests of the step.
+
+    Raises:
+        ValueError: no such step was recorded.
+    """
+    rank = bundle.ranks[0]
+    rows = place_kernels(bundle, rank, ["correlation", "graph_node"])
+    raw = kernels_in_order(bundle, rank, ["start_ns", "module", "layer"])
+    modules = bundle.frame("modules", rank).set_index("module")["path"]
+    roles = raw["module"].map(modules.map(_role)).fillna("")
+    rows = rows.assign(
+        short=rows["name"].astype(str).map(_short),
+        took=rows["end_ns"] - rows["start_ns"],
+        range_layer=raw["layer"].to_numpy(),
+        range_role=roles.to_numpy(),
+    )
+    for name, otherwise in (("basis", "range"), ("role", "")):
+        if name not in rows:
+            rows[name] = otherwise
+    host = bundle.frame("host", rank, ["correlation", "start_ns"])
+    order = launch_order(rows, host, nodes_of(bundle, rank, rows["graph_node"].to_numpy()))
+    windows = step_windows(bundle, rank, rows)
+    rows = rows if order is None else rows.iloc[order]
+    wanted = windows[(windows["phase"] == "decode") & (windows["decode_requests"] == batch)]
+    rows = rows[rows["step"].isin(wanted.index) & ~rows["kind"].astype(str).isin(COPIES)]
+    steps = dict(list(rows.groupby("step")))
+    if not steps:
+        raise ValueError(f"no decode step of {batch} request(s) was recorded")
+    sequences = {step: tuple(group["short"]) for step, group in steps.items()}
+    [(usual, _)] = Counter(sequences.values()).most_common(1)
+    alike = [steps[step] for step, names in sequences.items() if names == usual]
+    # Of steps without graphs, only some were recorded with their kernels' arguments.
+    shown = max(alike, key=lambda group: (group["basis"] == "weight").sum())
+    took = np.median([group["took"].to_numpy() for group in alike], axis=0)
+    return [
+        Owned(
+            name=str(row.short),
+            full_name=str(row.name),
+            layer=int(row.layer),
+            component=str(row.component),
+            role=str(row.role),
+            basis=str(row.basis),
+            range_layer=int(row.range_layer),
+            range_role=str(row.range_role),
+            took_ns=float(time),
+        )
+        for row, time in zip(shown.itertuples(), took, strict=True)
+    ]
+
+
+def _role(path: str) -> str:
+    """The module's path without its layer, and without the part of it that implements it.
+
+    Example:
+        >>> _role("model.layers.3.self_attn.attn.impl.forward")
+        'self_attn.attn'
+    """
+    inside = _LAYER.sub("", path)
+    return _IMPLEMENTATION.sub("", inside.removeprefix("model."))
+
+
+def _short(name: str) -> str:
+    """A kernel's name without numbers that differ from compilation to compilation."""
+    name = name.replace("(anonymous namespace)", "anonymous").partition("(")[0]
+    return re.sub(r"(?<=[a-z_])\d+$", "", name)

@@ -1,0 +1,158 @@
+"""The results file of benchmarks/architectures.py, and the page that is made of it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Result", "page_of", "read_results"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One architecture's line of the results file; what was not reached has its default.
+
+    Attributes:
+        name: of the architecture table.
+        model: whose sizes it has.
+        model_class: in vLLM's registry.
+        layers: of the model.
+        cut: what is cut besides layers and vocabulary.
+        why: why there is no comparison, empty where there is one.
+        about: GPU, versions of vLLM, torch and spark-prof, date.
+        seconds: eager, default and compare: how long each took.
+    """
+
+    name: str
+    model: str
+    model_class: str
+    layers: int
+    cut: str
+    why: str = ""
+    about: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    comparison: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing is known to be wrong."""
+        return not self.comparison.get("wrong")
+
+
+def read_results(path: Path) -> dict[str, Result]:
+    """The results of that file by name, none where it is absent; the last line of a name counts."""
+    if not path.exists():
+        return {}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    # A run that was killed may have left half a line.
+    whole = [line for line in lines if line.startswith("{") and line.endswith("}")]
+    return {result.name: result for result in (Result(**json.loads(line)) for line in whole)}
+
+
+def page_of(results: Sequence[Result]) -> str:
+    """docs/architectures.md: what the figures stand on, the table, and what did not start.
+
+    Example:
+        >>> page_of([]).splitlines()[0]
+        '# Architectures'
+    """
+    done = [result for result in results if result.comparison]
+    parts = ["# Architectures", "", *_introduction(done, len(results))]
+    if done:
+        parts += ["", "## Results", "", *_table(done)]
+    if wrong := [result for result in done if not result.right]:
+        parts += ["", "## What is wrong", ""]
+        parts += [f"- {r.name}: {_escaped(line)}" for r in wrong for line in _wrong(r)[:8]]
+    if cut := [result for result in results if result.cut]:
+        parts += ["", "## What is cut", ""]
+        parts += [f"- {result.name} ({result.model}): {result.cut}" for result in cut]
+    if failed := [result for result in results if not result.comparison]:
+        parts += ["", "## What did not start", "", "| Architecture | Model | Why |"]
+        parts += ["| --- | --- | --- |"]
+        parts += [f"| {r.name} | {r.model} | {_escaped(r.why)} |" for r in failed]
+    return "\n".join(parts) + "\n"
+
+
+def _introduction(done: Sequence[Result], tried: int) -> list[str]:
+    lines = [
+        "Whether every kernel's owner is known and right, architecture by architecture: a decode",
+        "step at batch 1 as vLLM runs by default (torch.compile, CUDA graphs) against an eager run",
+        "with a range around every module, node by node. Sizes are the named model's, with two",
+        "layers of each kind, 32,000 rows of vocabulary and random weights.",
+        "`python -m benchmarks.architectures` records and compares; it wrote this page too.",
+    ]
+    if not done:
+        return lines
+    about = sorted({_setting(result) for result in done})
+    weights = sum(result.comparison["weight_kernels"] for result in done)
+    wrong = sum(len(_wrong(result)) for result in done)
+    proven = [_share(result, "proven") for result in done]
+    derived = [_share(result, "proven") + _share(result, "derived") for result in done]
+    return [
+        *lines,
+        "",
+        *(f"Recorded on {line}." for line in about),
+        "",
+        f"- {len(done)} of {tried} architectures were compared; "
+        f"{sum(result.right for result in done)} have nothing wrong.",
+        f"- {weights} kernels a step read a weight; {wrong} owners are wrong.",
+        f"- Decode kernel time proven: median {_percent(statistics.median(proven))}, "
+        f"worst {_worst(done, proven)}.",
+        f"- Proven or derived: median {_percent(statistics.median(derived))}, "
+        f"worst {_worst(done, derived)}.",
+    ]
+
+
+def _table(done: Sequence[Result]) -> list[str]:
+    lines = [
+        "| Architecture | Model | Layers | Kernels | Read a weight | Compared | Not comparable "
+        "| Wrong | Proven | Derived | Guessed | Unknown | Another component |",
+        "| --- | --- | --- " + "| ---: " * 10 + "|",
+    ]
+    for result in done:
+        found = result.comparison
+        cells = [
+            result.name,
+            result.model,
+            f"{found['layers_found']} of {result.layers}",
+            *(found[name] for name in ("kernels", "weight_kernels", "compared", "not_comparable")),
+            len(_wrong(result)),
+            *(_percent(_share(result, n)) for n in ("proven", "derived", "guessed", "unknown")),
+            _percent(found["component_difference"]),
+        ]
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return lines
+
+
+def _wrong(result: Result) -> list[str]:
+    found: list[str] = result.comparison["wrong"]
+    return found
+
+
+def _share(result: Result, name: str) -> float:
+    share: float = result.comparison["shares"][name]
+    return share
+
+
+def _setting(result: Result) -> str:
+    about = result.about
+    versions = f"vLLM {about['vllm']}, torch {about['torch']}"
+    return f"{about['gpu']}, {versions}, {about['date']}"
+
+
+def _worst(done: Sequence[Result], shares: Sequence[float]) -> str:
+    share, name = min(zip(shares, (result.name for result in done), strict=True))
+    return f"{_percent(share)} ({name})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _escaped(text: str) -> str:
+    r"""Text of an engine's output as one cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

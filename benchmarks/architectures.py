@@ -1,0 +1,244 @@
+"""Every kernel's owner across vLLM's architectures: FULL CUDA graphs against an eager run.
+
+For each row of architecture_table.py two recordings are made, with random weights: eager, with a
+range around every module, and as vLLM runs by default (torch.compile and CUDA graphs). The owners
+of the kernels of a decode step at batch 1 are compared node by node (architecture_compare.py).
+Results go to a JSON lines file, a line an architecture as soon as it is done; --write-docs makes
+docs/architectures.md of it.
+
+usage: python -m benchmarks.architectures [-o architectures.jsonl] [--at-once 4] [--only NAME,NAME]
+           [--skip-recorded] [--small] [--keep FOLDER] [--write-docs docs/architectures.md]
+
+On a GPU host: python -m benchmarks.architectures --at-once 4 -o $OUT/architectures.jsonl
+
+Exit code: 0 where nothing is wrong, 1 where something is, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.architecture_compare import compare, decode_step
+from benchmarks.architecture_results import Result, page_of, read_results
+from benchmarks.architecture_table import ARCHITECTURES, Architecture, config_of
+from spark_prof.traces.bundle import Bundle
+
+ROOT = Path(__file__).resolve().parents[1]
+ON_GPU = Path("/dev/nvidiactl").exists()
+APART_S = 15.0
+"""Between two starts on a GPU: vLLM refuses to start while another one's memory grows."""
+CACHE_BYTES = 1 << 30
+PROMPT, TOKENS, ROUNDS = 32, 8, 2
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+}
+_ERROR = re.compile(r"((?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)): (.*)")
+
+
+class Starts:
+    """Lets engines begin one after the other, `apart` seconds apart."""
+
+    def __init__(self, apart: float) -> None:
+        self._apart = apart
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def wait(self) -> None:
+        """Returns when it is the caller's turn."""
+        with self._lock:
+            now = time.monotonic()
+            at = max(now, self._next)
+            self._next = at + self._apart
+        time.sleep(at - now)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Records and compares what the command line asks for; returns the exit code."""
+    options = _options(arguments)
+    rows = [row for row in ARCHITECTURES if not options.only or row.name in options.only]
+    recorded = read_results(options.out)
+    if options.skip_recorded:
+        rows = [row for row in rows if row.name not in recorded]
+    if options.write_docs:
+        rows = []
+    starts = Starts(APART_S if ON_GPU else 0.0)
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.at_once) as pool:
+        folder = options.keep or Path(temporary)
+        jobs = [pool.submit(_one, row, folder / row.name, options, starts) for row in rows]
+        for job in as_completed(jobs):
+            result = job.result()
+            recorded[result.name] = result
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(result)) + "\n")
+            print(_line(result), flush=True)
+    if options.write_docs:
+        options.write_docs.write_text(page_of(_in_order(recorded)), encoding="utf-8")
+    return 0 if all(result.right for result in recorded.values()) else 1
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-o", "--out", type=Path, default=Path("architectures.jsonl"))
+    parser.add_argument("--at-once", type=int, default=1, help="engines beside one another")
+    parser.add_argument("--only", type=_names, default=(), help="names of the table, by commas")
+    parser.add_argument("--skip-recorded", action="store_true", help="leave out what OUT has")
+    parser.add_argument("--small", action="store_true", help="smaller matrices, for a CPU")
+    parser.add_argument("--keep", type=Path, help="leave the recordings in this folder")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds for one engine")
+    parser.add_argument(
+        "--write-docs", type=Path, metavar="PAGE", help="only write the page, from OUT"
+    )
+    options = parser.parse_args(arguments)
+    if options.at_once < 1:
+        parser.error("--at-once is at least 1")
+    if options.write_docs and not options.out.exists():
+        parser.error(f"{options.out} does not exist")
+    return options
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = set(names) - {row.name for row in ARCHITECTURES}
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no such architecture: {', '.join(sorted(unknown))}")
+    return names
+
+
+def _in_order(results: dict[str, Result]) -> list[Result]:
+    return [results[row.name] for row in ARCHITECTURES if row.name in results]
+
+
+def _one(row: Architecture, folder: Path, options: argparse.Namespace, starts: Starts) -> Result:
+    """Records the architecture twice and compares."""
+    result = Result(row.name, row.model, row.model_class, row.layers, row.cut)
+    model = folder / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "config.json").write_text(json.dumps(config_of(row, small=options.small), indent=1))
+    seconds = {}
+    steps = []
+    for name in ("eager", "default"):
+        bundle = folder / name
+        shutil.rmtree(bundle, ignore_errors=True)
+        starts.wait()
+        began = time.monotonic()
+        why = _record(row, model, bundle, options, compiled=name == "default")
+        seconds[name] = round(time.monotonic() - began, 1)
+        result = replace(result, seconds=seconds)
+        if why:
+            return replace(result, why=f"{name}: {why}")
+    began = time.monotonic()
+    try:
+        steps = [decode_step(Bundle(folder / name)) for name in ("eager", "default")]
+        comparison = asdict(compare(*steps, row.layers))
+        if ON_GPU and not comparison["weight_kernels"]:
+            comparison["wrong"] = [*comparison["wrong"], "no kernel is known to read a weight"]
+        about = _about(Bundle(folder / "default"))
+    except Exception as error:  # one architecture's fault must not end the others
+        return replace(result, why=f"not compared: {type(error).__name__}: {error}"[:300])
+    finally:
+        if not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    seconds["compare"] = round(time.monotonic() - began, 1)
+    return replace(result, comparison=comparison, about=about)
+
+
+def _record(
+    row: Architecture, model: Path, bundle: Path, options: argparse.Namespace, *, compiled: bool
+) -> str:
+    """Records one run into the bundle; returns why it did not work, empty where it did."""
+    drafts = row.engine.get("speculative_config", {}).get("num_speculative_tokens", 0)
+    engine: dict[str, Any] = {"max_num_batched_tokens": 2048} | row.engine
+    if ON_GPU:
+        engine["kv_cache_memory_bytes"] = CACHE_BYTES
+    if compiled:
+        engine["compilation_config"] = {"cudagraph_capture_sizes": sorted({1, 1 + drafts})}
+    command = [
+        *(sys.executable, "-m", "spark_prof.cli.main", "record", "-o", str(bundle), "--"),
+        *(sys.executable, "-m", "demo.workload", str(model), "--batch", "1"),
+        *("--prompt", str(PROMPT), "--tokens", str(TOKENS), "--rounds", str(ROUNDS)),
+        *("--memory", f"{0.8 / options.at_once:.2f}", "--engine", json.dumps(engine)),
+        *(["--compile"] if compiled else []),
+    ]
+    threads = max(1, (os.cpu_count() or 1) // options.at_once)
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = ENVIRONMENT | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)} | dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    log = bundle.with_suffix(".log")
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(options.limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"not done after {options.limit:.0f} s"
+    return reason(log.read_text(errors="replace"), code) if code else ""
+
+
+def reason(log: str, code: int) -> str:
+    r"""Why a run failed: the last error that its output names.
+
+    Example:
+        >>> reason("x\nValueError: no such model\nend", 1)
+        'ValueError: no such model'
+    """
+    found = _ERROR.findall(log)
+    if not found:
+        return f"ended with {code}"
+    name, text = found[-1]
+    return f"{name.rpartition('.')[2]}: {text.strip()}"[:200]
+
+
+def _about(bundle: Bundle) -> dict[str, str]:
+    facts = bundle.facts(bundle.ranks[0])
+    gpu = facts.get("gpu") or {}
+    return {
+        "gpu": str(gpu.get("name", "")),
+        "vllm": str(facts.get("vllm", "")),
+        "torch": str(facts.get("torch", "")),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _line(result: Result) -> str:
+    if result.why:
+        return f"{result.name:16} {result.why}"
+    found = result.comparison
+    shares = " ".join(f"{name} {100 * share:.1f} %" for name, share in found["shares"].items())
+    counts = f"{found['kernels']} kernels, {found['weight_kernels']} read a weight"
+    wrong = "".join(f"\n    {line}" for line in found["wrong"][:10])
+    layers = f"{found['layers_found']} of {result.layers} layers"
+    return f"{result.name:16} {len(found['wrong'])} wrong; {counts}; {layers}; {shares}{wrong}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

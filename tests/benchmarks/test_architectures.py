@@ -1,0 +1,196 @@
+"""The matrix of architectures: what counts as wrong, the results file, the page, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import architectures
+from benchmarks.architecture_compare import Owned, compare
+from benchmarks.architecture_results import Result, page_of, read_results
+from benchmarks.architecture_table import ARCHITECTURES, SMALL, config_of
+
+GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_TNT"
+ROLES = {"self_attn.qkv_proj": "qkv", "self_attn.o_proj": "o_proj", "mlp.down_proj": "mlp"}
+Steps = tuple[list[Owned], list[Owned]]
+
+
+def owned(name: str, layer: int, component: str, role: str, basis: str) -> Owned:
+    return Owned(name, name, layer, component, role, basis, layer, role, 1000.0)
+
+
+def steps() -> Steps:
+    """A decoder of two layers: eager, and with a norm that Inductor fused under another name."""
+    eager, graph = [], []
+    for layer in range(2):
+        for role, component in ROLES.items():
+            norm = owned("rms_norm", layer, "norm", "input_layernorm", "weight")
+            if component == "qkv":
+                eager.append(norm)
+                graph.append(replace(norm, name="triton_fused", full_name="triton_fused"))
+            product = owned(GEMM, layer, component, role, "weight")
+            eager.append(replace(product, basis="range"))
+            graph.append(product)
+        write = owned("reshape_and_cache", layer, "kv_write", "self_attn.attn", "kv")
+        eager.append(write)
+        graph.append(write)
+    return eager, graph
+
+
+def test_the_same_owners_are_right() -> None:
+    found = compare(*steps(), 2)
+    assert found.wrong == ()
+    assert (found.kernels, found.weight_kernels, found.compared) == (10, 8, 8)
+    assert (found.not_comparable, found.layers_found) == (2, 2)
+    assert found.shares == {"proven": 1.0, "derived": 0.0, "guessed": 0.0, "unknown": 0.0}
+    assert found.component_difference == 0.0
+
+
+def changed(step: int, kernel: int, **fields: object) -> Callable[[Steps], None]:
+    def change(both: Steps) -> None:
+        both[step][kernel] = replace(both[step][kernel], **fields)  # type: ignore[arg-type]
+
+    return change
+
+
+def split(kernel: int) -> Callable[[Steps], None]:
+    """Another name for a graph's product, so that only what it reads can be compared."""
+
+    def change(both: Steps) -> None:
+        other = "nvjet_tst_128x8_64x12_2x1_v_bz_splitK_TNT"
+        both[1][kernel] = replace(both[1][kernel], name=other, full_name=other)
+
+    return change
+
+
+WRONG: dict[str, list[Callable[[Steps], None]]] = {
+    "a product in the next layer": [changed(1, 2, layer=1)],
+    "a product of another module": [changed(1, 2, role="mlp.gate", component="router")],
+    "a split product of another module": [split(2), changed(1, 2, role="mlp.gate")],
+    "a split product in the next layer": [split(3), changed(1, 3, layer=1)],
+    "a layer's weight missing": [split(2), changed(1, 2, basis="order")],
+    "a KV write in another layer": [changed(1, 4, layer=1)],
+    "a layer after a later one": [changed(1, 0, layer=1)],
+    "eager: a weight that its range contradicts": [changed(0, 0, layer=1)],
+    "eager: another module than its range": [changed(0, 5, role="self_attn.q_norm")],
+    "a product in a layer that has none": [split(8), changed(1, 8, layer=2)],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_owner_is_found(name: str) -> None:
+    both = steps()
+    for change in WRONG[name]:
+        change(both)
+    assert compare(*both, 2).wrong
+
+
+def test_who_abstains_is_not_wrong() -> None:
+    eager, graph = steps()
+    graph[4] = replace(graph[4], layer=-1, role="", component="other", basis="none")
+    found = compare(eager, graph, 2)
+    assert found.wrong == ()
+    assert found.shares["unknown"] == pytest.approx(0.1)
+
+
+def test_a_kernel_inside_its_module_is_right() -> None:
+    eager, graph = steps()
+    eager[4] = replace(eager[4], range_role="self_attn")
+    assert compare(eager, graph, 2).wrong == ()
+
+
+def test_the_table_has_what_vllm_has() -> None:
+    names = [row.name for row in ARCHITECTURES]
+    assert len(names) == len(set(names)) >= 30
+    assert len({row.model_class for row in ARCHITECTURES}) >= 28
+    for row in ARCHITECTURES:
+        config = config_of(row)
+        assert config["num_hidden_layers"] == row.layers
+        assert len(config.get("layer_types", range(row.layers))) == row.layers, row.name
+        for name, limit in SMALL.items():
+            value = config_of(row, small=True).get(name) or 0
+            assert max(value) <= limit if isinstance(value, list) else value <= limit
+
+
+def test_every_config_is_one_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    for row in ARCHITECTURES:
+        config = transformers.AutoConfig.for_model(**config_of(row))
+        assert config.num_hidden_layers == row.layers, row.name
+
+
+def result(name: str = "llama", **fields: object) -> Result:
+    about = {"gpu": "GPU", "vllm": "0.26", "torch": "2.11", "date": "2026-11-22"}
+    found = Result(name, "Llama", "LlamaForCausalLM", 2, "", about=about)
+    return replace(found, comparison=asdict(compare(*steps(), 2)), **fields)  # type: ignore[arg-type]
+
+
+def test_results_outlive_a_killed_run(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    assert read_results(file) == {}
+    lines = [json.dumps(asdict(r)) for r in (result(why="old"), result(), result("qwen3"))]
+    file.write_text("\n".join(lines)[:-7], encoding="utf-8")
+    assert [(r.name, r.why) for r in read_results(file).values()] == [("llama", "")]
+
+
+def test_the_page_says_who_is_worst_and_who_did_not_start() -> None:
+    worse = result("qwen3")
+    worse.comparison["shares"] |= {"proven": 0.5, "derived": 0.25, "guessed": 0.25}
+    worse.comparison["wrong"] = ["layer 0 mlp by weight, eager <none> | x"]
+    failed = Result("jamba", "Jamba", "JambaForCausalLM", 7, "8 of 16 experts", why="eager: no `x`")
+    page = page_of([result(), worse, failed])
+    assert "Recorded on GPU, vLLM 0.26, torch 2.11, 2026-11-22." in page
+    assert "- 2 of 3 architectures were compared; 1 have nothing wrong." in page
+    assert "- 16 kernels a step read a weight; 1 owners are wrong." in page
+    assert "median 75.0 %, worst 50.0 % (qwen3)" in page
+    assert "median 87.5 %, worst 75.0 % (qwen3)" in page
+    assert "- qwen3: layer 0 mlp by weight, eager &lt;none> \\| x" in page
+    assert "| jamba | Jamba | eager: no 'x' |" in page
+    assert "- jamba (Jamba): 8 of 16 experts" in page
+
+
+def test_wrong_usage_is_2(tmp_path: Path) -> None:
+    page = str(tmp_path / "page.md")
+    for words in (["--only", "nobody"], ["--at-once", "0"], ["-o", page, "--write-docs", page]):
+        with pytest.raises(SystemExit) as ended:
+            architectures.main(words)
+        assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(("wrong", "code"), [([], 0), (["a kernel"], 1)])
+def test_the_page_is_written_from_the_results(tmp_path: Path, wrong: list[str], code: int) -> None:
+    file, page = tmp_path / "results.jsonl", tmp_path / "page.md"
+    one = result()
+    one.comparison["wrong"] = wrong
+    file.write_text(json.dumps(asdict(one)) + "\n", encoding="utf-8")
+    assert architectures.main(["-o", str(file), "--write-docs", str(page)]) == code
+    assert page.read_text() == page_of([one])
+
+
+def test_who_does_not_start_is_told_and_not_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def record(row: object, model: Path, *_: object, **__: object) -> str:
+        tried.append(json.loads((model / "config.json").read_text())["model_type"])
+        return "ValueError: no"
+
+    monkeypatch.setattr(architectures, "_record", record)
+    file = tmp_path / "results.jsonl"
+    words = ["-o", str(file), "--only", "llama,mamba2", "--at-once", "2"]
+    assert architectures.main(words) == 0
+    assert sorted(tried) == ["llama", "mamba2"]
+    assert {r.why for r in read_results(file).values()} == {"eager: ValueError: no"}
+    assert architectures.main([*words, "--skip-recorded"]) == 0
+    assert len(tried) == 2
+
+
+def test_the_reason_is_the_last_error() -> None:
+    log = "KeyError: 'x'\n[rank0]: pydantic_core.ValidationError: two\nshutting down\n"
+    assert architectures.reason(log, 1) == "ValidationError: two"
+    assert architectures.reason("killed", 137) == "ended with 137"
