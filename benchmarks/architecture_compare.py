@@ -36,6 +36,11 @@ PRODUCTS = frozenset(
 )
 """Components of a layer whose kernels multiply with a weight; norms and rope fuse at will."""
 
+_COLUMNS = (
+    *("short", "name", "layer", "component", "role", "basis"),
+    *("range_layer", "range_role", "range_component"),
+)
+"""The column of each field of `Owned` but the last, in its order."""
 _LAYER = re.compile(r"^(?:.*?\.)?(?:layers|h|blocks|decoder_layers)\.\d+(?:\.|$)")
 _IMPLEMENTATION = re.compile(r"\.(impl|quant_method|forward_modular|forward_monolithic)(\.|$).*$")
 
@@ -53,6 +58,7 @@ class Owned:
         basis: on what these stand, of `vocabulary.BASES`.
         range_layer: layer open at its launch, -1 for none.
         range_role: role of the module open at its launch, empty for none.
+        range_component: of that module, empty where its path says none.
         took_ns: median duration over the steps.
     """
 
@@ -64,6 +70,7 @@ class Owned:
     basis: str
     range_layer: int
     range_role: str
+    range_component: str
     took_ns: float
 
     @property
@@ -111,7 +118,7 @@ def compare(eager: Sequence[Owned], other: Sequence[Owned], layers: int) -> Comp
         layers: decoder layers of the model, drafters left out.
 
     Example:
-        >>> one = Owned("gemm", "gemm", 0, "mlp", "mlp.up", "weight", 0, "mlp.up", 5000.0)
+        >>> one = Owned("gemm", "gemm", 0, "mlp", "mlp.up", "weight", 0, "mlp.up", "mlp", 1.0)
         >>> compare([one], [one], 1).wrong
         ()
     """
@@ -173,11 +180,16 @@ def _pairs(
 def _within_range(kernel: Owned, truth: Owned) -> bool:
     """Whether the owner is that of the range: same layer, and one module inside the other.
 
-    An owner without a layer or role is no wrong one: it abstains.
+    An owner without a layer or role is no wrong one: it abstains. What is no product of a layer may
+    read another module's weight of the same component: a top-k the bias of the router's gate, and
+    the logits lm_head's or the embedding's matrix.
     """
     if kernel.layer >= 0 and kernel.layer != truth.range_layer:
         return False
-    return not kernel.role or not truth.range_role or _nested(kernel.role, truth.range_role)
+    if not kernel.role or not truth.range_role or _nested(kernel.role, truth.range_role):
+        return True
+    strict = kernel.layer >= 0 and is_gemm(kernel.full_name)
+    return not strict and kernel.component == truth.range_component
 
 
 def _nested(one: str, other: str) -> bool:
@@ -274,13 +286,15 @@ def decode_step(bundle: Bundle, batch: int = 1) -> list[Owned]:
     rank = bundle.ranks[0]
     rows = place_kernels(bundle, rank, ["correlation", "graph_node"])
     raw = kernels_in_order(bundle, rank, ["start_ns", "module", "layer"])
-    modules = bundle.frame("modules", rank).set_index("module")["path"]
-    roles = raw["module"].map(modules.map(_role)).fillna("")
+    modules = bundle.frame("modules", rank).set_index("module")
+    roles = raw["module"].map(modules["path"].map(_role)).fillna("")
+    components = raw["module"].map(modules["component"].astype(str)).fillna("")
     rows = rows.assign(
         short=rows["name"].astype(str).map(_short),
         took=rows["end_ns"] - rows["start_ns"],
         range_layer=raw["layer"].to_numpy(),
         range_role=roles.to_numpy(),
+        range_component=components.to_numpy(),
     )
     for name, otherwise in (("basis", "range"), ("role", "")):
         if name not in rows:
@@ -300,20 +314,8 @@ def decode_step(bundle: Bundle, batch: int = 1) -> list[Owned]:
     # Of steps without graphs, only some were recorded with their kernels' arguments.
     shown = max(alike, key=lambda group: (group["basis"] == "weight").sum())
     took = np.median([group["took"].to_numpy() for group in alike], axis=0)
-    return [
-        Owned(
-            name=str(row.short),
-            full_name=str(row.name),
-            layer=int(row.layer),
-            component=str(row.component),
-            role=str(row.role),
-            basis=str(row.basis),
-            range_layer=int(row.range_layer),
-            range_role=str(row.range_role),
-            took_ns=float(time),
-        )
-        for row, time in zip(shown.itertuples(), took, strict=True)
-    ]
+    columns = (shown[column].tolist() for column in _COLUMNS)
+    return [Owned(*values) for values in zip(*columns, took.tolist(), strict=True)]
 
 
 def _role(path: str) -> str:

@@ -20,7 +20,7 @@ Steps = tuple[list[Owned], list[Owned]]
 
 
 def owned(name: str, layer: int, component: str, role: str, basis: str) -> Owned:
-    return Owned(name, name, layer, component, role, basis, layer, role, 1000.0)
+    return Owned(name, name, layer, component, role, basis, layer, role, component, 1000.0)
 
 
 def steps() -> Steps:
@@ -76,7 +76,7 @@ WRONG: dict[str, list[Callable[[Steps], None]]] = {
     "a KV write in another layer": [changed(1, 4, layer=1)],
     "a layer after a later one": [changed(1, 0, layer=1)],
     "eager: a weight that its range contradicts": [changed(0, 0, layer=1)],
-    "eager: another module than its range": [changed(0, 5, role="self_attn.q_norm")],
+    "eager: another module than its range": [changed(0, 0, role="mlp.gate", component="router")],
     "a product in a layer that has none": [split(8), changed(1, 8, layer=2)],
 }
 
@@ -101,6 +101,16 @@ def test_a_kernel_inside_its_module_is_right() -> None:
     eager, graph = steps()
     eager[4] = replace(eager[4], range_role="self_attn")
     assert compare(eager, graph, 2).wrong == ()
+
+
+def test_a_top_k_may_read_the_gate_s_bias() -> None:
+    eager, graph = steps()
+    ranged = owned("grouped_topk", 0, "router", "mlp.experts.router.select_experts", "range")
+    eager.append(ranged)
+    graph.append(replace(ranged, role="mlp.gate", basis="flow"))
+    assert compare(eager, graph, 2).wrong == ()
+    product = [replace(k, name=GEMM, full_name=GEMM) for k in (eager.pop(), graph.pop())]
+    assert compare([*eager, product[0]], [*graph, product[1]], 2).wrong
 
 
 def test_the_table_has_what_vllm_has() -> None:
