@@ -7,12 +7,13 @@ every wrap and mark away again, so that a server that goes on runs as if nothing
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from spark_prof.profiler.backends.base import Backend
+from spark_prof.profiler.backends.base import ArgumentReader, Backend
 from spark_prof.profiler.backends.choose import choose_backend
 from spark_prof.profiler.batch import Batch, read_batch
 from spark_prof.profiler.facts import device_now, engine_facts
@@ -36,6 +37,11 @@ _PREPARE, _SAMPLE = 1, 3
 _VITAL = frozenset({"begin_step", "end_step", "stop", "flush"})
 """Hooks without which a recording would grow or go on: when one fails, the recording ends."""
 
+
+_STEPS_WITH_ARGUMENTS = 2
+"""Of each kind of step so many have the arguments of their kernels read; the others are alike."""
+
+_MOST_KINDS = 32
 
 _REST_SECONDS = 1.0
 """An engine without a step for so long has nothing to do."""
@@ -72,10 +78,11 @@ class WorkerRecording:
         self._backend: Backend | None = None
         self._counters: Backend | None = None
         self._prepared = self._watching = self._loading = self._stop = False
-        self._entered = self._finishing = False
+        self._entered = self._finishing = self._reading = False
         self.flush_when_idle = False
         self._open: tuple[Batch, int, bool] | None = None
         self._steps: list[tuple[int, ...]] = []
+        self._kinds: Counter[tuple[int, int]] = Counter()
         self._number = self._piece = 0
         self._latest = time.monotonic()
         self._undo: list[Callable[[], None]] = []
@@ -247,10 +254,21 @@ class WorkerRecording:
             return
         if take is Take.WATCH and not self._watching:
             self._watch()
+        if take is Take.WATCH and isinstance(self._backend, ArgumentReader):
+            self._fence.call("read_launches", self._read_launches, self._backend, batch)
         self._process.counter.begin(self._number)
         now = time.time_ns()
         self._open = (batch, now, take is Take.WATCH)
         self._event(_PREPARE, now)
+
+    def _read_launches(self, reader: ArgumentReader, batch: Batch) -> None:
+        """Has the arguments of kernels read in the first steps of each kind."""
+        kind = (batch.phase, batch.decode_requests)
+        wanted = self._kinds[kind] < _STEPS_WITH_ARGUMENTS and len(self._kinds) <= _MOST_KINDS
+        self._kinds[kind] += 1
+        if wanted != self._reading:
+            reader.read_launches(on=wanted)
+            self._reading = wanted
 
     def _event(self, code: int, now: int | None = None) -> None:
         if self._open is not None:
@@ -333,6 +351,7 @@ class WorkerRecording:
             self._fence.call("stop_counters", self._counters.stop)
         if watching and self._backend is not None:
             self._fence.call("stop", self._backend.stop)
+            self._reading = False
         if not self._steps:
             return
         events = self._marker.take_rows()

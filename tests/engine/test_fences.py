@@ -30,9 +30,16 @@ def test_every_hook_in_the_sources_is_made_to_fail() -> None:
     # Called while CUDA graphs are captured, which a CPU engine does not do; tests/profiler/
     # test_graphs.py makes each of them fail.
     process_wide |= {"watch_graphs", "watch_capture", "end_capture", "see_batch", "begin_capture",
-                     "close_capture", "graphs"}  # fmt: skip
-    # Counters and clocks are a GPU's; tests/profiler/test_worker.py makes these fail.
-    process_wide |= {"counters", "start_counters", "stop_counters", "discard_counters", "device"}
+                     "read_arguments", "close_capture", "take_arguments", "graphs"}  # fmt: skip
+    # Counters, clocks and launches are a GPU's; tests/profiler/test_worker.py makes these fail.
+    process_wide |= {
+        "read_launches",
+        "counters",
+        "start_counters",
+        "stop_counters",
+        "discard_counters",
+        "device",
+    }
     assert found - process_wide == set(HOOKS) - {"ranges"}
 
 

@@ -296,6 +296,42 @@ def test_watched_and_timed_steps_take_turns(record: Record, pieces: Path, backen
     assert log(pieces) == []
 
 
+class Reader(Backend):
+    """One that reads arguments too."""
+
+    def read_launches(self, *, on: bool) -> None:
+        self.calls.append("read" if on else "read no more")
+
+
+def test_arguments_are_read_in_the_first_steps_of_each_kind(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Reader()
+    monkeypatch.setattr(worker_module, "choose_backend", lambda *_: ("cupti", made))
+    worker = Worker()
+    recording = record(worker, steps=0, steps_per_piece=7)
+    for output in [*map(decode, range(5, 10)), prefill(), *map(decode, range(5, 8))]:
+        run(worker, output)
+    recording.finish()
+    wanted = ["start 0", "read", "read no more", "read", "read no more", "stop"]
+    assert made.calls[: len(wanted)] == wanted
+    # The second piece has no step of a new kind.
+    assert made.calls[len(wanted) :] == ["start 1", "stop", "discard"]
+
+
+def test_a_reader_that_fails_changes_no_answer(
+    record: Record, pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "choose_backend", lambda *_: ("cupti", Reader()))
+    worker, plain = Worker(), Worker()
+    recording = record(worker, faults=("read_launches",))
+    assert [run(worker, b) for b in BATCHES] == [run(plain, b) for b in BATCHES]
+    recording.finish()
+    assert sum(map(len, steps(pieces))) == len(BATCHES)
+    [line] = log(pieces)
+    assert line.startswith("hook read_launches failed and is off")
+
+
 def test_ranges_are_only_logged_of_watched_steps(
     record: Record, pieces: Path, backend: Backend
 ) -> None:

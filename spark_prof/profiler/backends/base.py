@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-__all__ = ["Backend"]
+__all__ = ["ArgumentReader", "Backend"]
 
 
 class Backend(Protocol):
@@ -18,3 +18,14 @@ class Backend(Protocol):
 
     def discard(self) -> None:
         """Stops to watch if it still does, and forgets what was seen."""
+
+
+@runtime_checkable
+class ArgumentReader(Protocol):
+    """A backend that can read the arguments of kernels launched outside of graphs."""
+
+    def read_launches(self, *, on: bool) -> None:
+        """Reads them from now on, or not; each start and stop of the backend ends it.
+
+        It costs some 10 us a launch, so it is for few steps.
+        """

@@ -88,6 +88,14 @@ class CuptiBackend:
         self._native.take_arguments()  # what came between two pieces belongs to none
         self._enable(True)
 
+    def read_launches(self, *, on: bool) -> None:
+        """Reads the arguments of kernels that are launched outside of graphs from now on, or not.
+
+        Measured on an H200: 9.4 us a launch without, 18.5 us with it.
+        """
+        with suppress(NativeError):  # an older library: such kernels then have no arguments
+            self._native.launches(on=on)
+
     def stop(self) -> None:
         """Stops to watch; writes the last buffers and the names that the piece uses."""
         if self._file < 0:
@@ -152,8 +160,8 @@ class CuptiBackend:
             self._native.activity(kind, on)
         self._native.calls(sorted(CALLS[RUNTIME_CALL]), driver=False, on=on)
         self._native.calls(sorted(CALLS[DRIVER_CALL]), driver=True, on=on)
-        with suppress(NativeError):  # an older library: kernels outside graphs have no arguments
-            self._native.launches(on=on)
+        if not on:
+            self.read_launches(on=False)
         if self._nvtx:
             with suppress(NativeError):  # kernels are worth more; the bundle says that none came
                 self._native.activity(MARKER, on)
