@@ -877,6 +877,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             rope_theta=1e6,
             layer_types=["conv", "full_attention"] * 2,
             conv_L_cache=3,
+            conv_dim=2048,
             conv_bias=False,
             block_dim=2048,
             block_ff_dim=12288,
