@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_prof.analyzers.classify.classifier import is_gemm
+from spark_prof.analyzers.components import role_of
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.placement import COPIES, kernels_in_order, place_kernels
 from spark_prof.analyzers.windows import step_windows
@@ -41,8 +42,6 @@ _COLUMNS = (
     *("range_layer", "range_role", "range_component"),
 )
 """The column of each field of `Owned` but the last, in its order."""
-_LAYER = re.compile(r"^(?:.*?\.)?(?:layers|h|blocks|decoder_layers)\.\d+(?:\.|$)")
-_IMPLEMENTATION = re.compile(r"\.(impl|quant_method|forward_modular|forward_monolithic)(\.|$).*$")
 
 
 @dataclass(frozen=True)
@@ -289,7 +288,7 @@ def decode_step(bundle: Bundle, batch: int = 1) -> list[Owned]:
     rows = place_kernels(bundle, rank, ["correlation", "graph_node"])
     raw = kernels_in_order(bundle, rank, ["start_ns", "module", "layer"])
     modules = bundle.frame("modules", rank).set_index("module")
-    roles = raw["module"].map(modules["path"].map(_role)).fillna("")
+    roles = raw["module"].map(modules["path"].map(role_of)).fillna("")
     components = raw["module"].map(modules["component"].astype(str)).fillna("")
     rows = rows.assign(
         short=rows["name"].astype(str).map(_short),
@@ -318,17 +317,6 @@ def decode_step(bundle: Bundle, batch: int = 1) -> list[Owned]:
     took = np.median([group["took"].to_numpy() for group in alike], axis=0)
     columns = (shown[column].tolist() for column in _COLUMNS)
     return [Owned(*values) for values in zip(*columns, took.tolist(), strict=True)]
-
-
-def _role(path: str) -> str:
-    """The module's path without its layer, and without the part of it that implements it.
-
-    Example:
-        >>> _role("model.layers.3.self_attn.attn.impl.forward")
-        'self_attn.attn'
-    """
-    inside = _LAYER.sub("", path)
-    return _IMPLEMENTATION.sub("", inside.removeprefix("model."))
 
 
 def _short(name: str) -> str:

@@ -25,7 +25,7 @@ class Expected:
 
     Attributes:
         layers: components of each layer.
-        modules: components that a module's kernels may have, by the module's path in its layer.
+        modules: components that a module's kernels may have, by its role.
     """
 
     layers: tuple[frozenset[str], ...]
@@ -41,10 +41,11 @@ EXPECTED = {
             "self_attn.q_proj": {"qkv"},
             "self_attn.kv_a_proj_with_mqa": {"qkv"},
             "self_attn.kv_a_layernorm": {"norm"},
-            "self_attn.mla_attn.mla_attn": {"kv_write", "attention"},
+            "self_attn.mla_attn": {"attention"},
+            "self_attn.mla_attn.kv_write": {"kv_write"},
             "self_attn.o_proj": {"o_proj"},
             "mlp.gate": {"router"},
-            "mlp.experts.routed_experts": {"experts"},
+            "mlp.experts": {"experts"},
             "mlp.shared_experts.down_proj": {"shared_experts"},
         },
     ),
