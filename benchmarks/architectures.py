@@ -7,7 +7,8 @@ Results go to a JSON lines file, a line an architecture as soon as it is done; -
 docs/architectures.md of it.
 
 usage: python -m benchmarks.architectures [-o architectures.jsonl] [--at-once 4] [--only NAME,NAME]
-           [--skip-recorded] [--small] [--keep FOLDER] [--write-docs docs/architectures.md]
+           [--skip-recorded] [--small] [--keep FOLDER] [--stop-after SECONDS]
+           [--write-docs docs/architectures.md]
 
 On a GPU host: python -m benchmarks.architectures --at-once 4 -o $OUT/architectures.jsonl
 
@@ -29,6 +30,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,21 +61,55 @@ ENVIRONMENT = {
 _ERROR = re.compile(r"((?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)): (.*)")
 
 
-class Starts:
-    """Lets engines begin one after the other, `apart` seconds apart."""
+class Engines:
+    """Starts engines, `apart` seconds apart, and ends what is left of them."""
 
     def __init__(self, apart: float) -> None:
         self._apart = apart
         self._lock = threading.Lock()
         self._next = 0.0
+        self._running: set[int] = set()
 
-    def wait(self) -> None:
-        """Returns when it is the caller's turn."""
+    def run(self, command: Sequence[str], log: Path, limit: float, **variables: str) -> int | None:
+        """Runs the command when it is its turn.
+
+        Returns:
+            Its exit code, None where it was killed after `limit` seconds.
+        """
         with self._lock:
             now = time.monotonic()
             at = max(now, self._next)
             self._next = at + self._apart
         time.sleep(at - now)
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **variables},
+                cwd=ROOT,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._running.add(process.pid)
+            try:
+                return process.wait(limit)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                # Nobody else may find the GPU's memory taken.
+                _kill(process.pid)
+                process.wait()
+                self._running.discard(process.pid)
+
+    def end(self) -> None:
+        """Kills every engine that runs."""
+        for group in list(self._running):
+            _kill(group)
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,16 +121,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [row for row in rows if row.name not in recorded]
     if options.write_docs:
         rows = []
-    starts = Starts(APART_S if ON_GPU else 0.0)
+    engines = Engines(APART_S if ON_GPU else 0.0)
+    until = time.monotonic() + options.stop_after
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.at_once) as pool:
         folder = options.keep or Path(temporary)
-        jobs = [pool.submit(_one, row, folder / row.name, options, starts) for row in rows]
-        for job in as_completed(jobs):
-            result = job.result()
-            recorded[result.name] = result
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(result)) + "\n")
-            print(_line(result), flush=True)
+        jobs = [pool.submit(_one, row, folder / row.name, options, engines, until) for row in rows]
+        try:
+            for job in as_completed(jobs):
+                if result := job.result():
+                    recorded[result.name] = result
+                    with options.out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(asdict(result)) + "\n")
+                    print(_line(result), flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            engines.end()
+            raise
     if options.write_docs:
         options.write_docs.write_text(page_of(_in_order(recorded)), encoding="utf-8")
     return 0 if all(result.right for result in recorded.values()) else 1
@@ -111,6 +153,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="smaller matrices, for a CPU")
     parser.add_argument("--keep", type=Path, help="leave the recordings in this folder")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for one engine")
+    parser.add_argument(
+        "--stop-after", type=float, default=float("inf"), help="seconds; begin no further one then"
+    )
     parser.add_argument(
         "--write-docs", type=Path, metavar="PAGE", help="only write the page, from OUT"
     )
@@ -134,8 +179,12 @@ def _in_order(results: dict[str, Result]) -> list[Result]:
     return [results[row.name] for row in ARCHITECTURES if row.name in results]
 
 
-def _one(row: Architecture, folder: Path, options: argparse.Namespace, starts: Starts) -> Result:
-    """Records the architecture twice and compares."""
+def _one(
+    row: Architecture, folder: Path, options: argparse.Namespace, engines: Engines, until: float
+) -> Result | None:
+    """Records the architecture twice and compares; None where its time has come too late."""
+    if time.monotonic() > until:
+        return None
     result = Result(row.name, row.model, row.model_class, row.layers, row.cut)
     model = folder / "model"
     model.mkdir(parents=True, exist_ok=True)
@@ -144,9 +193,8 @@ def _one(row: Architecture, folder: Path, options: argparse.Namespace, starts: S
     for name in ("eager", "default"):
         bundle = folder / name
         shutil.rmtree(bundle, ignore_errors=True)
-        starts.wait()
         began = time.monotonic()
-        why = _record(row, model, bundle, options, compiled=name == "default")
+        why = _record(row, model, bundle, options, engines, compiled=name == "default")
         seconds[name] = round(time.monotonic() - began, 1)
         result = replace(result, seconds=seconds)
         if why:
@@ -168,7 +216,13 @@ def _one(row: Architecture, folder: Path, options: argparse.Namespace, starts: S
 
 
 def _record(
-    row: Architecture, model: Path, bundle: Path, options: argparse.Namespace, *, compiled: bool
+    row: Architecture,
+    model: Path,
+    bundle: Path,
+    options: argparse.Namespace,
+    engines: Engines,
+    *,
+    compiled: bool,
 ) -> str:
     """Records one run into the bundle; returns why it did not work, empty where it did."""
     drafts = row.engine.get("speculative_config", {}).get("num_speculative_tokens", 0)
@@ -186,24 +240,12 @@ def _record(
     ]
     threads = max(1, (os.cpu_count() or 1) // options.at_once)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = ENVIRONMENT | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)} | dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    variables = ENVIRONMENT | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
+    chosen = {name: os.environ.get(name, value) for name, value in variables.items()}
     log = bundle.with_suffix(".log")
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=ROOT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(options.limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return f"not done after {options.limit:.0f} s"
+    code = engines.run(command, log, options.limit, PYTHONPATH=os.pathsep.join(paths), **chosen)
+    if code is None:
+        return f"not done after {options.limit:.0f} s"
     return reason(log.read_text(errors="replace"), code) if code else ""
 
 
@@ -244,4 +286,5 @@ def _line(result: Result) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

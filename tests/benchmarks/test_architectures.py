@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -231,3 +233,25 @@ def test_the_reason_is_the_last_error() -> None:
     log = "KeyError: 'x'\n[rank0]: pydantic_core.ValidationError: two\nshutting down\n"
     assert architectures.reason(log, 1) == "ValidationError: two"
     assert architectures.reason("killed", 137) == "ended with 137"
+
+
+def test_an_engine_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
+    engines = architectures.Engines(0.0)
+    log = tmp_path / "log"
+    assert engines.run(["sh", "-c", "echo $SAID; exit 3"], log, 60, SAID="this") == 3
+    assert log.read_text() == "this\n"
+    os.mkfifo(fifo := tmp_path / "fifo")
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    assert engines.run(["sh", "-c", f"sleep 1000 > {fifo} & wait"], log, 1.0) is None
+    # It ends with the last process that writes.
+    ended, _, _ = select.select([reader], [], [], 60)
+    assert ended
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_nothing_begins_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(architectures, "_record", lambda *_, **__: "never")
+    file = tmp_path / "results.jsonl"
+    assert architectures.main(["-o", str(file), "--only", "llama", "--stop-after", "-1"]) == 0
+    assert not file.exists()
