@@ -48,7 +48,7 @@ class MemoryMap:
         begin: first address.
         end: the address behind the last.
         starts: whether a tensor begins with it.
-        kind: number of the common kind, -1 where kinds differ.
+        kind: 0 for weights and buffers, 1 for caches and states, -1 for both.
         rank: the highest rank of its tensors.
         bytes: of the largest tensor.
         component: code of the common component, -1 for none.
@@ -145,8 +145,8 @@ class _Tensor:
             rank = MATRIX
         if layer < 0 <= layer_of(module):
             layer = _SHARED
-        number = list(_KINDS).index(kind)
-        return cls(address, address + size, number, rank, component, layer, role_of(module))
+        cached = int(rank == CACHE)
+        return cls(address, address + size, cached, rank, component, layer, role_of(module))
 
 
 class _Active:

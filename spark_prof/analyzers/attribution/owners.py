@@ -7,9 +7,10 @@ rules:
 2. A plain pointer, an argument of 8 bytes, is believed.
 3. A word of a larger argument (a struct such as the parameters of CUTLASS or FlashAttention) may be
    what was left on the stack. The place (kernel name, argument, offset) is believed if in every
-   launch of that name whose arguments are known the word lies in a tensor, always of the same kind,
-   and if no step or capture with several launches of that name has one layer's same tensor in all
-   of them: the layers of a model have weights of their own.
+   launch of that name whose arguments are known the word lies in a tensor, always of the same kind
+   (weights and buffers are one, caches and states the other), and if no step or capture with
+   several launches of that name has one layer's same tensor in all of them: the layers of a model
+   have weights of their own.
 4. A packed buffer (argument -1: cuBLAS's nvjet kernels, TMA descriptors included) holds parameters
    only. The place is believed if in every launch of that name the word lies in a tensor, always of
    the same kind. One name serves several roles, so the roles may differ.

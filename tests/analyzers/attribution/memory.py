@@ -145,7 +145,7 @@ def placed_lines(
     recorded = Recorded(
         {0: [Piece(steps, (), kineto(*rows))]}, facts=COMPILED, modules=modules
     )  # fmt: skip
-    whole = call(MODEL, 0, 100 * len(lines))
+    whole = call(MODEL, -50, 100 * len(lines))
     captured = Captured([100 * n + 1 for n in range(len(lines))], [*whole, *(calls or ())])
     bundle = captured.assemble(recorded, folder / "b")
     arguments = [row for n, line in enumerate(lines) for row in memory.arguments(n, line)]

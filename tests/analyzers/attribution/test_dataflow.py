@@ -1,0 +1,128 @@
+"""From whom a launch that reads no weight takes its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+
+import numpy as np
+import pytest
+
+from spark_prof.analyzers.attribution.dataflow import Sequence, follow
+
+A, B, C, D = 1, 2, 3, 4
+UNKNOWN = (-1, -1)
+
+Launch = tuple[tuple[int, int] | None, str]
+
+
+def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
+         named: dict[int, int] | None = None, fixed: dict[int, tuple[int, int]] | None = None,
+         ) -> list[tuple[int, int]]:  # fmt: skip
+    """Component and layer of launches: the proven ones, None for unknown, and what each holds."""
+    known = [owner is not None for owner, _ in launches]
+    owners = [(fixed or {}).get(n, owner or UNKNOWN) for n, (owner, _) in enumerate(launches)]
+    count = len(launches)
+    rows = Sequence(
+        step=np.array(steps or [0] * count, np.int64),
+        component=np.array([component for component, _ in owners], np.int64),
+        named=np.array([(named or {}).get(n, -1) for n in range(count)], np.int64),
+        layer=np.array([layer for _, layer in owners], np.int64),
+        role=np.array([component for component, _ in owners], np.int64),
+        known=np.array(known, bool),
+        to_consumer=np.isin(np.arange(count), to_consumer),
+    )
+    held = [(n, ord(letter)) for n, (_, holds) in enumerate(launches) for letter in holds]
+    holder, address = (np.array([pair[k] for pair in held], np.int64) for k in range(2))
+    got = follow(rows, holder, address)
+    found = list(zip(rows.component.tolist(), rows.layer.tolist(), strict=True))
+    assert got.tolist() == [before != after for before, after in zip(owners, found, strict=True)]
+    return found
+
+
+PRODUCER, CONSUMER = (A, 3), (B, 3)
+
+
+def test_the_producer_before_the_consumer() -> None:
+    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "y"))
+    assert rows[1] == PRODUCER
+
+
+def test_a_conversion_works_for_its_consumer() -> None:
+    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "y"), to_consumer=[1])
+    assert rows[1] == CONSUMER
+    # Without a consumer whose owner is known it counts to its producer.
+    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "z"), to_consumer=[1])
+    assert rows[1] == PRODUCER
+
+
+def test_what_nobody_wrote_for_works_for_its_consumer() -> None:
+    assert flow((PRODUCER, "x"), (None, "y"), (CONSUMER, "y"))[1] == CONSUMER
+
+
+def test_an_owner_is_handed_on() -> None:
+    rows = flow((PRODUCER, "a"), (None, "ab"), (None, "bc"), (None, "cd"), (CONSUMER, "d"))
+    assert rows[1:4] == [PRODUCER] * 3
+
+
+def test_the_nearest_of_several_producers() -> None:
+    rows = flow(((C, 3), "x"), (PRODUCER, "y"), (None, "xyz"), (CONSUMER, "z"))
+    assert rows[2] == PRODUCER
+
+
+def test_who_holds_nothing_that_others_hold_stays_unknown() -> None:
+    assert flow((PRODUCER, "x"), (None, "y"), (None, ""), (CONSUMER, "z"))[1:3] == [UNKNOWN] * 2
+
+
+def test_memory_that_is_used_again_joins_no_layers() -> None:
+    """The buffer y belonged to layer 2 before; its next user is that of layer 3."""
+    rows = flow(((C, 2), "y"), (PRODUCER, "x"), (None, "y"), (CONSUMER, "y"))
+    assert rows[2] == CONSUMER
+    rows = flow(((C, 2), "y"), (PRODUCER, "x"), (None, "y"), (CONSUMER, "z"))
+    assert rows[2] == UNKNOWN
+
+
+def test_between_two_layers_it_is_the_producer_s() -> None:
+    rows = flow(((A, 2), "x"), (None, "xy"), (CONSUMER, "y"))
+    assert rows[1] == (A, 2)
+
+
+def test_an_unknown_neighbour_is_looked_beyond_in_the_end() -> None:
+    """Nothing tells whose kernel 2 is, not even kernel 3 at first; the one before holds y."""
+    rows = flow((PRODUCER, "x"), (CONSUMER, "y"), (None, "q"), (None, "qxy"))
+    assert rows[2:] == [CONSUMER] * 2
+
+
+def test_steps_share_nothing() -> None:
+    assert flow((PRODUCER, "x"), (None, "x"), steps=[0, 1])[1] == UNKNOWN
+
+
+def test_a_workspace_of_more_than_a_third_of_the_kernels_tells_nothing() -> None:
+    others = [((C, 3), "w")] * 3
+    rows = flow(*others, (PRODUCER, "x"), (None, "w"), (CONSUMER, "y"))
+    assert rows[4] == UNKNOWN
+    rows = flow(*others[:1], (PRODUCER, "x"), (None, "w"), *[(CONSUMER, "y")] * 4)
+    assert rows[2] == (C, 3)
+
+
+@pytest.mark.parametrize("component", [D, -1])
+def test_a_name_is_more_exact_than_a_neighbour(component: int) -> None:
+    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "y"), named={1: component})
+    assert rows[1] == (component if component >= 0 else A, 3)
+
+
+def test_rope_takes_the_layer_alone() -> None:
+    """It reads a table that serves all layers, so only its layer is open."""
+    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "y"), fixed={1: (D, -1)})
+    assert rows[1] == (D, 3)
+    # What has no layer has none to give.
+    rows = flow(((A, -1), "x"), (None, "xy"), (CONSUMER, "y"), fixed={1: (D, -1)})
+    assert rows[1] == (D, 3)
+
+
+def test_a_layer_that_a_range_told_is_kept() -> None:
+    rows = flow(((A, 2), "x"), (None, "xy"), (CONSUMER, "y"), fixed={1: (-1, 3)})
+    assert rows[1] == CONSUMER
+
+
+def test_no_launches() -> None:
+    assert flow() == []

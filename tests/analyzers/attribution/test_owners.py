@@ -1,0 +1,191 @@
+"""Which words among a kernel's arguments are believed, and whose it then is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_prof.analyzers.attribution.memory_map import BUFFER, CACHE, MATRIX, memory_map
+from spark_prof.analyzers.attribution.owners import Launches, owners_of
+from spark_prof.traces.tables import TABLES
+from spark_prof.vocabulary import COMPONENTS
+from tests.analyzers.attribution.memory import tensor
+
+W0, W1, OUTSIDE = 0x10000, 0x20000, 0x90000
+TENSORS = [
+    tensor("model.layers.0.self_attn.qkv_proj", W0),
+    tensor("model.layers.1.self_attn.qkv_proj", W1),
+]
+NAMES = ("kernel", "other_kernel", "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT")
+KERNEL, OTHER, PRODUCT = range(3)
+
+
+def word(launch: int, address: int, argument: int = 0, offset: int = 0, size: int = 8) -> Any:
+    """One word among the arguments of a launch."""
+    return launch, argument, offset, size, address
+
+
+def owners(
+    tensors: Sequence[Mapping[str, Any]],
+    words: Sequence[Any],
+    names: Sequence[int],
+    batch: Sequence[int] = (),
+) -> list[tuple[str, int, int, str]]:
+    """Component, layer, rank and role of each launch."""
+    columns = ["launch", "argument", "offset", "size", "address"]
+    frame = pd.DataFrame(words, columns=columns, dtype=np.int64)
+    memory = memory_map(pd.DataFrame(tensors, columns=TABLES["tensors"].schema.names))
+    launches = Launches(np.array(names), np.array(batch or [0] * len(names)), NAMES)
+    found = owners_of(memory, frame, frame["launch"].to_numpy(), launches)
+    assert found.open.tolist() == [
+        bool(rank) and layer < 0 and rank in (CACHE, BUFFER)
+        for rank, layer in zip(found.rank.tolist(), found.layer.tolist(), strict=True)
+    ]
+    return [
+        (COMPONENTS[c] if c >= 0 else "", layer, rank, memory.roles[role])
+        for c, layer, rank, role in zip(
+            found.component.tolist(), found.layer.tolist(), found.rank.tolist(),
+            found.role.tolist(), strict=True,
+        )
+    ]  # fmt: skip
+
+
+NONE = ("", -1, 0, "")
+QKV = [("qkv", n, MATRIX, "self_attn.qkv_proj") for n in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        (W0, QKV[0]),
+        (W0 + 4080, QKV[0]),
+        (W0 + 4096, NONE),
+        (W0 - 16, NONE),
+        (W0 + 8, NONE),
+        (OUTSIDE, NONE),
+        (-1, NONE),
+    ],
+)
+def test_a_pointer_is_believed_inside_a_tensor_and_aligned(address: int, found: Any) -> None:
+    assert owners(TENSORS, [word(0, address)], [KERNEL]) == [found]
+
+
+def test_a_tensor_s_start_needs_no_alignment() -> None:
+    odd = [tensor("model.layers.0.self_attn.attn", W0 + 4, 4, kind="buffer", name="_k_scale")]
+    assert owners(odd, [word(0, W0 + 4)], [KERNEL])[0][:3] == ("attention", 0, BUFFER)
+
+
+def struct(launch: int, address: int, offset: int = 64) -> Any:
+    return word(launch, address, offset=offset, size=288)
+
+
+def packed(launch: int, address: int, offset: int = 64) -> Any:
+    return word(launch, address, argument=-1, offset=offset, size=512)
+
+
+@pytest.mark.parametrize("given", [struct, packed])
+def test_a_word_in_a_struct_is_believed_if_each_layer_has_its_own(given: Any) -> None:
+    assert owners(TENSORS, [given(0, W0), given(1, W1)], [KERNEL] * 2) == QKV
+
+
+@pytest.mark.parametrize("given", [struct, packed])
+@pytest.mark.parametrize("elsewhere", [OUTSIDE, W1 + 8])
+def test_a_word_that_is_a_weight_only_in_some_launches_is_stale(given: Any, elsewhere: int) -> None:
+    words = [given(0, W0), given(1, elsewhere)]
+    assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
+    # A kernel of another name has other parameters.
+    assert owners(TENSORS, words, [KERNEL, OTHER]) == [QKV[0], NONE]
+
+
+@pytest.mark.parametrize("given", [struct, packed])
+def test_a_word_at_another_offset_is_another_parameter(given: Any) -> None:
+    words = [given(0, W0), given(1, OUTSIDE), given(1, W1, offset=72)]
+    assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
+
+
+@pytest.mark.parametrize("given", [struct, packed])
+def test_words_of_several_kinds_at_one_place_are_stale(given: Any) -> None:
+    cache = tensor("model.layers.1.self_attn.attn", W1, kind="kv")
+    words = [given(0, W0), given(1, W1)]
+    assert owners([TENSORS[0], cache], words, [KERNEL] * 2) == [NONE] * 2
+
+
+def test_one_layer_s_weight_in_every_launch_is_what_was_left_on_the_stack() -> None:
+    """As an expert's weight in FlashAttnFwdCombine's struct, in the launches of all layers."""
+    words = [struct(launch, W1) for launch in range(3)]
+    assert owners(TENSORS, words, [KERNEL] * 3) == [NONE] * 3
+    # Captured once a batch size, each with one launch, it may be the layer's own kernel.
+    assert owners(TENSORS, words, [KERNEL] * 3, [0, 1, 2]) == [QKV[1]] * 3
+    # A packed buffer holds nothing stale: a drafter may run three times a step.
+    words = [packed(launch, W1) for launch in range(3)]
+    assert owners(TENSORS, words, [KERNEL] * 3) == [QKV[1]] * 3
+
+
+def test_one_packed_kernel_may_serve_several_roles() -> None:
+    gate = tensor("model.layers.0.mlp.gate", W1)
+    found = owners([TENSORS[0], gate], [packed(0, W0), packed(1, W1)], [PRODUCT] * 2)
+    assert found == [QKV[0], ("router", 0, MATRIX, "mlp.gate")]
+
+
+def test_the_largest_matrix_owns_a_kernel_then_weights_caches_and_buffers() -> None:
+    layer = "model.layers.2"
+    rows = [
+        tensor(f"{layer}.self_attn.rotary_emb", 0x1000, 1 << 20, kind="buffer"),
+        tensor(f"{layer}.self_attn.attn", 0x200000, 1 << 21, kind="kv"),
+        tensor(f"{layer}.input_layernorm", 0x500000, 64, shape="32"),
+        tensor(f"{layer}.self_attn.o_proj", 0x600000, 64, shape="32", name="bias"),
+        tensor(f"{layer}.mlp.gate", 0x700000, 512),
+        tensor(f"{layer}.mlp.experts", 0x800000, 4096, shape="8x64x32"),
+    ]
+    expected = ["rope", "attention", "norm", "norm", "router", "experts"]
+    for count, component in enumerate(expected, 1):
+        words = [word(0, row["address"], n) for n, row in enumerate(rows[:count])]
+        assert owners(rows, words, [KERNEL])[0][0] == component, count
+
+
+def test_memory_of_several_layers_proves_what_they_have_in_common() -> None:
+    """One buffer for the caches of two layers; the scale beside it has one layer."""
+    rows = [
+        tensor(f"model.layers.{n}.self_attn.attn", W0, kind="kv", name="kv_cache") for n in range(2)
+    ]
+    rows.append(tensor("model.layers.1.self_attn.attn", W1, 4, kind="buffer", name="_k_scale"))
+    found = owners(rows, [word(0, W0), word(1, W0), word(1, W1, 1)], [KERNEL] * 2)
+    assert found == [("attention", n, CACHE, "self_attn.attn") for n in (-1, 1)]
+
+
+def test_attention_and_mamba_in_one_buffer_have_nothing_in_common() -> None:
+    rows = [
+        tensor("model.layers.0.self_attn.attn", W0, kind="kv"),
+        tensor("model.layers.1.mamba", W0, 2048, kind="state", component="ssm"),
+    ]
+    found = owners(rows, [word(0, W0), word(1, W0 + 2048)], [KERNEL] * 2)
+    assert found == [("", -1, CACHE, ""), ("attention", 0, CACHE, "self_attn.attn")]
+
+
+def test_a_module_that_stands_in_several_layers_has_none() -> None:
+    """cos_sin_cache, named by the first layer that has it."""
+    rows = [tensor("model.layers.0.self_attn.rotary_emb", W0, kind="buffer", layer=-1)]
+    assert owners(rows, [word(0, W0)], [KERNEL])[0][:3] == ("rope", -1, BUFFER)
+
+
+@pytest.mark.parametrize(
+    "paths", [("model.embed_tokens", "lm_head"), ("model.embed_tokens",)], ids=("two", "one")
+)
+def test_of_a_tied_matrix_a_product_computes_logits(paths: Sequence[str]) -> None:
+    rows = [tensor(path, W0) for path in paths]
+    found = owners(rows, [word(0, W0), packed(1, W0)], [KERNEL, PRODUCT])
+    assert found == [("embedding", -1, MATRIX, "embed_tokens"), ("lm_head", -1, MATRIX, "lm_head")]
+
+
+def test_no_words_and_no_tensors() -> None:
+    assert owners(TENSORS, [], [KERNEL]) == [NONE]
+    assert owners([], [word(0, W0), struct(0, W0)], [KERNEL]) == [NONE]
+
+
+def test_damaged_tensors_are_left_out() -> None:
+    huge = [tensor("m", 1 << 62, 1 << 62), tensor("m", -5, 100), tensor("m", W0, 0)]
+    assert owners([*huge, *TENSORS], [word(0, W0)], [KERNEL]) == [QKV[0]]

@@ -1,0 +1,143 @@
+"""Owners of kernels in bundles: what weights, ranges and data tell together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.summary import summarize
+from tests.analyzers.attribution.memory import (
+    COMPILED,
+    PACKED,
+    STRUCT,
+    Line,
+    Memory,
+    argument,
+    placed_lines,
+    tensor,
+    with_tables,
+)
+from tests.support import MODULES, QKV, Piece, Recorded, call, kernel, kineto, step
+
+GEMM = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
+FLASH = "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnFwdSm90EEEEEvv"
+WRITE = "_ZN4vllm30reshape_and_cache_flash_kernelI13__nv_bfloat16S1_EEvv"
+
+OPEN = [
+    *({"path": path, "type": "", "layer": -1, "component": component}
+      for path, component in (("step.prepare", "attention"), ("step.finish", "lm_head"),
+                              ("step.sample", "sampler"), ("model", ""))),
+    {"path": "model.layers.3", "type": "", "layer": 3, "component": ""},
+    {"path": "model.layers.3.mlp.experts", "type": "", "layer": 3, "component": "experts"},
+    {"path": "model.layers.3.self_attn.attn", "type": "", "layer": 3, "component": "attention"},
+]  # fmt: skip
+LAYER, EXPERTS, ATTENTION = 4, 5, 6
+
+
+def memory() -> Memory:
+    found = Memory().add("model.layers.3.mlp.shared_experts.up_proj")
+    for layer in (2, 3, 4):
+        found.add(f"model.layers.{layer}.self_attn.qkv_proj")
+    found.add("model.layers.2.self_attn.attn", kind="kv", name="kv_cache")
+    return found.add("model.layers.3.self_attn.attn", kind="kv", name="kv_cache",
+                     at="model.layers.2.self_attn.attn:kv_cache")  # fmt: skip
+
+
+def placed(folder: Path, modules: Sequence[int | None], *lines: Line) -> list[tuple[Any, ...]]:
+    """The places of lines, each of which was captured while that module was open."""
+    calls = [
+        pair
+        for number, module in enumerate(modules)
+        if module is not None
+        for pair in call(module, 100 * number - 20, 100 * number + 20)
+    ]
+    return placed_lines(folder, memory(), lines, OPEN, calls)
+
+
+def test_a_weight_is_more_exact_than_the_open_op(tmp_path: Path) -> None:
+    place = ("shared_experts", 3, "weight", "mlp.shared_experts.up_proj")
+    line = Line(GEMM, ("model.layers.3.mlp.shared_experts.up_proj",), "x y", place, PACKED)
+    assert placed(tmp_path, [EXPERTS], line) == [place]
+
+
+@pytest.mark.parametrize("style", [STRUCT, "pointer"])
+def test_a_struct_s_word_yields_to_a_range_of_another_layer(tmp_path: Path, style: str) -> None:
+    place = ("attention", 3, "range", "self_attn.attn")
+    if style == "pointer":
+        place = ("qkv", 2, "weight", "self_attn.qkv_proj")
+    line = Line("some_kernel", ("model.layers.2.self_attn.qkv_proj",), "x", place, style)
+    assert placed(tmp_path, [ATTENTION], line) == [place]
+
+
+def test_a_shared_cache_takes_its_layer_from_the_range(tmp_path: Path) -> None:
+    cache = ("model.layers.2.self_attn.attn:kv_cache",)
+    write = Line(WRITE, cache, "k", ("kv_write", 3, "kv", "self_attn.attn"))
+    read = Line(FLASH, cache, "k p", ("attention", 3, "kv", "self_attn.attn"), STRUCT)
+    assert placed(tmp_path, [ATTENTION] * 2, write, read) == [write.place, read.place]
+
+
+def test_a_shared_cache_without_a_layer_is_not_placed(tmp_path: Path) -> None:
+    line = Line(FLASH, ("model.layers.2.self_attn.attn:kv_cache",), "k",
+                ("attention", -1, "kv", "self_attn.attn"), STRUCT)  # fmt: skip
+    assert placed(tmp_path, [None], line) == [line.place]
+
+
+def test_a_container_that_was_open_tells_the_layer_but_no_component(tmp_path: Path) -> None:
+    """Only what runs in the model as a whole, or in a layer, is followed by data."""
+    first = Line(GEMM, ("model.layers.2.self_attn.qkv_proj",), "x",
+                 ("qkv", 2, "weight", "self_attn.qkv_proj"), PACKED)  # fmt: skip
+    unknown = Line("some_kernel", (), "x", ("other", 3, "none", ""))
+    named = Line("rms_norm_kernel", (), "x", ("norm", 3, "name", ""))
+    last = Line(GEMM, ("model.layers.4.self_attn.qkv_proj",), "y",
+                ("qkv", 4, "weight", "self_attn.qkv_proj"), PACKED)  # fmt: skip
+    lines = (first, unknown, named, last)
+    found = placed(tmp_path, [None, LAYER, LAYER, None], *lines)
+    assert found == [line.place for line in lines]
+
+
+def test_launches_outside_graphs(tmp_path: Path) -> None:
+    """Each by its own correlation; a step whose arguments were not read has its ranges."""
+    rows = [
+        row
+        for number in range(2)
+        for at in [1000 * number]
+        for row in (kernel("gemm", at + 150, at + 300, 10 * number + 1, at + 110),
+                    kernel("some_kernel", at + 310, at + 320, 10 * number + 2, at + 500))
+    ]  # fmt: skip
+    calls = call(QKV, 100, 200) + call(QKV, 1100, 1200)
+    piece = Piece([step(0, 0, 900), step(1, 1000, 1900)], calls, kineto(*rows))
+    bundle = Recorded({0: [piece]}, modules=MODULES, facts=COMPILED).assemble(tmp_path / "b")
+    weight = tensor("model.layers.0.mlp.gate_up_proj", 0x10000)
+    pool = tensor("", 0x80000, 1 << 16, kind="memory", layer=-1, component="")
+    outside = {"node": 0}
+    arguments = [
+        argument(0, 0x10000, correlation=1) | outside,
+        argument(0, 0x80000, correlation=1, argument=1) | outside,
+        argument(0, 0x80000, correlation=2) | outside,
+    ]
+    bundle = with_tables(bundle, [weight, pool], arguments)
+    found = place_kernels(bundle, 0)[["component", "layer", "basis", "role"]]
+    assert list(found.itertuples(index=False, name=None)) == [
+        ("mlp", 0, "weight", "mlp.gate_up_proj"),
+        ("mlp", 0, "flow", "mlp.gate_up_proj"),
+        ("qkv", 0, "range", "qkv_proj"),
+        ("other", -1, "none", ""),
+    ]
+    coverage = summarize(bundle).coverage
+    shares = (coverage.proven, coverage.derived, coverage.guessed, coverage.unknown)
+    assert shares == pytest.approx((300 / 320, 10 / 320, 0.0, 10 / 320))
+    assert coverage.component == coverage.layer == pytest.approx(310 / 320)
+
+
+def test_arguments_that_belong_to_nothing(tmp_path: Path) -> None:
+    """A damaged table leaves the ranges."""
+    piece = Piece([step(0, 0, 900)], call(QKV, 100, 200), kineto(kernel("g", 150, 300, 1, 110)))
+    bundle = Recorded({0: [piece]}).assemble(tmp_path / "b")
+    odd = ({"node": 0}, {"node": -9, "size": -1}, {"argument": -(1 << 31), "offset": 1 << 30})
+    rows = [argument(7, -(1 << 62)), *(argument(0, 5) | more for more in odd)]
+    found = place_kernels(with_tables(bundle, [tensor("m", 1 << 62, 1 << 62)], rows), 0)
+    assert found["basis"].tolist() == ["range"]
