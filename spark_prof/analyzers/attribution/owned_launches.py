@@ -107,7 +107,7 @@ def owned_launches(bundle: Bundle, rank: int, ranged: Ranged) -> Evidence | None
     arguments, owner = arguments[owner >= 0], owner[owner >= 0]
     launches = Launches(
         name=rows["name"].cat.codes.to_numpy()[first].astype(np.int64),
-        batch=_batches(bundle, rank, known, rows["step"].to_numpy()[first]),
+        step=rows["step"].to_numpy()[first],
         names=tuple(rows["name"].cat.categories),
     )
     memory = memory_map(tensors)
@@ -139,14 +139,6 @@ def _first_row(launch: Integers, count: int) -> Integers:
     # Of several rows of a launch the last one that is written stays.
     first[launch[rows]] = rows
     return first
-
-
-def _batches(bundle: Bundle, rank: int, known: Integers, step: Integers) -> Integers:
-    """A number for the graph that was captured with each launch, else for its step."""
-    nodes = bundle.frame("graph_nodes", rank, ["node", "graph"]).sort_values("node")
-    nodes = nodes.drop_duplicates("node")
-    graph = np.append(-2 - nodes["graph"].to_numpy(np.int64), -1)
-    return np.where(known > 0, graph[positions(nodes["node"].to_numpy(), known)], step)
 
 
 def _links(

@@ -8,9 +8,9 @@ rules:
 3. A word of a larger argument (a struct such as the parameters of CUTLASS or FlashAttention) may be
    what was left on the stack. The place (kernel name, argument, offset) is believed if in every
    launch of that name whose arguments are known the word lies in a tensor, always of the same kind
-   (weights and buffers are one, caches and states the other), and if no step or capture with
-   several launches of that name has one layer's same tensor in all of them: the layers of a model
-   have weights of their own.
+   (weights and buffers are one, caches and states the other), and if no step with several
+   launches of that name has one layer's same tensor in all of them: the layers of a model have
+   weights of their own.
 4. A packed buffer (argument -1: cuBLAS's nvjet kernels, TMA descriptors included) holds parameters
    only. The place is believed if in every launch of that name the word lies in a tensor, always of
    the same kind. One name serves several roles, so the roles may differ.
@@ -51,12 +51,12 @@ class Launches:
 
     Attributes:
         name: number of the kernel's name.
-        batch: the step or capture that it belongs to, as a number.
+        step: the first step that runs it.
         names: the names.
     """
 
     name: Integers
-    batch: Integers
+    step: Integers
     names: Sequence[str]
 
 
@@ -158,7 +158,7 @@ def _in_every_launch(
     np.minimum.at(lowest, spot[known], kind)
     np.maximum.at(highest, spot[known], kind)
     good &= lowest == highest
-    stale = _same_in_all(memory, spot[known], place[known], launches.batch[launch[known]])
+    stale = _same_in_all(memory, spot[known], place[known], launches.step[launch[known]])
     packed = np.zeros(spots, bool)
     packed[spot] = argument == _PACKED
     good[stale] &= packed[stale]
@@ -166,13 +166,13 @@ def _in_every_launch(
     return believed
 
 
-def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, batch: Integers) -> Integers:
-    """The spots that have one layer's same tensor in all of several launches of a batch."""
+def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integers) -> Integers:
+    """The spots that have one layer's same tensor in all of several launches of a step."""
     if not len(spot):
         return spot
-    order = np.lexsort((batch, spot))
-    spot, place, batch = spot[order], place[order], batch[order]
-    begin = np.flatnonzero(np.append(True, (np.diff(spot) != 0) | (np.diff(batch) != 0)))
+    order = np.lexsort((step, spot))
+    spot, place, step = spot[order], place[order], step[order]
+    begin = np.flatnonzero(np.append(True, (np.diff(spot) != 0) | (np.diff(step) != 0)))
     several = np.diff(np.append(begin, len(spot))) > 1
     same = np.minimum.reduceat(place, begin) == np.maximum.reduceat(place, begin)
     stale: Integers = spot[begin[several & same & (memory.layer[place[begin]] >= 0)]]

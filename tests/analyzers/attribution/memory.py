@@ -25,7 +25,7 @@ from tests.support import MODEL, Piece, Recorded, call, kineto, step
 
 __all__ = ["Line", "Memory", "argument", "placed_lines", "tensor", "with_tables"]
 
-WEIGHTS, CACHES, ACTIVATIONS = 0x7000_0000_0000, 0x7400_0000_0000, 0x7800_0000_0000
+WEIGHTS, ACTIVATIONS = 0x7000_0000_0000, 0x7800_0000_0000
 COMPILED = {"execution": "torch.compile (VLLM_COMPILE), CUDA graphs (FULL_AND_PIECEWISE)"}
 POINTER, STRUCT, PACKED = "pointer", "struct", "packed"
 
@@ -114,9 +114,10 @@ class Memory:
         ]
 
     def tensors(self) -> list[dict[str, Any]]:
-        """The rows of `tensors`, with the segment that holds the activations."""
-        pool = tensor("", ACTIVATIONS, 1 << 30, kind="pool", name="", layer=-1, shape="")
-        return [*self.rows, pool]
+        """The rows of `tensors`, with the segments that hold weights and activations."""
+        segment = {"name": "", "layer": -1, "component": "", "shape": "", "dtype": "", "format": ""}
+        pool = tensor("", ACTIVATIONS, 1 << 30, kind="pool", **segment)
+        return [tensor("", WEIGHTS, 1 << 30, kind="memory", **segment), *self.rows, pool]
 
 
 def placed_lines(
@@ -142,9 +143,8 @@ def placed_lines(
         kernels = ((line.name, n, begin + 1000 + 20 * n, 7) for n, line in enumerate(lines))
         rows += graph_launch(replay + 1, begin + 50, *kernels)
     steps = [step(n, 100_000 * n, 100_000 * n + 90_000) for n in range(2)]
-    recorded = Recorded(
-        {0: [Piece(steps, (), kineto(*rows))]}, facts=COMPILED, modules=modules
-    )  # fmt: skip
+    piece = Piece(steps, (), kineto(*rows))
+    recorded = Recorded({0: [piece]}, facts=COMPILED, modules=modules)
     whole = call(MODEL, -50, 100 * len(lines))
     captured = Captured([100 * n + 1 for n in range(len(lines))], [*whole, *(calls or ())])
     bundle = captured.assemble(recorded, folder / "b")

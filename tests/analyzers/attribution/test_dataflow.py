@@ -69,6 +69,12 @@ def test_the_nearest_of_several_producers() -> None:
     assert rows[2] == PRODUCER
 
 
+def test_a_neighbour_s_owner_is_waited_for() -> None:
+    """Kernel 3 works on what kernel 2 wrote, whose own owner is not yet known."""
+    rows = flow(((C, 3), "z"), (PRODUCER, "x"), (None, "xy"), (None, "yz"))
+    assert rows[2:] == [PRODUCER] * 2
+
+
 def test_who_holds_nothing_that_others_hold_stays_unknown() -> None:
     assert flow((PRODUCER, "x"), (None, "y"), (None, ""), (CONSUMER, "z"))[1:3] == [UNKNOWN] * 2
 

@@ -33,17 +33,18 @@ def owners(
     tensors: Sequence[Mapping[str, Any]],
     words: Sequence[Any],
     names: Sequence[int],
-    batch: Sequence[int] = (),
+    steps: Sequence[int] = (),
+    several: Sequence[int] = (),
 ) -> list[tuple[str, int, int, str]]:
-    """Component, layer, rank and role of each launch."""
+    """Component, layer, rank and role of each launch; `several` have tensors of several layers."""
     columns = ["launch", "argument", "offset", "size", "address"]
     frame = pd.DataFrame(words, columns=columns, dtype=np.int64)
     memory = memory_map(pd.DataFrame(tensors, columns=TABLES["tensors"].schema.names))
-    launches = Launches(np.array(names), np.array(batch or [0] * len(names)), NAMES)
+    launches = Launches(np.array(names), np.array(steps or [0] * len(names)), NAMES)
     found = owners_of(memory, frame, frame["launch"].to_numpy(), launches)
     assert found.open.tolist() == [
-        bool(rank) and layer < 0 and rank in (CACHE, BUFFER)
-        for rank, layer in zip(found.rank.tolist(), found.layer.tolist(), strict=True)
+        layer < 0 and (rank in (CACHE, BUFFER) or n in several)
+        for n, (rank, layer) in enumerate(zip(found.rank, found.layer, strict=True))
     ]
     return [
         (COMPONENTS[c] if c >= 0 else "", layer, rank, memory.roles[role])
@@ -118,7 +119,7 @@ def test_one_layer_s_weight_in_every_launch_is_what_was_left_on_the_stack() -> N
     """As an expert's weight in FlashAttnFwdCombine's struct, in the launches of all layers."""
     words = [struct(launch, W1) for launch in range(3)]
     assert owners(TENSORS, words, [KERNEL] * 3) == [NONE] * 3
-    # Captured once a batch size, each with one launch, it may be the layer's own kernel.
+    # In steps with one launch each it may be that layer's own kernel.
     assert owners(TENSORS, words, [KERNEL] * 3, [0, 1, 2]) == [QKV[1]] * 3
     # A packed buffer holds nothing stale: a drafter may run three times a step.
     words = [packed(launch, W1) for launch in range(3)]
@@ -170,6 +171,8 @@ def test_a_module_that_stands_in_several_layers_has_none() -> None:
     """cos_sin_cache, named by the first layer that has it."""
     rows = [tensor("model.layers.0.self_attn.rotary_emb", W0, kind="buffer", layer=-1)]
     assert owners(rows, [word(0, W0)], [KERNEL])[0][:3] == ("rope", -1, BUFFER)
+    rows = [tensor("model.layers.0.mlp.up_proj", W0, layer=-1)]
+    assert owners(rows, [word(0, W0)], [KERNEL], several=[0])[0][:3] == ("mlp", -1, MATRIX)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,33 @@ def test_a_container_that_was_open_tells_the_layer_but_no_component(tmp_path: Pa
     assert found == [line.place for line in lines]
 
 
+FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIiEESt5arrayEEvv"
+
+
+def test_a_fill_works_for_what_reads_it(tmp_path: Path) -> None:
+    """Its memory was the product's before."""
+    first = Line(GEMM, ("model.layers.3.self_attn.qkv_proj",), "x",
+                 ("qkv", 3, "weight", "self_attn.qkv_proj"), PACKED)  # fmt: skip
+    shared = "mlp.shared_experts.up_proj"
+    last = Line(GEMM, (f"model.layers.3.{shared}",), "x",
+                ("shared_experts", 3, "weight", shared), PACKED)  # fmt: skip
+    fill = Line(FILL, (), "x", ("shared_experts", 3, "flow", shared))
+    other = Line("some_kernel", (), "x", ("qkv", 3, "flow", "self_attn.qkv_proj"))
+    for number, line in enumerate((fill, other)):
+        lines = (first, line, last)
+        found = placed(tmp_path / str(number), [None] * 3, *lines)
+        assert found == [each.place for each in lines]
+
+
+def test_a_weight_that_is_not_believed_joins_nobody(tmp_path: Path) -> None:
+    """Stale words in structs lie in the allocator's memory, as activations do."""
+    weight = "model.layers.3.self_attn.qkv_proj"
+    first = Line(GEMM, (weight,), "x", ("qkv", 3, "weight", "self_attn.qkv_proj"), PACKED)
+    stale = Line("some_kernel", (weight,), "", ("other", -1, "none", ""), STRUCT)
+    lines = (first, stale, stale)
+    assert placed(tmp_path, [None] * 3, *lines) == [line.place for line in lines]
+
+
 def test_launches_outside_graphs(tmp_path: Path) -> None:
     """Each by its own correlation; a step whose arguments were not read has its ranges."""
     rows = [
