@@ -30,7 +30,7 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.timeline import FINISH, MODEL_PATH
 from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER
 
-__all__ = ["COPIES", "kernels_in_order", "place_kernels"]
+__all__ = ["COPIES", "kernels_in_order", "most_exact", "place_kernels"]
 
 Codes = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
@@ -89,7 +89,7 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     names = NameColumn(rows["name"])
     by_name = names.codes(_by_name)
     found = _by_range(rows, modules, by_name)
-    owned = owned_launches(bundle, rank, Ranged(rows, found, by_name, _most_exact))
+    owned = owned_launches(bundle, rank, Ranged(rows, found, by_name, most_exact))
     found = found if owned is None else owned
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
     copies |= NameColumn(rows["kind"]).flags(lambda kind: kind in COPIES)
@@ -97,6 +97,7 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     if owned is None and by_order:
         _by_order(bundle, rank, rows, by_name, found)
     component, basis = found.component, found.basis
+    basis[component < 0] = BASIS["none"]
     basis[(basis == BASIS["none"]) & ((by_name >= 0) | (component >= 0))] = BASIS["name"]
     component = np.where(component < 0, by_name, component)
     component[component < 0] = CODES["other"]
@@ -127,7 +128,7 @@ def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Evid
     of_mark = np.array([_OF_IMPORT.get(mark, BASIS["range"]) for mark in marks.categories] + [0])
     basis = np.where(known, of_mark[marks.codes.to_numpy()], BASIS["none"]).astype(np.int8)
     return Evidence(
-        component=_most_exact(by_module, by_name),
+        component=most_exact(by_module, by_name),
         layer=rows["layer"].to_numpy(),
         role=np.array([roles[path] for path in paths] + [0], np.int32)[at],
         basis=basis,
@@ -208,7 +209,7 @@ def _of_swapped_matrices(modules: pd.DataFrame, module: Integers) -> Flags:
     return found
 
 
-def _most_exact(by_module: Codes, by_name: Codes) -> Codes:
+def most_exact(by_module: Codes, by_name: Codes) -> Codes:
     """The component by name where it is believed before that of the module, else the latter's."""
     places = len(COMPONENTS) + 1
     chosen = np.repeat(np.arange(-1, places - 1, dtype=np.int8), places)

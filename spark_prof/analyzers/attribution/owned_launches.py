@@ -108,10 +108,11 @@ def owned_launches(bundle: Bundle, rank: int, ranged: Ranged) -> Evidence | None
     launches = Launches(
         name=rows["name"].cat.codes.to_numpy()[first].astype(np.int64),
         step=rows["step"].to_numpy()[first],
+        named=ranged.by_name[first],
         names=tuple(rows["name"].cat.categories),
     )
     memory = memory_map(tensors)
-    owners = owners_of(memory, arguments, owner, launches)
+    owners = owners_of(memory, arguments, owner, launches, ranged.more_exact)
     if not owners.rank.any():
         return None
     found = _decided(owners, memory.roles, ranged, first)
@@ -172,7 +173,8 @@ def _decided(owners: Owners, roles: tuple[str, ...], ranged: Ranged, first: Inte
     component = ranged.more_exact(part, by_range.component)
     component = np.where(reads & (component >= 0), component, by_range.component)
     component = ranged.more_exact(component, ranged.by_name[first])
-    component = np.where(reads & (component < 0), np.int8(CODES["other"]), component)
+    unnamed = reads & ~owners.open & (component < 0)
+    component = np.where(unnamed, np.int8(CODES["other"]), component)
     layer = np.where(reads & ((owners.layer >= 0) | ~owners.open), owners.layer, by_range.layer)
     merged = {role: number for number, role in enumerate(dict.fromkeys((*roles, *by_range.roles)))}
     range_role = np.array([merged[role] for role in by_range.roles])[by_range.role]
@@ -180,7 +182,7 @@ def _decided(owners: Owners, roles: tuple[str, ...], ranged: Ranged, first: Inte
     return Evidence(
         component=component,
         layer=layer,
-        role=np.where(reads, owners.role, range_role),
+        role=np.where(reads & (owners.role > 0), owners.role, range_role),
         basis=np.where(reads, basis, by_range.basis),
         settled=np.where(reads, ~owners.open | (layer >= 0), in_range),
         roles=tuple(merged),

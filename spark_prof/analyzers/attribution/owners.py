@@ -14,6 +14,8 @@ rules:
 4. A packed buffer (argument -1: cuBLAS's nvjet kernels, TMA descriptors included) holds parameters
    only. The place is believed if in every launch of that name the word lies in a tensor, always of
    the same kind. One name serves several roles, so the roles may differ.
+5. Where the kernel's name tells a component (FlashAttention), a word of a struct or a packed buffer
+   that lies in another component's tensor was left there, too.
 
 What a kernel reads names its owner: its largest matrix (of a product, experts or an embedding),
 else its largest other weight, else a KV cache or state, else a buffer. Where that tensor belongs to
@@ -22,7 +24,7 @@ several layers, a layer that another believed word names is taken.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,11 +54,13 @@ class Launches:
     Attributes:
         name: number of the kernel's name.
         step: the first step that runs it.
+        named: code of the component that its name tells, -1 for none.
         names: the names.
     """
 
     name: Integers
     step: Integers
+    named: Integers
     names: Sequence[str]
 
 
@@ -82,7 +86,11 @@ class Owners:
 
 
 def owners_of(
-    memory: MemoryMap, arguments: pd.DataFrame, launch: Integers, launches: Launches
+    memory: MemoryMap,
+    arguments: pd.DataFrame,
+    launch: Integers,
+    launches: Launches,
+    more_exact: Callable[[Integers, Integers], Integers],
 ) -> Owners:
     """The owners of launches by what they read.
 
@@ -91,12 +99,17 @@ def owners_of(
         arguments: rows of the `arguments` table.
         launch: the launch that each of them belongs to.
         launches: the launches.
+        more_exact: of two codes of components the more exact one, else the first.
     """
     place = memory.find(arguments["address"].to_numpy(np.int64))
     pointer = (arguments["size"] == _POINTER).to_numpy() & (arguments["argument"] >= 0).to_numpy()
     believed = (place >= 0) & (
         pointer | _in_every_launch(memory, arguments, place, launch, launches)
     )
+    part = np.where(believed, memory.component[place] if len(memory.component) else -1, -1)
+    told = launches.named[launch]
+    contradicted = (part >= 0) & (told >= 0) & (more_exact(part, told) != told)
+    believed &= pointer | ~contradicted
     launch, place, pointer = launch[believed], place[believed], pointer[believed]
     argument = arguments["argument"].to_numpy()[believed]
     rank, norm = memory.rank[place], memory.component[place] == CODES["norm"]

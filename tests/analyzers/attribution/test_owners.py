@@ -11,6 +11,7 @@ import pytest
 
 from spark_prof.analyzers.attribution.memory_map import BUFFER, CACHE, MATRIX, memory_map
 from spark_prof.analyzers.attribution.owners import Launches, owners_of
+from spark_prof.analyzers.placement import most_exact
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import COMPONENTS
 from tests.analyzers.attribution.memory import tensor
@@ -20,8 +21,8 @@ TENSORS = [
     tensor("model.layers.0.self_attn.qkv_proj", W0),
     tensor("model.layers.1.self_attn.qkv_proj", W1),
 ]
-NAMES = ("kernel", "other_kernel", "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT")
-KERNEL, OTHER, PRODUCT = range(3)
+NAMES = ("kernel", "other_kernel", "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "flash_fwd")
+KERNEL, OTHER, PRODUCT, FLASH = range(4)
 
 
 def word(launch: int, address: int, argument: int = 0, offset: int = 0, size: int = 8) -> Any:
@@ -40,8 +41,9 @@ def owners(
     columns = ["launch", "argument", "offset", "size", "address"]
     frame = pd.DataFrame(words, columns=columns, dtype=np.int64)
     memory = memory_map(pd.DataFrame(tensors, columns=TABLES["tensors"].schema.names))
-    launches = Launches(np.array(names), np.array(steps or [0] * len(names)), NAMES)
-    found = owners_of(memory, frame, frame["launch"].to_numpy(), launches)
+    named = np.array([COMPONENTS.index("attention") if n == FLASH else -1 for n in names], np.int8)
+    launches = Launches(np.array(names), np.array(steps or [0] * len(names)), named, NAMES)
+    found = owners_of(memory, frame, frame["launch"].to_numpy(), launches, most_exact)
     assert found.open.tolist() == [
         layer < 0 and (rank in (CACHE, BUFFER) or n in several)
         for n, (rank, layer) in enumerate(zip(found.rank, found.layer, strict=True))
@@ -124,6 +126,19 @@ def test_one_layer_s_weight_in_every_launch_is_what_was_left_on_the_stack() -> N
     # A packed buffer holds nothing stale: a drafter may run three times a step.
     words = [packed(launch, W1) for launch in range(3)]
     assert owners(TENSORS, words, [KERNEL] * 3) == [QKV[1]] * 3
+
+
+def test_a_name_that_tells_another_component_makes_a_struct_s_word_stale() -> None:
+    """One launch of an attention kernel, with a word of experts beside its cache."""
+    rows = [
+        tensor("model.layers.1.mlp.experts", W0, shape="8x64x32"),
+        tensor("model.layers.1.self_attn.attn", W1, kind="kv"),
+    ]
+    words = [struct(0, W0), struct(0, W1, offset=72)]
+    assert owners(rows, words, [FLASH]) == [("attention", 1, CACHE, "self_attn.attn")]
+    assert owners(rows, words, [KERNEL])[0][:2] == ("experts", 1)
+    # A plain pointer is believed whatever the name.
+    assert owners(rows, [word(0, W0)], [FLASH])[0][:2] == ("experts", 1)
 
 
 def test_one_packed_kernel_may_serve_several_roles() -> None:

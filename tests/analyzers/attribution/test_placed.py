@@ -86,6 +86,21 @@ def test_a_shared_cache_without_a_layer_is_not_placed(tmp_path: Path) -> None:
     assert placed(tmp_path, [None], line) == [line.place]
 
 
+def test_memory_of_attention_and_mamba_is_told_apart_by_ranges_and_data(tmp_path: Path) -> None:
+    both = memory().add("model.layers.2.mamba", kind="state", name="ssm", component="ssm",
+                        at="model.layers.2.self_attn.attn:kv_cache")  # fmt: skip
+    shared = ("model.layers.2.mamba:ssm",)
+    lines = (
+        Line("some_kernel", shared, "k p", ("attention", 3, "kv", "self_attn.attn")),
+        Line("some_kernel", shared, "p q", ("attention", 3, "flow", "self_attn.attn")),
+        Line("some_kernel", shared, "z", ("other", -1, "none", "")),
+        Line("rms_norm_kernel", shared, "y", ("norm", -1, "name", "")),
+    )
+    calls = call(ATTENTION, -20, 20)
+    found = placed_lines(tmp_path, both, lines, OPEN, calls)
+    assert found == [line.place for line in lines]
+
+
 def test_a_container_that_was_open_tells_the_layer_but_no_component(tmp_path: Path) -> None:
     """Only what runs in the model as a whole, or in a layer, is followed by data."""
     first = Line(GEMM, ("model.layers.2.self_attn.qkv_proj",), "x",
