@@ -2,11 +2,14 @@
 
 Several tensors may cover an address: a matrix that embedding and lm_head share, one buffer that
 holds the KV caches of several layers, one table of cosines for all of them. A stretch proves what
-they have in common, and nothing else.
+they have in common, and nothing else. Only where modules of one layer hold the same weight, the
+most exact names it: the one that begins last, then the smallest (a part of a matrix), then a weight
+before a buffer, then a product before the attention that it belongs to.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -51,7 +54,8 @@ class MemoryMap:
         kind: 0 for weights and buffers, 1 for caches and states, -1 for both.
         rank: the highest rank of its tensors.
         bytes: of the largest tensor.
-        component: code of the common component, -1 for none.
+        component: code of the common or most exact component, -1 for none.
+        components: a bit for the code of each component of its tensors.
         layer: the common decoder layer, -1 for none.
         role: number of the common role among `roles`; of a tied matrix the embedding's.
         several: whether its tensors belong to several layers, so that the layer is open.
@@ -66,6 +70,7 @@ class MemoryMap:
     rank: Integers
     bytes: Integers
     component: Integers
+    components: Integers
     layer: Integers
     role: Integers
     several: Flags
@@ -113,11 +118,11 @@ def memory_map(tensors: pd.DataFrame) -> MemoryMap:
             if active:
                 found.append((begin, end, starts, *active.common(roles)))
             starts = False
-    table = np.array(found, np.int64).reshape(-1, 11).T
-    begins, ends, start, kind, rank, size, component, layer, role, several, tied = table
+    table = np.array(found, np.int64).reshape(-1, 12).T
+    begins, ends, start, kind, rank, size, component, bits, layer, role, several, tied = table
     return MemoryMap(
-        begins, ends, start > 0, kind, rank, size, component, layer, role, several > 0, tied > 0,
-        tuple(roles),
+        begins, ends, start > 0, kind, rank, size, component, bits, layer, role, several > 0,
+        tied > 0, tuple(roles),
     )  # fmt: skip
 
 
@@ -135,6 +140,12 @@ class _Tensor:
     component: str
     layer: int
     role: str
+
+    @property
+    def exactness(self) -> tuple[int, ...]:
+        """How far from the most exact one it is among several of one layer."""
+        of_attention = self.component == "attention"
+        return -self.begin, self.end - self.begin, -self.rank, of_attention
 
     @classmethod
     def of(
@@ -160,6 +171,9 @@ class _Active:
         self._component: Counter[str] = Counter()
         self._role: Counter[str] = Counter()
         self._lookup: Counter[str] = Counter()
+        self._tensors: Counter[_Tensor] = Counter()
+        self._entered = 0
+        self._most_exact: list[tuple[tuple[int, ...], int, _Tensor]] = []
 
     def __bool__(self) -> bool:
         return bool(self._bytes)
@@ -172,19 +186,32 @@ class _Active:
         _add(self._layer, tensor.layer, by)
         _add(self._component, tensor.component, by)
         _add(self._role, tensor.role, by)
+        self._tensors[tensor] += by
+        if by > 0:
+            self._entered += 1
+            heapq.heappush(self._most_exact, (tensor.exactness, self._entered, tensor))
         if tensor.component == "embedding":
             _add(self._lookup, tensor.role, by)
 
     def common(self, roles: dict[str, int]) -> tuple[int, ...]:
         """Kind, rank, bytes, component, layer, role, several and tied, as in the map."""
         tied = {"embedding", "lm_head"} <= self._component.keys()
+        while not self._tensors[self._most_exact[0][2]]:
+            heapq.heappop(self._most_exact)
+        first = self._most_exact[0][2]
+        component, role = _only(self._component, ""), _only(self._role, "")
+        if len(self._layer) == 1 and CACHE not in self._rank and not tied:
+            component, role = first.component, first.role
+        elif tied:
+            role = _only(self._lookup, "")
         return (
             _only(self._kind, -1),
             max(self._rank),
             max(self._bytes),
-            CODES.get(_only(self._component, ""), -1),
+            CODES.get(component, -1),
+            sum(1 << CODES[name] for name in self._component if name in CODES),
             max(_only(self._layer, -1), -1),
-            roles[_only(self._lookup if tied else self._role, "")],
+            roles[role],
             len(self._layer) > 1 or _SHARED in self._layer,
             tied,
         )

@@ -169,7 +169,11 @@ def _decided(owners: Owners, roles: tuple[str, ...], ranged: Ranged, first: Inte
     stale = ~owners.pointer & in_range & (owners.layer >= 0) & (by_range.layer >= 0)
     stale &= owners.layer != by_range.layer
     reads = (owners.rank > 0) & ~stale
-    part = np.where(reads, owners.component, -1).astype(np.int8)
+    # Of the modules that hold the tensor, the one that is open reads it.
+    open_one = np.maximum(by_range.component, 0).astype(np.int64)
+    holds = reads & in_range & ((owners.components >> open_one & 1) > 0)
+    part = np.where(holds, by_range.component, owners.component)
+    part = np.where(reads, part, -1).astype(np.int8)
     component = ranged.more_exact(part, by_range.component)
     component = np.where(reads & (component >= 0), component, by_range.component)
     component = ranged.more_exact(component, ranged.by_name[first])
@@ -178,11 +182,12 @@ def _decided(owners: Owners, roles: tuple[str, ...], ranged: Ranged, first: Inte
     layer = np.where(reads & ((owners.layer >= 0) | ~owners.open), owners.layer, by_range.layer)
     merged = {role: number for number, role in enumerate(dict.fromkeys((*roles, *by_range.roles)))}
     range_role = np.array([merged[role] for role in by_range.roles])[by_range.role]
+    own_role = reads & (owners.role > 0) & ~(holds & (part != owners.component))
     basis = np.where(owners.rank == CACHE, BASIS["kv"], BASIS["weight"])
     return Evidence(
         component=component,
         layer=layer,
-        role=np.where(reads & (owners.role > 0), owners.role, range_role),
+        role=np.where(own_role, owners.role, range_role),
         basis=np.where(reads, basis, by_range.basis),
         settled=np.where(reads, ~owners.open | (layer >= 0), in_range),
         roles=tuple(merged),

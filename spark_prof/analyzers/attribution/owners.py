@@ -72,6 +72,7 @@ class Owners:
         rank: of the tensor that names the owner (see memory_map.py), 0 for none.
         pointer: whether a plain pointer named it.
         component: code, -1 for none.
+        components: a bit for the code of each component that holds the tensor.
         layer: decoder layer, -1 for none or an open one.
         open: whether it must have a layer that its tensors do not tell.
         role: number of the role in the map's `roles`.
@@ -80,6 +81,7 @@ class Owners:
     rank: Integers
     pointer: Flags
     component: Integers
+    components: Integers
     layer: Integers
     open: Flags
     role: Integers
@@ -124,6 +126,7 @@ def owners_of(
         rank=np.where(named, memory.rank[best] if len(memory.rank) else 0, 0),
         pointer=np.zeros(count, bool),
         component=np.full(count, -1),
+        components=np.zeros(count, np.int64),
         layer=np.full(count, -1),
         open=np.zeros(count, bool),
         role=np.zeros(count, np.int64),
@@ -131,7 +134,7 @@ def owners_of(
     if not named.any():
         return found
     found.pointer[launch[first]] = pointer[first]
-    for name in ("component", "layer", "role"):
+    for name in ("component", "components", "layer", "role"):
         getattr(found, name)[named] = getattr(memory, name)[best[named]]
     _part_tied(memory, best, launches, found)
     beside = order[memory.layer[place[order]] >= 0]

@@ -173,6 +173,29 @@ def test_memory_of_several_layers_proves_what_they_have_in_common() -> None:
     assert found == [("attention", n, CACHE, "self_attn.attn") for n in (-1, 1)]
 
 
+def test_of_one_layer_s_modules_the_most_exact_owns_what_they_hold() -> None:
+    """MLA: its wrapper holds o_proj as well, and what it absorbs are parts of kv_b_proj."""
+    at = "model.layers.3.self_attn"
+    rows = [
+        tensor(f"{at}.mla_attn.o_proj", W0, component="attention"),
+        tensor(f"{at}.o_proj", W0),
+        tensor(f"{at}.kv_b_proj", W1),
+        tensor(f"{at}.mla_attn", W1, 4000, name="W_UK_T", component="attention"),
+        tensor(f"{at}.mla_attn", W1 + 96, 4000, name="W_UV", component="attention"),
+        tensor(f"{at}.conv", OUTSIDE, kind="buffer", component="ssm"),
+        tensor(f"{at}.conv.conv1d", OUTSIDE, component="ssm"),
+        *[tensor("twice", 0)] * 2,
+    ]
+    words = [word(n, address) for n, address in enumerate((W0, W1, W1 + 96, OUTSIDE, 0))]
+    assert owners(rows, words, [KERNEL] * 5) == [
+        ("o_proj", 3, MATRIX, "self_attn.o_proj"),
+        ("attention", 3, MATRIX, "self_attn.mla_attn"),
+        ("attention", 3, MATRIX, "self_attn.mla_attn"),
+        ("ssm", 3, MATRIX, "self_attn.conv.conv1d"),
+        ("", -1, MATRIX, "twice"),
+    ]
+
+
 def test_attention_and_mamba_in_one_buffer_have_nothing_in_common() -> None:
     rows = [
         tensor("model.layers.0.self_attn.attn", W0, kind="kv"),

@@ -73,6 +73,21 @@ def test_a_struct_s_word_yields_to_a_range_of_another_layer(tmp_path: Path, styl
     assert placed(tmp_path, [ATTENTION], line) == [place]
 
 
+def test_of_the_modules_that_hold_a_weight_the_open_one_reads_it(tmp_path: Path) -> None:
+    """MLA absorbs a part of kv_b_proj in attention; in a prefill kv_b_proj is a product."""
+    part = ("model.layers.3.self_attn.mla", "model.layers.3.self_attn.kv_b_proj")
+    both = memory().add(part[1]).add(part[0], size=4000, component="attention", at=part[1])
+    modules = [*OPEN, {"path": part[1], "type": "", "layer": 3, "component": "qkv"}]
+    lines = (
+        Line(GEMM, (part[1],), "x", ("qkv", 3, "weight", "self_attn.kv_b_proj"), PACKED),
+        Line(GEMM, (part[1],), "x", ("attention", 3, "weight", "self_attn.mla"), PACKED),
+        Line(GEMM, (part[1],), "x", ("attention", 3, "weight", "self_attn.mla"), PACKED),
+    )
+    calls = [*call(len(OPEN), -20, 20), *call(ATTENTION, 80, 120)]
+    found = placed_lines(tmp_path, both, lines, modules, calls)
+    assert found == [line.place for line in lines]
+
+
 def test_a_shared_cache_takes_its_layer_from_the_range(tmp_path: Path) -> None:
     cache = ("model.layers.2.self_attn.attn:kv_cache",)
     write = Line(WRITE, cache, "k", ("kv_write", 3, "kv", "self_attn.attn"))
