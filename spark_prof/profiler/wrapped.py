@@ -17,7 +17,6 @@ _PACKAGES = ("vllm", "triton_kernels", "flashinfer", "compressed_tensors", "spar
 _CONFIGURATION = ("vllm.config", "vllm.distributed")
 """Objects of these modules lead to the whole engine."""
 
-_OF_MODULE = re.compile(r"_(parameters|buffers|modules|\w*hooks?\w*|non_persistent_buffers_set)$")
 _CACHE = "kv_cache"
 _DEEPEST = 6
 _MOST_OBJECTS = 200
@@ -40,6 +39,9 @@ class WrappedTensors:
     """One walk over many modules, bounded as a whole."""
 
     def __init__(self) -> None:
+        import torch
+
+        self._passed = frozenset(vars(torch.nn.Module())) | {_CACHE}
         self._shapes: dict[type, _Shape] = {}
         self._barren: set[int] = set()
         self._walked = 0
@@ -51,8 +53,10 @@ class WrappedTensors:
         """
         given: set[int] = set()
         for name, item in list(getattr(module, "__dict__", {}).items()):
+            if name in self._passed:
+                continue
             shape = self._shape(item)
-            if not shape or name == _CACHE or _OF_MODULE.match(name) or id(item) in self._barren:
+            if not shape or id(item) in self._barren:
                 continue
             inside = list(self._inside(name, item, shape))
             if not inside:
@@ -74,10 +78,15 @@ class WrappedTensors:
                 yield name, item
                 continue
             self._walked += 1
-            for key, value in _parts(item, shape):
-                inner = self._shape(value)
-                if inner and depth < _DEEPEST and key != _CACHE:
-                    queue.append((f"{name}.{key}", value, inner, depth + 1))
+            parts = [
+                (f"{name}.{key}", value, inner, depth + 1)
+                for key, value in _parts(item, shape)
+                if (inner := self._shape(value)) and key != _CACHE and id(value) not in self._barren
+            ]
+            if depth < _DEEPEST:
+                queue += parts
+            if not parts:
+                self._barren.add(id(item))
 
     def _shape(self, item: Any) -> _Shape:
         kind = type(item)

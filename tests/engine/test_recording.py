@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -126,6 +127,35 @@ def test_the_live_model_was_read(eager: Run) -> None:
     assert kinds["experts"]["bytes"] == LAYERS * 8 * 3 * 512 * 512 * 2
     assert kinds["lm_head"]["shape"] == "8192x512"
     assert kinds["lm_head"]["weight_dtype"] == "bfloat16"
+
+
+def test_every_tensor_of_the_model_is_listed(eager: Run) -> None:
+    """Against the modules as introspection saw them, the configuration and the space for KV."""
+    bundle = load(eager.bundle)
+    tensors = bundle.frame("tensors", 0).astype({"kind": str, "format": str, "component": str})
+    names = ["module", "name", "shape", "bytes", "format"]
+    rows = tensors.loc[tensors["kind"] == "weight", names].to_numpy().tolist()
+    found = {(module, name): rest for module, name, *rest in rows}
+    layers = bundle.frame("layers", 0, ["path", "parameters"]).to_numpy().tolist()
+    listed = {
+        (path, name): shape
+        for path, parameters in layers
+        for name, dtype, shape in (each.split(":") for each in parameters.split())
+        if dtype == "bfloat16" and shape != "0"  # what the CPU's kernels have packed is gone
+    }
+    # An embedding, a head and a norm; of each layer the experts' two, and four norms.
+    assert len(listed) == 3 + 6 * LAYERS
+    for place, shape in listed.items():
+        assert found[place] == [shape, 2 * math.prod(map(int, shape.split("x"))), "bf16"]
+    experts = tensors[tensors["component"] == "experts"].sort_values(["layer", "name"])
+    assert experts["bytes"].tolist() == LAYERS * [8 * 1024 * 512 * 2, 8 * 512 * 512 * 2]
+    caches = tensors[tensors["kind"] == "kv"]
+    assert caches["module"].tolist() == [f"model.layers.{n}.self_attn.attn" for n in range(LAYERS)]
+    # A GiB, but for what is no whole block of 128 tokens, 4 heads and 64 numbers in each layer.
+    assert 0 <= (1 << 30) - int(caches["bytes"].sum()) < LAYERS * 128 * 4 * 64 * 2
+    own = tensors[tensors["kind"] != "buffer"].sort_values("address")
+    ends = (own["address"] + own["bytes"]).to_numpy()
+    assert (ends[:-1] <= own["address"].to_numpy()[1:]).all()
 
 
 def test_an_engine_in_its_own_process_is_not_the_command(eager: Run) -> None:
