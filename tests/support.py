@@ -24,6 +24,7 @@ from spark_prof.traces.pieces import (
     facts_name,
     kineto_name,
     pieces_folder,
+    tensors_name,
     write_array,
     write_json,
 )
@@ -136,6 +137,7 @@ class Recorded:
     layers: Sequence[Mapping[str, Any]] = ()
     modules: Sequence[Mapping[str, Any]] = tuple(MODULES)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Sequence[Mapping[str, Any]] | None = None
 
     def write(self, bundle: Path) -> Path:
         """Writes the pieces; returns their folder."""
@@ -144,6 +146,8 @@ class Recorded:
         for rank, pieces in self.ranks.items():
             lists = {"modules": list(self.modules), "layers": list(self.layers)}
             self._facts(folder, f"rank{rank}", rank, lists | dict(self.facts))
+            if self.tensors is not None:
+                write_json(folder, tensors_name(f"rank{rank}"), {"tensors": list(self.tensors)})
             for number, piece in enumerate(pieces):
                 piece.write(folder, f"rank{rank}", number)
         for index, found in self.engines.items():
@@ -169,6 +173,13 @@ def layer_row(path: str, layer: int, component: str, **more: Any) -> dict[str, A
     usual = {"type": "Linear", "quant_method": "Unquantized", "kernel": "", "bytes": 100,
              "weight_dtype": "bfloat16", "shape": "5x10", "parameters": ""}  # fmt: skip
     return usual | {"path": path, "layer": layer, "component": component} | more
+
+
+def tensor_row(module: str, address: int, size: int, **more: Any) -> dict[str, Any]:
+    """A row of the `tensors` table: a weight of the first layer."""
+    usual = {"kind": "weight", "name": "weight", "type": "Linear", "layer": 0, "component": "qkv",
+             "shape": f"{size}", "dtype": "uint8", "format": "nvfp4"}  # fmt: skip
+    return {"address": address, "bytes": size} | usual | {"module": module} | more
 
 
 def eager_decode(first: int = 0, begin: int = 0) -> Piece:

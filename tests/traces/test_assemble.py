@@ -19,7 +19,7 @@ from spark_prof.traces.pieces import (
     progress_name,
     write_json,
 )
-from tests.support import Piece, Recorded, eager_decode, engine, step
+from tests.support import Piece, Recorded, eager_decode, engine, step, tensor_row
 
 
 def recording(**more: object) -> Recorded:
@@ -147,6 +147,61 @@ def test_damaged_facts_cost_the_names_of_their_modules_only(
     assert bundle.frame("modules", 1)["path"].tolist() == [f"unknown.{n}" for n in range(7)]
     assert set(bundle.frame("kernels", 1)["layer"]) == {-1}
     assert bundle.meta.lost == ("rank1: what it said about itself is lost: modules have no names",)
+
+
+TENSORS = [
+    tensor_row("model.layers.0.self_attn.qkv_proj", 1 << 46, 4096),
+    tensor_row("", 1 << 45, 1 << 21, kind="pool", layer=-1, component="", format=""),
+]
+
+
+def test_where_the_tensors_lie_is_a_table_of_each_rank(tmp_path: Path) -> None:
+    bundle = recording(tensors=TENSORS).assemble(tmp_path / "b")
+    for rank in bundle.ranks:
+        found = bundle.frame("tensors", rank)
+        assert found.astype({"kind": str, "component": str, "format": str}).to_dict("records") == [
+            {name: row[name] for name in found} for row in TENSORS
+        ]
+    assert bundle.meta.lost == ()
+
+
+def test_recordings_of_before_have_no_tensors(tmp_path: Path) -> None:
+    bundle = recording().assemble(tmp_path / "b")
+    assert bundle.frame("tensors", 0).empty
+    assert bundle.meta.lost == ()
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "",
+        '{"tensors": [{"addr',
+        "[]",
+        '{"tensors": 1}',
+        json.dumps({"tensors": [TENSORS[0] | {"address": 1 << 63}]}),
+        json.dumps({"tensors": [TENSORS[0] | {"bytes": "many"}]}),
+        json.dumps({"tensors": [TENSORS[0] | {"module": "\ud800"}]}),
+        json.dumps({"tensors": [{k: v for k, v in TENSORS[0].items() if k != "shape"}]}),
+    ],
+)
+def test_damaged_tensors_are_told_as_lost(tmp_path: Path, left: str) -> None:
+    folder = recording(tensors=TENSORS).write(tmp_path / "b")
+    (folder / "rank1.tensors.json").write_text(left)
+    bundle = assemble(tmp_path / "b", state="salvaged")
+    assert (len(bundle.frame("tensors", 0)), len(bundle.frame("tensors", 1))) == (2, 0)
+    assert len(bundle.frame("kernels", 1)) == len(bundle.frame("kernels", 0))
+    (line,) = bundle.meta.lost
+    assert line.startswith("rank1: rank1.tensors.json is damaged")
+    assert (tmp_path / "b" / UNREADABLE_FOLDER / "rank1.tensors.json").exists()
+
+
+def test_a_list_of_tensors_without_end_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_prof.traces.piece_files._MOST_TENSOR_BYTES", 100)
+    bundle = recording(tensors=TENSORS).assemble(tmp_path / "b")
+    assert bundle.frame("tensors", 0).empty
+    assert any("rank0.tensors.json is too large" in line for line in bundle.meta.lost)
 
 
 def test_nothing_recorded(tmp_path: Path) -> None:

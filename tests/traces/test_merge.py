@@ -22,7 +22,7 @@ from spark_prof.traces.same_run import SHARED_TABLES
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.ranks.bundles import bundle, parallel, write
 from tests.analyzers.ranks.play import KINDS, Play
-from tests.support import ORIGIN, engine
+from tests.support import ORIGIN, Recorded, eager_decode, engine, tensor_row
 
 HERE = {rank: {"host": "a", "boot": "1", "run": "r"} for rank in (0, 1)}
 THERE = {rank: {"host": "b", "boot": "2", "run": "r"} for rank in (2, 3)}
@@ -114,6 +114,21 @@ def test_cubins_of_both_are_kept(tmp_path: Path) -> None:
         (part.path / "cubins" / name).write_text(name)
     whole = merged(tmp_path / "whole", here, there)
     assert sorted(path.name for path in (whole.path / "cubins").iterdir()) == ["aa", "bb"]
+
+
+def test_each_rank_keeps_where_its_tensors_lie(tmp_path: Path) -> None:
+    folders = []
+    for host, rank in (("here", 0), ("there", 1)):
+        rows = [tensor_row("model.layers.0.mlp", 1000 + rank, 8)]
+        facts = {"run": "r", "host": host}
+        part = Recorded({rank: [eager_decode()]}, facts=facts, tensors=rows)
+        folders.append(part.assemble(tmp_path / host).path)
+    (tmp_path / "whole").mkdir()
+    joined = join_bundles(open_parts(folders), tmp_path / "whole")
+    shift = Shift(0, -5e6, 0.0, 0, 10.0, "scheduler", 1, True)
+    moved_whole = move_clocks(joined, {"rank1": shift})
+    for rank in (0, 1):
+        assert moved_whole.frame("tensors", rank)["address"].tolist() == [1000 + rank]
 
 
 def test_hosts_without_a_tie_are_left_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from spark_prof.analyzers.summary import summary_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.some_steps import Share, SomeSteps
-from tests.support import Recorded, eager_decode
+from tests.support import Recorded, eager_decode, tensor_row
 
 DATA = Path(__file__).parents[1] / "data"
 CAPTURES = ["h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs"]
@@ -56,11 +56,14 @@ def test_each_step_is_as_in_the_whole(tmp_path: Path, name: str, parts: int) -> 
 
 def test_other_ranks_are_left_out_and_other_tables_are_all_there(tmp_path: Path) -> None:
     pieces = [eager_decode(2 * n, 2000 * n) for n in range(10)]
-    source = Recorded({0: pieces, 1: pieces}).assemble(tmp_path / "source")
+    tensors = [tensor_row("model.layers.0.mlp", 1000, 8)]
+    source = Recorded({0: pieces, 1: pieces}, tensors=tensors).assemble(tmp_path / "source")
     whole = in_groups(source.path, tmp_path / "run", 10)
     some = SomeSteps(whole, 0, 20)
     assert (some.ranks, whole.ranks) == ((0,), (0, 1))
     assert some.frame("host", 0).equals(whole.frame("host", 0))
+    assert some.frame("tensors", 0)["address"].tolist() == [1000]
+    assert some.frame("tensors", 1).empty
     assert some.frame("kernels", 1).empty
     assert list(some.frame("kernels", 0, ["step", "name"])) == ["step", "name"]
     rows, place = some.spread("kernels", 0, ["name"], 1)
