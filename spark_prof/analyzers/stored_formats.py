@@ -132,7 +132,7 @@ FORMATS: tuple[FormatRow, ...] = (
     FormatRow(
         "mxfp4",
         ("uint8", "float4_e2m1fn_x2", *_WORDS),
-        "",
+        r"^(?!.*(?i:fp6|ocp_mx))",
         (("uint8", "OnlineMethod"), ("int32", "OnlineMethod")),
         ("float8_e8m0fnu",),
     ),

@@ -18,6 +18,9 @@ _MOST_ROWS = 200_000
 _STATES = ("conv_state", "ssm_state")
 """The first two tensors that vLLM's Mamba layers and gated delta nets keep, in their order."""
 
+_BITS = ("num_bits", "weight_bits", "quant_type.size_bits", "bits")
+"""Where quantization methods, schemes and configurations keep the bits of a packed weight."""
+
 Row = dict[str, Any]
 
 
@@ -165,18 +168,23 @@ class _Quantized:
         if method is None:
             return cls("", frozenset(), 0)
         config = getattr(method, "quant_config", None)
-        parts = [method, getattr(module, "scheme", None), config]
-        names = [type(part).__name__ for part in parts if part is not None]
+        found = (method, getattr(module, "scheme", None), config)
+        parts = [part for part in found if part is not None]
+        names = [type(part).__name__ for part in parts]
         scales = {_dtype(t) for name, t in tensors if stored_format(name, _dtype(t)) == SCALE}
-        return cls(" ".join([*names, kernel_of(module)]), frozenset(scales), _bits(method, config))
+        return cls(" ".join([*names, kernel_of(module)]), frozenset(scales), _bits(*parts))
 
 
-def _bits(method: Any, config: Any) -> int:
-    for holder, name in ((method, "num_bits"), (config, "weight_bits"), (config, "bits")):
-        value = getattr(holder, name, None)
-        if type(value) is int:
-            return value
-    return 4 if "awq" in type(config).__name__.lower() else 0
+def _bits(*parts: Any) -> int:
+    """Bits of a packed weight, as the first that tells them has it; AWQ knows no other than 4."""
+    for part in parts:
+        for path in _BITS:
+            value = part
+            for name in path.split("."):
+                value = getattr(value, name, None)
+            if type(value) is int:
+                return value
+    return 4 if any("awq" in type(part).__name__.lower() for part in parts) else 0
 
 
 def _holders(runner: Any) -> dict[int, _Holder]:

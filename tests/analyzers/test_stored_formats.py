@@ -70,6 +70,7 @@ E4M3, E8M0 = frozenset({"float8_e4m3fn"}), frozenset({"float8_e8m0fnu"})
         ("weight", "uint8", "ModelOptLinearMethod", E4M3, 0, "nvfp4"),
         ("weight", "int32", "SomeMethod", E8M0, 0, "mxfp4"),
         # What nothing tells of.
+        ("weight", "uint8", "QuarkOCP_MX", E8M0, 0, ""),  # of four bits or of six
         ("weight", "int32", "SomeMethod", frozenset(), 0, ""),
         ("weight", "uint8", "", frozenset(), 0, ""),
         ("expert_map", "int32", "ModelOptNvFp4FusedMoE", E4M3, 0, ""),

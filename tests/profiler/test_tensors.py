@@ -164,6 +164,23 @@ class TestWhatModulesHoldOtherwise:
             "buffer", "",
         )  # fmt: skip
 
+    @pytest.mark.parametrize(
+        ("attributes", "expected"),
+        [
+            ({"quant_method": package("GPTQMarlinLinearMethod")(
+                quant_config=package("GPTQMarlinConfig")(weight_bits=8))}, "int8"),
+            ({"quant_method": package("CompressedTensorsLinearMethod")(),
+              "scheme": package("CompressedTensorsWNA16")(
+                  quant_type=SimpleNamespace(size_bits=4))}, "int4"),
+            ({"quant_method": package("CompressedTensorsWNA16MoEMethod")(num_bits=4)}, "int4"),
+            ({"quant_method": package("AWQMoEMethod")()}, "int4"),
+            ({"quant_method": package("GPTQLinearMethod")()}, ""),
+        ],
+    )  # fmt: skip
+    def test_the_bits_of_a_packed_weight(self, attributes: dict[str, Any], expected: str) -> None:
+        layer = Linear(qweight=weight(4, 4, dtype=torch.int32), **attributes)
+        assert rows(Linear(lm_head=layer))["lm_head", "qweight"]["format"] == expected
+
     def test_absorbed_weights_are_rows_beside_the_whole(self) -> None:
         whole = weight(2 * (4 + 6), 8)
         parts = whole.view(2, 10, 8)
