@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.nsys_files import KERNEL, PID, Export, global_pid
-from tests.support import Recorded, eager_decode, engine
+from tests.support import Recorded, eager_decode, engine, tensor_row
 from tests.traces.readers import test_ncu_csv, test_nsys_stats
 
 __all__ = [
@@ -83,7 +83,8 @@ def build(folder: Path) -> list[Fixture]:
     path = folder / "pieces"
     pieces = [eager_decode(0, 0), eager_decode(2, 2000)]
     rows = [engine(n, 1000 * n, 1000 * n + 900) for n in range(4)]
-    Recorded({0: pieces}, {0: rows}).write(path)
+    tensors = [tensor_row(f"model.layers.{n}.self_attn.qkv_proj", n << 20, 9) for n in range(3)]
+    Recorded({0: pieces}, {0: rows}, tensors=tensors).write(path)
     found.append(Fixture(path.name, PIECES, path))
     return found
 
