@@ -34,6 +34,7 @@ _ATTENTION = r"Attention|Attn(?!Norm)|MLA(?!P)"
 _EXPERTS = r"(MoE|Moe)(Block|Layer)?$|SparseMoe|MLPBlock$|SparseMLP$|Experts$"
 
 RULES: tuple[ClassRule, ...] = (
+    ClassRule("", r"(De|En)coderLayer(V\d)?$", (("NemotronHMambaDecoderLayer", "NemotronHModel"),)),
     ClassRule(
         "kv_write",
         r"^vllm::\w*kv_cache_update",

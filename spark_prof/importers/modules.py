@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,10 @@ Int64s = npt.NDArray[np.int64]
 _FEWEST_LAYERS = 2
 _LONGEST_PATH = 4096
 """Letters; as every path holds those around it, a path without bound takes memory without bound."""
+
+_TOWER = re.compile(r"Vision|Visual|Text(?!Generation)|Audio|Speech|Encoder|Clip|CLIP|Siglip")
+_DIFFUSION = re.compile(r"Transformer[23]D|DiT\w*Model|U[Nn]et|Diffusion")
+"""In the classes around layers that are no decoder's: beside a decoder, and anywhere."""
 
 _CORE = frozenset({"attention", "experts", "mlp", "ssm"})
 """What a decoder layer is made of."""
@@ -110,20 +116,41 @@ def _named(scopes: Scopes) -> list[_Node]:
 def _with_layers(nodes: list[_Node]) -> list[_Node]:
     """The nodes, those inside a decoder layer that only classes name with its number.
 
-    The layers of a model are siblings of one class that hold attention, experts or the like; their
-    order is that of their running numbers. Layers inside layers do not count anew.
+    The layers of a model are siblings that hold attention, experts or the like; those of one class
+    are in the order of their running numbers, those of several in that of their first calls. Layers
+    inside layers do not count anew. Of several stacks the longest is the decoder, but for the
+    towers that read pictures, sounds and prompts.
     """
     siblings: dict[tuple[int, str], list[int]] = defaultdict(list)
     holds_core = _holding_core(nodes)
     for scope, node in enumerate(nodes):
         if node.name.type and not component_of_class(node.name.type, ""):
             siblings[node.parent, node.name.type].append(scope)
-    layer_at: dict[int, int] = {}
-    for (_, kind), scopes in siblings.items():
+    stacks: dict[int, list[list[int]]] = defaultdict(list)
+    for (parent, kind), scopes in siblings.items():
         layers = [scope for scope in scopes if holds_core[scope]]
         if len(layers) >= _FEWEST_LAYERS or (layers and is_layer_class(kind)):
-            ordered = sorted(layers, key=lambda scope: nodes[scope].name.number)
-            layer_at.update({scope: number for number, scope in enumerate(ordered)})
+            stacks[parent].append(sorted(layers, key=lambda scope: nodes[scope].name.number))
+    inside = {scope for stack in stacks.values() for layers in stack for scope in layers}
+    for scope, node in enumerate(nodes):
+        if node.parent in inside:
+            inside.add(scope)
+            stacks.pop(scope, None)
+    paths = {parent: nodes[parent].path if parent != NO_SCOPE else "" for parent in stacks}
+    several = len({path.rpartition(".")[2] for path in paths.values()}) > 1
+    layer_at: dict[int, int] = {}
+    decoders = {
+        parent: [*chain.from_iterable(stack)] if len(stack) == 1 else sorted(chain(*stack))
+        for parent, stack in stacks.items()
+        if not _DIFFUSION.search(paths[parent]) and not (several and _TOWER.search(paths[parent]))
+    }
+    longest = max(map(len, decoders.values()), default=0)
+    names = {
+        paths[parent].rpartition(".")[2] for parent, s in decoders.items() if len(s) == longest
+    }
+    for parent, stack in decoders.items():
+        if paths[parent].rpartition(".")[2] in names and len(names) == 1:
+            layer_at.update({scope: number for number, scope in enumerate(stack)})
     placed: list[_Node] = []
     for scope, node in enumerate(nodes):
         outer = placed[node.parent].layer if node.parent != NO_SCOPE else -1

@@ -114,6 +114,29 @@ def test_layers_of_the_eager_run_are_carried_onto_the_graphs(tmp_path):
     assert experts.str.contains("_matmul_ogs").sum() == 23 * 24 * 2
 
 
+@needs_shared
+@pytest.mark.parametrize("name", ["gaunernst_bert", "google_owlv2", "Qwen_Qwen1.5"])
+def test_encoders_have_no_layers_that_are_guessed(name, tmp_path):
+    """BERT and OWLv2 without their modules' ranges; nor has what keeps its cache unseen."""
+    (path,) = SHARED.glob(f"{name}*.json.gz")
+    whole = orjson.loads(gzip.decompress(path.read_bytes()))
+    events = [e for e in whole["traceEvents"] if e.get("cat") != "python_function"]
+    bare = tmp_path / "bare.json"
+    bare.write_bytes(orjson.dumps(whole | {"traceEvents": events}))
+    with open_source(bare) as bundle:
+        kernels = placed(bundle)
+        notes = [line for line in bundle.meta.lost if line.startswith("no layers: ")]
+    assert (kernels["layer"] == -1).all()
+    assert len(notes) == 1
+
+
+@needs_shared
+def test_two_towers_have_no_decoder_layers():
+    (path,) = SHARED.glob("google_owlv2*.json.gz")
+    with open_source(path) as bundle:
+        assert (placed(bundle)["layer"] == -1).all()
+
+
 @pytest.mark.parametrize("model", ["gpt-oss", "qwen3"])
 def test_captures_and_repeats_say_what_an_eager_run_says(model, tmp_path):
     graphs = DATA / f"{model}-graphs"

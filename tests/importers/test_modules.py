@@ -93,3 +93,51 @@ def test_no_scope_has_no_module():
     modules = modules_of(Scopes())
     assert modules.of_scope.tolist() == [-1]
     assert modules.frame.empty
+
+
+def layers(scopes):
+    """The layer of each block, by class and number."""
+    frame = modules_of(scopes).frame
+    names = frame["path"].str.rsplit(".", n=1).str[-1]
+    blocks = names.str.contains(r"Layer_|Block_")
+    return dict(zip(names[blocks], frame["layer"][blocks], strict=True))
+
+
+def test_towers_beside_each_other_have_no_decoder_layers():
+    """OWLv2: an encoder for pictures, one for texts."""
+    encoder = (
+        "Owlv2Model_0/Owlv2{0}Transformer_0/Owlv2Encoder_{1}/Owlv2EncoderLayer_{2}/Attention_{2}"
+    )
+    paths = [encoder.format("Vision", 0, n) for n in range(4)]
+    assert set(layers(tree(*paths)).values()) == {0, 1, 2, 3}
+    texts = [encoder.format("Text", 1, 4 + n) for n in range(2)]
+    assert set(layers(tree(*paths, *texts)).values()) == {-1}
+
+
+def test_of_a_tower_and_a_decoder_only_the_decoder_has_layers():
+    tower = [f"VlModel_0/VisionTower_0/VisionBlock_{n}/Attention_{n}" for n in range(5)]
+    decoder = [f"VlModel_0/LlamaModel_0/DecoderLayer_{n}/Attention_{5 + n}" for n in range(3)]
+    draft = ["VlModel_0/DraftModel_0/DecoderLayer_3/Attention_8"]
+    found = layers(tree(*tower, *decoder, *draft))
+    assert [found[f"DecoderLayer_{n}"] for n in range(4)] == [0, 1, 2, -1]
+    assert {found[f"VisionBlock_{n}"] for n in range(5)} == {-1}
+
+
+def test_a_diffusion_transformer_has_no_decoder_layers():
+    blocks = [f"FluxTransformer2DModel_0/FluxTransformerBlock_{n}/Attention_{n}" for n in range(4)]
+    blocks += [f"FluxTransformer2DModel_0/FluxSingleBlock_{n}/Attention_{4 + n}" for n in range(9)]
+    assert set(layers(tree(*blocks)).values()) == {-1}
+
+
+def test_layers_of_several_classes_are_counted_together():
+    """Nemotron-H: a layer is Mamba, attention or experts by turns."""
+    kinds = ["Mamba", "Moe", "Mamba", "Attention", "Moe"]
+    part = {"Mamba": "MambaMixer2", "Moe": "FusedMoE", "Attention": "NemotronHAttention"}
+    numbers = [0, 0, 1, 0, 1]
+    paths = [
+        f"NemotronHModel_0/NemotronH{kind}DecoderLayer_{n}/{part[kind]}_{n}"
+        for kind, n in zip(kinds, numbers, strict=True)
+    ]
+    one_more = [f"NemotronHModel_0/NemotronHAttentionDecoderLayer_1/{part['Attention']}_1"]
+    found = layers(tree(*paths, *one_more))
+    assert list(found.values()) == [0, 1, 2, 3, 4, 5]
