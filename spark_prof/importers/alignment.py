@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
+from spark_prof.analyzers.classify.classifier import classify, finishes_gemm
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.importers.sequence import MOST_CELLS, align
 from spark_prof.traces.bundle import Bundle
@@ -77,8 +77,7 @@ class Reference:
                 best = matched, partner, sequence
         if best is None or best[0] < _LEAST_MATCHED * len(names):
             return None
-        layers = np.append(self.places["layer"].to_numpy(np.int64), -1)
-        return _filled(names, best[1], best[2], layers)
+        return _filled(names, best[1], best[2])
 
 
 def reference_of(bundle: Bundle, rank: int) -> Reference:
@@ -122,39 +121,27 @@ def _common(kernels: pd.DataFrame, phases: pd.Series) -> dict[str, list[_Sequenc
     }
 
 
-def _filled(names: tuple[str, ...], partner: Int64s, sequence: _Sequence, layers: Int64s) -> Int64s:
-    """The place of each kernel: its partner's, else what its neighbours tell."""
+def _filled(names: tuple[str, ...], partner: Int64s, sequence: _Sequence) -> Int64s:
+    """The place of each kernel: its partner's, else what the kernels there agree on.
+
+    A kernel without partner, as one that a compiler made of several, stands for those of the
+    reference that have none between the same two partners; where there are none, it goes on with
+    the product before it, or belongs to one of its neighbours if that works for its component.
+    """
     found = np.where(partner >= 0, sequence.places[partner], -1)
     matched = np.flatnonzero(partner >= 0)
     for index in np.flatnonzero(partner < 0).tolist():
         position = int(np.searchsorted(matched, index))
-        before = int(matched[position - 1]) if position else -1
-        after = int(matched[position]) if position < len(matched) else len(names)
-        low = int(partner[before]) if before >= 0 else -1
-        high = int(partner[after]) if after < len(names) else len(sequence.names)
-        found[index] = _between(names[index], range(low + 1, high), (low, high), sequence, layers)
+        low = int(partner[matched[position - 1]]) if position else -1
+        high = int(partner[matched[position]]) if position < len(matched) else len(sequence.names)
+        skipped = list(range(low + 1, high))
+        near = skipped or [k for k in (high, low) if 0 <= k < len(sequence.names)]
+        component = classify(names[index]).component
+        alike = [k for k in near if sequence.components[k] == component]
+        if finishes_gemm(names[index]) and low >= 0:
+            alike = [low]
+        elif component is None:
+            alike = near[-1:] if skipped else near[:1]
+        if alike:
+            found[index] = sequence.places[alike[-1]]
     return found
-
-
-def _between(
-    name: str, skipped: range, ends: tuple[int, int], sequence: _Sequence, layers: Int64s
-) -> int:
-    """The place of a kernel that the reference has not: it ran between two that it has."""
-    component = classify(name).component
-    if skipped:
-        alike = [k for k in skipped if sequence.components[k] == component]
-        one_place = len({int(sequence.places[k]) for k in skipped}) == 1
-        if alike or one_place or component is None:
-            return int(sequence.places[(alike or list(skipped))[-1]])
-    low, high = (end if 0 <= end < len(sequence.names) else -1 for end in ends)
-    if low < 0 or (high >= 0 and component is not None and component == sequence.components[high]):
-        return int(sequence.places[high]) if high >= 0 else -1
-    # Between a product and what a compiler made of several kernels it is one more of those.
-    fused = component is None and not finishes_gemm(name) and is_gemm(sequence.names[low])
-    if fused and high >= 0 and not is_gemm(sequence.names[high]):
-        return int(sequence.places[high])
-    # What its name calls something else than its neighbours is theirs only within one layer.
-    if component is not None and component != sequence.components[low] and not finishes_gemm(name):
-        inside = high >= 0 and layers[sequence.places[low]] == layers[sequence.places[high]] >= 0
-        return int(sequence.places[low]) if inside else -1
-    return int(sequence.places[low])
