@@ -45,72 +45,37 @@ _LAYER_PATH = (
 )
 
 RULES: tuple[NameRule, ...] = (
-    NameRule(
-        "PyTorch's profiler, with_stack and with_modules",
+    NameRule("PyTorch's profiler, with_stack and with_modules",
         r"nn\.Module: (?P<type>[A-Za-z_]\w*?)_(?P<number>\d{1,9})",
-        (
-            ("nn.Module: QKVParallelLinear_12", ModuleName("", "QKVParallelLinear", 12)),
-            ("nn.Module: Owlv2EncoderLayer_3", ModuleName("", "Owlv2EncoderLayer", 3)),
-        ),
-    ),
-    NameRule(
-        "record_function around each module",
-        rf"(?:mod|module):\s?(?P<path>{_PATH})",
-        (
-            (
-                "mod:model.layers.0.attn.qkv_proj",
-                ModuleName("model.layers.0.attn.qkv_proj"),
-            ),
-            ("mod:logits_processor", ModuleName("logits_processor")),
-        ),
-    ),
-    NameRule(
-        # vLLM's and SGLang's layer-wise NVTX ranges are the text of a Python dictionary.
-        "layer-wise NVTX",
-        rf"\{{'Module': '(?:top\.)?(?P<path>{_PATH})'.*",
-        (
-            (
-                "{'Module': 'top.model.layers.3.mlp', 'TrainableParams': {}}",
-                ModuleName("model.layers.3.mlp"),
-            ),
-        ),
-    ),
-    NameRule(
-        "the operators that vLLM hides from its compiler",
+        (("nn.Module: QKVParallelLinear_12", ModuleName("", "QKVParallelLinear", 12)),
+        ("nn.Module: Owlv2EncoderLayer_3", ModuleName("", "Owlv2EncoderLayer", 3)))),
+    NameRule("record_function around each module", rf"(?:mod|module):\s?(?P<path>{_PATH})",
+        (("mod:model.layers.0.attn.qkv_proj", ModuleName("model.layers.0.attn.qkv_proj")),
+        ("mod:logits_processor", ModuleName("logits_processor")))),
+    # vLLM's and SGLang's layer-wise NVTX ranges are the text of a Python dictionary.
+    NameRule("layer-wise NVTX", rf"\{{'Module': '(?:top\.)?(?P<path>{_PATH})'.*",
+        (("{'Module': 'top.model.layers.3.mlp', 'TrainableParams': {}}",
+        ModuleName("model.layers.3.mlp")),)),
+    NameRule("the operators that vLLM hides from its compiler",
         r"(?P<type>vllm::(?:unified_\w*(?:attention|kv_cache)\w*|mla_\w+|moe_forward\w*|mamba_mixer2?|"
         r"\w*(?:gdn|kda|linear)_attention\w*|short_conv|plamo2_mamba_mixer))",
-        (
-            (
-                "vllm::unified_attention_with_output",
-                ModuleName("", "vllm::unified_attention_with_output"),
-            ),
-            ("vllm::unified_kv_cache_update", ModuleName("", "vllm::unified_kv_cache_update")),
-            ("vllm::moe_forward_shared", ModuleName("", "vllm::moe_forward_shared")),
-            ("vllm::mamba_mixer2", ModuleName("", "vllm::mamba_mixer2")),
-        ),
-    ),
-    NameRule(
-        "a range a layer or a part of one, as scripts around TensorRT-LLM, SGLang and others set",
+        (("vllm::unified_attention_with_output",
+        ModuleName("", "vllm::unified_attention_with_output")),
+        ("vllm::unified_kv_cache_update", ModuleName("", "vllm::unified_kv_cache_update")),
+        ("vllm::moe_forward_shared", ModuleName("", "vllm::moe_forward_shared")),
+        ("vllm::mamba_mixer2", ModuleName("", "vllm::mamba_mixer2")))),
+    NameRule("a range around a layer, or a part of one, as scripts set them",
         r"(?i:(?:decoder|encoder|transformer)?[_ ]?(?:layer|block))[_ .:#]?(?P<layer>\d{1,4})"
-        r"(?:[_ .:-](?P<part>[A-Za-z]\w*))?",
-        (
-            ("layer_0", ModuleName("layers.0")),
-            ("Decoder layer 12", ModuleName("layers.12")),
-            ("block.3", ModuleName("layers.3")),
-            ("layer_7_computation", ModuleName("layers.7.computation")),
-            ("layer_2_mlp", ModuleName("layers.2.mlp")),
-        ),
-    ),
-    NameRule(
-        "Megatron's and others' NVTX ranges by path",
-        rf"(?P<path>{_LAYER_PATH})(?:\.forward)?",
-        (
-            ("model.layers.3.self_attn.qkv_proj", ModuleName("model.layers.3.self_attn.qkv_proj")),
-            ("transformer.h.11.mlp", ModuleName("transformer.h.11.mlp")),
-            ("model.embed_tokens", ModuleName("model.embed_tokens")),
-        ),
-    ),
-)
+        r"(?:[_ .:-](?P<part>[A-Za-z]\w*))?", (("layer_0", ModuleName("layers.0")),
+        ("Decoder layer 12", ModuleName("layers.12")), ("block.3", ModuleName("layers.3")),
+        ("layer_7_computation", ModuleName("layers.7.computation")),
+        ("layer_2_mlp", ModuleName("layers.2.mlp")))),
+    NameRule("Megatron's and others' NVTX ranges by path",
+        rf"(?P<path>{_LAYER_PATH})(?:\.forward)?", (("model.layers.3.self_attn.qkv_proj",
+        ModuleName("model.layers.3.self_attn.qkv_proj")),
+        ("transformer.h.11.mlp", ModuleName("transformer.h.11.mlp")),
+        ("model.embed_tokens", ModuleName("model.embed_tokens")))),
+)  # fmt: skip
 
 _LAYER_ONLY = "layers.{}"
 """The path of a range that says only in which layer it is."""

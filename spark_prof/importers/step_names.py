@@ -48,88 +48,46 @@ class StepRule:
 
 
 RULES: tuple[StepRule, ...] = (
-    StepRule(
-        "vLLM",
-        # Releases before 0.26 put the sum of the squared lengths behind the tokens.
+    # Releases before 0.26 put the sum of the squared lengths behind the tokens.
+    StepRule("vLLM",
         r"execute_context_(?P<prefill_requests>\d+)\((?P<prefill_tokens>\d+)(?:_\d+)?\)"
         r"_generation_(?P<decode_requests>\d+)\((?P<decode_tokens>\d+)(?:_\d+)?\)",
-        (
-            ("execute_context_1(888_788544)_generation_0(0)", Batch("prefill", 1, 888)),
-            ("execute_context_0(0)_generation_3(3)", Batch("decode", 0, 0, 3, 3)),
-            ("execute_context_1(64)_generation_2(2)", Batch("mixed", 1, 64, 2, 2)),
-            ("execute_context_0(0)_generation_0(0)", None),
-        ),
-        runs_on=True,
-    ),
-    StepRule(
-        "vLLM",
-        r"execute_\d+_context_(?P<prefill_requests>\d+)"
+        (("execute_context_1(888_788544)_generation_0(0)", Batch("prefill", 1, 888)),
+        ("execute_context_0(0)_generation_3(3)", Batch("decode", 0, 0, 3, 3)),
+        ("execute_context_1(64)_generation_2(2)", Batch("mixed", 1, 64, 2, 2)),
+        ("execute_context_0(0)_generation_0(0)", None)), runs_on=True),
+    StepRule("vLLM", r"execute_\d+_context_(?P<prefill_requests>\d+)"
         r"\(sq(?P<prefill_tokens>\d+)sk(?P<prefill_context>\d+)sqsq\d+sqsk\d+\)"
         r"_generation_(?P<decode_requests>\d+)"
         r"\(sq(?P<decode_tokens>\d+)sk(?P<decode_context>\d+)sqsq\d+sqsk\d+\)",
-        (
-            (
-                "execute_1_context_0(sq0sk0sqsq0sqsk0)_generation_1(sq1sk129sqsq1sqsk129)",
-                Batch("decode", 0, 0, 1, 1, 128),
-            ),
-            (
-                "execute_64_context_1(sq64sk64sqsq4096sqsk4096)_generation_0(sq0sk0sqsq0sqsk0)",
-                Batch("prefill", 1, 64, 0, 0, 0),
-            ),
-        ),
-        runs_on=True,
-    ),
-    StepRule(
-        "SGLang",
+        (("execute_1_context_0(sq0sk0sqsq0sqsk0)_generation_1(sq1sk129sqsq1sqsk129)",
+        Batch("decode", 0, 0, 1, 1, 128)),
+        ("execute_64_context_1(sq64sk64sqsq4096sqsk4096)_generation_0(sq0sk0sqsq0sqsk0)",
+        Batch("prefill", 1, 64, 0, 0, 0))), runs_on=True),
+    StepRule("SGLang",
         r"step\[(?P<mode>[A-Z_]+)(?: bs=(?P<decode_requests>\d+))?(?: toks=(?P<tokens>\d+))?.*\]",
-        (
-            ("step[DECODE bs=64]", Batch("decode", 0, 0, 64, 64)),
-            ("step[EXTEND bs=2 toks=512]", Batch("prefill", 2, 512)),
-            ("step[MIXED bs=2]", Batch("mixed")),
-            ("step[IDLE]", None),
-        ),
-        runs_on=True,
-        modes={
-            "DECODE": "decode", "TARGET_VERIFY": "decode", "EXTEND": "prefill",
-            "PREFILL": "prefill", "MIXED": "mixed", "DRAFT_EXTEND": "unknown", "SPLIT_PREFILL":
-            "prefill", "IDLE": "",
-        },
-    ),
-    StepRule(
-        "TensorRT-LLM",
+        (("step[DECODE bs=64]", Batch("decode", 0, 0, 64, 64)),
+        ("step[EXTEND bs=2 toks=512]", Batch("prefill", 2, 512)),
+        ("step[MIXED bs=2]", Batch("mixed")), ("step[IDLE]", None)), runs_on=True,
+        modes={"DECODE": "decode", "TARGET_VERIFY": "decode", "EXTEND": "prefill",
+        "PREFILL": "prefill", "MIXED": "mixed", "DRAFT_EXTEND": "unknown",
+        "SPLIT_PREFILL": "prefill", "IDLE": ""}),
+    StepRule("TensorRT-LLM",
         r"\[Executor\] _forward_step(?: \d+)?: (?P<prefill_requests>\d+) ctx reqs, "
         r"(?:(?P<prefill_tokens>\d+) ctx tokens, )?(?P<decode_requests>\d+) gen reqs",
-        (
-            (
-                "[Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs",
-                Batch("decode", 0, 0, 32, 32),
-            ),
-            ("[Executor] _forward_step 7: 1 ctx reqs, 2 gen reqs", Batch("mixed", 1, 0, 2, 2)),
-            ("[Executor] _forward_step: 1 ctx reqs, 0 gen reqs", Batch("prefill", 1)),
-        ),
-        runs_on=True,
-    ),
-    StepRule(
-        "PyTorch",
-        r"ProfilerStep\s?[#*]\s?\d+",
-        (("ProfilerStep#6", Batch()), ("ProfilerStep* 6", Batch())),
-    ),
-    StepRule(
-        "NVTX",
-        r"(?i:step|iteration|iter|forward step)[\s_:#=]*\d+",
-        (("step 12", Batch()), ("iteration_3", Batch()), ("Iter: 7", Batch())),
-    ),
-    StepRule(
-        "NVTX",
-        # Without a number such a range may well hold all steps of its phase.
-        r"(?i:(?P<mode>prefill|decode|generation))(?:[\s_:#-]*step)?[\s_:#]*\d+",
-        (
-            ("prefill 0", Batch("prefill")),
-            ("decode_step 4", Batch("decode")),
-            ("Generation step 2", Batch("decode")),
-        ),
-        modes={"prefill": "prefill", "decode": "decode", "generation": "decode"},
-    ),
+        (("[Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs",
+        Batch("decode", 0, 0, 32, 32)),
+        ("[Executor] _forward_step 7: 1 ctx reqs, 2 gen reqs", Batch("mixed", 1, 0, 2, 2)),
+        ("[Executor] _forward_step: 1 ctx reqs, 0 gen reqs", Batch("prefill", 1))), runs_on=True),
+    StepRule("PyTorch", r"ProfilerStep\s?[#*]\s?\d+",
+        (("ProfilerStep#6", Batch()), ("ProfilerStep* 6", Batch()))),
+    StepRule("NVTX", r"(?i:step|iteration|iter|forward step)[\s_:#=]*\d+",
+        (("step 12", Batch()), ("iteration_3", Batch()), ("Iter: 7", Batch()))),
+    # Without a number such a range may well hold all steps of its phase.
+    StepRule("NVTX", r"(?i:(?P<mode>prefill|decode|generation))(?:[\s_:#-]*step)?[\s_:#]*\d+",
+        (("prefill 0", Batch("prefill")), ("decode_step 4", Batch("decode")),
+        ("Generation step 2", Batch("decode"))), modes={"prefill": "prefill", "decode": "decode",
+        "generation": "decode"}),
 )  # fmt: skip
 
 _COMPILED = tuple(re.compile(rule.pattern) for rule in RULES)
