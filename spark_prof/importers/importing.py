@@ -7,12 +7,15 @@ they are looked for in what repeats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from spark_prof.errors import CommandError, one_line
 from spark_prof.importers.layers import Layers
@@ -22,12 +25,12 @@ from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.result import BenchmarkResult
 from spark_prof.traces.bundle import HIGHEST_RANK, IMPORTED, SCHEMA, Bundle, Meta, own_version
 from spark_prof.traces.claim import Claim
-from spark_prof.traces.foreign import Foreign, Process
+from spark_prof.traces.foreign import Foreign, Process, Window
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.staging import staged
 from spark_prof.traces.table_files import TableFiles
 
-__all__ = ["Import", "write_import"]
+__all__ = ["Import", "one_process", "write_import"]
 
 _ALONE = "ncu"
 """The format whose kernels were measured one by one, outside the run."""
@@ -178,3 +181,41 @@ class _Writer:
 
 def _ranks_in_words(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def one_process(traces: Iterable[Foreign]) -> Foreign:
+    """One process of several files of Nsight Compute, which often writes one for each kernel.
+
+    The kernels follow one another; the facts are those of the first.
+    """
+    whole = list(traces)
+    metrics, launches = [], 0
+    for trace in whole:
+        for process in trace.processes:
+            rows = process.metrics
+            metrics.append(rows.assign(launch=rows["launch"] + launches))
+            launches += int(rows["launch"].max()) + 1 if len(rows) else 0
+    process = replace(whole[0].processes[0], metrics=pd.concat(metrics, ignore_index=True))
+    lost = list(dict.fromkeys(line for trace in whole for line in trace.lost))
+    return Foreign(whole[0].format, [process], _in_a_row(whole), lost)
+
+
+def _in_a_row(traces: list[Foreign]) -> Iterator[Window]:
+    """One window of all; each file's kernels begin where those before them end."""
+    windows = [window for trace in traces for window in trace.windows]
+    frames, end = [], 0
+    for window in windows:
+        gpu = window.trace.gpu
+        if gpu.empty:
+            continue
+        shift = end - int(gpu["start_ns"].min())
+        times = {name: gpu[name] + shift for name in ("start_ns", "end_ns")}
+        frames.append(gpu.assign(**times, name=gpu["name"].astype("str")))
+        end = int(frames[-1]["end_ns"].max())
+    if not frames:
+        return
+    gpu = pd.concat(frames, ignore_index=True)
+    gpu["name"] = gpu["name"].astype("category")
+    first = windows[0]
+    unknown = np.full(len(gpu), -1, np.int64)
+    yield Window(0, replace(first.trace, gpu=gpu), unknown, unknown, unknown, first.calls)

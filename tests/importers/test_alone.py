@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from spark_prof.importers.alone import one_process
+from spark_prof.importers.importing import one_process
 from spark_prof.traces.foreign import Foreign, Process
 from tests.importers.traces import foreign, window
 
