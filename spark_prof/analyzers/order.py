@@ -170,22 +170,18 @@ def _experts_after_attention(rows: Launched, experts: Flags, attention: Flags) -
 class _Segments:
     """What lies between two anchors of a step; the first and last are half open.
 
-    An anchor is 1 for attention, 2 for experts, 0 where there is none. `number` and `done` have
-    one entry each row to be placed, the others one each segment.
+    An anchor is 1 for attention, 2 for experts, 0 where there is none. Each segment has the anchors
+    `before` and `after` it, their layers `own` and `following`, -1 without one, and the `count` of
+    its products; each row to be placed the `number` of its segment, and the products `done` before.
     """
 
     before: Integers
     own: Integers
-    """Layer of the anchor before, -1 without one."""
     after: Integers
     following: Integers
-    """Layer of the anchor after, -1 without one."""
     count: Integers
-    """Products of the segment."""
     number: Integers
-    """Number of the row's segment."""
     done: Integers
-    """Products finished before the row."""
 
 
 def _segments(
@@ -280,20 +276,18 @@ def _fits(segments: _Segments, products: Mapping[str, int], alone: Flags) -> Fla
     """Which segments have the products that the layers on both sides have, and no other."""
     before, after, count = segments.before, segments.after, segments.count
     qkv, o_proj, router, mlp = (products.get(name, 0) for name in _COUNTED)
-    next_layer = (before == 0) | (after == 0) | (segments.following == segments.own + 1)
-    same_layer = segments.following == segments.own
-    wanted = (
-        (alone & (before > 0), 0),
-        ((before == 0) & (after == 1), qkv),
-        ((before == 1) & (after == 1) & next_layer, o_proj + mlp + qkv),
-        ((before == 2) & (after == 1) & next_layer, qkv),
-        ((before == 1) & (after == 2) & same_layer, o_proj + router),
+    further = segments.following - segments.own
+    found = alone & (before > 0) & (count == 0)
+    # The anchors, by how many layers the second is further, and the products between them.
+    for first, second, layers, wanted in (
+        (0, 1, None, (qkv,)),
+        (1, 1, 1, (o_proj + mlp + qkv,)),
+        (2, 1, 1, (qkv,)),
         # Some mixtures of experts call their router themselves.
-        ((before == 1) & (after == 2) & same_layer, o_proj),
-        ((before == 1) & (after == 0), o_proj + mlp),
-        ((before == 2) & (after == 0), 0),
-    )
-    found = np.zeros(len(count), bool)
-    for chosen, number in wanted:
-        found |= chosen & (count == number)
+        (1, 2, 0, (o_proj + router, o_proj)),
+        (1, 0, None, (o_proj + mlp,)),
+        (2, 0, None, (0,)),
+    ):
+        chosen = (before == first) & (after == second) & np.isin(count, wanted)
+        found |= chosen & (layers is None or further == layers)
     return found

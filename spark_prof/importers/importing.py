@@ -19,8 +19,7 @@ import pandas as pd
 
 from spark_prof.errors import CommandError, one_line
 from spark_prof.importers.layers import Layers
-from spark_prof.importers.process import ProcessWriter
-from spark_prof.importers.writing import BehindTables
+from spark_prof.importers.process import BehindTables, ProcessWriter
 from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.result import BenchmarkResult
 from spark_prof.traces.bundle import HIGHEST_RANK, IMPORTED, SCHEMA, Bundle, Meta, own_version
@@ -151,7 +150,9 @@ class _Writer:
     def _all_lost(self) -> list[str]:
         """What the processes lack, each line once, with the ranks where it is not all of them."""
         return [
-            line if len(ranks) == len(self._facts) else f"{_ranks_in_words(ranks)}: {line}"
+            line
+            if len(ranks) == len(self._facts)
+            else f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {line}"
             for line, ranks in self._lost_by_rank.items()
         ]
 
@@ -177,10 +178,6 @@ class _Writer:
             taken.add(rank)
             ranks.append(rank)
         return ranks
-
-
-def _ranks_in_words(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 def one_process(traces: Iterable[Foreign]) -> Foreign:

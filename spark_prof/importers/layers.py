@@ -135,13 +135,9 @@ def _aligned(
         unlike += found is None
         if found is not None:
             place[rows.index] = found
-    lost = []
-    if unlike:
-        lost.append(f"{unlike} steps are not like any step of {reference.source}: not aligned")
-    marks = np.full(len(kernels), "aligned", object)
-    numbers = np.asarray(place, np.int64)
-    told = _Found(numbers, reference.places, marks, tuple(lost))
-    return _with_places(kernels, told, open_rows, free)
+    line = f"{unlike} steps are not like any step of {reference.source}: not aligned"
+    placed = _with_places(kernels, open_rows, np.asarray(place), reference.places, "aligned", free)
+    return replace(placed, lost=(line,) if unlike else ())
 
 
 def _guessed(
@@ -176,30 +172,21 @@ def _guessed(
     if (found.layer >= 0).any():
         lines.insert(0, "no range tells the layers: the n-th attention of a step counts as layer n "
                      "(a guess)")  # fmt: skip
-    told = _Found(place, places, np.where(captured, "aligned", "guess"), tuple(lines))
-    return _with_places(kernels, told, open_rows, free)
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Places of kernels: for each its number among the distinct `places`, -1 for none."""
-
-    place: Int64s
-    places: pd.DataFrame
-    placed_by: npt.NDArray[np.object_]
-    lost: tuple[str, ...]
+    marks = np.where(captured, "aligned", "guess")
+    placed = _with_places(kernels, open_rows, place, places, marks, free)
+    return replace(placed, lost=tuple(lines))
 
 
 def _with_places(
-    kernels: pd.DataFrame, found: _Found, open_rows: npt.NDArray[np.bool_], free: int
-) -> Placed:
-    """Numbers the places as modules and gives them to the open rows."""
-    mine = open_rows & (found.place >= 0)
-    layer = np.append(found.places["layer"].to_numpy(np.int64), -1)[found.place]
+    kernels: pd.DataFrame, open_rows: npt.NDArray[np.bool_], place: Int64s, places: pd.DataFrame,
+    placed_by: npt.NDArray[np.object_] | str, free: int,
+) -> Placed:  # fmt: skip
+    """The open rows with their `place`, the number of one of the `places`, -1 for none."""
+    mine = open_rows & (place >= 0)
+    layer = np.append(places["layer"].to_numpy(np.int64), -1)[place]
     rows = kernels.assign(
-        module=np.where(mine, found.place + free, kernels["module"]),
+        module=np.where(mine, place + free, kernels["module"]),
         layer=np.where(mine, layer, kernels["layer"]),
-        placed_by=np.where(mine, found.placed_by, kernels["placed_by"]),
+        placed_by=np.where(mine, placed_by, kernels["placed_by"]),
     )
-    modules = found.places.assign(module=np.arange(len(found.places)) + free)
-    return Placed(rows, modules[_COLUMNS], found.lost)
+    return Placed(rows, places.assign(module=np.arange(len(places)) + free)[_COLUMNS])

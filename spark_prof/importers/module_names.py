@@ -77,9 +77,6 @@ RULES: tuple[NameRule, ...] = (
         ("model.embed_tokens", ModuleName("model.embed_tokens")))),
 )  # fmt: skip
 
-_LAYER_ONLY = "layers.{}"
-"""The path of a range that says only in which layer it is."""
-
 _COMPILED = tuple(re.compile(rule.pattern, re.DOTALL) for rule in RULES)
 _LONGEST = 4096
 """Longer names, as of tensor shapes, are looked at up to here."""
@@ -98,7 +95,7 @@ def module_name(name: str) -> ModuleName | None:
         if match:
             found = match.groupdict()
             number = int(found["number"]) if found.get("number") else -1
-            layer = _LAYER_ONLY.format(int(found["layer"])) if found.get("layer") else ""
+            layer = f"layers.{int(found['layer'])}" if found.get("layer") else ""
             layer += f".{found['part']}" if found.get("part") else ""
             return ModuleName(found.get("path") or layer, found.get("type") or "", number)
     return None

@@ -131,25 +131,23 @@ def _with_layers(nodes: list[_Node]) -> list[_Node]:
         layers = [scope for scope in scopes if holds_core[scope]]
         if len(layers) >= _FEWEST_LAYERS or (layers and is_layer_class(kind)):
             stacks[parent].append(sorted(layers, key=lambda scope: nodes[scope].name.number))
-    inside = {scope for stack in stacks.values() for layers in stack for scope in layers}
+    inside = set(chain(*chain(*stacks.values())))
     for scope, node in enumerate(nodes):
         if node.parent in inside:
             inside.add(scope)
             stacks.pop(scope, None)
     paths = {parent: nodes[parent].path if parent != NO_SCOPE else "" for parent in stacks}
     several = len({path.rpartition(".")[2] for path in paths.values()}) > 1
+    decoders: dict[str, list[list[int]]] = defaultdict(list)
+    for parent, path in paths.items():
+        if not _DIFFUSION.search(path) and not (several and _TOWER.search(path)):
+            first, *others = stacks[parent]
+            stack = sorted(chain(first, *others)) if others else first
+            decoders[path.rpartition(".")[2]].append(stack)
+    longest = sorted((max(map(len, found)), name) for name, found in decoders.items())[-2:]
     layer_at: dict[int, int] = {}
-    decoders = {
-        parent: [*chain.from_iterable(stack)] if len(stack) == 1 else sorted(chain(*stack))
-        for parent, stack in stacks.items()
-        if not _DIFFUSION.search(paths[parent]) and not (several and _TOWER.search(paths[parent]))
-    }
-    longest = max(map(len, decoders.values()), default=0)
-    names = {
-        paths[parent].rpartition(".")[2] for parent, s in decoders.items() if len(s) == longest
-    }
-    for parent, stack in decoders.items():
-        if paths[parent].rpartition(".")[2] in names and len(names) == 1:
+    if longest and (len(longest) == 1 or longest[0][0] < longest[1][0]):
+        for stack in decoders[longest[-1][1]]:
             layer_at.update({scope: number for number, scope in enumerate(stack)})
     placed: list[_Node] = []
     for scope, node in enumerate(nodes):

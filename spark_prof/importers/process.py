@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_prof.importers.graph_steps import steps_by_graphs
 from spark_prof.importers.joining import (
     call_rows,
     kernel_rows,
@@ -17,14 +19,17 @@ from spark_prof.importers.joining import (
 )
 from spark_prof.importers.layers import Layers
 from spark_prof.importers.modules import Modules, modules_of
-from spark_prof.importers.steps import Steps, one_step
-from spark_prof.importers.writing import BehindTables
+from spark_prof.importers.steps import Steps, one_step, steps_by_graphs
 from spark_prof.traces.foreign import Process, Window
+from spark_prof.traces.table_files import TableFiles
 
-__all__ = ["ProcessWriter"]
+__all__ = ["BehindTables", "ProcessWriter"]
 
 _OPEN_END = 1 << 62
 """The end of a step whose end is not known yet, ns."""
+
+_MOST_WAITING = 8
+"""So many frames wait at most: reading is held up before memory grows."""
 
 
 class ProcessWriter:
@@ -127,3 +132,46 @@ def _model(modules: Modules) -> str:
     """The class of the whole model, empty where none is named."""
     types = modules.frame["type"]
     return next((str(t) for t in types if "For" in str(t) or str(t).endswith("Model")), "")
+
+
+class BehindTables:
+    """Table files to which a thread of their own adds the frames, in the order in which they came.
+
+    A context, inside that of the files; at its end everything is written.
+
+    Args:
+        tables: the files.
+    """
+
+    def __init__(self, tables: TableFiles) -> None:
+        self._tables = tables
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._waiting: deque[Future[None]] = deque()
+
+    def __enter__(self) -> BehindTables:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=kind is not None)
+        if kind is None:
+            self._wait(0)
+
+    def add(self, table: str, rank: int, frame: pd.DataFrame) -> None:
+        """Appends a frame, which must not change any more; see `TableFiles.add`.
+
+        Raises:
+            OSError: one of the frames before it could not be written.
+        """
+        self._wait(_MOST_WAITING)
+        self._waiting.append(self._thread.submit(self._tables.add, table, rank, frame))
+
+    def rows(self) -> dict[str, int]:
+        """How many rows each file has by now."""
+        self._wait(0)
+        return self._tables.rows
+
+    def _wait(self, most: int) -> None:
+        while len(self._waiting) > most:
+            self._waiting.popleft().result()

@@ -26,7 +26,7 @@ from spark_prof.analyzers.classify.classifier import (
 )
 from spark_prof.analyzers.order import CODES, Launched, place_by_order
 
-__all__ = ["Repeats", "guess_layers", "keeps_cache"]
+__all__ = ["Repeats", "by_name", "guess_layers", "keeps_cache"]
 
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -77,11 +77,11 @@ def guess_layers(
         generates: whether the trace says itself that its engine generates text.
     """
     names, step = kernels["name"], kernels["step"].to_numpy(np.int64)
-    by_name = _table(names, lambda name: CODES.get(classify(name).component or "", -1))
-    component = np.where(known >= 0, known, by_name)
-    gemm, rest = _flags(names, is_gemm), _flags(names, finishes_gemm)
-    attention = _flags(names, is_attention)
-    attention |= (known == CODES["attention"]) & (by_name < 0) & ~gemm
+    named = _table(names, lambda name: CODES.get(classify(name).component or "", -1))
+    component = np.where(known >= 0, known, named)
+    gemm, rest = by_name(names, is_gemm), by_name(names, finishes_gemm)
+    attention = by_name(names, is_attention)
+    attention |= (known == CODES["attention"]) & (named < 0) & ~gemm
     attention &= step >= 0
     model = (in_graph | ~np.isin(step, np.unique(step[attention & in_graph]))) & (step >= 0)
     attention &= model
@@ -90,11 +90,11 @@ def guess_layers(
     if reason:
         return Repeats(component, layer, (f"no layers: {reason}",))
     experts = component == CODES["experts"]
-    indexes = _flags(names, lambda name: "mqa_logits" in name and "metadata" not in name)
+    indexes = by_name(names, lambda name: "mqa_logits" in name and "metadata" not in name)
     # A compiler fuses a norm with what is before it, and names the parts.
-    fused = _flags(names, lambda name: bool(re.search(r"fused\w*(norm|rsqrt)", name)))
+    fused = by_name(names, lambda name: bool(re.search(r"fused\w*(norm|rsqrt)", name)))
     norm = (component == CODES["norm"]) | (fused & ~gemm & (component < 0))
-    writes = _flags(names, _writes_cache)
+    writes = by_name(names, _writes_cache)
     parts: list[Flags] = [attention, indexes, experts, norm, writes, gemm & ~rest]
     letters = np.select(parts, [ord(letter) for letter in "AIENKG"], ord(" ")).astype(np.uint8)
     # The logits' product may follow the model's graph.
@@ -145,9 +145,9 @@ def keeps_cache(names: pd.Series, attentions: int) -> bool:
         names: their names as categories.
         attentions: how many attentions there are.
     """
-    reads = _flags(names, lambda name: is_attention(name) and bool(re.search(_CACHED, name)))
+    reads = by_name(names, lambda name: is_attention(name) and bool(re.search(_CACHED, name)))
     # A mixed step may run two attentions a layer, for what it reads and what it goes on with.
-    return 2 * int(_flags(names, _writes_cache).sum()) >= attentions or bool(reads.any())
+    return 2 * int(by_name(names, _writes_cache).sum()) >= attentions or bool(reads.any())
 
 
 def _writes_cache(name: str) -> bool:
@@ -158,7 +158,7 @@ def _no_decoder(names: pd.Series, component: Int64s, attentions: int, generates:
     """Why this is no decoder whose layers can be counted, empty where it may be one."""
     if not attentions:
         return "no range tells them, and no kernel is an attention by its name"
-    if _flags(names, lambda name: bool(re.search(_TRAINING, name))).any():
+    if by_name(names, lambda name: bool(re.search(_TRAINING, name))).any():
         return "this is training, which runs through them twice"
     if (component == CODES["ssm"]).any():
         return "Mamba or linear attention takes the place of some attentions"
@@ -230,7 +230,7 @@ def _of_one_number(table: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     return table[table["step"].isin(steps["step"][same])], notes
 
 
-def _flags(names: pd.Series, of_name: Callable[[str], bool]) -> Flags:
+def by_name(names: pd.Series, of_name: Callable[[str], bool]) -> Flags:
     """What is true of the name of each row."""
     return _table(names, of_name).astype(bool)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spark_prof.importers.sequence import align
+from spark_prof.importers.alignment import align
 
 
 def test_the_same_sequence_aligns_with_itself():

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from spark_prof.importers.writing import BehindTables
+from spark_prof.importers.process import BehindTables
 from spark_prof.traces.bundle import table_file
 from spark_prof.traces.table_files import TableFiles
 
