@@ -277,7 +277,7 @@ def _fits(segments: _Segments, products: Mapping[str, int], alone: Flags) -> Fla
     before, after, count = segments.before, segments.after, segments.count
     qkv, o_proj, router, mlp = (products.get(name, 0) for name in _COUNTED)
     further = segments.following - segments.own
-    found = alone & (before > 0) & (count == 0)
+    found: Flags = alone & (before > 0) & (count == 0)
     # The anchors, by how many layers the second is further, and the products between them.
     for first, second, layers, wanted in (
         (0, 1, None, (qkv,)),
@@ -289,5 +289,5 @@ def _fits(segments: _Segments, products: Mapping[str, int], alone: Flags) -> Fla
         (2, 0, None, (0,)),
     ):
         chosen = (before == first) & (after == second) & np.isin(count, wanted)
-        found |= chosen & (layers is None or further == layers)
+        found |= chosen if layers is None else chosen & (further == layers)
     return found

@@ -38,13 +38,7 @@ _LEAST_MATCHED = 0.5
 
 @dataclass(frozen=True)
 class _Sequence:
-    """The kernels of one reference step, in launch order.
-
-    Attributes:
-        names: their names.
-        places: their places, numbers of Reference.places; -1 for a kernel without one.
-        components: the component of each.
-    """
+    """Kernels of a reference step in launch order, places as numbers of Reference.places or -1."""
 
     names: tuple[str, ...]
     places: Int64s

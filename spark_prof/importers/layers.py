@@ -30,13 +30,7 @@ _COLUMNS = ["module", "path", "type", "layer", "component"]
 
 @dataclass(frozen=True)
 class Placed:
-    """The kernels with their places.
-
-    Attributes:
-        kernels: rows of the `kernels` table.
-        modules: rows of the `modules` table that the new places need.
-        lost: what could not be placed and why, one line each.
-    """
+    """Rows of `kernels` with places, of `modules` that these need, and what is lost and why."""
 
     kernels: pd.DataFrame
     modules: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_COLUMNS))

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
-from spark_prof.importers.steps import Steps, one_step
+from spark_prof.importers.steps import Steps, one_step, steps_by_graphs
+from tests.importers.traces import window
 
 
 def markers(*rows):
@@ -69,3 +71,25 @@ def test_no_steps():
 
 def test_a_trace_without_steps_is_one():
     assert of(one_step(10, 20), 9, 10, 20, 21) == [-1, 0, 0, -1]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "count"),
+    [
+        (["flash_fwd_kernel", "gemm", "flash_fwd_kernel", "norm"], None),
+        (["reshape_and_cache_flash_kernel", "flash_fwd_kernel"] * 2, 5),
+        (["gemm", "gemm"], None),
+    ],
+    ids=["a diffusion model", "a decoder", "no attention"],
+)
+def test_a_graph_is_a_decode_step_only_where_a_cache_is_written(kernels, count):
+    rows, launches = [], []
+    for graph in range(5):
+        begin = 1000 * graph + 100
+        launches.append(("cudaGraphLaunch", begin, begin + 5, graph + 1))
+        rows += [
+            (name, begin, begin + 10 * n + 10, begin + 10 * n + 15, -1, graph + 1)
+            for n, name in enumerate(kernels)
+        ]
+    steps = steps_by_graphs(window(rows, launches=launches))
+    assert (steps and len(steps)) == count
