@@ -28,7 +28,10 @@ def sum_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> In
 
 
 def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
-    """Length of the union of the intervals of each group.
+    """What the intervals of each group add to the union of all intervals.
+
+    An instant in which several ran counts once, for the group of the one that began first: what all
+    groups add is the union over the whole time, however much groups overlap each other.
 
     Args:
         start: starts in ns.
@@ -41,28 +44,16 @@ def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> 
         start, end, group = start[mine], end[mine], group[mine]
     if not len(start):
         return np.zeros(groups, np.int64)
-    if not ascends(group, start):
-        order = np.lexsort((start, group))
+    if not ascends(start):
+        order = np.argsort(start, kind="stable")
         start, end, group = start[order], end[order], group[order]
-    first = np.append(True, group[1:] != group[:-1])
-    opens = np.flatnonzero(first)
-    # Counted from its group's first start, a time stays small however long the recording is.
-    origin, length = start[opens], np.diff(np.append(opens, len(start)))
-    # No group is as long as the largest number, whatever a damaged one says.
-    longest = min(int((np.maximum.reduceat(end, opens) - origin).max()), 1 << 62)
-    # A stride longer than any group keeps the running maximum of one group out of the next.
-    shift = np.repeat(np.arange(len(opens)) * (longest + 1) - origin, length)
-    reached = end + shift
-    np.maximum.accumulate(reached, out=reached)
-    reached -= shift
-    before = np.empty_like(start)
-    before[1:] = reached[:-1]
-    before[opens] = origin
-    added = end - np.maximum(start, before, out=before)
+    added = np.empty_like(end)
+    added[0] = start[0]
+    np.maximum.accumulate(end[:-1], out=added[1:])
+    np.maximum(added, start, out=added)
+    np.subtract(end, added, out=added)
     np.maximum(added, 0, out=added)
-    found = np.zeros(groups, np.int64)
-    found[group[opens]] = np.add.reduceat(added, opens)
-    return found
+    return sum_by_group(np.zeros_like(added), added, group, groups)
 
 
 def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int64s:

@@ -1,9 +1,10 @@
 """The books of each step: kernels + copies - overlap + gaps + residual = step time.
 
 Kernels and copies are the durations of what the step launched; overlap is what of them ran at the
-same time; gaps are the parts of the step's window in which nothing ran. The residual is what the
-device's time line and the step's window disagree about: kernels of another step or of none inside
-the window, or its own outside.
+same time as each other or as what an earlier step launched, so that unions of steps add up to the
+union over the window; gaps are the parts of the step's window in which nothing ran. The residual is
+what the device's time line and the step's window disagree about: kernels of another step or of none
+inside the window, or its own outside.
 """
 
 from __future__ import annotations

@@ -31,12 +31,14 @@ def test_union_by_group(seed: int, origin: int) -> None:
     intervals = _random_intervals(seed)
     start, end, group = np.array(intervals, np.int64).T
     found = union_by_group(start + origin, end + origin, group, 6)
-    wanted = [
-        len({moment for begin, finish, own in intervals if own == number
-             for moment in range(begin, finish)})
-        for number in range(6)
-    ]  # fmt: skip
+    # The one that began first has the moment, of equal ones the first of the list.
+    owners: dict[int, int] = {}
+    for begin, finish, own in sorted(intervals, key=lambda interval: interval[0]):
+        for moment in range(begin, finish):
+            owners.setdefault(moment, own)
+    wanted = [sum(own == number for own in owners.values()) for number in range(6)]
     assert found.tolist() == wanted
+    assert found.sum() == len({m for begin, finish, _ in intervals for m in range(begin, finish)})
     assert found.dtype == np.int64
 
 
