@@ -36,6 +36,7 @@ __all__ = [
     "Coverage",
     "Finding",
     "Gpu",
+    "Invariant",
     "KernelRow",
     "LayerRow",
     "MarkerRow",
@@ -457,6 +458,23 @@ class MarkerRow:
 
 
 @dataclass(frozen=True)
+class Invariant:
+    """One thing that must hold in every report, as `analyzers.invariants` found it.
+
+    Attributes:
+        id: of the check.
+        ok: whether it holds; None where there was nothing to look at.
+        text: what must hold, or what does not.
+        where: the part of the report that fails; empty where none does.
+    """
+
+    id: str
+    ok: bool | None
+    text: str
+    where: str
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that one report says."""
 
@@ -503,6 +521,13 @@ class Report:
     """What the run says to the questions that people ask first."""
     audit: Audit | None = None
     """Which kernels were chosen for which layers, and why; None where nothing tells."""
+    invariants: tuple[Invariant, ...] = ()
+    """What was checked; the figures that failed are left out above."""
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What does not hold in this report, a sentence each."""
+        return tuple(row.text for row in self.invariants if row.ok is False)
 
     @property
     def decode_ledger(self) -> Ledger | None:

@@ -20,7 +20,9 @@ from spark_prof.analyzers.counters.summary import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.gpu import gpu_of
+from spark_prof.analyzers.invariants import Facts, checked
 from spark_prof.analyzers.ledger import books, spread, step_books
+from spark_prof.analyzers.lookup import NameColumn, positions
 from spark_prof.analyzers.markers import markers_of
 from spark_prof.analyzers.model import (
     Collectives,
@@ -33,7 +35,7 @@ from spark_prof.analyzers.model import (
 )
 from spark_prof.analyzers.notes import notes_of
 from spark_prof.analyzers.overhead import overhead_of
-from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.placement import COPIES, place_kernels
 from spark_prof.analyzers.ranks.summary import RankShare, collectives_of
 from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
 from spark_prof.analyzers.run import run_of
@@ -101,7 +103,9 @@ def summary_of(
     if not bundle.meta.tables[table_file("steps", rank)]:
         raise CommandError(f"{bundle.path} has no step of rank {rank}; record again")
     samples = bundle.frame("counters", rank)
-    placed = place_kernels(bundle, rank, ["stream", *(["graph_node"] if len(samples) else [])])
+    pointed = bool(bundle.meta.tables.get(table_file("arguments", rank)))
+    extra = ["stream", "module", *(["graph_node"] if len(samples) or pointed else [])]
+    placed = place_kernels(bundle, rank, [*extra, *(["correlation"] if pointed else [])])
     # Sums alone, such as a table of kernels, say nothing about when anything ran.
     timed = not bundle.meta.settings.get("summed")
     windows = timed_windows(bundle, rank, placed)
@@ -168,14 +172,7 @@ def summary_of(
         machine_code=code_of(evidence, by_kernel),
         conflicts=conflicts_of(evidence, by_kernel),
         roofline=roofline_of(
-            Recorded(
-                placed,
-                steps,
-                sums,
-                bundle.frame("layers", rank),
-                bundle.frame("metrics", rank),
-                bundle.facts(rank),
-            ),
+            Recorded.of(bundle, rank, placed, steps, sums),
             by_kernel,
             summary,
             counters,
@@ -185,8 +182,25 @@ def summary_of(
         tokens=ledgers.result() if ledgers else (),
         audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),
     )
+    report = checked(
+        Facts(
+            report,
+            sums,
+            _of_steps(placed, steps) if timed else placed[:0],
+            bundle.frame("layers", rank, ["layer", "component"]),
+            _object(bundle.facts(rank), "model_config"),
+        )
+    )
     report = replace(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, timed)
+
+
+def _of_steps(placed: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Start and end of the kernels of those steps, copies left out."""
+    own = positions(steps.index.to_numpy(), placed["step"].to_numpy()) >= 0
+    own &= ~NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    columns = placed[["start_ns", "end_ns"]]
+    return columns if own.all() else columns[own]
 
 
 def _wall_us(steps: pd.DataFrame) -> float:

@@ -41,7 +41,7 @@ def floors(report: Report) -> Section:
         (
             phase.phase,
             f"{phase.tokens:,.3g}",
-            size(round(phase.streamed_bytes)),
+            size(round(phase.streamed_bytes)) if phase.streamed_bytes else MISSING,
             f"{operations(phase.operations)}op",
             microseconds(phase.floor_us),
             microseconds(phase.kernels_us),
@@ -96,7 +96,7 @@ def kernels(report: Report) -> Section:
         rest = phase.kernels_us - phase.placed_us
         intro = (
             "Kernels of a decode step by the time that all their calls take above their floor. "
-            f"Kernels without a known need take {microseconds(rest)} a step.",
+            f"Kernels whose need is not proven take {microseconds(rest)} a step.",
         )
     return Section("roofline", "How far kernels are from their floor", columns, rows, intro)
 
@@ -165,7 +165,7 @@ def _row(row: RooflineRow) -> tuple[str, ...]:
 
 def _stored(row: StreamedWeights) -> str:
     packed = row.quantized and row.dtype in ("int32", "int64", "uint8")
-    return f"packed in {row.dtype}" if packed else clean(row.dtype) or MISSING
+    return "packed, format not known" if packed else clean(row.dtype) or MISSING
 
 
 def _really(row: RooflineRow) -> str:

@@ -9,7 +9,16 @@ from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, s
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.traces.bundle import IMPORTED
 
-__all__ = ["findings", "headline", "list_of_findings", "notes", "on_cpu", "recording", "title"]
+__all__ = [
+    "caveats",
+    "findings",
+    "headline",
+    "list_of_findings",
+    "notes",
+    "on_cpu",
+    "recording",
+    "title",
+]
 
 _LONGEST_FIELD = 400
 _LONGEST_PROSE = 1000
@@ -45,6 +54,11 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
     if report.conversions.us:
         found["of the time for format conversions"] = share(report.conversions.share)
     return tuple(found.items())
+
+
+def caveats(report: Report) -> tuple[str, ...]:
+    """Says what does not hold in this report, a sentence each; the figures of it are left out."""
+    return tuple(f"Does not hold: {shorten(clean(text), _LONGEST_PROSE)}" for text in report.broken)
 
 
 def recording(report: Report) -> Section:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
+from spark_prof.dashboards import about_run
 from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import clean, counted, microseconds, rate, share, shorten
 from spark_prof.dashboards.section import Cell, Column, Section
@@ -104,6 +105,7 @@ def verdict(report: Report) -> tuple[str, ...]:
             if found.us
             else ""
         )
+    sentences += about_run.caveats(report)
     if not report.findings:
         sentences.append("None of the rules found anything worth changing.")
         return tuple(filter(None, sentences))
@@ -133,8 +135,6 @@ def _stands_on(found: Waterfall) -> str:
 
 def _meaning(part: Part, found: Waterfall, cpu: bool) -> str:
     text = _MEANINGS.get(part.kind, "")
-    if part.kind == "rest" and part.us < 0:
-        text = "What runs at the same time is counted twice above."
     unit = "operator" if cpu else "kernel"
     if part.kind == "component" and found.floor_us is not None:
         text = f"What its {unit}s take beyond their floor."
@@ -147,8 +147,9 @@ def _intro(found: Waterfall) -> tuple[str, ...]:
     if found.floor_us is None:
         return (f"There is no floor to begin with: {found.no_floor}",) if found.no_floor else ()
     return (
-        "The parts add up to what was measured. Each kernel is in one of them: up to its floor in "
-        f"the first, beyond it in its own. What they need is known for {share(found.known)} of "
+        "The parts add up to what was measured; what runs at the same time shares it. Each kernel "
+        "is in one of them: up to its floor in the first, beyond it in its own. "
+        f"What they need is known for {share(found.known)} of "
         "the kernel time; other kernels have no floor.",
     )
 

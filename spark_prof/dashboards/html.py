@@ -93,7 +93,8 @@ def _headline(document: Document) -> str:
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in document.headline
     )
-    return f'<dl class="headline">{figures}</dl>\n' if figures else ""
+    caveats = "".join(f'<p class="caveat">{escape(text)}</p>\n' for text in document.caveats)
+    return (f'<dl class="headline">{figures}</dl>\n' if figures else "") + caveats
 
 
 def _sections(document: Document, figures: Mapping[str, go.Figure]) -> str:

@@ -63,6 +63,7 @@ def render(report: Report) -> str:
         "answers": [asdict(row) for row in report.answers],
         "findings": [asdict(found) for found in report.findings],
         "notes": list(report.notes),
+        "invariants": [asdict(row) for row in report.invariants],
     }
     return write(document)
 

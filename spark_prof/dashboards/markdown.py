@@ -55,6 +55,8 @@ def _drawn(document: Document) -> str:
     if document.headline:
         figures = (f"**{escape(value)}** {escape(name)}" for name, value in document.headline)
         lines += ["; ".join(figures), ""]
+    if document.caveats:
+        lines += [*(f"- {_line(caveat)}" for caveat in document.caveats), ""]
     for section in document.sections:
         lines += [f"## {escape(section.title)}", ""]
         if section.intro:

@@ -71,6 +71,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_run.title(report),
         about_run.headline(report),
         tuple(without_empty_columns(section) for section in sections if section.rows),
+        about_run.caveats(report),
     )
 
 

@@ -58,6 +58,8 @@ class Document:
     headline: tuple[tuple[str, str], ...]
     """The few figures that a reader wants first: what each is called, and its value."""
     sections: tuple[Section, ...]
+    caveats: tuple[str, ...] = ()
+    """What does not hold, a sentence each, beside the headline."""
 
 
 def without_bars(section: Section) -> Section:
@@ -71,6 +73,7 @@ def cleaned(document: Document) -> Document:
         _clean(document.title),
         tuple((_clean(name), _clean(value)) for name, value in document.headline),
         tuple(map(_cleaned_section, document.sections)),
+        tuple(map(_clean, document.caveats)),
     )
 
 

@@ -53,6 +53,8 @@ def draw(document: Document, width: int = 100, color: bool = False) -> str:
     console.print(Text(document.title, style="bold"))
     if document.headline:
         console.print(Text("; ".join(f"{value} {name}" for name, value in document.headline)))
+    for caveat in document.caveats:
+        console.print(Text(caveat, style="bold yellow"))
     for section in document.sections:
         console.print()
         console.print(Text(section.title, style="bold cyan"))

@@ -37,7 +37,7 @@ FACTS: Mapping[str, Any] = {
     "gpu": {"name": "NVIDIA GB10", "compute_capability": "12.1"},
 }  # fmt: skip
 LAYERS = [
-    layer_row("model.layers.0.qkv", 0, "qkv"), layer_row("model.layers.1.qkv", 1, "qkv"),
+    layer_row("model.layers.0.qkv", 0, "qkv"), layer_row("model.layers.0.kv", 0, "qkv"),
     layer_row("model.layers.0.o", 0, "o_proj", bytes=900),
 ]  # fmt: skip
 

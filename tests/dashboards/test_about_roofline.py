@@ -59,7 +59,7 @@ def test_kernels_above_their_floor_come_first() -> None:
         "381.6 us", "21.8 us", "5.88 us", "16.99 MiB", "818 GB/s", "27.0 %", "24.4 %", "memory",
         "19.07 MiB (1.13 x)", "experts", "w2: 4 of 32 experts", "slow",
     )  # fmt: skip
-    assert "Kernels without a known need take 444.0 us a step." in section.intro[0]
+    assert "Kernels whose need is not proven take 444.0 us a step." in section.intro[0]
 
 
 def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
@@ -81,7 +81,7 @@ def test_an_expectation_says_about() -> None:
 def test_streamed_weights_with_their_storage() -> None:
     section = about_roofline.streamed(replace(FULL, roofline=ROOFLINE))
     assert section.rows == (
-        ("1.19 GiB", "34.3 %", "421.5 us", "experts", "packed in uint8", "4 of 32 experts"),
+        ("1.19 GiB", "34.3 %", "421.5 us", "experts", "packed, format not known", "4 of 32 experts"),
         ("1.08 GiB", "31.1 %", "382.2 us", "lm_head", "bfloat16", "-"),
     )
 

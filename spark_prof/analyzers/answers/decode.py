@@ -47,8 +47,11 @@ def memory(report: Report) -> Answer | None:
     bandwidth = report.roofline.ceilings.bandwidth
     if bandwidth is None or not decode.step_us or decode.floor_us is None:
         return None
-    placed = decode.placed_us / decode.kernels_us if decode.kernels_us else 0.0
-    if placed < _ENOUGH_KNOWN:
+    placed, known = (
+        us / decode.kernels_us if decode.kernels_us else 0.0
+        for us in (decode.placed_us, decode.known_us)
+    )
+    if known < _ENOUGH_KNOWN:
         return None
     text = (
         f"A decode step needs {decode.streamed_bytes / 1e9:.2f} GB from memory, "
@@ -57,7 +60,7 @@ def memory(report: Report) -> Answer | None:
     )
     basis = (
         f"{bandwidth.value / 1e9:,.0f} GB/s: {bandwidth.source.rstrip('.')}. "
-        f"What is needed is known for {100 * placed:.0f} % of the kernel time."
+        f"Which kernel needs what is proven for {100 * placed:.0f} % of the kernel time."
     )
     return Answer("memory", "How far is it from the memory limit?", text, basis)
 

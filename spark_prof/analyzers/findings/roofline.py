@@ -72,7 +72,8 @@ def _wide_weights(report: Report) -> Iterator[Finding]:
     ]
     share = sum(row.share for row in wide)
     names = {row.component for row in wide}
-    rows = [row for row in phase.rows if row.component in names and row.limiter == "memory"]
+    rows = [row for row in phase.rows if row.limiter == "memory"]
+    rows = [row for row in (*rows, *phase.rows_by_component()) if row.component in names]
     us = sum(row.us * row.calls for row in rows)
     if share < _WIDE_SHARE or us < _WIDE_SHARE / 2 * step:
         return

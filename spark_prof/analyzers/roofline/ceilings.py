@@ -50,6 +50,7 @@ def ceilings_of(
             reached,
             tuple(peaks.items()),
             source,
+            l2_bytes=known.l2_bytes if known else None,
         )
     found = {p: rate for p in PRECISIONS if (rate := measured.value(p)) is not None}
     read = next((m for m in measured.measurements if m.quantity == "read"), None)
@@ -64,4 +65,5 @@ def ceilings_of(
         f"measured here on {measured.taken}" if found else source,
         measured.after.words,
         None if smallest is None else smallest * 1e6,
+        known.l2_bytes if known else None,
     )

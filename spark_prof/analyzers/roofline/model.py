@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Bandwidth", "Ceilings", "Roofline", "RooflinePhase", "RooflineRow", "StreamedWeights"]
+__all__ = [
+    "Bandwidth",
+    "Ceilings",
+    "Roofline",
+    "RooflinePhase",
+    "RooflineRow",
+    "StreamedWeights",
+    "UnplacedFloor",
+]
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,7 @@ class Ceilings:
         peak_source: whose peaks those are.
         clocks: how the clocks stood when it was measured, empty where it was not.
         smallest_kernel_us: what an empty kernel takes in a CUDA graph, where it was measured.
+        l2_bytes: size of its level-2 cache, None where nobody says.
     """
 
     gpu: str
@@ -37,6 +46,7 @@ class Ceilings:
     peak_source: str = ""
     clocks: str = ""
     smallest_kernel_us: float | None = None
+    l2_bytes: int | None = None
 
     @property
     def bandwidth(self) -> Bandwidth | None:
@@ -96,6 +106,14 @@ class RooflineRow:
 
 
 @dataclass(frozen=True)
+class UnplacedFloor:
+    """The floor of one component's weights of which no kernel is proven to read them."""
+
+    component: str
+    us: float
+
+
+@dataclass(frozen=True)
 class RooflinePhase:
     """The steps of one phase."""
 
@@ -111,14 +129,26 @@ class RooflinePhase:
     placed_us: float
     """What of it is in kernels whose needs are known."""
     floor_us: float | None
-    """Sum of the floors of a step."""
+    """Sum of the floors of a step; None where none is known, or where it cannot hold."""
     needed_bytes: float
     """Of a step."""
     streamed_bytes: float
     operations: float
     rows: tuple[RooflineRow, ...]
+    unplaced: tuple[UnplacedFloor, ...] = ()
+    """In the sum of the floors, but in none of the rows."""
     notes: tuple[str, ...] = ()
     """What could not be said about these steps, and why."""
+
+    @property
+    def known_us(self) -> float:
+        """Kernel time of components whose needs are in the sum of the floors."""
+        return self.placed_us + sum(row.us * row.calls for row in self.rows_by_component())
+
+    def rows_by_component(self) -> tuple[RooflineRow, ...]:
+        """The rows without a known need that belong to a component of `unplaced`."""
+        names = {floor.component for floor in self.unplaced}
+        return tuple(r for r in self.rows if r.needed_bytes is None and r.component in names)
 
     @property
     def of_floor(self) -> float | None:
@@ -134,7 +164,7 @@ class StreamedWeights:
 
     component: str
     dtype: str
-    """Storage type of the largest weight as torch calls it."""
+    """Format of the largest weight, such as nvfp4; where nothing tells, its type in torch."""
     quantized: bool
     """Whether it holds fewer bits than BF16 does."""
     bytes: float

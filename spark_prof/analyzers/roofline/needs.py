@@ -82,7 +82,8 @@ def reading(weights: Weights) -> Work:
     """The work that reads those weights."""
     if weights.is_product:
         return Work(weights.component, weights.layer, "product", weights.what, weights)
-    return Work(weights.component, weights.layer, "small", "small weights", weights)
+    what = weights.what if weights.among_experts else "small weights"
+    return Work(weights.component, weights.layer, "small", what, weights)
 
 
 def attention(layer: int, shape: Shape) -> tuple[Work, Work]:
@@ -132,20 +133,28 @@ def need_of(work: Work, load: Load, shape: Shape) -> Need:
         return Need(moved, moved, 0.0)
     if work.kind == "elementwise":
         return Need(0.0, 2 * load.tokens * work.width * size, 0.0)
-    if work.weights is None or work.kind == "small":
-        return Need(float(work.weights.bytes if work.weights else 0), 0.0, 0.0)
+    if work.weights is None:
+        return Need(0.0, 0.0, 0.0)
+    if work.kind == "small":
+        share, part, expected = _part(work.weights, load.tokens, shape)
+        return Need(work.weights.bytes * share, 0.0, 0.0, part, expected)
     return _product(work.weights, load, shape)
+
+
+def _part(weights: Weights, tokens: float, shape: Shape) -> tuple[float, str, bool]:
+    """Which share of the weights so many tokens need, in words, and whether it is expected."""
+    if not (weights.among_experts and shape.experts and shape.chosen):
+        return 1.0, "", False
+    hit, expected = shape.experts_hit(tokens), tokens != 1
+    shown = f"{hit:.1f}" if expected else str(shape.chosen)
+    return hit / shape.experts, f"{shown} of {shape.experts} experts", expected
 
 
 def _product(weights: Weights, load: Load, shape: Shape) -> Need:
     tokens = load.sampled if weights.component == "lm_head" else load.tokens
-    share, part, expected, rows = 1.0, "", False, tokens
-    elements = float(weights.elements)
-    if weights.among_experts and shape.experts and shape.chosen:
-        hit = shape.experts_hit(tokens)
-        share, expected = hit / shape.experts, tokens != 1
-        part = f"{hit:.1f} of {shape.experts} experts" if expected else ""
-        part = part or f"{shape.chosen} of {shape.experts} experts"
+    share, part, expected = _part(weights, tokens, shape)
+    elements, rows = float(weights.elements), tokens
+    if part:
         # Each token is multiplied with its own experts, however many others there are.
         elements /= shape.experts
         rows = tokens * shape.chosen

@@ -10,7 +10,7 @@ import pandas as pd
 
 from spark_prof.analyzers.model import KernelRow, Spread
 from spark_prof.analyzers.roofline.launches import Launch, charges_of
-from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase
+from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase, UnplacedFloor
 from spark_prof.analyzers.roofline.moved import Moved
 from spark_prof.analyzers.roofline.needs import (
     Work,
@@ -52,8 +52,8 @@ class Wanted:
         said = []
         if large := [name for name, size in self.nobody.most_common() if size >= _LARGE]:
             said.append(
-                f"No kernel of {phase} steps was found for the weights of {', '.join(large)}: "
-                "they count in the sum of the floors only."
+                f"Which kernels of {phase} steps read the weights of {', '.join(large)} is not "
+                "proven: these weights count in the sum of the floors only."
             )
         if self.expected:
             said.append(
@@ -88,11 +88,13 @@ def wanted_of(
         streamed = {place: found.streamed for place, found in of_this.items()}
         wanted.streamed[round(group.load.tokens)] = streamed
         done = {id(charge.work) for charge in charges}
+        pointed = any(launch.reads for launch in launches[group.step])
         for work in works:
             need = need_of(work, group.load, shape)
             wanted.expected |= need.expected
-            # Work that no kernel was found for still has to be done.
-            if id(work) not in done:
+            # Work that no kernel was found for still has to be done; where addresses were
+            # recorded, a weight that no kernel points to may be none of this step's.
+            if id(work) not in done and not (pointed and work.weights):
                 wanted.nobody[work.component] += round(need.streamed * group.share)
     return wanted
 
@@ -128,10 +130,17 @@ def phase_of(
         ms_per_us = tpot_us.mean / step_us.mean / 1e3
     rows = rows_of(times, steps, wanted.sums, kernels, moved, ceilings, ms_per_us)
     nobody = sum(wanted.nobody.values())
-    floor_us = None
+    floor_us: float | None = None
+    unplaced: tuple[UnplacedFloor, ...] = ()
     if ceilings.bandwidth is not None:
-        floor_us = sum(row.floor_us * row.calls for row in rows if row.floor_us is not None)
-        floor_us += nobody / ceilings.bandwidth.value * 1e6
+        unplaced = tuple(
+            UnplacedFloor(component, size / ceilings.bandwidth.value * 1e6)
+            for component, size in wanted.nobody.most_common()
+            if size
+        )
+        floors = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
+        floors += [floor.us for floor in unplaced]
+        floor_us = sum(floors) if any(floors) else None
     return RooflinePhase(
         phase=phase,
         steps=steps,
@@ -144,6 +153,7 @@ def phase_of(
         streamed_bytes=sum(row.streamed_bytes * row.calls for row in rows) + nobody,
         operations=sum(row.operations * row.calls for row in rows),
         rows=rows,
+        unplaced=unplaced,
         notes=tuple(wanted.notes(phase)),
     )
 
@@ -153,7 +163,8 @@ def _works(weights: Sequence[Weights], launches: Sequence[Launch], shape: Shape)
     works = [reading(entry) for entry in weights]
     width = shape.hidden * shape.activation_bytes
     norms = Counter(w.layer for w in weights if w.component == "norm" and w.bytes >= width)
-    for component, layer in dict.fromkeys((run.component, run.layer) for run in launches):
+    ran = ((run.component, run.layer) for run in launches if run.proven)
+    for component, layer in dict.fromkeys(ran):
         if component == "attention" and layer >= 0 and shape.kv_elements:
             works += attention(layer, shape)
         elif component == "ssm" and layer >= 0 and shape.state_bytes:

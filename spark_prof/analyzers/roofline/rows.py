@@ -62,7 +62,7 @@ def add_up(
         weight: the group's share of the steps.
     """
     for charge, need in zip(charges, needs, strict=True):
-        place = (charge.work.component, charge.name)
+        place = (charge.component, charge.name)
         found = sums.setdefault(place, Sum())
         found.add(need, charge.share * weight, charge.work.what, charge.basis)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes, bits_of
 from spark_prof.analyzers.model import KernelRow, Steps
 from spark_prof.analyzers.roofline.ceilings import ceilings_of, device_of
 from spark_prof.analyzers.roofline.model import (
@@ -22,8 +23,10 @@ from spark_prof.analyzers.roofline.needs import need_of, reading
 from spark_prof.analyzers.roofline.phases import Wanted, phase_of, wanted_of
 from spark_prof.analyzers.roofline.rows import Place
 from spark_prof.analyzers.roofline.shape import Shape, shape_of
-from spark_prof.analyzers.roofline.steps import Group, groups_of, launches_of
+from spark_prof.analyzers.roofline.steps import Group, Owners, groups_of, launches_of
+from spark_prof.analyzers.roofline.tensors import tensors_read, weights_of_tensors
 from spark_prof.analyzers.roofline.weights import Weights, derived_weights, weights_of
+from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import Measured
 
 __all__ = ["Recorded", "roofline_of"]
@@ -34,12 +37,14 @@ class Recorded:
     """What was recorded of a rank.
 
     Attributes:
-        kernels: name, kind, component, layer, step, part, start_ns and end_ns, by start.
+        kernels: what `launches_of` takes.
         steps: the watched steps, indexed by step.
         sums: what analyzers.breakdown.sums_of says of the kernels.
         layers: the `layers` table.
         metrics: the `metrics` table.
         facts: of the rank.
+        tensors: the `tensors` table.
+        owners: what is known of the kernels' owners.
     """
 
     kernels: pd.DataFrame
@@ -48,6 +53,21 @@ class Recorded:
     layers: pd.DataFrame
     metrics: pd.DataFrame
     facts: Mapping[str, Any]
+    tensors: pd.DataFrame
+    owners: Owners
+
+    @classmethod
+    def of(
+        cls, bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame,
+        sums: pd.DataFrame,
+    ) -> Recorded:  # fmt: skip
+        """The same with the tables of the bundle."""
+        reads = tensors_read(bundle, rank)
+        nodes = bundle.frame("graph_nodes", rank, ["node", "original"]) if len(reads) else reads
+        owners = Owners(bundle.frame("modules", rank), nodes, reads)
+        layers, metrics = bundle.frame("layers", rank), bundle.frame("metrics", rank)
+        tensors = bundle.frame("tensors", rank)
+        return cls(kernels, steps, sums, layers, metrics, bundle.facts(rank), tensors, owners)
 
 
 def roofline_of(
@@ -77,7 +97,7 @@ def roofline_of(
         if not groups:
             continue
         decodes = phase == "decode"
-        launches = launches_of(recorded.kernels, [group.step for group in groups])
+        launches = launches_of(recorded.kernels, [group.step for group in groups], recorded.owners)
         wanted = wanted_of(groups, launches, weights, shape)
         steps = int((recorded.steps["phase"] == phase).sum())
         times = recorded.sums[(recorded.sums["phase"] == phase).to_numpy()]
@@ -102,8 +122,8 @@ def roofline_of(
 
 def _weights(recorded: Recorded, shape: Shape) -> tuple[list[Weights], list[str]]:
     """The model's weights, and what to know about them."""
-    if len(recorded.layers):
-        found = weights_of(recorded.layers, shape)
+    if len(recorded.layers) or len(recorded.tensors):
+        found = weights_of_tensors(recorded.tensors, shape) or _of_layers(recorded, shape)
         if any(w.among_experts for w in found) and not (shape.experts and shape.chosen):
             return found, [
                 "How many experts a token is sent to is not known: all of them are counted."
@@ -118,6 +138,20 @@ def _weights(recorded: Recorded, shape: Shape) -> tuple[list[Weights], list[str]
             "configuration, not seen."
         ]
     return [], ["Nothing tells the sizes of the weights: their kernels have no floor."]
+
+
+def _of_layers(recorded: Recorded, shape: Shape) -> list[Weights]:
+    """The weights of the `layers` table, in the formats that the checkpoint's configuration says.
+
+    The table has types such as int32, into which narrow numbers are packed.
+    """
+    schemes = CheckpointSchemes(_object(recorded.facts, "model_config"))
+    return [
+        replace(w, dtype=form)
+        if w.quantized and (bits_of(form := schemes.of(w.path)[0]) or 16) < 16
+        else w
+        for w in weights_of(recorded.layers, shape)
+    ]
 
 
 def _moved(

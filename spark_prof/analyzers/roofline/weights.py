@@ -20,7 +20,17 @@ from spark_prof.analyzers.ceilings.tensor_names import place_of
 from spark_prof.analyzers.components import layer_of
 from spark_prof.analyzers.roofline.shape import Shape, shape_of
 
-__all__ = ["Weights", "derived_weights", "needed_weights", "weights_of"]
+__all__ = [
+    "LARGEST",
+    "LOOKED_UP",
+    "OF_EXPERTS",
+    "Weights",
+    "derived_weights",
+    "is_factor",
+    "needed_weights",
+    "order_of",
+    "weights_of",
+]
 
 PRODUCTS = frozenset(
     {"qkv", "o_proj", "router", "experts", "shared_experts", "mlp", "ssm", "lm_head"}
@@ -28,10 +38,10 @@ PRODUCTS = frozenset(
 """Components whose weights are multiplied with; those of others are added or scaled by."""
 
 _MOST_MODULES = 50_000
-_LARGEST = 1 << 48
+LARGEST = 1 << 48
 """Elements that no tensor of a real model has."""
 
-_LOOKED_UP = "embedding"
+LOOKED_UP = "embedding"
 """Of this table a step reads a row a token."""
 
 _NO_FACTOR = re.compile(
@@ -41,7 +51,7 @@ _NO_FACTOR = re.compile(
 
 _SECOND = re.compile(r"(^|\.)(w2|down_proj|fc2|c_proj|out_proj|dense_4h_to_h)")
 _LAST = re.compile(r"(_gate$)")
-_OF_EXPERTS = re.compile(r"(?:^|\.)(w13|w1|w2|w3|gate_up_proj|down_proj)(?=_|\.|$)")
+OF_EXPERTS = re.compile(r"(?:^|\.)(w13|w1|w2|w3|gate_up_proj|down_proj)(?=_|\.|$)")
 _ELEMENT_BYTES = {
     "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "int64": 8, "float64": 8,
 }  # fmt: skip
@@ -63,6 +73,8 @@ class Weights:
         dtype: storage type of the largest tensor.
         quantized: whether an element takes fewer bits than in BF16.
         order: place among the products of its layer and component: 0, 1 or 2.
+        path: of its module; empty where it stands for several.
+        tensor: its row of the `tensors` table, -1 where there is none.
     """
 
     component: str
@@ -74,6 +86,8 @@ class Weights:
     dtype: str
     quantized: bool
     order: int = 0
+    path: str = ""
+    tensor: int = -1
 
     @property
     def is_product(self) -> bool:
@@ -98,14 +112,13 @@ def weights_of(layers: pd.DataFrame, shape: Shape) -> list[Weights]:
     for path, layer, component, method, kernel, dtype, size, parameters in rows:
         if size <= 0 or not component or place_of(path, 0).role != "decoder":
             continue
-        if component == _LOOKED_UP:
+        if component == LOOKED_UP:
             embedding = embedding or (size, dtype, parameters)
             continue
         has_head |= component == "lm_head"
         how = f"{method} {kernel}"
         bits = 4 if _FOUR_BITS.search(how) and not _EIGHT_BITS.search(how) else 8
-        leaf = path.rpartition(".")[2]
-        found += _parts(component, layer, leaf, int(size), str(dtype), parameters, bits)
+        found += _parts(component, layer, path, int(size), str(dtype), parameters, bits)
     if embedding and not has_head and shape.tied:
         size, dtype, parameters = embedding
         found += _parts("lm_head", -1, "embedding, tied", int(size), str(dtype), parameters, 8)
@@ -127,7 +140,7 @@ def needed_weights(
     """
     sums = layers.groupby("component", observed=True)["bytes"].sum()
     needed = {str(name): (float(size), "") for name, size in sums.items() if name and size}
-    needed.pop(_LOOKED_UP, None)
+    needed.pop(LOOKED_UP, None)
     if "experts" in needed:
         whole, _ = needed.pop("experts")
         shape = shape_of({"model_config": config})
@@ -150,12 +163,12 @@ def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
     tied = Config.of(config).flag("tie_word_embeddings")
     for module in derived_modules(Config.of(config), schemes):
         component = place_of(module.path, 0).component
-        if component == _LOOKED_UP and tied:
+        if component == LOOKED_UP and tied:
             component = "lm_head"
         if component not in PRODUCTS:
             continue
         leaf = module.path.rpartition(".")[2]
-        order = 2 if _LAST.search(leaf) else int(bool(_SECOND.search(leaf)))
+        order = order_of(leaf, leaf)
         share = 1 if component == "router" else max(ranks, 1)
         key = (component, layer_of(module.path), order)
         before = found.get(key)
@@ -170,17 +183,32 @@ def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
     return list(found.values())
 
 
+def order_of(what: str, leaf: str) -> int:
+    """Place of a weight among the products of its layer and component: 0, 1 or 2."""
+    return 2 if _LAST.search(leaf) else int(bool(_SECOND.search(what)))
+
+
+def is_factor(component: str, leaf: str, name: str, shape: str) -> bool:
+    """Whether a tensor of that name is multiplied with, rather than added or scaled by."""
+    return _multiplies(component, leaf) and "x" in shape and not _NO_FACTOR.search(name)
+
+
+def _multiplies(component: str, leaf: str) -> bool:
+    return component in PRODUCTS and "norm" not in leaf and "conv" not in leaf
+
+
 def _parts(
-    component: str, layer: int, leaf: str, size: int, dtype: str, parameters: str, bits: int
+    component: str, layer: int, path: str, size: int, dtype: str, parameters: str, bits: int
 ) -> Iterator[Weights]:
     """One entry a module, two where it holds both products of a mixture of experts."""
+    leaf = path.rpartition(".")[2]
     tensors = [t for text in parameters.split() if (t := _tensor(text, bits))]
-    product = component in PRODUCTS and "norm" not in leaf and "conv" not in leaf
+    product = _multiplies(component, leaf)
     experts = component == "experts"
     quantized = dtype not in ("bfloat16", "float16", "float32", "float64", "")
     groups: dict[str, list[tuple[str, int, int]]] = {}
     for name, taken, elements in tensors:
-        match = _OF_EXPERTS.search(name) if experts else None
+        match = OF_EXPERTS.search(name) if experts else None
         groups.setdefault(match[1] if match else "", []).append((name, taken, elements))
     if experts and len(groups) > 1 and "" not in groups:
         for what, members in groups.items():
@@ -188,17 +216,17 @@ def _parts(
                 component, layer, what,
                 sum(taken for _, taken, _ in members),
                 sum(elements for _, _, elements in members) if product else 0,
-                experts, dtype, quantized, order=int(bool(_SECOND.search(what))),
+                experts, dtype, quantized, order_of(what, ""), path,
             )  # fmt: skip
         return
-    order = 2 if _LAST.search(leaf) else int(bool(_SECOND.search(leaf)))
     elements = sum(elements for _, _, elements in tensors)
     if product and not tensors:
         # Nothing says how many numbers: as many as the bytes hold.
         elements = size * 8 // bits if quantized else size // _ELEMENT_BYTES.get(dtype, 2)
     yield Weights(
-        component, layer, leaf, size, elements if product else 0, experts, dtype, quantized, order
-    )
+        component, layer, leaf, size, elements if product else 0, experts, dtype, quantized,
+        order_of(leaf, leaf), path,
+    )  # fmt: skip
 
 
 def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
@@ -210,7 +238,7 @@ def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
         count = prod(int(side) for side in shape.split("x")) if shape else 1
     except ValueError:
         return None
-    if not name or not 0 <= count < _LARGEST:
+    if not name or not 0 <= count < LARGEST:
         return None
     taken = count * _ELEMENT_BYTES.get(dtype, 1)
     if "x" not in shape or _NO_FACTOR.search(name):

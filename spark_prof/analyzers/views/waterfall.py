@@ -4,15 +4,15 @@ Every kernel is in one part only. What it needs at least, its bytes at the memor
 arithmetic at the peak, is in the floor; what it takes beyond that is in the first of these that it
 belongs to: conversions, collectives, small kernels, and else its component. A kernel of which
 nothing tells what it needs has no floor: all of its time is beyond it. Copies and the two kinds of
-gaps follow, and the rest makes the parts add up exactly: what overlaps and floors of work that no
-kernel was found for (both are counted twice above, so the rest is negative then), and by how much
-the mean step's kernels differ from those of the median step.
+gaps follow, and the rest makes the parts add up exactly. No part is negative: kernels are those of
+the mean step and may overlap each other, so that together they may take longer than anything ran in
+the median step; what they take beyond the floor then shares the time that is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from spark_prof.analyzers.model import Books, Report
 from spark_prof.analyzers.roofline.model import RooflinePhase
@@ -25,6 +25,8 @@ SMALL_US = 3.0
 """A kernel whose mean call is shorter is small, as in the finding small-kernels."""
 _ENOUGH_KNOWN = 0.5
 """Share of the kernel time whose needs must be known; a floor of less says nothing of a step."""
+_ROUNDING = 1e-9
+"""Of a step: less is what adding up floats leaves."""
 _SMALLEST = 0.01
 """Components with less of the whole above their floor are drawn together."""
 _ORDER = ("component", "components", "small", "conversion", "collective")
@@ -38,8 +40,7 @@ class Part:
         kind: floor; component (what kernels of one component take above their floor), components
             (of several with little each), small, conversion or collective (of kernels of that
             kind); copies, rest, launch_gaps or host.
-        us: its part of the whole; negative where kernels are faster than their floor, and of
-            what was counted twice.
+        us: its part of the whole.
         component: of a part of kind component, else empty.
         calls: kernels in a step, 0 where nothing counts them.
     """
@@ -101,19 +102,20 @@ def waterfall_of(report: Report) -> Waterfall:
     ledger = report.tokens[0]
     phase = _roofline(report, ledger.phase)
     kernels, floor_us = _of_step(report, ledger, phase), None
-    known = phase.placed_us / phase.kernels_us if phase and phase.kernels_us else 0.0
-    why = _no_floor(report, phase, known)
+    known = phase.known_us / phase.kernels_us if phase and phase.kernels_us else 0.0
+    decodes, times = ledger.phase == "decode", report.steps
+    step_us = ledger.step.median if decodes else ledger.step.mean
+    idle = _idle(ledger, step_us, decodes=decodes)
+    why = _no_floor(report, phase, known, step_us - sum(part.us for part in idle))
     if why:
         kernels = [_Kernel(k.name, k.component, k.calls, k.us, None) for k in kernels]
     elif phase:
-        floor_us = phase.floor_us
-    decodes, times = ledger.phase == "decode", report.steps
-    step_us = ledger.step.median if decodes else ledger.step.mean
+        kernels, floor_us = _with_unplaced(kernels, phase), phase.floor_us
     per_token = decodes and times.tpot_us is not None and times.decode_us is not None
     factor = 1.0
     if times.tpot_us and times.decode_us and per_token and times.decode_us.median:
         factor = times.tpot_us.median / times.decode_us.median
-    parts = _step_parts(report, ledger, kernels, floor_us, step_us)
+    parts = _step_parts(report, ledger.phase, kernels, floor_us, step_us, idle)
     return Waterfall(
         of="token" if per_token else "step",
         phase=ledger.phase,
@@ -131,10 +133,13 @@ def _roofline(report: Report, phase: str) -> RooflinePhase | None:
     return next((found for found in phases if found.phase == phase), None)
 
 
-def _no_floor(report: Report, phase: RooflinePhase | None, known: float) -> str:
+def _no_floor(report: Report, phase: RooflinePhase | None, known: float, busy_us: float) -> str:
     """Why there is no floor; empty where there is one."""
     if phase is None:
         return "Nothing tells how many tokens these steps computed."
+    wrong = (row for row in report.invariants if row.ok is False and row.id == "floor-step")
+    if phase.floor_us is None and (broken := next(wrong, None)):
+        return broken.text
     if not phase.needed_bytes:
         return " ".join(report.roofline.notes) if report.roofline else ""
     if phase.floor_us is None:
@@ -143,6 +148,8 @@ def _no_floor(report: Report, phase: RooflinePhase | None, known: float) -> str:
         return " ".join(report.roofline.notes) if report.roofline else ""
     if known < _ENOUGH_KNOWN:
         return f"What kernels need is known for {100 * known:.0f} % of their time only."
+    if phase.floor_us > busy_us:
+        return "Their lower bound is longer than anything ran in such a step, which cannot be."
     return ""
 
 
@@ -175,22 +182,59 @@ def _floor(floor_us: float | None, calls: float) -> float | None:
     return None if floor_us is None else floor_us * calls
 
 
+def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel]:
+    """The kernels, with the floors of work that is known by its component only."""
+    times: dict[str, float] = {}
+    for k in kernels:
+        if k.floor_us is None:
+            times[k.component] = times.get(k.component, 0.0) + k.us
+    shares = {
+        f.component: min(f.us / times[f.component], 1.0)
+        for f in phase.unplaced
+        if times.get(f.component)
+    }
+    return [
+        replace(k, floor_us=shares[k.component] * k.us)
+        if k.floor_us is None and k.component in shares
+        else k
+        for k in kernels
+    ]
+
+
+def _idle(ledger: Ledger, step_us: float, *, decodes: bool) -> tuple[Part, ...]:
+    """Both kinds of gaps of a step; medians of which may be more than the median step together."""
+    parts = [
+        Part(row.name, row.spread.median if decodes else row.spread.mean)
+        for row in ledger.rows
+        if row.name in (LAUNCH_GAPS, HOST)
+    ]
+    return _fitted(parts, step_us)
+
+
+def _fitted(parts: Sequence[Part], us: float) -> tuple[Part, ...]:
+    """The parts, scaled down where they are more than that together."""
+    total = sum(part.us for part in parts)
+    factor = max(us, 0.0) / total if total > us and total > 0 else 1.0
+    return tuple(replace(part, us=part.us * factor) for part in parts)
+
+
 def _step_parts(
-    report: Report, ledger: Ledger, kernels: list[_Kernel], floor_us: float | None, step_us: float
+    report: Report,
+    phase: str,
+    kernels: list[_Kernel],
+    floor_us: float | None,
+    step_us: float,
+    idle: tuple[Part, ...],
 ) -> tuple[Part, ...]:
     """Everything that a step consists of, up to its time."""
-    parts = list(_above_floor(report, kernels, step_us))
-    if floor_us is not None:
-        parts = [Part("floor", floor_us), *parts]
-    books = next((entry for entry in report.books if entry.phase == ledger.phase), None)
-    copies_us = _a_step(books)
-    gaps = {row.name: row.spread for row in ledger.rows if row.name in (LAUNCH_GAPS, HOST)}
-    idle = [
-        Part(name, spread.median if ledger.phase == "decode" else spread.mean)
-        for name, spread in gaps.items()
-    ]
-    rest = step_us - sum(part.us for part in (*parts, *idle)) - copies_us
-    return (*parts, Part("copies", copies_us), Part("rest", rest), *idle)
+    books = next((entry for entry in report.books if entry.phase == phase), None)
+    beyond = step_us - sum(part.us for part in idle) - (floor_us or 0.0)
+    running = [*_above_floor(report, kernels, step_us), Part("copies", _a_step(books))]
+    parts = _fitted(running, beyond)
+    left = beyond - sum(part.us for part in parts)
+    rest = left if left > _ROUNDING * step_us else 0.0
+    floor = () if floor_us is None else (Part("floor", floor_us),)
+    return (*floor, *parts, Part("rest", rest), *idle)
 
 
 def _a_step(books: Books | None) -> float:
@@ -205,7 +249,7 @@ def _above_floor(report: Report, kernels: Iterable[_Kernel], whole_us: float) ->
         kind = _kind(kernel, converting)
         place = kind, kernel.component if kind == "component" else ""
         us, calls = sums.get(place, (0.0, 0.0))
-        sums[place] = us + kernel.us - (kernel.floor_us or 0.0), calls + kernel.calls
+        sums[place] = us + max(kernel.us - (kernel.floor_us or 0.0), 0.0), calls + kernel.calls
     parts = [Part(kind, us, component, calls) for (kind, component), (us, calls) in sums.items()]
     little = [p for p in parts if p.component and abs(p.us) < _SMALLEST * whole_us]
     if len(little) > 1:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.roofline.launches import (
     BY_ORDER,
+    BY_TENSOR,
     BY_TIME,
     LONGEST,
     ONLY,
@@ -27,6 +31,12 @@ FLASH = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAtt
 
 def product(component: str, layer: int, what: str, order: int = 0) -> Work:
     return reading(Weights(component, layer, what, 100, 50, False, "bfloat16", False, order))
+
+
+def but(work: Work, **changes: Any) -> Work:
+    """The same work on weights that differ in that."""
+    assert work.weights is not None
+    return reading(replace(work.weights, **changes))
 
 
 def test_two_products_of_a_layer_go_to_its_two_kernels_in_order() -> None:
@@ -56,10 +66,43 @@ def test_what_order_cannot_tell_is_split_by_time() -> None:
     assert by_name == pytest.approx({GEMM: 1.0, OTHER: 1.0})
 
 
-def test_without_a_known_product_the_longest_kernel_does_it() -> None:
-    ran = [Launch("a", "o_proj", 0, 5), Launch("b", "o_proj", 0, 50)]
-    (charge,) = charges_of(ran, [product("o_proj", 0, "o_proj")])
+def test_without_a_known_product_the_longest_kernel_of_its_module_does_it() -> None:
+    path = "model.layers.0.self_attn.o_proj"
+    work = but(product("o_proj", 0, "o_proj"), path=path)
+    elsewhere = Launch("c", "o_proj", 0, 70)
+    ran = [Launch(name, "o_proj", 0, ns, path=path) for name, ns in (("a", 5), ("b", 50))]
+    (charge,) = charges_of([*ran, elsewhere], [work])
     assert (charge.name, charge.basis) == ("b", LONGEST)
+    # Of a kernel whose module is not known, only a product is taken to be one.
+    assert charges_of([elsewhere], [work]) == []
+
+
+def test_a_module_s_weight_goes_to_what_ran_in_it_and_no_other() -> None:
+    paths = [f"model.layers.0.self_attn.{name}" for name in ("q_a_proj", "kv_a_proj", "kv_b_proj")]
+    works = [but(product("qkv", 0, p), path=p) for p in paths]
+    ran = [Launch(f"{GEMM}{n}", "qkv", 0, 5, path=path) for n, path in enumerate(paths[:2])]
+    found = {charge.work.what: charge.name for charge in charges_of(ran, works)}
+    # What no kernel ran for is nobody's, although another product of the component ran.
+    assert found == {paths[0]: f"{GEMM}0", paths[1]: f"{GEMM}1"}
+
+
+def test_a_guessed_owner_takes_no_work() -> None:
+    ran = [Launch(GEMM, "qkv", 0, 5, proven=False)]
+    assert charges_of(ran, [product("qkv", 0, "qkv_proj")]) == []
+
+
+def test_a_weight_goes_to_the_kernels_that_point_to_it() -> None:
+    works = [but(product("experts", 3, name), tensor=number)
+             for number, name in enumerate(("w13", "w2"))]  # fmt: skip
+    ran = [Launch("second", "experts", 3, 5, proven=False, reads=(1,)),
+           Launch("first", "qkv", 2, 30, proven=False, reads=(0,)),
+           Launch("again", "experts", 3, 10, proven=False, reads=(0,))]  # fmt: skip
+    found = [(c.work.what, c.name, c.component, c.share) for c in charges_of(ran, works)]
+    # A reader of the weight's own component goes before one of another.
+    assert found == [("w13", "again", "experts", 1.0), ("w2", "second", "experts", 1.0)]
+    shared = charges_of([ran[2], Launch("part", "experts", 3, 30, reads=(0,))], works[:1])
+    assert {c.name: c.share for c in shared} == pytest.approx({"part": 0.75, "again": 0.25})
+    assert {c.basis for c in shared} == {BY_TENSOR}
 
 
 def test_the_cache_is_read_by_attention_s_longest_kernel() -> None:
@@ -96,9 +139,11 @@ def test_shares_of_each_piece_of_work_add_up_to_one_or_none(seed: int) -> None:
     for charge in charges_of(ran, works):
         assert 0 <= charge.share <= 1
         sums[id(charge.work)] += charge.share
-    there = {(launch.component, launch.layer) for launch in ran}
+    there = {(run.component, run.layer) for run in ran}
+    able = {(run.component, run.layer) for run in ran if is_gemm(run.name)}
     for work in works:
-        done = (work.component, work.layer) in there or (work.component, -1) in there
+        place = (work.component, work.layer)
+        done = (place if place in there else (work.component, -1)) in able
         assert sums.get(id(work), 0.0) == pytest.approx(1.0 if done else 0.0)
 
 

@@ -101,7 +101,8 @@ def test_steps_of_several_sizes_give_their_mean(tmp_path: Path) -> None:
 
 
 def test_a_long_prompt_is_limited_by_arithmetic(tmp_path: Path) -> None:
-    report = summarize(bundle(tmp_path / "b", tokens=(4096,), phase="prefill"))
+    us = (100.0, 900.0, 900.0, 900.0, 410.0)
+    report = summarize(bundle(tmp_path / "b", us, tokens=(4096,), phase="prefill"))
     assert report.roofline is not None
     (phase,) = report.roofline.phases
     assert phase.phase == "prefill"
@@ -113,7 +114,7 @@ def test_a_long_prompt_is_limited_by_arithmetic(tmp_path: Path) -> None:
 
 
 def test_measured_ceilings_go_before_those_of_the_data_sheet(tmp_path: Path) -> None:
-    recorded = bundle(tmp_path / "b")
+    recorded = bundle(tmp_path / "b", us=(40.0, 40.0, 40.0, 40.0, 900.0))
     measured = Measured(
         str(GPU["name"]), "2026", (Measurement("read", 1e12, "B/s", 1e12, 1e12, 5, "x"),)
     )
@@ -196,5 +197,8 @@ def test_floors_of_real_models(capture: str, floor_ms: float) -> None:
     # No kernel is faster than a reader, and every product has its weights.
     assert all((row.of_reached or 0) < 1 for row in phase.rows)
     products = {"qkv", "o_proj", "experts", "router", "lm_head"}
-    assert products <= {row.component for row in phase.rows if row.streamed_bytes}
-    assert phase.placed_us > 0.75 * phase.kernels_us
+    unplaced = {floor.component for floor in phase.unplaced}
+    assert products <= unplaced | {row.component for row in phase.rows if row.streamed_bytes}
+    # In a compiled model only the order of its kernels tells which of them are the dense products.
+    assert {"qkv", "o_proj"} <= unplaced if "graphs" in capture else not unplaced
+    assert phase.known_us > 0.75 * phase.kernels_us

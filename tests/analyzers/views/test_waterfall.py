@@ -57,9 +57,13 @@ def test_each_kernel_counts_once(name: str) -> None:
     decode = next((books for books in report.books if books.phase == found.phase), None)
     assert decode is not None
     kernels = sum(part.us for part in found.parts if part.kind in KERNELS)
-    assert kernels == pytest.approx(decode.kernels_us / decode.steps, rel=1e-6)
     (rest,) = (part.us for part in found.parts if part.kind == "rest")
-    assert abs(rest) < 0.05 * found.us
+    summed = decode.kernels_us / decode.steps
+    # What overlaps shares the time, and then nothing is left over.
+    assert kernels == pytest.approx(summed, rel=1e-6) if rest else kernels <= summed * (1 + 1e-6)
+    assert kernels > 0.95 * summed
+    assert 0 <= rest < 0.05 * found.us
+    assert min(part.us for part in found.parts) >= 0
 
 
 @pytest.mark.parametrize("name", BUNDLES)
@@ -78,8 +82,10 @@ def test_what_small_kernels_and_conversions_take(name: str) -> None:
         elif row.us < SMALL_US and row.component != "collective":
             above["small"] += beyond
     parts = {part.kind: part.us for part in found.parts}
+    # Less where overlapping kernels share the time, or where a floor is known by component only.
+    least = 0.9 if phase.unplaced or not parts["rest"] else 1 - 1e-6
     for kind, us in above.items():
-        assert parts.get(kind, 0.0) == pytest.approx(us), kind
+        assert least * us - 1e-9 <= parts.get(kind, 0.0) <= us * (1 + 1e-6) + 1e-9, kind
 
 
 def test_without_a_bandwidth_it_begins_with_the_kernels_and_says_why() -> None:

@@ -1,0 +1,317 @@
+"""What must hold in every report: each check with what breaks it, and all recordings at hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import spark_prof
+from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.invariants import CHECKS, Facts, checked, kinds_of, memory_us, surely_us
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
+from spark_prof.analyzers.summary import summarize, summary_of
+from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.dashboards.render import RENDERERS
+from spark_prof.datasets.ceilings import ceilings_for
+from spark_prof.datasets.opened import opened
+from spark_prof.errors import CommandError
+from tests.analyzers.roofline.recorded import CONFIG, FIRST, HEAD, LAYERS, bundle
+from tests.support import layer_row
+
+DATA = Path(__file__).parents[1] / "data"
+FOREIGN = Path(__file__).parents[3] / "shared" / "traces"
+CAPTURE = "h100-gpt-oss-20b-mxfp4-graphs"
+
+EXPLAINED = {
+    ("ab-h100/recording-b-1", "floor-kernel"): "The `layers` table was written when the model was "
+    "loaded; then qkv, o_proj and lm_head were swapped for products with MXFP4.",
+    ("compare-h100/gpt-graph", "floor-kernel"): "Eight tokens of random weights hit fewer experts "
+    "than an even choice does.",
+}
+"""Why a check fails in a recording; one that is not here is a defect."""
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Everything at hand that a report can be made of, with what it is called here."""
+    for meta in sorted(DATA.rglob("meta.json")):
+        yield str(meta.parent.relative_to(DATA)), meta.parent
+    for folder in ("kineto", "proton"):
+        yield from ((f"{folder}/{p.name}", p) for p in sorted((DATA / folder).iterdir()))
+    for pattern in ("kineto/*", "kineto/odd/*", "nsys/*", "nsys_csv*/*", "nsys_stats*/*", "ncu_*"):
+        if FOREIGN.is_dir():
+            yield from ((f"shared/{p.name}", p) for p in sorted(FOREIGN.glob(pattern)))
+
+
+def test_what_fails_in_any_recording_is_explained() -> None:
+    failed, looked_at = {}, 0
+    for name, path in sources():
+        try:
+            with opened(str(path)) as source:
+                for rank in source.ranks:
+                    report = summarize(source, rank, measured=ceilings_for(source, rank))
+                    looked_at += 1
+                    for row in report.invariants:
+                        if row.ok is False:
+                            failed[name, row.id] = row.text
+                    assert [row.id for row in report.invariants if row.ok is not False]
+        except CommandError:
+            # Some files of shared/traces, such as sums of API calls, are no source of a report.
+            assert name.startswith("shared/"), name
+    assert looked_at >= 23
+    assert failed.keys() - EXPLAINED.keys() == set(), failed
+    assert EXPLAINED.keys() - failed.keys() == set()
+
+
+@cache
+def facts() -> Facts:
+    """What the checks see of a real recording, in which all of them hold."""
+    source = spark_prof.load(DATA / CAPTURE)
+    found = summary_of(source)
+    ran = found.kernels[found.kernels["step"].isin(found.steps.index)]
+    return Facts(
+        found.report,
+        sums_of(found.kernels, found.steps["phase"]),
+        ran.loc[~ran["kind"].isin(["memcpy", "memset"]), ["start_ns", "end_ns"]],
+        source.frame("layers", 0, ["layer", "component"]),
+        source.facts(0)["model_config"],
+    )
+
+
+def of(**changes: Any) -> Facts:
+    """The same with another part of the report."""
+    return replace(facts(), report=replace(facts().report, **changes))
+
+
+def broken(report: Report) -> dict[str, str]:
+    return {row.id: row.text for row in report.invariants if row.ok is False}
+
+
+def test_a_real_recording_holds() -> None:
+    report = checked(facts())
+    assert {row.id: row.ok for row in report.invariants} == {c.id: True for c in CHECKS}
+    assert report.broken == ()
+    assert replace(report, invariants=()) == replace(facts().report, invariants=())
+
+
+def test_a_source_of_nothing_has_nothing_to_look_at() -> None:
+    nothing = {"roofline": None, "books": (), "tokens": (), "layers": (), "kernels": (),
+               "components": ()}  # fmt: skip
+    empty = replace(of(**nothing), sums=facts().sums[:0], config={}, layers=facts().layers[:0])
+    ok = {row.id: row.ok for row in checked(empty).invariants}
+    assert {name for name, value in ok.items() if value is None} == {
+        "floor-kernel", "floor-step", "union-once", "layers-alike", "layers-found",
+    }  # fmt: skip
+
+
+def _doubled_union(report: Report) -> dict[str, Any]:
+    whole, *others = report.books
+    return {"books": (replace(whole, union_us=2 * whole.union_us), *others)}
+
+
+def _negative_component(report: Report) -> dict[str, Any]:
+    first, *others = report.components
+    return {"components": (replace(first, us=-8.26), *others)}
+
+
+def _negative_gap(report: Report) -> dict[str, Any]:
+    *others, last = report.books
+    wrong = replace(last, gap_us=-5.0, residual_us=last.residual_us + last.gap_us + 5.0)
+    return {"books": (*others, wrong)}
+
+
+def _ledger_too_long(report: Report) -> dict[str, Any]:
+    first, *others = report.tokens
+    row, *rows = first.rows
+    wrong = replace(row, charged_us=row.charged_us + 1.0)
+    return {"tokens": (replace(first, rows=(wrong, *rows)), *others)}
+
+
+def _missing_kernel(report: Report) -> dict[str, Any]:
+    return {"kernels": report.kernels[1:]}
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "gone"),
+    [
+        (_doubled_union, "union-once", lambda report: report.books == ()),
+        (_negative_component, "no-negative", lambda report: report.components == ()),
+        (_negative_gap, "no-negative", lambda report: [b.phase for b in report.books] == ["all"]),
+        (_ledger_too_long, "adds-up", lambda report: report.decode_ledger is None),
+        (_missing_kernel, "adds-up", lambda report: report.kernels == ()),
+    ],
+)
+def test_a_figure_that_cannot_be_is_left_out(
+    change: Callable[[Report], dict[str, Any]], check: str, gone: Callable[[Report], bool]
+) -> None:
+    report = checked(of(**change(facts().report)))
+    assert check in broken(report)
+    assert gone(report)
+    # What is left is drawn without it.
+    for draw in RENDERERS.values():
+        assert draw(report)
+
+
+def test_a_kernel_faster_than_its_bytes_has_no_floor(tmp_path: Path) -> None:
+    # 622 MB take 170 us at the data sheet's 3.35 TB/s, the 50 MB of the cache left out.
+    report = summarize(bundle(tmp_path / "b", us=(8.0, 3.0, 6.0, 4.0, 100.0)))
+    assert "100.00 us a call" in broken(report)["floor-kernel"]
+    assert "170." in broken(report)["floor-kernel"]
+    assert report.roofline is not None
+    phase = report.roofline.decode
+    assert phase is not None
+    rows = {row.name: row for row in phase.rows}
+    assert (rows[HEAD].floor_us, rows[HEAD].needed_bytes, rows[HEAD].left_us) == (None,) * 3
+    assert rows[FIRST].floor_us is not None
+    assert phase.floor_us == pytest.approx(sum((r.floor_us or 0) * r.calls for r in phase.rows))
+    assert "lm_head" not in {row.component for row in report.roofline.weights}
+    assert min(part.us for part in waterfall_of(report).parts) >= 0
+    line = "takes 100.00 us a call in decode steps"
+    for form, draw in RENDERERS.items():
+        drawn = " ".join(draw(report).split())
+        assert line in drawn, form
+        assert form == "json" or drawn.index(line) < drawn.rindex("What was recorded"), form
+    (row,) = (r for r in json.loads(RENDERERS["json"](report))["invariants"] if r["ok"] is False)
+    assert (row["id"], list(row)) == ("floor-kernel", ["id", "ok", "text", "where"])
+
+
+def test_a_kernel_within_the_tolerance_is_at_its_floor(tmp_path: Path) -> None:
+    # 622 MB take 205 us for a reader; the data sheet's bandwidth and the cache allow 170.
+    report = summarize(bundle(tmp_path / "b", us=(8.0, 3.0, 6.0, 4.0, 180.0)))
+    assert report.broken == ()
+    assert report.roofline is not None
+    assert report.roofline.decode is not None
+    (row,) = (row for row in report.roofline.decode.rows if row.name == HEAD)
+    assert (row.floor_us, row.left_us) == (pytest.approx(180.0), 0.0)
+
+
+def test_a_lower_bound_above_the_step_gives_no_share(tmp_path: Path) -> None:
+    """Experts that count as something else are counted whole: the floor of a hybrid's step."""
+    pattern = {"hybrid_override_pattern": "E", "n_routed_experts": 128}
+    whole = layer_row("backbone.layers.0.mixer", 0, "ssm", bytes=30 << 30,
+                      parameters="w13_weight:uint8:128x15360x16384")  # fmt: skip
+    report = summarize(
+        bundle(tmp_path / "b", layers=(*LAYERS, whole), model_config=CONFIG | pattern)
+    )
+    assert "which weights it reads is not known" in broken(report)["floor-step"]
+    assert report.roofline is not None
+    phase = report.roofline.decode
+    assert phase is not None
+    assert (phase.floor_us, phase.of_floor, report.roofline.weights) == (None, None, ())
+    assert "memory" not in {answer.id for answer in report.answers}
+    found = waterfall_of(report)
+    assert found.floor_us is None
+    assert found.no_floor == broken(report)["floor-step"]
+    assert "of the time is that floor" not in RENDERERS["text"](report)
+
+
+def test_what_a_kernel_surely_takes() -> None:
+    report = facts().report
+    assert report.roofline is not None
+    assert report.roofline.decode is not None
+    row = replace(report.roofline.decode.rows[0], calls=10.0, streamed_bytes=2e7, floor_us=9.0,
+                  limiter="memory")  # fmt: skip
+    sheet = Ceilings("x", data_sheet=Bandwidth(1e12, ""), reached=Bandwidth(9e11, ""),
+                     l2_bytes=50_000_000)  # fmt: skip
+    # 200 MB a step, of which 50 may lie in the cache, at 1 TB/s.
+    assert surely_us(row, sheet) == pytest.approx(150.0)
+    assert memory_us(4e7, sheet) == 0.0
+    # A reader that was faster than the data sheet says so.
+    assert memory_us(2.5e8, replace(sheet, reached=Bandwidth(2e12, ""))) == pytest.approx(100.0)
+    # Nobody knows its cache: no known one is larger, and 200 MB may fit or not.
+    assert memory_us(2e8, replace(sheet, l2_bytes=None)) < 150.0
+    assert memory_us(2e8, Ceilings("x")) == 0.0
+    busy = replace(row, limiter="arithmetic", floor_us=30.0)
+    assert surely_us(busy, sheet, clock=1.2) == pytest.approx(250.0)
+    measured = replace(sheet, peak_source="measured here on Monday")
+    assert surely_us(busy, measured) == pytest.approx(150.0)
+
+
+def test_layers_of_a_kind_that_differ_are_in_no_known_layer() -> None:
+    sums = facts().sums.copy()
+    (place, *_) = np.flatnonzero(
+        (sums["layer"] == 5) & (sums["component"] == "qkv") & (sums["phase"] == "decode")
+    )
+    sums.loc[sums.index[place], "calls"] *= 2
+    report = checked(replace(facts(), sums=sums))
+    assert list(broken(report)) == ["layers-alike"]
+    assert "5 differ in qkv" in broken(report)["layers-alike"]
+    before, after = ({row.layer for row in found.layers} for found in (facts().report, report))
+    assert before - after == {5}
+    assert sum(row.us for row in report.layers) == pytest.approx(
+        sum(row.us for row in facts().report.layers)
+    )
+    assert {row.per_layer_us for ledger in report.tokens for row in ledger.rows} == {None}
+
+
+def test_layers_of_two_kinds_may_differ() -> None:
+    sums = facts().sums
+    sums = sums[(sums["layer"] != 5) | (sums["component"] != "experts")]
+    layers = facts().layers
+    dense = layers["layer"].eq(5) & layers["component"].eq("experts")
+    assert "layers-alike" in broken(checked(replace(facts(), sums=sums)))
+    told = replace(facts(), sums=sums, layers=layers.assign(
+        component=layers["component"].astype(str).where(~dense, "mlp")
+    ))  # fmt: skip
+    assert "layers-alike" not in broken(checked(told))
+
+
+@pytest.mark.parametrize("known", ["layers", "config"])
+def test_layers_that_are_missing_leave_no_layer_known(known: str) -> None:
+    sums = facts().sums.assign(layer=facts().sums["layer"].clip(upper=20))
+    wrong = replace(facts(), sums=sums)
+    if known == "config":
+        wrong = replace(wrong, layers=facts().layers[:0])
+    report = checked(wrong)
+    assert "has 24 layers, the report 21: 21, 22, 23" in broken(report)["layers-found"]
+    assert {row.layer for row in report.layers} == {None}
+
+
+def test_the_layers_of_a_model_that_nobody_knows_are_not_checked() -> None:
+    unknown = replace(facts(), config={}, layers=facts().layers[:0])
+    ok = {row.id: row.ok for row in checked(unknown).invariants}
+    assert (ok["layers-alike"], ok["layers-found"]) == (None, None)
+
+
+def frame(*rows: tuple[int, str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["layer", "component"])
+
+
+def test_kinds_of_layers() -> None:
+    hybrid = {"num_hidden_layers": 5, "hybrid_override_pattern": "MEM*E"}
+    mixers = ("ssm", "experts", "ssm", "attention", "experts")
+    rows = [(n, name) for n, mixer in enumerate(mixers) for name in ("norm", mixer)]
+    by_turns = kinds_of(hybrid, frame((-1, "lm_head"), *rows))
+    assert by_turns[0] == by_turns[2] != by_turns[1] == by_turns[4] != by_turns[3]
+    dense_first = kinds_of(
+        {"num_hidden_layers": 3, "n_routed_experts": 8},
+        frame(*((n, "attention") for n in range(3)), (0, "mlp"), (1, "experts"), (2, "experts")),
+    )
+    assert dense_first[0] != dense_first[1] == dense_first[2]
+    assert kinds_of({"num_hidden_layers": 2}, frame()) == {0: "full", 1: "full"}
+    assert kinds_of({"num_hidden_layers": 2, "n_routed_experts": 8}, frame()) == {}
+
+
+def test_a_check_adds_few_lines() -> None:
+    components = tuple(replace(row, us=-row.us) for row in facts().report.components)
+    report = checked(of(components=components))
+    lines = [row for row in report.invariants if row.id == "no-negative"]
+    assert len(components) > len(lines) == 5
+    assert "more of the same kind: no part of any time is negative." in lines[-1].text
+
+
+def test_every_check_says_what_it_is() -> None:
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+    page = (DATA.parents[1] / "docs" / "report.md").read_text(encoding="utf-8")
+    for check in CHECKS:
+        assert check.holds.endswith(".")
+        assert check.told.endswith(".")
+        assert f"`{check.id}`" in page
