@@ -20,9 +20,14 @@ from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.intervals import covered_in
 from spark_prof.analyzers.model import Invariant, LayerRow, Report
-from spark_prof.analyzers.roofline.model import Ceilings, Roofline, RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.sure_floors import (
+    memory_us,
+    surely_us,
+    without_floors,
+    without_step_floors,
+)
 from spark_prof.analyzers.views.waterfall import waterfall_of
-from spark_prof.hardware import GPUS, find_gpu
+from spark_prof.hardware import find_gpu
 
 __all__ = ["CHECKS", "Broken", "Check", "Facts", "checked"]
 
@@ -34,13 +39,6 @@ _ROUNDING = 1e-9
 _NS = 1e-3
 """Times are whole nanoseconds: each term of a sum may be off by as much, in us."""
 _LOOKED_AT = 1 << 16
-_FROM_BYTES = (
-    "needed_bytes", "bandwidth", "of_data_sheet", "of_reached", "floor_us", "limiter", "left_us",
-    "left_ms_per_token", "amplification",
-)  # fmt: skip
-"""What of a kernel's row stands on the bytes that it has to move."""
-_LARGEST_L2 = max(gpu.l2_bytes or 0 for gpu in GPUS)
-"""Of a GPU that nobody knows: no cache of the table is larger."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,33 +113,6 @@ def checked(facts: Facts) -> Report:
         report = check.without(facts.report, [b.key for b in found or ()])
         facts = replace(facts, report=report)
     return replace(facts.report, invariants=tuple(rows))
-
-
-def surely_us(row: RooflineRow, ceilings: Ceilings, clock: float = 1.0) -> float:
-    """What all calls of a kernel in a step take at the very least, in us.
-
-    A floor stands on the bandwidth that a reader reaches and on every byte. A kernel may be faster:
-    up to the data sheet's bandwidth, and by what lay in the level-2 cache when the step began,
-    which is no more than the cache holds. Activations never have to come from memory. Arithmetic
-    counts at the GPU's highest clock; at a peak that was measured, which a better kernel may pass,
-    not at all.
-
-    Args:
-        row: the kernel.
-        ceilings: of its GPU.
-        clock: highest clock over the one that the data sheet's peaks stand on.
-    """
-    found = memory_us(row.streamed_bytes * row.calls, ceilings)
-    if row.limiter == "arithmetic" and not ceilings.peak_source.startswith("measured"):
-        found = max(found, (row.floor_us or 0.0) * row.calls / clock)
-    return found
-
-
-def memory_us(streamed: float, ceilings: Ceilings) -> float:
-    """What reading so many bytes of weights and KV cache in a step takes at the very least."""
-    fastest = max((b.value for b in (ceilings.data_sheet, ceilings.reached) if b), default=0.0)
-    cached = ceilings.l2_bytes if ceilings.l2_bytes is not None else _LARGEST_L2
-    return max(streamed - cached, 0.0) / fastest * 1e6 if fastest else 0.0
 
 
 def _kernel_floors(facts: Facts) -> list[Broken] | None:
@@ -358,63 +329,16 @@ def _tick_us(kernels: pd.DataFrame) -> float:
 
 
 def _without_floors(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
-    """No floor of those kernels; one that is faster than its floor, but may be, is at it."""
     if report.roofline is None:
         return report
-    phases = tuple(_held(phase, report.roofline.ceilings, keys) for phase in report.roofline.phases)
-    wrong = {key[1] for key in keys if key[0] == "decode"}
-    known = tuple(row for row in report.roofline.weights if row.component not in wrong)
-    roofline = replace(report.roofline, phases=phases, weights=known)
-    return replace(report, roofline=_shared(roofline) if wrong else roofline)
-
-
-def _held(
-    phase: RooflinePhase, ceilings: Ceilings, keys: Sequence[tuple[object, ...]]
-) -> RooflinePhase:
-    rows, dropped = [], []
-    for row in phase.rows:
-        if (phase.phase, row.component, row.name) in keys:
-            dropped.append(row)
-            unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
-            rows.append(
-                replace(row, streamed_bytes=0.0, operations=0.0, what="", basis="",
-                        expected=False, **unknown)
-            )  # fmt: skip
-        else:
-            rows.append(row if (row.floor_us or 0.0) <= row.us else replace(row, floor_us=row.us))
-    if all(row is old for row, old in zip(rows, phase.rows, strict=True)):
-        return phase
-    floors = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
-    floor_us = sum([*floors, *(floor.us for floor in phase.unplaced)])
-    return replace(
-        phase,
-        rows=tuple(rows),
-        floor_us=floor_us if ceilings.bandwidth and floor_us else None,
-        placed_us=phase.placed_us - sum(row.us * row.calls for row in dropped),
-        needed_bytes=phase.needed_bytes - sum((r.needed_bytes or 0.0) * r.calls for r in dropped),
-        streamed_bytes=phase.streamed_bytes - sum(r.streamed_bytes * r.calls for r in dropped),
-        operations=phase.operations - sum(row.operations * row.calls for row in dropped),
-    )
-
-
-def _shared(roofline: Roofline) -> Roofline:
-    """The same with the weights' shares of what is left."""
-    total = roofline.decode.streamed_bytes if roofline.decode else 0.0
-    rows = (replace(w, share=w.bytes / total if total else 0.0) for w in roofline.weights)
-    return replace(roofline, weights=tuple(rows))
+    return replace(report, roofline=without_floors(report.roofline, keys))
 
 
 def _without_step_floors(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
-    if report.roofline is None or not keys:
+    if report.roofline is None:
         return report
-    phases = tuple(
-        replace(p, floor_us=None, needed_bytes=0.0, streamed_bytes=0.0, unplaced=())
-        if (p.phase,) in keys
-        else p
-        for p in report.roofline.phases
-    )
-    weights = () if ("decode",) in keys else report.roofline.weights
-    return replace(report, roofline=replace(report.roofline, phases=phases, weights=weights))
+    phases = [phase for (phase,) in keys]
+    return replace(report, roofline=without_step_floors(report.roofline, phases))
 
 
 def _without_parts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:

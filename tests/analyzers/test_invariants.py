@@ -15,9 +15,10 @@ import pytest
 
 import spark_prof
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.invariants import CHECKS, Facts, checked, kinds_of, memory_us, surely_us
+from spark_prof.analyzers.invariants import CHECKS, Facts, checked, kinds_of
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
+from spark_prof.analyzers.roofline.sure_floors import memory_us, surely_us
 from spark_prof.analyzers.summary import summarize, summary_of
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards.render import RENDERERS
@@ -190,7 +191,20 @@ def test_a_kernel_within_the_tolerance_is_at_its_floor(tmp_path: Path) -> None:
     assert report.roofline is not None
     assert report.roofline.decode is not None
     (row,) = (row for row in report.roofline.decode.rows if row.name == HEAD)
-    assert (row.floor_us, row.left_us) == (pytest.approx(180.0), 0.0)
+    assert row.floor_us == pytest.approx(180.0)
+    assert row.left_us == 0.0
+
+
+def test_a_step_within_the_tolerance_is_at_its_floor() -> None:
+    report = facts().report
+    assert report.roofline is not None
+    (decode, *others) = report.roofline.phases
+    quick = replace(decode, step_us=0.95 * (decode.floor_us or 0.0))
+    roofline = replace(report.roofline, phases=(quick, *others))
+    found = checked(of(roofline=roofline))
+    assert "floor-step" not in broken(found)
+    assert found.roofline is not None
+    assert found.roofline.phases[0].of_floor == pytest.approx(1.0)
 
 
 def test_a_lower_bound_above_the_step_gives_no_share(tmp_path: Path) -> None:

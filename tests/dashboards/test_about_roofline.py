@@ -81,7 +81,14 @@ def test_an_expectation_says_about() -> None:
 def test_streamed_weights_with_their_storage() -> None:
     section = about_roofline.streamed(replace(FULL, roofline=ROOFLINE))
     assert section.rows == (
-        ("1.19 GiB", "34.3 %", "421.5 us", "experts", "packed, format not known", "4 of 32 experts"),
+        (
+            "1.19 GiB",
+            "34.3 %",
+            "421.5 us",
+            "experts",
+            "packed, format not known",
+            "4 of 32 experts",
+        ),
         ("1.08 GiB", "31.1 %", "382.2 us", "lm_head", "bfloat16", "-"),
     )
 
