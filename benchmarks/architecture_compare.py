@@ -13,6 +13,7 @@ A recording without kernels' arguments, such as one on a CPU, has nothing for th
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -156,7 +157,9 @@ def _pairs(
 ) -> tuple[list[tuple[Owned, Owned]], list[Owned]]:
     """Kernels of both runs, in order within a name, and those without a partner.
 
-    Only names that occur as often in both, and owners that are more than a guess.
+    Only names that occur as often in both, and owners that are more than a guess. Modules that do
+    not wait for one another, such as parallel attention and MLP, the compiler may turn around: of
+    kernels that read a weight, those of a layer that are only in another order are paired anew.
     """
     times = Counter(k.name for k in eager)
     common = {n for n, count in Counter(k.name for k in other).items() if times.get(n) == count}
@@ -173,7 +176,22 @@ def _pairs(
             truth = next(waiting[kernel.name])
             if kernel.basis in KNOWN and (truth.range_role or truth.range_layer >= 0):
                 pairs.append((truth, kernel))
-    return pairs, alone
+    return _turned(pairs), alone
+
+
+def _turned(pairs: Sequence[tuple[Owned, Owned]]) -> list[tuple[Owned, Owned]]:
+    """The pairs, with the truths of a name and layer exchanged where each then fits another."""
+    found = list(pairs)
+    apart = [
+        i for i, (truth, kernel) in enumerate(found)
+        if kernel.basis == "weight" and not _within_range(kernel, truth)
+    ]  # fmt: skip
+    for i, j in itertools.combinations(apart, 2):
+        (one, ours), (other, theirs) = found[i], found[j]
+        same = ours.name == theirs.name and one.range_layer == other.range_layer
+        if same and _within_range(ours, other) and _within_range(theirs, one):
+            found[i], found[j] = (other, ours), (one, theirs)
+    return found
 
 
 def _within_range(kernel: Owned, truth: Owned) -> bool:

@@ -93,6 +93,19 @@ def test_a_wrong_owner_is_found(name: str) -> None:
     assert compare(*both, 2).wrong
 
 
+def test_modules_that_the_compiler_turned_around_are_right() -> None:
+    """Parallel attention: the eager run has o_proj before the MLP, the compiled one after it."""
+    eager, graph = steps()
+    places = [i for i, one in enumerate(graph) if one.role in ("self_attn.o_proj", "mlp.down_proj")]
+    for first, second in zip(places[::2], places[1::2], strict=True):
+        graph[first], graph[second] = graph[second], graph[first]
+    found = compare(eager, graph, 2)
+    assert [line for line in found.wrong if "eager in the range" in line] == []
+    # By flow, the order is all that tells.
+    derived = [replace(one, basis="flow") if i in places else one for i, one in enumerate(graph)]
+    assert any("eager in the range" in line for line in compare(eager, derived, 2).wrong)
+
+
 def test_who_abstains_is_not_wrong() -> None:
     eager, graph = steps()
     graph[4] = replace(graph[4], layer=-1, role="", component="other", basis="none")
