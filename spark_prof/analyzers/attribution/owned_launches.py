@@ -69,7 +69,7 @@ class Ranged:
     """The rows of a rank in order of start, with what ranges and names tell of them.
 
     Attributes:
-        rows: name, start_ns, step, correlation and graph_node.
+        rows: name, module, start_ns, step, correlation and graph_node.
         by_range: what the module that was open tells.
         by_name: code of the component that the name tells, -1 for none.
         more_exact: of two codes of components the more exact one, else the first.
@@ -98,7 +98,7 @@ def owned_launches(bundle: Bundle, rank: int, ranged: Ranged) -> Evidence | None
     key = _keys(nodes, np.where(in_graph, -1, rows["correlation"].to_numpy()))
     held = _keys(arguments["node"].to_numpy(), arguments["correlation"].to_numpy())
     known = np.unique(held[held != 0])
-    launch = positions(known, key)
+    launch = positions(known, _as_read(key, known, rows, np.flatnonzero(~in_graph)))
     first = _first_row(launch, len(known))
     ran = first >= 0
     known, first = known[ran], first[ran]
@@ -130,6 +130,36 @@ def _keys(nodes: Integers, correlations: Integers) -> Integers:
     """One number for a node or, where it is 0, for a correlation; 0 for none."""
     outside = np.where(correlations >= 0, -1 - correlations.astype(np.int64), 0)
     found: Integers = np.where(nodes != 0, nodes, outside)
+    return found
+
+
+def _as_read(key: Integers, known: Integers, rows: pd.DataFrame, outside: Integers) -> Integers:
+    """The keys, with those of launches outside graphs that nobody read exchanged for their like's.
+
+    Arguments are read in the first steps of each kind. Another step that launches kernels of the
+    same names in the same order, with the same modules open, runs the same code on the same
+    weights.
+    """
+    step = rows["step"].to_numpy()
+    outside = outside[(step[outside] >= 0) & (key[outside] != 0)]
+    if not len(outside):
+        return key
+    order = outside[np.lexsort((-key[outside], step[outside]))]
+    what = [rows["name"].cat.codes.to_numpy(), rows["module"].to_numpy()]
+    names = np.stack([one[order].astype(np.int32) for one in what], axis=1)
+    begin = np.flatnonzero(np.append(True, np.diff(step[order]) != 0))
+    spans = list(zip(begin.tolist(), [*begin[1:].tolist(), len(order)], strict=True))
+    read = positions(known, key[order]) >= 0
+    was_read = np.logical_or.reduceat(read, begin)
+    like: dict[bytes, int] = {}
+    for (first, last), one in zip(spans, was_read, strict=True):
+        if one:
+            like.setdefault(names[first:last].tobytes(), first)
+    found = key.copy()
+    for (first, last), one in zip(spans, was_read, strict=True):
+        other = None if one else like.get(names[first:last].tobytes())
+        if other is not None:
+            found[order[first:last]] = key[order[other : other + last - first]]
     return found
 
 

@@ -157,16 +157,21 @@ def test_a_weight_that_is_not_believed_joins_nobody(tmp_path: Path) -> None:
 
 
 def test_launches_outside_graphs(tmp_path: Path) -> None:
-    """Each by its own correlation; a step whose arguments were not read has its ranges."""
+    """Each by its own correlation; steps that were not read by one that runs the same."""
+    last = ("some_kernel", "some_kernel", "another_kernel", "some_kernel")
     rows = [
         row
-        for number in range(2)
+        for number, name in enumerate(last)
         for at in [1000 * number]
         for row in (kernel("gemm", at + 150, at + 300, 10 * number + 1, at + 110),
-                    kernel("some_kernel", at + 310, at + 320, 10 * number + 2, at + 500))
+                    kernel(name, at + 310, at + 320, 10 * number + 2, at + 500))
     ]  # fmt: skip
-    calls = call(QKV, 100, 200) + call(QKV, 1100, 1200)
-    piece = Piece([step(0, 0, 900), step(1, 1000, 1900)], calls, kineto(*rows))
+    # In the last step nothing is open.
+    calls = [
+        pair for number in range(3) for pair in call(QKV, 1000 * number + 100, 1000 * number + 200)
+    ]
+    steps = [step(number, 1000 * number, 1000 * number + 900) for number in range(4)]
+    piece = Piece(steps, calls, kineto(*rows))
     bundle = Recorded({0: [piece]}, modules=MODULES, facts=COMPILED).assemble(tmp_path / "b")
     weight = tensor("model.layers.0.mlp.gate_up_proj", 0x10000)
     pool = tensor("", 0x80000, 1 << 16, kind="memory", layer=-1, component="")
@@ -178,16 +183,19 @@ def test_launches_outside_graphs(tmp_path: Path) -> None:
     ]
     bundle = with_tables(bundle, [weight, pool], arguments)
     found = place_kernels(bundle, 0)[["component", "layer", "basis", "role"]]
+    read = [("mlp", 0, "weight", "mlp.gate_up_proj"), ("mlp", 0, "flow", "mlp.gate_up_proj")]
     assert list(found.itertuples(index=False, name=None)) == [
-        ("mlp", 0, "weight", "mlp.gate_up_proj"),
-        ("mlp", 0, "flow", "mlp.gate_up_proj"),
+        *read,
+        *read,
         ("qkv", 0, "range", "qkv_proj"),
+        ("other", -1, "none", ""),
+        ("other", -1, "none", ""),
         ("other", -1, "none", ""),
     ]
     coverage = summarize(bundle).coverage
     shares = (coverage.proven, coverage.derived, coverage.guessed, coverage.unknown)
-    assert shares == pytest.approx((300 / 320, 10 / 320, 0.0, 10 / 320))
-    assert coverage.component == coverage.layer == pytest.approx(310 / 320)
+    assert shares == pytest.approx((450 / 640, 20 / 640, 0.0, 170 / 640))
+    assert coverage.component == coverage.layer == pytest.approx(470 / 640)
 
 
 def test_arguments_that_belong_to_nothing(tmp_path: Path) -> None:
