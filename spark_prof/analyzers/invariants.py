@@ -18,7 +18,6 @@ import pandas as pd
 from spark_prof.analyzers.ceilings.architecture import layer_kinds
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.findings.naming import short_name
-from spark_prof.analyzers.intervals import covered_in
 from spark_prof.analyzers.model import Invariant, LayerRow, Report
 from spark_prof.analyzers.roofline.sure_floors import (
     memory_us,
@@ -48,7 +47,7 @@ class Facts:
     Attributes:
         report: the report, so far without what failed.
         sums: what `breakdown.sums_of` returned.
-        kernels: start_ns and end_ns of the kernels of the analyzed steps, copies left out.
+        kernels: start_ns and end_ns of the kernels of the analyzed steps by start, copies left out.
         layers: layer and component of the `layers` table.
         config: the model's configuration as Hugging Face writes it.
     """
@@ -268,9 +267,11 @@ def _union(facts: Facts) -> list[Broken] | None:
     if not facts.report.books:
         return None
     start, end = facts.kernels["start_ns"].to_numpy(), facts.kernels["end_ns"].to_numpy()
-    first, last = (start.min(), end.max()) if len(start) else (0, 0)
-    once = covered_in(start, end, np.array([first], np.int64), np.array([last], np.int64))
-    us, told = float(once[0]) / 1e3, facts.report.books[0].union_us
+    us, told = 0.0, facts.report.books[0].union_us
+    if len(start):
+        reached = np.maximum.accumulate(end)
+        idle = np.maximum(start[1:] - reached[:-1], 0).sum()
+        us = float(reached[-1] - start[0] - idle) / 1e3
     if abs(us - told) <= _NS + _ROUNDING * us:
         return []
     text = f"Kernels ran in {us:,.2f} us of the window, but {told:,.2f} us are counted: left out."

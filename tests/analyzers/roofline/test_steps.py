@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -69,7 +71,7 @@ MODULES = pd.DataFrame(
 RAN = ("name", "module", "placed_by", "correlation", "graph_node", "step", "layer")
 
 
-def kernels(*rows: tuple[object, ...], **more: pd.Categorical) -> pd.DataFrame:
+def kernels(*rows: tuple[object, ...], **more: Any) -> pd.DataFrame:
     """Kernels by what RAN names, one after the other."""
     found = pd.DataFrame(rows, columns=list(RAN)).assign(
         kind="kernel", component="mlp", part=0, start_ns=range(len(rows))
