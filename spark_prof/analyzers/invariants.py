@@ -38,6 +38,8 @@ _ROUNDING = 1e-9
 _NS = 1e-3
 """Times are whole nanoseconds: each term of a sum may be off by as much, in us."""
 _LOOKED_AT = 1 << 16
+_AT_THE_BORDER = {"norm"}
+"""What compilers fuse with the embedding before the first layer, or with what follows the last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,10 +234,15 @@ def _layers_alike(facts: Facts) -> list[Broken] | None:
     found = []
     for kind, layers in alike.items():
         usual, _ = Counter(layers.values()).most_common(1)[0]
-        others = sorted(layer for layer, ran in layers.items() if ran != usual)
+        unlike = {
+            layer: names - (_AT_THE_BORDER if layer in (min(calls), max(calls)) else set())
+            for layer, ran in layers.items()
+            for names in [{name for name, _ in ran ^ usual}]
+        }
+        others = sorted(layer for layer, names in unlike.items() if names)
         for own in dict.fromkeys(layers[layer] for layer in others):
             same = [layer for layer in others if layers[layer] == own]
-            differ = sorted({name for name, _ in own ^ usual})
+            differ = sorted(set[str]().union(*(unlike[layer] for layer in same)))
             found.append(
                 Broken(
                     f"Layers of one kind ({kind}) do not run the same: {_listed(same)} differ in "
@@ -363,17 +370,18 @@ def _without_layers(report: Report, keys: Sequence[tuple[object, ...]]) -> Repor
         return report
     wrong = {layer for key in keys for layer in key}
     everything = not wrong
-    sums: dict[tuple[int | None, str], tuple[float, int]] = {}
+    sums: dict[tuple[int | None, str], LayerRow] = {}
     for row in report.layers:
         layer = None if everything or row.layer in wrong else row.layer
-        us, kernels = sums.get((layer, row.component), (0.0, 0))
-        sums[layer, row.component] = us + row.us, kernels + row.kernels
-    rows = (LayerRow(*place, *values) for place, values in sums.items())
+        place = layer, row.component
+        before = sums.get(place, replace(row, us=0.0, kernels=0))
+        us, kernels = before.us + row.us, before.kernels + row.kernels
+        sums[place] = replace(before, layer=layer, us=us, kernels=kernels)
     tokens = tuple(
         replace(t, rows=tuple(replace(row, layers=0, per_layer_us=None) for row in t.rows))
         for t in report.tokens
     )
-    order = sorted(rows, key=lambda row: -1 if row.layer is None else row.layer)
+    order = sorted(sums.values(), key=lambda row: -1 if row.layer is None else row.layer)
     return replace(report, layers=tuple(order), tokens=tokens)
 
 
@@ -421,7 +429,7 @@ CHECKS: tuple[Check, ...] = (
         "layers-alike",
         "Layers of one kind run the same kernels.",
         "Kernels of each component in all decode steps, among layers of one kind by configuration "
-        "and live model.",
+        "and live model; norms of the first and the last layer may be fused with what is outside.",
         _layers_alike,
         _without_layers,
     ),

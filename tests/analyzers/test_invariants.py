@@ -266,6 +266,13 @@ def test_layers_of_a_kind_that_differ_are_in_no_known_layer() -> None:
     assert {row.per_layer_us for ledger in report.tokens for row in ledger.rows} == {None}
 
 
+@pytest.mark.parametrize(("layer", "holds"), [(0, True), (23, True), (7, False)])
+def test_norms_may_be_fused_with_what_is_outside_the_layers(layer: int, *, holds: bool) -> None:
+    sums = facts().sums
+    found = replace(facts(), sums=sums[(sums["layer"] != layer) | (sums["component"] != "norm")])
+    assert ("layers-alike" not in broken(checked(found))) == holds
+
+
 def test_layers_of_two_kinds_may_differ() -> None:
     sums = facts().sums
     sums = sums[(sums["layer"] != 5) | (sums["component"] != "experts")]
