@@ -308,9 +308,7 @@ def test_only_without_a_gpu_the_operators_stand_for_kernels(read: Read) -> None:
     alone = read(kineto(operator("linear", 0, 100), operator("mm", 10, 20)))
     stretches = window(alone).trace.operators
     assert stretches["name"].tolist() == ["linear", "mm", "linear"]
-    assert alone.lost == [
-        "the trace has no device activity, operators of the CPU stand for them"
-    ]
+    assert alone.lost == ["the trace has no device activity, operators of the CPU stand for them"]
     beside = read(kineto(operator("linear", 0, 100), kernel("gemm", 500, 900, 3, 50)))
     assert window(beside).trace.operators.empty
 
