@@ -39,7 +39,7 @@ from typing import Any
 from benchmarks.architecture_compare import compare, decode_step
 from benchmarks.architecture_results import Result, page_of, read_results
 from benchmarks.architecture_table import ARCHITECTURES, Architecture, config_of
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.bundle import META_FILE, Bundle
 
 ROOT = Path(__file__).resolve().parents[1]
 ON_GPU = Path("/dev/nvidiactl").exists()
@@ -151,7 +151,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", type=_names, default=(), help="names of the table, by commas")
     parser.add_argument("--skip-recorded", action="store_true", help="leave out what OUT has")
     parser.add_argument("--small", action="store_true", help="smaller matrices, for a CPU")
-    parser.add_argument("--keep", type=Path, help="leave the recordings in this folder")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="leave the recordings in this folder, and take those that are there",
+    )
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for one engine")
     parser.add_argument(
         "--stop-after", type=float, default=float("inf"), help="seconds; begin no further one then"
@@ -192,6 +196,8 @@ def _one(
     seconds: dict[str, float] = {}
     for name in ("eager", "default"):
         bundle = folder / name
+        if options.keep and (bundle / META_FILE).exists():
+            continue
         shutil.rmtree(bundle, ignore_errors=True)
         began = time.monotonic()
         why = _record(row, model, bundle, options, engines, compiled=name == "default")

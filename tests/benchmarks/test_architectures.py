@@ -18,6 +18,7 @@ from benchmarks.architecture_table import ARCHITECTURES, SMALL, config_of
 from spark_prof import load
 from spark_prof.analyzers.classify.classifier import is_gemm
 
+ROOT = Path(__file__).resolve().parents[2]
 GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_TNT"
 ROLES = {"self_attn.qkv_proj": "qkv", "self_attn.o_proj": "o_proj", "mlp.down_proj": "mlp"}
 Steps = tuple[list[Owned], list[Owned]]
@@ -153,6 +154,29 @@ def test_a_recording_of_a_gpu() -> None:
     place = next(n for n, k in enumerate(known) if k.role == "attn.o_proj")
     known[place] = replace(known[place], role="attn.qkv_proj", component="qkv", layer=1)
     assert len(compare(eager, known, 24).wrong) > 1
+
+
+RECORDED = Path(__file__).parents[1] / "data" / "architectures"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.iterdir()))
+def test_recorded_on_an_h200(name: str) -> None:
+    """Every owner is proven or derived, and none is another than the eager run's."""
+    [row] = [one for one in ARCHITECTURES if one.name == name]
+    eager, default = (decode_step(load(RECORDED / name / run)) for run in ("eager", "default"))
+    found = compare(eager, default, row.layers)
+    assert found.wrong == ()
+    assert found.layers_found == row.layers
+    assert found.weight_kernels >= 7 * row.layers // 2
+    assert found.shares["proven"] >= 0.93
+    assert found.shares["proven"] + found.shares["derived"] == pytest.approx(1.0)
+
+
+def test_the_page_is_that_of_the_results() -> None:
+    results = read_results(ROOT / "benchmarks" / "results" / "architectures" / "h200.jsonl")
+    shown = [results[row.name] for row in ARCHITECTURES if row.name in results]
+    page = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
+    assert page == page_of(shown)
 
 
 def test_the_table_has_what_vllm_has() -> None:
