@@ -241,9 +241,10 @@ def _between(
 
     number, done = segments.number, segments.done
     to_attention, to_experts = (after == 1)[number], (after == 2)[number]
-    to_end = ((before == 2) & (after == 0))[number]
+    to_end = (after == 0)[number]
     own_head = head.astype(np.int32)[number]
-    left = (count - qkv).astype(np.int32)[number]
+    last = np.where(before == 1, head + products.get("mlp", 0), 0)
+    left = np.where(after == 0, last, count - qkv).astype(np.int32)[number]
     beyond_head = done > own_head
     inner = (own_head > 0) & beyond_head & (done < left)
     into_attention = to_attention & (done >= left)
@@ -251,6 +252,8 @@ def _between(
     rules = (
         (~fits[number], "", "none"),
         (alone[number], "", "own"),
+        (to_end & gemm & (done >= left), "lm_head", "none"),
+        (to_end & (done > left), "", "none"),
         (done < own_head, "o_proj", "own"),
         (into_attention & gemm, "qkv", "following"),
         (into_attention & (done >= count[number]), "rope", "following"),
@@ -258,7 +261,7 @@ def _between(
         (to_experts & (gemm | beyond_head), "router", "following"),
         (to_experts, "norm", "following"),
         # After the last experts comes the model's own norm, which has no layer.
-        (to_end & ~gemm, "norm", "following"),
+        (to_end & (before == 2)[number], "norm", "following"),
         (gemm | inner, "mlp", "own"),
         (~beyond_head, "norm", "own"),
     )
@@ -285,8 +288,9 @@ def _fits(segments: _Segments, products: Mapping[str, int], alone: Flags) -> Fla
         (2, 1, 1, (qkv,)),
         # Some mixtures of experts call their router themselves.
         (1, 2, 0, (o_proj + router, o_proj)),
-        (1, 0, None, (o_proj + mlp,)),
-        (2, 0, None, (0,)),
+        # The product of the logits may end a step.
+        (1, 0, None, (o_proj + mlp, o_proj + mlp + 1)),
+        (2, 0, None, (0, 1)),
     ):
         chosen = (before == first) & (after == second) & np.isin(count, wanted)
         found |= chosen if layers is None else chosen & (further == layers)

@@ -102,8 +102,7 @@ class Layers:
 
 def _share(kernels: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> float:
     """The share of the chosen rows in the time of all kernels."""
-    length = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.int64)
-    length = np.where((kernels["kind"] == "kernel").to_numpy(), length, 0)
+    length = (kernels["end_ns"] - kernels["start_ns"]).where(kernels["kind"] == "kernel", 0)
     return float(length[chosen].sum()) / max(int(length.sum()), 1)
 
 

@@ -79,7 +79,6 @@ RULES: tuple[NameRule, ...] = (
 
 _COMPILED = tuple(re.compile(rule.pattern, re.DOTALL) for rule in RULES)
 _LONGEST = 4096
-"""Longer names, as of tensor shapes, are looked at up to here."""
 
 
 def names_module(name: str) -> bool:
@@ -89,7 +88,7 @@ def names_module(name: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def module_name(name: str) -> ModuleName | None:
-    """What the name says about a module, None where it names none."""
+    """What the name says about a module, up to the 4,096th letter; None where it names none."""
     for pattern in _COMPILED:
         match = pattern.fullmatch(name[:_LONGEST])
         if match:
