@@ -47,6 +47,7 @@ def floors(report: Report) -> Section:
             microseconds(phase.kernels_us),
             microseconds(phase.step_us),
             share(phase.of_floor),
+            share(phase.placed_us / phase.kernels_us if phase.kernels_us else None),
         )
         for phase in phases
     )
@@ -59,12 +60,14 @@ def floors(report: Report) -> Section:
         Column("Kernels", "number"),
         Column("Median step", "number"),
         Column("Floor of it", "number"),
+        Column("Proven for", "number", optional=True),
     )
     intro: tuple[str, ...] = ()
     if found and rows:
         intro = (
             "The floor is what a step needs at least: for each kernel its bytes at the bandwidth "
-            "that a reader reaches, or its arithmetic at the peak, whichever takes longer.",
+            "that a reader reaches, or its arithmetic at the peak, whichever takes longer. Proven "
+            "for: share of the kernel time of which is proven which weights a kernel reads.",
             *_ceiling_lines(found.ceilings),
             *(clean(note) for note in found.notes),
             *(clean(note) for phase in phases for note in phase.notes),

@@ -75,7 +75,8 @@ nav a:hover, nav a:focus { color: var(--accent); text-decoration: underline; }
 }
 .headline dt { font-size: 0.8rem; line-height: 1.3; color: var(--quiet); }
 .headline dd { margin: 0; font-size: 1.35rem; font-weight: 600; }
-.headline :is(dt, dd) { overflow-wrap: anywhere; }
+.headline :is(dt, dd), .caveat { overflow-wrap: anywhere; }
+.caveat { font-weight: 600; }
 """
 
 _TABLES = """\

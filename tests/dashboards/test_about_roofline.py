@@ -65,7 +65,17 @@ def test_kernels_above_their_floor_come_first() -> None:
 def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
     section = about_roofline.floors(replace(FULL, roofline=ROOFLINE))
     assert section.rows == (
-        ("decode", "1", "3.46 GiB", "7.30 Gop", "1.23 ms", "3.02 ms", "4.29 ms", "28.7 %"),
+        (
+            "decode",
+            "1",
+            "3.46 GiB",
+            "7.30 Gop",
+            "1.23 ms",
+            "3.02 ms",
+            "4.29 ms",
+            "28.7 %",
+            "85.3 %",
+        ),
     )
     assert "Reader: 3,030 GB/s, a reader." in section.intro
     assert "When it was measured: SM clock 1980 MHz." in section.intro
