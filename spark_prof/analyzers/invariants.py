@@ -233,9 +233,11 @@ def _layers_alike(facts: Facts) -> list[Broken] | None:
         return None
     found = []
     for kind, layers in alike.items():
-        usual, _ = Counter(layers.values()).most_common(1)[0]
+        ends = {min(calls), max(calls)}
+        inner = [ran for layer, ran in layers.items() if layer not in ends]
+        usual, _ = Counter(inner or layers.values()).most_common(1)[0]
         unlike = {
-            layer: names - (_AT_THE_BORDER if layer in (min(calls), max(calls)) else set())
+            layer: names - (_AT_THE_BORDER if layer in ends else set())
             for layer, ran in layers.items()
             for names in [{name for name, _ in ran ^ usual}]
         }

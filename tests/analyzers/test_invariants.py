@@ -37,6 +37,16 @@ EXPLAINED = {
     "loaded; then qkv, o_proj and lm_head were swapped for products with MXFP4.",
     ("compare-h100/gpt-graph", "floor-kernel"): "Eight tokens of random weights hit fewer experts "
     "than an even choice does.",
+    **{
+        (f"architectures/{name}/{run}", "floor-kernel"): "32 tokens of random weights hit fewer "
+        "experts than an even choice does."
+        for name in ("deepseek-v2", "gpt-oss")
+        for run in ("eager", "default")
+    },
+    ("architectures/deepseek-v2/eager", "layers-alike"): "The router of layer 2 copies to the host "
+    "in the first decode step of each batch, that of layer 3 does not.",
+    ("architectures/falcon-h1/default", "layers-alike"): "A multiplication that reads no weight "
+    "follows memory that is used again: attention in layer 0, the norm in layer 1.",
 }
 """Why a check fails in a recording; one that is not here is a defect."""
 
@@ -271,6 +281,17 @@ def test_norms_may_be_fused_with_what_is_outside_the_layers(layer: int, *, holds
     sums = facts().sums
     found = replace(facts(), sums=sums[(sums["layer"] != layer) | (sums["component"] != "norm")])
     assert ("layers-alike" not in broken(checked(found))) == holds
+
+
+def test_of_two_layers_the_first_may_lack_the_norm() -> None:
+    """Of two alike, the one that is not at the border is the usual one."""
+    sums = facts().sums
+    sums = sums[sums["layer"].isin([0, 1, 23])]
+    sums = sums[(sums["layer"] != 0) | (sums["component"] != "norm")]
+    dense = facts().layers["layer"].eq(23) & facts().layers["component"].eq("experts")
+    component = facts().layers["component"].astype(str).where(~dense, "mlp")
+    found = replace(facts(), sums=sums, layers=facts().layers.assign(component=component))
+    assert "layers-alike" not in broken(checked(found))
 
 
 def test_layers_of_two_kinds_may_differ() -> None:
