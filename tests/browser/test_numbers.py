@@ -38,7 +38,8 @@ def test_overview(explore: Explore, source: str) -> None:
         assert note in view.text
     rows = view.cells(view.tables()["coverage"])[1:]
     for (_, part, *_), name in zip(rows, ("layer", "component", "engine"), strict=True):
-        assert part in (share(report["coverage"][name]), f"{100 * report['coverage'][name]:g}")
+        measured = report["coverage"][name]
+        assert part in (share(measured), f"{round(100 * measured, 1):g}")
     bars = next(t for t in view.traces("time-of-a-token") if t["type"] == "bar")
     assert len(bars["y"]) > 8
 

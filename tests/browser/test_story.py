@@ -36,14 +36,14 @@ def test_two_minutes(site: Site, fresh: Fresh) -> None:
     view.click(view.keyed("show-1").locator("button"))
     assert view.path == "kernels"
     kernel = view.state["kernel"]
-    assert view.state == kept | {"kernel": kernel, "component": "qkv"}
-    assert "marlin::Marlin" in view.titles()
+    assert view.state == kept | {"kernel": kernel, "component": "experts"}
+    assert "marlin_moe_wna16::Marlin" in view.titles()
     assert {"What it is", "Against its floor", "Machine code"} <= set(view.titles())
     assert_link_shows_the_same(view, fresh)
 
     go_to(view, "timeline")
-    assert view.state == kept | {"kernel": kernel, "component": "qkv"}
-    assert "marlin::Marlin" in view.text, "the kernel is not pointed out"
+    assert view.state == kept | {"kernel": kernel, "component": "experts"}
+    assert "marlin_moe_wna16::Marlin" in view.text, "the kernel is not pointed out"
     assert_link_shows_the_same(view, fresh)
 
     view.click(view.page.get_by_role("button", name="Median decode step"))
