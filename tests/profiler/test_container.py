@@ -230,10 +230,10 @@ def test_staged_package_is_found_by_a_plain_python(tmp_path: Path) -> None:
     copies = {path.relative_to(staged) for path in staged.rglob("*") if path.is_file()}
     wanted = {path.relative_to(source) for path in source.rglob("*.py")}
     kernels = {path.relative_to(source) for path in (source / "kernels/cuda").iterdir()}
-    assert copies == wanted | kernels | {
-        Path("profiler/backends/capture.c"),
-        Path("kernels/tuned.json"),
+    sources = {
+        Path("profiler/backends", name) for name in ("arguments.c", "capture.c", "capture.h")
     }
+    assert copies == wanted | kernels | sources | {Path("kernels/tuned.json")}
     assert all((staged / path).read_bytes() == (source / path).read_bytes() for path in copies)
     modes = {path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}
     assert modes == {0o755, 0o644}
