@@ -352,7 +352,7 @@ def _without_step_floors(report: Report, keys: Sequence[tuple[object, ...]]) -> 
 
 
 def _without_parts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
-    """The report without those books, ledgers or tables."""
+    """The report without those step times, ledgers or tables."""
     if not keys:
         return report
     books = tuple(b for b in report.books if ("books", b.phase) not in keys)

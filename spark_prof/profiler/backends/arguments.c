@@ -206,13 +206,13 @@ void see_call(int domain, uint32_t id, const void *data) {
   const launch_ex_params *launch_ex = call->params;
   pthread_mutex_lock(&lock);
   switch (id) {
-    case 307: case 442: /* cuLaunchKernel */
+    case LAUNCH: case LAUNCH_THREAD:
       read_arguments(launch->function, NULL, launch->arguments, launch->extra, row);
       break;
-    case 477: case 478: /* cuLaunchCooperativeKernel */
+    case LAUNCH_COOPERATIVE: case LAUNCH_COOPERATIVE_THREAD:
       read_arguments(launch->function, NULL, launch->arguments, NULL, row);
       break;
-    case 652: case 653: /* cuLaunchKernelEx */
+    case LAUNCH_EX: case LAUNCH_EX_THREAD:
       read_arguments(launch_ex->function, NULL, launch_ex->arguments, launch_ex->extra, row);
       break;
   }

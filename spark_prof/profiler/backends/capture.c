@@ -273,7 +273,8 @@ int spark_prof_subscribe(void) {
 
 /* Turns the callbacks of calls that launch a kernel on or off; a CUPTI error code. */
 int spark_prof_launches(int on) {
-  static const uint32_t driver[] = {307, 442, 477, 478, 652, 653};
+  static const uint32_t driver[] = {LAUNCH, LAUNCH_THREAD, LAUNCH_COOPERATIVE,
+                                    LAUNCH_COOPERATIVE_THREAD, LAUNCH_EX, LAUNCH_EX_THREAD};
   static const uint32_t runtime[] = {211, 214, 269, 270, 430, 431, 505, 506};
   int result = OK;
   for (size_t i = 0; i < sizeof driver / sizeof *driver && !result; i++)

@@ -6,6 +6,14 @@
 
 enum { DOMAIN_DRIVER = 1, DOMAIN_RUNTIME = 2, DOMAIN_RESOURCE = 3 };
 
+/* CUPTI's numbers of the driver's calls that launch a kernel; the second of each is that of the
+ * stream a thread. */
+enum {
+  LAUNCH = 307, LAUNCH_THREAD = 442,
+  LAUNCH_COOPERATIVE = 477, LAUNCH_COOPERATIVE_THREAD = 478,
+  LAUNCH_EX = 652, LAUNCH_EX_THREAD = 653
+};
+
 /* CUPTI's number of a graph's node, 0 where it has none. */
 uint64_t node_number(void *node);
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from spark_prof.redact import redacted_value
 from spark_prof.traces.demangle import demangler
 from spark_prof.traces.pieces import (
     activity_name,
+    append_log,
     array_name,
     cubins_folder,
     names_name,
@@ -139,11 +141,12 @@ class CuptiBackend:
 
     def _write_arguments(self) -> None:
         words, lost = self._native.take_arguments()
-        rows = on_device(words)
-        name = array_name(self._process, "arguments", self._piece)
-        write_array(self._folder, name, rows)
-        if lost:
-            raise NativeError(f"{lost} arguments of launched kernels had no room")
+        if len(rows := on_device(words)):
+            name = array_name(self._process, "arguments", self._piece)
+            write_array(self._folder, name, rows)
+        if lost:  # the piece is whole without them
+            text = f"{lost} arguments of launched kernels had no room"
+            append_log(self._folder, self._process, time.time_ns(), text)
 
     def _keep_cached_code(self, symbols: set[str]) -> None:
         """Looks into the JIT caches for functions that no earlier piece had."""

@@ -16,11 +16,18 @@ import pytest
 
 from spark_prof.profiler.backends.cupti import CuptiBackend
 from spark_prof.profiler.backends.native import Native, NativeError
-from spark_prof.traces.pieces import activity_name, cubins_folder, names_name
+from spark_prof.traces.piece_files import load_array
+from spark_prof.traces.pieces import (
+    ARGUMENT_DTYPE,
+    activity_name,
+    array_name,
+    cubins_folder,
+    names_name,
+)
 from spark_prof.traces.readers.cupti_blocks import name_pointers, read_records
 from spark_prof.traces.readers.cupti_records import record_dtype
 
-from .fake import FakeCupti
+from .fake import FakeCuda, FakeCupti
 
 KERNEL, COPY, FILL, PEER_COPY, OVERHEAD = 10, 1, 2, 22, 17
 KINDS = {KERNEL, COPY, FILL, PEER_COPY, OVERHEAD}
@@ -136,6 +143,38 @@ def test_a_piece_holds_its_records_and_names(
     assert abs(found["clock_offset_ns"] - 5_000_000_000) < 50_000_000
     assert abs(found["clock_drift_ns"]) < 50_000_000
     assert synchronized == [1]
+
+
+def test_the_arguments_of_a_piece(
+    backend: CuptiBackend, cupti: FakeCupti, cuda: FakeCuda, native: Native, folder: Path
+) -> None:
+    native.subscribe()
+    native.open_driver(cuda.path)
+    cuda.kernel(0, 1, (1 << 40).to_bytes(8, "little"))
+    memory = [{"address": 1 << 40, "total_size": 8}]
+    sys.modules["torch"].cuda.memory_snapshot = lambda: memory
+    for piece, read in enumerate((True, False)):
+        backend.start(piece)
+        backend.read_launches(on=read)
+        cupti.launch(cuda, 1, 307, 70 + piece)
+        backend.stop()
+    found = load_array(folder / array_name("rank0", "arguments", 0), ARGUMENT_DTYPE)
+    assert found[["correlation", "address"]].tolist() == [(70, 1 << 40)]
+    # Nothing is written where nothing was read, nor does one piece go on in the next.
+    assert not (folder / array_name("rank0", "arguments", 1)).exists()
+
+
+def test_arguments_without_room_are_told_and_end_nothing(
+    backend: CuptiBackend, native: Native, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "take_arguments", lambda: (np.empty(0, ARGUMENT_DTYPE), 7))
+    for piece in range(2):
+        backend.start(piece)
+        backend.stop()
+    lines = (folder / "rank0.log.jsonl").read_text().splitlines()
+    told = [json.loads(line)["message"] for line in lines]
+    assert told == ["7 arguments of launched kernels had no room"] * 2
+    assert names_of(folder, 1)
 
 
 def test_a_clock_that_drifts_is_told(backend: CuptiBackend, cupti: FakeCupti, folder: Path) -> None:
