@@ -25,6 +25,8 @@ class Result:
         why: why there is no comparison, empty where there is one.
         about: GPU, versions of vLLM, torch and spark-prof, date.
         seconds: eager, default and compare: how long each took.
+        step: us, kernels_us and floor_us of the decode step, and the invariants broken.
+        whole: the model has all its layers and its vocabulary.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Result:
     about: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     comparison: dict[str, Any] = field(default_factory=dict)
+    step: dict[str, Any] = field(default_factory=dict)
+    whole: bool = False
 
     @property
     def right(self) -> bool:

@@ -6,10 +6,12 @@ kind), the vocabulary (32,000 rows: only lm_head and the embedding read it), and
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-__all__ = ["ARCHITECTURES", "Architecture", "config_of"]
+__all__ = ["ARCHITECTURES", "Architecture", "config_of", "of_folder"]
 
 Config = dict[str, Any]
 
@@ -26,7 +28,9 @@ class Architecture:
         layers: decoder layers; two of each kind.
         config: the fields of config.json that differ from `BASE`.
         engine: further arguments of vllm.LLM.
+        on_gpu: those that only an engine on a GPU takes.
         cut: what is cut besides layers and vocabulary, empty for nothing.
+        whole: the config is a model's own, with all its layers and its vocabulary.
     """
 
     name: str
@@ -36,7 +40,9 @@ class Architecture:
     layers: int
     config: Config
     engine: Config = field(default_factory=dict)
+    on_gpu: Config = field(default_factory=dict)
     cut: str = ""
+    whole: bool = False
 
 
 BASE: Config = {
@@ -92,11 +98,31 @@ def config_of(row: Architecture, *, small: bool = False) -> Config:
         >>> config_of(ARCHITECTURES[0])["num_hidden_layers"]
         2
     """
+    if row.whole:
+        return row.config
     about = {"architectures": [row.model_class], "model_type": row.kind}
     config = BASE | {"num_hidden_layers": row.layers} | row.config | about
     if not small:
         return config
     return {n: _at_most(n, value) for n, value in config.items() if n != "quantization_config"}
+
+
+def of_folder(folder: Path) -> Architecture:
+    """The row of a whole model.
+
+    Args:
+        folder: has the model's config.json; its name becomes the row's.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return Architecture(
+        name=folder.name,
+        model=folder.name,
+        kind=str(config.get("model_type", "")),
+        model_class=str((config.get("architectures") or [""])[0]),
+        layers=int(config["num_hidden_layers"]),
+        config=config,
+        whole=True,
+    )
 
 
 def _at_most(name: str, value: Any) -> Any:
@@ -289,6 +315,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             decoder_sparse_step=1,
             mlp_only_layers=[],
         ),
+        on_gpu={"additional_config": {"gdn_prefill_backend": "triton"}},
+        cut="prompts by Triton's gated delta rule, since FlashInfer is not there",
     ),
     Architecture(
         "mixtral",
@@ -782,6 +810,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             scale_depth=1.4,
             attention_bias=False,
         ),
+        on_gpu={"attention_backend": "TRITON_ATTN"},
+        cut="Triton's attention, since FlashAttention 3 ends with an error at these heads",
     ),
     Architecture(
         "ernie-moe",

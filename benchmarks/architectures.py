@@ -6,9 +6,12 @@ of the kernels of a decode step at batch 1 are compared node by node (architectu
 Results go to a JSON lines file, a line an architecture as soon as it is done; --write-docs makes
 docs/architectures.md of it.
 
+With --models, folders with a config.json take the table's place: any model, whole. They are
+recorded one after the other, since they need the GPU's memory.
+
 usage: python -m benchmarks.architectures [-o architectures.jsonl] [--at-once 4] [--only NAME,NAME]
-           [--skip-recorded] [--small] [--keep FOLDER] [--stop-after SECONDS]
-           [--write-docs docs/architectures.md]
+           [--models FOLDER,FOLDER] [--skip-recorded] [--small] [--keep FOLDER]
+           [--stop-after SECONDS] [--write-docs docs/architectures.md]
 
 On a GPU host: python -m benchmarks.architectures --at-once 4 -o $OUT/architectures.jsonl
 
@@ -38,7 +41,8 @@ from typing import Any
 
 from benchmarks.architecture_compare import compare, decode_step
 from benchmarks.architecture_results import Result, page_of, read_results
-from benchmarks.architecture_table import ARCHITECTURES, Architecture, config_of
+from benchmarks.architecture_table import ARCHITECTURES, Architecture, config_of, of_folder
+from spark_prof import report
 from spark_prof.traces.bundle import META_FILE, Bundle
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,6 +58,8 @@ PROMPT, TOKENS, ROUNDS = 32, 8, 2
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    # Compiles a kernel for every number of tokens that may come; a decode step needs one.
+    "VLLM_DEEP_GEMM_WARMUP": "skip",
     "VLLM_DO_NOT_TRACK": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
@@ -115,7 +121,9 @@ def _kill(group: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Records and compares what the command line asks for; returns the exit code."""
     options = _options(arguments)
-    rows = [row for row in ARCHITECTURES if not options.only or row.name in options.only]
+    rows = [of_folder(folder) for folder in options.models] or [
+        row for row in ARCHITECTURES if not options.only or row.name in options.only
+    ]
     recorded = read_results(options.out)
     if options.skip_recorded:
         rows = [row for row in rows if row.name not in recorded]
@@ -123,7 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = []
     engines = Engines(APART_S if ON_GPU else 0.0)
     until = time.monotonic() + options.stop_after
-    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.at_once) as pool:
+    at_once = 1 if options.models else options.at_once
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(at_once) as pool:
         folder = options.keep or Path(temporary)
         jobs = [pool.submit(_one, row, folder / row.name, options, engines, until) for row in rows]
         try:
@@ -149,6 +158,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-o", "--out", type=Path, default=Path("architectures.jsonl"))
     parser.add_argument("--at-once", type=int, default=1, help="engines beside one another")
     parser.add_argument("--only", type=_names, default=(), help="names of the table, by commas")
+    parser.add_argument("--models", type=_folders, default=(), help="folders with a config.json")
     parser.add_argument("--skip-recorded", action="store_true", help="leave out what OUT has")
     parser.add_argument("--small", action="store_true", help="smaller matrices, for a CPU")
     parser.add_argument(
@@ -179,8 +189,18 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _folders(text: str) -> tuple[Path, ...]:
+    folders = tuple(Path(name).absolute() for name in text.split(","))
+    if absent := [str(folder) for folder in folders if not (folder / "config.json").is_file()]:
+        raise argparse.ArgumentTypeError(f"no config.json in {', '.join(absent)}")
+    return folders
+
+
 def _in_order(results: dict[str, Result]) -> list[Result]:
-    return [results[row.name] for row in ARCHITECTURES if row.name in results]
+    """The table's results as the table has them, then those of whole models by name."""
+    names = [row.name for row in ARCHITECTURES]
+    others = sorted(results.keys() - set(names))
+    return [results[name] for name in (*names, *others) if name in results]
 
 
 def _one(
@@ -189,7 +209,7 @@ def _one(
     """Records the architecture twice and compares; None where its time has come too late."""
     if time.monotonic() > until:
         return None
-    result = Result(row.name, row.model, row.model_class, row.layers, row.cut)
+    result = Result(row.name, row.model, row.model_class, row.layers, row.cut, whole=row.whole)
     model = folder / "model"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text(json.dumps(config_of(row, small=options.small), indent=1))
@@ -212,13 +232,14 @@ def _one(
         if ON_GPU and not comparison["weight_kernels"]:
             comparison["wrong"] = [*comparison["wrong"], "no kernel is known to read a weight"]
         about = _about(Bundle(folder / "default"))
+        step = _step(Bundle(folder / "default"))
     except Exception as error:  # one architecture's fault must not end the others
         return replace(result, why=f"not compared: {type(error).__name__}: {error}"[:300])
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
     seconds["compare"] = round(time.monotonic() - began, 1)
-    return replace(result, comparison=comparison, about=about)
+    return replace(result, comparison=comparison, about=about, step=step)
 
 
 def _record(
@@ -233,8 +254,9 @@ def _record(
     """Records one run into the bundle; returns why it did not work, empty where it did."""
     drafts = row.engine.get("speculative_config", {}).get("num_speculative_tokens", 0)
     engine: dict[str, Any] = {"max_num_batched_tokens": 2048} | row.engine
+    threads = max(1, (os.cpu_count() or 1) // options.at_once)
     if ON_GPU:
-        engine["kv_cache_memory_bytes"] = CACHE_BYTES
+        engine |= {"kv_cache_memory_bytes": CACHE_BYTES} | row.on_gpu
     if compiled:
         engine["compilation_config"] = {"cudagraph_capture_sizes": sorted({1, 1 + drafts})}
     command = [
@@ -244,7 +266,6 @@ def _record(
         *("--memory", str(MEMORY_SHARE), "--engine", json.dumps(engine)),
         *(["--compile"] if compiled else []),
     ]
-    threads = max(1, (os.cpu_count() or 1) // options.at_once)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = ENVIRONMENT | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
     chosen = {name: os.environ.get(name, value) for name, value in variables.items()}
@@ -277,6 +298,22 @@ def _about(bundle: Bundle) -> dict[str, str]:
         "vllm": str(facts.get("vllm", "")),
         "torch": str(facts.get("torch", "")),
         "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _step(bundle: Bundle) -> dict[str, Any]:
+    """The decode step and its lower bound, and what its report found broken."""
+    found = report(bundle)
+    phases = found.roofline.phases if found.roofline else ()
+    decode = next((phase for phase in phases if phase.phase == "decode"), None)
+    broken = [row.text for row in found.invariants if row.ok is False]
+    if decode is None:
+        return {"broken": broken}
+    return {
+        "us": decode.step_us,
+        "kernels_us": decode.kernels_us,
+        "floor_us": decode.floor_us,
+        "broken": broken,
     }
 
 

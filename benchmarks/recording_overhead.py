@@ -5,15 +5,23 @@ recorded with ranges and steps only, and with counters only. Times are the engin
 last token of a batch. A stretch fits into one piece, so that the pause of a flush, which no step
 contains, is measured on its own. Memory is that of the engine's processes, the largest seen.
 
+With --starts, what spark-prof costs while an engine starts and captures its graphs: two engines
+start at the same moment, one with the plugin and one without, so that both have the same machine.
+
 usage: python benchmarks/recording_overhead.py MODEL_FOLDER [--compile] [--stretches 8]
            [--kinds torch,none]      of cupti, torch, none, counters
+       python benchmarks/recording_overhead.py MODEL_FOLDER [--compile] --starts 3
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -29,6 +37,8 @@ from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.pieces import pieces_folder
 
 PROMPT = 32
+KV_BYTES = 1 << 30
+"""Given, so that neither of two engines measures the memory that the other one takes."""
 
 
 def main() -> None:
@@ -40,25 +50,21 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=0.4)
     parser.add_argument("--kinds", default="torch,none")
     parser.add_argument("--tokens", type=int, default=30)
+    parser.add_argument("--starts", type=int, default=0, help="pairs of engines to start")
+    parser.add_argument("--only-start", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-
-    from vllm import LLM
-
+    if options.starts:
+        compare_starts(options.starts)
+        return
+    if options.only_start:
+        begin = time.perf_counter()
+        started(options, {"kv_cache_memory_bytes": KV_BYTES})
+        print(json.dumps({"seconds": time.perf_counter() - begin}), flush=True)
+        os._exit(0)
     engine: dict[str, Any] = (
         {"compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]}} if options.compile else {}
     )
-    llm = LLM(
-        model=options.model,
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        max_model_len=1024,
-        max_num_seqs=4,
-        gpu_memory_utilization=options.memory,
-        enforce_eager=not options.compile,
-        enable_prefix_caching=False,
-        disable_log_stats=False,
-        **engine,
-    )
+    llm = started(options, engine)
     for _ in range(3):
         stretch(llm, options.batch, options.tokens)
     kinds = options.kinds.split(",")
@@ -93,6 +99,52 @@ def main() -> None:
     spread = statistics.median(again[:half]) / statistics.median(again[half:])
     print(f"dormant, first half over second half: {spread:.3f} (the noise of this machine)")
     print(f"ending a recording of {options.tokens} steps: {statistics.median(pauses):.2f} s")
+
+
+def started(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
+    """The engine, when it can answer."""
+    from vllm import LLM
+
+    return LLM(
+        model=options.model,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        max_model_len=1024,
+        max_num_seqs=4,
+        gpu_memory_utilization=options.memory,
+        enforce_eager=not options.compile,
+        enable_prefix_caching=False,
+        disable_log_stats=False,
+        **engine,
+    )
+
+
+def compare_starts(pairs: int) -> None:
+    """Starts pairs of engines, with the plugin and without; prints seconds and their ratio."""
+    command = [sys.executable, *sys.argv, "--only-start"]
+    command = [word for word in command if word != "--starts" and not word.isdigit()]
+    ratios = []
+    for number in range(pairs + 1):
+        waiting = {
+            name: subprocess.Popen(
+                command,
+                env={**os.environ, "VLLM_PLUGINS": plugins, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for name, plugins in (("without", ""), ("with", "spark_prof"))
+        }
+        printed = {name: process.communicate()[0] for name, process in waiting.items()}
+        took = {
+            name: json.loads(text.splitlines()[-1])["seconds"] for name, text in printed.items()
+        }
+        ratio = took["with"] / took["without"]
+        said = "compiles, not counted" if not number else f"{ratio:.3f} x"
+        print(f"with {took['with']:.1f} s, without {took['without']:.1f} s: {said}", flush=True)
+        if number:
+            ratios.append(ratio)
+    print(f"start with the plugin: {statistics.median(ratios):.3f} x without, median of {pairs}")
 
 
 class Memory:
