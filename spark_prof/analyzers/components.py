@@ -194,6 +194,9 @@ _COMPILED = tuple(
     (rule.component, re.compile(rule.pattern), re.compile(rule.type_pattern)) for rule in RULES
 )
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|decoder_layers)\.(\d{1,5})(?:\.|$)")
+_BARE_ATTENTION = re.compile(r"^(\d{1,5})\.attn$")
+"""How vLLM names the attention of a layer whose model is one of Transformers."""
+_IN_FULL = r"layers.\1.self_attn.attn"
 _NO_DECODER = re.compile(r"(?:^|\.)(drafter|visual|vision\w*|audio\w*|encoder)\.")
 """Parts whose layers are none of the decoder's."""
 
@@ -212,6 +215,11 @@ SHORTER_ROLES: tuple[tuple[str, str, tuple[str, str]], ...] = (
         r"\.impl\.do_kv_cache_update$",
         ".kv_write",
         ("layers.0.self_attn.attn.impl.do_kv_cache_update", "self_attn.attn.kv_write"),
+    ),
+    (
+        r"\.(?:forward_impl|conv_ssm_forward|_forward_core|_full_forward)$",
+        "",
+        ("layers.0.mixer.conv_ssm_forward", "mixer"),
     ),
     (r"\.impl\.\w+$", "", ("layers.0.self_attn.attn.impl.forward", "self_attn.attn")),
     (
@@ -236,6 +244,7 @@ def component_of(path: str, type_name: str) -> str:
 
 def layer_of(path: str) -> int:
     """The decoder layer in the path, -1 for none: also in a drafter and in an encoder."""
+    path = _BARE_ATTENTION.sub(_IN_FULL, path)
     match = _LAYER.search(path)
     return int(match[1]) if match and not _NO_DECODER.search(path[: match.start() + 1]) else -1
 
@@ -251,6 +260,7 @@ def role_of(path: str) -> str:
         `model.layers.3.self_attn.qkv_proj` -> `self_attn.qkv_proj`; `model.norm` -> `norm`;
         `model.layers.3` -> an empty string, for it is no part of a layer.
     """
+    path = _BARE_ATTENTION.sub(_IN_FULL, path)
     match = _LAYER.search(path)
     if match is None:
         return _OUTSIDE.sub(r"\1", path)

@@ -20,7 +20,7 @@ from spark_prof.profiler.backends.native import Native
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute
-from spark_prof.profiler.targets import MarkedModule, choose_targets, phase_modules
+from spark_prof.profiler.targets import MarkedModule, all_targets, models_of, phase_modules
 from spark_prof.traces.pieces import (
     ARGUMENT_DTYPE,
     CAPTURE_DTYPE,
@@ -97,11 +97,12 @@ class GraphWatch:
                 process.log(f"{self._lost} arguments of kernels in CUDA graphs had no room")
 
     def _start(self) -> None:
-        model, marked = marked_modules(self._worker)
+        _, marked = marked_modules(self._worker)
         first = len(PHASE_MODULES)
         self._undo.append(self._marker.remove)
         self._marker.mark([row.target for row in marked[first:]], first)
-        self._watch_batches(model)
+        for _, model in models_of(self._worker.model_runner):
+            self._watch_batches(model)
         self._watch_captures()
         self._mark()
         self._marker.start()
@@ -182,5 +183,5 @@ class GraphWatch:
 def marked_modules(worker: Any) -> tuple[Any, list[MarkedModule]]:
     """The worker's model, and the rows of its `modules` table in order."""
     runner = worker.model_runner
-    model = runner.get_model() if hasattr(runner, "get_model") else runner.model
-    return model, phase_modules() + choose_targets(model, getattr(runner, "sampler", None))
+    _, model = next(models_of(runner))
+    return model, phase_modules() + all_targets(runner)

@@ -8,7 +8,8 @@ mixture-of-experts ops, and the modules that those bodies call.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_prof.analyzers.components import component_of, layer_of
@@ -16,7 +17,10 @@ from spark_prof.profiler.ranges import Target
 from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENTRY
 from spark_prof.traces.timeline import PHASE_MODULES
 
-__all__ = ["MarkedModule", "choose_targets", "phase_modules"]
+__all__ = ["DRAFTER", "MarkedModule", "all_targets", "choose_targets", "models_of", "phase_modules"]
+
+DRAFTER = "drafter."
+"""What the paths of a drafter's modules begin with."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,40 @@ def phase_modules() -> list[MarkedModule]:
         MarkedModule(Target(None, "", name), name, "", -1, component)
         for name, component in PHASE_MODULES
     ]
+
+
+def models_of(runner: Any) -> Iterator[tuple[str, Any]]:
+    """The model and its drafter, with what their paths begin with."""
+    model = runner.get_model() if hasattr(runner, "get_model") else runner.model
+    yield "", model
+    for name in ("drafter", "speculator"):
+        drafter: Any = getattr(getattr(runner, name, None), "model", None)
+        drafter = getattr(drafter, "unwrap", lambda found=drafter: found)()
+        if drafter is not model and hasattr(drafter, "named_modules"):
+            yield DRAFTER, drafter
+            return
+
+
+def all_targets(runner: Any) -> list[MarkedModule]:
+    """The targets of a runner's model, of its sampler and of its drafter.
+
+    What the drafter shares with the model, such as lm_head, is the model's.
+    """
+    (_, model), *others = models_of(runner)
+    marked = choose_targets(model, getattr(runner, "sampler", None))
+    shared = {id(module) for _, module in model.named_modules()}
+    for prefix, drafter in others:
+        for row in choose_targets(drafter):
+            if id(row.target.owner) not in shared:
+                marked.append(_renamed(row, prefix, whole=row.target.owner is drafter))
+    return marked
+
+
+def _renamed(row: MarkedModule, prefix: str, *, whole: bool) -> MarkedModule:
+    """The row of a drafter's module; its layers are none of the decoder's."""
+    path = prefix.rstrip(".") if whole else prefix + row.path
+    target = replace(row.target, path=path)
+    return replace(row, target=target, path=path, layer=-1)
 
 
 def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
@@ -58,7 +96,7 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
             method = getattr(holder, call.method, None)
             if holder is None or not callable(method) or (id(holder), call.method) in entered:
                 continue
-            if call.holder == "" and not hasattr(module, "routed_experts"):
+            if call.needs and not hasattr(module, call.needs):
                 continue
             entered.add((id(holder), call.method))
             name = ".".join(part for part in (path, call.holder, call.method) if part)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.analyzers.stored_formats import SCALE, stored_format
 from spark_prof.profiler.introspect import kernel_of
+from spark_prof.profiler.targets import DRAFTER, models_of
 from spark_prof.profiler.wrapped import WrappedTensors, kind_of_wrapped
 
 __all__ = ["describe_tensors"]
@@ -190,7 +191,7 @@ def _bits(*parts: Any) -> int:
 def _holders(runner: Any) -> dict[int, _Holder]:
     """The modules of the model and its drafter by their id."""
     paths: dict[int, tuple[Any, list[str]]] = {}
-    for prefix, model in _models(runner):
+    for prefix, model in models_of(runner):
         for path, module in model.named_modules(remove_duplicate=False):
             full = prefix + path if path else prefix.rstrip(".")
             paths.setdefault(id(module), (module, []))[1].append(full)
@@ -204,20 +205,8 @@ def _places(module: Any, paths: list[str]) -> list[_Place]:
     found: dict[tuple[str, bool], _Place] = {}
     for path in paths:
         component = component_of(path, type(module).__name__)
-        found.setdefault((component, path.startswith("drafter.")), _Place(path, layer, component))
+        found.setdefault((component, path.startswith(DRAFTER)), _Place(path, layer, component))
     return list(found.values())
-
-
-def _models(runner: Any) -> Iterator[tuple[str, Any]]:
-    """The model and its drafter, with what their paths begin with."""
-    model = runner.get_model() if hasattr(runner, "get_model") else runner.model
-    yield "", model
-    for name in ("drafter", "speculator"):
-        drafter: Any = getattr(getattr(runner, name, None), "model", None)
-        drafter = getattr(drafter, "unwrap", lambda found=drafter: found)()
-        if drafter is not model and hasattr(drafter, "named_modules"):
-            yield "drafter.", drafter
-            return
 
 
 def _layers_with_caches(worker: Any) -> dict[str, Any]:

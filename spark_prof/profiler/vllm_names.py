@@ -46,13 +46,15 @@ MOE_RUNNER_ENTRY = "_forward_impl"
 class InternalCall:
     """A method below a module that runs as Python even inside a compiled model.
 
-    `holder` is the module's attribute that has the method; an empty one is the module itself. A
-    layer with a swapped kernel has a `spark_prof_body`. A `whole` call is all that its module does.
+    `holder` is the module's attribute that has the method; an empty one is the module itself, if it
+    has the attribute `needs`. A layer with a swapped kernel has a `spark_prof_body`. A `whole` call
+    counts to its module, whatever the method is called.
     """
 
     holder: str
     method: str
     whole: bool = False
+    needs: str = ""
 
 
 CALLS = (
@@ -60,7 +62,12 @@ CALLS = (
     InternalCall("impl", "forward_mha"),
     InternalCall("impl", "forward_mqa"),
     InternalCall("impl", "do_kv_cache_update"),
-    InternalCall("", MOE_RUNNER_ENTRY),
+    InternalCall("", MOE_RUNNER_ENTRY, needs="routed_experts"),
+    # The bodies of the opaque ops of Mamba 1 and 2 and of the gated delta rule.
+    InternalCall("", "forward_impl", whole=True, needs="conv1d"),
+    InternalCall("", "conv_ssm_forward", whole=True, needs="conv1d"),
+    InternalCall("", "_forward_core", whole=True, needs="conv1d"),
+    InternalCall("", "_full_forward", whole=True, needs="conv1d"),
     InternalCall("router", "select_experts"),
     InternalCall("routed_experts", "forward_modular"),
     InternalCall("routed_experts", "forward_monolithic"),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from spark_prof.analyzers.components import role_of
+
 torch = pytest.importorskip("torch")
 
-from spark_prof.profiler.targets import MarkedModule, choose_targets  # noqa: E402
+from spark_prof.profiler.targets import (  # noqa: E402
+    MarkedModule,
+    all_targets,
+    choose_targets,
+)
 
 nn = torch.nn
 
@@ -39,6 +46,17 @@ class Sampler(Leaf): ...
 
 
 class SharedMLP(Leaf): ...
+
+
+class MambaMixer2(Leaf):
+    """What its opaque op calls, compiled or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1d = Leaf()
+
+    def conv_ssm_forward(self, value: Any) -> Any:
+        return value
 
 
 class FlashAttentionImpl:
@@ -226,6 +244,34 @@ def test_a_module_that_the_layers_share_is_marked_once_and_has_no_layer() -> Non
     found = by_path(choose_targets(ForCausalLM(Decoder())))
     rope = [m for m in found.values() if m.component == "rope"]
     assert [(m.path, m.layer) for m in rope] == [("model.layers.0.self_attn.rotary_emb", -1)]
+
+
+def test_the_body_of_a_mixers_opaque_op_counts_to_the_mixer() -> None:
+    model = CompiledForCausalLM(Decoder())
+    model.layers = nn.ModuleList([nn.ModuleDict({"mixer": MambaMixer2()})])
+    body = by_path(choose_targets(model))["layers.0.mixer.conv_ssm_forward"]
+    assert (body.component, body.layer, body.type) == ("ssm", 0, "MambaMixer2")
+    assert role_of(body.path) == "mixer"
+
+
+def test_a_drafter_is_marked_beside_the_model() -> None:
+    model, drafter = ForCausalLM(Decoder()), ForCausalLM(Decoder())
+    drafter.lm_head = model.lm_head
+    runner = SimpleNamespace(model=model, sampler=Sampler(), drafter=SimpleNamespace(model=drafter))
+    found = by_path(all_targets(runner))
+    own = [row for path, row in found.items() if path.startswith("drafter")]
+    assert {row.layer for row in own} == {-1}
+    assert found["drafter"].target.owner is drafter
+    projection = found[f"drafter.{LAYER}self_attn.qkv_proj"]
+    assert (projection.component, projection.target.path) == ("qkv", projection.path)
+    assert not [row for row in own if row.target.owner is model.lm_head]
+    assert len(found) == len(choose_targets(model, Sampler())) + len(own)
+
+
+def test_a_drafter_without_a_model_is_none() -> None:
+    model = ForCausalLM(Decoder())
+    runner = SimpleNamespace(model=model, sampler=None, drafter=SimpleNamespace())
+    assert by_path(all_targets(runner)).keys() == by_path(choose_targets(model)).keys()
 
 
 def test_no_callable_is_marked_twice() -> None:

@@ -6,6 +6,9 @@ What a kernel reads was written before it, so its owner is that of the nearest n
 result alone counts, work for the nearest one after. Memory is used again, so a neighbour counts
 only if its layer fits between those of the proven launches before and after.
 
+A matrix product has a weight of its own; products that share their input belong to several modules.
+So a product takes no owner over from a neighbour.
+
 Addresses that more than a third of a step's launches hold are workspaces, and tell nothing.
 """
 
@@ -44,6 +47,7 @@ class Sequence:
         role: number of the role.
         known: whether component and layer are proven.
         to_consumer: whether it works for what comes after it.
+        product: whether it is a matrix product by name.
     """
 
     step: Integers
@@ -53,6 +57,7 @@ class Sequence:
     role: Integers
     known: Flags
     to_consumer: Flags
+    product: Flags
 
 
 def follow(rows: Sequence, holder: Integers, address: Integers) -> Flags:
@@ -138,7 +143,7 @@ def _spread(
         forward: whether the neighbours come after.
         beyond: whether a nearest neighbour without an owner is passed over.
     """
-    own, other = pairs[:, of[pairs[0]] & ~rows.known[pairs[0]]]
+    own, other = pairs[:, (of & ~rows.known & ~rows.product)[pairs[0]]]
     for _ in range(_ROUNDS):
         known = rows.known[other]
         usable = np.where(known, _fits(rows, own, other, around), not beyond)

@@ -17,7 +17,7 @@ import pandas as pd
 from spark_prof.analyzers.attribution.dataflow import Sequence, follow
 from spark_prof.analyzers.attribution.memory_map import CACHE, memory_map
 from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
-from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.classify.classifier import classify, is_gemm
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.lookup import Integers, positions
 from spark_prof.analyzers.order import CODES
@@ -248,6 +248,7 @@ def _by_flow(
     own = launch[at]
     names = rows["name"].cat
     writes = np.array([_only_writes(name) for name in names.categories] + [False])
+    products = np.array([is_gemm(name) for name in names.categories] + [False])
     sequence = Sequence(
         step=step[at],
         component=found.component[own],
@@ -256,6 +257,7 @@ def _by_flow(
         role=found.role[own],
         known=found.settled[own],
         to_consumer=writes[names.codes.to_numpy()[at]],
+        product=products[names.codes.to_numpy()[at]],
     )
     hits = np.flatnonzero(follow(sequence, *_of_entries(own, *links)))[::-1]
     # Of several entries of a launch the first one is written last, and stays.

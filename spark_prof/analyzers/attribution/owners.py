@@ -13,7 +13,9 @@ rules:
    weights of their own.
 4. A packed buffer (argument -1: cuBLAS's nvjet kernels, TMA descriptors included) holds parameters
    only. The place is believed if in every launch of that name the word lies in a tensor, always of
-   the same kind. One name serves several roles, so the roles may differ.
+   the same kind. One name serves several roles, so the roles may differ. A weight may be either
+   operand of a product, and each operand's address stands in a buffer several times: if three or
+   more words of a launch lie in weights, and all of them in one module's, they are believed too.
 5. Where the kernel's name tells a component (FlashAttention), a word of a struct or a packed buffer
    that lies in another component's tensor was left there, too.
 
@@ -31,7 +33,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.attribution.memory_map import BUFFER, CACHE, MATRIX, MemoryMap
+from spark_prof.analyzers.attribution.memory_map import (
+    BUFFER,
+    CACHE,
+    MATRIX,
+    OTHER_WEIGHT,
+    MemoryMap,
+)
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.analyzers.order import CODES
@@ -42,6 +50,8 @@ Flags = npt.NDArray[np.bool_]
 
 _POINTER = 8
 _PACKED = -1
+_REPEATED = 3
+"""cuBLAS's nvjet kernels hold each operand's address five times."""
 _NO_KIND = 127
 _LM_HEAD_ROLE = 1
 """Where MemoryMap.roles has LM_HEAD."""
@@ -141,9 +151,10 @@ def owners_of(
     beside = beside[_first_of_each(launch[beside])]
     shared = np.zeros(count, bool)
     shared[named] = memory.several[best[named]]
-    # Caches and buffers without a layer of their own, such as the table of rope, serve all layers.
-    shared |= (found.rank == CACHE) | (found.rank == BUFFER)
-    missing = launch[beside][(shared & (found.layer < 0))[launch[beside]]]
+    # A cache without a layer of its own serves all layers.
+    shared |= found.rank == CACHE
+    missing = (shared | (found.rank == BUFFER)) & (found.layer < 0)
+    missing = launch[beside][missing[launch[beside]]]
     layers = np.full(count, -1)
     layers[launch[beside]] = memory.layer[place[beside]]
     found.layer[missing] = layers[missing]
@@ -179,7 +190,25 @@ def _in_every_launch(
     packed[spot] = argument == _PACKED
     good[stale] &= packed[stale]
     believed: Flags = good[spot]
+    believed[_of_one_module(memory, place, launch, argument == _PACKED)] = True
     return believed
+
+
+def _of_one_module(memory: MemoryMap, place: Integers, launch: Integers, packed: Flags) -> Integers:
+    """The words of packed buffers in weights, where several of a launch lie in one module's."""
+    words = np.flatnonzero(packed & (place >= 0))
+    words = words[memory.rank[place[words]] >= OTHER_WEIGHT]
+    if not len(words):
+        return words
+    words = words[np.argsort(launch[words], kind="stable")]
+    begin = np.flatnonzero(np.append(True, np.diff(launch[words]) != 0))
+    words_of_launch = np.diff(np.append(begin, len(words)))
+    one = words_of_launch >= _REPEATED
+    for of_module in (memory.layer, memory.role):
+        values = of_module[place[words]]
+        one &= np.minimum.reduceat(values, begin) == np.maximum.reduceat(values, begin)
+    found: Integers = words[np.repeat(one, words_of_launch)]
+    return found
 
 
 def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integers) -> Integers:

@@ -17,6 +17,7 @@ Launch = tuple[tuple[int, int] | None, str]
 
 def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
          named: dict[int, int] | None = None, fixed: dict[int, tuple[int, int]] | None = None,
+         products: Rows[int] = (),
          ) -> list[tuple[int, int]]:  # fmt: skip
     """Component and layer of launches: the proven ones, None for unknown, and what each holds."""
     known = [owner is not None for owner, _ in launches]
@@ -30,6 +31,7 @@ def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
         role=np.array([component for component, _ in owners], np.int64),
         known=np.array(known, bool),
         to_consumer=np.isin(np.arange(count), to_consumer),
+        product=np.isin(np.arange(count), products),
     )
     held = [(n, ord(letter)) for n, (_, holds) in enumerate(launches) for letter in holds]
     holder, address = (np.array([pair[k] for pair in held], np.int64) for k in range(2))
@@ -45,6 +47,13 @@ PRODUCER, CONSUMER = (A, 3), (B, 3)
 def test_the_producer_before_the_consumer() -> None:
     rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "y"))
     assert rows[1] == PRODUCER
+
+
+def test_a_product_takes_no_owner_over() -> None:
+    """It reads a weight of its own, whoever shares its input."""
+    launches = (PRODUCER, "x"), (None, "xy"), (None, "yz"), (CONSUMER, "x")
+    assert flow(*launches)[1:3] == [PRODUCER, PRODUCER]
+    assert flow(*launches, products=[1])[1:3] == [UNKNOWN, UNKNOWN]
 
 
 def test_a_conversion_works_for_its_consumer() -> None:

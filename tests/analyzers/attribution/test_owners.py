@@ -110,6 +110,18 @@ def test_a_word_at_another_offset_is_another_parameter(given: Any) -> None:
     assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
 
 
+def test_a_weight_is_either_operand_of_a_packed_product() -> None:
+    """cuBLAS may swap them from one shape to the next; each stands in its buffer several times."""
+    left = [packed(0, W0, offset=n) for n in (176, 432, 816)]
+    left += [packed(0, OUTSIDE, offset=n) for n in (240, 496, 880)]
+    right = [packed(1, OUTSIDE, offset=n) for n in (176, 432, 816)]
+    right += [packed(1, W1, offset=n) for n in (240, 496, 880)]
+    assert owners(TENSORS, left + right, [KERNEL] * 2) == [QKV[0], QKV[1]]
+    both = left[:3] + [packed(0, W1, offset=n) for n in (240, 496, 880)]
+    beside = [packed(1, W1, offset=n) for n in (304, 560, 944)]
+    assert owners(TENSORS, both + beside, [KERNEL] * 2) == [NONE, QKV[1]]
+
+
 @pytest.mark.parametrize("given", [struct, packed])
 def test_words_of_several_kinds_at_one_place_are_stale(given: Any) -> None:
     cache = tensor("model.layers.1.self_attn.attn", W1, kind="kv")
