@@ -77,7 +77,8 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
         name, kind, start_ns, end_ns, part, step, layer (-1 for none), bytes, placed_by, component,
         `placed`: whether the row has a layer or a component that has none by its nature,
         `basis`: on what the owner stands (vocabulary.BASES), and `role`: the path of the owning
-        module without its layer, such as `self_attn.qkv_proj`, empty where unknown.
+        module without its layer, such as `self_attn.qkv_proj`, empty where unknown. Where
+        arguments of kernels are known, also `reads`: as in Evidence.
     """
     compiled = not str(bundle.facts(rank).get("execution", "eager")).startswith("eager")
     # An import has placed what order can place.
@@ -104,12 +105,14 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
 
     without_layer = np.array([name in COMPONENTS_WITHOUT_LAYER for name in COMPONENTS])
     natural = without_layer[component] | found.settled
-    return rows.drop(columns=[name for name in columns if name not in (*_COLUMNS, *extra)]).assign(
+    rows = rows.drop(columns=[name for name in columns if name not in (*_COLUMNS, *extra)])
+    return rows.assign(
         component=pd.Categorical.from_codes(component, categories=pd.Index(COMPONENTS)),
         layer=found.layer,
         placed=(found.layer >= 0) | (natural & (component != CODES["other"])),
         basis=pd.Categorical.from_codes(basis, categories=pd.Index(BASES)),
         role=pd.Categorical.from_codes(found.role, categories=pd.Index(found.roles)),
+        **({} if found.reads is None else {"reads": found.reads}),
     )
 
 

@@ -103,9 +103,9 @@ def summary_of(
     if not bundle.meta.tables[table_file("steps", rank)]:
         raise CommandError(f"{bundle.path} has no step of rank {rank}; record again")
     samples = bundle.frame("counters", rank)
-    pointed = bool(bundle.meta.tables.get(table_file("arguments", rank)))
-    extra = ["stream", "module", *(["graph_node"] if len(samples) or pointed else [])]
-    placed = place_kernels(bundle, rank, [*extra, *(["correlation"] if pointed else [])])
+    placed = place_kernels(
+        bundle, rank, ["stream", "module", *(["graph_node"] if len(samples) else [])]
+    )
     # Sums alone, such as a table of kernels, say nothing about when anything ran.
     timed = not bundle.meta.settings.get("summed")
     windows = timed_windows(bundle, rank, placed)

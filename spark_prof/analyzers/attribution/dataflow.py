@@ -3,27 +3,42 @@
 Two launches are neighbours where both hold an address of an activation, and none in between does.
 What a kernel reads was written before it, so its owner is that of the nearest neighbour before
 (the parts of a split product are added up for the product); only conversions and fills, whose
-result alone counts, work for the nearest one after. Memory is used again, so a neighbour counts
-only if its layer fits between those of the proven launches before and after.
+result alone counts, work for the nearest one after.
 
 A matrix product has a weight of its own; products that share their input belong to several modules.
 So a product takes no owner over from a neighbour.
 
-Addresses that more than a third of a step's launches hold are workspaces, and tell nothing.
+Memory is used again: what a kernel only writes held another kernel's data before. So a neighbour
+counts only if its layer fits between those of the proven launches before and after, and an address
+only as far as the kernel may read what the other left there. Two families of kernels tell:
+
+- Inductor gives its Triton kernels what they read before what they write, so that the first of
+  several arguments is read. It decides whose data it is.
+- PyTorch's elementwise kernels have their pointers in one array: the result, then what they read.
+
+Addresses that more than a third of a step's launches hold are workspaces, and tell nothing but to
+kernels that are known to read them.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence as Names
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from spark_prof.analyzers.attribution.owners import in_array
 from spark_prof.analyzers.lookup import Integers
 
-__all__ = ["Sequence", "follow"]
+__all__ = ["Held", "Sequence", "follow", "use_of"]
 
 Flags = npt.NDArray[np.bool_]
+
+_READ, _EITHER, _WRITTEN = 1, 0, -1
+_READS_FIRST = re.compile(r"triton_(?:poi|red|per)_fused")
 
 _ROUNDS = 16
 """An owner is handed on over so many launches that read no weight, in each direction."""
@@ -60,14 +75,46 @@ class Sequence:
     product: Flags
 
 
-def follow(rows: Sequence, holder: Integers, address: Integers) -> Flags:
+@dataclass(frozen=True)
+class Held:
+    """Addresses of activations that launches hold; arrays have one entry each.
+
+    Attributes:
+        holder: the launch.
+        address: the address.
+        use: 1 for what it reads, -1 for what it only writes, 0 where nothing tells.
+    """
+
+    holder: Integers
+    address: Integers
+    use: Integers
+
+
+def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Integers:
+    """What words among kernels' arguments are for, as `Held.use` has it.
+
+    Args:
+        arguments: rows of the `arguments` table.
+        name: number of the kernel's name of each.
+        names: the names.
+
+    Example:
+        Of `triton_poi_fused_mul_0`, argument 0 is read, argument 1 may be either.
+    """
+    reads = np.array([bool(_READS_FIRST.match(one)) for one in names] + [False])[name]
+    use = np.where(reads & (arguments["argument"] == 0).to_numpy(), _READ, _EITHER)
+    array = in_array(arguments, name, names)
+    use[array] = np.where(arguments["offset"].to_numpy()[array] == 0, _WRITTEN, _READ)
+    return use
+
+
+def follow(rows: Sequence, held: Held) -> Flags:
     """Gives owners to launches without one, in place.
 
     Args:
         rows: the launches. A component or a layer that one has already is kept: what serves all
             layers, such as rope, takes the layer alone.
-        holder: for each address that a launch holds, the launch.
-        address: the address.
+        held: the addresses that they hold.
 
     Returns:
         Which launches got one.
@@ -76,7 +123,7 @@ def follow(rows: Sequence, holder: Integers, address: Integers) -> Flags:
         A reduction after o_proj's split product in layer 3, which shares the product's workspace,
         gets o_proj and layer 3.
     """
-    before = _neighbours(rows.step, holder, address)
+    before = _neighbours(rows, held)
     after = before[::-1]
     around = _proven_around(rows)
     proven = rows.known.copy()
@@ -89,14 +136,16 @@ def follow(rows: Sequence, holder: Integers, address: Integers) -> Flags:
     return rows.known & ~proven
 
 
-def _neighbours(step: Integers, holder: Integers, address: Integers) -> npt.NDArray[np.int64]:
+def _neighbours(rows: Sequence, held: Held) -> npt.NDArray[np.int64]:
     """Pairs of launches, the later one first, that hold an address with none in between."""
-    order = np.lexsort((holder, address, step[holder]))
-    holder, address = holder[order], address[order]
+    step = rows.step
+    order = np.lexsort((-held.use, held.holder, held.address, step[held.holder]))
+    holder, address, use = held.holder[order], held.address[order], held.use[order]
     twice = np.zeros(len(holder), bool)
     same = (np.diff(address) == 0) & (np.diff(step[holder]) == 0)
     twice[1:] = same & (np.diff(holder) == 0)
-    holder, address = holder[~twice], address[~twice]
+    # What is written in place is read, too: its first entry says so.
+    holder, address, use = holder[~twice], address[~twice], use[~twice]
     if len(holder) < 2:
         return np.empty((2, 0), np.int64)
     begin = np.append(True, (np.diff(address) != 0) | (np.diff(step[holder]) != 0))
@@ -105,7 +154,13 @@ def _neighbours(step: Integers, holder: Integers, address: Integers) -> npt.NDAr
     launches = np.bincount(np.unique(step, return_inverse=True)[1])
     in_step = launches[np.searchsorted(np.unique(step), step[holder])]
     shared_by_all = (holders * _WORKSPACE > in_step) & (in_step >= _FEW)
-    pair = np.flatnonzero(~begin[1:] & ~shared_by_all[1:])
+    tells = np.where(shared_by_all, use == _READ, use != _WRITTEN)
+    pair = np.flatnonzero(~begin[1:] & tells[1:])
+    # What has a component already lacks a layer, which any neighbour that fits may tell.
+    decided = np.zeros(len(step), bool)
+    decided[holder[pair + 1][use[pair + 1] == _READ]] = True
+    decided &= rows.component < 0
+    pair = pair[(use[pair + 1] == _READ) | ~decided[holder[pair + 1]]]
     return np.stack([holder[pair + 1], holder[pair]])
 
 

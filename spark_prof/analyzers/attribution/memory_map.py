@@ -60,7 +60,10 @@ class MemoryMap:
         role: number of the common role among `roles`; of a tied matrix the embedding's.
         several: whether its tensors belong to several layers, so that the layer is open.
         tied: whether the embedding's matrix is lm_head's as well.
+        weight: number in `weights` of the weight that begins last, of several the smallest; -1 for
+            none.
         roles: texts; the first is empty, the second is LM_HEAD.
+        weights: rows of the `tensors` table; of one that several modules hold there are several.
     """
 
     begin: Integers
@@ -75,7 +78,9 @@ class MemoryMap:
     role: Integers
     several: Flags
     tied: Flags
+    weight: Integers
     roles: tuple[str, ...]
+    weights: tuple[tuple[int, ...], ...]
 
     def find(self, addresses: Integers) -> Integers:
         """The stretch of each address that an argument may hold, -1 for none.
@@ -102,6 +107,11 @@ def memory_map(tensors: pd.DataFrame) -> MemoryMap:
     live = (sizes > 0) & (sizes < _FURTHEST) & (addresses >= 0) & (addresses < _FURTHEST)
     known = tensors[live & tensors["kind"].astype(str).isin(_KINDS)]
     rows = [_Tensor.of(*row) for row in known[list(_COLUMNS)].itertuples(index=False, name=None)]
+    held: dict[tuple[int, int], list[int]] = {}
+    for number, row in zip(known.index.tolist(), rows, strict=True):
+        if row.rank in (OTHER_WEIGHT, MATRIX):
+            held.setdefault((row.begin, row.end), []).append(number)
+    weights = {place: number for number, place in enumerate(held)}
     named = sorted({row.role for row in rows} - {"", LM_HEAD})
     roles = {role: number for number, role in enumerate(("", LM_HEAD, *named))}
     edges = sorted(
@@ -116,13 +126,13 @@ def memory_map(tensors: pd.DataFrame) -> MemoryMap:
         end = edges[index + 1][0] if index + 1 < len(edges) else begin
         if end > begin:
             if active:
-                found.append((begin, end, starts, *active.common(roles)))
+                found.append((begin, end, starts, *active.common(roles), active.weight(weights)))
             starts = False
-    table = np.array(found, np.int64).reshape(-1, 12).T
-    begins, ends, start, kind, rank, size, component, bits, layer, role, several, tied = table
+    table = np.array(found, np.int64).reshape(-1, 13).T
+    begins, ends, start, kind, rank, size, component, bits, layer, role, several, tied, own = table
     return MemoryMap(
         begins, ends, start > 0, kind, rank, size, component, bits, layer, role, several > 0,
-        tied > 0, tuple(roles),
+        tied > 0, own, tuple(roles), tuple(map(tuple, held.values())),
     )  # fmt: skip
 
 
@@ -174,6 +184,7 @@ class _Active:
         self._tensors: Counter[_Tensor] = Counter()
         self._entered = 0
         self._most_exact: list[tuple[tuple[int, ...], int, _Tensor]] = []
+        self._weights: list[tuple[int, int, int, _Tensor]] = []
 
     def __bool__(self) -> bool:
         return bool(self._bytes)
@@ -190,8 +201,17 @@ class _Active:
         if by > 0:
             self._entered += 1
             heapq.heappush(self._most_exact, (tensor.exactness, self._entered, tensor))
+            if tensor.rank in (OTHER_WEIGHT, MATRIX):
+                entry = (-tensor.begin, tensor.end, self._entered, tensor)
+                heapq.heappush(self._weights, entry)
         if tensor.component == "embedding":
             _add(self._lookup, tensor.role, by)
+
+    def weight(self, numbers: dict[tuple[int, int], int]) -> int:
+        """The number of the weight that begins last, -1 for none."""
+        while self._weights and not self._tensors[self._weights[0][-1]]:
+            heapq.heappop(self._weights)
+        return numbers[-self._weights[0][0], self._weights[0][1]] if self._weights else -1
 
     def common(self, roles: dict[str, int]) -> tuple[int, ...]:
         """Kind, rank, bytes, component, layer, role, several and tied, as in the map."""

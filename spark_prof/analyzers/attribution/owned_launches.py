@@ -6,16 +6,17 @@ once for each captured node and for each launch outside graphs, and looked up fo
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.attribution.dataflow import Sequence, follow
-from spark_prof.analyzers.attribution.memory_map import CACHE, memory_map
+from spark_prof.analyzers.attribution.dataflow import Held, Sequence, follow, use_of
+from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
 from spark_prof.analyzers.classify.classifier import classify, is_gemm
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
@@ -47,6 +48,8 @@ class Evidence:
         basis: number of the basis.
         settled: whether component and layer are known, as far as there is a layer.
         roles: texts; the first is empty.
+        reads: for each kernel the rows of the `tensors` table that hold the weights that it reads,
+            as tuples; None where no arguments tell.
     """
 
     component: Integers
@@ -55,6 +58,7 @@ class Evidence:
     basis: Integers
     settled: Flags
     roles: tuple[str, ...]
+    reads: pd.Categorical | None = None
 
     def taken(self, rows: Integers) -> Evidence:
         """Those rows."""
@@ -116,9 +120,10 @@ def owned_launches(bundle: Bundle, rank: int, ranged: Ranged) -> Evidence | None
     if not owners.rank.any():
         return None
     found = _decided(owners, memory.roles, ranged, first)
-    links = _links(tensors, arguments, owner)
+    links = _links(tensors, arguments, owner, launches)
     _by_flow(bundle, rank, ranged, found, first, launch, nodes, links)
-    return _over(ranged.by_range, found, launch)
+    over = _over(ranged.by_range, found, launch)
+    return replace(over, reads=_weights_read(memory, owners, launch))
 
 
 def arguments_known(bundle: Bundle, rank: int) -> bool:
@@ -172,10 +177,24 @@ def _first_row(launch: Integers, count: int) -> Integers:
     return first
 
 
+def _weights_read(memory: MemoryMap, owners: Owners, launch: Integers) -> pd.Categorical:
+    """The rows of the `tensors` table that the launch of each row reads as weights."""
+    weight = memory.weight[owners.words[1]]
+    held: dict[int, set[int]] = defaultdict(set)
+    for one, number in zip(owners.words[0][weight >= 0], weight[weight >= 0], strict=True):
+        held[one].update(memory.weights[number])
+    sets = {one: tuple(sorted(found)) for one, found in held.items()}
+    distinct = {(): 0} | {read: n for n, read in enumerate(dict.fromkeys(sets.values()), 1)}
+    codes = np.zeros(len(owners.rank) + 1, np.int32)
+    codes[list(sets)] = [distinct[read] for read in sets.values()]
+    categories = pd.Index(list(distinct), tupleize_cols=False)
+    return pd.Categorical.from_codes(codes[launch], categories=categories)
+
+
 def _links(
-    tensors: pd.DataFrame, arguments: pd.DataFrame, owner: Integers
-) -> tuple[Integers, Integers]:
-    """Which launch holds which address of an activation."""
+    tensors: pd.DataFrame, arguments: pd.DataFrame, owner: Integers, launches: Launches
+) -> Held:
+    """Which launch holds which address of an activation, and for what."""
     kinds = tensors["kind"].astype(str)
     address = arguments["address"].to_numpy(np.int64)
     inside = np.zeros(len(address), bool)
@@ -188,7 +207,8 @@ def _links(
         near = np.searchsorted(begin, address, side="right") - 1
         within = (near >= 0) & (address < np.append(end, 0)[near])
         inside = inside & ~within if of_model else within
-    return owner[inside], address[inside]
+    use = use_of(arguments[inside], launches.name[owner[inside]], launches.names)
+    return Held(owner[inside], address[inside], use)
 
 
 def _decided(owners: Owners, roles: tuple[str, ...], ranged: Ranged, first: Integers) -> Evidence:
@@ -232,7 +252,7 @@ def _by_flow(
     first: Integers,
     launch: Integers,
     nodes: Integers,
-    links: tuple[Integers, Integers],
+    links: Held,
 ) -> None:
     """Settles launches by what they share with others, in the first step that runs each."""
     rows = ranged.rows
@@ -259,7 +279,7 @@ def _by_flow(
         to_consumer=writes[names.codes.to_numpy()[at]],
         product=products[names.codes.to_numpy()[at]],
     )
-    hits = np.flatnonzero(follow(sequence, *_of_entries(own, *links)))[::-1]
+    hits = np.flatnonzero(follow(sequence, _of_entries(own, links)))[::-1]
     # Of several entries of a launch the first one is written last, and stays.
     for name in ("component", "layer", "role"):
         getattr(found, name)[own[hits]] = getattr(sequence, name)[hits]
@@ -271,15 +291,16 @@ def _only_writes(name: str) -> bool:
     return _FILLS in name or classify(name).conversion is not None
 
 
-def _of_entries(own: Integers, launch: Integers, address: Integers) -> tuple[Integers, Integers]:
+def _of_entries(own: Integers, links: Held) -> Held:
     """The addresses that the launch of each entry holds, with the entry's number."""
-    order = np.argsort(launch, kind="stable")
-    launch, address = launch[order], address[order]
+    order = np.argsort(links.holder, kind="stable")
+    launch = links.holder[order]
     begin = np.searchsorted(launch, own)
     count = np.searchsorted(launch, own, side="right") - begin
     entry = np.repeat(np.arange(len(own)), count)
     within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
-    return entry, address[begin[entry] + within]
+    place = order[begin[entry] + within]
+    return Held(entry, links.address[place], links.use[place])
 
 
 def _over(by_range: Evidence, found: Evidence, launch: Integers) -> Evidence:

@@ -4,7 +4,8 @@ A word among a kernel's arguments that lies in a tensor of the live model is bel
 rules:
 
 1. It begins the tensor, or is a multiple of 16 bytes inside it.
-2. A plain pointer, an argument of 8 bytes, is believed.
+2. A plain pointer, an argument of 8 bytes, is believed, and so are the pointers of PyTorch's
+   elementwise kernels, which stand in one array.
 3. A word of a larger argument (a struct such as the parameters of CUTLASS or FlashAttention) may be
    what was left on the stack. The place (kernel name, argument, offset) is believed if in every
    launch of that name whose arguments are known the word lies in a tensor, always of the same kind
@@ -19,13 +20,16 @@ rules:
 5. Where the kernel's name tells a component (FlashAttention), a word of a struct or a packed buffer
    that lies in another component's tensor was left there, too.
 
-What a kernel reads names its owner: its largest matrix (of a product, experts or an embedding),
-else its largest other weight, else a KV cache or state, else a buffer. Where that tensor belongs to
-several layers, a layer that another believed word names is taken.
+What a kernel reads names its owner: its largest matrix (of a product or experts), else its largest
+other weight, else an embedding's matrix, else a KV cache or state, else a buffer. Of an embedding
+it looks up a few rows, while it reads the weight of a norm that is fused with it in full; a product
+with that matrix computes logits. Where the tensor belongs to several layers, a layer that another
+believed word names is taken.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,15 +48,20 @@ from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.analyzers.order import CODES
 
-__all__ = ["Launches", "Owners", "owners_of"]
+__all__ = ["Launches", "Owners", "in_array", "owners_of"]
 
 Flags = npt.NDArray[np.bool_]
 
 _POINTER = 8
+_ARRAY = 2
+"""The argument of PyTorch's elementwise kernels that is the array of pointers."""
+_HAS_ARRAY = re.compile(r"at::native::(?:vectorized|unrolled)_elementwise_kernel<")
 _PACKED = -1
 _REPEATED = 3
 """cuBLAS's nvjet kernels hold each operand's address five times."""
 _NO_KIND = 127
+_LOOKED_UP = (OTHER_WEIGHT + CACHE) / 2
+"""The rank of an embedding's matrix of which a kernel reads some rows."""
 _LM_HEAD_ROLE = 1
 """Where MemoryMap.roles has LM_HEAD."""
 
@@ -86,6 +95,7 @@ class Owners:
         layer: decoder layer, -1 for none or an open one.
         open: whether it must have a layer that its tensors do not tell.
         role: number of the role in the map's `roles`.
+        words: two rows: for each believed word the launch, and the stretch of the map.
     """
 
     rank: Integers
@@ -95,6 +105,7 @@ class Owners:
     layer: Integers
     open: Flags
     role: Integers
+    words: Integers
 
 
 def owners_of(
@@ -115,6 +126,7 @@ def owners_of(
     """
     place = memory.find(arguments["address"].to_numpy(np.int64))
     pointer = (arguments["size"] == _POINTER).to_numpy() & (arguments["argument"] >= 0).to_numpy()
+    pointer |= in_array(arguments, launches.name[launch], launches.names)
     believed = (place >= 0) & (
         pointer | _in_every_launch(memory, arguments, place, launch, launches)
     )
@@ -124,7 +136,10 @@ def owners_of(
     believed &= pointer | ~contradicted
     launch, place, pointer = launch[believed], place[believed], pointer[believed]
     argument = arguments["argument"].to_numpy()[believed]
-    rank, norm = memory.rank[place], memory.component[place] == CODES["norm"]
+    norm = memory.component[place] == CODES["norm"]
+    rank = np.where(
+        _looked_up(memory, place) & ~_products(launches)[launch], _LOOKED_UP, memory.rank[place]
+    )
     # The best word of each launch comes first; a norm's weight is as large as a bias beside it.
     order = np.lexsort((argument, ~pointer, ~norm, -memory.bytes[place], -rank, launch))
     first = order[_first_of_each(launch[order])]
@@ -140,6 +155,7 @@ def owners_of(
         layer=np.full(count, -1),
         open=np.zeros(count, bool),
         role=np.zeros(count, np.int64),
+        words=np.stack([launch, place]),
     )
     if not named.any():
         return found
@@ -159,6 +175,19 @@ def owners_of(
     layers[launch[beside]] = memory.layer[place[beside]]
     found.layer[missing] = layers[missing]
     found.open[:] = named & shared & (found.layer < 0)
+    return found
+
+
+def in_array(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> Flags:
+    """Which words are pointers of PyTorch's elementwise kernels: the result's, then the inputs'.
+
+    Args:
+        arguments: rows of the `arguments` table.
+        name: number of the kernel's name of each.
+        names: the names.
+    """
+    known = np.array([bool(_HAS_ARRAY.search(one)) for one in names] + [False])
+    found: Flags = known[name] & (arguments["argument"] == _ARRAY).to_numpy()
     return found
 
 
@@ -226,13 +255,25 @@ def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integ
 
 def _part_tied(memory: MemoryMap, best: Integers, launches: Launches, found: Owners) -> None:
     """Parts the two users of a tied matrix: a product computes logits, what is none looks up."""
-    product = np.array([is_gemm(name) for name in launches.names] + [False])[launches.name]
+    product = _products(launches)
     tied = np.zeros(len(best), bool)
     tied[best >= 0] = memory.tied[best[best >= 0]]
     found.component[tied] = CODES["embedding"]
     # A model that shares the module itself has its path but once.
     head = (found.component == CODES["embedding"]) & (found.rank == MATRIX) & product
     found.component[head], found.role[head] = CODES["lm_head"], _LM_HEAD_ROLE
+
+
+def _products(launches: Launches) -> Flags:
+    """Which launches are matrix products."""
+    return np.array([is_gemm(name) for name in launches.names] + [False])[launches.name]
+
+
+def _looked_up(memory: MemoryMap, place: Integers) -> Flags:
+    """Which stretches belong to an embedding's matrix."""
+    of_embedding = memory.tied[place] | (memory.component[place] == CODES["embedding"])
+    found: Flags = of_embedding & (memory.rank[place] == MATRIX)
+    return found
 
 
 def _numbered(*keys: Integers) -> Integers:

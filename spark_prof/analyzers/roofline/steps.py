@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +15,7 @@ from spark_prof.analyzers.roofline.needs import Load
 from spark_prof.traces.timeline import MODEL_PATH
 from spark_prof.vocabulary import BASIS_CLASSES
 
-__all__ = ["Group", "Owners", "groups_of", "launches_of"]
+__all__ = ["Group", "groups_of", "launches_of"]
 
 _MOST_GROUPS = 8
 _MOST_LAUNCHES = 100_000
@@ -64,45 +61,31 @@ def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class Owners:
-    """What is known of the kernels' owners.
-
-    Attributes:
-        modules: the `modules` table.
-        nodes: node and original of the `graph_nodes` table.
-        reads: what `tensors_read` returned; empty where no addresses were recorded.
-    """
-
-    modules: pd.DataFrame = field(default_factory=pd.DataFrame)
-    nodes: pd.DataFrame = field(default_factory=pd.DataFrame)
-    reads: pd.DataFrame = field(default_factory=pd.DataFrame)
-
-
-def launches_of(kernels: pd.DataFrame, steps: list[int], owners: Owners) -> dict[int, list[Launch]]:
+def launches_of(
+    kernels: pd.DataFrame, steps: list[int], modules: pd.DataFrame
+) -> dict[int, list[Launch]]:
     """The kernels of those steps in order of start, copies left out.
 
     None of a step with more kernels than any decoder launches: it is no step of one.
 
     Args:
         kernels: name, kind, component, layer, step, part, module, placed_by, start_ns and end_ns,
-            by start; where addresses were recorded, also correlation and graph_node.
+            by start; where `place_kernels` tells them, also basis and reads.
         steps: numbers of steps.
-        owners: what is known of their owners.
+        modules: the `modules` table.
     """
     wanted = np.unique(np.array(steps, np.int64))
     chosen = np.flatnonzero(positions(wanted, kernels["step"].to_numpy()) >= 0)
     columns = ["step", "name", "component", "layer", "start_ns", "end_ns", "kind", "part"]
-    columns += ["module", "placed_by", *(["basis"] if "basis" in kernels else [])]
-    columns += ["correlation", "graph_node"] if len(owners.reads) else []
+    columns += ["module", "placed_by", *(n for n in ("basis", "reads") if n in kernels)]
     rows = pd.DataFrame({name: kernels[name].array.take(chosen) for name in columns})
     rows = rows[~rows["kind"].isin(COPIES).to_numpy() & (rows["part"] == 0).to_numpy()]
     found: dict[int, list[Launch]] = {step: [] for step in steps}
     counts = rows["step"].value_counts()
     rows = rows[~rows["step"].isin(counts.index[counts > _MOST_LAUNCHES]).to_numpy()]
     took = (rows["end_ns"] - rows["start_ns"]).to_numpy()
-    proven, paths = _ranges(rows, owners.modules)
-    reads = _reads(rows, kernels, owners)
+    proven, paths = _ranges(rows, modules)
+    reads = rows["reads"] if "reads" in rows else [()] * len(rows)
     for row in zip(
         rows["step"], rows["name"], rows["component"], rows["layer"], took, proven, paths, reads,
         strict=True,
@@ -127,42 +110,6 @@ def _ranges(rows: pd.DataFrame, modules: pd.DataFrame) -> tuple[npt.NDArray[np.b
     if "basis" in rows:
         return rows["basis"].isin(BASIS_CLASSES["proven"]).to_numpy(), paths
     return np.array([bool(path) for path in paths], bool), paths
-
-
-def _reads(rows: pd.DataFrame, kernels: pd.DataFrame, owners: Owners) -> list[tuple[int, ...]]:
-    """Which weights each kernel points to.
-
-    Outside graphs not every launch was looked at: one that was not reads what others of its name,
-    component and layer do, where these all read the same.
-    """
-    if not len(owners.reads):
-        return [()] * len(rows)
-    own: dict[tuple[int, int], list[int]] = defaultdict(list)
-    hits = (owners.reads[name].tolist() for name in ("node", "correlation", "tensor"))
-    for node, launch, tensor in zip(*hits, strict=True):
-        own[node, launch].append(tensor)
-    by_node = {node: tuple(sorted(read)) for (node, _), read in own.items() if node}
-    by_launch = {launch: tuple(sorted(read)) for (node, launch), read in own.items() if not node}
-    looked_at = np.sort(np.array(list(by_launch), np.int64))
-    seen = np.flatnonzero(
-        (positions(looked_at, kernels["correlation"].to_numpy()) >= 0)
-        & (kernels["graph_node"].to_numpy() == 0)
-    )
-    alike: dict[tuple[str, str, int], set[tuple[int, ...]]] = defaultdict(set)
-    for *place, launch in _places(kernels.iloc[seen]):
-        alike[tuple(place)].add(by_launch[launch])
-    original = dict(zip(owners.nodes["node"], owners.nodes["original"], strict=True))
-    found = []
-    for (*place, launch), node in zip(_places(rows), rows["graph_node"], strict=True):
-        others = alike.get(tuple(place), set())
-        same = next(iter(others)) if len(others) == 1 else ()
-        read = by_node.get(original.get(node, node), ()) if node else by_launch.get(launch, same)
-        found.append(read)
-    return found
-
-
-def _places(rows: pd.DataFrame) -> Iterable[tuple[Any, ...]]:
-    return zip(*(rows[n] for n in ("name", "component", "layer", "correlation")), strict=True)
 
 
 def _group(

@@ -23,8 +23,8 @@ from spark_prof.analyzers.roofline.needs import need_of, reading
 from spark_prof.analyzers.roofline.phases import Wanted, phase_of, wanted_of
 from spark_prof.analyzers.roofline.rows import Place
 from spark_prof.analyzers.roofline.shape import Shape, shape_of
-from spark_prof.analyzers.roofline.steps import Group, Owners, groups_of, launches_of
-from spark_prof.analyzers.roofline.tensors import tensors_read, weights_of_tensors
+from spark_prof.analyzers.roofline.steps import Group, groups_of, launches_of
+from spark_prof.analyzers.roofline.tensors import weights_of_tensors
 from spark_prof.analyzers.roofline.weights import Weights, derived_weights, weights_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import Measured
@@ -44,7 +44,7 @@ class Recorded:
         metrics: the `metrics` table.
         facts: of the rank.
         tensors: the `tensors` table.
-        owners: what is known of the kernels' owners.
+        modules: the `modules` table.
     """
 
     kernels: pd.DataFrame
@@ -54,7 +54,7 @@ class Recorded:
     metrics: pd.DataFrame
     facts: Mapping[str, Any]
     tensors: pd.DataFrame
-    owners: Owners
+    modules: pd.DataFrame
 
     @classmethod
     def of(
@@ -62,12 +62,9 @@ class Recorded:
         sums: pd.DataFrame,
     ) -> Recorded:  # fmt: skip
         """The same with the tables of the bundle."""
-        reads = tensors_read(bundle, rank)
-        nodes = bundle.frame("graph_nodes", rank, ["node", "original"]) if len(reads) else reads
-        owners = Owners(bundle.frame("modules", rank), nodes, reads)
         layers, metrics = bundle.frame("layers", rank), bundle.frame("metrics", rank)
-        tensors = bundle.frame("tensors", rank)
-        return cls(kernels, steps, sums, layers, metrics, bundle.facts(rank), tensors, owners)
+        tensors, modules = bundle.frame("tensors", rank), bundle.frame("modules", rank)
+        return cls(kernels, steps, sums, layers, metrics, bundle.facts(rank), tensors, modules)
 
 
 def roofline_of(
@@ -97,7 +94,7 @@ def roofline_of(
         if not groups:
             continue
         decodes = phase == "decode"
-        launches = launches_of(recorded.kernels, [group.step for group in groups], recorded.owners)
+        launches = launches_of(recorded.kernels, [group.step for group in groups], recorded.modules)
         wanted = wanted_of(groups, launches, weights, shape)
         steps = int((recorded.steps["phase"] == phase).sum())
         times = recorded.sums[(recorded.sums["phase"] == phase).to_numpy()]

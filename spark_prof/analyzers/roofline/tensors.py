@@ -1,11 +1,10 @@
-"""Which weights kernels read, from the addresses among their arguments, and what these hold."""
+"""The weights of the live model, one a tensor, and what they hold."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.ceilings.tensor_names import place_of
@@ -19,60 +18,41 @@ from spark_prof.analyzers.roofline.weights import (
     is_factor,
     order_of,
 )
-from spark_prof.traces.bundle import Bundle
 
-__all__ = ["tensors_read", "weights_of_tensors"]
+__all__ = ["weights_of_tensors"]
 
-_POINTER = 8
 _DIGITS = len(str(LARGEST))
 _ELEMENT_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}
 
 
-def tensors_read(bundle: Bundle, rank: int) -> pd.DataFrame:
-    """Which weights the kernels of a rank point to.
-
-    An aligned address inside a weight is taken for one that the kernel reads.
-
-    Returns:
-        node (0 outside graphs), correlation (-1 in graphs) and tensor (row of the `tensors`
-        table), each combination once.
-    """
-    tensors = bundle.frame("tensors", rank, ["address", "bytes", "kind"])
-    found = bundle.frame("arguments", rank, ["node", "correlation", "offset", "address"])
-    weights = np.flatnonzero((tensors["kind"] == "weight").to_numpy())
-    begins = tensors["address"].to_numpy()[weights]
-    order = np.argsort(begins, kind="stable")
-    weights, begins = weights[order], begins[order]
-    ends = begins + tensors["bytes"].to_numpy()[weights]
-    address = found["address"].to_numpy()
-    place = np.searchsorted(begins, address, side="right") - 1
-    inside = (place >= 0) & (found["offset"].to_numpy() % _POINTER == 0)
-    inside[inside] = address[inside] < ends[place[inside]]
-    hits = found.loc[inside, ["node", "correlation"]].assign(tensor=weights[place[inside]])
-    once: pd.DataFrame = hits.drop_duplicates(ignore_index=True)
-    return once
-
-
 def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
     """The weights that steps stream, one a tensor; left out is what `weights_of` leaves out.
+
+    Memory that several modules hold counts for the first, and a view as what it holds.
 
     Args:
         tensors: the `tensors` table.
         shape: of the model: a tied lm_head is the embedding's tensor.
     """
     own = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["bytes"] > 0).to_numpy()]
-    names = ["module", "name", "component", "layer", "bytes", "shape", "dtype", "format"]
+    own = own.assign(stored=_stored(own))
+    names = ["module", "name", "component", "layer", "stored", "shape", "dtype", "format"]
+    names += ["address", "bytes"]
     rows: list[tuple[Any, ...]] = list(own[names].itertuples(name=None))
     stored: dict[str, str] = {}
-    for _, module, _, _, _, _, _, dtype, form in sorted(rows, key=lambda row: -row[5]):
+    for _, module, _, _, _, _, _, dtype, form, *_ in sorted(rows, key=lambda row: -row[5]):
         if form != "scale":
             stored.setdefault(module, form or dtype)
     tied = shape.tied and not (own["component"] == "lm_head").any()
     found = []
-    for number, module, name, whose, layer, size, sides, dtype, form in rows:
+    seen: set[tuple[int, int]] = set()
+    for number, module, name, whose, layer, size, sides, dtype, form, *where in rows:
         component = "lm_head" if tied and whose == LOOKED_UP else str(whose)
         if component in ("", LOOKED_UP) or place_of(module, 0).role != "decoder":
             continue
+        if tuple(where) in seen:
+            continue
+        seen.add((where[0], where[1]))
         leaf, experts = module.rpartition(".")[2], component == "experts"
         part = OF_EXPERTS.search(name) if experts else None
         what, kept = part[1] if part else leaf, stored.get(module, "")
@@ -84,6 +64,15 @@ def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
         )  # fmt: skip
         found.append(weights)
     return found
+
+
+def _stored(tensors: pd.DataFrame) -> list[int]:
+    """Bytes of each tensor without what lies between its rows."""
+    columns = (tensors[name] for name in ("bytes", "shape", "dtype"))
+    return [
+        min(size, (_count(shape) * _ELEMENT_BITS.get(dtype, 0) // 8) or size)
+        for size, shape, dtype in zip(*columns, strict=True)
+    ]
 
 
 def _count(shape: str) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence as Rows
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from spark_prof.analyzers.attribution.dataflow import Sequence, follow
+from spark_prof.analyzers.attribution.dataflow import Held, Sequence, follow, use_of
 
 A, B, C, D = 1, 2, 3, 4
 UNKNOWN = (-1, -1)
@@ -19,7 +21,10 @@ def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
          named: dict[int, int] | None = None, fixed: dict[int, tuple[int, int]] | None = None,
          products: Rows[int] = (),
          ) -> list[tuple[int, int]]:  # fmt: skip
-    """Component and layer of launches: the proven ones, None for unknown, and what each holds."""
+    """Component and layer of launches: the proven ones, None for unknown, and what each holds.
+
+    A capital letter is what it surely reads; a `-` before a letter says that it only writes it.
+    """
     known = [owner is not None for owner, _ in launches]
     owners = [(fixed or {}).get(n, owner or UNKNOWN) for n, (owner, _) in enumerate(launches)]
     count = len(launches)
@@ -33,9 +38,13 @@ def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
         to_consumer=np.isin(np.arange(count), to_consumer),
         product=np.isin(np.arange(count), products),
     )
-    held = [(n, ord(letter)) for n, (_, holds) in enumerate(launches) for letter in holds]
-    holder, address = (np.array([pair[k] for pair in held], np.int64) for k in range(2))
-    got = follow(rows, holder, address)
+    held = [
+        (n, ord(word[-1].lower()), -1 if len(word) > 1 else int(word.isupper()))
+        for n, (_, holds) in enumerate(launches)
+        for word in re.findall("-?[a-zA-Z]", holds)
+    ]
+    columns = np.array(held, np.int64).reshape(-1, 3).T
+    got = follow(rows, Held(*columns))
     found = list(zip(rows.component.tolist(), rows.layer.tolist(), strict=True))
     assert got.tolist() == [before != after for before, after in zip(owners, found, strict=True)]
     return found
@@ -137,6 +146,47 @@ def test_rope_takes_the_layer_alone() -> None:
 def test_a_layer_that_a_range_told_is_kept() -> None:
     rows = flow(((A, 2), "x"), (None, "xy"), (CONSUMER, "y"), fixed={1: (-1, 3)})
     assert rows[1] == CONSUMER
+
+
+def test_what_a_kernel_surely_reads_decides_whose_it_is() -> None:
+    """As in Falcon-H1: it reads what a norm wrote, and writes where attention's data was."""
+    norm, attention, mamba = (A, 0), (B, 0), (C, 0)
+    rows = flow((norm, "x"), (attention, "y"), (None, "Xy"), (mamba, "y"))
+    assert rows[2] == norm
+    # Where nothing tells, the nearest one counts.
+    assert flow((norm, "x"), (attention, "y"), (None, "xy"), (mamba, "y"))[2] == attention
+    # The memory of most kernels is none of a workspace if it is surely read.
+    rows = flow((norm, "x"), (attention, "xy"), (None, "Xy"), (mamba, "xy"), (mamba, "x"),
+                (mamba, "x"))  # fmt: skip
+    assert rows[2] == attention
+
+
+def test_what_it_reads_belongs_to_a_layer_that_does_not_fit() -> None:
+    """Then it stays unknown, though the memory that it writes fits."""
+    rows = flow(((A, 7), "x"), ((B, 3), "y"), (None, "Xy"), ((C, 3), "z"))
+    assert rows[2] == UNKNOWN
+    # What lacks only a layer takes it from whoever fits.
+    rows = flow(((A, 7), "x"), ((B, 3), "y"), (None, "Xy"), ((C, 3), "z"), fixed={2: (D, -1)})
+    assert rows[2] == (D, 3)
+
+
+def test_what_is_only_written_tells_nothing_of_who_held_it_before() -> None:
+    assert flow((PRODUCER, "x"), (None, "-x"), (CONSUMER, "y"))[1] == UNKNOWN
+    assert flow((PRODUCER, "x"), (None, "-x"), (CONSUMER, "x"))[1] == CONSUMER
+    # Nor is who only writes it a consumer.
+    assert flow((PRODUCER, "y"), (None, "x"), (CONSUMER, "-x"))[1] == UNKNOWN
+    # In place, it is read as well.
+    assert flow((PRODUCER, "x"), (None, "-xX"), (CONSUMER, "y"))[1] == PRODUCER
+
+
+def test_what_arguments_are_for() -> None:
+    names = ("triton_poi_fused_mul_0",
+             "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>(int)",
+             "_selective_scan_update_kernel")  # fmt: skip
+    words = [(0, 0), (1, 0), (2, 0), (2, 8), (2, 16)]
+    arguments = pd.DataFrame(words * 3, columns=["argument", "offset"])
+    use = use_of(arguments, np.repeat(np.arange(3), len(words)), names).reshape(3, -1)
+    assert use.tolist() == [[1, 0, 0, 0, 0], [0, 0, -1, 1, 1], [0] * 5]
 
 
 def test_no_launches() -> None:

@@ -137,7 +137,7 @@ def deepseek() -> list[Line]:
     return [
         Line("triton_red_fused__to_copy_embedding_rms_norm_0",
              ("model.embed_tokens", "model.layers.0.input_layernorm"), "r x",
-             ("embedding", -1, "weight", "embed_tokens")),
+             ("norm", 0, "weight", "input_layernorm")),
         *deepseek_attention(0),
         *deepseek_dense(),
         Line("triton_red_fused_fused_add_rms_norm_2", ("model.layers.1.input_layernorm",), "o r x",
@@ -231,7 +231,7 @@ def test_gpt_oss(tmp_path: Path) -> None:
     lines = [
         Line("triton_red_fused__to_copy_embedding_rms_norm_0",
              ("model.embedding", "model.layers.0.input_layernorm"), "r x",
-             ("embedding", -1, "weight", "embedding")),
+             ("norm", 0, "weight", "input_layernorm")),
         *gpt_oss_layer(0),
         Line("triton_red_fused_fused_add_rms_norm_1", ("model.layers.1.input_layernorm",), "o r x",
              ("norm", 1, "weight", "input_layernorm")),
@@ -300,7 +300,7 @@ def test_qwen3_nvfp4(tmp_path: Path) -> None:
     lines = [
         Line("triton_red_fused__to_copy_embedding_marlin_gemm_rms_norm_0",
              ("model.embed_tokens", "model.layers.0.input_layernorm"), "r x",
-             ("embedding", -1, "weight", "embed_tokens")),
+             ("norm", 0, "weight", "input_layernorm")),
         *qwen3_layer(0),
         Line("triton_red_fused_fused_add_rms_norm_marlin_gemm_1",
              ("model.layers.1.input_layernorm",), "o r x",

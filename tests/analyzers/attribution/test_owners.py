@@ -9,8 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.attribution.memory_map import BUFFER, CACHE, MATRIX, memory_map
-from spark_prof.analyzers.attribution.owners import Launches, owners_of
+from spark_prof.analyzers.attribution.memory_map import (
+    BUFFER,
+    CACHE,
+    MATRIX,
+    OTHER_WEIGHT,
+    MemoryMap,
+    memory_map,
+)
+from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
 from spark_prof.analyzers.placement import most_exact
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import COMPONENTS
@@ -21,13 +28,29 @@ TENSORS = [
     tensor("model.layers.0.self_attn.qkv_proj", W0),
     tensor("model.layers.1.self_attn.qkv_proj", W1),
 ]
-NAMES = ("kernel", "other_kernel", "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "flash_fwd")
-KERNEL, OTHER, PRODUCT, FLASH = range(4)
+CAST = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(int)"
+NAMES = ("kernel", "other_kernel", "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "flash_fwd", CAST)
+KERNEL, OTHER, PRODUCT, FLASH, ELEMENTWISE = range(5)
 
 
 def word(launch: int, address: int, argument: int = 0, offset: int = 0, size: int = 8) -> Any:
     """One word among the arguments of a launch."""
     return launch, argument, offset, size, address
+
+
+def owned(
+    tensors: Sequence[Mapping[str, Any]],
+    words: Sequence[Any],
+    names: Sequence[int],
+    steps: Sequence[int] = (),
+) -> tuple[MemoryMap, Owners]:
+    """The map, and what it says of launches of those names."""
+    columns = ["launch", "argument", "offset", "size", "address"]
+    frame = pd.DataFrame(words, columns=columns, dtype=np.int64)
+    memory = memory_map(pd.DataFrame(tensors, columns=TABLES["tensors"].schema.names))
+    named = np.array([COMPONENTS.index("attention") if n == FLASH else -1 for n in names], np.int8)
+    launches = Launches(np.array(names), np.array(steps or [0] * len(names)), named, NAMES)
+    return memory, owners_of(memory, frame, frame["launch"].to_numpy(), launches, most_exact)
 
 
 def owners(
@@ -38,12 +61,7 @@ def owners(
     several: Sequence[int] = (),
 ) -> list[tuple[str, int, int, str]]:
     """Component, layer, rank and role of each launch; `several` have tensors of several layers."""
-    columns = ["launch", "argument", "offset", "size", "address"]
-    frame = pd.DataFrame(words, columns=columns, dtype=np.int64)
-    memory = memory_map(pd.DataFrame(tensors, columns=TABLES["tensors"].schema.names))
-    named = np.array([COMPONENTS.index("attention") if n == FLASH else -1 for n in names], np.int8)
-    launches = Launches(np.array(names), np.array(steps or [0] * len(names)), named, NAMES)
-    found = owners_of(memory, frame, frame["launch"].to_numpy(), launches, most_exact)
+    memory, found = owned(tensors, words, names, steps)
     assert found.open.tolist() == [
         layer < 0 and (rank in (CACHE, BUFFER) or n in several)
         for n, (rank, layer) in enumerate(zip(found.rank, found.layer, strict=True))
@@ -232,6 +250,53 @@ def test_of_a_tied_matrix_a_product_computes_logits(paths: Sequence[str]) -> Non
     rows = [tensor(path, W0) for path in paths]
     found = owners(rows, [word(0, W0), packed(1, W0)], [KERNEL, PRODUCT])
     assert found == [("embedding", -1, MATRIX, "embed_tokens"), ("lm_head", -1, MATRIX, "lm_head")]
+
+
+def test_of_an_embedding_fused_with_a_norm_the_norm_is_read_in_full() -> None:
+    rows = [
+        tensor("model.embed_tokens", W0, 1 << 15),
+        tensor("model.layers.0.input_layernorm", W1, 64, shape="32"),
+        tensor("model.layers.0.self_attn.rotary_emb", 0x30000, kind="buffer"),
+    ]
+    lookup, both = [word(0, W0), word(0, 0x30000, 1)], [word(0, W0), word(0, W1, 1)]
+    assert owners(rows, lookup, [KERNEL])[0][:2] == ("embedding", -1)
+    assert owners(rows, both, [KERNEL])[0] == ("norm", 0, OTHER_WEIGHT, "input_layernorm")
+    # A product with its matrix computes logits, whatever bias it adds.
+    assert owners(rows, [packed(0, W0), packed(0, W1, 72)], [PRODUCT])[0][0] == "lm_head"
+
+
+def test_the_pointers_of_pytorch_s_elementwise_kernels_are_believed() -> None:
+    """A cast reads a weight in one launch and an activation in the next."""
+    given = [word(0, W0, 2, 8, 16), word(1, OUTSIDE, 2, 8, 16)]
+    assert owners(TENSORS, given, [ELEMENTWISE] * 2) == [QKV[0], NONE]
+    assert owners(TENSORS, given, [KERNEL] * 2) == [NONE] * 2
+
+
+def weights_read(
+    tensors: Sequence[Mapping[str, Any]], words: Sequence[Any], names: Sequence[int]
+) -> set[tuple[int, int]]:
+    """Launch and row of `tensors` of each weight that is believed to be read."""
+    memory, found = owned(tensors, words, names)
+    return {
+        (int(launch), row)
+        for launch, number in zip(found.words[0], memory.weight[found.words[1]], strict=True)
+        if number >= 0
+        for row in memory.weights[number]
+    }
+
+
+def test_a_launch_reads_the_weights_of_the_words_that_are_believed() -> None:
+    tied = [tensor("model.embed_tokens", W0), tensor("lm_head", W0)]
+    cache = tensor("model.layers.0.self_attn.attn", W1, kind="kv")
+    words = [word(0, W0), word(0, W1, 1), struct(1, W0), struct(2, OUTSIDE)]
+    assert weights_read([*tied, cache], words, [KERNEL, OTHER, OTHER]) == {(0, 0), (0, 1)}
+    # Of a part of a matrix that begins with it, and of a view inside it, the smallest counts.
+    parts = [tensor("model.layers.0.mlp.experts", W0, 4096, name=name) for name in ("w13", "w1")]
+    parts[1]["bytes"] = 2048
+    parts.append(tensor("model.layers.0.mlp.gate", W0 + 3072, 512))
+    words = [word(0, W0), word(1, W0 + 2048), word(2, W0 + 3072), word(3, W0 + 3584)]
+    expected = {(0, 1), (1, 0), (2, 2), (3, 0)}
+    assert weights_read(parts, words, [KERNEL, OTHER, PRODUCT, FLASH]) == expected
 
 
 def test_no_words_and_no_tensors() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.roofline.launches import Launch
-from spark_prof.analyzers.roofline.steps import Owners, groups_of, launches_of
+from spark_prof.analyzers.roofline.steps import groups_of, launches_of
 
 
 def steps(tokens: list[int], requests: list[int], phase: str = "decode") -> pd.DataFrame:
@@ -68,7 +67,7 @@ MODULES = pd.DataFrame(
     [(0, "model", ""), (3, "model.layers.0.mlp", "mlp"), (4, "model.layers.0", "")],
     columns=["module", "path", "component"],
 )
-RAN = ("name", "module", "placed_by", "correlation", "graph_node", "step", "layer")
+RAN = ("name", "module", "placed_by", "step", "layer")
 
 
 def kernels(*rows: tuple[object, ...], **more: Any) -> pd.DataFrame:
@@ -81,36 +80,25 @@ def kernels(*rows: tuple[object, ...], **more: Any) -> pd.DataFrame:
     return found.astype(dict.fromkeys(names, "category"))
 
 
-def launched(found: pd.DataFrame, **owners: pd.DataFrame) -> list[Launch]:
-    return launches_of(found, [1], Owners(MODULES, **owners))[1]
-
-
 def test_an_owner_is_proven_by_the_module_that_was_open() -> None:
-    rows = [("inside", 3, "", 1, 0, 1, 0), ("in the model", 0, "", 1, 0, 1, 0),
-            ("in none", -1, "", 1, 0, 1, 0), ("in no component", 4, "", 1, 0, 1, 0),
-            ("guessed", 3, "guess", 1, 0, 1, 0), ("another step", 3, "", 1, 0, 2, 0)]  # fmt: skip
-    found = launched(kernels(*rows))
+    rows = [("inside", 3, "", 1, 0), ("in the model", 0, "", 1, 0),
+            ("in none", -1, "", 1, 0), ("in no component", 4, "", 1, 0),
+            ("guessed", 3, "guess", 1, 0), ("another step", 3, "", 2, 0)]  # fmt: skip
+    found = launches_of(kernels(*rows), [1], MODULES)[1]
     assert [(launch.name, launch.proven, launch.path) for launch in found] == [
         ("inside", True, "model.layers.0.mlp"), ("in the model", False, ""),
         ("in none", False, ""), ("in no component", False, ""), ("guessed", False, ""),
     ]  # fmt: skip
     # Where the kernels say on what their owners stand, that counts.
     bases = ["order", "weight", "kv", "range", "name", "range"]
-    told = launched(kernels(*rows, basis=pd.Categorical(bases)))
+    told = launches_of(kernels(*rows, basis=pd.Categorical(bases)), [1], MODULES)[1]
     assert [launch.proven for launch in told] == [False, True, True, True, False]
 
 
-def test_what_a_launch_reads_is_that_of_its_node_or_of_launches_like_it() -> None:
-    reads = pd.DataFrame(
-        [(70, -1, 5), (70, -1, 3), (0, 1, 8), (0, 2, 9), (0, 3, 4), (0, 4, 6)],
-        columns=["node", "correlation", "tensor"],
-    )
-    nodes = pd.DataFrame([(71, 70), (90, 90)], columns=["node", "original"])
-    rows = [("cloned", 3, "", 9, 71, 1, 0), ("other node", 3, "", 9, 90, 1, 0),
-            ("head", 3, "", 1, 0, 0, -1), ("head", 3, "", 55, 0, 1, -1),
-            ("twice", 3, "", 2, 0, 0, 0), ("twice", 3, "", 3, 0, 0, 0),
-            ("twice", 3, "", 56, 0, 1, 0), ("first", 3, "", 4, 0, 1, 0)]  # fmt: skip
-    found = launched(kernels(*rows), reads=reads, nodes=nodes)
-    assert {launch.name: launch.reads for launch in found} == {
-        "cloned": (3, 5), "other node": (), "head": (8,), "twice": (), "first": (6,),
-    }  # fmt: skip
+def test_a_launch_reads_what_its_row_says() -> None:
+    sets = pd.Index([(), (3, 5)], tupleize_cols=False)
+    reads = pd.Categorical.from_codes([1, 0], categories=sets)
+    found = kernels(("one", 3, "", 1, 0), ("other", 3, "", 1, 0), reads=reads)
+    assert [launch.reads for launch in launches_of(found, [1], MODULES)[1]] == [(3, 5), ()]
+    bare = found.drop(columns="reads")
+    assert [launch.reads for launch in launches_of(bare, [1], MODULES)[1]] == [(), ()]

@@ -13,7 +13,7 @@ import pytest
 
 from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.roofline.shape import Shape
-from spark_prof.analyzers.roofline.tensors import tensors_read, weights_of_tensors
+from spark_prof.analyzers.roofline.tensors import weights_of_tensors
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES
@@ -24,8 +24,9 @@ BASE = 1 << 40
 
 
 def tensor(name: str, module: str, component: str, size: int, **more: Any) -> dict[str, Any]:
-    usual = {"kind": "weight", "type": "Linear", "layer": 0, "shape": "4x4", "dtype": "uint8",
-             "format": "", "address": 0}  # fmt: skip
+    usual = {"kind": "weight", "type": "Linear", "layer": 0, "dtype": "uint8", "format": "",
+             "address": 0}  # fmt: skip
+    usual["shape"] = f"{size // (2 if more.get('dtype') == 'bfloat16' else 1)}x1"
     return usual | {"name": name, "module": module, "component": component, "bytes": size} | more
 
 
@@ -62,29 +63,20 @@ def rows_of(made: Bundle) -> dict[str, RooflineRow]:
     return {row.name: row for row in report.roofline.decode.rows}
 
 
-def test_an_aligned_address_in_a_weight_is_read_once(tmp_path: Path) -> None:
+def test_only_what_names_owners_counts_as_read(tmp_path: Path) -> None:
+    """What was left in a struct in one step, and not in the next, is no argument."""
     tensors = laid_out(
-        tensor("weight", QKV, "qkv", 100), tensor("k", "", "", 512, kind="kv"),
-        tensor("bias", QKV, "qkv", 8),
-    )  # fmt: skip
-    first, cache, last = (row["address"] for row in tensors)
-    found = tensors_read(
-        pointing(
-            bundle(tmp_path / "b"),
-            tensors,
-            [
-                argument(1, first), argument(1, first + 96, offset=16),
-                argument(1, first, offset=4), argument(2, first + 100), argument(2, cache),
-                argument(-1, last, node=7), argument(-1, last + 8, node=7), argument(3, 5),
-            ],
-        ),
-        0,
-    )  # fmt: skip
-    assert found.to_numpy().tolist() == [[0, 1, 0], [7, -1, 2]]
-
-
-def test_older_bundles_have_no_addresses(tmp_path: Path) -> None:
-    assert tensors_read(bundle(tmp_path / "b"), 0).empty
+        tensor("weight", QKV, "qkv", 8 << 20, dtype="bfloat16"),
+        tensor("weight", "lm_head", "lm_head", 600 << 20, layer=-1, dtype="bfloat16"),
+    )
+    first, head = (row["address"] for row in tensors)
+    struct = {"offset": 64, "size": 288}
+    always = [argument(n, head, argument=1) for n in (5, 105)]
+    always += [argument(n, first, **struct) for n in (5, 105)]
+    stale = [*always[:3], argument(105, 64, **struct)]
+    for name, pointers, megabytes in (("always", always, 608), ("stale", stale, 600)):
+        rows = rows_of(pointing(bundle(tmp_path / name), tensors, pointers))
+        assert rows[HEAD].streamed_bytes == megabytes << 20, name
 
 
 def test_the_floor_of_a_kernel_is_that_of_the_tensors_it_points_to(tmp_path: Path) -> None:
@@ -154,6 +146,23 @@ def test_numbers_of_a_factor(row: dict[str, Any], elements: int) -> None:
     assert (found.elements, found.bytes, found.path, found.tensor) == (
         elements, 1000, row["module"], 0,
     )  # fmt: skip
+
+
+def test_memory_counts_once_and_a_view_as_what_it_holds() -> None:
+    rows = [
+        tensor("weight", "model.embed_tokens", "embedding", 1000, layer=-1, address=BASE),
+        tensor("weight", "lm_head", "lm_head", 1000, layer=-1, address=BASE),
+        tensor("weight", "model.layers.0.o_proj", "o_proj", 4096, address=BASE + 4096),
+        tensor("weight", "model.layers.0.mla.o_proj", "attention", 4096, address=BASE + 4096),
+        # Half of the rows of a matrix, as W_UV and W_UK_T of DeepSeek's kv_b_proj.
+        tensor("W_UV", "model.layers.0.mla", "attention", 6144, dtype="bfloat16", shape="16x64x2",
+               address=BASE + 16384),
+    ]  # fmt: skip
+    frame = pa.Table.from_pylist(rows, schema=TABLES["tensors"].schema).to_pandas()
+    found = weights_of_tensors(frame, Shape())
+    assert [(w.component, w.bytes) for w in found] == [
+        ("lm_head", 1000), ("o_proj", 4096), ("attention", 4096),
+    ]  # fmt: skip
 
 
 def test_a_tied_head_is_the_embedding_s_tensor() -> None:
