@@ -127,15 +127,11 @@ def _kernel_floors(facts: Facts) -> list[Broken] | None:
             least = surely_us(row, roofline.ceilings, clock) / row.calls
             if row.floor_us is None or least <= row.us + tick:
                 continue
-            why = (
-                "its tokens hit fewer experts than an even choice does"
-                if row.expected
-                else "it reads other weights than those it is taken to read"
-            )
             name = f"{short_name(row.name)} ({row.component})"
             text = (
                 f"{name} takes {row.us:,.2f} us a call in {phase.phase} steps, less than the "
-                f"{least:,.2f} us that its bytes need at least: {why}. Its floor is not known."
+                f"{least:,.2f} us that its bytes need at least: it reads other weights than those "
+                "it is taken to read. Its floor is not known."
             )
             found.append(Broken(text, f"roofline.phases.rows: {phase.phase}, {name}",
                                 (phase.phase, row.component, row.name)))  # fmt: skip

@@ -52,12 +52,12 @@ def floor(row: RooflineRow | None) -> Section:
     if row is None or row.needed_bytes is None:
         pairs: tuple[tuple[str, str], ...] = (("Floor", "nothing tells how many bytes it needs"),)
     else:
-        about = "about " if row.expected else ""
+        least = "at least " if row.expected else ""
         read = MISSING
         if row.read_bytes is not None:
             read = f"{decimal_size(row.read_bytes)} a call, by {row.read_by}"
         pairs = (
-            ("A call needs", f"{about}{decimal_size(row.needed_bytes)}: {row.what or 'unknown'}"),
+            ("A call needs", f"{least}{decimal_size(row.needed_bytes)}: {row.what or 'unknown'}"),
             ("Found by", row.basis or MISSING),
             ("Takes", f"{microseconds(row.us)} a call, {bandwidth(row.bandwidth)}"),
             ("Floor", f"{microseconds(row.floor_us)}, limited by {row.limiter or 'unknown'}"),

@@ -148,8 +148,8 @@ def _shown(phase: RooflinePhase) -> list[RooflineRow]:
 
 
 def _row(row: RooflineRow) -> tuple[str, ...]:
-    about = "about " if row.expected else ""
-    needed = MISSING if row.needed_bytes is None else about + size(round(row.needed_bytes))
+    least = "at least " if row.expected else ""
+    needed = MISSING if row.needed_bytes is None else least + size(round(row.needed_bytes))
     return (
         microseconds(row.left_us),
         microseconds(row.us),

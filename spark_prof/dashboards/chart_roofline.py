@@ -161,12 +161,12 @@ def _figure(
 
 
 def _hover(row: RooflineRow) -> str:
-    about = "about " if row.expected else ""
+    least = "at least " if row.expected else ""
     parts = [
         label(row.name, 60),
         f"{label(row.component)}; {label(row.what, 60)}",
         f"{microseconds(row.us)} a call, {microseconds(row.us * row.calls)} a step",
-        f"{about}{decimal_size(row.needed_bytes or 0)}, {bandwidth(row.bandwidth)}",
+        f"{least}{decimal_size(row.needed_bytes or 0)}, {bandwidth(row.bandwidth)}",
         f"floor {microseconds(row.floor_us)}, {share(row.of_reached)} of the reader",
     ]
     return "<br>".join(parts)

@@ -35,18 +35,8 @@ CAPTURE = "h100-gpt-oss-20b-mxfp4-graphs"
 EXPLAINED = {
     ("ab-h100/recording-b-1", "floor-kernel"): "The `layers` table was written when the model was "
     "loaded; then qkv, o_proj and lm_head were swapped for products with MXFP4.",
-    ("compare-h100/gpt-graph", "floor-kernel"): "Eight tokens of random weights hit fewer experts "
-    "than an even choice does.",
-    **{
-        (f"architectures/{name}/{run}", "floor-kernel"): "32 tokens of random weights hit fewer "
-        "experts than an even choice does."
-        for name in ("deepseek-v2", "gpt-oss")
-        for run in ("eager", "default")
-    },
     ("architectures/deepseek-v2/eager", "layers-alike"): "The router of layer 2 copies to the host "
     "in the first decode step of each batch, that of layer 3 does not.",
-    ("architectures/falcon-h1/default", "layers-alike"): "A multiplication that reads no weight "
-    "follows memory that is used again: attention in layer 0, the norm in layer 1.",
 }
 """Why a check fails in a recording; one that is not here is a defect."""
 

@@ -38,17 +38,17 @@ def _far_from_floor(report: Report) -> Iterator[Finding]:
         for row in phase.rows
         if row.limiter == "memory"
         and row.floor_us
+        and not row.expected
         and row.us > _FAR * row.floor_us
         and (row.left_us or 0.0) > _MATTERS * step
     ]
     for row in far[:_MOST]:
         left = row.left_us or 0.0
-        about = "about " if row.expected else ""
         reached = f", {row.of_reached:.0%} of what a reader reaches" if row.of_reached else ""
         yield Finding(
             "far-from-memory-floor",
             row.left_ms_per_token,
-            f"{short_name(row.name)} ({row.component}; {row.what}) reads {about}"
+            f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
             f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
             f"step are {left:,.0f} us above their floor, {left / step:.1%} of the step.",

@@ -78,11 +78,11 @@ class RooflineRow:
     operations: float
     """Arithmetic operations of one call, a multiply-add counted as two."""
     what: str
-    """What it moves, such as "w13: 4 of 32 experts"."""
+    """What it moves, such as "w13: at least 4 of 32 experts"."""
     basis: str
     """How that was found to be this kernel's work; empty where nothing was."""
     expected: bool
-    """Whether a number in it is an expectation, such as the experts that a batch hits."""
+    """Whether more bytes are to be expected: those of experts that nobody saw being chosen."""
     bandwidth: float | None
     """Needed bytes over time."""
     of_data_sheet: float | None

@@ -61,14 +61,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Need:
-    """What a piece of work moves and calculates in one step.
+    """What a piece of work moves and calculates in one step at the least.
 
     Attributes:
         streamed: bytes of weights and KV cache that it reads.
         other: bytes of activations, and what it writes.
         operations: a multiply-add counts as two.
         part: which of the weights, such as "4 of 32 experts"; empty for all.
-        expected: whether the router's choice was taken to be even.
+        expected: whether more is to be expected, as nobody recorded what the router chose.
     """
 
     streamed: float
@@ -142,12 +142,16 @@ def need_of(work: Work, load: Load, shape: Shape) -> Need:
 
 
 def _part(weights: Weights, tokens: float, shape: Shape) -> tuple[float, str, bool]:
-    """Which share of the weights so many tokens need, in words, and whether it is expected."""
+    """Which share of the weights so many tokens surely need, in words, and whether it may be more.
+
+    Each token takes different experts, but all tokens may take the same.
+    """
     if not (weights.among_experts and shape.experts and shape.chosen):
         return 1.0, "", False
-    hit, expected = shape.experts_hit(tokens), tokens != 1
-    shown = f"{hit:.1f}" if expected else str(shape.chosen)
-    return hit / shape.experts, f"{shown} of {shape.experts} experts", expected
+    more = tokens != 1 or shape.experts_here < shape.experts
+    some = f"{shape.surely_chosen} of {shape.experts_here} experts"
+    share = shape.surely_chosen / shape.experts_here
+    return share, f"at least {some}" if more else some, more
 
 
 def _product(weights: Weights, load: Load, shape: Shape) -> Need:
@@ -156,8 +160,8 @@ def _product(weights: Weights, load: Load, shape: Shape) -> Need:
     elements, rows = float(weights.elements), tokens
     if part:
         # Each token is multiplied with its own experts, however many others there are.
-        elements /= shape.experts
-        rows = tokens * shape.chosen
+        elements /= shape.experts_here
+        rows = tokens * shape.surely_chosen
     # A factor has the hidden size on one side: whichever it is, the other is the rest.
     other = elements / shape.hidden if shape.hidden else 0.0
     moved = rows * (shape.hidden + other) * shape.activation_bytes

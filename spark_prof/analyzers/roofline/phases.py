@@ -39,7 +39,7 @@ class Wanted:
         sums: of each kernel, in a mean step.
         streamed: by tokens of a step, what each kernel streams in such a step.
         nobody: by component, bytes of a mean step for which no kernel was found.
-        expected: whether experts are counted that an even choice hits on average.
+        expected: whether more is to be expected, as nobody recorded what the router chose.
     """
 
     sums: dict[Place, Sum] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class Wanted:
             )
         if self.expected:
             said.append(
-                f"Which experts the tokens of {phase} steps chose was not recorded: as many are "
-                "counted as an even choice hits on average; real routing hits fewer."
+                f"Which experts the tokens of {phase} steps chose was not recorded: only as many "
+                "are counted as they need if all choose the same."
             )
         return said
 

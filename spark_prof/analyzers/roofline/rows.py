@@ -125,6 +125,7 @@ def _row(
     rate = total / each * 1e6 if total is not None and each else None
     left = max(each - floor, 0.0) * calls if floor is not None else None
     enough = moved is not None and moved.streamed >= _COUNTED_FROM
+    enough = enough and not (need and need.expected)
     return RooflineRow(
         name=name,
         component=component,

@@ -8,7 +8,6 @@ from typing import Any
 
 from spark_prof.analyzers.ceilings.architecture import architecture_of, layer_kinds
 from spark_prof.analyzers.ceilings.config import Config
-from spark_prof.analyzers.ceilings.step import expected_experts
 
 __all__ = ["Shape", "shape_of"]
 
@@ -29,6 +28,7 @@ class Shape:
         state_bytes: of the recurrent state of a sequence in one layer, on this rank.
         experts: routed experts of all ranks.
         chosen: how many of them each token is sent to.
+        expert_ranks: ranks among which whole experts are dealt out; 1 where each has a part of all.
         windows: by layer, the tokens that its attention looks back; 0 for all.
         activation_bytes: of one element between two kernels.
         kv_bytes: of one element of the KV cache.
@@ -43,6 +43,7 @@ class Shape:
     state_bytes: float = 0.0
     experts: int = 0
     chosen: int = 0
+    expert_ranks: int = 1
     windows: tuple[int, ...] = ()
     activation_bytes: int = 2
     kv_bytes: int = 2
@@ -57,9 +58,15 @@ class Shape:
         """Tokens that the attention of that layer looks back, 0 for all."""
         return self.windows[layer] if 0 <= layer < len(self.windows) else 0
 
-    def experts_hit(self, tokens: float) -> float:
-        """Distinct experts that so many tokens hit; for more than one token an expectation."""
-        return expected_experts(self.experts, self.chosen, max(round(tokens), 1))
+    @property
+    def experts_here(self) -> int:
+        """Routed experts that each rank has at least."""
+        return max(self.experts // self.expert_ranks, 1)
+
+    @property
+    def surely_chosen(self) -> int:
+        """Experts of this rank that a token is sent to, whatever the router chooses."""
+        return max(self.chosen - (self.experts - self.experts_here), 0)
 
 
 def shape_of(facts: Mapping[str, Any]) -> Shape:
@@ -70,9 +77,9 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
     """
     config = _object(facts, "model_config")
     read = Config.of(config)
-    ranks = _object(facts, "parallel").get("tensor")
-    if not isinstance(ranks, int) or not 0 < ranks < _MOST_RANKS:
-        ranks = 1
+    ranks = _ranks(facts, "tensor")
+    engine = _object(_object(facts, "engine_config"), "parallel_config")
+    dealt_out = engine.get("enable_expert_parallel") is True
     dtype = str(facts.get("dtype") or read.text("dtype", "torch_dtype"))
     activation = _BYTES.get(dtype.removeprefix("torch."), 2)
     rank = read.whole("kv_lora_rank")
@@ -89,11 +96,17 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
         ),
         experts=read.experts,
         chosen=read.experts_per_token,
+        expert_ranks=ranks * _ranks(facts, "data") if dealt_out else 1,
         windows=tuple(read.window if kind == "window" else 0 for kind in layer_kinds(read)),
         activation_bytes=activation,
         kv_bytes=_kv_bytes(facts, activation),
         tied=read.flag("tie_word_embeddings"),
     )
+
+
+def _ranks(facts: Mapping[str, Any], kind: str) -> int:
+    ranks = _object(facts, "parallel").get(kind)
+    return ranks if isinstance(ranks, int) and 0 < ranks < _MOST_RANKS else 1
 
 
 def _kv_bytes(facts: Mapping[str, Any], activation: int) -> int:

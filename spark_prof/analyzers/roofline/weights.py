@@ -145,8 +145,8 @@ def needed_weights(
         whole, _ = needed.pop("experts")
         shape = shape_of({"model_config": config})
         if tokens == 1 and shape.experts and shape.chosen:
-            part = shape.experts_hit(tokens) / shape.experts
-            needed["experts"] = (whole * part, f"{shape.chosen} of {shape.experts} experts")
+            part = f"{shape.chosen} of {shape.experts} experts"
+            needed["experts"] = (whole * shape.chosen / shape.experts, part)
     return needed
 
 

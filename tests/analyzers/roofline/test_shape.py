@@ -62,9 +62,20 @@ def test_a_recurrent_state_is_kept_in_bytes() -> None:
     assert shape_of({"model_config": config}).state_bytes == 4 * state
 
 
-@pytest.mark.parametrize(("tokens", "hit"), [(1, 4), (4, 15.3), (8, 28.7), (16, 51.0)])
-def test_experts_that_a_batch_hits(tokens: int, hit: float) -> None:
-    assert shape_of({"model_config": GPT_OSS}).experts_hit(tokens) == pytest.approx(hit, abs=0.5)
+@pytest.mark.parametrize(
+    ("parallel", "here", "surely"),
+    [
+        ({"tensor": 4}, 128, 4), ({"tensor": 4, "whole": True}, 32, 0),
+        ({"tensor": 1, "data": 2, "whole": True}, 64, 0), ({"whole": True}, 128, 4),
+    ],
+)  # fmt: skip
+def test_experts_of_a_rank_that_a_token_surely_hits(
+    parallel: dict[str, int], here: int, surely: int
+) -> None:
+    engine = {"parallel_config": {"enable_expert_parallel": parallel.get("whole", False)}}
+    facts = {"model_config": GPT_OSS, "parallel": parallel, "engine_config": engine}
+    shape = shape_of(facts)
+    assert (shape.experts_here, shape.surely_chosen) == (here, surely)
 
 
 @pytest.mark.parametrize(
