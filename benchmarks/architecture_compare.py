@@ -1,14 +1,15 @@
 """Node by node: the owners of a decode step's kernels, against an eager run of the same model.
 
 The eager run has a range around every module, so that the owner of each of its kernels is known
-from the recording itself. Three comparisons, of which each can fail:
+from the recording itself. Four comparisons, of which each can fail:
 
 - the eager run's kernels that read a weight or a KV cache, against the range that was open;
 - kernels that occur in both runs, by name and as often: in order, owner against range;
 - kernels of the other run that read a weight: their layers ascend, layers of one kind read the same
-  in the same order, and each layer's products read what the eager run's do.
+  in the same order, and each layer's products read what the eager run's do;
+- kernels of the other run that share data with those: layers of one kind give one name one owner.
 
-A recording without kernels' arguments, such as one on a CPU, has nothing for the first and last.
+A recording without kernels' arguments, such as one on a CPU, has only something for the second.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,7 +33,8 @@ from spark_prof.vocabulary import BASIS_CLASSES
 __all__ = ["Comparison", "Owned", "compare", "decode_step"]
 
 PROVEN = BASIS_CLASSES["proven"]
-KNOWN = PROVEN + BASIS_CLASSES["derived"]
+DERIVED = BASIS_CLASSES["derived"]
+KNOWN = PROVEN + DERIVED
 PRODUCTS = frozenset(
     {"qkv", "attention", "o_proj", "router", "experts", "shared_experts", "mlp", "ssm"}
 )
@@ -99,6 +101,8 @@ class Comparison:
         component_difference: share of the compared kernels' time in another component.
         components: of the compared kernels, us by component: by own owner, by the eager run's
             range, and as long as the eager run took.
+        derived: derived owners that were compared and are right, are wrong (and among `wrong`), and
+            that only the second run has.
     """
 
     kernels: int
@@ -109,7 +113,8 @@ class Comparison:
     shares: dict[str, float]
     layers_found: int
     component_difference: float
-    components: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    components: dict[str, tuple[float, float, float]]
+    derived: dict[str, int]
 
 
 def compare(eager: Sequence[Owned], other: Sequence[Owned], layers: int) -> Comparison:
@@ -131,15 +136,21 @@ def compare(eager: Sequence[Owned], other: Sequence[Owned], layers: int) -> Comp
         for k in eager
         if k.basis in ("weight", "kv") and k.range_role and not _within_range(k, k)
     ]
+    unlike = [(truth, k) for truth, k in pairs if not _within_range(k, truth)]
     wrong += [
         f"{_owner(k)} by {k.basis}, eager in the range of {_range(truth)}: {k.name}"
-        for truth, k in pairs
-        if not _within_range(k, truth)
+        for truth, k in unlike
     ]
+    kinds = _kinds(_eager_products(eager, other))
     wrong += _weights_out_of_place(eager, other)
+    apart = _derived_apart(other, kinds)
+    wrong += apart
+    derived = [k for k in other if k.basis in DERIVED]
+    derived_wrong = sum(k.basis in DERIVED for _, k in unlike) + len(apart)
+    derived_right = sum(k.basis in DERIVED and _within_range(k, truth) for truth, k in pairs)
     time = sum(k.took_ns for k in other)
     same_time = sum(k.took_ns for _, k in pairs)
-    apart = sum(k.took_ns for truth, k in pairs if k.component != truth.component)
+    elsewhere = sum(k.took_ns for truth, k in pairs if k.component != truth.component)
     return Comparison(
         kernels=len(other),
         weight_kernels=sum(k.basis == "weight" for k in other),
@@ -151,8 +162,13 @@ def compare(eager: Sequence[Owned], other: Sequence[Owned], layers: int) -> Comp
             for name, bases in BASIS_CLASSES.items()
         },
         layers_found=len({k.layer for k in other if k.basis in KNOWN and 0 <= k.layer < layers}),
-        component_difference=apart / max(same_time, 1.0),
+        component_difference=elsewhere / max(same_time, 1.0),
         components=_components(pairs),
+        derived={
+            "right": derived_right,
+            "wrong": derived_wrong,
+            "not_comparable": len(derived) - derived_right - derived_wrong,
+        },
     )
 
 
@@ -248,18 +264,8 @@ def _weights_out_of_place(eager: Sequence[Owned], other: Sequence[Owned]) -> lis
     if not ours:
         return wrong
     gemms = _in_runs([(k.layer, k.role) for k in other if k.product and is_gemm(k.full_name)])
-    named = {k.role for k in other if k.product}
-    theirs = _in_runs(
-        [
-            (k.layer, k.role) if k.product else (k.range_layer, _as_named(k.range_role, named))
-            for k in eager
-            if k.range_product
-        ]
-    )
-    kinds: dict[tuple[str, ...], list[int]] = {}
-    for layer, roles in theirs.items():
-        kinds.setdefault(tuple(sorted(roles)), []).append(layer)
-    for layers in kinds.values():
+    theirs = _eager_products(eager, other)
+    for layers in _kinds(theirs):
         first = ours.get(layers[0], [])
         for layer in layers:
             truth = Counter(theirs[layer])
@@ -272,6 +278,51 @@ def _weights_out_of_place(eager: Sequence[Owned], other: Sequence[Owned]) -> lis
     wrong += [
         f"layer {layer} has products, eager it has none" for layer in gemms if layer not in theirs
     ]
+    return wrong
+
+
+def _eager_products(eager: Sequence[Owned], other: Sequence[Owned]) -> dict[int, list[str]]:
+    """The roles of the products of each layer of the eager run, in order, as the other names them.
+
+    What only the range tells may enclose what the other's weight names, or lie inside it.
+    """
+    named = {k.role for k in other if k.product}
+    return _in_runs(
+        [
+            (k.layer, k.role) if k.product else (k.range_layer, _as_named(k.range_role, named))
+            for k in eager
+            if k.range_product
+        ]
+    )
+
+
+def _kinds(products: Mapping[int, Sequence[str]]) -> list[list[int]]:
+    """The layers with the same products."""
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for layer, roles in products.items():
+        kinds.setdefault(tuple(sorted(roles)), []).append(layer)
+    return list(kinds.values())
+
+
+def _derived_apart(other: Sequence[Owned], kinds: Sequence[Sequence[int]]) -> list[str]:
+    """Derived owners that are others in one layer than in the first one of its kind.
+
+    Compared are names that both layers run as often: the compiler fuses otherwise at their borders.
+    """
+    ran: dict[tuple[int, str], list[Owned]] = {}
+    for kernel in other:
+        if kernel.basis in DERIVED:
+            ran.setdefault((kernel.layer, kernel.name), []).append(kernel)
+    wrong = []
+    for first, *layers in kinds:
+        for layer, (of, name) in itertools.product(layers, ran):
+            mine, theirs = ran.get((layer, name), []), ran[of, name]
+            if of == first and len(mine) == len(theirs):
+                wrong += [
+                    f"{_owner(k)} by {k.basis}, but {_owner(one)}: {name}"
+                    for k, one in zip(mine, theirs, strict=True)
+                    if (k.component, k.role) != (one.component, one.role)
+                ]
     return wrong
 
 

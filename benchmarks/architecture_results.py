@@ -11,6 +11,9 @@ from typing import Any
 
 __all__ = ["Result", "page_of", "read_results"]
 
+_DERIVED = ("right", "wrong", "not_comparable")
+"""What became of derived owners, in the table's order."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -104,6 +107,7 @@ def _introduction(done: Sequence[Result], tried: int) -> list[str]:
         f"- {len(done)} of {tried} architectures were compared; "
         f"{sum(result.right for result in done)} have nothing wrong.",
         f"- {weights} kernels a step read a weight; {wrong} owners are wrong.",
+        *_derived_line(done),
         f"- Decode kernel time proven: median {_percent(statistics.median(proven))}, "
         f"worst {_worst(done, proven)}.",
         f"- Proven or derived: median {_percent(statistics.median(derived))}, "
@@ -114,8 +118,9 @@ def _introduction(done: Sequence[Result], tried: int) -> list[str]:
 def _table(done: Sequence[Result]) -> list[str]:
     lines = [
         "| Architecture | Model | Layers | Kernels | Read a weight | Compared | Not comparable "
-        "| Wrong | Proven | Derived | Guessed | Unknown | Another component |",
-        "| --- | --- | --- " + "| ---: " * 10 + "|",
+        "| Wrong | Derived: right | Wrong | Not comparable "
+        "| Proven | Derived | Guessed | Unknown | Another component |",
+        "| --- | --- | --- " + "| ---: " * 13 + "|",
     ]
     for result in done:
         found = result.comparison
@@ -125,11 +130,29 @@ def _table(done: Sequence[Result]) -> list[str]:
             f"{found['layers_found']} of {result.layers}",
             *(found[name] for name in ("kernels", "weight_kernels", "compared", "not_comparable")),
             len(_wrong(result)),
+            *(_derived(result).get(name, "") for name in _DERIVED),
             *(_percent(_share(result, n)) for n in ("proven", "derived", "guessed", "unknown")),
             _percent(found["component_difference"]),
         ]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return lines
+
+
+def _derived_line(done: Sequence[Result]) -> list[str]:
+    """Of older results, nothing tells what became of derived owners."""
+    found = [_derived(result) for result in done if _derived(result)]
+    if not found:
+        return []
+    right, wrong, alone = (sum(each[name] for each in found) for name in _DERIVED)
+    return [
+        f"- Derived owners of {len(found)} architectures: {right} are right, {wrong} are wrong, "
+        f"{alone} are of kernels that only one run has."
+    ]
+
+
+def _derived(result: Result) -> dict[str, int]:
+    found: dict[str, int] = result.comparison.get("derived") or {}
+    return found
 
 
 def _wrong(result: Result) -> list[str]:

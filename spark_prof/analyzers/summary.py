@@ -258,7 +258,7 @@ def _coverage(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
         component=share(named & known),
         engine=sum(row.share for row in rows if row.engine != "unknown"),
         unplaced_us=int(ns[~placed & ~named].sum()) / 1e3,
-        placed=share(placed),
+        placed=share(placed & (known | of["guessed"])),
         proven=share(placed & of["proven"]),
         derived=share(placed & of["derived"]),
         guessed=share(of["guessed"]),

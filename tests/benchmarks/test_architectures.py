@@ -53,6 +53,35 @@ def test_the_same_owners_are_right() -> None:
     assert (found.not_comparable, found.layers_found) == (2, 2)
     assert found.shares == {"proven": 1.0, "derived": 0.0, "guessed": 0.0, "unknown": 0.0}
     assert found.component_difference == 0.0
+    assert found.derived == {"right": 0, "wrong": 0, "not_comparable": 0}
+
+
+def test_derived_owners_are_counted_apart() -> None:
+    eager, graph = steps()
+    derived = owned("silu_and_mul", 0, "mlp", "mlp.act_fn", "flow")
+    fused = [replace(derived, name="triton_poi", layer=layer) for layer in range(2)]
+    eager.append(derived)
+    graph += [derived, *fused]
+    found = compare(eager, graph, 2)
+    assert found.derived == {"right": 1, "wrong": 0, "not_comparable": 2}
+    graph[-3] = replace(derived, layer=1)
+    found = compare(eager, graph, 2)
+    assert (found.derived["wrong"], len(found.wrong)) == (1, 1)
+
+
+def test_layers_of_one_kind_give_a_kernel_one_derived_owner() -> None:
+    """As Falcon-H1's multiplication: attention's by memory used again in one layer alone."""
+    eager, graph = steps()
+    fused = [owned("triton_poi", n, "norm", "input_layernorm", "flow") for n in range(2)]
+    other = [replace(fused[0], role="self_attn.attn", component="attention"), fused[1]]
+    assert compare(eager, [*graph, *fused], 2).wrong == ()
+    found = compare(eager, [*graph, *other], 2)
+    assert found.derived == {"right": 0, "wrong": 1, "not_comparable": 1}
+    assert "self_attn.attn" in found.wrong[0]
+    # The compiler fuses otherwise in the first layer, or the layers are of two kinds.
+    assert compare(eager, [*graph, *other, other[0]], 2).wrong == ()
+    kinds = [k for k in (*eager, *other) if k.layer != 1 or k.component != "mlp"]
+    assert compare([k for k in kinds if k not in other], kinds, 2).wrong == ()
 
 
 def changed(step: int, kernel: int, **fields: object) -> Callable[[Steps], None]:
@@ -168,6 +197,7 @@ def test_recorded_on_an_h200(name: str) -> None:
     assert found.wrong == ()
     assert found.layers_found == row.layers
     assert found.weight_kernels >= 7 * row.layers // 2
+    assert found.derived["wrong"] == 0
     assert found.shares["proven"] >= 0.93
     assert found.shares["proven"] + found.shares["derived"] == pytest.approx(1.0)
 
@@ -217,8 +247,14 @@ def test_the_page_says_who_is_worst_and_who_did_not_start() -> None:
     worse = result("qwen3")
     worse.comparison["shares"] |= {"proven": 0.5, "derived": 0.25, "guessed": 0.25}
     worse.comparison["wrong"] = ["layer 0 mlp by weight, eager <none> | x"]
+    before = result("gemma")
+    del before.comparison["derived"]
+    worse.comparison["derived"] = {"right": 2, "wrong": 1, "not_comparable": 4}
     failed = Result("jamba", "Jamba", "JambaForCausalLM", 7, "8 of 16 experts", why="eager: no `x`")
     page = page_of([result(), worse, failed])
+    assert "- Derived owners of 2 architectures: 2 are right, 1 are wrong, 4 are of kernels" in page
+    assert "Derived owners" not in page_of([before])
+    assert page_of([before]).count("|  |  |  | 100.0 % |") == 1
     assert "Recorded on GPU, vLLM 0.26, torch 2.11, 2026-11-22." in page
     assert "- 2 of 3 architectures were compared; 1 have nothing wrong." in page
     assert "- 16 kernels a step read a weight; 1 owners are wrong." in page

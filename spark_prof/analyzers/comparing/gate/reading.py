@@ -21,7 +21,7 @@ from spark_prof.analyzers.comparing.stable_names import stable_name
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.errors import CommandError
-from spark_prof.vocabulary import COMPONENTS
+from spark_prof.vocabulary import BASIS_CLASSES, COMPONENTS
 
 __all__ = ["METRICS", "Reading", "read"]
 
@@ -183,7 +183,7 @@ def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
 
 
 def _coverage(found: Comparison, rest: tuple[str, ...]) -> Reading:
-    what = _one_of(rest, ("layer", "component", "engine"), "coverage")
+    what = _one_of(rest, ("layer", "component", "engine", *BASIS_CLASSES), "coverage")
     a, b = (fmean(getattr(each.report.coverage, what) for each in side) for side in found.sides)
     return Reading("share", _point(a, b))
 
