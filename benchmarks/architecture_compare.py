@@ -229,11 +229,8 @@ def _within_range(kernel: Owned, truth: Owned) -> bool:
 
     An owner without a layer or role is no wrong one: it abstains. What is no product of a layer may
     read another module's weight of the same component: a top-k the bias of the router's gate, and
-    the logits lm_head's or the embedding's matrix. A phase of the step, such as its sampling, is
-    no module: a drafter's run in it.
+    the logits lm_head's or the embedding's matrix.
     """
-    if truth.range_role.startswith("step.") and kernel.role.startswith("drafter."):
-        return True
     if kernel.layer >= 0 and kernel.layer != truth.range_layer:
         return False
     if not kernel.role or not truth.range_role or _nested(kernel.role, truth.range_role):
