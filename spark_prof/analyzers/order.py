@@ -49,6 +49,8 @@ the architecture in the model's config) that tells, the pattern, and an example.
 _COUNTED = ("qkv", "o_proj", "router", "mlp")
 _INNER_NORM = r"(?:^|[._])(?:q|k|v|qk|kv)_?(?:a_)?(?:layer)?norm$"
 """Norms inside an attention."""
+_OTHER_ORDER = ("is_encoder_decoder", "parallel_attn", "use_parallel_residual")
+"""What a config says of a model whose layers are in another order."""
 
 
 @dataclass(frozen=True)
@@ -92,33 +94,28 @@ def products_of(layers: pd.DataFrame, config: object = None) -> dict[str, int] |
         layer (its attention and mlp run side by side), or whose layers are not alike.
     """
     config = config if isinstance(config, dict) else {}
-    names = " ".join(map(str, config.get("architectures") or ()))
-    flags = ("is_encoder_decoder", "parallel_attn", "use_parallel_residual")
-    inside = _decoder(layers[layers["layer"] >= 0])
-    if inside.empty or any(config.get(flag) for flag in flags):
+    inside = layers[layers["layer"] >= 0]
+    if inside.empty or any(map(config.get, _OTHER_ORDER)):
         return None
+    # The decoder is the longest stack of layers: a vision tower has one of its own.
+    stack = inside["path"].str.replace(r"\.\d+(?:\..*)?$", "", regex=True)
+    inside = inside[stack == inside.groupby(stack)["layer"].nunique().idxmax()]
+    names = [" ".join(map(str, config.get("architectures") or ()))]
     for _, column, pattern, _ in STRANGERS:
-        values = [names] if column == "architecture" else inside[column].astype(str).unique()
+        values = names if column == "architecture" else inside[column].astype(str).unique()
         if any(re.search(pattern, value) for value in values):
             return None
-    norms = inside[inside["component"] == "norm"]
-    outer = norms[~norms["path"].str.contains(_INNER_NORM)].groupby("layer").size()
-    counts = inside[inside["quant_method"] != ""].groupby(["component", "layer"], observed=True)
-    by_layer = counts.size().unstack("layer", fill_value=0).reindex(list(_COUNTED), fill_value=0)
+    outer = inside[(inside["component"] == "norm") & ~inside["path"].str.contains(_INNER_NORM)]
+    linear = inside[inside["quant_method"] != ""]
+    by_layer = pd.crosstab(linear["component"].astype(str), linear["layer"])
+    by_layer = by_layer.reindex(list(_COUNTED), columns=inside["layer"].unique(), fill_value=0)
+    count = by_layer.to_numpy(np.int64)
+    most = count.max(axis=1)
     # Not every layer has a router or an mlp, but every layer has an attention.
-    several = [len(set(row) - {0}) > 1 for row in by_layer.to_numpy().tolist()]
-    attention = by_layer.loc[["qkv", "o_proj"]].to_numpy()
-    whole = by_layer.shape[1] == inside["layer"].nunique() and (attention > 0).all()
-    if (outer == 1).any() or any(several) or not whole:
+    alike = ((count == most[:, None]) | (count == 0)).all() and count[:2].all()
+    if not alike or (outer.groupby("layer").size() == 1).any():
         return None
-    return {str(name): int(row.max()) for name, row in by_layer.iterrows()}
-
-
-def _decoder(layers: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the model's longest stack of layers: a vision tower has one of its own."""
-    stack = layers["path"].str.replace(r"\.\d+(?:\..*)?$", "", regex=True)
-    longest = layers.groupby(stack)["layer"].nunique()
-    return layers[stack == longest.idxmax()] if len(longest) else layers
+    return dict(zip(_COUNTED, most.tolist(), strict=True))
 
 
 def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[Codes, Integers]:
@@ -132,166 +129,104 @@ def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[
         The component's code and the layer of each row. Both are -1 for loose rows in a stretch
         whose products are not as many as the layers on both sides have.
     """
-    placed = np.full(len(rows.step), -1, np.int8)
+    component, layer = np.full(len(rows.step), -1, np.int8), rows.layer.copy()
     if products is None:
-        return placed, rows.layer.copy()
+        return component, layer
     attention = (rows.component == CODES["attention"]) | (rows.component == CODES["kv_write"])
     attention &= rows.layer >= 0
     experts = rows.component == CODES["experts"]
-    layer = _experts_after_attention(rows, experts, attention)
+    _place_experts(rows.step, layer, experts, attention)
     experts &= layer >= 0
-    anchors = np.flatnonzero(attention | experts)
-    wanted = np.flatnonzero(rows.loose)
-    if not len(anchors) or not len(wanted):
-        return placed, layer
-    segments = _segments(rows, layer, wanted, anchors, np.where(attention[anchors], 1, 2))
-    gemm = rows.gemm[wanted]
-    component, found = _between(segments, gemm, products)
-    first = _in_embedding(segments, rows.opens[wanted])
-    component[first], found[first] = CODES["embedding"], -1
-    placed[wanted], layer[wanted] = component, found
-    return placed, layer
-
-
-def _experts_after_attention(rows: Launched, experts: Flags, attention: Flags) -> Integers:
-    """The layers, with those of experts that have none taken from the attention before them."""
-    layer = rows.layer.copy()
-    unknown = np.flatnonzero(experts & (layer < 0))
-    anchors = np.flatnonzero(attention)
-    if len(unknown) and len(anchors):
-        latest = np.searchsorted(anchors, unknown) - 1
-        anchor = anchors[np.maximum(latest, 0)]
-        known = (latest >= 0) & (rows.step[anchor] == rows.step[unknown])
-        layer[unknown[known]] = layer[anchor[known]]
-    return layer
-
-
-@dataclass(frozen=True)
-class _Segments:
-    """What lies between two anchors of a step; the first and last are half open.
-
-    An anchor is 1 for attention, 2 for experts, 0 where there is none. Each segment has the anchors
-    `before` and `after` it, their layers `own` and `following`, -1 without one, and the `count` of
-    its products; each row to be placed the `number` of its segment, and the products `done` before.
-    """
-
-    before: Integers
-    own: Integers
-    after: Integers
-    following: Integers
-    count: Integers
-    number: Integers
-    done: Integers
-
-
-def _segments(
-    rows: Launched, layer: Integers, wanted: Integers, anchors: Integers, kind: Integers
-) -> _Segments:
-    """The segments of the rows `wanted`; `kind` is that of each of the anchors."""
-    step, gemm = rows.step[wanted], rows.gemm[wanted]
+    anchors, loose = np.flatnonzero(attention | experts), np.flatnonzero(rows.loose)
+    if not len(anchors) or not len(loose):
+        return component, layer
+    step, gemm = rows.step[loose], rows.gemm[loose]
     passed = np.zeros(len(layer), np.int32)
     passed[anchors] = 1
-    following = np.cumsum(passed, out=passed)[wanted]
-    change = np.append(True, (following[1:] != following[:-1]) | (step[1:] != step[:-1]))
-    segment = np.cumsum(change, dtype=np.int32) - np.int32(1)
-    # An operator's later stretches belong to the same product as its first one.
-    calls = np.cumsum(gemm & rows.begins[wanted], dtype=np.int32)
-    first = np.flatnonzero(change)
-    last = np.append(first[1:], len(wanted)) - 1
-    earlier = np.append(np.int32(0), calls[last[:-1]])
+    passed = np.cumsum(passed, out=passed)[loose]
+    begin = np.append(True, (passed[1:] != passed[:-1]) | (step[1:] != step[:-1]))
+    stretch = np.cumsum(begin, dtype=np.int32) - np.int32(1)
+    first = np.flatnonzero(begin)
+    # An operator's later kernels belong to the same product as its first one.
+    products_begun = np.cumsum(gemm & rows.begins[loose], dtype=np.int32)
+    earlier = np.append(np.int32(0), products_begun[first[1:] - 1])
+    done = products_begun - earlier[stretch] - gemm
     kinds, layers = [], []
-    for index in (following[first] - 1, following[first]):
-        near = np.clip(index, 0, len(anchors) - 1)
-        anchor = anchors[near]
-        there = (index >= 0) & (index < len(anchors)) & (rows.step[anchor] == step[first])
-        kinds.append(np.where(there, kind[near], 0))
-        layers.append(np.where(there, layer[anchor], -1))
-    return _Segments(
-        before=kinds[0],
-        own=layers[0],
-        after=kinds[1],
-        following=layers[1],
-        count=calls[last] - earlier,
-        number=segment,
-        done=calls - earlier[segment] - gemm,
-    )
+    for near in (passed[first] - 1, passed[first]):
+        anchor = anchors[np.clip(near, 0, len(anchors) - 1)]
+        there = (near >= 0) & (near < len(anchors)) & (rows.step[anchor] == step[first])
+        kinds.append(np.where(there, np.where(attention[anchor], 1, 2), 0))
+        layers.append(np.where(there, layer[anchor], -1).astype(layer.dtype))
+    count = np.diff(earlier, append=products_begun[-1])
+    starts, components, sides = _templates(kinds, layers[1] - layers[0], count, products)
+    place = starts[stretch]
+    place = np.where(place > 0, place + 2 * done + gemm, 0)
+    layers.append(np.full(len(first), -1, layer.dtype))
+    component[loose] = components[place]
+    layer[loose] = np.choose(sides[place], [side[stretch] for side in layers])
+    # Before the first product of a step, all up to its last row that opens it is the embedding's.
+    opening = np.flatnonzero(rows.opens[loose] & (done == 0))
+    opening = opening[((kinds[0] == 0) & (kinds[1] == 1))[stretch[opening]]]
+    last = np.full(len(first), -1)
+    last[stretch[opening]] = opening
+    embedding = loose[np.arange(len(loose)) <= last[stretch]]
+    component[embedding], layer[embedding] = CODES["embedding"], -1
+    return component, layer
 
 
-def _in_embedding(segments: _Segments, opens: Flags) -> Flags:
-    """The rows of a step up to the last one that opens it, before its first attention."""
-    number = segments.number
-    begins = (segments.before == 0) & (segments.after == 1)
-    opening = np.flatnonzero(opens & (segments.done == 0) & begins[number])
-    last = np.full(len(begins), -1, np.int64)
-    # Of several rows of a segment the last one stays, as they ascend.
-    last[number[opening]] = opening
-    within: Flags = np.arange(len(number)) <= last[number]
-    return within
+def _place_experts(step: Integers, layer: Integers, experts: Flags, attention: Flags) -> None:
+    """Gives experts without a layer that of the attention before them in their step, in place."""
+    unknown, anchors = np.flatnonzero(experts & (layer < 0)), np.flatnonzero(attention)
+    latest = np.searchsorted(anchors, unknown) - 1
+    unknown, anchor = unknown[latest >= 0], anchors[latest[latest >= 0]]
+    same = step[anchor] == step[unknown]
+    layer[unknown[same]] = layer[anchor[same]]
 
 
-def _between(
-    segments: _Segments, gemm: Flags, products: Mapping[str, int]
-) -> tuple[Codes, Integers]:
-    """Component and layer of each row by its place between two anchors."""
-    before, after, count = segments.before, segments.after, segments.count
-    qkv = np.where(after == 1, products.get("qkv", 0), 0)
-    head = np.where(before == 1, products.get("o_proj", 0), 0)
-    alone = (before == after) & (segments.own == segments.following)
-    fits = _fits(segments, products, alone)
+def _templates(
+    kinds: list[Integers], further: Integers, count: Integers, products: Mapping[str, int]
+) -> tuple[Integers, Codes, Codes]:
+    """What lies between two anchors, by their kinds and the number of products between them.
 
-    number, done = segments.number, segments.done
-    to_attention, to_experts = (after == 1)[number], (after == 2)[number]
-    to_end = (after == 0)[number]
-    own_head = head.astype(np.int32)[number]
-    last = np.where(before == 1, head + products.get("mlp", 0), 0)
-    left = np.where(after == 0, last, count - qkv).astype(np.int32)[number]
-    beyond_head = done > own_head
-    inner = (own_head > 0) & beyond_head & (done < left)
-    into_attention = to_attention & (done >= left)
-    # The first rule that holds decides; the products of o_proj come with what converts their input.
-    rules = (
-        (~fits[number], "", "none"),
-        (alone[number], "", "own"),
-        (to_end & gemm & (done >= left), "lm_head", "none"),
-        (to_end & (done > left), "", "none"),
-        (done < own_head, "o_proj", "own"),
-        (into_attention & gemm, "qkv", "following"),
-        (into_attention & (done >= count[number]), "rope", "following"),
-        (into_attention, "norm", "following"),
-        (to_experts & (gemm | beyond_head), "router", "following"),
-        (to_experts, "norm", "following"),
-        # After the last experts comes the model's own norm, which has no layer.
-        (to_end & (before == 2)[number], "norm", "following"),
-        (gemm | inner, "mlp", "own"),
-        (~beyond_head, "norm", "own"),
-    )
-    chosen = np.full(len(gemm), len(rules), np.int8)
-    for rule in reversed(range(len(rules))):
-        chosen[rules[rule][0]] = rule
-    component = np.array([CODES.get(name, -1) for _, name, _ in rules] + [CODES["norm"]], np.int8)
-    which = np.array([("own", "following", "none").index(w) for _, _, w in rules] + [1])[chosen]
-    nowhere = np.full(len(number), -1, segments.own.dtype)
-    layers = np.choose(which, [segments.own[number], segments.following[number], nowhere])
-    return component[chosen], layers
+    A template has an entry for what is before each product, for the product, and for what is behind
+    the last: a component in the layer of the anchor before it (`<`), of the one after it (`>`), or
+    in none.
 
+    Args:
+        kinds: the anchors before and after each stretch: 1 attention, 2 experts, 0 none.
+        further: how many layers the second one is further.
+        count: the products in each stretch.
+        products: those of a layer.
 
-def _fits(segments: _Segments, products: Mapping[str, int], alone: Flags) -> Flags:
-    """Which segments have the products that the layers on both sides have, and no other."""
-    before, after, count = segments.before, segments.after, segments.count
+    Returns:
+        Where the template of each stretch begins, 0 for one that none fits; and of all templates'
+        entries the component and the side that its layer is of, the first one for no place.
+    """
     qkv, o_proj, router, mlp = (products.get(name, 0) for name in _COUNTED)
-    further = segments.following - segments.own
-    found: Flags = alone & (before > 0) & (count == 0)
-    # The anchors, by how many layers the second is further, and the products between them.
-    for first, second, layers, wanted in (
-        (0, 1, None, (qkv,)),
-        (1, 1, 1, (o_proj + mlp + qkv,)),
-        (2, 1, 1, (qkv,)),
+    head, tail = "o_proj< " * 2 * o_proj, "norm> qkv> " * qkv + "rope>"
+    dense = "norm< " + "mlp< " * (2 * mlp - 1) if mlp else ""
+    last = dense + "norm" if mlp else "norm<"
+    starts = np.zeros(len(count), np.int32)
+    entries = ["-"]
+    for before, after, layers, template in (
+        (0, 1, None, tail),
+        (1, 1, 1, head + dense + tail),
+        (2, 1, 1, tail),
         # Some mixtures of experts call their router themselves.
-        (1, 2, 0, (o_proj + router, o_proj)),
+        (1, 2, 0, head + "norm>"),
+        (1, 2, 0, head + "norm> " + "router> " * 2 * router),
         # The product of the logits may end a step.
-        (1, 0, None, (o_proj + mlp, o_proj + mlp + 1)),
-        (2, 0, None, (0, 1)),
+        (1, 0, None, head + last),
+        (1, 0, None, head + last + " lm_head -"),
+        (2, 0, None, "norm"),
+        (2, 0, None, "norm lm_head -"),
+        (1, 1, 0, "-<"),
+        (2, 2, 0, "-<"),
     ):
-        chosen = (before == first) & (after == second) & np.isin(count, wanted)
-        found |= chosen if layers is None else chosen & (further == layers)
-    return found
+        words = template.split()
+        fits = (kinds[0] == before) & (kinds[1] == after) & (2 * count + 1 == len(words))
+        starts[fits if layers is None else fits & (further == layers)] = len(entries)
+        entries += words
+    component = [CODES.get(word.rstrip("<>"), -1) for word in entries]
+    side = ["<>".find(word[-1]) % 3 for word in entries]
+    return starts, np.array(component, np.int8), np.array(side, np.int8)
