@@ -9,11 +9,8 @@ before a buffer, then a product before the attention that it belongs to.
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +23,6 @@ from spark_prof.analyzers.order import CODES
 __all__ = ["BUFFER", "CACHE", "LM_HEAD", "MATRIX", "OTHER_WEIGHT", "MemoryMap", "memory_map"]
 
 Flags = npt.NDArray[np.bool_]
-_Value = TypeVar("_Value", int, str)
 
 BUFFER, CACHE, OTHER_WEIGHT, MATRIX = 1, 2, 3, 4
 """Ranks of tensors: where a kernel reads several, it works for the module of the highest one. A
@@ -41,6 +37,8 @@ _FURTHEST = 1 << 60
 """Addresses and sizes from here on are none."""
 _ALIGNED = 16
 """Bytes: what a kernel is given inside a tensor begins at a multiple of this."""
+_SHARED, _OPEN = -2, -3
+"""The layer of tensors whose module stands in several, or which are of several."""
 
 
 @dataclass(frozen=True)
@@ -106,144 +104,70 @@ def memory_map(tensors: pd.DataFrame) -> MemoryMap:
     sizes, addresses = tensors["bytes"], tensors["address"]
     live = (sizes > 0) & (sizes < _FURTHEST) & (addresses >= 0) & (addresses < _FURTHEST)
     known = tensors[live & tensors["kind"].astype(str).isin(_KINDS)]
-    rows = [_Tensor.of(*row) for row in known[list(_COLUMNS)].itertuples(index=False, name=None)]
+    names, modules = known["component"].astype(str), known["module"].astype(str)
+    begin, size = known["address"].to_numpy(np.int64), known["bytes"].to_numpy(np.int64)
+    ranks = known["kind"].astype(str).map(_KINDS)
+    matrix = known["shape"].astype(str).str.contains("x", regex=False) & ~names.isin(_NO_PRODUCTS)
+    rank = ranks.mask(matrix & (ranks == OTHER_WEIGHT), MATRIX).to_numpy(np.int64)
+    layer = known["layer"].to_numpy(np.int64)
+    in_layer = np.array([layer_of(path) for path in modules], np.int64) >= 0
+    layer = np.where(in_layer & (layer < 0), _SHARED, layer)
+    paths = [role_of(path) for path in modules]
+    roles = ("", LM_HEAD, *sorted({*paths} - {"", LM_HEAD}))
+    number = {role: index for index, role in enumerate(roles)}
+    role = np.array([number[path] for path in paths], np.int64)
+    component = np.array([CODES.get(name, -1) for name in names], np.int64)
     held: dict[tuple[int, int], list[int]] = {}
-    for number, row in zip(known.index.tolist(), rows, strict=True):
-        if row.rank in (OTHER_WEIGHT, MATRIX):
-            held.setdefault((row.begin, row.end), []).append(number)
-    weights = {place: number for number, place in enumerate(held)}
-    named = sorted({row.role for row in rows} - {"", LM_HEAD})
-    roles = {role: number for number, role in enumerate(("", LM_HEAD, *named))}
-    edges = sorted(
-        edge for n, row in enumerate(rows) for edge in ((row.begin, 1, n), (row.end, 0, n))
-    )
-    active = _Active()
-    found: list[tuple[int, ...]] = []
-    starts = False
-    for index, (begin, enters, number) in enumerate(edges):
-        active.count(rows[number], 1 if enters else -1)
-        starts |= bool(enters)
-        end = edges[index + 1][0] if index + 1 < len(edges) else begin
-        if end > begin:
-            if active:
-                found.append((begin, end, starts, *active.common(roles), active.weight(weights)))
-            starts = False
-    table = np.array(found, np.int64).reshape(-1, 13).T
-    begins, ends, start, kind, rank, size, component, bits, layer, role, several, tied, own = table
+    for row in np.flatnonzero(rank >= OTHER_WEIGHT).tolist():
+        held.setdefault((begin[row], begin[row] + size[row]), []).append(row)
+    own = np.full(len(known), -1)
+    for index, rows in enumerate(held.values()):
+        own[rows] = index
+    # Each tensor in each stretch that it covers, the most exact one first.
+    edges = np.unique(np.concatenate([begin, begin + size]))
+    first = np.searchsorted(edges, begin)
+    count = np.searchsorted(edges, begin + size) - first
+    tensor = np.repeat(np.arange(len(known)), count)
+    stretch = np.arange(len(tensor)) - np.repeat(np.cumsum(count) - count - first, count)
+    key = (component == CODES["attention"], -rank, size, -begin)
+    order = np.lexsort((tensor, *(values[tensor] for values in key), stretch))
+    tensor, stretch = tensor[order], stretch[order]
+    at = np.flatnonzero(np.diff(stretch, prepend=-1))
+    weights_first = np.lexsort((size[tensor], -begin[tensor], own[tensor] < 0, stretch))
+
+    def over(ufunc: np.ufunc, values: npt.NDArray[Any]) -> Integers:
+        """What the function makes of the values of the tensors of each stretch."""
+        found: Integers = ufunc.reduceat(values[tensor], at) if len(at) else values[:0]
+        return found
+
+    def common(values: npt.NDArray[Any], otherwise: int, of: Flags | bool = True) -> Integers:
+        """The value where it is the only one."""
+        lowest = over(np.minimum, np.where(of, values, _FURTHEST))
+        same = lowest == over(np.maximum, np.where(of, values, -_FURTHEST))
+        return np.where(same, lowest, otherwise)
+
+    bit = np.array([1 << code if code >= 0 else 0 for code in component.tolist()], np.int64)
+    bits = over(np.bitwise_or, bit)
+    tied = (bits >> CODES["embedding"] & bits >> CODES["lm_head"] & 1) > 0
+    in_cache = (rank == CACHE).astype(np.int64)
+    layers = common(layer, _OPEN)
+    exact = (layers != _OPEN) & ~tied & (over(np.maximum, in_cache) == 0)
+    best, stretch = tensor[at], stretch[at]
+    common_role = np.where(tied, common(role, 0, component == CODES["embedding"]), common(role, 0))
     return MemoryMap(
-        begins, ends, start > 0, kind, rank, size, component, bits, layer, role, several > 0,
-        tied > 0, own, tuple(roles), tuple(map(tuple, held.values())),
-    )  # fmt: skip
-
-
-_COLUMNS = ("address", "bytes", "kind", "module", "layer", "component", "shape")
-_SHARED = -2
-"""The layer of a tensor whose module stands in several."""
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    begin: int
-    end: int
-    kind: int
-    rank: int
-    component: str
-    layer: int
-    role: str
-
-    @property
-    def exactness(self) -> tuple[int, ...]:
-        """How far from the most exact one it is among several of one layer."""
-        of_attention = self.component == "attention"
-        return -self.begin, self.end - self.begin, -self.rank, of_attention
-
-    @classmethod
-    def of(
-        cls, address: int, size: int, kind: str, module: str, layer: int, component: str, shape: str
-    ) -> _Tensor:
-        rank = _KINDS[kind]
-        if rank == OTHER_WEIGHT and "x" in shape and component not in _NO_PRODUCTS:
-            rank = MATRIX
-        if layer < 0 <= layer_of(module):
-            layer = _SHARED
-        cached = int(rank == CACHE)
-        return cls(address, address + size, cached, rank, component, layer, role_of(module))
-
-
-class _Active:
-    """The tensors that cover an address, counted by what they are."""
-
-    def __init__(self) -> None:
-        self._bytes: Counter[int] = Counter()
-        self._kind: Counter[int] = Counter()
-        self._rank: Counter[int] = Counter()
-        self._layer: Counter[int] = Counter()
-        self._component: Counter[str] = Counter()
-        self._role: Counter[str] = Counter()
-        self._lookup: Counter[str] = Counter()
-        self._tensors: Counter[_Tensor] = Counter()
-        self._entered = 0
-        self._most_exact: list[tuple[tuple[int, ...], int, _Tensor]] = []
-        self._weights: list[tuple[int, int, int, _Tensor]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._bytes)
-
-    def count(self, tensor: _Tensor, by: int) -> None:
-        """Adds the tensor (1), or takes it away (-1)."""
-        _add(self._bytes, tensor.end - tensor.begin, by)
-        _add(self._kind, tensor.kind, by)
-        _add(self._rank, tensor.rank, by)
-        _add(self._layer, tensor.layer, by)
-        _add(self._component, tensor.component, by)
-        _add(self._role, tensor.role, by)
-        self._tensors[tensor] += by
-        if by > 0:
-            self._entered += 1
-            heapq.heappush(self._most_exact, (tensor.exactness, self._entered, tensor))
-            if tensor.rank in (OTHER_WEIGHT, MATRIX):
-                entry = (-tensor.begin, tensor.end, self._entered, tensor)
-                heapq.heappush(self._weights, entry)
-        if tensor.component == "embedding":
-            _add(self._lookup, tensor.role, by)
-
-    def weight(self, numbers: dict[tuple[int, int], int]) -> int:
-        """The number of the weight that begins last, -1 for none."""
-        while self._weights and not self._tensors[self._weights[0][-1]]:
-            heapq.heappop(self._weights)
-        return numbers[-self._weights[0][0], self._weights[0][1]] if self._weights else -1
-
-    def common(self, roles: dict[str, int]) -> tuple[int, ...]:
-        """Kind, rank, bytes, component, layer, role, several and tied, as in the map."""
-        tied = {"embedding", "lm_head"} <= self._component.keys()
-        while not self._tensors[self._most_exact[0][2]]:
-            heapq.heappop(self._most_exact)
-        first = self._most_exact[0][2]
-        component, role = _only(self._component, ""), _only(self._role, "")
-        if len(self._layer) == 1 and CACHE not in self._rank and not tied:
-            component, role = first.component, first.role
-        elif tied:
-            role = _only(self._lookup, "")
-        return (
-            _only(self._kind, -1),
-            max(self._rank),
-            max(self._bytes),
-            CODES.get(component, -1),
-            sum(1 << CODES[name] for name in self._component if name in CODES),
-            max(_only(self._layer, -1), -1),
-            roles[role],
-            len(self._layer) > 1 or _SHARED in self._layer,
-            tied,
-        )
-
-
-def _add(counter: Counter[_Value], value: _Value, by: int) -> None:
-    counter[value] += by
-    if not counter[value]:
-        del counter[value]
-
-
-def _only(values: Iterable[_Value], otherwise: _Value) -> _Value:
-    """The value where it is the only one."""
-    first, *more = values
-    return otherwise if more else first
+        begin=edges[stretch],
+        end=edges[stretch + 1],
+        starts=np.isin(edges[stretch], begin),
+        kind=common(in_cache, -1),
+        rank=over(np.maximum, rank),
+        bytes=over(np.maximum, size),
+        component=np.where(exact, component[best], common(component, -1)),
+        components=bits,
+        layer=np.maximum(layers, -1),
+        role=np.where(exact, role[best], common_role),
+        several=layers <= _SHARED,
+        tied=tied,
+        weight=own[tensor[weights_first[at]]],
+        roles=roles,
+        weights=tuple(tuple(known.index[rows].tolist()) for rows in held.values()),
+    )
