@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.memory_map import LM_HEAD
 from spark_prof.analyzers.attribution.owned_launches import (
     BASIS,
     Evidence,
-    Ranged,
     arguments_known,
-    owned_launches,
+    most_exact,
+    own_launches,
 )
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.components import role_of
@@ -37,21 +38,6 @@ Flags = npt.NDArray[np.bool_]
 
 COPIES = ("memcpy", "memset")
 """The kinds of rows that are no kernels."""
-
-_MORE_EXACT = {
-    "attention": ("kv_write", "rope", "collective"),
-    "experts": ("router",),
-    "mlp": ("collective",),
-    "o_proj": ("collective",),
-    "shared_experts": ("collective",),
-    "lm_head": ("collective",),
-    "embedding": ("collective",),
-}
-"""For a module's component, the components that a kernel's name may make of it.
-
-A mixture of experts brings its tokens together itself, often within its last kernel: what it sends
-between ranks counts to `experts`, also where that is a kernel of its own.
-"""
 
 _SWAPPED = ".spark_prof_body.run"
 """How the marked call of a layer ends whose kernel is swapped in a compiled model."""
@@ -90,12 +76,11 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     names = NameColumn(rows["name"])
     by_name = names.codes(_by_name)
     found = _by_range(rows, modules, by_name)
-    owned = owned_launches(bundle, rank, Ranged(rows, found, by_name, most_exact))
-    found = found if owned is None else owned
+    owned = own_launches(bundle, rank, rows, found, by_name)
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
     copies |= NameColumn(rows["kind"]).flags(lambda kind: kind in COPIES)
     found.component[copies & (rows["module"].to_numpy() <= FINISH)] = CODES["memcpy"]
-    if owned is None and by_order:
+    if by_order and not owned:
         _by_order(bundle, rank, rows, by_name, found)
     component, basis = found.component, found.basis
     basis[component < 0] = BASIS["none"]
@@ -125,7 +110,7 @@ def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Evid
         role_of(path) if name else ""
         for path, name in zip(modules["path"], modules["component"], strict=True)
     ]
-    roles = {role: number for number, role in enumerate(dict.fromkeys(("", *paths)))}
+    roles = {role: number for number, role in enumerate(dict.fromkeys(("", LM_HEAD, *paths)))}
     known = by_module >= 0
     marks = rows["placed_by"].cat
     of_mark = np.array([_OF_IMPORT.get(mark, BASIS["range"]) for mark in marks.categories] + [0])
@@ -209,20 +194,6 @@ def _of_swapped_matrices(modules: pd.DataFrame, module: Integers) -> Flags:
     """The kernels of products that run in a marked call of their own, whatever they are called."""
     marked = modules[modules["path"].str.endswith(_SWAPPED) & (modules["component"] != "norm")]
     found: Flags = np.isin(module, marked["module"].to_numpy())
-    return found
-
-
-def most_exact(by_module: Codes, by_name: Codes) -> Codes:
-    """The component by name where it is believed before that of the module, else the latter's."""
-    places = len(COMPONENTS) + 1
-    chosen = np.repeat(np.arange(-1, places - 1, dtype=np.int8), places)
-    for whole, exact in _MORE_EXACT.items():
-        for name in exact:
-            chosen[(CODES[whole] + 1) * places + CODES[name] + 1] = CODES[name]
-    index = (by_module + np.int16(1)) * np.int16(places)
-    index += by_name
-    index += 1
-    found: Codes = chosen[index]
     return found
 
 

@@ -9,6 +9,7 @@ before a buffer, then a product before the attention that it belongs to.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,8 +95,12 @@ class MemoryMap:
         return np.where(inside, near, -1)
 
 
-def memory_map(tensors: pd.DataFrame) -> MemoryMap:
+def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
     """The map of the `tensors` table, without its segments of the allocator.
+
+    Args:
+        tensors: the table.
+        roles: texts that are to come first among the roles, in this order.
 
     Example:
         Of two rows, `model.embed_tokens` and `lm_head` at the same 1000 bytes, one stretch is
@@ -113,8 +118,9 @@ def memory_map(tensors: pd.DataFrame) -> MemoryMap:
     in_layer = np.array([layer_of(path) for path in modules], np.int64) >= 0
     layer = np.where(in_layer & (layer < 0), _SHARED, layer)
     paths = [role_of(path) for path in modules]
-    roles = ("", LM_HEAD, *sorted({*paths} - {"", LM_HEAD}))
-    number = {role: index for index, role in enumerate(roles)}
+    number = {
+        path: n for n, path in enumerate(dict.fromkeys(("", LM_HEAD, *roles, *sorted(paths))))
+    }
     role = np.array([number[path] for path in paths], np.int64)
     component = np.array([CODES.get(name, -1) for name in names], np.int64)
     held: dict[tuple[int, int], list[int]] = {}
@@ -168,6 +174,6 @@ def memory_map(tensors: pd.DataFrame) -> MemoryMap:
         several=layers <= _SHARED,
         tied=tied,
         weight=own[tensor[weights_first[at]]],
-        roles=roles,
+        roles=tuple(number),
         weights=tuple(tuple(known.index[rows].tolist()) for rows in held.values()),
     )

@@ -7,9 +7,7 @@ once for each captured node and for each launch outside graphs, and looked up fo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +21,25 @@ from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.lookup import Integers, positions
 from spark_prof.analyzers.order import CODES
 from spark_prof.traces.bundle import Bundle, table_file
-from spark_prof.vocabulary import BASES
+from spark_prof.vocabulary import BASES, COMPONENTS
 
-__all__ = ["BASIS", "Evidence", "Ranged", "arguments_known", "owned_launches"]
+__all__ = ["BASIS", "Evidence", "arguments_known", "most_exact", "own_launches"]
 
 Flags = npt.NDArray[np.bool_]
-_Array = TypeVar("_Array", Integers, Flags)
 
 BASIS = {name: code for code, name in enumerate(BASES)}
 """The bases as numbers."""
+
+_MORE_EXACT = {
+    "attention": ("kv_write", "rope", "collective"),
+    "experts": ("router",),
+    **dict.fromkeys(("mlp", "o_proj", "shared_experts", "lm_head", "embedding"), ("collective",)),
+}
+"""For a module's component, the components that a kernel's name may make of it.
+
+A mixture of experts brings its tokens together itself, often within its last kernel: what it sends
+between ranks counts to `experts`, also where that is a kernel of its own.
+"""
 
 _ACTIVATIONS = ("memory", "pool")
 _FILLS = "FillFunctor"
@@ -47,7 +55,7 @@ class Evidence:
         role: number of the role in `roles`.
         basis: number of the basis.
         settled: whether component and layer are known, as far as there is a layer.
-        roles: texts; the first is empty.
+        roles: texts, of which the first is empty.
         reads: for each kernel the rows of the `tensors` table that hold the weights that it reads,
             as tuples; None where no arguments tell.
     """
@@ -60,75 +68,89 @@ class Evidence:
     roles: tuple[str, ...]
     reads: pd.Categorical | None = None
 
-    def taken(self, rows: Integers) -> Evidence:
-        """Those rows."""
-        return Evidence(
-            self.component[rows], self.layer[rows], self.role[rows], self.basis[rows],
-            self.settled[rows], self.roles,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Ranged:
-    """The rows of a rank in order of start, with what ranges and names tell of them.
-
-    Attributes:
-        rows: name, module, start_ns, step, correlation and graph_node.
-        by_range: what the module that was open tells.
-        by_name: code of the component that the name tells, -1 for none.
-        more_exact: of two codes of components the more exact one, else the first.
-    """
-
-    rows: pd.DataFrame
-    by_range: Evidence
-    by_name: Integers
-    more_exact: Callable[[Integers, Integers], Integers]
-
-
-def owned_launches(bundle: Bundle, rank: int, ranged: Ranged) -> Evidence | None:
-    """The evidence of all rows, with the owners of launches; None where no argument names any.
-
-    Args:
-        bundle: the bundle.
-        rank: the rank.
-        ranged: its rows.
-    """
-    if not arguments_known(bundle, rank):
-        return None
-    tensors, arguments = bundle.frame("tensors", rank), bundle.frame("arguments", rank)
-    rows = ranged.rows
-    nodes = nodes_of(bundle, rank, rows["graph_node"].to_numpy())
-    in_graph = rows["graph_node"].to_numpy() != 0
-    key = _keys(nodes, np.where(in_graph, -1, rows["correlation"].to_numpy()))
-    held = _keys(arguments["node"].to_numpy(), arguments["correlation"].to_numpy())
-    known = np.unique(held[held != 0])
-    launch = positions(known, _as_read(key, known, rows, np.flatnonzero(~in_graph)))
-    first = _first_row(launch, len(known))
-    ran = first >= 0
-    known, first = known[ran], first[ran]
-    launch = np.append(np.where(ran, np.cumsum(ran) - 1, -1), -1)[launch]
-    owner = positions(known, held)
-    arguments, owner = arguments[owner >= 0], owner[owner >= 0]
-    launches = Launches(
-        name=rows["name"].cat.codes.to_numpy()[first].astype(np.int64),
-        step=rows["step"].to_numpy()[first],
-        named=ranged.by_name[first],
-        names=tuple(rows["name"].cat.categories),
-    )
-    memory = memory_map(tensors)
-    owners = owners_of(memory, arguments, owner, launches, ranged.more_exact)
-    if not owners.rank.any():
-        return None
-    found = _decided(owners, memory.roles, ranged, first)
-    links = _links(tensors, arguments, owner, launches)
-    _by_flow(bundle, rank, ranged, found, first, launch, nodes, links)
-    over = _over(ranged.by_range, found, launch)
-    return replace(over, reads=_weights_read(memory, owners, launch))
-
 
 def arguments_known(bundle: Bundle, rank: int) -> bool:
     """Whether the bundle tells what kernels of the rank read."""
     return all(bundle.meta.tables.get(table_file(name, rank)) for name in ("tensors", "arguments"))
+
+
+def most_exact(by_module: Integers, by_name: Integers) -> npt.NDArray[np.int8]:
+    """The component by name where it is believed before that of the module, else the latter's."""
+    places = len(COMPONENTS) + 1
+    chosen = np.repeat(np.arange(-1, places - 1, dtype=np.int8), places)
+    for whole, exact in _MORE_EXACT.items():
+        for name in exact:
+            chosen[(CODES[whole] + 1) * places + CODES[name] + 1] = CODES[name]
+    index = (by_module + np.int16(1)) * np.int16(places)
+    index += by_name
+    index += 1
+    found: npt.NDArray[np.int8] = chosen[index]
+    return found
+
+
+def own_launches(
+    bundle: Bundle, rank: int, rows: pd.DataFrame, found: Evidence, by_name: Integers
+) -> bool:
+    """Gives rows the owners of their launches, in place, as far as arguments name any.
+
+    Args:
+        bundle: the bundle.
+        rank: the rank.
+        rows: name, module, start_ns, step, correlation and graph_node, in order of start.
+        found: what the module that was open tells of each.
+        by_name: code of the component that the name tells, -1 for none.
+
+    Returns:
+        Whether they name one.
+    """
+    if not arguments_known(bundle, rank):
+        return False
+    tensors, arguments = bundle.frame("tensors", rank), bundle.frame("arguments", rank)
+    node = rows["graph_node"].to_numpy()
+    captured, outside = nodes_of(bundle, rank, node), node == 0
+    key = _keys(captured, np.where(outside, rows["correlation"].to_numpy(), -1))
+    held = _keys(arguments["node"].to_numpy(), arguments["correlation"].to_numpy())
+    known = np.unique(held[held != 0])
+    launch = positions(known, _as_read(key, known, rows, np.flatnonzero(outside)))
+    # Of several rows of a launch the first one is written last, and stays.
+    first = np.full(len(known), -1)
+    own = np.flatnonzero(launch >= 0)
+    first[launch[own[::-1]]] = own[::-1]
+    ran = first >= 0
+    known, first = known[ran], first[ran]
+    own_launch = (np.cumsum(ran) - 1)[launch[own]]
+    owner = positions(known, held)
+    arguments, owner = arguments[owner >= 0], owner[owner >= 0]
+    names = rows["name"].cat
+    launches = Launches(
+        name=names.codes.to_numpy()[first].astype(np.int64),
+        step=rows["step"].to_numpy()[first],
+        named=by_name[first],
+        names=tuple(names.categories),
+    )
+    memory = memory_map(tensors, found.roles)
+    owners = owners_of(memory, arguments, owner, launches, most_exact)
+    if not owners.rank.any():
+        return False
+    of_launch = _decided(owners, found, by_name, first, memory.roles)
+    step = rows["step"].to_numpy()
+    # Data flows through the first step that runs each launch.
+    shown = positions(np.unique(step[first]), step[own]) >= 0
+    shown &= step[own] >= 0
+    links = _links(tensors, arguments, owner, launches)
+    entries = rows[["start_ns", "step", "correlation", "name"]].iloc[own[shown]]
+    host = bundle.frame("host", rank, ["correlation", "start_ns"])
+    order = launch_order(entries, host, captured[own[shown]])
+    order = np.arange(len(entries)) if order is None else order
+    named, launch = by_name[own[shown]][order], own_launch[shown][order]
+    _by_flow(entries.iloc[order], named, launch, of_launch, links)
+    found.layer, found.roles = found.layer.copy(), memory.roles
+    for name in ("component", "layer", "role", "basis", "settled"):
+        getattr(found, name)[own] = getattr(of_launch, name)[own_launch]
+    of_row = np.full(len(rows), -1)
+    of_row[own] = own_launch
+    found.reads = _weights_read(memory, owners, of_row)
+    return True
 
 
 def _keys(nodes: Integers, correlations: Integers) -> Integers:
@@ -152,29 +174,20 @@ def _as_read(key: Integers, known: Integers, rows: pd.DataFrame, outside: Intege
     order = outside[np.lexsort((-key[outside], step[outside]))]
     what = [rows["name"].cat.codes.to_numpy(), rows["module"].to_numpy()]
     names = np.stack([one[order].astype(np.int32) for one in what], axis=1)
-    begin = np.flatnonzero(np.append(True, np.diff(step[order]) != 0))
-    spans = list(zip(begin.tolist(), [*begin[1:].tolist(), len(order)], strict=True))
-    read = positions(known, key[order]) >= 0
-    was_read = np.logical_or.reduceat(read, begin)
+    begin = np.flatnonzero(np.diff(step[order], prepend=-1))
+    end = np.append(begin[1:], len(order))
+    was_read = np.logical_or.reduceat(positions(known, key[order]) >= 0, begin)
     like: dict[bytes, int] = {}
-    for (first, last), one in zip(spans, was_read, strict=True):
-        if one:
-            like.setdefault(names[first:last].tobytes(), first)
     found = key.copy()
-    for (first, last), one in zip(spans, was_read, strict=True):
-        other = None if one else like.get(names[first:last].tobytes())
-        if other is not None:
+    for one in np.argsort(~was_read, kind="stable").tolist():
+        first, last = int(begin[one]), int(end[one])
+        launched = names[first:last].tobytes()
+        if was_read[one]:
+            like.setdefault(launched, first)
+        elif launched in like:
+            other = like[launched]
             found[order[first:last]] = key[order[other : other + last - first]]
     return found
-
-
-def _first_row(launch: Integers, count: int) -> Integers:
-    """The first row of each launch, -1 for none."""
-    rows = np.flatnonzero(launch >= 0)[::-1]
-    first = np.full(count, -1)
-    # Of several rows of a launch the last one that is written stays.
-    first[launch[rows]] = rows
-    return first
 
 
 def _weights_read(memory: MemoryMap, owners: Owners, launch: Integers) -> pd.Categorical:
@@ -193,130 +206,90 @@ def _weights_read(memory: MemoryMap, owners: Owners, launch: Integers) -> pd.Cat
 
 def _links(
     tensors: pd.DataFrame, arguments: pd.DataFrame, owner: Integers, launches: Launches
-) -> Held:
-    """Which launch holds which address of an activation, and for what."""
-    kinds = tensors["kind"].astype(str)
+) -> pd.DataFrame:
+    """Which `launch` holds which `address` of an activation, and its `use`."""
     address = arguments["address"].to_numpy(np.int64)
-    inside = np.zeros(len(address), bool)
-    for of_model in (False, True):
-        some = tensors[~kinds.isin(_ACTIVATIONS) if of_model else kinds.isin(_ACTIVATIONS)]
-        some = some.sort_values("address")
-        begin = some["address"].to_numpy(np.int64)
-        # Tensors may overlap: the furthest end of those that begin before.
-        end = np.maximum.accumulate(begin + some["bytes"].to_numpy(np.int64))
-        near = np.searchsorted(begin, address, side="right") - 1
-        within = (near >= 0) & (address < np.append(end, 0)[near])
-        inside = inside & ~within if of_model else within
+    activations = tensors["kind"].astype(str).isin(_ACTIVATIONS)
+    inside = _covered(tensors[activations], address) & ~_covered(tensors[~activations], address)
     use = use_of(arguments[inside], launches.name[owner[inside]], launches.names)
-    return Held(owner[inside], address[inside], use)
+    return pd.DataFrame({"launch": owner[inside], "address": address[inside], "use": use})
 
 
-def _decided(owners: Owners, roles: tuple[str, ...], ranged: Ranged, first: Integers) -> Evidence:
+def _covered(tensors: pd.DataFrame, address: Integers) -> Flags:
+    """Whether each address lies in one of the tensors, which may overlap."""
+    begin, size = tensors.sort_values("address")[["address", "bytes"]].to_numpy(np.int64).T
+    end = np.maximum.accumulate(begin + size)
+    near = np.searchsorted(begin, address, side="right") - 1
+    covered: Flags = (near >= 0) & (address < np.append(end, 0)[near])
+    return covered
+
+
+def _decided(
+    owners: Owners, found: Evidence, by_name: Integers, first: Integers, roles: tuple[str, ...]
+) -> Evidence:
     """What the tensors of each launch and the range at its first row tell together."""
-    by_range = ranged.by_range.taken(first)
-    in_range = by_range.basis == BASIS["range"]
+    range_part, range_layer = found.component[first], found.layer[first]
+    in_range = found.basis[first] == BASIS["range"]
     # A word in a struct that names another layer than the open module was left there.
-    stale = ~owners.pointer & in_range & (owners.layer >= 0) & (by_range.layer >= 0)
-    stale &= owners.layer != by_range.layer
-    reads = (owners.rank > 0) & ~stale
+    stale = ~owners.pointer & in_range & (owners.layer >= 0) & (range_layer >= 0)
+    reads = (owners.rank > 0) & ~(stale & (owners.layer != range_layer))
     # Of the modules that hold the tensor, the one that is open reads it.
-    open_one = np.maximum(by_range.component, 0).astype(np.int64)
+    open_one = np.maximum(range_part, 0).astype(np.int64)
     holds = reads & in_range & ((owners.components >> open_one & 1) > 0)
-    part = np.where(holds, by_range.component, owners.component)
-    part = np.where(reads, part, -1).astype(np.int8)
-    component = ranged.more_exact(part, by_range.component)
-    component = np.where(reads & (component >= 0), component, by_range.component)
-    component = ranged.more_exact(component, ranged.by_name[first])
+    part = np.where(reads, np.where(holds, range_part, owners.component), -1).astype(np.int8)
+    component = most_exact(part, range_part)
+    component = np.where(reads & (component >= 0), component, range_part)
+    component = most_exact(component, by_name[first])
     unnamed = reads & ~owners.open & (component < 0)
-    component = np.where(unnamed, np.int8(CODES["other"]), component)
-    layer = np.where(reads & ((owners.layer >= 0) | ~owners.open), owners.layer, by_range.layer)
-    merged = {role: number for number, role in enumerate(dict.fromkeys((*roles, *by_range.roles)))}
-    range_role = np.array([merged[role] for role in by_range.roles])[by_range.role]
+    layer = np.where(reads & ((owners.layer >= 0) | ~owners.open), owners.layer, range_layer)
     own_role = reads & (owners.role > 0) & ~(holds & (part != owners.component))
-    basis = np.where(owners.rank == CACHE, BASIS["kv"], BASIS["weight"])
+    by_tensor = np.where(owners.rank == CACHE, BASIS["kv"], BASIS["weight"])
     return Evidence(
-        component=component,
+        component=np.where(unnamed, np.int8(CODES["other"]), component),
         layer=layer,
-        role=np.where(own_role, owners.role, range_role),
-        basis=np.where(reads, basis, by_range.basis),
+        role=np.where(own_role, owners.role, found.role[first]),
+        basis=np.where(reads, by_tensor, found.basis[first]),
         settled=np.where(reads, ~owners.open | (layer >= 0), in_range),
-        roles=tuple(merged),
+        roles=roles,
     )
 
 
 def _by_flow(
-    bundle: Bundle,
-    rank: int,
-    ranged: Ranged,
-    found: Evidence,
-    first: Integers,
-    launch: Integers,
-    nodes: Integers,
-    links: Held,
+    rows: pd.DataFrame, named: Integers, launch: Integers, found: Evidence, links: pd.DataFrame
 ) -> None:
-    """Settles launches by what they share with others, in the first step that runs each."""
-    rows = ranged.rows
-    step = rows["step"].to_numpy()
-    steps = np.unique(step[first])
-    at = np.flatnonzero((launch >= 0) & (positions(steps[steps >= 0], step) >= 0))
-    if found.settled.all() or not len(at):
+    """Settles launches by what they share with others, in place.
+
+    Args:
+        rows: rows in launch order.
+        named: code of the component that the name of each tells.
+        launch: the launch of each.
+        found: what is known of the launches.
+        links: which launch holds which address.
+    """
+    if found.settled.all() or rows.empty:
         return
-    host = bundle.frame("host", rank, ["correlation", "start_ns"])
-    columns = rows[["start_ns", "step", "correlation"]]
-    order = launch_order(columns.iloc[at].reset_index(drop=True), host, nodes[at])
-    at = at if order is None else at[order]
-    own = launch[at]
     names = rows["name"].cat
     writes = np.array([_only_writes(name) for name in names.categories] + [False])
     products = np.array([is_gemm(name) for name in names.categories] + [False])
     sequence = Sequence(
-        step=step[at],
-        component=found.component[own],
-        named=ranged.by_name[at],
-        layer=found.layer[own],
-        role=found.role[own],
-        known=found.settled[own],
-        to_consumer=writes[names.codes.to_numpy()[at]],
-        product=products[names.codes.to_numpy()[at]],
+        step=rows["step"].to_numpy(),
+        component=found.component[launch],
+        named=named,
+        layer=found.layer[launch],
+        role=found.role[launch],
+        known=found.settled[launch],
+        to_consumer=writes[names.codes.to_numpy()],
+        product=products[names.codes.to_numpy()],
     )
-    hits = np.flatnonzero(follow(sequence, _of_entries(own, links)))[::-1]
-    # Of several entries of a launch the first one is written last, and stays.
+    held = pd.DataFrame({"launch": launch, "row": np.arange(len(launch))}).merge(links, on="launch")
+    words = Held(*(held[name].to_numpy() for name in ("row", "address", "use")))
+    hits = np.flatnonzero(follow(sequence, words))
+    # Of several rows of a launch the first one is written last, and stays.
     for name in ("component", "layer", "role"):
-        getattr(found, name)[own[hits]] = getattr(sequence, name)[hits]
-    found.basis[own[hits]] = BASIS["flow"]
-    found.settled[own[hits]] = True
+        getattr(found, name)[launch[hits[::-1]]] = getattr(sequence, name)[hits[::-1]]
+    found.basis[launch[hits]] = BASIS["flow"]
+    found.settled[launch[hits]] = True
 
 
 def _only_writes(name: str) -> bool:
     return _FILLS in name or classify(name).conversion is not None
-
-
-def _of_entries(own: Integers, links: Held) -> Held:
-    """The addresses that the launch of each entry holds, with the entry's number."""
-    order = np.argsort(links.holder, kind="stable")
-    launch = links.holder[order]
-    begin = np.searchsorted(launch, own)
-    count = np.searchsorted(launch, own, side="right") - begin
-    entry = np.repeat(np.arange(len(own)), count)
-    within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
-    place = order[begin[entry] + within]
-    return Held(entry, links.address[place], links.use[place])
-
-
-def _over(by_range: Evidence, found: Evidence, launch: Integers) -> Evidence:
-    """The rows' evidence, with that of its launch where a row has one."""
-    number = np.array([found.roles.index(role) for role in by_range.roles])
-    own = launch >= 0
-
-    def chosen(of_launch: _Array, of_row: _Array) -> _Array:
-        array: _Array = np.where(own, of_launch.astype(of_row.dtype)[launch], of_row)
-        return array
-
-    return Evidence(
-        component=chosen(found.component, by_range.component),
-        layer=chosen(found.layer, by_range.layer),
-        role=chosen(found.role, number[by_range.role]),
-        basis=chosen(found.basis, by_range.basis),
-        settled=chosen(found.settled, by_range.settled),
-        roles=found.roles,
-    )
