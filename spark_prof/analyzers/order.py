@@ -77,7 +77,7 @@ class Launched:
     begins: Flags
     opens: Flags
 
-    def taken(self, order: Integers) -> Launched:
+    def taken(self, order: Integers | slice) -> Launched:
         """The same kernels in that order."""
         return Launched(*(array[order] for array in vars(self).values()))
 

@@ -156,12 +156,12 @@ def _by_order(
         ),
         opens=names.flags(_opens_model),
     )
+    config = bundle.facts(rank).get("model_config")
+    products = products_of(bundle.frame("layers", rank), config)
     order = launch_order(rows, host, nodes)
-    ordered, layer = _placed_by_order(
-        launched,
-        order,
-        products_of(bundle.frame("layers", rank), bundle.facts(rank).get("model_config")),
-    )
+    at = slice(None) if order is None else order
+    ordered, layer = np.empty_like(launched.component), np.empty_like(launched.layer)
+    ordered[at], layer[at] = place_by_order(launched.taken(at), products)
     told = in_model & (ordered >= 0)
     named = (by_name >= 0) & (by_name != CODES["memcpy"])
     found.component = np.where(told, np.where(named, by_name, ordered), found.component)
@@ -195,17 +195,6 @@ def _of_swapped_matrices(modules: pd.DataFrame, module: Integers) -> Flags:
     marked = modules[modules["path"].str.endswith(_SWAPPED) & (modules["component"] != "norm")]
     found: Flags = np.isin(module, marked["module"].to_numpy())
     return found
-
-
-def _placed_by_order(
-    launched: Launched, order: npt.NDArray[np.int64] | None, products: dict[str, int] | None
-) -> tuple[Codes, Integers]:
-    """What place_by_order says of the rows, which it sees in launch order."""
-    if order is None:
-        return place_by_order(launched, products)
-    component, layer = np.empty_like(launched.component), np.empty_like(launched.layer)
-    component[order], layer[order] = place_by_order(launched.taken(order), products)
-    return component, layer
 
 
 def _replayed(host: pd.DataFrame, rows: pd.DataFrame, nodes: Integers) -> Flags:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -22,7 +22,7 @@ from spark_prof.analyzers.classify.names import split_name
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["Reference", "align", "reference_of"]
+__all__ = ["Reference", "align", "distinct", "reference_of"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -38,11 +38,14 @@ _LEAST_MATCHED = 0.5
 
 @dataclass(frozen=True)
 class _Sequence:
-    """Kernels of a reference step in launch order, places as numbers of Reference.places or -1."""
+    """Kernels of a reference step in launch order, places as numbers of Reference.places or -1.
+
+    Of steps that launch kernels of the same names, one stands for all.
+    """
 
     names: tuple[str, ...]
-    places: Int64s
-    components: tuple[str, ...]
+    components: tuple[str, ...] = field(compare=False)
+    places: Int64s = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,13 @@ class Reference:
             phase: the step's phase; of an unknown one all sequences are tried.
         """
         known = self.sequences.get(phase) or [s for found in self.sequences.values() for s in found]
-        best: tuple[int, Int64s, _Sequence] | None = None
-        for sequence in known:
-            if len(names) * len(sequence.names) > _MOST_CELLS:
-                continue
-            partner = align(names, sequence.names)
-            matched = int((partner >= 0).sum())
-            if best is None or matched > best[0]:
-                best = matched, partner, sequence
-        if best is None or best[0] < _LEAST_MATCHED * len(names):
+        fitting = [s for s in known if len(names) * len(s.names) <= _MOST_CELLS]
+        partners = [align(names, sequence.names) for sequence in fitting]
+        matched = [int((partner >= 0).sum()) for partner in partners]
+        if not matched or max(matched) < _LEAST_MATCHED * len(names):
             return None
-        return _filled(names, best[1], best[2])
+        best = matched.index(max(matched))
+        return _filled(names, partners[best], fitting[best])
 
 
 def reference_of(bundle: Bundle, rank: int) -> Reference:
@@ -86,39 +85,31 @@ def reference_of(bundle: Bundle, rank: int) -> Reference:
     kernels = place_kernels(bundle, rank, ["module"])
     kernels = kernels[(kernels["kind"] == "kernel") & (kernels["step"] >= 0)]
     modules = bundle.frame("modules", rank).set_index("module")
-    columns = ["path", "type"]
-    told = modules[columns].reindex(kernels["module"]).fillna("").astype(str)
-    frame = pd.DataFrame(
-        {
-            "path": told["path"].to_numpy(),
-            "type": told["type"].to_numpy(),
-            "layer": kernels["layer"].to_numpy(),
-            "component": kernels["component"].astype(str).to_numpy(),
-        }
+    told = modules[["path", "type"]].reindex(kernels["module"]).fillna("").astype(str)
+    frame = told.reset_index(drop=True).assign(
+        layer=kernels["layer"].to_numpy(), component=kernels["component"].astype(str).to_numpy()
     )
-    known = (kernels["placed"] & (kernels["component"] != "other")).to_numpy()
-    places = frame[known].drop_duplicates().reset_index(drop=True)
-    number = pd.MultiIndex.from_frame(places).get_indexer(pd.MultiIndex.from_frame(frame))
-    kernels = kernels.assign(place=np.where(known, number, -1))
+    known = kernels["placed"] & (kernels["component"] != "other")
+    places, number = distinct(frame, known.to_numpy())
     phases = bundle.frame("steps", rank, ["step", "phase"]).set_index("step")["phase"].astype(str)
-    return Reference(bundle.path.name, places, _common(kernels, phases))
-
-
-def _common(kernels: pd.DataFrame, phases: pd.Series) -> dict[str, list[_Sequence]]:
-    counts: dict[str, Counter[tuple[str, ...]]] = {}
-    first: dict[tuple[str, tuple[str, ...]], _Sequence] = {}
-    for step, rows in kernels.groupby("step", sort=True):
-        phase = phases.get(step, "unknown")
-        names = tuple(rows["name"].astype(str))
-        counts.setdefault(phase, Counter())[names] += 1
-        if (phase, names) not in first:
-            components = tuple(rows["component"].astype(str))
-            places = rows["place"].to_numpy(np.int64)
-            first[phase, names] = _Sequence(names, places, components)
-    return {
-        phase: [first[phase, names] for names, _ in counter.most_common(_MOST_SEQUENCES)]
-        for phase, counter in counts.items()
+    found: dict[str, Counter[_Sequence]] = {}
+    for step, rows in kernels.assign(place=number).groupby("step", sort=True):
+        names, components = (tuple(rows[name].astype(str)) for name in ("name", "component"))
+        sequence = _Sequence(names, components, rows["place"].to_numpy())
+        found.setdefault(phases.get(step, "unknown"), Counter())[sequence] += 1
+    common = {
+        phase: [sequence for sequence, _ in counter.most_common(_MOST_SEQUENCES)]
+        for phase, counter in found.items()
     }
+    return Reference(bundle.path.name, places, common)
+
+
+def distinct(rows: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> tuple[pd.DataFrame, Int64s]:
+    """What differs among the chosen rows, and the number of each row among it, -1 for others."""
+    number = np.full(len(rows), -1, np.int64)
+    mine = rows[chosen]
+    number[chosen] = mine.groupby(list(rows.columns), sort=False, dropna=False).ngroup()
+    return mine.drop_duplicates().reset_index(drop=True), number
 
 
 def _filled(names: tuple[str, ...], partner: Int64s, sequence: _Sequence) -> Int64s:

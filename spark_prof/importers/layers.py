@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.order import CODES
-from spark_prof.importers.alignment import Reference
+from spark_prof.importers.alignment import Reference, distinct
 from spark_prof.importers.captures import Capture, components_by_capture
 from spark_prof.importers.modules import Modules
 from spark_prof.importers.repeats import Repeats, guess_layers
@@ -20,6 +20,7 @@ from spark_prof.vocabulary import COMPONENTS
 __all__ = ["Layers", "Placed"]
 
 Int64s = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 _MOSTLY = 0.9
 """Layers are guessed only where ranges place less of the kernel time than the rest of this."""
@@ -69,22 +70,22 @@ class Layers:
         codes = [CODES.get(str(name), -1) for name in modules.frame["component"]]
         module = kernels["module"].to_numpy(np.int64)
         known = np.array([*codes, -1], np.int64)[
-            np.where(module >= FIRST_MODULE, module - FIRST_MODULE, -1)
+            np.maximum(module, FIRST_MODULE - 1) - FIRST_MODULE
         ]
         # Operators that vLLM hides from its compiler know what they are, but not in which layer.
-        anchor = np.isin(known, _ANCHORS) & (kernels["layer"].to_numpy() < 0)
+        no_layer = kernels["layer"].to_numpy() < 0
         phase = (module >= 0) & (module < FIRST_MODULE)
-        open_rows = ((known < 0) | anchor) & ~phase & (kernels["step"].to_numpy() >= 0)
-        open_rows &= (kernels["kind"] == "kernel").to_numpy()
+        is_open = ((known < 0) | (np.isin(known, _ANCHORS) & no_layer)) & ~phase
+        is_open &= (kernels["step"].to_numpy() >= 0) & (kernels["kind"] == "kernel").to_numpy()
         reference = self.references.get(rank, self.references.get(None))
-        if reference is not None and open_rows.any():
-            return _aligned(kernels, open_rows, reference, steps, free)
-        open_rows &= kernels["layer"].to_numpy() < 0
+        if reference is not None and is_open.any():
+            return _aligned(kernels, is_open, reference, steps, free)
+        is_open &= no_layer
         captured, used = self._captured(kernels, rank, steps)
-        if not steps.known or _share(kernels, open_rows) < _MOSTLY:
+        if not steps.known or _share(kernels, is_open) < _MOSTLY:
             return Placed(kernels, lost=used)
-        known = np.where(captured >= 0, captured, np.where(open_rows, known, -1))
-        placed = _guessed(kernels, open_rows, known, captured >= 0, steps, training, free)
+        known = np.where(captured >= 0, captured, np.where(is_open, known, -1))
+        placed = _guessed(kernels, is_open, known, captured >= 0, steps, training, free)
         return replace(placed, lost=(*used, *placed.lost))
 
     def _captured(
@@ -100,49 +101,40 @@ class Layers:
         )
 
 
-def _share(kernels: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> float:
+def _share(kernels: pd.DataFrame, chosen: Flags) -> float:
     """The share of the chosen rows in the time of all kernels."""
     length = (kernels["end_ns"] - kernels["start_ns"]).where(kernels["kind"] == "kernel", 0)
     return float(length[chosen].sum()) / max(int(length.sum()), 1)
 
 
 def _aligned(
-    kernels: pd.DataFrame,
-    open_rows: npt.NDArray[np.bool_],
-    reference: Reference,
-    steps: Steps,
-    free: int,
+    kernels: pd.DataFrame, is_open: Flags, reference: Reference, steps: Steps, free: int
 ) -> Placed:
-    """The kernels, those of `open_rows` placed as their partners in the reference."""
+    """The kernels, the open ones placed as their partners in the reference."""
     phase = steps.frame()["phase"].to_numpy()
     ran = kernels[(kernels["kind"] == "kernel") & (kernels["step"] >= 0)]
     place = pd.Series(-1, kernels.index)
     known: dict[tuple[str, tuple[str, ...]], Int64s | None] = {}
     unlike = 0
     for _, rows in ran.groupby("step", sort=True):
-        names = tuple(rows["name"].astype(str))
-        key = str(phase[int(rows["step"].iloc[0])]), names
+        key = str(phase[int(rows["step"].iloc[0])]), tuple(rows["name"].astype(str))
         if key not in known:
-            known[key] = reference.place(names, key[0])
+            known[key] = reference.place(key[1], key[0])
         found = known[key]
         unlike += found is None
-        if found is not None:
-            place[rows.index] = found
+        place[rows.index] = -1 if found is None else found
     line = f"{unlike} steps are not like any step of {reference.source}: not aligned"
-    placed = _with_places(kernels, open_rows, np.asarray(place), reference.places, "aligned", free)
-    return replace(placed, lost=(line,) if unlike else ())
+    lost = (line,) if unlike else ()
+    return _placed(
+        kernels, is_open, place.to_numpy(np.int64), reference.places, "aligned", free, lost
+    )
 
 
 def _guessed(
-    kernels: pd.DataFrame,
-    open_rows: npt.NDArray[np.bool_],
-    known: Int64s,
-    captured: npt.NDArray[np.bool_],
-    steps: Steps,
-    training: bool,
-    free: int,
-) -> Placed:
-    """The kernels, those of `open_rows` placed by captures and by what repeats."""
+    kernels: pd.DataFrame, is_open: Flags, known: Int64s, captured: Flags, steps: Steps,
+    training: bool, free: int,
+) -> Placed:  # fmt: skip
+    """The kernels, the open ones placed by captures and by what repeats."""
     chosen = (kernels["kind"] == "kernel").to_numpy()
     phase = np.append(steps.frame()["phase"].to_numpy(object), "unknown")
     ran = kernels.assign(phase=phase[kernels["step"].to_numpy(np.int64)])[chosen]
@@ -154,32 +146,27 @@ def _guessed(
         found = guess_layers(ran, known[chosen], in_graph, steps.generates)
     names = np.array([*COMPONENTS, ""], object)[found.component]
     frame = pd.DataFrame({"path": "", "type": "", "layer": found.layer, "component": names})
-    sure = (found.component >= 0) & (
-        (found.layer >= 0) | captured[chosen] | ((names == "lm_head") & (found.layer.max() >= 0))
-    )
-    places = frame[sure].drop_duplicates().reset_index(drop=True)
-    number = pd.MultiIndex.from_frame(places).get_indexer(pd.MultiIndex.from_frame(frame))
+    counted = (found.layer >= 0).any()
+    sure = (found.layer >= 0) | captured[chosen] | ((names == "lm_head") & counted)
+    places, number = distinct(frame, sure & (found.component >= 0))
     place = np.full(len(kernels), -1, np.int64)
-    place[chosen] = np.where(sure, number, -1)
-    lines = list(found.notes)
-    if (found.layer >= 0).any():
-        lines.insert(0, "no range tells the layers: the n-th attention of a step counts as layer n "
-                     "(a guess)")  # fmt: skip
+    place[chosen] = number
+    told = "no range tells the layers: the n-th attention of a step counts as layer n (a guess)"
+    lost = (told, *found.notes) if counted else found.notes
     marks = np.where(captured, "aligned", "guess")
-    placed = _with_places(kernels, open_rows, place, places, marks, free)
-    return replace(placed, lost=tuple(lines))
+    return _placed(kernels, is_open, place, places, marks, free, lost)
 
 
-def _with_places(
-    kernels: pd.DataFrame, open_rows: npt.NDArray[np.bool_], place: Int64s, places: pd.DataFrame,
-    placed_by: npt.NDArray[np.object_] | str, free: int,
+def _placed(
+    kernels: pd.DataFrame, is_open: Flags, place: Int64s, places: pd.DataFrame,
+    placed_by: npt.NDArray[np.object_] | str, free: int, lost: tuple[str, ...],
 ) -> Placed:  # fmt: skip
     """The open rows with their `place`, the number of one of the `places`, -1 for none."""
-    mine = open_rows & (place >= 0)
+    mine = is_open & (place >= 0)
     layer = np.append(places["layer"].to_numpy(np.int64), -1)[place]
     rows = kernels.assign(
         module=np.where(mine, place + free, kernels["module"]),
         layer=np.where(mine, layer, kernels["layer"]),
         placed_by=np.where(mine, placed_by, kernels["placed_by"]),
     )
-    return Placed(rows, places.assign(module=np.arange(len(places)) + free)[_COLUMNS])
+    return Placed(rows, places.assign(module=np.arange(len(places)) + free)[_COLUMNS], lost)

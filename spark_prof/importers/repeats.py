@@ -10,7 +10,6 @@ there. Such places are marked `guess`; what deviates has none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,9 +23,10 @@ from spark_prof.analyzers.classify.classifier import (
     is_attention,
     is_gemm,
 )
+from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.order import CODES, Launched, place_by_order
 
-__all__ = ["Repeats", "by_name", "guess_layers", "keeps_cache"]
+__all__ = ["Repeats", "guess_layers", "keeps_cache"]
 
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -76,47 +76,46 @@ def guess_layers(
             model, and what ran outside it prepares the batch or samples.
         generates: whether the trace says itself that its engine generates text.
     """
-    names, step = kernels["name"], kernels["step"].to_numpy(np.int64)
-    named = _table(names, lambda name: CODES.get(classify(name).component or "", -1))
+    names, step = NameColumn(kernels["name"]), kernels["step"].to_numpy(np.int64)
+    named = names.codes(lambda name: CODES.get(classify(name).component or "", -1))
     component = np.where(known >= 0, known, named)
-    gemm, rest = by_name(names, is_gemm), by_name(names, finishes_gemm)
-    attention = by_name(names, is_attention)
+    gemm, rest = names.flags(is_gemm), names.flags(finishes_gemm)
+    attention = names.flags(is_attention)
     attention |= (known == CODES["attention"]) & (named < 0) & ~gemm
-    attention &= step >= 0
     model = (in_graph | ~np.isin(step, np.unique(step[attention & in_graph]))) & (step >= 0)
     attention &= model
     layer = np.full(len(step), -1, np.int64)
-    reason = _no_decoder(names[model], component, int(attention.sum()), generates)
+    ran = kernels["name"][model]
+    reason = _no_decoder(ran, component, int(attention.sum()), generates)
     if reason:
         return Repeats(component, layer, (f"no layers: {reason}",))
     experts = component == CODES["experts"]
-    indexes = by_name(names, lambda name: "mqa_logits" in name and "metadata" not in name)
+    indexes = names.flags(lambda name: "mqa_logits" in name and "metadata" not in name)
     # A compiler fuses a norm with what is before it, and names the parts.
-    fused = by_name(names, lambda name: bool(re.search(r"fused\w*(norm|rsqrt)", name)))
+    fused = names.flags(lambda name: bool(re.search(r"fused\w*(norm|rsqrt)", name)))
     norm = (component == CODES["norm"]) | (fused & ~gemm & (component < 0))
-    writes = by_name(names, _writes_cache)
-    parts: list[Flags] = [attention, indexes, experts, norm, writes, gemm & ~rest]
+    parts = [attention, indexes, experts, norm, names.flags(_writes_cache), gemm & ~rest]
     letters = np.select(parts, [ord(letter) for letter in "AIENKG"], ord(" ")).astype(np.uint8)
     # The logits' product may follow the model's graph.
-    place = np.arange(len(step))
-    last_of_model = pd.Series(place[model]).groupby(step[model]).max().reindex(step, fill_value=0)
-    mine = np.where(model | (place > last_of_model.to_numpy()), step, -1)
+    place = pd.Series(np.arange(len(step)))
+    last = place[model].groupby(step[model]).max().reindex(step, fill_value=0).to_numpy()
+    mine = np.where(model | (place.to_numpy() > last), step, -1)
     stretches, notes = _stretches(letters, mine, kernels["phase"].to_numpy())
     if stretches.empty:
         return Repeats(component, layer, notes)
-    products: dict[str, int] | None = None
-    for usual in stretches["usual"].unique():
-        if match := _PLAIN.fullmatch(usual):
-            told = {name: len(text) for name, text in match.groupdict().items() if text}
-            products = {"o_proj": 1} | (products or {}) | told
+    plain = filter(None, map(_PLAIN.fullmatch, stretches["usual"].unique()))
+    products: dict[str, int] = {}
+    for match in plain:
+        told = {name: len(text) for name, text in match.groupdict().items() if text}
+        products |= {"o_proj": 1} | told
     loose, head = np.zeros(len(step), bool), np.zeros(len(step), bool)
     columns = ("rows", "number", "last", "alike", "text")
-    for rows, number, last, alike, text in zip(*map(stretches.get, columns), strict=True):
+    for rows, number, is_last, alike, text in zip(*map(stretches.get, columns), strict=True):
         layer[rows[attention[rows] | (experts[rows] & alike)]] = number
         # What runs before a step's first norm or product is not the model's.
         inside = np.cumsum(norm[rows] | gemm[rows]) > 0 if number < 0 else True
         loose[rows] = alike & inside & model[rows]
-        if last and _LAST.fullmatch(text):
+        if is_last and _LAST.fullmatch(text):
             head[rows[np.flatnonzero(gemm[rows] & ~rest[rows])[-1] :]] = True
     anchor = layer >= 0
     launched = Launched(
@@ -128,8 +127,8 @@ def guess_layers(
         begins=~rest,
         opens=np.isin(component, (CODES["embedding"], CODES["collective"])),
     )
-    ordered, placed = place_by_order(launched, products)
-    if products is None:
+    ordered, placed = place_by_order(launched, products or None)
+    if not products:
         notes += ("what lies between two attentions is not in the order of a plain decoder: it has "
                   "no layer",)  # fmt: skip
     found = np.where(component >= 0, component, ordered)
@@ -145,9 +144,10 @@ def keeps_cache(names: pd.Series, attentions: int) -> bool:
         names: their names as categories.
         attentions: how many attentions there are.
     """
-    reads = by_name(names, lambda name: is_attention(name) and bool(re.search(_CACHED, name)))
+    column = NameColumn(names)
+    reads = column.flags(lambda name: is_attention(name) and bool(re.search(_CACHED, name)))
     # A mixed step may run two attentions a layer, for what it reads and what it goes on with.
-    return 2 * int(by_name(names, _writes_cache).sum()) >= attentions or bool(reads.any())
+    return 2 * int(column.flags(_writes_cache).sum()) >= attentions or bool(reads.any())
 
 
 def _writes_cache(name: str) -> bool:
@@ -158,7 +158,7 @@ def _no_decoder(names: pd.Series, component: Int64s, attentions: int, generates:
     """Why this is no decoder whose layers can be counted, empty where it may be one."""
     if not attentions:
         return "no range tells them, and no kernel is an attention by its name"
-    if by_name(names, lambda name: bool(re.search(_TRAINING, name))).any():
+    if NameColumn(names).flags(lambda name: bool(re.search(_TRAINING, name))).any():
         return "this is training, which runs through them twice"
     if (component == CODES["ssm"]).any():
         return "Mamba or linear attention takes the place of some attentions"
@@ -184,22 +184,30 @@ def _stretches(
         text = letters[rows].tobytes().decode()
         spans = [match.span() for match in _ATTENTION.finditer(text)]
         edges = pairwise([(0, 0), *spans, (len(text), len(text))])
-        for number, ((begin, after), (end, _)) in enumerate(edges, -1):
+        for number, ((begin, after), (end, _)) in enumerate(edges if spans else (), -1):
             part = re.sub(r"E(?:[^GNIK]*E)*", "E", text[after:end].replace(" ", ""))
             kind = "".join(sorted({"E", "I"} & set(part)))
             here = step[rows[0]], phase[rows[0]], len(spans)
             found.append((*here, rows[begin:end], number, number == len(spans) - 1, part, kind))
     columns = ["step", "phase", "layers", "rows", "number", "last", "text", "kind"]
     table = pd.DataFrame(found, columns=columns)
-    table = table[table["layers"] > 0]
-    table, notes = _of_one_number(table)
-    if table.empty:
-        return table, notes
+    # Steps with as many attentions as all others of their phase; cut steps end a trace.
+    steps = table.drop_duplicates("step")
+    most = int(steps["layers"].mode().iloc[0])
+    same = steps["layers"] == most
+    inner = ~steps["step"].isin((steps["step"].min(), steps["step"].max()))
+    same &= ~steps["phase"].isin(steps["phase"][~same & inner])
+    if most not in _LAYERS or not same.any():
+        lost = "no layers: the steps do not have the same number of attentions"
+        return table.iloc[:0], (lost,)
+    notes: tuple[str, ...] = ()
+    if left := int((~same).sum()):
+        notes = (f"{left} steps have no layers: the number of their attentions is not {most}, or "
+                 "not that of others of their phase",)  # fmt: skip
+    table = table[table["step"].isin(steps["step"][same])]
     between = (table["number"] >= 0) & ~table["last"]
-    kinds = table[between].groupby(["phase", "kind"])["text"]
-    usual = kinds.agg(lambda texts: texts.mode().iloc[0]).rename("usual").reset_index()
-    table = table.merge(usual, "left", ["phase", "kind"]).reset_index(drop=True)
-    between = (table["number"] >= 0) & ~table["last"]
+    usual = table[between].groupby(["phase", "kind"])["text"].transform(lambda t: t.mode().iloc[0])
+    table = table.assign(usual=usual.reindex(table.index, fill_value=""))
     table["alike"] = ~between | (table["text"] == table["usual"])
     odd = table[~table["alike"]]
     # Fewer products than a layer's lie inside one, twice as many hide an attention.
@@ -208,34 +216,6 @@ def _stretches(
         lost = "no layers: what lies between two attentions does not repeat"
         return table.iloc[:0], (*notes, lost)
     if len(odd):
-        told = (
-            f"{odd['number'].nunique()} of {table['layers'].max()} layers deviate from the others"
-        )
-        notes += (f"{told}: what follows their attention has no layer",)
-    return table.assign(usual=table["usual"].where(between, "")), notes
-
-
-def _of_one_number(table: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The stretches of steps with as many attentions as all others; cut steps end a trace."""
-    steps = table.drop_duplicates("step")
-    usual = int(steps["layers"].mode().iloc[0])
-    same = steps["layers"] == usual
-    inner = ~steps["step"].isin((steps["step"].min(), steps["step"].max()))
-    same &= ~steps["phase"].isin(steps["phase"][~same & inner])
-    if usual not in _LAYERS or not same.any():
-        return table.iloc[:0], ("no layers: the steps do not have the same number of attentions",)
-    left = int((~same).sum())
-    notes = (f"{left} steps have no layers: the number of their attentions is not {usual}, or not "
-             "that of others of their phase",) if left else ()  # fmt: skip
-    return table[table["step"].isin(steps["step"][same])], notes
-
-
-def by_name(names: pd.Series, of_name: Callable[[str], bool]) -> Flags:
-    """What is true of the name of each row."""
-    return _table(names, of_name).astype(bool)
-
-
-def _table(names: pd.Series, of_name: Callable[[str], int]) -> Int64s:
-    """A number for the name of each row; one look at each distinct name."""
-    values = [int(of_name(str(name))) for name in names.cat.categories]
-    return np.array([*values, 0], np.int64)[names.cat.codes.to_numpy()]
+        notes += (f"{odd['number'].nunique()} of {most} layers deviate from the others: what "
+                  "follows their attention has no layer",)  # fmt: skip
+    return table, notes

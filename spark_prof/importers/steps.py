@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_attention
-from spark_prof.importers.repeats import by_name, keeps_cache
+from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.importers.repeats import keeps_cache
 from spark_prof.importers.step_names import RULES, Batch, batch_of, rule_of
 from spark_prof.traces.foreign import Window
 
@@ -138,7 +139,7 @@ def steps_by_graphs(window: Window) -> Steps | None:
     replayed = gpu[window.in_graphs()]
     if replayed.empty:
         return None
-    attention = by_name(replayed["name"], is_attention)
+    attention = NameColumn(replayed["name"]).flags(is_attention)
     if not keeps_cache(replayed["name"], int(attention.sum())):
         return None
     layers = pd.Series(attention).groupby(replayed["correlation"].to_numpy()).sum()
@@ -157,7 +158,7 @@ def steps_by_graphs(window: Window) -> Steps | None:
     steps = Steps()
     steps.add(start, end, [Batch("decode")] * len(start))
     before = calls[calls[:, 0] < first, 0]
-    if len(before) and by_name(gpu["name"], is_attention)[window.launch_ns < first].any():
+    if len(before) and NameColumn(gpu["name"]).flags(is_attention)[window.launch_ns < first].any():
         steps.add(before[:1], np.array([first - 1], np.int64), [Batch("prefill")])
         steps.lost.append("what ran before the first decode step counts as one prefill step")
     steps.lost.append(
