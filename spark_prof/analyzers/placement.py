@@ -79,15 +79,16 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     owned = own_launches(bundle, rank, rows, found, by_name)
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
     copies |= NameColumn(rows["kind"]).flags(lambda kind: kind in COPIES)
-    found.component[copies & (rows["module"].to_numpy() <= FINISH)] = CODES["memcpy"]
+    copied = np.flatnonzero(copies)
+    found.component[copied[rows["module"].to_numpy()[copied] <= FINISH]] = CODES["memcpy"]
     if by_order and not owned:
         _by_order(bundle, rank, rows, by_name, found)
     component, basis = found.component, found.basis
-    basis[component < 0] = BASIS["none"]
-    basis[(basis == BASIS["none"]) & ((by_name >= 0) | (component >= 0))] = BASIS["name"]
-    component = np.where(component < 0, by_name, component)
-    component[component < 0] = CODES["other"]
-
+    bare = np.flatnonzero(component < 0)
+    component[bare], basis[bare] = by_name[bare], BASIS["none"]
+    basis[basis == BASIS["none"]] = BASIS["name"]
+    nothing = bare[component[bare] < 0]
+    component[nothing], basis[nothing] = CODES["other"], BASIS["none"]
     without_layer = np.array([name in COMPONENTS_WITHOUT_LAYER for name in COMPONENTS])
     natural = without_layer[component] | found.settled
     rows = rows.drop(columns=[name for name in columns if name not in (*_COLUMNS, *extra)])
@@ -105,22 +106,23 @@ def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Evid
     """What the modules that were open tell, or what an importer found in their place."""
     modules = modules.sort_values("module").drop_duplicates("module")
     at = positions(modules["module"].to_numpy(), rows["module"].to_numpy())
-    by_module = np.array([_code(name) for name in modules["component"]] + [-1], np.int8)[at]
+    parts = np.array([*map(_code, modules["component"]), -1], np.int8)
     paths = [
         role_of(path) if name else ""
         for path, name in zip(modules["path"], modules["component"], strict=True)
     ]
     roles = {role: number for number, role in enumerate(dict.fromkeys(("", LM_HEAD, *paths)))}
-    known = by_module >= 0
-    marks = rows["placed_by"].cat
-    of_mark = np.array([_OF_IMPORT.get(mark, BASIS["range"]) for mark in marks.categories] + [0])
-    basis = np.where(known, of_mark[marks.codes.to_numpy()], BASIS["none"]).astype(np.int8)
+    role = np.array([*map(roles.__getitem__, paths), 0], np.min_scalar_type(-len(roles)))
+    basis = np.where(parts >= 0, BASIS["range"], BASIS["none"]).astype(np.int8)[at]
+    by_module = parts[at]
+    for mark in _OF_IMPORT.keys() & set(rows["placed_by"].cat.categories):
+        basis[(rows["placed_by"] == mark).to_numpy() & (by_module >= 0)] = _OF_IMPORT[mark]
     return Evidence(
         component=most_exact(by_module, by_name),
         layer=rows["layer"].to_numpy(),
-        role=np.array([roles[path] for path in paths] + [0], np.int32)[at],
+        role=role[at],
         basis=basis,
-        settled=known,
+        settled=by_module >= 0,
         roles=tuple(roles),
     )
 

@@ -125,9 +125,8 @@ def _aligned(
         place[rows.index] = -1 if found is None else found
     line = f"{unlike} steps are not like any step of {reference.source}: not aligned"
     lost = (line,) if unlike else ()
-    return _placed(
-        kernels, is_open, place.to_numpy(np.int64), reference.places, "aligned", free, lost
-    )
+    partners = np.asarray(place)
+    return _placed(kernels, is_open, partners, reference.places, "aligned", free, lost)
 
 
 def _guessed(

@@ -144,7 +144,8 @@ def own_launches(
     order = np.arange(len(entries)) if order is None else order
     named, launch = by_name[own[shown]][order], own_launch[shown][order]
     _by_flow(entries.iloc[order], named, launch, of_launch, links)
-    found.layer, found.roles = found.layer.copy(), memory.roles
+    found.layer, found.role = found.layer.copy(), found.role.astype(np.int32)
+    found.roles = memory.roles
     for name in ("component", "layer", "role", "basis", "settled"):
         getattr(found, name)[own] = getattr(of_launch, name)[own_launch]
     of_row = np.full(len(rows), -1)
