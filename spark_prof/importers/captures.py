@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.order import CODES
 from spark_prof.importers.modules import modules_of
 from spark_prof.traces.compressed import open_stream
@@ -138,11 +139,9 @@ def _stretches(window: Window, name: str) -> list[tuple[int, int, int]]:
 def _captured(window: Window, start: int, end: int) -> pd.DataFrame:
     """The launches of a stretch that ran nothing then: a graph took them."""
     launches = window.trace.launches
-    work = np.array(
-        [any(word in str(n).lower() for word in _WORK) for n in launches["name"].cat.categories]
-        + [False]
+    chosen = NameColumn(launches["name"]).flags(
+        lambda name: any(word in name.lower() for word in _WORK)
     )
-    chosen = work[launches["name"].cat.codes.to_numpy()]
     chosen &= launches["start_ns"].between(start, end).to_numpy()
     chosen &= ~launches["correlation"].isin(window.trace.gpu["correlation"]).to_numpy()
     return launches[chosen].sort_values("start_ns", kind="stable")

@@ -18,7 +18,7 @@ __all__ = ["call_rows", "kernel_rows", "marker_rows", "module_rows", "node_rows"
 Int64s = npt.NDArray[np.int64]
 
 _AFTER_MODEL = ("lm_head", "sampler")
-_ENDLESS = 1 << 62
+_NEVER = 1 << 62
 
 
 def kernel_rows(
@@ -133,34 +133,24 @@ def _outside_modules(window: Window, modules: Modules, steps: Steps) -> Int64s:
     Without calls of modules in a step nothing is known about it; without one of the logits, what
     follows the model may be either phase.
     """
-    calls = window.calls
-    step = steps.of(calls["start_ns"].to_numpy(np.int64))
-    scope = calls["scope"].to_numpy(np.int64)
-    module = modules.of_scope[scope]
+    called = window.calls
+    module = modules.of_scope[called["scope"].to_numpy(np.int64)]
     components = np.append(modules.frame["component"].astype(str).to_numpy(object), "")
+    step = steps.of(called["start_ns"].to_numpy(np.int64))
     logits = np.isin(components[module], _AFTER_MODEL)
-    named = (module >= 0) & (step >= 0)
-    begin = _per_step(calls["start_ns"], step, named & ~logits, len(steps), "min")
-    leave = _per_step(calls["end_ns"], step, named & logits, len(steps), "max")
-    enter = _per_step(calls["start_ns"], step, named & logits, len(steps), "min")
-    number = steps.of(window.launch_ns)
-    known = (window.launch_ns >= 0) & (number >= 0) & (begin[number] < _ENDLESS)
-    time = window.launch_ns
-    with_logits = leave[number] > -_ENDLESS
-    phase = np.select(
-        [time < begin[number], with_logits & (time > leave[number]),
-         with_logits & (time < enter[number]) & (time > begin[number])],
-        [PREPARE, SAMPLE, FINISH],
-        -1,
-    )  # fmt: skip
-    return np.where(known, phase, -1).astype(np.int64)
+    called = called.assign(step=step, logits=logits)[(module >= 0) & (step >= 0)]
+    number, time = steps.of(window.launch_ns), window.launch_ns
+    every = np.append(np.arange(len(steps)), -1)
 
+    def of_row(values: pd.Series) -> Int64s:
+        """The value of each row's step, _NEVER where it has none."""
+        return values.reindex(every, fill_value=_NEVER).to_numpy(np.int64)[number]
 
-def _per_step(
-    times: pd.Series, step: Int64s, chosen: npt.NDArray[np.bool_], count: int, how: str
-) -> Int64s:
-    """The first or last of the chosen times in each step; the last entry stands for no step."""
-    found = np.full(count + 1, _ENDLESS if how == "min" else -_ENDLESS, np.int64)
-    values = times.to_numpy(np.int64)[chosen]
-    (np.minimum if how == "min" else np.maximum).at(found, step[chosen], values)
-    return found
+    of_model, of_logits = (
+        called[called["logits"] == kind].groupby("step") for kind in (False, True)
+    )
+    begin, enter = of_row(of_model["start_ns"].min()), of_row(of_logits["start_ns"].min())
+    leave = of_row(of_logits["end_ns"].max())
+    between = (time > begin) & (time < enter) & (enter < _NEVER)
+    phase = np.select([time < begin, time > leave, between], [PREPARE, SAMPLE, FINISH], -1)
+    return np.where((time >= 0) & (begin < _NEVER), phase, -1).astype(np.int64)

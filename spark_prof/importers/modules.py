@@ -13,8 +13,12 @@ import pandas as pd
 
 from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.errors import CommandError
-from spark_prof.importers.class_names import component_of_class, is_layer_class
-from spark_prof.importers.module_names import ModuleName, module_name
+from spark_prof.importers.module_names import (
+    ModuleName,
+    component_of_class,
+    is_layer_class,
+    module_name,
+)
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
 __all__ = ["Modules", "modules_of"]

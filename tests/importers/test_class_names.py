@@ -2,10 +2,10 @@
 
 import pytest
 
-from spark_prof.importers.class_names import RULES, component_of_class, is_layer_class
+from spark_prof.importers.module_names import CLASS_RULES, component_of_class, is_layer_class
 from spark_prof.vocabulary import COMPONENTS
 
-EXAMPLES = [(rule.component, *example) for rule in RULES for example in rule.examples]
+EXAMPLES = [(rule.component, *example) for rule in CLASS_RULES for example in rule.examples]
 
 
 @pytest.mark.parametrize(("component", "name", "around"), EXAMPLES)
@@ -22,7 +22,7 @@ def test_a_model_with_experts_in_its_name(name, component):
 
 
 def test_every_component_is_in_the_vocabulary():
-    assert {rule.component for rule in RULES} <= {*COMPONENTS, ""}
+    assert {rule.component for rule in CLASS_RULES} <= {*COMPONENTS, ""}
 
 
 @pytest.mark.parametrize(
