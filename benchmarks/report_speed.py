@@ -121,7 +121,9 @@ def make_bundle(capture: Bundle, folder: Path, kind: str, wanted: int) -> int:
     origin = int(step["start_ns"])
     layers = capture.frame("layers", 0)
     if deep:
-        layers = pd.concat([layers] * (LAYERS // 24)).assign(layer=-1)
+        number = layers["layer"]
+        copies = [number.where(number < 0, number + 24 * copy) for copy in range(LAYERS // 24)]
+        layers = pd.concat([layers.assign(layer=copy) for copy in copies])
     folder.mkdir(parents=True)
     with TableFiles(folder) as files:
         for name in TABLES:
