@@ -23,11 +23,15 @@ from spark_prof.vocabulary import PHASES
 
 __all__ = ["component_rows", "kernel_rows", "layer_rows", "sums_of"]
 
-_KEYS = ("placed", "basis", "phase", "component", "layer", "name")
+_OWNER = ("placed", "basis", "component", "role")
+"""What place_kernels says of a kernel; of all combinations few occur."""
+_KEYS = ("owner", "phase", "layer", "name")
 """What tells kernels apart, what has the fewest values first."""
 
 _LARGEST_TABLE = 1 << 24
 """Combinations that are counted in a table; more are found by their hash."""
+
+_Codes = dict[str, npt.NDArray[Any]]
 
 
 def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
@@ -36,26 +40,21 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
     A later stretch of an operator is no call of its own. Copies are no kernels.
 
     Args:
-        kernels: name, kind, component, layer, placed, basis, step, part, start_ns and end_ns.
+        kernels: name, kind, component, role, layer, placed, basis, step, part, start_ns and end_ns.
         phase_of: phase of each analyzed step, indexed by step in ascending order.
 
     Returns:
-        name, component, layer, phase, placed, basis, ns and calls.
+        name, component, role, layer, phase, placed, basis, ns and calls.
     """
     codes, values = _coded(kernels, phase_of)
-    space = math.prod(len(values[key]) for key in _KEYS)
-
-    def combined(block: slice) -> npt.NDArray[np.int64]:
-        code = np.zeros(block.stop - block.start, np.int64)
-        for key in _KEYS:
-            code *= len(values[key])
-            code += codes[key][block]
-        return code
-
-    code: Integers = by_blocks(len(kernels), np.int64, combined)
-    known: Integers = np.arange(space if space <= _LARGEST_TABLE else 0)
-    if space > _LARGEST_TABLE:
-        code, known = pd.factorize(code)
+    sizes = {key: len(values[key]) for key in values}
+    codes["owner"], owners = _combined(_OWNER, codes, sizes)
+    if len(owners) <= _LARGEST_TABLE:
+        used = np.flatnonzero(np.bincount(codes["owner"], minlength=len(owners)))
+        place = np.zeros(len(owners), np.int32)
+        place[used] = np.arange(len(used))
+        codes["owner"], owners = place[codes["owner"]], owners[used]
+    code, known = _combined(_KEYS, codes, sizes | {"owner": len(owners)})
     rows = np.bincount(code, minlength=len(known))
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     # As floats, which count whole nanoseconds up to a hundred days exactly.
@@ -64,13 +63,40 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
     part = kernels["part"].to_numpy()
     calls = np.bincount(code[part == 0], minlength=len(known)) if part.any() else rows
     found = np.flatnonzero(rows)
-    columns: dict[str, object] = {}
-    rest = known[found]
-    for key in reversed(_KEYS):
-        rest, own = np.divmod(rest, len(values[key]))
-        columns[key] = values[key][own]
+    places = _taken_apart(_KEYS, known[found], sizes | {"owner": len(owners)})
+    places |= _taken_apart(_OWNER, owners[places.pop("owner")], sizes)
+    columns = {key: values[key][own] for key, own in places.items()}
     sums = pd.DataFrame(columns).assign(ns=ns[found].astype(np.int64), calls=calls[found])
     return sums[sums["phase"].notna()]
+
+
+def _combined(
+    keys: tuple[str, ...], codes: _Codes, sizes: dict[str, int]
+) -> tuple[Integers, Integers]:
+    """For each row a small number of its combination, and what these numbers stand for."""
+    space = math.prod(sizes[key] for key in keys)
+
+    def combined(block: slice) -> npt.NDArray[np.int64]:
+        code = np.zeros(block.stop - block.start, np.int64)
+        for key in keys:
+            code *= sizes[key]
+            code += codes[key][block]
+        return code
+
+    rows = len(codes[keys[0]])
+    code: Integers = by_blocks(rows, np.int64, combined)
+    if space <= _LARGEST_TABLE:
+        return code, np.arange(space)
+    numbers, known = pd.factorize(code)
+    return numbers, known
+
+
+def _taken_apart(keys: tuple[str, ...], known: Integers, sizes: dict[str, int]) -> _Codes:
+    """The codes that were combined."""
+    found: _Codes = {}
+    for key in reversed(keys):
+        known, found[key] = np.divmod(known, sizes[key])
+    return found
 
 
 def component_rows(sums: pd.DataFrame, decode_steps: int) -> tuple[ComponentRow, ...]:
@@ -135,6 +161,10 @@ def kernel_rows(
     rows = found.sum().sort_values("ns", ascending=False, kind="stable")
     total = int(rows["ns"].sum()) or 1
     basis = _basis_of_most(sums, keys)
+    by_role = sums[(sums["role"] != "").to_numpy()].groupby([*keys, "role"], observed=True)["ns"]
+    roles: dict[tuple[str, str], tuple[str, ...]] = {}
+    for own, component, role in by_role.sum().sort_values(ascending=False, kind="stable").index:
+        roles[own, component] = (*roles.get((own, component), ()), str(role))
     return tuple(
         KernelRow(
             name=str(name),
@@ -149,6 +179,7 @@ def kernel_rows(
             decode_us=decode / 1e3,
             weights=label.weights,
             basis=basis[name, component],
+            roles=roles.get((name, component), ()),
         )
         for (name, component), ns, decode, calls in rows.itertuples(name=None)
         for label in [label_of(str(name))]
@@ -165,14 +196,14 @@ def _basis_of_most(sums: pd.DataFrame, keys: list[str]) -> dict[tuple[object, ..
 
 def _coded(
     kernels: pd.DataFrame, phase_of: pd.Series
-) -> tuple[dict[str, npt.NDArray[Any]], dict[str, pd.Index | pd.Categorical]]:
+) -> tuple[_Codes, dict[str, pd.Index | pd.Categorical]]:
     """For each key a small number each row, and the values that the numbers stand for."""
     step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
     phase = pd.Categorical(phase_of, categories=PHASES).codes.astype(np.int8)
     in_phase = np.append(phase, np.int8(len(PHASES)))[step]
     in_phase[NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)] = len(PHASES)
-    codes: dict[str, npt.NDArray[Any]] = {
+    codes: _Codes = {
         "placed": kernels["placed"].to_numpy(),
         "phase": in_phase,
     }
@@ -180,7 +211,7 @@ def _coded(
         "placed": pd.Index([False, True]),
         "phase": pd.Categorical([*PHASES, None], categories=PHASES),
     }
-    for key in ("basis", "component", "name"):
+    for key in ("basis", "component", "role", "name"):
         column = kernels[key].array
         codes[key] = column.codes
         values[key] = pd.Categorical.from_codes(range(len(column.categories)), dtype=column.dtype)

@@ -10,7 +10,15 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["RULES", "SHORTER_ROLES", "ModuleRule", "component_of", "layer_of", "role_of"]
+__all__ = [
+    "PARTS",
+    "RULES",
+    "SHORTER_ROLES",
+    "ModuleRule",
+    "component_of",
+    "layer_of",
+    "role_of",
+]
 
 
 @dataclass(frozen=True)
@@ -200,6 +208,10 @@ _IN_FULL = r"layers.\1.self_attn.attn"
 _NO_DECODER = re.compile(r"(?:^|\.)(drafter|visual|vision\w*|audio\w*|encoder)\.")
 """Parts whose layers are none of the decoder's."""
 
+_NUMBERED = re.compile(r"^[A-Z]\w*_\d+(\.|$)")
+"""A path of classes and their running numbers, as PyTorch's profiler names modules."""
+_NUMBERED_LAYER = re.compile(r"^(?:.*?\.)??\w+(?:Layer|Block)(?:V\d)?_\d+(?:\.|$)")
+
 _OUTSIDE = re.compile(r"^(drafter\.)?(?:language_model\.)?(?:model|backbone|transformer)\.")
 """What the paths of everything outside the layers begin with."""
 
@@ -223,13 +235,25 @@ SHORTER_ROLES: tuple[tuple[str, str, tuple[str, str]], ...] = (
     ),
     (r"\.impl\.\w+$", "", ("layers.0.self_attn.attn.impl.forward", "self_attn.attn")),
     (
-        r"\.mla_attn\.mla_attn\b",
-        ".mla_attn",
+        r"\.(mla_attn|mamba)\.\1\b",
+        r".\1",
         ("layers.0.self_attn.mla_attn.mla_attn", "self_attn.mla_attn"),
     ),
 )
 """What of a path says nothing about the role: pattern, what stands there instead, an example."""
 
+PARTS: tuple[tuple[str, str, tuple[str, str]], ...] = (
+    (r"^(?:.*\.)?(w13|w2|w1|w3)(?:_.*)?$", r"\1", ("w13_weight_scale", "w13")),
+    (r"^W_(?:UK|K)(?!\w*scale).*$", "absorb_k", ("W_UK_T", "absorb_k")),
+    (r"^W_(?:UV|V)(?!\w*scale).*$", "absorb_v", ("W_UV", "absorb_v")),
+    (r"^(?:A|A_log|D|dt_bias)$", "scan", ("A_log", "scan")),
+    (r"^conv_weights$", "conv1d", ("conv_weights", "conv1d")),
+)
+"""The parts of a module that does several things, by the tensor that each of them reads: pattern,
+what stands behind the module's role, an example. Both products of experts; those of MLA in which
+the up-projections of keys and values are absorbed; the convolution and the scan of a mixer."""
+
+_PARTS = tuple((re.compile(pattern), part) for pattern, part, _ in PARTS)
 _SHORTER = tuple((re.compile(pattern), shorter) for pattern, shorter, _ in SHORTER_ROLES)
 
 
@@ -250,17 +274,31 @@ def layer_of(path: str) -> int:
 
 
 @lru_cache(maxsize=65536)
-def role_of(path: str) -> str:
+def role_of(path: str, tensor: str = "") -> str:
     """What the module is for in its layer: its path without the part that names the layer.
 
     Modules of one kind have the same role in every layer. A drafter's begin with `drafter.`, an
     encoder's with its name, so that they are never taken for the decoder's.
 
+    Args:
+        path: of the module.
+        tensor: its name in the module, where what reads it is meant: of a module that does several
+            things it says which one (`PARTS`).
+
     Example:
         `model.layers.3.self_attn.qkv_proj` -> `self_attn.qkv_proj`; `model.norm` -> `norm`;
-        `model.layers.3` -> an empty string, for it is no part of a layer.
+        `model.layers.3` -> an empty string, for it is no part of a layer;
+        `model.layers.3.mlp.experts`, `w2_weight` -> `mlp.experts.w2`;
+        `Qwen3ForCausalLM_0.Qwen3DecoderLayer_3.Qwen3Attention_3` -> `Qwen3Attention`.
     """
+    if tensor:
+        role = role_of(path)
+        parts = [p.sub(part, tensor) for p, part in _PARTS if role and p.search(tensor)]
+        return ".".join([role, *parts])
     path = _BARE_ATTENTION.sub(_IN_FULL, path)
+    if _NUMBERED.search(path):
+        inside = _NUMBERED_LAYER.sub("", path).split(".")
+        return ".".join(re.sub(r"_\d+$", "", name) for name in inside)
     match = _LAYER.search(path)
     if match is None:
         return _OUTSIDE.sub(r"\1", path)

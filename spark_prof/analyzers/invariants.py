@@ -134,7 +134,7 @@ def _kernel_floors(facts: Facts) -> list[Broken] | None:
                 "it is taken to read. Its floor is not known."
             )
             found.append(Broken(text, f"roofline.phases.rows: {phase.phase}, {name}",
-                                (phase.phase, row.component, row.name)))  # fmt: skip
+                                (phase.phase, *row.place)))  # fmt: skip
     return found
 
 

@@ -241,6 +241,8 @@ class KernelRow:
     """What of its time belongs to decode steps."""
     basis: str = "none"
     """On what the owners of most of its time stand; see vocabulary.BASES."""
+    roles: tuple[str, ...] = ()
+    """The known roles of its calls, that with the most time first."""
 
 
 @dataclass(frozen=True)

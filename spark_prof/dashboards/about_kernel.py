@@ -37,6 +37,7 @@ def facts(found: KernelFacts) -> Section:
         "What it is",
         (
             ("Component", row.component),
+            ("Role", ", ".join(row.roles) or MISSING),
             ("Ran on", " ".join(word for word in (row.engine, row.precision or "") if word)),
             ("Known by", row.evidence),
             ("Weights stored as", row.weights or MISSING),

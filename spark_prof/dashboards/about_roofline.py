@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.model import (
     Ceilings,
@@ -14,9 +17,11 @@ from spark_prof.dashboards.formats import (
     MISSING,
     bandwidth,
     clean,
+    counted,
     microseconds,
     operations,
     share,
+    shorten,
     size,
 )
 from spark_prof.dashboards.section import Column, Section
@@ -24,9 +29,10 @@ from spark_prof.dashboards.section import Column, Section
 __all__ = ["floors", "kernels", "streamed"]
 
 _TITLE = "The least that steps could take"
-_MOST_ROWS = 12
-_LEAST_LEFT = 0.005
-"""Share of the step's kernel time above its floor below which a kernel is not listed."""
+_MOST_ROWS = 24
+_LONGEST_ROLE = 36
+_LEAST_SHARE = 0.005
+"""Of a step's kernel time, or of its bytes: what has less is not listed."""
 
 
 def floors(report: Report) -> Section:
@@ -76,32 +82,46 @@ def floors(report: Report) -> Section:
 
 
 def kernels(report: Report) -> Section:
-    """Lists the kernels of decode steps with the most time above their floor."""
+    """Lists what a decode step's kernel time goes to, by role and kernel; the rows add up to it."""
     found = report.roofline
     phase = _phase(found)
-    rows = tuple(_row(row) for row in _shown(phase)) if phase else ()
+    least = _LEAST_SHARE * phase.kernels_us if phase else 0.0
+    rows = sorted(phase.rows if phase else (), key=lambda row: -row.us * row.calls)
+    shown = [row for row in rows[:_MOST_ROWS] if row.us * row.calls >= least]
     columns = (
-        Column("Above floor", "number"),
-        Column("A call", "number", optional=True),
-        Column("Floor", "number"),
-        Column("Needs", "number", optional=True),
-        Column("Reaches", "number"),
+        Column("Role"),
+        Column("A step", "number"),
+        Column("Lower bound", "number"),
+        Column("Of bound", "number"),
+        Column("Evidence"),
+        Column("Kernel", "name"),
+        Column("Calls", "number", optional=True),
+        Column("Limited by", optional=True),
+        Column("Reaches", "number", optional=True),
         Column("Of reader", "number", optional=True),
         Column("Of data sheet", "number", optional=True),
-        Column("Limited by"),
-        Column("Really read", "number"),
-        Column("Component"),
+        Column("Really read", "number", optional=True),
+        Column("Needs", "number", optional=True),
         Column("What", optional=True),
-        Column("Kernel", "name"),
+        Column("Component", optional=True),
     )
     intro: tuple[str, ...] = ()
-    if phase:
-        rest = phase.kernels_us - phase.placed_us
+    cells = [_row(row) for row in shown]
+    if phase and cells:
+        rest = phase.kernels_us - sum(row.us * row.calls for row in shown)
+        if left := [row for row in rows if row not in shown]:
+            cells.append(_rest(left, rest, len(columns)))
+        unknown = phase.kernels_us - phase.placed_us
         intro = (
-            "Kernels of a decode step by the time that all their calls take above their floor. "
-            f"Kernels whose need is not proven take {microseconds(rest)} a step.",
+            f"A mean decode step has {microseconds(phase.kernels_us)} of kernels, to which the "
+            f"rows add up. Kernels whose need is not proven take {microseconds(unknown)} of it. "
+            "Lower bound: what all calls of a row need at least; of bound: its share of their "
+            "time.",
+            "Evidence of the role: weight, kv and range prove it (what the kernel reads, or the "
+            "module that was open), flow derives it, order and name are guesses. In brackets: the "
+            "component alone, where no role is known.",
         )
-    return Section("roofline", "How far kernels are from their floor", columns, rows, intro)
+    return Section("roofline", "Kernels of a decode step by role", columns, tuple(cells), intro)
 
 
 def streamed(report: Report) -> Section:
@@ -119,7 +139,7 @@ def streamed(report: Report) -> Section:
             clean(row.part) or MISSING,
         )
         for row in (found.weights if found else ())
-        if row.share >= _LEAST_LEFT
+        if row.share >= _LEAST_SHARE
     )
     columns = (
         Column("A step", "number"),
@@ -142,28 +162,35 @@ def _phase(found: Roofline | None) -> RooflinePhase | None:
     return found.decode if found else None
 
 
-def _shown(phase: RooflinePhase) -> list[RooflineRow]:
-    least = _LEAST_LEFT * phase.kernels_us
-    return [row for row in phase.rows if (row.left_us or 0.0) > least][:_MOST_ROWS]
-
-
 def _row(row: RooflineRow) -> tuple[str, ...]:
     least = "at least " if row.expected else ""
     needed = MISSING if row.needed_bytes is None else least + size(round(row.needed_bytes))
+    bound = None if row.floor_us is None else row.floor_us * row.calls
     return (
-        microseconds(row.left_us),
-        microseconds(row.us),
-        microseconds(row.floor_us),
-        needed,
+        shorten(clean(row.role), _LONGEST_ROLE) or f"({clean(row.component)})",
+        microseconds(row.us * row.calls),
+        microseconds(bound),
+        share(None if bound is None or not row.us else bound / (row.us * row.calls)),
+        row.owner_basis,
+        clean(short_name(row.name)),
+        f"{row.calls:,.3g}",
+        row.limiter or MISSING,
         bandwidth(row.bandwidth),
         share(row.of_reached),
         share(row.of_data_sheet),
-        row.limiter or MISSING,
         _really(row),
-        clean(row.component),
+        needed,
         clean(row.what) or MISSING,
-        clean(row.name),
+        clean(row.component),
     )
+
+
+def _rest(rows: Sequence[RooflineRow], us: float, columns: int) -> tuple[str, ...]:
+    """The rows that are not listed, as one."""
+    bounds = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
+    bound = microseconds(sum(bounds)) if bounds else MISSING
+    named = ("rest", microseconds(us), bound, MISSING, MISSING, counted(len(rows), "more row"))
+    return (*named, *[MISSING] * (columns - len(named)))
 
 
 def _stored(row: StreamedWeights) -> str:

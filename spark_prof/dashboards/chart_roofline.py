@@ -164,7 +164,7 @@ def _hover(row: RooflineRow) -> str:
     least = "at least " if row.expected else ""
     parts = [
         label(row.name, 60),
-        f"{label(row.component)}; {label(row.what, 60)}",
+        "; ".join(label(word, 60) for word in (row.component, row.role, row.what) if word),
         f"{microseconds(row.us)} a call, {microseconds(row.us * row.calls)} a step",
         f"{least}{decimal_size(row.needed_bytes or 0)}, {bandwidth(row.bandwidth)}",
         f"floor {microseconds(row.floor_us)}, {share(row.of_reached)} of the reader",

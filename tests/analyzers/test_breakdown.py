@@ -30,6 +30,7 @@ def placed(*rows: tuple[str, str, int, int, float, int], kind: str = "kernel") -
         name=frame["name"].astype("category"),
         kind=pd.Categorical([kind] * len(frame)),
         basis=pd.Categorical(["range"] * len(frame), categories=["range"]),
+        role=pd.Categorical([""] * len(frame)),
         placed=frame["component"] != "other",
         start_ns=FAR,
         end_ns=FAR + ns,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.components import (
+    PARTS,
     RULES,
     SHORTER_ROLES,
     ModuleRule,
@@ -131,8 +132,48 @@ def test_a_role_leaves_out_what_says_nothing(
         ("drafter.model.layers.61", "drafter"),
         ("drafter.model.norm", "drafter.norm"),
         ("drafter.lm_head", "drafter.lm_head"),
+        ("model.layers.0.mamba.mamba.in_proj", "mamba.in_proj"),
+        # Classes and their running numbers, as PyTorch's profiler names modules.
+        ("Qwen3MoeForCausalLM_0.Qwen3MoeDecoderLayer_3.Qwen3MoeAttention_3.QKVParallelLinear_3",
+         "Qwen3MoeAttention.QKVParallelLinear"),
+        ("GptOssForCausalLM_0.TransformerBlock_2.MLPBlock_2", "MLPBlock"),
+        ("GptOssForCausalLM_0.TransformerBlock_2", ""),
+        ("LogitsProcessor_0", "LogitsProcessor"),
         ("visual.blocks.3.attn.qkv", "visual.attn.qkv"),
     ],
 )  # fmt: skip
 def test_the_role_in_a_path(path: str, role: str) -> None:
     assert role_of(path) == role
+
+
+@pytest.mark.parametrize(("pattern", "part", "example"), PARTS)
+def test_a_part_of_a_module_is_known_by_its_tensor(
+    pattern: str, part: str, example: tuple[str, str]
+) -> None:
+    tensor, found = example
+    assert re.search(pattern, tensor)
+    assert role_of("model.layers.1.mlp", tensor) == f"mlp.{found}"
+    # Of a tensor of no module nothing is known.
+    assert role_of("", tensor) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "tensor", "role"),
+    [
+        ("model.layers.0.mlp.experts.routed_experts", "w2_bias", "mlp.experts.w2"),
+        ("model.layers.0.mlp.experts.routed_experts",
+         "quant_method.w13_precision_config.weight_scale.storage.data", "mlp.experts.w13"),
+        ("drafter.model.layers.1.self_attn.mla_attn.mla_attn", "W_UV",
+         "drafter.self_attn.mla_attn.absorb_v"),
+        ("backbone.layers.0.mixer", "dt_bias", "mixer.scan"),
+        ("backbone.layers.0.mixer.conv1d", "weight", "mixer.conv1d"),
+        ("backbone.layers.0.mixer", "conv_weights", "mixer.conv1d"),
+        # A scale is read with its weight, but is not one of the two absorbed products.
+        ("model.layers.0.self_attn.mla_attn", "W_K_scale", "self_attn.mla_attn"),
+        ("model.layers.0.self_attn.qkv_proj", "weight", "self_attn.qkv_proj"),
+        ("model.layers.0.self_attn.attn", "_k_scale", "self_attn.attn"),
+        ("model.layers.0.feed_forward.w2", "weight", "feed_forward.w2"),
+    ],
+)  # fmt: skip
+def test_the_role_of_what_reads_a_tensor(path: str, tensor: str, role: str) -> None:
+    assert role_of(path, tensor) == role

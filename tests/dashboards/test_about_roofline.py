@@ -14,6 +14,7 @@ from spark_prof.analyzers.roofline.model import (
     StreamedWeights,
 )
 from spark_prof.dashboards import about_roofline, html, json_report, markdown
+from spark_prof.dashboards.formats import microseconds
 
 from .sample import HOSTILE_NAME, SAMPLES
 
@@ -24,7 +25,8 @@ SLOW = RooflineRow(
     streamed_bytes=17_765_000.0, operations=1.3e8, what="w2: 4 of 32 experts",
     basis="the products in launch order", expected=False, bandwidth=818e9, of_data_sheet=0.244,
     of_reached=0.27, floor_us=5.878, limiter="memory", left_us=381.6, left_ms_per_token=0.3816,
-    read_bytes=20e6, read_by="PM sampling", amplification=1.126,
+    read_bytes=20e6, read_by="PM sampling", amplification=1.126, role="mlp.experts.w2",
+    owner_basis="weight",
 )  # fmt: skip
 AT_FLOOR = replace(SLOW, name="at floor", us=6.0, left_us=2.9, limiter="memory")
 UNKNOWN = replace(
@@ -52,14 +54,38 @@ ROOFLINE = Roofline(
 )  # fmt: skip
 
 
-def test_kernels_above_their_floor_come_first() -> None:
-    section = about_roofline.kernels(replace(FULL, roofline=ROOFLINE))
-    (row,) = section.rows
-    assert row == (
-        "381.6 us", "21.8 us", "5.88 us", "16.99 MiB", "818 GB/s", "27.0 %", "24.4 %", "memory",
-        "19.07 MiB (1.13 x)", "experts", "w2: 4 of 32 experts", "slow",
+def test_rows_by_role_the_most_time_first_and_the_rest_last() -> None:
+    rare = replace(UNKNOWN, calls=0.5, role="", owner_basis="order")
+    phase = replace(PHASE, rows=(AT_FLOOR, rare, SLOW), kernels_us=690.0)
+    section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
+    first, second, rest = section.rows
+    assert first == (
+        "mlp.experts.w2", "522.7 us", "141.1 us", "27.0 %", "weight", "slow", "24", "memory",
+        "818 GB/s", "27.0 %", "24.4 %", "19.07 MiB (1.13 x)", "16.99 MiB", "w2: 4 of 32 experts",
+        "experts",
     )  # fmt: skip
-    assert "Kernels whose need is not proven take 444.0 us a step." in section.intro[0]
+    assert second[5] == "at floor"
+    # More than what is not listed takes is said of nothing: 10.89 us, and what has no row.
+    assert rest[:7] == ("rest", "23.3 us", "-", "-", "-", "1 more row", "-")
+    assert len(rest) == len(first) == len(section.columns)
+
+
+def test_without_a_role_the_component_stands_in_brackets() -> None:
+    phase = replace(PHASE, rows=(replace(UNKNOWN, role="", owner_basis="order"),))
+    section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
+    assert section.rows[0][:5] == ("(experts)", "522.7 us", "-", "-", "order")
+
+
+def test_as_many_rows_as_fit_a_page() -> None:
+    rows = tuple(replace(SLOW, name=f"kernel {n}", calls=1.0, us=100.0 - n) for n in range(40))
+    us = sum(row.us for row in rows)
+    phase = replace(PHASE, rows=rows, kernels_us=us)
+    section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
+    shown = len(section.rows) - 1
+    assert [row[5] for row in section.rows[:shown]] == [f"kernel {n}" for n in range(shown)]
+    left = sum(row.us for row in rows[shown:])
+    bound = 5.878 * (40 - shown)
+    assert section.rows[-1][1:3] == (microseconds(left), microseconds(bound))
 
 
 def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
@@ -85,7 +111,7 @@ def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
 def test_an_expectation_says_about() -> None:
     phase = replace(PHASE, rows=(replace(SLOW, expected=True),))
     section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
-    assert section.rows[0][3] == "about 16.99 MiB"
+    assert section.rows[0][12] == "about 16.99 MiB"
 
 
 def test_streamed_weights_with_their_storage() -> None:
@@ -108,8 +134,8 @@ def test_without_ceilings_there_are_sizes_only() -> None:
     section = about_roofline.streamed(replace(FULL, roofline=bare))
     assert [row[2] for row in section.rows] == ["-", "-"]
     phase = replace(PHASE, rows=(UNKNOWN,), floor_us=None)
-    nothing = about_roofline.kernels(replace(FULL, roofline=replace(bare, phases=(phase,))))
-    assert nothing.rows == ()
+    found = about_roofline.kernels(replace(FULL, roofline=replace(bare, phases=(phase,))))
+    assert [row[:4] for row in found.rows] == [("mlp.experts.w2", "522.7 us", "-", "-")]
 
 
 def test_where_no_need_is_known_the_reason_stands() -> None:
@@ -117,7 +143,6 @@ def test_where_no_need_is_known_the_reason_stands() -> None:
     bare = replace(ROOFLINE, phases=(phase,), weights=())
     section = about_roofline.floors(replace(FULL, roofline=bare))
     assert section.rows == (("A note.",),)
-    assert about_roofline.kernels(replace(FULL, roofline=bare)).rows == ()
     assert about_roofline.streamed(replace(FULL, roofline=bare)).rows == ()
 
 
@@ -135,12 +160,18 @@ def test_json_has_every_row_and_what_is_derived() -> None:
     assert found["phases"][0]["of_floor"] == round(1230.1 / 4288.5, 6)
     assert [row["name"] for row in found["phases"][0]["rows"]] == ["slow", "at floor", "unknown"]
     assert found["phases"][0]["rows"][2]["floor_us"] is None
+    row = found["phases"][0]["rows"][0]
+    # Two different bases: on what the role stands, and how its bytes were found.
+    assert (row["role"], row["owner_basis"]) == ("mlp.experts.w2", "weight")
+    assert row["basis"] == "the products in launch order"
     assert found["ceilings"]["peaks"] == {"bf16": 989.4e12}
     assert found["ceilings"]["reached"]["source"] == "a reader"
 
 
 def test_foreign_text_stays_text_on_a_page() -> None:
-    row = replace(SLOW, name=HOSTILE_NAME, component=HOSTILE_NAME, what=HOSTILE_NAME)
+    row = replace(
+        SLOW, name=HOSTILE_NAME, component=HOSTILE_NAME, what=HOSTILE_NAME, role=HOSTILE_NAME
+    )
     roofline = replace(
         ROOFLINE,
         phases=(replace(PHASE, rows=(row,), notes=(HOSTILE_NAME,)),),

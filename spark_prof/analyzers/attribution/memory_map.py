@@ -63,6 +63,7 @@ class MemoryMap:
             none.
         roles: texts; the first is empty, the second is LM_HEAD.
         weights: rows of the `tensors` table; of one that several modules hold there are several.
+        of_module: for each role its module's, which has no part of it such as w13 in it.
     """
 
     begin: Integers
@@ -80,6 +81,7 @@ class MemoryMap:
     weight: Integers
     roles: tuple[str, ...]
     weights: tuple[tuple[int, ...], ...]
+    of_module: Integers
 
     def find(self, addresses: Integers) -> Integers:
         """The stretch of each address that an argument may hold, -1 for none.
@@ -117,10 +119,12 @@ def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
     layer = known["layer"].to_numpy(np.int64)
     in_layer = np.array([layer_of(path) for path in modules], np.int64) >= 0
     layer = np.where(in_layer & (layer < 0), _SHARED, layer)
-    paths = [role_of(path) for path in modules]
-    number = {
-        path: n for n, path in enumerate(dict.fromkeys(("", LM_HEAD, *roles, *sorted(paths))))
-    }
+    whole = [role_of(path) for path in modules]
+    paths = [role_of(*tensor) for tensor in zip(modules, known["name"].astype(str), strict=True)]
+    named = dict.fromkeys(("", LM_HEAD, *roles, *sorted({*paths, *whole})))
+    number = {path: n for n, path in enumerate(named)}
+    of_module = np.arange(len(number))
+    of_module[[number[path] for path in paths]] = [number[path] for path in whole]
     role = np.array([number[path] for path in paths], np.int64)
     component = np.array([CODES.get(name, -1) for name in names], np.int64)
     held: dict[tuple[int, int], list[int]] = {}
@@ -175,5 +179,6 @@ def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
         tied=tied,
         weight=own[tensor[weights_first[at]]],
         roles=tuple(number),
+        of_module=of_module,
         weights=tuple(tuple(known.index[rows].tolist()) for rows in held.values()),
     )

@@ -143,7 +143,7 @@ def own_launches(
     order = launch_order(entries, host, captured[own[shown]])
     order = np.arange(len(entries)) if order is None else order
     named, launch = by_name[own[shown]][order], own_launch[shown][order]
-    _by_flow(entries.iloc[order], named, launch, of_launch, links)
+    _by_flow(entries.iloc[order], named, launch, of_launch, links, memory.of_module)
     found.layer, found.role = found.layer.copy(), found.role.astype(np.int32)
     found.roles = memory.roles
     for name in ("component", "layer", "role", "basis", "settled"):
@@ -256,8 +256,9 @@ def _decided(
 
 
 def _by_flow(
-    rows: pd.DataFrame, named: Integers, launch: Integers, found: Evidence, links: pd.DataFrame
-) -> None:
+    rows: pd.DataFrame, named: Integers, launch: Integers, found: Evidence, links: pd.DataFrame,
+    of_module: Integers,
+) -> None:  # fmt: skip
     """Settles launches by what they share with others, in place.
 
     Args:
@@ -266,6 +267,8 @@ def _by_flow(
         launch: the launch of each.
         found: what is known of the launches.
         links: which launch holds which address.
+        of_module: for each role its module's: what only shares data with a part of a module is no
+            such part.
     """
     if found.settled.all() or rows.empty:
         return
@@ -277,7 +280,7 @@ def _by_flow(
         component=found.component[launch],
         named=named,
         layer=found.layer[launch],
-        role=found.role[launch],
+        role=of_module[found.role[launch]],
         known=found.settled[launch],
         to_consumer=writes[names.codes.to_numpy()],
         product=products[names.codes.to_numpy()],

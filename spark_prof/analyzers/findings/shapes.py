@@ -11,6 +11,7 @@ from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.roofline.model import RooflineRow
+from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.shapes.model import ShapeRow
 from spark_prof.hardware import find_gpu
 
@@ -47,14 +48,9 @@ def _products(report: Report) -> Iterator[ShapeRow]:
 
 def _floors(report: Report) -> dict[tuple[str, str], RooflineRow]:
     """What the roofline says of decode steps, by kernel and component; empty without one."""
-    phases = report.roofline.phases if report.roofline else ()
-    return {
-        (row.name, row.component): row
-        for phase in phases
-        if phase.phase == "decode"
-        for row in phase.rows
-        if row.floor_us is not None and row.us > 0
-    }
+    phase = report.roofline.decode if report.roofline else None
+    rows = together(phase.rows) if phase else {}
+    return {key: row for key, row in rows.items() if row.floor_us is not None and row.us > 0}
 
 
 def _idle_stake(row: ShapeRow, floors: Mapping[tuple[str, str], RooflineRow]) -> float:

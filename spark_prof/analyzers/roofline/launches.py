@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spark_prof.analyzers.classify.classifier import is_gemm
+from spark_prof.analyzers.roofline.model import Place
 from spark_prof.analyzers.roofline.needs import Work
+from spark_prof.vocabulary import BASIS_CLASSES
 
 __all__ = ["Charge", "Launch", "charges_of"]
 
@@ -30,7 +32,8 @@ class Launch:
         component: what it works for.
         layer: its decoder layer, -1 for none.
         ns: how long it took.
-        proven: whether its owner is known and no guess, such as one by order or name.
+        basis: on what its owner stands, of the vocabulary.
+        role: of the module that it works for; empty where that is not known.
         path: of the module that was open when it was launched; empty where that is not known.
         reads: rows of the `tensors` table that its arguments point to.
     """
@@ -39,25 +42,34 @@ class Launch:
     component: str
     layer: int
     ns: int
-    proven: bool = True
+    basis: str = "range"
+    role: str = ""
     path: str = ""
     reads: tuple[int, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        """Whether its owner is known and no guess, such as one by order or name."""
+        return self.basis in BASIS_CLASSES["proven"]
+
+    @property
+    def place(self) -> Place:
+        """Where its time and its needs count."""
+        return Place(self.component, self.role, self.name)
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A share of a piece of work that falls to the kernels of that name and component.
+    """A share of a piece of work that falls to the kernels of one place.
 
     Attributes:
-        name: the kernel.
-        component: what it works for.
+        place: component, role and name.
         work: what it does.
         share: how much of it, 1 for all.
         basis: how it was found to do it.
     """
 
-    name: str
-    component: str
+    place: Place
     work: Work
     share: float
     basis: str
@@ -162,14 +174,14 @@ def _longest(launches: Sequence[Launch]) -> Launch:
 
 
 def _whole(launch: Launch, work: Work, basis: str) -> Charge:
-    return Charge(launch.name, launch.component, work, 1.0, basis)
+    return Charge(launch.place, work, 1.0, basis)
 
 
 def _by_time(launches: Sequence[Launch], work: Work, basis: str) -> list[Charge]:
-    times: Counter[tuple[str, str]] = Counter()
+    times: Counter[Place] = Counter()
     for launch in launches:
         # A kernel of no length still ran.
-        times[launch.name, launch.component] += max(launch.ns, 1)
+        times[launch.place] += max(launch.ns, 1)
     longest = times.most_common(_MOST_SHARERS)
     total = sum(ns for _, ns in longest)
-    return [Charge(*place, work, ns / total, basis) for place, ns in longest]
+    return [Charge(place, work, ns / total, basis) for place, ns in longest]

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "Bandwidth",
     "Ceilings",
+    "Place",
     "Roofline",
     "RooflinePhase",
     "RooflineRow",
     "StreamedWeights",
     "UnplacedFloor",
 ]
+
+
+class Place(NamedTuple):
+    """Where the time and the needs of a kernel count; the role is empty where it is not known."""
+
+    component: str
+    role: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class RooflineRow:
-    """All calls of one kernel that work for one component, in the steps of one phase.
+    """All calls of one kernel in one role of a component, in the steps of one phase.
 
     A figure is None where nothing tells it. What one call needs is a mean over the calls.
     """
@@ -103,6 +113,15 @@ class RooflineRow:
     """Which counters: PM sampling or Nsight Compute."""
     amplification: float | None = None
     """Bytes really read over those that had to be, in the steps that were counted."""
+    role: str = ""
+    """Path of the module that they work for, without its layer; empty where it is not known."""
+    owner_basis: str = "none"
+    """On what component and role stand: the weakest of the bases that the calls have."""
+
+    @property
+    def place(self) -> Place:
+        """What tells it from other rows of its phase."""
+        return Place(self.component, self.role, self.name)
 
 
 @dataclass(frozen=True)

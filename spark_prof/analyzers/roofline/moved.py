@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.spelling import spelling
 from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.roofline.model import Place
 
 __all__ = ["Moved", "by_sampling", "by_single_kernels"]
 
@@ -28,14 +29,22 @@ class Moved:
 
 
 def by_sampling(
-    counters: Counters | None, streamed: Mapping[int, Mapping[tuple[str, str], float]]
-) -> dict[tuple[str, str], Moved]:
-    """By component and name, from the batch size that was sampled most.
+    counters: Counters | None,
+    streamed: Mapping[int, Mapping[Place, float]],
+    places: Iterable[Place],
+) -> dict[Place, Moved]:
+    """What kernels read, from the batch size that was sampled most.
+
+    Counters tell kernels apart by component and name: one that has several roles is left out.
 
     Args:
         counters: what the sampled counters say.
         streamed: by tokens of a step, what each kernel has to stream in it.
+        places: of all kernels of these steps.
     """
+    roles: dict[tuple[str, str], list[Place]] = {}
+    for place in places:
+        roles.setdefault((place.component, place.name), []).append(place)
     for batch in counters.batches if counters else ():
         if batch.tokens not in streamed:
             continue
@@ -44,22 +53,20 @@ def by_sampling(
             place: Moved(row.read_bytes, needed.get(place, 0.0) / row.calls, "PM sampling")
             for row in batch.rows
             if row.read_bytes is not None and row.calls
-            for place in [(row.component, row.name)]
+            for place in _only(roles.get((row.component, row.name), []))
         }
     return {}
 
 
-def by_single_kernels(
-    metrics: pd.DataFrame, needed: Mapping[tuple[str, str], float]
-) -> dict[tuple[str, str], Moved]:
-    """By component and name, from kernels that Nsight Compute measured alone.
+def by_single_kernels(metrics: pd.DataFrame, needed: Mapping[Place, float]) -> dict[Place, Moved]:
+    """What kernels read, from those that Nsight Compute measured alone.
 
-    A kernel that works for several components is left out: which of its calls was measured is
+    A kernel that has several components or roles is left out: which of its calls was measured is
     not known.
 
     Args:
         metrics: the `metrics` table.
-        needed: by component and name, what one call has to stream.
+        needed: what one call has to stream.
     """
     rows = metrics[(metrics["metric"] == _METRIC).to_numpy()]
     read: dict[str, list[float]] = {}
@@ -67,11 +74,15 @@ def by_single_kernels(
         scale = _UNITS.get(str(unit).lower())
         if scale is not None and np.isfinite(value) and value >= 0:
             read.setdefault(spelling(str(name)), []).append(float(value) * scale)
-    places: dict[str, list[tuple[str, str]]] = {}
+    places: dict[str, list[Place]] = {}
     for place in needed:
-        places.setdefault(spelling(place[1]), []).append(place)
+        places.setdefault(spelling(place.name), []).append(place)
     return {
-        known[0]: Moved(float(np.mean(values)), needed[known[0]], "Nsight Compute")
+        place: Moved(float(np.mean(values)), needed[place], "Nsight Compute")
         for spelt, values in read.items()
-        if len(known := places.get(spelt, [])) == 1
+        for place in _only(places.get(spelt, []))
     }
+
+
+def _only(places: list[Place]) -> list[Place]:
+    return places if len(places) == 1 else []

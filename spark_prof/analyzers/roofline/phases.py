@@ -10,7 +10,7 @@ import pandas as pd
 
 from spark_prof.analyzers.model import KernelRow, Spread
 from spark_prof.analyzers.roofline.launches import Launch, charges_of
-from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase, UnplacedFloor
+from spark_prof.analyzers.roofline.model import Ceilings, Place, RooflinePhase, UnplacedFloor
 from spark_prof.analyzers.roofline.moved import Moved
 from spark_prof.analyzers.roofline.needs import (
     Work,
@@ -20,7 +20,7 @@ from spark_prof.analyzers.roofline.needs import (
     reading,
     state,
 )
-from spark_prof.analyzers.roofline.rows import Place, Sum, add_up, rows_of
+from spark_prof.analyzers.roofline.rows import Sum, add_up, rows_of
 from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.analyzers.roofline.steps import Group
 from spark_prof.analyzers.roofline.weights import Weights
@@ -105,7 +105,7 @@ def phase_of(
     steps: int,
     times: pd.DataFrame,
     wanted: Wanted,
-    kernels: Mapping[Place, KernelRow],
+    kernels: Mapping[tuple[str, str], KernelRow],
     moved: Mapping[Place, Moved],
     ceilings: Ceilings,
     step_us: Spread | None,
@@ -117,9 +117,9 @@ def phase_of(
         phase: decode or prefill.
         groups: its steps.
         steps: how many they are.
-        times: name, component, ns and calls of their kernels.
+        times: name, component, role, basis, ns and calls of their kernels.
         wanted: what they need.
-        kernels: what is known about the kernels.
+        kernels: what is known about the kernels, by component and name.
         moved: what the kernels really read.
         ceilings: of the GPU.
         step_us: how long the steps took.

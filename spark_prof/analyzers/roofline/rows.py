@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
 from spark_prof.analyzers.model import KernelRow
 from spark_prof.analyzers.roofline.launches import Charge
-from spark_prof.analyzers.roofline.model import Ceilings, RooflineRow
+from spark_prof.analyzers.roofline.model import Ceilings, Place, RooflineRow
 from spark_prof.analyzers.roofline.moved import Moved
 from spark_prof.analyzers.roofline.needs import Need
+from spark_prof.vocabulary import BASES
 
-__all__ = ["Place", "Sum", "add_up", "rows_of"]
-
-Place = tuple[str, str]
-"""Component and name of a kernel."""
+__all__ = ["Sum", "add_up", "rows_of", "together"]
 
 _NAMED = 3
 _LONGEST_EMPTY_US = 2.0
@@ -31,7 +29,7 @@ _COUNTED_FROM = 1 << 20
 
 @dataclass
 class Sum:
-    """What the kernels of one name need for one component in a step."""
+    """What the kernels of one place need in a step."""
 
     streamed: float = 0.0
     other: float = 0.0
@@ -62,8 +60,7 @@ def add_up(
         weight: the group's share of the steps.
     """
     for charge, need in zip(charges, needs, strict=True):
-        place = (charge.component, charge.name)
-        found = sums.setdefault(place, Sum())
+        found = sums.setdefault(charge.place, Sum())
         found.add(need, charge.share * weight, charge.work.what, charge.basis)
 
 
@@ -71,44 +68,106 @@ def rows_of(
     times: pd.DataFrame,
     steps: int,
     sums: Mapping[Place, Sum],
-    kernels: Mapping[Place, KernelRow],
+    kernels: Mapping[tuple[str, str], KernelRow],
     moved: Mapping[Place, Moved],
     ceilings: Ceilings,
     ms_per_us: float | None,
 ) -> tuple[RooflineRow, ...]:
-    """One row a kernel and component, what has most time above its floor first.
+    """One row a kernel, component and role, what has most time above its floor first.
 
     Args:
-        times: name, component, ns and calls of the phase's kernels.
+        times: name, component, role, basis, ns and calls of the phase's kernels.
         steps: how many steps that was.
         sums: what their kernels need in a step.
-        kernels: what is known about them.
+        kernels: what is known about them, by component and name.
         moved: what they really read.
         ceilings: of the GPU.
         ms_per_us: milliseconds per token of a microsecond in each step; None where unknown.
     """
-    totals = times.groupby(["component", "name"], observed=True)[["ns", "calls"]].sum()
+    weakest = times["basis"].map(BASES.index).astype(int)
+    totals = (
+        times.assign(weakest=weakest)
+        .groupby(["component", "role", "name"], observed=True)
+        .agg(ns=("ns", "sum"), calls=("calls", "sum"), weakest=("weakest", "max"))
+    )
     found = [
-        ((str(component), str(name)), ns / 1e3 / steps, calls / steps)
-        for (component, name), ns, calls in totals.itertuples(name=None)
+        (Place(str(component), str(role), str(name)), ns / 1e3 / steps, calls / steps, BASES[basis])
+        for (component, role, name), ns, calls, basis in totals.itertuples(name=None)
         if calls
     ]
     smallest = ceilings.smallest_kernel_us
     if smallest is None:
-        smallest = min((us / calls for _, us, calls in found), default=0.0)
+        smallest = min((us / calls for _, us, calls, _ in found), default=0.0)
         smallest = min(smallest, _LONGEST_EMPTY_US)
     rows = [
-        _row(place, us, calls, sums.get(place), kernels.get(place), moved.get(place), ceilings,
-             smallest, ms_per_us)
-        for place, us, calls in found
+        _row(place, us, calls, basis, sums.get(place), kernels.get((place.component, place.name)),
+             moved.get(place), ceilings, smallest, ms_per_us)
+        for place, us, calls, basis in found
     ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: (-(row.left_us or 0.0), -row.us * row.calls)))
+
+
+def together(rows: Iterable[RooflineRow]) -> dict[tuple[str, str], RooflineRow]:
+    """A mean call of each kernel and component, whatever its roles.
+
+    What a need is known of counts, as in a row of one role whose need is known in part. Bytes
+    really read, role and limiter are those of the role with the most time.
+
+    Args:
+        rows: of one phase.
+
+    Returns:
+        The rows by name and component.
+    """
+    groups: dict[tuple[str, str], list[RooflineRow]] = {}
+    for row in rows:
+        groups.setdefault((row.name, row.component), []).append(row)
+    return {key: own[0] if len(own) == 1 else _mean(own) for key, own in groups.items()}
+
+
+def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
+    longest = max(rows, key=lambda row: row.us * row.calls)
+    calls = sum(row.calls for row in rows)
+
+    def total(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
+
+    us = sum(row.us * row.calls for row in rows) / calls
+    needed = total(None if r.needed_bytes is None else r.needed_bytes * r.calls for r in rows)
+    floor = total(None if r.floor_us is None else r.floor_us * r.calls for r in rows)
+    rate = needed / calls / us * 1e6 if needed is not None and us else None
+
+    def share(name: str) -> float | None:
+        known = (row for row in rows if row.bandwidth and getattr(row, name))
+        of = next((row.bandwidth / getattr(row, name) for row in known if row.bandwidth), None)
+        return rate / of if rate is not None and of else None
+
+    return replace(
+        longest,
+        calls=calls,
+        us=us,
+        needed_bytes=None if needed is None else needed / calls,
+        streamed_bytes=sum(row.streamed_bytes * row.calls for row in rows) / calls,
+        operations=sum(row.operations * row.calls for row in rows) / calls,
+        what=_joined(dict.fromkeys(row.what for row in rows if row.what)),
+        basis=_joined(dict.fromkeys(row.basis for row in rows if row.basis)),
+        expected=any(row.expected for row in rows),
+        bandwidth=rate,
+        of_data_sheet=share("of_data_sheet"),
+        of_reached=share("of_reached"),
+        floor_us=None if floor is None else floor / calls,
+        left_us=total(row.left_us for row in rows),
+        left_ms_per_token=total(row.left_ms_per_token for row in rows),
+        owner_basis=max((row.owner_basis for row in rows), key=BASES.index),
+    )
 
 
 def _row(
     place: Place,
     us: float,
     calls: float,
+    owner_basis: str,
     need: Sum | None,
     kernel: KernelRow | None,
     moved: Moved | None,
@@ -116,7 +175,6 @@ def _row(
     smallest_us: float,
     ms_per_us: float | None,
 ) -> RooflineRow:
-    component, name = place
     total = None if need is None else (need.streamed + need.other) / calls
     streamed = need.streamed / calls if need else 0.0
     operations = need.operations / calls if need else 0.0
@@ -127,8 +185,8 @@ def _row(
     enough = moved is not None and moved.streamed >= _COUNTED_FROM
     enough = enough and not (need and need.expected)
     return RooflineRow(
-        name=name,
-        component=component,
+        name=place.name,
+        component=place.component,
         calls=calls,
         us=each,
         needed_bytes=total,
@@ -147,6 +205,8 @@ def _row(
         read_bytes=moved.read if moved else None,
         read_by=moved.by if moved else "",
         amplification=moved.read / moved.streamed if moved and enough else None,
+        role=place.role,
+        owner_basis=owner_basis,
     )
 
 

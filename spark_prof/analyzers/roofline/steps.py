@@ -13,7 +13,6 @@ from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.roofline.launches import Launch
 from spark_prof.analyzers.roofline.needs import Load
 from spark_prof.traces.timeline import MODEL_PATH
-from spark_prof.vocabulary import BASIS_CLASSES
 
 __all__ = ["Group", "groups_of", "launches_of"]
 
@@ -69,47 +68,45 @@ def launches_of(
     None of a step with more kernels than any decoder launches: it is no step of one.
 
     Args:
-        kernels: name, kind, component, layer, step, part, module, placed_by, start_ns and end_ns,
-            by start; where `place_kernels` tells them, also basis and reads.
+        kernels: what `place_kernels` returned, with `module`.
         steps: numbers of steps.
         modules: the `modules` table.
     """
     wanted = np.unique(np.array(steps, np.int64))
     chosen = np.flatnonzero(positions(wanted, kernels["step"].to_numpy()) >= 0)
     columns = ["step", "name", "component", "layer", "start_ns", "end_ns", "kind", "part"]
-    columns += ["module", "placed_by", *(n for n in ("basis", "reads") if n in kernels)]
+    columns += ["module", "placed_by", "basis", "role", *(["reads"] if "reads" in kernels else [])]
     rows = pd.DataFrame({name: kernels[name].array.take(chosen) for name in columns})
     rows = rows[~rows["kind"].isin(COPIES).to_numpy() & (rows["part"] == 0).to_numpy()]
     found: dict[int, list[Launch]] = {step: [] for step in steps}
     counts = rows["step"].value_counts()
     rows = rows[~rows["step"].isin(counts.index[counts > _MOST_LAUNCHES]).to_numpy()]
     took = (rows["end_ns"] - rows["start_ns"]).to_numpy()
-    proven, paths = _ranges(rows, modules)
+    paths = _paths(rows, modules)
     reads = rows["reads"] if "reads" in rows else [()] * len(rows)
     for row in zip(
-        rows["step"], rows["name"], rows["component"], rows["layer"], took, proven, paths, reads,
-        strict=True,
+        rows["step"], rows["name"], rows["component"], rows["layer"], took, rows["basis"],
+        rows["role"], paths, reads, strict=True,
     ):  # fmt: skip
-        step, name, component, layer, ns, known, path, tensors = row
+        step, name, component, layer, ns, basis, role, path, tensors = row
         found[int(step)].append(
-            Launch(str(name), str(component), int(layer), int(ns), bool(known), path, tensors)
+            Launch(
+                str(name), str(component), int(layer), int(ns), str(basis), str(role), path, tensors
+            )
         )
     return found
 
 
-def _ranges(rows: pd.DataFrame, modules: pd.DataFrame) -> tuple[npt.NDArray[np.bool_], list[str]]:
-    """Whether each kernel's owner is proven, and the module that was open at its launch."""
+def _paths(rows: pd.DataFrame, modules: pd.DataFrame) -> list[str]:
+    """The module that was open at each kernel's launch; empty where none is known."""
     # The model as a whole is open around everything that only its order places.
     own = modules[((modules["component"] != "") & (modules["path"] != MODEL_PATH)).to_numpy()]
     path_of = dict(zip(own["module"], own["path"], strict=True))
     seen = (rows["placed_by"].astype(str) == "").to_numpy()
-    paths = [
+    return [
         path_of.get(module, "") if known else ""
         for module, known in zip(rows["module"], seen, strict=True)
     ]
-    if "basis" in rows:
-        return rows["basis"].isin(BASIS_CLASSES["proven"]).to_numpy(), paths
-    return np.array([bool(path) for path in paths], bool), paths
 
 
 def _group(

@@ -14,6 +14,7 @@ from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes, bits_of
 from spark_prof.analyzers.model import KernelRow, Steps
 from spark_prof.analyzers.roofline.ceilings import ceilings_of, device_of
 from spark_prof.analyzers.roofline.model import (
+    Place,
     Roofline,
     RooflinePhase,
     StreamedWeights,
@@ -21,7 +22,6 @@ from spark_prof.analyzers.roofline.model import (
 from spark_prof.analyzers.roofline.moved import Moved, by_sampling, by_single_kernels
 from spark_prof.analyzers.roofline.needs import need_of, reading
 from spark_prof.analyzers.roofline.phases import Wanted, phase_of, wanted_of
-from spark_prof.analyzers.roofline.rows import Place
 from spark_prof.analyzers.roofline.shape import Shape, shape_of
 from spark_prof.analyzers.roofline.steps import Group, groups_of, launches_of
 from spark_prof.analyzers.roofline.tensors import weights_of_tensors
@@ -160,16 +160,15 @@ def _moved(
 ) -> dict[Place, Moved]:
     """What kernels really read: sampled in the run, else measured alone."""
     calls: dict[Place, int] = defaultdict(int)
-    for component, name, count in zip(
-        times["component"], times["name"], times["calls"], strict=True
-    ):
-        calls[str(component), str(name)] += int(count)
+    columns = (times[name] for name in ("component", "role", "name", "calls"))
+    for component, role, name, count in zip(*columns, strict=True):
+        calls[Place(str(component), str(role), str(name))] += int(count)
     each = {
         place: found.streamed * steps / calls[place]
         for place, found in wanted.sums.items()
         if calls.get(place)
     }
-    return by_single_kernels(metrics, each) | by_sampling(counters, wanted.streamed)
+    return by_single_kernels(metrics, each) | by_sampling(counters, wanted.streamed, calls)
 
 
 def _streamed(

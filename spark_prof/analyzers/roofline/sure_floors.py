@@ -52,10 +52,10 @@ def without_floors(roofline: Roofline, kernels: Collection[tuple[object, ...]]) 
 
     Args:
         roofline: as it was reckoned.
-        kernels: phase, component and name of those whose floor cannot hold.
+        kernels: phase, component, role and name of those whose floor cannot hold.
     """
     phases = tuple(_held(phase, roofline.ceilings, kernels) for phase in roofline.phases)
-    wrong = {component for phase, component, _ in kernels if phase == "decode"}
+    wrong = {component for phase, component, *_ in kernels if phase == "decode"}
     known = [row for row in roofline.weights if row.component not in wrong]
     found = replace(roofline, phases=phases)
     total = found.decode.streamed_bytes if found.decode else 0.0
@@ -82,7 +82,7 @@ def _held(
 ) -> RooflinePhase:
     rows, dropped = [], []
     for row in phase.rows:
-        if (phase.phase, row.component, row.name) in kernels:
+        if (phase.phase, *row.place) in kernels:
             dropped.append(row)
             unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
             rows.append(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spark_prof.analyzers.model import KernelRow, Report
 from spark_prof.analyzers.roofline.model import RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.rows import together
 
 __all__ = ["KernelFacts", "Wanted", "facts_of", "phase_of", "search"]
 
@@ -19,7 +20,7 @@ class KernelFacts:
         place: of its name in the kernels' names, -1 where they do not have it.
         row: what the report says.
         calls: in a mean step.
-        floor: what the roofline says; None where it says nothing.
+        floor: what the roofline says of a mean call; None where it says nothing.
     """
 
     place: int
@@ -33,7 +34,7 @@ class Wanted:
     """Which kernels are looked for; what is empty does not matter.
 
     Attributes:
-        text: words that all stand in the name, component or conversion, in any case.
+        text: words that all stand in name, component, roles or conversion, in any case.
         engine: of the vocabulary.
         precision: of the arithmetic.
         component: of the vocabulary.
@@ -62,7 +63,7 @@ def facts_of(report: Report, names: Sequence[str]) -> tuple[KernelFacts, ...]:
     """
     places = {name: place for place, name in enumerate(names)}
     phase = phase_of(report)
-    floors = {(row.name, row.component): row for row in phase.rows} if phase else {}
+    floors = together(phase.rows) if phase else {}
     steps = report.steps.count or 1
     return tuple(
         KernelFacts(
@@ -79,7 +80,7 @@ def search(found: Sequence[KernelFacts], wanted: Wanted) -> tuple[KernelFacts, .
 
 
 def _fits(row: KernelRow, wanted: Wanted, words: Sequence[str]) -> bool:
-    text = f"{row.name} {row.component} {row.conversion or ''}".casefold()
+    text = " ".join((row.name, row.component, *row.roles, row.conversion or "")).casefold()
     return (
         wanted.engine in ("", row.engine)
         and wanted.precision in ("", row.precision)

@@ -102,7 +102,7 @@ def _text() -> None:
         state.keep(text=st.session_state["kernels-text"] or None)
 
     st.text_input("Search", key="kernels-text", on_change=changed, max_chars=200,
-                  placeholder="words of the name, component or conversion")  # fmt: skip
+                  placeholder="words of the name, component, role or conversion")  # fmt: skip
 
 
 def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
@@ -126,6 +126,7 @@ def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
         {
             "Kernel": [clean(short_name(row.name)) for row in rows],
             "Component": [row.component for row in rows],
+            "Role": [clean(", ".join(row.roles)) for row in rows],
             "Reads": [clean(f.what) if f else "" for f in floors],
             "Time, ms": [round(row.us / 1e3, 3) for row in rows],
             "Share, %": [round(100 * row.share, 2) for row in rows],

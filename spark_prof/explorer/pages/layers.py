@@ -213,6 +213,7 @@ def _kernel_frame(prepared: Prepared, rows: tuple[CellKernel, ...], component: s
             "us a step": [round(row.us, 2) for row in rows],
             "Calls a step": [round(row.calls, 2) for row in rows],
             "Kernel": [clean(short_name(names[row.name])) for row in rows],
+            "Role": [clean(", ".join(label.roles)) if label else "" for label in labels],
             "Share, %": [round(100 * row.share, 1) for row in rows],
             "Median call, us": [round(row.median_us, 2) for row in rows],
             "p99 call, us": [round(row.p99_us, 2) for row in rows],

@@ -219,8 +219,8 @@ def test_of_one_layer_s_modules_the_most_exact_owns_what_they_hold() -> None:
     words = [word(n, address) for n, address in enumerate((W0, W1, W1 + 96, OUTSIDE, 0))]
     assert owners(rows, words, [KERNEL] * 5) == [
         ("o_proj", 3, MATRIX, "self_attn.o_proj"),
-        ("attention", 3, MATRIX, "self_attn.mla_attn"),
-        ("attention", 3, MATRIX, "self_attn.mla_attn"),
+        ("attention", 3, MATRIX, "self_attn.mla_attn.absorb_k"),
+        ("attention", 3, MATRIX, "self_attn.mla_attn.absorb_v"),
         ("ssm", 3, MATRIX, "self_attn.conv.conv1d"),
         ("", -1, MATRIX, "twice"),
     ]

@@ -30,6 +30,7 @@ def conversions(
 ) -> Conversions:
     """Of steps of these phases, of which each gives a sequence so many tokens."""
     frame = placed(kernels).assign(placed=True, basis=pd.Categorical(["range"] * len(kernels)))
+    frame["role"] = pd.Categorical([""] * len(kernels))
     steps = pd.DataFrame({"phase": phases, "begin_ns": 0, "finish_ns": range(len(phases))})
     mean = Spread(100.0, 100.0, 100.0)
     counted = replace(

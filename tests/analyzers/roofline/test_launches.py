@@ -43,7 +43,7 @@ def test_two_products_of_a_layer_go_to_its_two_kernels_in_order() -> None:
     works = [product("experts", 3, "w2", 1), product("experts", 3, "w13")]
     ran = [Launch(GEMM, "experts", 3, 5), Launch(SMALL, "experts", 3, 90),
            Launch(OTHER, "experts", 3, 7)]  # fmt: skip
-    found = {charge.name: charge for charge in charges_of(ran, works)}
+    found = {charge.place.name: charge for charge in charges_of(ran, works)}
     assert found[GEMM].work.what == "w13"
     assert found[OTHER].work.what == "w2"
     assert {charge.basis for charge in found.values()} == {BY_ORDER}
@@ -52,7 +52,7 @@ def test_two_products_of_a_layer_go_to_its_two_kernels_in_order() -> None:
 def test_one_kernel_does_everything() -> None:
     works = [product("qkv", 0, name) for name in ("q_a", "q_b", "kv_a")]
     found = charges_of([Launch(GEMM, "qkv", 0, 5), Launch(SMALL, "qkv", 0, 9)], works)
-    assert [(c.name, c.share, c.basis) for c in found] == [(GEMM, 1.0, ONLY)] * 3
+    assert [(c.place.name, c.share, c.basis) for c in found] == [(GEMM, 1.0, ONLY)] * 3
 
 
 def test_what_order_cannot_tell_is_split_by_time() -> None:
@@ -62,7 +62,7 @@ def test_what_order_cannot_tell_is_split_by_time() -> None:
     assert {charge.basis for charge in found} == {BY_TIME}
     by_name: dict[str, float] = defaultdict(float)
     for charge in found:
-        by_name[charge.name] += charge.share
+        by_name[charge.place.name] += charge.share
     assert by_name == pytest.approx({GEMM: 1.0, OTHER: 1.0})
 
 
@@ -72,7 +72,7 @@ def test_without_a_known_product_the_longest_kernel_of_its_module_does_it() -> N
     elsewhere = Launch("c", "o_proj", 0, 70)
     ran = [Launch(name, "o_proj", 0, ns, path=path) for name, ns in (("a", 5), ("b", 50))]
     (charge,) = charges_of([*ran, elsewhere], [work])
-    assert (charge.name, charge.basis) == ("b", LONGEST)
+    assert (charge.place.name, charge.basis) == ("b", LONGEST)
     # Of a kernel whose module is not known, only a product is taken to be one.
     assert charges_of([elsewhere], [work]) == []
 
@@ -81,27 +81,29 @@ def test_a_module_s_weight_goes_to_what_ran_in_it_and_no_other() -> None:
     paths = [f"model.layers.0.self_attn.{name}" for name in ("q_a_proj", "kv_a_proj", "kv_b_proj")]
     works = [but(product("qkv", 0, p), path=p) for p in paths]
     ran = [Launch(f"{GEMM}{n}", "qkv", 0, 5, path=path) for n, path in enumerate(paths[:2])]
-    found = {charge.work.what: charge.name for charge in charges_of(ran, works)}
+    found = {charge.work.what: charge.place.name for charge in charges_of(ran, works)}
     # What no kernel ran for is nobody's, although another product of the component ran.
     assert found == {paths[0]: f"{GEMM}0", paths[1]: f"{GEMM}1"}
 
 
 def test_a_guessed_owner_takes_no_work() -> None:
-    ran = [Launch(GEMM, "qkv", 0, 5, proven=False)]
+    ran = [Launch(GEMM, "qkv", 0, 5, basis="order")]
     assert charges_of(ran, [product("qkv", 0, "qkv_proj")]) == []
 
 
 def test_a_weight_goes_to_the_kernels_that_point_to_it() -> None:
     works = [but(product("experts", 3, name), tensor=number)
              for number, name in enumerate(("w13", "w2"))]  # fmt: skip
-    ran = [Launch("second", "experts", 3, 5, proven=False, reads=(1,)),
-           Launch("first", "qkv", 2, 30, proven=False, reads=(0,)),
-           Launch("again", "experts", 3, 10, proven=False, reads=(0,))]  # fmt: skip
-    found = [(c.work.what, c.name, c.component, c.share) for c in charges_of(ran, works)]
+    ran = [Launch("second", "experts", 3, 5, basis="order", reads=(1,)),
+           Launch("first", "qkv", 2, 30, basis="order", reads=(0,)),
+           Launch("again", "experts", 3, 10, basis="order", reads=(0,))]  # fmt: skip
+    found = [
+        (c.work.what, c.place.name, c.place.component, c.share) for c in charges_of(ran, works)
+    ]
     # A reader of the weight's own component goes before one of another.
     assert found == [("w13", "again", "experts", 1.0), ("w2", "second", "experts", 1.0)]
     shared = charges_of([ran[2], Launch("part", "experts", 3, 30, reads=(0,))], works[:1])
-    assert {c.name: c.share for c in shared} == pytest.approx({"part": 0.75, "again": 0.25})
+    assert {c.place.name: c.share for c in shared} == pytest.approx({"part": 0.75, "again": 0.25})
     assert {c.basis for c in shared} == {BY_TENSOR}
 
 
@@ -110,7 +112,7 @@ def test_the_cache_is_read_by_attention_s_longest_kernel() -> None:
     read, write = attention(0, shape)
     ran = [Launch(FLASH, "attention", 0, 50), Launch(GEMM, "attention", 0, 90),
            Launch("reshape", "kv_write", 0, 2)]  # fmt: skip
-    found = {charge.work.kind: charge.name for charge in charges_of(ran, [read, write])}
+    found = {charge.work.kind: charge.place.name for charge in charges_of(ran, [read, write])}
     assert found == {"attention": FLASH, "kv_write": "reshape"}
 
 

@@ -75,24 +75,22 @@ def kernels(*rows: tuple[object, ...], **more: Any) -> pd.DataFrame:
     found = pd.DataFrame(rows, columns=list(RAN)).assign(
         kind="kernel", component="mlp", part=0, start_ns=range(len(rows))
     )
-    found = found.assign(end_ns=found["start_ns"] + 5, **more)
-    names = ["name", "kind", "component", "placed_by"]
+    found = found.assign(end_ns=found["start_ns"] + 5, basis="range", role="mlp").assign(**more)
+    names = ["name", "kind", "component", "placed_by", "basis", "role"]
     return found.astype(dict.fromkeys(names, "category"))
 
 
-def test_an_owner_is_proven_by_the_module_that_was_open() -> None:
+def test_launches_have_the_role_and_the_basis_of_their_kernels() -> None:
     rows = [("inside", 3, "", 1, 0), ("in the model", 0, "", 1, 0),
             ("in none", -1, "", 1, 0), ("in no component", 4, "", 1, 0),
             ("guessed", 3, "guess", 1, 0), ("another step", 3, "", 2, 0)]  # fmt: skip
-    found = launches_of(kernels(*rows), [1], MODULES)[1]
-    assert [(launch.name, launch.proven, launch.path) for launch in found] == [
-        ("inside", True, "model.layers.0.mlp"), ("in the model", False, ""),
-        ("in none", False, ""), ("in no component", False, ""), ("guessed", False, ""),
+    bases = ["range", "order", "kv", "weight", "name", "range"]
+    roles = ["mlp", "", "self_attn.attn", "mlp.down_proj", "", "mlp"]
+    found = launches_of(kernels(*rows, basis=bases, role=roles), [1], MODULES)[1]
+    assert [(launch.place.role, launch.proven, launch.path) for launch in found] == [
+        ("mlp", True, "model.layers.0.mlp"), ("", False, ""), ("self_attn.attn", True, ""),
+        ("mlp.down_proj", True, ""), ("", False, ""),
     ]  # fmt: skip
-    # Where the kernels say on what their owners stand, that counts.
-    bases = ["order", "weight", "kv", "range", "name", "range"]
-    told = launches_of(kernels(*rows, basis=pd.Categorical(bases)), [1], MODULES)[1]
-    assert [launch.proven for launch in told] == [False, True, True, True, False]
 
 
 def test_a_launch_reads_what_its_row_says() -> None:

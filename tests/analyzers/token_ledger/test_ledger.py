@@ -50,6 +50,7 @@ def ledgers(
         component=pd.Categorical(placed["component"], categories=COMPONENTS),
         placed=True,
         basis=pd.Categorical(["range"] * len(placed)),
+        role=pd.Categorical([""] * len(placed)),
         part=0,
     )
     count = len(steps)
