@@ -31,6 +31,7 @@ __all__ = ["floors", "kernels", "streamed"]
 _TITLE = "The least that steps could take"
 _MOST_ROWS = 24
 _LONGEST_ROLE = 36
+_ROUNDING = 1e-6
 _LEAST_SHARE = 0.005
 """Of a step's kernel time, or of its bytes: what has less is not listed."""
 
@@ -108,8 +109,8 @@ def kernels(report: Report) -> Section:
     intro: tuple[str, ...] = ()
     cells = [_row(row) for row in shown]
     if phase and cells:
-        rest = phase.kernels_us - sum(row.us * row.calls for row in shown)
-        if left := [row for row in rows if row not in shown]:
+        rest, left = phase.kernels_us - sum(row.us * row.calls for row in shown), rows[len(shown) :]
+        if left or rest > _ROUNDING * phase.kernels_us:
             cells.append(_rest(left, rest, len(columns)))
         unknown = phase.kernels_us - phase.placed_us
         intro = (
@@ -171,7 +172,7 @@ def _row(row: RooflineRow) -> tuple[str, ...]:
         microseconds(row.us * row.calls),
         microseconds(bound),
         share(None if bound is None or not row.us else bound / (row.us * row.calls)),
-        row.owner_basis,
+        clean(row.owner_basis),
         clean(short_name(row.name)),
         f"{row.calls:,.3g}",
         row.limiter or MISSING,
@@ -189,7 +190,8 @@ def _rest(rows: Sequence[RooflineRow], us: float, columns: int) -> tuple[str, ..
     """The rows that are not listed, as one."""
     bounds = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
     bound = microseconds(sum(bounds)) if bounds else MISSING
-    named = ("rest", microseconds(us), bound, MISSING, MISSING, counted(len(rows), "more row"))
+    more = counted(len(rows), "more row") if rows else MISSING
+    named = ("rest", microseconds(us), bound, MISSING, MISSING, more)
     return (*named, *[MISSING] * (columns - len(named)))
 
 

@@ -52,6 +52,18 @@ def test_a_recording_is_drawn(page: str, name: str) -> None:
     assert texts(drawn(page, prepare(str(DATA / name))))
 
 
+def test_roles_stand_beside_the_components() -> None:
+    shown = prepare(str(DATA / "architectures" / "deepseek-v2" / "default"))
+    experts = ("fused_moe_kernel", "mlp.experts.w13, mlp.experts.w2")
+    frames = [element.value for element in drawn("kernels", shown).dataframe]
+    assert experts in set(zip(frames[0]["Kernel"], frames[0]["Role"], strict=True))
+    by_role = next(frame for frame in frames if "Evidence" in frame)
+    assert {"mlp.experts.w13", "mlp.experts.w2"} <= set(by_role["Role"])
+    address = {"layer": "2", "component": "experts"}
+    cell = next(f.value for f in drawn("layers", shown, address).dataframe if "Role" in f.value)
+    assert experts in set(zip(cell["Kernel"], cell["Role"], strict=True))
+
+
 @pytest.mark.parametrize("name", BUNDLES)
 def test_every_kernel_has_its_detail(name: str) -> None:
     shown = prepare(str(DATA / name))

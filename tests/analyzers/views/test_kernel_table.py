@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.views.kernel_table import Wanted, facts_of, search
 from spark_prof.datasets.prepared import Prepared, prepare
 
-BUNDLE = Path(__file__).parents[2] / "data" / "code-h100" / "qwen3-30b-a3b-nvfp4"
+DATA = Path(__file__).parents[2] / "data"
+BUNDLES = ("code-h100/qwen3-30b-a3b-nvfp4", "architectures/deepseek-v2/default")
 
 
-@pytest.fixture(scope="module")
-def prepared() -> Prepared:
-    return prepare(str(BUNDLE))
+@pytest.fixture(scope="module", params=BUNDLES)
+def prepared(request: pytest.FixtureRequest) -> Prepared:
+    return prepare(str(DATA / request.param))
 
 
 def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
@@ -23,11 +25,31 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
     assert {entry.row for entry in facts} == set(report.kernels)
     assert report.roofline
     assert report.roofline.decode
-    floors = {(row.name, row.component): row for row in report.roofline.decode.rows}
+    floors: dict[tuple[str, str], list[RooflineRow]] = {}
+    for row in report.roofline.decode.rows:
+        floors.setdefault((row.name, row.component), []).append(row)
     for entry in facts:
         assert prepared.kernels.names[entry.place] == entry.row.name
         assert entry.calls == entry.row.calls / report.steps.count
-        assert entry.floor is floors.get((entry.row.name, entry.row.component))
+        rows = floors.get((entry.row.name, entry.row.component), [])
+        assert (entry.floor is None) is (not rows)
+        if not entry.floor:
+            continue
+        # A mean call of all roles; nothing of it but the time is known where no need is.
+        calls = sum(row.calls for row in rows)
+        assert entry.floor.calls == pytest.approx(calls)
+        for value, of in (
+            (entry.floor.us, [row.us * row.calls for row in rows]),
+            (entry.floor.needed_bytes, [(r.needed_bytes or 0.0) * r.calls for r in rows]),
+            (entry.floor.floor_us, [(row.floor_us or 0.0) * row.calls for row in rows]),
+        ):
+            assert (value or 0.0) * calls == pytest.approx(sum(of))
+        assert entry.floor.left_us == pytest.approx(
+            sum(row.left_us or 0.0 for row in rows)
+            if any(row.left_us is not None for row in rows)
+            else None
+        )
+        assert {row.role for row in rows} - {""} <= set(entry.row.roles)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +59,7 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
         Wanted(engine="cuda-core"),
         Wanted(precision="bf16", component="experts"),
         Wanted(text="no such kernel"),
+        Wanted(text="mlp.experts"),
         Wanted(),
     ],
 )
@@ -45,7 +68,7 @@ def test_a_search_finds_all_that_fits_and_no_more(prepared: Prepared, wanted: Wa
     found = search(facts, wanted)
     for entry in facts:
         row = entry.row
-        text = f"{row.name} {row.component} {row.conversion or ''}".lower()
+        text = f"{row.name} {row.component} {row.roles} {row.conversion or ''}".lower()
         fits = (
             all(word in text for word in wanted.text.lower().split())
             and wanted.engine in ("", row.engine)

@@ -1,0 +1,77 @@
+"""The table of a decode step's kernels by role: two recordings' tables, and all add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import spark_prof
+from spark_prof.analyzers.placement import COPIES
+from spark_prof.analyzers.summary import Summary, summary_of
+from spark_prof.dashboards import about_roofline
+from spark_prof.dashboards.outline import without_empty_columns
+from spark_prof.dashboards.section import Document
+from spark_prof.dashboards.text import draw
+from spark_prof.datasets.opened import opened
+from spark_prof.errors import CommandError
+from spark_prof.vocabulary import BASES
+from tests.analyzers.test_invariants import sources
+
+DATA = Path(__file__).parents[1] / "data" / "architectures"
+UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "falcon-h1"])
+def test_snapshot(name: str, snapshot: Callable[[str, str], None]) -> None:
+    section = without_empty_columns(
+        about_roofline.kernels(spark_prof.report(DATA / name / "default"))
+    )
+    snapshot(f"roles_{name}.txt", draw(Document(name, (), (section,)), width=120))
+
+
+def test_the_rows_of_any_recording_add_up_to_the_kernels_of_its_decode_steps() -> None:
+    looked_at = with_roles = 0
+    for name, path in sources():
+        try:
+            with opened(str(path)) as source:
+                for rank in source.ranks:
+                    found = summary_of(source, rank)
+                    roofline = found.report.roofline
+                    if roofline and roofline.decode and roofline.decode.kernels_us:
+                        with_roles += adds_up(name, found)
+                        looked_at += 1
+        except CommandError:
+            assert name.startswith("shared/"), name
+    assert (looked_at, with_roles) >= (20, 20)
+
+
+def adds_up(name: str, found: Summary) -> bool:
+    """Whether a row has a role; fails where rows, or cells of the table, are not all there is."""
+    assert found.report.roofline
+    phase = found.report.roofline.decode
+    assert phase
+    decode = found.steps.index[(found.steps["phase"] == "decode").to_numpy()]
+    ran = found.kernels
+    ran = ran[ran["step"].isin(decode) & ~ran["kind"].isin(COPIES)]
+    us = (ran["end_ns"] - ran["start_ns"]) / 1e3 / len(decode)
+    assert phase.kernels_us == pytest.approx(us.sum()), name
+    keys = ["component", "role", "name"]
+    weakest = ran.assign(us=us, basis=ran["basis"].astype(str).map(BASES.index).astype(int))
+    groups = weakest.groupby(keys, observed=True).agg(us=("us", "sum"), basis=("basis", "max"))
+    for row in phase.rows:
+        assert row.us * row.calls == pytest.approx(groups.loc[row.place, "us"]), (name, row.place)
+        assert BASES.index(row.owner_basis) == groups.loc[row.place, "basis"], (name, row.place)
+        # One role for all layers.
+        assert not any(part.isdigit() for part in row.role.split(".")), (name, row.role)
+    section = about_roofline.kernels(found.report)
+    if not phase.rows:
+        # What began in an earlier step is no call of these.
+        return not section.rows
+    assert {len(row) for row in section.rows} == {len(section.columns)}
+    cells = [str(row[1]).split() for row in section.rows]
+    shown = sum(float(value.replace(",", "")) * UNITS[unit] for value, unit in cells)
+    # Each cell has three digits at least.
+    assert shown == pytest.approx(phase.kernels_us, rel=0.005), name
+    return any(row.role for row in phase.rows)
