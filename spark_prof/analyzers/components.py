@@ -239,6 +239,11 @@ SHORTER_ROLES: tuple[tuple[str, str, tuple[str, str]], ...] = (
         r".\1",
         ("layers.0.self_attn.mla_attn.mla_attn", "self_attn.mla_attn"),
     ),
+    (
+        r"\.spark_prof_body\.run$",  # the marked call of a swapped kernel
+        "",
+        ("layers.0.self_attn.o_proj.spark_prof_body.run", "self_attn.o_proj"),
+    ),
 )
 """What of a path says nothing about the role: pattern, what stands there instead, an example."""
 
@@ -300,10 +305,8 @@ def role_of(path: str, tensor: str = "") -> str:
         inside = _NUMBERED_LAYER.sub("", path).split(".")
         return ".".join(re.sub(r"_\d+$", "", name) for name in inside)
     match = _LAYER.search(path)
-    if match is None:
-        return _OUTSIDE.sub(r"\1", path)
-    other = _NO_DECODER.search(path[: match.start() + 1])
-    role = path[match.end() :]
+    other = _NO_DECODER.search(path[: match.start() + 1]) if match else None
+    role = path[match.end() :] if match else _OUTSIDE.sub(r"\1", path)
     for pattern, shorter in _SHORTER:
         role = pattern.sub(shorter, f".{role}").removeprefix(".")
     return f"{other[1]}.{role}".rstrip(".") if other else role

@@ -127,7 +127,7 @@ def _kernel_floors(facts: Facts) -> list[Broken] | None:
             least = surely_us(row, roofline.ceilings, clock) / row.calls
             if row.floor_us is None or least <= row.us + tick:
                 continue
-            name = f"{short_name(row.name)} ({row.component})"
+            name = f"{short_name(row.name)} ({row.role or row.component})"
             text = (
                 f"{name} takes {row.us:,.2f} us a call in {phase.phase} steps, less than the "
                 f"{least:,.2f} us that its bytes need at least: it reads other weights than those "

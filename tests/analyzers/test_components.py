@@ -139,6 +139,7 @@ def test_a_role_leaves_out_what_says_nothing(
         ("GptOssForCausalLM_0.TransformerBlock_2.MLPBlock_2", "MLPBlock"),
         ("GptOssForCausalLM_0.TransformerBlock_2", ""),
         ("LogitsProcessor_0", "LogitsProcessor"),
+        ("lm_head.spark_prof_body.run", "lm_head"),
         ("visual.blocks.3.attn.qkv", "visual.attn.qkv"),
     ],
 )  # fmt: skip

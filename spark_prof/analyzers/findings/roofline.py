@@ -9,6 +9,7 @@ from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.run_facts import is_at_least
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.rows import together
 
 __all__ = ["ROOFLINE"]
 
@@ -33,9 +34,10 @@ def _far_from_floor(report: Report) -> Iterator[Finding]:
     phase, step = _decode(report), _step_us(report)
     if phase is None or report.roofline is None or not step:
         return
+    # What one kernel does for a component is one thing to change, whatever its roles.
     far = [
         row
-        for row in phase.rows
+        for row in sorted(together(phase.rows).values(), key=lambda row: -(row.left_us or 0.0))
         if row.limiter == "memory"
         and row.floor_us
         and not row.expected
