@@ -212,7 +212,9 @@ _NUMBERED = re.compile(r"^[A-Z]\w*_\d+(\.|$)")
 """A path of classes and their running numbers, as PyTorch's profiler names modules."""
 _NUMBERED_LAYER = re.compile(r"^(?:.*?\.)??\w+(?:Layer|Block)(?:V\d)?_\d+(?:\.|$)")
 
-_OUTSIDE = re.compile(r"^(drafter\.)?(?:language_model\.)?(?:model|backbone|transformer)\.")
+_OUTSIDE = re.compile(
+    r"^(drafter\.)?(?:language_model\.)?(?:model|backbone|transformer|gpt_neox)\."
+)
 """What the paths of everything outside the layers begin with."""
 
 
