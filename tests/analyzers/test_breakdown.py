@@ -130,3 +130,14 @@ def test_sums_against_a_count_of_every_row(seed: int) -> None:
     assert int(found["calls"].sum()) == sum(row[-1] == 0 for row in rows)
     calls = Counter((name, component) for name, component, _, _, _, part in rows if part == 0)
     assert {(r.name, r.component): r.calls for r in kernel_rows(found) if r.calls} == calls
+
+
+def test_roles_of_a_kernel_that_with_the_most_time_first() -> None:
+    rows = [("gemm", "qkv", layer, 4, us, 0) for layer in (0, 1) for us in (1.0, 5.0, 2.0)]
+    frame = placed(*rows).assign(role=pd.Categorical(["k", "q", ""] * 2))
+    sums = sums_of(frame, PHASES)
+    assert sums.groupby("role", observed=True)["ns"].sum().to_dict() == {
+        "": 4000, "k": 2000, "q": 10000,
+    }  # fmt: skip
+    (row,) = kernel_rows(sums)
+    assert (row.us, row.calls, row.roles) == (16.0, 6, ("q", "k"))

@@ -52,9 +52,9 @@ EXPECTED = {
     "falcon-h1": Expected(
         (frozenset(DENSE | {"ssm"}),) * 2,
         {
-            "mamba.mamba.in_proj": {"ssm"},
-            "mamba.mamba": {"ssm"},
-            "mamba.mamba.out_proj": {"ssm"},
+            "mamba.in_proj": {"ssm"},
+            "mamba": {"ssm"},
+            "mamba.out_proj": {"ssm"},
             "self_attn.qkv_proj": {"qkv"},
             "feed_forward.down_proj": {"mlp"},
         },
