@@ -115,6 +115,7 @@ def test_a_process_without_an_engine_core(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delitem(sys.modules, ENGINE_CORE[0], raising=False)
     flush_before_shutdown()
     finish_recordings("worker")
+    assert ENGINE_CORE[0] not in sys.modules
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")

@@ -146,9 +146,15 @@ def test_waiting_ends_with_the_condition_or_with_the_time(watcher: Watcher) -> N
     assert not watcher.wait(lambda: False, 0)
 
 
-def test_waiting_for_the_scheduler_ends_when_it_has_finished(watcher: Watcher) -> None:
+def test_waiting_for_the_scheduler_ends_when_it_has_finished(
+    watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[bool] = []
+    monkeypatch.setattr(Watcher, "wait", lambda _, finished, seconds: ended.append(finished()))
     watcher.wait_for_engine()
     facts(watcher.pieces, 0)
     (watcher.pieces / "engine0.facts.json").write_text("{}")
+    watcher.wait_for_engine()
     (watcher.pieces / "engine0.progress.json").write_text('{"finished": true}')
     watcher.wait_for_engine()
+    assert ended == [True, False, True]

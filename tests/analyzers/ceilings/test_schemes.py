@@ -102,17 +102,23 @@ def test_what_is_not_understood_is_told(config: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("config", "found"),
     [
-        {"config_groups": {"a": None, "b": {"weights": 4}, "c": {"targets": 3, "weights": {}}}},
-        {"quantized_layers": {"a": None, "b": {"quant_algo": ["x"]}}},
-        {"ignore": [None, 3, "", "x" * 10_000, ["y"]], "quant_algo": "FP8"},
-        {"quant_method": ["fp8"], "bits": "four", "exclude_modules": "lm_head"},
-        {"quant_algo": None, "kv_cache_scheme": 3},
+        ({"quantized_layers": {"a": None, "b": {"quant_algo": ["x"]}}}, None),
+        ({"ignore": [None, 3, "", "x" * 10_000, ["y"]], "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": ["fp8"], "bits": "four", "exclude_modules": "lm_head"}, None),
+        ({"quant_algo": None, "kv_cache_scheme": 3}, None),
     ],
 )
-def test_a_configuration_of_other_types_is_survived(config: dict[str, object]) -> None:
-    schemes_of(config).format_of(UP)
+def test_of_other_types_only_what_is_understood_counts(
+    config: dict[str, object], found: str | None
+) -> None:
+    assert schemes_of(config).format_of(UP) == found
+
+
+def test_of_groups_of_other_types_the_one_that_is_understood_counts() -> None:
+    groups = {"a": None, "b": {"weights": 4}, "c": {"targets": 3, "weights": {"num_bits": 8}}}
+    assert schemes_of({"config_groups": groups}).format_of(UP) == "int8"
 
 
 def test_hostile_patterns_come_to_an_end() -> None:

@@ -84,11 +84,16 @@ def test_mixed_precision_by_module() -> None:
         None, 7, "nvfp4", [], {"quant_method": None}, {"quant_method": ["x"]},
         {"config_groups": {"a": None}}, {"config_groups": {"a": {"weights": 4}}},
         {"config_groups": []}, {"quantized_layers": {"a": 1}}, {"quant_algo": {}},
-        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": [1, None, "re:("]},
     ],
 )  # fmt: skip
-def test_a_strange_configuration_raises_nothing(config: object) -> None:
-    CheckpointSchemes({"quantization_config": config}).of(QKV)
+def test_a_configuration_that_names_no_format_is_one_without(config: object) -> None:
+    found = CheckpointSchemes({"quantization_config": config}).of(QKV)
+    assert found == CheckpointSchemes({"hidden_size": 8}).of(QKV)
+
+
+def test_what_is_no_pattern_ignores_nothing() -> None:
+    config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": [1, None, "re:("]}
+    assert CheckpointSchemes({"quantization_config": config}).of(QKV) == ("nvfp4", "nvfp4")
 
 
 def test_without_a_model_nothing_is_told() -> None:
