@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.evidence import evidence_of
+from spark_prof.analyzers.layer_consistency import with_known_layers
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES
@@ -25,11 +26,11 @@ def label_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
     """The kernels of a rank with their labels, in order of start.
 
     Returns:
-        The columns of the `kernels` table, in which `layer` is where the kernel was placed, and
-        `LABELS`, as categories.
+        The columns of the `kernels` table, in which `layer` is where the kernel was placed, or -1
+        where a report knows no layer of it, and `LABELS`, as categories.
     """
     schema = TABLES["kernels"].schema.names
-    placed = place_kernels(bundle, rank, schema)
+    placed = with_known_layers(bundle, rank, place_kernels(bundle, rank, schema))
     names = placed["name"].cat
     evidence = evidence_of(bundle, rank)
     known = [evidence.label(str(name)) for name in names.categories]

@@ -25,6 +25,7 @@ from spark_prof.analyzers.token_ledger.model import Ledger
 
 __all__ = [
     "Books",
+    "Broken",
     "ClockRow",
     "Clocks",
     "CollectiveRow",
@@ -477,6 +478,21 @@ class Invariant:
 
 
 @dataclass(frozen=True)
+class Broken:
+    """One place where a check fails.
+
+    Attributes:
+        text: what is wrong, in a sentence.
+        where: the part of the report, in the words of its JSON.
+        key: the same for what leaves the figure out of the report.
+    """
+
+    text: str
+    where: str
+    key: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that one report says."""
 
@@ -529,7 +545,12 @@ class Report:
     @property
     def broken(self) -> tuple[str, ...]:
         """What does not hold in this report, a sentence each."""
-        return tuple(row.text for row in self.invariants if row.ok is False)
+        return self.failed("")
+
+    def failed(self, check: str) -> tuple[str, ...]:
+        """What fails of the checks whose name begins so, a sentence each."""
+        rows = (row for row in self.invariants if row.ok is False)
+        return tuple(row.text for row in rows if row.id.startswith(check))
 
     @property
     def decode_ledger(self) -> Ledger | None:

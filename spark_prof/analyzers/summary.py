@@ -21,6 +21,7 @@ from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.gpu import gpu_of
 from spark_prof.analyzers.invariants import Facts, checked
+from spark_prof.analyzers.layer_consistency import LayerTables, unknown_layers, without_layers
 from spark_prof.analyzers.ledger import books, spread, step_books
 from spark_prof.analyzers.lookup import NameColumn, positions
 from spark_prof.analyzers.markers import markers_of
@@ -57,7 +58,8 @@ class Summary:
     """A report, and the rows that it sums up.
 
     Attributes:
-        kernels: what `place_kernels` returned, `stream` among it.
+        kernels: what `place_kernels` returned, `stream` among it, without the layers whose kernels
+            are not known.
         steps: what `step_books` returned; of kernels without times what `step_windows` did.
         timed: whether anything tells when the kernels ran.
     """
@@ -118,7 +120,10 @@ def summary_of(
         summing = pool.submit(sums_of, placed, steps["phase"])
         if timed:
             steps = step_books(steps, placed)
-        sums = summing.result()
+        in_all_layers = LayerTables.of(bundle, rank, summing.result())
+    unknown = unknown_layers(in_all_layers)
+    sums = without_layers(in_all_layers.sums, unknown)
+    every = without_layers(every, unknown)
     evidence = evidence_of(bundle, rank)
     by_kernel = kernel_rows(sums, evidence.label)
     summary = replace(_steps(steps), left_out=len(windows.left_out))
@@ -137,7 +142,13 @@ def summary_of(
     with ThreadPoolExecutor(cores()) as pool:
         ledgers = pool.submit(token_ledgers, placed, steps, sums) if timed else None
         converting = pool.submit(
-            conversions_of, placed, steps, summary, by_kernel, evidence.label, timed=timed
+            conversions_of,
+            without_layers(placed, unknown),
+            steps,
+            summary,
+            by_kernel,
+            evidence.label,
+            timed=timed,
         )
         shaping = pool.submit(shapes_of, bundle, rank, every, steps, sums, counters)
         copies = copies_of(placed, steps.index, busy_us)
@@ -162,7 +173,8 @@ def summary_of(
         findings=(),
         notes=(
             *windows.notes,
-            *notes_of(bundle, rank, summary, coverage, all_books),
+            # What fails a check is told there, and is not for want of a place.
+            *notes_of(bundle, rank, summary, _coverage(in_all_layers.sums, by_kernel), all_books),
             *evidence.lost,
         ),
         collectives=collectives,
@@ -172,7 +184,8 @@ def summary_of(
         machine_code=code_of(evidence, by_kernel),
         conflicts=conflicts_of(evidence, by_kernel),
         roofline=roofline_of(
-            Recorded.of(bundle, rank, placed, steps, sums),
+            # What a kernel reads is proven by the kernel, whatever the others of its layer do.
+            Recorded.of(bundle, rank, placed, steps, in_all_layers.sums),
             by_kernel,
             summary,
             counters,
@@ -185,10 +198,8 @@ def summary_of(
     report = checked(
         Facts(
             report,
-            sums,
             _of_steps(placed, steps) if timed else placed[:0],
-            bundle.frame("layers", rank, ["layer", "component"]),
-            _object(bundle.facts(rank), "model_config"),
+            in_all_layers,
         )
     )
     report = replace(report, findings=findings_of(report), answers=answers_of(report))

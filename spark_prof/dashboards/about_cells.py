@@ -28,7 +28,8 @@ _MOST_ROWS = 50
 def placed_by(report: Report) -> tuple[str, ...]:
     """Says how the owners of the kernel time are known, where some are not proven or derived."""
     found = report.coverage
-    return (owners(report),) if found.guessed or found.unknown else ()
+    owner = (owners(report),) if found.guessed or found.unknown else ()
+    return (*map(clean, report.failed("layers-")), *owner)
 
 
 def owners(report: Report) -> str:

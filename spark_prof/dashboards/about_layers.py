@@ -145,7 +145,9 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
         )
     if outside := sum(table.get(None, {}).values()):
         intro.append(f"Without a layer: {outside / divisor:,.{digits}f} {unit}.")
-    if report.coverage.placed < _FEW_PLACED:
+    if failed := report.failed("layers-"):
+        intro += map(clean, failed)
+    elif report.coverage.placed < _FEW_PLACED:
         reason = (
             ": kernels replayed by CUDA graphs carry no layer, so these rows are the steps that "
             "ran without a graph."

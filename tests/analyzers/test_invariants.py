@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -15,16 +16,21 @@ import pytest
 
 import spark_prof
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.invariants import CHECKS, Facts, checked, kinds_of
+from spark_prof.analyzers.invariants import CHECKS, Facts, checked
+from spark_prof.analyzers.labels import label_kernels
+from spark_prof.analyzers.layer_consistency import LayerTables, kinds_of, unknown_layers
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
 from spark_prof.analyzers.roofline.sure_floors import memory_us, surely_us
 from spark_prof.analyzers.summary import summarize, summary_of
 from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.dashboards.about_cells import placed_by
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.datasets.ceilings import ceilings_for
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
+from tests.analyzers.agreeing import contradictions
 from tests.analyzers.roofline.recorded import CONFIG, FIRST, HEAD, LAYERS, bundle
 from tests.support import layer_row
 
@@ -52,24 +58,66 @@ def sources() -> Iterator[tuple[str, Path]]:
             yield from ((f"shared/{p.name}", p) for p in sorted(FOREIGN.glob(pattern)))
 
 
-def test_what_fails_in_any_recording_is_explained() -> None:
-    failed, looked_at = {}, 0
+@cache
+def reports() -> tuple[tuple[str, int, Report], ...]:
+    """Of every rank of every source, with what the source is called here."""
+    found = []
     for name, path in sources():
         try:
             with opened(str(path)) as source:
                 for rank in source.ranks:
                     report = summarize(source, rank, measured=ceilings_for(source, rank))
-                    looked_at += 1
-                    for row in report.invariants:
-                        if row.ok is False:
-                            failed[name, row.id] = row.text
-                    assert [row.id for row in report.invariants if row.ok is not False]
+                    found.append((name, rank, report))
         except CommandError:
             # Some files of shared/traces, such as sums of API calls, are no source of a report.
             assert name.startswith("shared/"), name
-    assert looked_at >= 23
+    assert len(found) >= 23
+    return tuple(found)
+
+
+def test_what_fails_in_any_recording_is_explained() -> None:
+    failed = {}
+    for name, _, report in reports():
+        for row in report.invariants:
+            if row.ok is False:
+                failed[name, row.id] = row.text
+        assert [row.id for row in report.invariants if row.ok is not False]
     assert failed.keys() - EXPLAINED.keys() == set(), failed
     assert EXPLAINED.keys() - failed.keys() == set()
+
+
+def test_figures_of_any_recording_agree() -> None:
+    told = {
+        (name, rank): found
+        for name, rank, report in reports()
+        if (found := contradictions(json.loads(RENDERERS["json"](report)), rank))
+    }
+    assert told == {}
+
+
+def test_a_figure_that_is_changed_contradicts_another() -> None:
+    document = json.loads(RENDERERS["json"](facts().report))
+    assert contradictions(document) == []
+    decode = document["roofline"]["phases"][0]
+    unseen = []
+    for part, name in (
+        (document["steps"], "decode"), (document["steps"]["decode_us"], "median"),
+        (document["time"], "sum_us"), (document["time"], "gap_us"),
+        (document["books"][0], "gap_us"), (document["books"][-1], "union_us"),
+        (document["components"][0], "decode_us"),
+        (document["layers"][-1], "us"), (document["layers"][-1], "kernels"),
+        (document["kernels"][0], "share"), (document["tokens"][0]["rows"][0], "charged_us"),
+        (document["coverage"], "engine"), (document["conversions"], "us"),
+        (document["ranks"][0], "kernels_us"), (decode, "step_us"), (decode["rows"][0], "us"),
+        (decode, "floor_us"), (document["copies"], "us"),
+    ):  # fmt: skip
+        before = part[name]
+        for changed in (before * 1.1 + 1, -1 - before):
+            part[name] = changed
+            if not contradictions(document):
+                unseen.append((name, changed))
+        part[name] = before
+    assert unseen == []
 
 
 @cache
@@ -80,11 +128,14 @@ def facts() -> Facts:
     ran = found.kernels[found.kernels["step"].isin(found.steps.index)]
     return Facts(
         found.report,
-        sums_of(found.kernels, found.steps["phase"]),
         ran.loc[~ran["kind"].isin(["memcpy", "memset"]), ["start_ns", "end_ns"]],
-        source.frame("layers", 0, ["layer", "component"]),
-        source.facts(0)["model_config"],
+        LayerTables.of(source, 0, sums_of(found.kernels, found.steps["phase"])),
     )
+
+
+def with_layers(**changes: Any) -> Facts:
+    """The same with other sums, modules or configuration."""
+    return replace(facts(), layers=replace(facts().layers, **changes))
 
 
 def of(**changes: Any) -> Facts:
@@ -106,7 +157,8 @@ def test_a_real_recording_holds() -> None:
 def test_a_source_of_nothing_has_nothing_to_look_at() -> None:
     nothing = {"roofline": None, "books": (), "tokens": (), "layers": (), "kernels": (),
                "components": ()}  # fmt: skip
-    empty = replace(of(**nothing), sums=facts().sums[:0], config={}, layers=facts().layers[:0])
+    tables = facts().layers
+    empty = replace(of(**nothing), layers=LayerTables(tables.sums[:0], tables.modules[:0], {}))
     ok = {row.id: row.ok for row in checked(empty).invariants}
     assert {name for name, value in ok.items() if value is None} == {
         "floor-kernel", "floor-step", "union-once", "layers-alike", "layers-found",
@@ -249,66 +301,97 @@ def test_what_a_kernel_surely_takes() -> None:
     assert surely_us(busy, measured) == pytest.approx(150.0)
 
 
-def test_layers_of_a_kind_that_differ_are_in_no_known_layer() -> None:
-    sums = facts().sums.copy()
+def test_layers_of_a_kind_that_differ_are_not_known() -> None:
+    sums = facts().layers.sums.copy()
     (place, *_) = np.flatnonzero(
         (sums["layer"] == 5) & (sums["component"] == "qkv") & (sums["phase"] == "decode")
     )
     sums.loc[sums.index[place], "calls"] *= 2
-    report = checked(replace(facts(), sums=sums))
+    wrong = with_layers(sums=sums)
+    assert unknown_layers(wrong.layers) == {5}
+    report = checked(wrong)
     assert list(broken(report)) == ["layers-alike"]
     assert "5 differ in qkv" in broken(report)["layers-alike"]
-    before, after = ({row.layer for row in found.layers} for found in (facts().report, report))
-    assert before - after == {5}
-    assert sum(row.us for row in report.layers) == pytest.approx(
-        sum(row.us for row in facts().report.layers)
-    )
     assert {row.per_layer_us for ledger in report.tokens for row in ledger.rows} == {None}
+    assert {row.layers for row in report.conversions.charged} == {0}
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"), [("deepseek-v2/eager", {2, 3}), ("falcon-h1/default", {0, 1})]
+)
+def test_a_layer_that_is_not_known_is_no_layer_of_any_figure(name: str, layers: set[int]) -> None:
+    source = spark_prof.load(DATA / "architectures" / name)
+    found = summary_of(source)
+    (text,) = found.report.failed("layers-")
+    exported = label_kernels(source, 0)
+    shown = {
+        "layers": {row.layer for row in found.report.layers},
+        "conversions": {row.layer for row in found.report.conversions.layers},
+        "explorer and comparison": set(found.kernels["layer"]) - {-1},
+        "exports and queries": set(exported["layer"]) - {-1},
+    }
+    unknown = unknown_layers(LayerTables.of(source, 0, sums_of(
+        place_kernels(source, 0), found.steps["phase"]
+    )))  # fmt: skip
+    assert unknown & layers
+    assert {what: named for what, named in shown.items() if unknown & named} == {}
+    times: Counter[object] = Counter()
+    for row in found.report.layers:
+        times[row.layer] += round(row.us * 1e3)
+    ran = exported[exported["step"].isin(found.steps.index)]
+    ran = ran[~ran["kind"].isin(["memcpy", "memset"])]
+    exported_ns = (ran["end_ns"] - ran["start_ns"]).groupby(ran["layer"]).sum()
+    assert times.pop(None) == exported_ns.pop(-1)
+    assert times == exported_ns.to_dict()
+    # Only what has no layer by its nature counts as placed among them.
+    own = found.report.coverage
+    assert own.placed < 1
+    assert own.proven + own.derived + own.guessed + own.unknown == pytest.approx(1)
+    for form, draw in RENDERERS.items():
+        assert text.split(":")[0] in " ".join(draw(found.report).split()), form
+    assert text in placed_by(found.report)
 
 
 @pytest.mark.parametrize(("layer", "holds"), [(0, True), (23, True), (7, False)])
 def test_norms_may_be_fused_with_what_is_outside_the_layers(layer: int, *, holds: bool) -> None:
-    sums = facts().sums
-    found = replace(facts(), sums=sums[(sums["layer"] != layer) | (sums["component"] != "norm")])
+    sums = facts().layers.sums
+    found = with_layers(sums=sums[(sums["layer"] != layer) | (sums["component"] != "norm")])
     assert ("layers-alike" not in broken(checked(found))) == holds
 
 
 def test_of_two_layers_the_first_may_lack_the_norm() -> None:
     """Of two alike, the one that is not at the border is the usual one."""
-    sums = facts().sums
+    sums, modules = facts().layers.sums, facts().layers.modules
     sums = sums[sums["layer"].isin([0, 1, 23])]
     sums = sums[(sums["layer"] != 0) | (sums["component"] != "norm")]
-    dense = facts().layers["layer"].eq(23) & facts().layers["component"].eq("experts")
-    component = facts().layers["component"].astype(str).where(~dense, "mlp")
-    found = replace(facts(), sums=sums, layers=facts().layers.assign(component=component))
+    dense = modules["layer"].eq(23) & modules["component"].eq("experts")
+    component = modules["component"].astype(str).where(~dense, "mlp")
+    found = with_layers(sums=sums, modules=modules.assign(component=component))
     assert "layers-alike" not in broken(checked(found))
 
 
 def test_layers_of_two_kinds_may_differ() -> None:
-    sums = facts().sums
+    sums, modules = facts().layers.sums, facts().layers.modules
     sums = sums[(sums["layer"] != 5) | (sums["component"] != "experts")]
-    layers = facts().layers
-    dense = layers["layer"].eq(5) & layers["component"].eq("experts")
-    assert "layers-alike" in broken(checked(replace(facts(), sums=sums)))
-    told = replace(facts(), sums=sums, layers=layers.assign(
-        component=layers["component"].astype(str).where(~dense, "mlp")
-    ))  # fmt: skip
-    assert "layers-alike" not in broken(checked(told))
+    dense = modules["layer"].eq(5) & modules["component"].eq("experts")
+    assert "layers-alike" in broken(checked(with_layers(sums=sums)))
+    told = modules.assign(component=modules["component"].astype(str).where(~dense, "mlp"))
+    assert "layers-alike" not in broken(checked(with_layers(sums=sums, modules=told)))
 
 
 @pytest.mark.parametrize("known", ["layers", "config"])
 def test_layers_that_are_missing_leave_no_layer_known(known: str) -> None:
-    sums = facts().sums.assign(layer=facts().sums["layer"].clip(upper=20))
-    wrong = replace(facts(), sums=sums)
-    if known == "config":
-        wrong = replace(wrong, layers=facts().layers[:0])
-    report = checked(wrong)
-    assert "has 24 layers, the report 21: 21, 22, 23" in broken(report)["layers-found"]
-    assert {row.layer for row in report.layers} == {None}
+    sums, modules = facts().layers.sums, facts().layers.modules
+    wrong = with_layers(
+        sums=sums.assign(layer=sums["layer"].clip(upper=20)),
+        modules=modules if known == "layers" else modules[:0],
+    )
+    assert "has 24 layers, the report 21: 21, 22, 23" in broken(checked(wrong))["layers-found"]
+    assert unknown_layers(wrong.layers) == set(range(21))
 
 
 def test_the_layers_of_a_model_that_nobody_knows_are_not_checked() -> None:
-    unknown = replace(facts(), config={}, layers=facts().layers[:0])
+    unknown = with_layers(config={}, modules=facts().layers.modules[:0])
     ok = {row.id: row.ok for row in checked(unknown).invariants}
     assert (ok["layers-alike"], ok["layers-found"]) == (None, None)
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.layer_consistency import with_known_layers
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.model import ClockRow, CollectiveRow, Collectives, RankRow, SlowStep
 from spark_prof.analyzers.placement import place_kernels
@@ -102,7 +103,7 @@ def _result(bundle: Bundle, work: Teamwork, clocks: Sequence[RankClock]) -> _Tea
 def _placed(bundle: Bundle, calls: pd.DataFrame) -> pd.DataFrame:
     """The calls with layer and the component of what ran before, as on the group's lowest rank."""
     rank = int(calls["rank"].min()) if len(calls) else bundle.ranks[0]
-    placed = place_kernels(bundle, rank)
+    placed = with_known_layers(bundle, rank, place_kernels(bundle, rank))
     component = placed["component"].astype(str).to_numpy()
     names = NameColumn(placed["name"])
     collective = names.flags(lambda name: collective_kind(name) is not None)

@@ -137,9 +137,8 @@ def _no_floor(report: Report, phase: RooflinePhase | None, known: float, busy_us
     """Why there is no floor; empty where there is one."""
     if phase is None:
         return "Nothing tells how many tokens these steps computed."
-    wrong = (row for row in report.invariants if row.ok is False and row.id == "floor-step")
-    if phase.floor_us is None and (broken := next(wrong, None)):
-        return broken.text
+    if phase.floor_us is None and (broken := report.failed("floor-step")):
+        return broken[0]
     if not phase.needed_bytes:
         return " ".join(report.roofline.notes) if report.roofline else ""
     if phase.floor_us is None:

@@ -1,0 +1,192 @@
+"""Which layers' kernels are known: alike layers run alike, and all layers of the model are found.
+
+A layer that fails is no layer of any figure: its kernels are shown without one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.ceilings.architecture import layer_kinds
+from spark_prof.analyzers.ceilings.config import Config
+from spark_prof.analyzers.model import Broken
+from spark_prof.analyzers.windows import timed_windows
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.vocabulary import COMPONENTS_WITHOUT_LAYER
+
+__all__ = [
+    "LayerTables",
+    "found_layers",
+    "kinds_of",
+    "layers_alike",
+    "unknown_layers",
+    "with_known_layers",
+    "without_layers",
+]
+
+_MOST_LAYERS = 8
+_AT_THE_BORDER = {"norm"}
+"""What compilers fuse with the embedding before the first layer, or with what follows the last."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTables:
+    """What the layers of a recording are held against.
+
+    Attributes:
+        sums: what `breakdown.sums_of` returned.
+        modules: layer and component of the `layers` table.
+        config: the model's configuration as Hugging Face writes it.
+    """
+
+    sums: pd.DataFrame
+    modules: pd.DataFrame
+    config: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, bundle: Bundle, rank: int, sums: pd.DataFrame) -> LayerTables:
+        """With modules and configuration of that rank."""
+        config = bundle.facts(rank).get("model_config")
+        modules = bundle.frame("layers", rank, ["layer", "component"])
+        return cls(sums, modules, config if isinstance(config, dict) else {})
+
+
+def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.DataFrame:
+    """The kernels without the layers that a report of that rank does not show.
+
+    Args:
+        bundle: the recording.
+        rank: the rank.
+        placed: what `place_kernels` returned for it.
+
+    >>> with_known_layers(bundle, 0, place_kernels(bundle, 0))["layer"]  # doctest: +SKIP
+    """
+    if not bundle.meta.tables.get(table_file("steps", rank)):
+        return placed
+    # Where no step's times can be believed, there is no report either.
+    with suppress(CommandError):
+        sums = sums_of(placed, timed_windows(bundle, rank, placed).steps["phase"])
+        placed = without_layers(placed, unknown_layers(LayerTables.of(bundle, rank, sums)))
+    return placed
+
+
+def unknown_layers(tables: LayerTables) -> frozenset[object]:
+    """The layers that fail a check.
+
+    >>> unknown_layers(LayerTables.of(bundle, 0, sums))  # doctest: +SKIP
+    frozenset({2})
+    """
+    failed = [*(layers_alike(tables) or ()), *(found_layers(tables) or ())]
+    return frozenset(layer for one in failed for layer in one.key)
+
+
+def without_layers(rows: pd.DataFrame, layers: Collection[object]) -> pd.DataFrame:
+    """The rows, those of the layers in none of them.
+
+    Args:
+        rows: layer, component and placed of kernels, or of sums of kernels.
+        layers: the layers whose kernels are not known.
+    """
+    if not layers:
+        return rows
+    wrong = rows["layer"].isin(layers)
+    natural = rows["component"].isin(COMPONENTS_WITHOUT_LAYER)
+    layer = rows["layer"].mask(wrong, -1).astype(rows["layer"].dtype)
+    return rows.assign(layer=layer, placed=rows["placed"] & (natural | ~wrong))
+
+
+def layers_alike(tables: LayerTables) -> list[Broken] | None:
+    """Layers that run other kernels than others of their kind; None where no two are of a kind."""
+    kinds = kinds_of(tables.config, tables.modules)
+    calls = _calls_of_layers(tables.sums)
+    alike: dict[str, dict[int, frozenset[tuple[str, int]]]] = defaultdict(dict)
+    for layer, ran in calls.items():
+        if layer in kinds:
+            alike[kinds[layer]][layer] = frozenset(ran.items())
+    if not any(len(layers) > 1 for layers in alike.values()):
+        return None
+    ends = {min(calls), max(calls)}
+    return [found for kind, layers in alike.items() for found in _differing(kind, layers, ends)]
+
+
+def _differing(
+    kind: str, layers: Mapping[int, frozenset[tuple[str, int]]], ends: Collection[int]
+) -> Iterable[Broken]:
+    inner = [ran for layer, ran in layers.items() if layer not in ends]
+    usual, _ = Counter(inner or layers.values()).most_common(1)[0]
+    unlike = {
+        layer: {name for name, _ in ran ^ usual} - (_AT_THE_BORDER if layer in ends else set())
+        for layer, ran in layers.items()
+    }
+    others = sorted(layer for layer, names in unlike.items() if names)
+    for own in dict.fromkeys(layers[layer] for layer in others):
+        same = [layer for layer in others if layers[layer] == own]
+        differ = sorted(set[str]().union(*(unlike[layer] for layer in same)))
+        yield Broken(
+            f"Layers of one kind ({kind}) do not run the same: {_listed(same)} differ in "
+            f"{', '.join(differ)} from the {len(layers) - len(others)} others. Which kernels are "
+            "theirs is not known.",
+            f"layers: {_listed(same)}",
+            tuple(same),
+        )
+
+
+def found_layers(tables: LayerTables) -> list[Broken] | None:
+    """All layers, where they are not those of the model; None where nothing tells its layers."""
+    wanted = {int(n) for n in tables.modules["layer"].unique() if n >= 0}
+    wanted = wanted or set(range(Config.of(tables.config).layers))
+    found = {int(n) for n in tables.sums["layer"].unique() if n >= 0}
+    if not wanted or not found:
+        return None
+    missing, extra = sorted(wanted - found), sorted(found - wanted)
+    if not missing and not extra:
+        return []
+    parts = [f"{_listed(missing)} were not found"] if missing else []
+    parts += [f"{_listed(extra)} are none of its"] if extra else []
+    text = f"The model has {len(wanted)} layers, the report {len(found)}: {'; '.join(parts)}. "
+    why = "Which kernels belong to which layer is not known."
+    return [Broken(text + why, "layers", tuple(sorted(found)))]
+
+
+def kinds_of(config: Mapping[str, Any], layers: pd.DataFrame) -> dict[int, str]:
+    """The kind of each decoder layer, by configuration and live model; empty where unknown.
+
+    Layers of one mixer may still be of two kinds: with experts, or dense as the first ones of
+    DeepSeek's models. The `layers` table tells which; without it only a model without experts has
+    kinds that are known.
+    """
+    read = Config.of(config)
+    kinds = layer_kinds(read)
+    blocks: dict[int, set[str]] = defaultdict(set)
+    for layer, component in zip(layers["layer"], layers["component"], strict=True):
+        if layer >= 0 and component in ("experts", "mlp", "attention", "ssm"):
+            blocks[int(layer)].add(str(component))
+    if blocks:
+        return {
+            layer: " ".join([*kinds[layer : layer + 1], *sorted(own)])
+            for layer, own in blocks.items()
+        }
+    return {} if read.experts else dict(enumerate(kinds))
+
+
+def _calls_of_layers(sums: pd.DataFrame) -> dict[int, dict[str, int]]:
+    """By layer and component, how many kernels all decode steps ran."""
+    rows = sums[(sums["phase"] == "decode").to_numpy() & (sums["layer"] >= 0).to_numpy()]
+    found: dict[int, dict[str, int]] = defaultdict(dict)
+    counts = rows.groupby(["layer", "component"], observed=True)[["calls"]].sum()
+    for (layer, component), calls in counts.itertuples(name=None):
+        found[int(layer)][str(component)] = int(calls)
+    return found
+
+
+def _listed(layers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, layers[:_MOST_LAYERS]))
+    return f"{shown} and {len(layers) - _MOST_LAYERS} more" if len(layers) > _MOST_LAYERS else shown

@@ -1,0 +1,187 @@
+"""What the figures of a report's JSON owe each other: the same time said twice is the same time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+Json = dict[str, Any]
+
+_SIGNED = frozenset(
+    {"residual_us", "residual_percent", "offset_us", "drift_ppm", "difference", "uncertainty_us"}
+)
+"""What may be negative."""
+_SHARE = 1e-6
+"""Shares are written with six digits."""
+
+
+def contradictions(document: Json, rank: int = 0) -> list[str]:
+    """Figures that are negative, above their whole, or told twice and not alike; none in a report.
+
+    Args:
+        document: what `report --format json` writes.
+        rank: the rank it is about.
+    """
+    pairs = [*_steps(document, rank), *_tables(document), *_tokens(document), *_others(document)]
+    return [
+        *(f"{path} is {value}" for path, value in _numbers(document) if value < 0),
+        *(f"{what}: {a} is not {b}" for what, a, b, off in pairs if abs(a - b) > off),
+        *(f"{what}: {a} is above {b}" for what, a, b in _limits(document) if a > b + _off(b, 2)),
+    ]
+
+
+def _off(us: float, terms: int = 1) -> float:
+    return 1e-3 * terms + 1e-9 * abs(us)
+
+
+def _sum(rows: Iterable[Json], name: str = "us") -> float:
+    return float(sum(row[name] for row in rows))
+
+
+Pairs = Iterator[tuple[str, float, float, float]]
+
+
+def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for name, own in value.items():
+            if name not in _SIGNED:
+                yield from _numbers(own, f"{path}.{name}")
+    elif isinstance(value, list):
+        for own in value:
+            yield from _numbers(own, path + "[]")
+    elif isinstance(value, int | float):
+        yield path, value
+
+
+def _steps(document: Json, rank: int) -> Pairs:
+    """Steps, books, time and ranks."""
+    steps, books, time = document["steps"], document["books"], document["time"]
+    counts = sum(steps[name] for name in ("prefill", "decode", "mixed", "unknown"))
+    yield "steps", steps["count"], counts, 0
+    for e in books:
+        parts = e["kernels_us"] + e["copies_us"] - e["overlap_us"] + e["gap_us"] + e["residual_us"]
+        yield f"books of {e['phase']}", parts, e["step_us"], _off(e["step_us"], 5)
+        spread = steps.get(f"{e['phase']}_us")
+        if spread and spread["mean"] is not None:
+            whole = spread["mean"] * e["steps"]
+            yield f"mean {e['phase']} step", whole, e["step_us"], _off(whole, e["steps"])
+    if not books:
+        return
+    whole, *phases = books
+    for name in ("steps", "step_us", "kernels_us", "copies_us", "overlap_us", "gap_us"):
+        off = _off(whole[name], 3 * whole["steps"])
+        yield f"books of all, {name}", whole[name], _sum(phases, name), off
+    yield "time.sum_us", time["sum_us"], whole["kernels_us"], _off(time["sum_us"])
+    yield "time.union_us", time["union_us"], whole["union_us"], _off(time["union_us"])
+    yield "time.gap_us", time["gap_us"], whole["gap_us"], _off(time["gap_us"])
+    copies = document["copies"]
+    yield "copies", copies["us"], whole["copies_us"], _off(copies["us"], 1 + len(copies["items"]))
+    for row in document["ranks"]:
+        if row["rank"] == rank:
+            yield "steps of the rank", row["steps"], steps["count"], 0
+            for name in ("step_us", "kernels_us", "gap_us"):
+                yield f"{name} of the rank", row[name], whole[name], _off(row[name])
+
+
+def _tables(document: Json) -> Pairs:
+    """Components, layers and kernels."""
+    total = document["time"]["sum_us"]
+    tables = {name: document[name] for name in ("components", "layers", "kernels")}
+    for name, rows in tables.items():
+        yield f"all {name}", _sum(rows), total, _off(total, len(rows))
+    for name in ("components", "kernels"):
+        for row in tables[name]:
+            yield f"share of {row['name']}", row["share"] * total, row["us"], _SHARE * total + 1e-3
+    times: dict[str, dict[str, float]] = {name: defaultdict(float) for name in tables}
+    calls: dict[str, dict[str, float]] = {name: defaultdict(float) for name in tables}
+    for name, key, count in (("layers", "component", "kernels"), ("kernels", "component", "calls")):
+        for row in tables[name]:
+            times[name][row[key]] += row["us"]
+            calls[name][row[key]] += row[count]
+    for row in tables["components"]:
+        own = row["name"]
+        by_phase = sum(row[f"{name}_us"] for name in ("prefill", "decode", "mixed", "unknown"))
+        yield f"{own} by phase", by_phase, row["us"], _off(row["us"], 4)
+        for name in ("layers", "kernels"):
+            off = _off(row["us"], len(tables[name]))
+            yield f"{own} by {name}", times[name][own], row["us"], off
+            yield f"calls of {own} by {name}", calls[name][own], row["kernels"], 0
+    decode = _sum(tables["components"], "decode_us")
+    yield "decode", _sum(tables["kernels"], "decode_us"), decode, _off(decode, 1000)
+    coverage = document["coverage"]
+    if total:
+        known = sum(coverage[name] for name in ("proven", "derived", "guessed", "unknown"))
+        yield "coverage", known, 1, 5 * _SHARE
+    engines = _sum((row for row in tables["kernels"] if row["engine"] != "unknown"), "share")
+    yield "coverage.engine", coverage["engine"], engines, _SHARE * (1 + len(tables["kernels"]))
+    unplaced = sum(row["us"] for row in tables["layers"] if row["layer"] is not None)
+    if total and unplaced / total > coverage["placed"] + _SHARE:
+        yield "coverage.placed", coverage["placed"], unplaced / total, 0
+
+
+def _tokens(document: Json) -> Pairs:
+    """The ledgers of steps and tokens."""
+    for t in document["tokens"]:
+        name, count, mean = t["phase"], len(t["rows"]), t["step"]["mean"]
+        yield f"ledger of {name}", _sum(t["rows"], "charged_us"), mean, _off(mean, count)
+        yield f"shares of {name}", _sum(t["rows"], "share"), 1, _SHARE * count
+        beside = _sum(t["rows"], "summed_us") - _sum(t["rows"], "charged_us")
+        yield f"overlap of {name}", beside, t["overlap_us"], _off(mean, 2 * count)
+        if t["ms_per_token"] is not None:
+            each = _sum(t["rows"], "ms_per_token")
+            yield f"token of {name}", each, t["ms_per_token"], 1e-5 * count
+        for row in t["rows"]:
+            yield f"mean {row['name']}", row["spread"]["mean"], row["charged_us"], _off(mean)
+        spread = document["steps"].get(f"{name}_us")
+        if t["batch_size"] is None and spread:
+            for which in ("median", "mean", "p99"):
+                yield f"{which} {name} step", t["step"][which], spread[which], _off(mean)
+
+
+def _others(document: Json) -> Pairs:
+    """Conversions, copies, collectives and the roofline."""
+    found, total = document["conversions"], document["time"]["sum_us"]
+    for name in ("items", "charged", "layers"):
+        yield f"conversions by {name}", _sum(found[name]), found["us"], _off(found["us"], 100)
+    yield "share of conversions", found["share"] * total, found["us"], _SHARE * total + 1e-3
+    if found["us_per_token"] is not None:
+        each = _sum(found["charged"], "us_per_token")
+        yield "conversions of a token", each, found["us_per_token"], _off(each, 100)
+    copies = document["copies"]
+    yield "copies by name", _sum(copies["items"]), copies["us"], _off(copies["us"], 100)
+    of_phase = {e["phase"]: e for e in document["books"]}
+    for p in (document["roofline"] or {"phases": ()})["phases"]:
+        spread = document["steps"].get(f"{p['phase']}_us")
+        if spread and p["step_us"] is not None:
+            yield f"{p['phase']} step", p["step_us"], spread["median"], _off(p["step_us"])
+        if p["phase"] in of_phase:
+            books = of_phase[p["phase"]]
+            whole = p["kernels_us"] * books["steps"]
+            yield f"{p['phase']} kernels", whole, books["kernels_us"], _off(whole, books["steps"])
+        if p["rows"]:
+            each = sum(row["us"] * row["calls"] for row in p["rows"])
+            yield f"{p['phase']} rows", each, p["kernels_us"], _off(each, 10 * len(p["rows"]))
+        if p["floor_us"] is not None:
+            floors = sum((row["floor_us"] or 0) * row["calls"] for row in p["rows"])
+            floors += _sum(p["unplaced"])
+            whole = min(floors, p["step_us"] or floors)
+            yield f"{p['phase']} floor", p["floor_us"], whole, _off(floors, 5 * len(p["rows"]))
+
+
+def _limits(document: Json) -> Iterator[tuple[str, float, float]]:
+    """What is part of something else, and what that is."""
+    for p in (document["roofline"] or {"phases": ()})["phases"]:
+        if p["floor_us"] and p["step_us"]:
+            yield f"floor of a {p['phase']} step", p["floor_us"], p["step_us"]
+        for row in p["rows"]:
+            yield f"floor of {row['name']}", row["floor_us"] or 0, row["us"]
+    for t in document["tokens"]:
+        for row in t["rows"]:
+            yield f"{row['name']} without overlap", row["charged_us"], row["summed_us"]
+            yield f"{row['name']} exclusive", row["alone_us"], row["charged_us"]
+    for e in document["books"]:
+        yield f"{e['phase']}: union", e["union_us"], e["step_us"]
+        yield f"{e['phase']}: kernels of the union", e["union_us"], e["busy_us"]
+    for row in document["kernels"]:
+        yield f"decode of {row['name']}", row["decode_us"], row["us"]
