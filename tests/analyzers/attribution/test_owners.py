@@ -307,3 +307,49 @@ def test_no_words_and_no_tensors() -> None:
 def test_damaged_tensors_are_left_out() -> None:
     huge = [tensor("m", 1 << 62, 1 << 62), tensor("m", -5, 100), tensor("m", W0, 0)]
     assert owners([*huge, *TENSORS], [word(0, W0)], [KERNEL]) == [QKV[0]]
+
+
+def test_where_a_smaller_tensor_ends_none_begins() -> None:
+    """A word in the larger one is no pointer, if it is neither its start nor aligned."""
+    inner = tensor("model.layers.0.self_attn.qkv_proj", W0, 8, kind="buffer", name="scale")
+    assert owners([*TENSORS, inner], [word(0, W0 + 8)], [KERNEL]) == [NONE]
+
+
+def test_a_weight_of_several_layers_proves_what_these_have_in_common() -> None:
+    rows = [
+        tensor("model.layers.0.self_attn.o_proj", W0),
+        tensor("model.layers.1.self_attn.qkv_proj", W0),
+        *(tensor(f"model.layers.{n}.mlp.gate", W1) for n in range(2)),
+    ]
+    found = owners(rows, [word(0, W0), word(1, W1)], [KERNEL] * 2, several=[0, 1])
+    assert found == [("", -1, MATRIX, ""), ("router", -1, MATRIX, "mlp.gate")]
+
+
+def test_a_norm_of_each_head_is_no_matrix() -> None:
+    norm = tensor("model.layers.0.self_attn.q_norm", W0, shape="32x128")
+    small = tensor("model.layers.0.mlp.gate", W1, 64)
+    (found,) = owners([norm, small], [word(0, W0), word(0, W1, 1)], [KERNEL])
+    assert found[:3] == ("router", 0, MATRIX)
+
+
+def test_a_tied_matrix_is_looked_up_whichever_module_is_listed_first() -> None:
+    rows = [tensor(path, W0) for path in ("lm_head", "model.embed_tokens")]
+    assert owners(rows, [word(0, W0)], [KERNEL])[0][:2] == ("embedding", -1)
+
+
+def test_of_equal_weights_the_one_of_a_plain_pointer_is_read() -> None:
+    words = [struct(0, W0), word(0, W1, 3)]
+    assert owners(TENSORS, words, [KERNEL]) == [QKV[1]]
+
+
+def test_a_cache_without_a_layer_leaves_the_layer_open() -> None:
+    """The runner's own caches, which no module names."""
+    cache = tensor("", W0, kind="kv", layer=-1, component="", name="kv_caches.0")
+    scale = tensor("model.layers.1.self_attn.attn", W1, 4, kind="buffer", name="_k_scale")
+    found = owners([cache, scale], [word(0, W0), word(1, W0), word(1, W1, 1)], [KERNEL] * 2)
+    assert [layer for _, layer, _, _ in found] == [-1, 1]
+
+
+def test_a_packed_word_of_eight_bytes_is_no_plain_pointer() -> None:
+    words = [word(0, W0, argument=-1), word(1, OUTSIDE, argument=-1)]
+    assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
