@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.profiler.vllm_names import CALLS
+from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.traces.tables import TABLES
 from tests.support import (
     ATTENTION,
     EXPERTS,
@@ -121,6 +125,29 @@ PLACED_LAYER = [
 def test_a_compiled_model_is_placed_by_its_order(place: Place) -> None:
     found = place(_compiled_layer(), LAYER_CALLS, COMPILED)
     assert [row[:2] for row in found] == PLACED_LAYER
+
+
+def test_what_the_order_alone_places_is_no_proof(tmp_path: Path) -> None:
+    piece = Piece([step(0, 0, 10_000)], LAYER_CALLS, kineto(*_compiled_layer()))
+    recorded = Recorded({0: [piece]}, facts=COMPILED, layers=PRODUCTS, modules=MODULES)
+    placed = place_kernels(recorded.assemble(tmp_path / "b"), 0)
+    proven = placed["name"].isin(["attn", "moe"])
+    assert set(placed.loc[proven, "basis"]) == {"range"}
+    assert set(placed.loc[~proven, "basis"]) == {"order"}
+
+
+@pytest.mark.parametrize(("mark", "basis"), [("aligned", "order"), ("guess", "name")])
+def test_what_an_import_placed_by_a_guess_is_one(tmp_path: Path, mark: str, basis: str) -> None:
+    launch = event("cuda_runtime", "cudaLaunchKernel", 150, 151, correlation=1)
+    rows = [launch, event("kernel", "nothing_known", 300, 400, 7, correlation=1)]
+    piece = Piece([step(0, 0, 10_000)], call(ATTENTION, 100, 200), kineto(*rows))
+    bundle = Recorded({0: [piece]}, modules=MODULES).assemble(tmp_path / "b")
+    assert place_kernels(bundle, 0)["basis"].tolist() == ["range"]
+    path, schema = bundle.path / table_file("kernels", 0), TABLES["kernels"].schema
+    marked = bundle.frame("kernels", 0).assign(placed_by=mark)
+    pq.write_table(pa.Table.from_pandas(marked, schema=schema, preserve_index=False), path)
+    found = place_kernels(Bundle(bundle.path), 0)
+    assert (found["layer"].tolist(), found["basis"].tolist()) == ([0], [basis])
 
 
 def test_graphs_between_the_anchors_of_a_compiled_model_are_placed_by_their_order(
