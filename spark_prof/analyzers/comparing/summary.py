@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from spark_prof.analyzers.comparing.model import Comparison, Side
 from spark_prof.analyzers.comparing.noise import FEWEST
 from spark_prof.analyzers.comparing.phases import compare_phase
 from spark_prof.analyzers.comparing.ran import charges_of
 from spark_prof.analyzers.comparing.setup import setup_differences, unlike
+from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.errors import CommandError
 
 __all__ = ["compare"]
+
+Int64s = npt.NDArray[np.int64]
 
 _PHASES = ("decode", "prefill", "unknown")
 _MIX = 0.005
@@ -41,8 +47,9 @@ def compare(a: Side | Sequence[Side], b: Side | Sequence[Side]) -> Comparison:
                 "take a recording or a trace"
             )
     stable: dict[str, int] = {}
+    known = _layers_of_all((*sides[0], *sides[1]))
     charges = tuple(
-        [charges_of(side.kernels, side.steps, stable) for side in recordings]
+        [charges_of(_in_layers(side.kernels, known), side.steps, stable) for side in recordings]
         for recordings in sides
     )
     both = sides[0], sides[1]
@@ -58,6 +65,22 @@ def compare(a: Side | Sequence[Side], b: Side | Sequence[Side]) -> Comparison:
         *first, phases, setup_differences(*first), (), (sides[0][1:], sides[1][1:])
     )
     return replace(compared, notes=(*_assumed(compared), *notes, *_notes(compared)))
+
+
+def _layers_of_all(sides: Sequence[Side]) -> Int64s | None:
+    """The layers that all recordings show; None where no report has one that is not known."""
+    if not any(side.report.failed("layers-") for side in sides):
+        return None
+    shown = [{row.layer for row in side.report.layers if row.layer is not None} for side in sides]
+    return np.array(sorted(set.intersection(*shown)), np.int64)
+
+
+def _in_layers(kernels: KernelColumns, known: Int64s | None) -> KernelColumns:
+    """The kernels, those of other layers in none: against nothing they would be a difference."""
+    if known is None:
+        return kernels
+    layer = np.where(np.isin(kernels.layer, known), kernels.layer, -1).astype(np.int16)
+    return replace(kernels, layer=layer)
 
 
 def _starts(side: tuple[Side, ...], letter: str, notes: list[str]) -> tuple[Side, ...]:
@@ -117,6 +140,9 @@ def _notes(found: Comparison) -> Iterator[str]:
     every = [each for side in found.sides for each in side]
     if len({each.report.run.units for each in every}) > 1:
         yield "One side is a GPU's kernels, the other a CPU engine's operators: no kernel matches."
+    for each in every:
+        for text in each.report.failed("layers-"):
+            yield f"{each.source}: {text} Nothing is compared by these layers."
     if b.report.run.model != a.report.run.model:
         yield f"The models differ: {a.report.run.model} against {b.report.run.model}."
     if a.report.run.backend != b.report.run.backend:

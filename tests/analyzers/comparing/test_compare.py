@@ -180,3 +180,21 @@ def test_a_copy_counts_once_and_one_engine_start_is_told(qwen: Side, tmp_path: P
     again = read_side(str(slowed(QWEN, tmp_path / "again", 0.01, "gaps")))
     found = compare([qwen, again], qwen)
     assert any("same engine start" in note for note in found.notes)
+
+
+def test_a_layer_that_one_recording_does_not_know_is_compared_in_none() -> None:
+    folder = DATA / "architectures" / "deepseek-v2"
+    eager, default = (read_side(str(folder / name)) for name in ("eager", "default"))
+    layers = [{row.layer for row in side.report.layers} - {None} for side in (eager, default)]
+    unknown = layers[1] - layers[0]
+    assert unknown
+    for a, b in ((eager, default), (default, eager)):
+        found = compare(a, b)
+        for phase in found.phases:
+            shown = {row.layer for rows in (phase.layers, phase.layer_parts) for row in rows}
+            shown |= {layer for row in phase.kernels for layer in (*row.layers_a, *row.layers_b)}
+            assert not shown & unknown
+            parts = sum(row.change.us for row in phase.layer_parts)
+            assert parts == pytest.approx(sum(row.change.us for row in phase.kernels))
+        (text,) = eager.report.failed("layers-")
+        assert any(text in note for note in found.notes)
