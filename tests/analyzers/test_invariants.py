@@ -16,6 +16,7 @@ import pytest
 
 import spark_prof
 from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.counters.model import CounterBatch, Counters, WeightRow
 from spark_prof.analyzers.invariants import CHECKS, Facts, checked
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.layer_consistency import LayerTables, kinds_of, unknown_layers
@@ -225,6 +226,10 @@ def test_a_kernel_faster_than_its_bytes_has_no_floor(tmp_path: Path) -> None:
     assert (rows[HEAD].floor_us, rows[HEAD].needed_bytes, rows[HEAD].left_us) == (None,) * 3
     assert rows[FIRST].floor_us is not None
     assert phase.floor_us == pytest.approx(sum((r.floor_us or 0) * r.calls for r in phase.rows))
+    known = [row for row in phase.rows if row.floor_us is not None]
+    assert phase.placed_us == pytest.approx(sum(row.us * row.calls for row in known))
+    needed = sum((row.needed_bytes or 0) * row.calls for row in known)
+    assert phase.needed_bytes == pytest.approx(needed)
     assert "lm_head" not in {row.component for row in report.roofline.weights}
     assert min(part.us for part in waterfall_of(report).parts) >= 0
     line = "takes 100.00 us a call in decode steps"
@@ -234,6 +239,33 @@ def test_a_kernel_faster_than_its_bytes_has_no_floor(tmp_path: Path) -> None:
         assert form == "json" or drawn.index(line) < drawn.rindex("What was recorded"), form
     (row,) = (r for r in json.loads(RENDERERS["json"](report))["invariants"] if r["ok"] is False)
     assert (row["id"], list(row)) == ("floor-kernel", ["id", "ok", "text", "where"])
+
+
+@pytest.mark.parametrize(
+    ("fast", "held"), [("kernel", {"qkv"}), ("step", set()), ("none", {"qkv", "lm_head"})]
+)
+def test_what_counters_read_is_held_against_no_weights_that_are_not_read(
+    fast: str, held: set[str]
+) -> None:
+    roofline = facts().report.roofline
+    assert roofline is not None
+    decode, *others = roofline.phases
+    rows = tuple(
+        replace(row, us=0.01, left_us=0.0) if row.component == "lm_head" else row
+        for row in decode.rows
+    )
+    if fast == "kernel":
+        decode = replace(decode, rows=rows)
+    elif fast == "step":
+        decode = replace(decode, step_us=1.0)
+    weights = tuple(WeightRow(name, 1e6, None, 1e6, "") for name in ("qkv", "lm_head"))
+    batch = CounterBatch(1, 8, True, 0.0, 1.0, None, (), weights)
+    counters = Counters(2.0, 100, 200.0, (batch,), (), ())
+    changed = replace(roofline, phases=(decode, *others))
+    report = checked(of(roofline=changed, counters=counters))
+    assert report.counters is not None
+    (found,) = report.counters.batches
+    assert {row.component for row in found.weights} == held
 
 
 def test_a_kernel_within_the_tolerance_is_at_its_floor(tmp_path: Path) -> None:
