@@ -55,14 +55,14 @@ class Check:
     Attributes:
         id: its name in JSON.
         holds: what must hold.
-        told: how it is told, tolerance included.
+        criterion: what is compared with what, tolerance included.
         broken: where it does not; None where there is nothing to look at.
         without: the report without the figures of those keys.
     """
 
     id: str
     holds: str
-    told: str
+    criterion: str
     broken: Callable[[Facts], list[Broken] | None]
     without: Callable[[Report, Sequence[tuple[object, ...]]], Report]
 
@@ -89,8 +89,8 @@ def checked(facts: Facts) -> Report:
 
 
 def _negative(facts: Facts) -> list[Broken] | None:
-    books = [b.step_us for b in facts.report.books]
-    longest = max(books, default=waterfall_of(facts.report).us)
+    steps = [b.step_us for b in facts.report.books]
+    longest = max(steps, default=waterfall_of(facts.report).us)
     return [
         Broken(f"{where} takes {us:,.2f} us, which no time can be: it is left out.", where, w.key)
         for w in _wholes(facts)
@@ -119,10 +119,10 @@ def _wholes(facts: Facts) -> Iterator[Whole]:
 def _union(facts: Facts) -> list[Broken] | None:
     if not facts.report.books:
         return None
-    us, told = merged_us(facts.kernels), facts.report.books[0].union_us
-    if same(us, told):
+    us, counted_us = merged_us(facts.kernels), facts.report.books[0].union_us
+    if same(us, counted_us):
         return []
-    text = f"Kernels ran in {us:,.2f} us of the window, but {told:,.2f} us are counted: left out."
+    text = f"Kernels ran in {us:,.2f} us of the window, {counted_us:,.2f} us are counted: left out."
     return [Broken(text, "time.union_us", ("books", "all"))]
 
 
@@ -211,16 +211,16 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "no-negative",
         "No part of any time is negative.",
-        "Books, ledgers, components, layers, kernels and the waterfall; the residual is no part, "
-        "but what the books lack.",
+        "Step times and their parts, ledgers, components, layers, kernels and the waterfall; the "
+        "residual is no part, but what the others lack.",
         _negative,
         _without_parts,
     ),
     Check(
         "adds-up",
         "Parts add up to the whole.",
-        "Books and ledgers to the step, components, layers and kernels to the kernel time, the "
-        "waterfall to what was measured; within a nanosecond a term.",
+        "Those of steps and ledgers to the step, components, layers and kernels to the kernel "
+        "time, the waterfall to what was measured; within a nanosecond a term.",
         _sums,
         _without_parts,
     ),

@@ -140,7 +140,7 @@ def _differing(
 
 
 def found_layers(tables: LayerTables) -> list[Broken] | None:
-    """All layers, where they are not those of the model; None where nothing tells its layers."""
+    """All layers, where they are not those of the model; None where its layers are unknown."""
     wanted = {int(n) for n in tables.modules["layer"].unique() if n >= 0}
     wanted = wanted or set(range(Config.of(tables.config).layers))
     found = {int(n) for n in tables.sums["layer"].unique() if n >= 0}

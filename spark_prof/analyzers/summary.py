@@ -61,7 +61,7 @@ class Summary:
         kernels: what `place_kernels` returned, `stream` among it, without the layers whose kernels
             are not known.
         steps: what `step_books` returned; of kernels without times what `step_windows` did.
-        timed: whether anything tells when the kernels ran.
+        timed: whether it is known when the kernels ran.
     """
 
     report: Report
@@ -108,7 +108,7 @@ def summary_of(
     placed = place_kernels(
         bundle, rank, ["stream", "module", *(["graph_node"] if len(samples) else [])]
     )
-    # Sums alone, such as a table of kernels, say nothing about when anything ran.
+    # Nothing but sums, such as a table of kernels, has no times at which anything ran.
     timed = not bundle.meta.settings.get("summed")
     windows = timed_windows(bundle, rank, placed)
     steps = windows.steps
@@ -128,8 +128,8 @@ def summary_of(
     by_kernel = kernel_rows(sums, evidence.label)
     summary = replace(_steps(steps), left_out=len(windows.left_out))
     coverage = _coverage(sums, by_kernel)
-    all_books = books(steps) if timed else ()
-    busy_us = all_books[0].busy_us if timed else None
+    accounting = books(steps) if timed else ()
+    busy_us = accounting[0].busy_us if timed else None
     collectives, shares = collectives_of(bundle) if timed else (Collectives(), {})
     counters = counters_of(
         samples,
@@ -156,7 +156,7 @@ def summary_of(
         run=run_of(bundle, rank, placed, steps),
         gpu=gpu_of(bundle.facts(rank)),
         steps=summary,
-        books=all_books,
+        books=accounting,
         wall_us=_wall_us(steps) if timed else None,
         coverage=coverage,
         components=component_rows(sums, summary.decode),
@@ -174,7 +174,7 @@ def summary_of(
         notes=(
             *windows.notes,
             # What fails a check is told there, and is not for want of a place.
-            *notes_of(bundle, rank, summary, _coverage(in_all_layers.sums, by_kernel), all_books),
+            *notes_of(bundle, rank, summary, _coverage(in_all_layers.sums, by_kernel), accounting),
             *evidence.lost,
         ),
         collectives=collectives,
@@ -228,7 +228,7 @@ def _decode_sizes(steps: pd.DataFrame) -> dict[int, int]:
 
 
 def _steps(steps: pd.DataFrame) -> Steps:
-    """The steps, without times where the books have none."""
+    """The steps, without times where nothing accounts for them."""
     if "step_us" not in steps:
         steps = steps.assign(step_us=np.nan, gap_us=np.nan)
     phase = steps["phase"].astype(str)

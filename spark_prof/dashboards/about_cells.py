@@ -1,4 +1,4 @@
-"""What is said of the map of layers: which layers are odd, and which kernel makes them so."""
+"""What is said of the map of layers: which layers are outliers, and which kernel makes them so."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def owners(report: Report) -> str:
     return f"Owner of the time: {', '.join(parts)}."
 
 
-def odd_sentence(odd: OddCell, cause: Cause | None, names: Sequence[str]) -> str:
-    """Says of an odd layer how far it is from its like, and which kernel makes the difference.
+def odd_sentence(outlier: OddCell, cause: Cause | None, names: Sequence[str]) -> str:
+    """Says of an outlier how far it is from its like, and which kernel makes the difference.
 
     Args:
-        odd: the layer.
+        outlier: the layer.
         cause: None where none was found.
         names: of the kernels.
     """
-    like = len(odd.like.layers) - (odd.layer in odd.like.layers)
+    like = len(outlier.like.layers) - (outlier.layer in outlier.like.layers)
     because = "" if cause is None else f": {why(cause, names)}"
     return (
-        f"Layer {odd.layer} {odd.component}: {microseconds(odd.us)} against "
-        f"{microseconds(odd.like.middle_us)} in {counted(like, 'layer')} like it, "
-        f"{difference(odd.us, odd.like.middle_us)}{because}."
+        f"Layer {outlier.layer} {outlier.component}: {microseconds(outlier.us)} against "
+        f"{microseconds(outlier.like.middle_us)} in {counted(like, 'layer')} like it, "
+        f"{difference(outlier.us, outlier.like.middle_us)}{because}."
     )
 
 
@@ -81,21 +81,21 @@ def odd_layers(found: Comparison, causes: Sequence[Cause | None], names: Sequenc
 
     Args:
         found: what comparing them found.
-        causes: of each odd one.
+        causes: of each outlier.
         names: of the kernels.
     """
     rows = tuple(
         (
-            count(odd.layer),
-            odd.component,
-            microseconds(odd.us),
-            microseconds(odd.like.middle_us),
-            difference(odd.us, odd.like.middle_us),
-            f"{abs(odd.scale):.0f} x",
-            count(len(odd.like.layers) - (odd.layer in odd.like.layers)),
+            count(outlier.layer),
+            outlier.component,
+            microseconds(outlier.us),
+            microseconds(outlier.like.middle_us),
+            difference(outlier.us, outlier.like.middle_us),
+            f"{abs(outlier.scale):.0f} x",
+            count(len(outlier.like.layers) - (outlier.layer in outlier.like.layers)),
             why(cause, names),
         )
-        for odd, cause in zip(found.odd[:_MOST_ROWS], causes, strict=False)
+        for outlier, cause in zip(found.odd[:_MOST_ROWS], causes, strict=False)
     )
     columns = (
         Column("Layer", "number"),
@@ -117,15 +117,17 @@ def _intro(found: Comparison) -> tuple[str, ...]:
         return (f"{counted(found.steps, 'step')}: too few to tell a slow layer from noise.",)
     if not found.tested:
         return ("No component has four layers that run the same kernels: nothing to compare.",)
-    odd = len(found.odd)
-    told = "None differs" if not odd else f"{count(odd)} {'differs' if odd == 1 else 'differ'}"
+    outliers = len(found.odd)
+    differ = "None differs" if not outliers else f"{count(outliers)} differ"
+    if outliers == 1:
+        differ = "1 differs"
     lines = [
         f"{count(found.tested)} cells were held against layers that run the same kernels in the "
-        f"same {counted(found.steps, 'step')}. {told} by at least 3 % and more than scatter and "
+        f"same {counted(found.steps, 'step')}. {differ} by at least 3 % and more than scatter and "
         f"noise explain, which takes {found.threshold:.1f} times the scatter here."
     ]
     if found.untested:
         lines.append(f"{counted(found.untested, 'cell')} have too few layers like them to tell.")
-    if odd > _MOST_ROWS:
+    if outliers > _MOST_ROWS:
         lines.append(f"The {_MOST_ROWS} largest differences are listed.")
     return tuple(lines)

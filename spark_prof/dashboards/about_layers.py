@@ -87,7 +87,7 @@ def _marks(groups: list[LayerGroup], middle: float) -> list[str]:
     marks = [difference(group.total_us, middle) for group in groups]
     marks[nearest] = "median"
     if offsets[furthest] > _ALIKE:
-        marks[furthest] = f"{marks[furthest]} (odd)"
+        marks[furthest] = f"{marks[furthest]} (outlier)"
     return marks
 
 

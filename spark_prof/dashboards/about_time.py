@@ -1,4 +1,4 @@
-"""Sections about time: the steps, the components they spend it on and the books."""
+"""Sections about time: the steps, the components they spend it on and what adds up to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["books", "components", "overhead", "steps"]
+__all__ = ["accounting", "components", "overhead", "steps"]
 
 _MUCH_UNNAMED = 0.05
 
@@ -106,11 +106,11 @@ def components(report: Report) -> Section:
     return Section("components", "What the time goes to", columns, rows, intro)
 
 
-def books(report: Report) -> Section:
+def accounting(report: Report) -> Section:
     """Shows that the parts of a step add up to it, and what the engine's own clock says."""
     # Where all steps are of one phase, both say the same.
     shown = report.books[1:] if len(report.books) == 2 else report.books
-    rows = tuple(_books_row(entry) for entry in shown if entry.steps)
+    rows = tuple(_accounting_row(entry) for entry in shown if entry.steps)
     unit = "Operators" if on_cpu(report) else "Kernels"
     columns = (
         Column("Steps"),
@@ -137,13 +137,13 @@ def books(report: Report) -> Section:
             if whole.engine_us is not None
             else "Each row is the mean of one step.",
         )
-    return Section("books", "Do the books balance?", columns, rows, intro)
+    return Section("books", "Step time accounting", columns, rows, intro)
 
 
 _PHASES = {"all": "any", "unknown": "phase unknown"}
 
 
-def _books_row(entry: Books) -> tuple[str, ...]:
+def _accounting_row(entry: Books) -> tuple[str, ...]:
     engine_us = None if entry.engine_us is None else entry.engine_us / entry.steps
     parts = (entry.overlap_us, entry.gap_us, entry.residual_us, entry.step_us)
     return (
@@ -159,11 +159,11 @@ def _books_row(entry: Books) -> tuple[str, ...]:
 
 
 def overhead(report: Report) -> Section:
-    """Says what watching cost, where steps without it were timed in the same run."""
+    """The profiling overhead, where steps that were not profiled were timed in the same run."""
     columns = (
         Column("Requests", "number"),
-        Column("Watched", "number"),
-        Column("Only timed", "number"),
+        Column("Profiled", "number"),
+        Column("Not profiled", "number"),
         Column("Ratio", "number"),
         Column("Lowest to highest"),
         Column("Stretches", "number", optional=True),
@@ -182,7 +182,7 @@ def overhead(report: Report) -> Section:
         for row in report.overhead
     )
     intro = (
-        "Stretches of watched decode steps took turns with steps that were only timed. The whole "
-        "run contains both and the switches between them.",
+        "Stretches of profiled decode steps took turns with steps that were not profiled. The "
+        "whole run contains both and the switches between them.",
     )
-    return Section("overhead", "What watching cost", columns, rows, intro)
+    return Section("overhead", "Profiling overhead", columns, rows, intro)

@@ -81,8 +81,8 @@ def ledger(report: Report) -> Section:
         Column("A layer", "number"),
         Column("Prefill step", "number", optional=True),
         Column("99th percentile", "number", optional=True),
-        Column("Summed", "number", optional=True),
-        Column("Alone", "number", optional=True),
+        Column("Kernel time", "number", optional=True),
+        Column("Exclusive", "number", optional=True),
     )
     heading = f"Where the time of a {'token' if chosen.phase == 'decode' else 'step'} goes"
     return Section("components", heading, columns, tuple(rows), _intro(report, chosen, factor))
@@ -125,8 +125,8 @@ def _intro(report: Report, chosen: Ledger, factor: float) -> tuple[str, ...]:
         )
     if chosen.overlap_us > _MUCH_OVERLAP * chosen.step.mean:
         sentences.append(
-            f"{microseconds(chosen.overlap_us)} of a step overlap: summed counts them in full, "
-            "alone leaves them out."
+            f"{microseconds(chosen.overlap_us)} of a step overlap: kernel time counts them in "
+            "full, exclusive leaves them out."
         )
     what = "the engine's own Python runs" if on_cpu(report) else "the GPU waits for the host"
     sentences.append(

@@ -43,7 +43,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         about_tokens.ledger(report) if report.tokens else about_time.components(report),
         about_tokens.batch_sizes(report),
         about_layers.layers(report, layer_columns),
-        about_time.books(report),
+        about_time.accounting(report),
         about_time.overhead(report),
         about_clients.agreement(report),
         about_clients.runs(report.clients),

@@ -83,14 +83,14 @@ def test_components_by_time_then_the_gaps_then_the_total() -> None:
 
 def test_what_overlaps_has_three_figures() -> None:
     section = about_tokens.ledger(report(ledger()))
-    assert column(section, "Summed") == ["520.0 us", "-", "120.0 us", "-", "-", "-"]
-    assert column(section, "Alone") == ["480.0 us", "-", "80.0 us", "-", "-", "-"]
+    assert column(section, "Kernel time") == ["520.0 us", "-", "120.0 us", "-", "-", "-"]
+    assert column(section, "Exclusive") == ["480.0 us", "-", "80.0 us", "-", "-", "-"]
     assert "40.0 us of a step overlap" in " ".join(section.intro)
 
 
 def test_where_nothing_overlaps_nothing_is_said_of_it() -> None:
     section = about_tokens.ledger(report(ledger(twice=0.0)))
-    assert set(column(section, "Summed")) == {"-"}
+    assert set(column(section, "Kernel time")) == {"-"}
     assert "overlap:" not in " ".join(section.intro)
 
 

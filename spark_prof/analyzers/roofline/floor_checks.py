@@ -1,4 +1,4 @@
-"""Which kernels and steps are faster than the roofline lets them be: their floor is wrong."""
+"""Which kernels and steps are faster than the roofline lets them be: their lower bound is wrong."""
 
 from __future__ import annotations
 

@@ -80,23 +80,23 @@ def charges_of(launches: Iterable[Launch], works: Iterable[Work]) -> list[Charge
 
     A weight goes to the kernels that point to it. One that no kernel points to, and all else, goes
     to kernels of its layer and component whose owner is proven: those of its own module first, and
-    if none ran in that layer, those that have no layer. If there is none, nobody is charged.
+    if none ran in that layer, those that have no layer. Work without any is attributed to none.
 
     Args:
         launches: the kernels of one step in launch order.
         works: what the step does, each layer in the model's order.
     """
-    readers: dict[int, list[Launch]] = defaultdict(list)
+    reading: dict[int, list[Launch]] = defaultdict(list)
     ran: dict[tuple[str, int], list[Launch]] = defaultdict(list)
     for launch in launches:
         for tensor in launch.reads:
-            readers[tensor].append(launch)
+            reading[tensor].append(launch)
         if launch.proven:
             ran[launch.component, launch.layer].append(launch)
     charges: list[Charge] = []
     wanted: dict[tuple[str, int], list[Work]] = defaultdict(list)
     for work in works:
-        mine = readers.get(work.weights.tensor, []) if work.weights else []
+        mine = reading.get(work.weights.tensor, []) if work.weights else []
         if mine:
             # Of a head that is tied to the embedding, the lookup reads some rows.
             mine = [launch for launch in mine if launch.component == work.component] or mine

@@ -1,4 +1,4 @@
-"""What a roofline says, as plain data. Times are microseconds, bandwidths bytes per second."""
+"""A roofline as plain data. Times are microseconds, bandwidths bytes per second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """A memory bandwidth, and who says so."""
+    """A memory bandwidth and its source."""
 
     value: float
     source: str
@@ -41,12 +41,12 @@ class Ceilings:
         gpu: its name.
         data_sheet: memory bandwidth of the data sheet, None where the GPU is not known.
         reached: what a kernel that only reads reached: measured on this machine, else measured or
-            reported for such a GPU; None where nobody said.
+            reported for such a GPU; None where unknown.
         peaks: operations per second by precision, what was measured before what is printed.
         peak_source: whose peaks those are.
         clocks: how the clocks stood when it was measured, empty where it was not.
         smallest_kernel_us: what an empty kernel takes in a CUDA graph, where it was measured.
-        l2_bytes: size of its level-2 cache, None where nobody says.
+        l2_bytes: size of its level-2 cache, None where unknown.
     """
 
     gpu: str
@@ -60,11 +60,11 @@ class Ceilings:
 
     @property
     def bandwidth(self) -> Bandwidth | None:
-        """The one that floors stand on: what was reached, else that of the data sheet."""
+        """The one that lower bounds use: what was reached, else that of the data sheet."""
         return self.reached or self.data_sheet
 
     def peak(self, precision: str | None) -> float | None:
-        """Operations per second in that precision, None where nobody said."""
+        """Operations per second in that precision, None where unknown."""
         return dict(self.peaks).get(precision or "")
 
 
@@ -72,7 +72,7 @@ class Ceilings:
 class RooflineRow:
     """All calls of one kernel in one role of a component, in the steps of one phase.
 
-    A figure is None where nothing tells it. What one call needs is a mean over the calls.
+    A figure is None where it is unknown. What one call needs is a mean over the calls.
     """
 
     name: str
@@ -98,14 +98,14 @@ class RooflineRow:
     of_data_sheet: float | None
     """Share of the data sheet's bandwidth."""
     of_reached: float | None
-    """Share of the bandwidth that a reader reaches."""
+    """Share of the measured read bandwidth."""
     floor_us: float | None
-    """What one call takes at least: its bytes or its operations at the ceiling."""
+    """The lower bound of one call: its bytes or its operations at the roofline."""
     limiter: str | None
     """memory or arithmetic, whichever takes longer, or latency where both take less than the
     smallest kernel does."""
     left_us: float | None
-    """Time above the floor, of all calls of a step."""
+    """Time above the lower bound, of all calls of a step."""
     left_ms_per_token: float | None
     read_bytes: float | None = None
     """Bytes that one call really read from memory, by hardware counters."""
@@ -126,7 +126,7 @@ class RooflineRow:
 
 @dataclass(frozen=True)
 class UnplacedFloor:
-    """The floor of one component's weights of which no kernel is proven to read them."""
+    """The lower bound of one component's weights that no kernel is proven to read."""
 
     component: str
     us: float
@@ -148,20 +148,20 @@ class RooflinePhase:
     placed_us: float
     """What of it is in kernels whose needs are known."""
     floor_us: float | None
-    """Sum of the floors of a step; None where none is known, or where it cannot hold."""
+    """Sum of the lower bounds of a step; None where none is known, or where it cannot hold."""
     needed_bytes: float
     """Of a step."""
     streamed_bytes: float
     operations: float
     rows: tuple[RooflineRow, ...]
     unplaced: tuple[UnplacedFloor, ...] = ()
-    """In the sum of the floors, but in none of the rows."""
+    """In the sum of the lower bounds, but in none of the rows."""
     notes: tuple[str, ...] = ()
     """What could not be said about these steps, and why."""
 
     @property
     def known_us(self) -> float:
-        """Kernel time of components whose needs are in the sum of the floors."""
+        """Kernel time of components whose needs are in the sum of the lower bounds."""
         return self.placed_us + sum(row.us * row.calls for row in self.rows_by_component())
 
     def rows_by_component(self) -> tuple[RooflineRow, ...]:
@@ -171,7 +171,7 @@ class RooflinePhase:
 
     @property
     def of_floor(self) -> float | None:
-        """Share of the step that its floors take: 1 is as fast as it gets."""
+        """Share of the step that its lower bounds take: 1 is as fast as it gets."""
         if not self.step_us or self.floor_us is None:
             return None
         return self.floor_us / self.step_us

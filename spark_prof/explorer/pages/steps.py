@@ -42,7 +42,7 @@ def _show(sources: Sources) -> None:
     if len(steps) >= _ENOUGH:
         widgets.figure(chart_steps.times_spread(steps), "spread-of-steps")
     _clients(sources)
-    widgets.section(about_time.books(shown.report))
+    widgets.section(about_time.accounting(shown.report))
 
 
 def _in_order(steps: Steps) -> None:
