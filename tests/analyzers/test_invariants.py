@@ -19,9 +19,15 @@ from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.counters.model import CounterBatch, Counters, WeightRow
 from spark_prof.analyzers.invariants import CHECKS, Facts, checked
 from spark_prof.analyzers.labels import label_kernels
-from spark_prof.analyzers.layer_consistency import LayerTables, kinds_of, unknown_layers
-from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.layer_consistency import (
+    LayerTables,
+    kinds_of,
+    unknown_layers,
+    without_layers,
+)
+from spark_prof.analyzers.model import Clocks, Report
 from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.roofline.floor_checks import kernel_floors
 from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
 from spark_prof.analyzers.roofline.sure_floors import memory_us, surely_us
 from spark_prof.analyzers.summary import summarize, summary_of
@@ -189,6 +195,12 @@ def _ledger_too_long(report: Report) -> dict[str, Any]:
     return {"tokens": (replace(first, rows=(wrong, *rows)), *others)}
 
 
+def _negative_exclusive(report: Report) -> dict[str, Any]:
+    first, *others = report.tokens
+    row, *rows = first.rows
+    return {"tokens": (replace(first, rows=(replace(row, alone_us=-1.0), *rows)), *others)}
+
+
 def _missing_kernel(report: Report) -> dict[str, Any]:
     return {"kernels": report.kernels[1:]}
 
@@ -200,6 +212,7 @@ def _missing_kernel(report: Report) -> dict[str, Any]:
         (_negative_component, "no-negative", lambda report: report.components == ()),
         (_negative_gap, "no-negative", lambda report: [b.phase for b in report.books] == ["all"]),
         (_ledger_too_long, "adds-up", lambda report: report.decode_ledger is None),
+        (_negative_exclusive, "no-negative", lambda report: report.decode_ledger is None),
         (_missing_kernel, "adds-up", lambda report: report.kernels == ()),
     ],
 )
@@ -239,6 +252,42 @@ def test_a_kernel_faster_than_its_bytes_has_no_floor(tmp_path: Path) -> None:
         assert form == "json" or drawn.index(line) < drawn.rindex("What was recorded"), form
     (row,) = (r for r in json.loads(RENDERERS["json"](report))["invariants"] if r["ok"] is False)
     assert (row["id"], list(row)) == ("floor-kernel", ["id", "ok", "text", "where"])
+
+
+@pytest.mark.parametrize(("phase", "off", "fails"), [
+    ("decode", 0.1, False), ("decode", -0.0005, False), ("decode", -0.1, True),
+    ("prefill", 0.1, False), ("prefill", -0.1, True),
+])  # fmt: skip
+def test_every_phase_s_kernels_are_held_against_the_bytes_of_a_call(
+    phase: str, off: float, *, fails: bool
+) -> None:
+    """One of 24 calls a step; times have whole nanoseconds, so it may be longer by one."""
+    roofline = facts().report.roofline
+    assert roofline is not None
+    (decode,) = roofline.phases
+    experts = next(row for row in decode.rows if row.calls == 24 and row.floor_us)
+    least = surely_us(experts, roofline.ceilings) / 24
+    assert least > 1
+    row = replace(experts, us=least + off)
+    quick = replace(decode, phase=phase, rows=(row,))
+    phases = (quick,) if phase == "decode" else (decode, quick)
+    report = replace(facts().report, roofline=replace(roofline, phases=phases))
+    found = kernel_floors(report, facts().kernels)
+    assert [one.key for one in found or ()] == [(phase, row.component, row.name)] * fails
+
+
+def test_arithmetic_is_held_against_the_gpu_s_highest_clock() -> None:
+    """The peaks of this H100 stand on 1,830 MHz; one may reach 1,980."""
+    report = facts().report
+    assert report.roofline is not None
+    (decode,) = report.roofline.phases
+    row = replace(decode.rows[0], calls=1.0, us=9.5, floor_us=10.0, streamed_bytes=0.0,
+                  limiter="arithmetic")  # fmt: skip
+    phases = (replace(decode, rows=(row,)),)
+    report = replace(report, roofline=replace(report.roofline, phases=phases))
+    assert kernel_floors(report, facts().kernels) != []
+    gpu = replace(report.gpu, clocks=Clocks(1980, 1980, ()))
+    assert kernel_floors(replace(report, gpu=gpu), facts().kernels) == []
 
 
 @pytest.mark.parametrize(
@@ -409,6 +458,15 @@ def test_layers_of_two_kinds_may_differ() -> None:
     assert "layers-alike" in broken(checked(with_layers(sums=sums)))
     told = modules.assign(component=modules["component"].astype(str).where(~dense, "mlp"))
     assert "layers-alike" not in broken(checked(with_layers(sums=sums, modules=told)))
+
+
+def test_what_has_no_layer_by_nature_keeps_its_place() -> None:
+    """The embedding's kernel that ran in a layer's range."""
+    rows = pd.DataFrame({"layer": [3, 3, 4], "component": ["embedding", "qkv", "qkv"],
+                         "placed": True})  # fmt: skip
+    found = without_layers(rows, {3})
+    assert found["layer"].tolist() == [-1, -1, 4]
+    assert found["placed"].tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("known", ["layers", "config"])
