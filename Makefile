@@ -20,6 +20,7 @@ lint:
 	@$(PYTHON) scripts/setup.py test
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/mypy --no-error-summary scripts demo/*.py
 
