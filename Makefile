@@ -1,12 +1,14 @@
 # Everything happens in .venv, which is made on the first call; PYTHON is what makes it.
 PYTHON ?= python3
 BIN = .venv/bin
+PYTEST = $(BIN)/python -m pytest --numprocesses 2 --no-loadscope-reorder
 
 help:
-	@echo 'make demo   record a real vLLM run and show its report'
-	@echo 'make test   run the tests'
-	@echo 'make lint   ruff and mypy'
-	@echo 'make venv   set up .venv only'
+	@echo 'make demo       record a real vLLM run and show its report'
+	@echo 'make test       run the tests, but for the slow ones'
+	@echo 'make test-all   run those too: whole engines and every page in a browser'
+	@echo 'make lint       ruff, the direction of imports, mypy'
+	@echo 'make venv       set up .venv only'
 
 demo:
 	@$(PYTHON) scripts/setup.py vllm
@@ -14,7 +16,13 @@ demo:
 
 test:
 	@$(PYTHON) scripts/setup.py test vllm
-	@$(BIN)/python -m pytest --numprocesses 2 --no-loadscope-reorder
+	@$(PYTEST) -m 'not slow'
+
+test-slow:
+	@$(PYTHON) scripts/setup.py test vllm
+	@$(PYTEST) -m slow
+
+test-all: test test-slow
 
 lint:
 	@$(PYTHON) scripts/setup.py test
@@ -27,4 +35,4 @@ lint:
 venv:
 	@$(PYTHON) scripts/setup.py test vllm
 
-.PHONY: help demo test lint venv
+.PHONY: help demo test test-slow test-all lint venv

@@ -22,7 +22,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The folders that take longest begin."""
+    """Marks what is slow; the folders that take longest begin."""
+    for item in items:
+        real = item.get_closest_marker("engine") or item.get_closest_marker("browser")
+        if real and not item.get_closest_marker("smoke"):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in _ALONE])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.browser.conftest import Site
 from tests.browser.navigation import go_to
 from tests.browser.report import report_of
@@ -66,6 +68,7 @@ def test_two_minutes(site: Site, fresh: Fresh) -> None:
     assert view.state["component"] == "norm"
 
 
+@pytest.mark.smoke
 def test_a_bar_leads_to_what_it_stands_on_and_back(site: Site, fresh: Fresh) -> None:
     view = fresh(site.served.url).open(source=site.places["graphs"])
     bars = view.traces("time-of-a-token")

@@ -52,7 +52,14 @@ def parallel(record: Recorder, models: dict[str, Path]) -> Run:
     return record("parallel", command, VLLM_CPU_OMP_THREADS_BIND="0|1")
 
 
-@pytest.fixture(params=["eager", "compiled", "dense_in_process", "parallel"])
+@pytest.fixture(
+    params=[
+        pytest.param("eager", marks=pytest.mark.smoke),
+        "compiled",
+        "dense_in_process",
+        "parallel",
+    ]
+)
 def run(request: pytest.FixtureRequest) -> Run:
     found: Run = request.getfixturevalue(request.param)
     return found
