@@ -14,6 +14,7 @@ from detect_secrets.settings import transient_settings
 
 from spark_prof.redact import HIDDEN, is_secret, redacted, redacted_text, redacted_value
 from spark_prof.secret_rules import NAMES, PHRASES, PROGRAMS, SHAPES
+from tests.rows import each_row
 from tests.secret_corpus import ORDINARY, ORDINARY_COMMANDS, planted
 
 
@@ -77,7 +78,7 @@ def test_what_is_hidden_stays_hidden_and_nothing_else_goes() -> None:
         assert redacted_value(again) == again
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "wanted"),
     [
         ("vllm serve m --api-key hunter2 b --port 1", "vllm serve m --api-key *** *** --port 1"),
@@ -105,7 +106,7 @@ def test_a_command_line(line: str, wanted: str) -> None:
     assert shlex.split(redacted_text(line)) == shlex.split(wanted)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "wanted"),
     [
         ("args: {'api_key': ['a1', 'b2'], 'n': 1}", "args: {'api_key': ['***'], 'n': 1}"),

@@ -15,6 +15,7 @@ from spark_prof.ab.result_file import read_result
 from spark_prof.ab.sides import parse_side
 from spark_prof.errors import CommandError
 from spark_prof.swaps.settings import SwapSettings
+from tests.rows import each_row
 
 SIDES = [
     "moe=spark_prof,lm_head=mxfp4",
@@ -43,7 +44,7 @@ def exported(found: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-@pytest.mark.parametrize("text", [*SIDES, *TYPED])
+@each_row("text", [*SIDES, *TYPED])
 def test_a_shell_sets_what_the_plugin_reads(text: str) -> None:
     side = parse_side(text)
     found = exported(lines(text))
@@ -70,7 +71,7 @@ def test_the_plugin_is_allowed_beside_those_of_the_side() -> None:
     assert exported(lines("moe=fp8 VLLM_PLUGINS=mine"))["VLLM_PLUGINS"] == "mine,spark_prof"
 
 
-@pytest.mark.parametrize("value", ["a\nb", "a\x1b[2J", "a\x85", "a\u2028b", "\u202e"])
+@each_row("value", ["a\nb", "a\x1b[2J", "a\x85", "a\u2028b", "\u202e"])
 def test_control_characters_are_printed_for_no_shell(value: str) -> None:
     with pytest.raises(CommandError, match="has a control character"):
         lines(f"X='{value}'")
@@ -103,7 +104,7 @@ def result(tmp_path: Path, b: str, *, passed: bool = True, one: bool = True) -> 
     return path
 
 
-@pytest.mark.parametrize("text", SIDES)
+@each_row("text", SIDES)
 def test_a_result_gives_its_side_back(tmp_path: Path, text: str) -> None:
     side = parse_side(text)
     one = not (side.options or side.environment)
@@ -113,7 +114,7 @@ def test_a_result_gives_its_side_back(tmp_path: Path, text: str) -> None:
         assert replace(found, text="") == replace(side, text="")
 
 
-@pytest.mark.parametrize("text", [*TYPED, "norm=KERNEL"])
+@each_row("text", [*TYPED, "norm=KERNEL"])
 def test_what_runs_code_has_to_be_typed_too(tmp_path: Path, text: str) -> None:
     kernel = tmp_path / "my kernel's.py"
     kernel.write_text("def build(layer): ...\n")
@@ -138,7 +139,7 @@ def test_another_file_or_function_is_not_what_was_typed(tmp_path: Path) -> None:
             side_of_result(path, parse_side(other.replace("=", f"={tmp_path}/")))
 
 
-@pytest.mark.parametrize("named", ["one.py", "./one.py", "link.py", "FOLDER/x/../one.py"])
+@each_row("named", ["one.py", "./one.py", "link.py", "FOLDER/x/../one.py"])
 def test_one_file_may_be_written_in_several_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
@@ -155,7 +156,7 @@ def test_one_file_may_be_written_in_several_ways(
     assert side_of_result(path, typed).swaps == typed.swaps
 
 
-@pytest.mark.parametrize("more", ["o=fp8", "X=1", "--seed 1", "VLLM_USE_V2_MODEL_RUNNER=0"])
+@each_row("more", ["o=fp8", "X=1", "--seed 1", "VLLM_USE_V2_MODEL_RUNNER=0"])
 def test_what_is_typed_beside_a_result_is_the_result_s(tmp_path: Path, more: str) -> None:
     path = result(tmp_path, "moe=fp8 VLLM_USE_V2_MODEL_RUNNER=1", one=False)
     with pytest.raises(CommandError, match=r"side b of .* has no "):
@@ -201,7 +202,7 @@ def test_hidden_values_cannot_be_applied(tmp_path: Path) -> None:
         side_of_result(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"kind": "spark-prof ab"}'])
+@each_row("content", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"kind": "spark-prof ab"}'])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(content)

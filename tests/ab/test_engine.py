@@ -19,6 +19,7 @@ from spark_prof.ab.engine_log import last_words
 from spark_prof.ab.measuring import Shape, impossible
 from spark_prof.ab.messages import Batch, Facts, Generate
 from spark_prof.errors import CommandError
+from tests.rows import each_row
 
 FACTS = Facts(
     versions={}, gpu="", uuids=(), gpus=1, processor="", model="m", longest=1024,
@@ -27,7 +28,7 @@ FACTS = Facts(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("log", "words"),
     [
         ("", "(nothing was logged)"),
@@ -60,7 +61,7 @@ def test_last_words_of_damaged_logs(tmp_path: Path) -> None:
     assert last_words(path) == "a line"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shape", "words"),
     [
         (Shape("decode", 1, 128), ""),
@@ -114,7 +115,7 @@ def test_messages_arrive_whole() -> None:
         right.line(1)
 
 
-@pytest.mark.parametrize("field", ["margin_a", "kl_nats", "worst", "scale"])
+@each_row("field", ["margin_a", "kl_nats", "worst", "scale"])
 def test_figures_that_json_cannot_say_are_no_numbers(field: str) -> None:
     row: dict[str, Any] = {
         "step": 0, "row": 0, "token_a": 1, "token_b": 1, "agree": True, "margin_a": 1.0,

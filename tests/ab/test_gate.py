@@ -31,6 +31,7 @@ from tests.ab.small_model import (  # noqa: E402
     rounded,
     swapped_experts,
 )
+from tests.rows import each_row  # noqa: E402
 
 POSITIONS = 64
 DENSE = Depth(24, routed=False)
@@ -76,7 +77,7 @@ def floor(seed: int = 0) -> tuple[Position, ...]:
     return tuple(against(stock(12, 16, seed), disturbed))
 
 
-@pytest.mark.parametrize(("layers", "seed"), [(2, 0), (24, 0), (24, 1), (48, 2)])
+@each_row(("layers", "seed"), [(2, 0), (24, 0), (24, 1), (48, 2)])
 def test_sums_in_another_order_pass(layers: int, seed: int) -> None:
     other = model(layers, 0, seed).logits(tokens(seed), OTHER)
     found = against(stock(layers, 0, seed), other)
@@ -96,7 +97,7 @@ def test_rounding_is_what_the_derivation_says(layers: int) -> None:
     assert 0.5 < deviation / rounding_deviation(layers) < 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "only"),
     [
         *((change, only) for change in (doubled_output, doubled_scale) for only in (None, 0, 23)),
@@ -136,8 +137,8 @@ def test_experts_exchange_where_nothing_is_wrong() -> None:
     assert not judge(other, "kept", depth=Depth(12, routed=False)).passed
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("change", [swapped_experts, doubled_scale, doubled_output])
+@each_row("seed", [0, 1])
+@each_row("change", [swapped_experts, doubled_scale, doubled_output])
 def test_wrong_experts_fail(change: Change, seed: int) -> None:
     wrong = model(12, 16, seed).changed(change).logits(tokens(seed), OTHER)
     verdict = judge(against(stock(12, 16, seed), wrong), "kept", floor(seed), depth=ROUTED)
@@ -164,8 +165,8 @@ def test_a_layer_alone_passes(experts: int) -> None:
     assert found.relative > 0
 
 
-@pytest.mark.parametrize("bits", ["kept", "changed"])
-@pytest.mark.parametrize(
+@each_row("bits", ["kept", "changed"])
+@each_row(
     ("change", "experts"),
     [(doubled_scale, 0), (doubled_output, 0), (doubled_scale, 16), (swapped_experts, 16)],
 )
@@ -201,9 +202,9 @@ def test_a_layer_that_is_not_finite_fails(relative: float | None) -> None:
     assert verdict.reasons == ("x (qkv) alone is not finite",)
 
 
-@pytest.mark.parametrize("bits", ["kept", "changed"])
-@pytest.mark.parametrize("name", ["margin_a", "kl_nats", "worst", "scale"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@each_row("bits", ["kept", "changed"])
+@each_row("name", ["margin_a", "kl_nats", "worst", "scale"])
+@each_row("value", [math.nan, math.inf, -math.inf])
 def test_a_position_that_is_not_finite_fails(bits: str, name: str, value: float) -> None:
     positions = [AGREEING] * 31 + [replace(AGREEING, **{name: value})]
     verdict = judge(positions, bits, depth=DENSE)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from spark_prof.ab.plan import block_order
 from spark_prof.ab.steps import Quad, make_quads
 from spark_prof.traces.measured import DeviceState
 from tests.ab.timed import STEP_US, timed
+from tests.rows import each_row
 
 CALM = DeviceState(sm_mhz=1980, memory_mhz=2619, temperature_c=50, power_w=300.0)
 PERIOD_NS = 20_000_000
@@ -66,7 +67,7 @@ def test_unequal_clocks_drop_their_quad(gpu: int) -> None:
     assert steady.lines == ("1 of 8 quads dropped: the machine was not steady",)
 
 
-@pytest.mark.parametrize(("mhz", "kept"), [(1965, 8), (1961, 8), (1959, 7), (2005, 7)])
+@each_row(("mhz", "kept"), [(1965, 8), (1961, 8), (1959, 7), (2005, 7)])
 def test_one_percent_is_the_bound(mhz: int, kept: int) -> None:
     made = quads()
     samples = [

@@ -19,6 +19,7 @@ from spark_prof.ab.power import CAPTURES_APART
 from spark_prof.ab.result import AARun, Run
 from spark_prof.ab.statistics import Interval, aa_test, compare_starts
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER, gain_of
+from tests.rows import each_row
 
 RUN = FASTER.runs[0]
 [ITSELF] = FASTER.aa
@@ -33,7 +34,7 @@ def itself(floor: float | None, requests: int = 1, passed: bool = False) -> AARu
     return AARun(requests, replace(ITSELF.test, floor=floor, passed=passed))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("low", "high", "floor", "effect"),
     [
         (1.01, 1.02, 0.0, "faster"),
@@ -51,8 +52,8 @@ def test_an_effect_counts_beyond_the_floor(
     assert effect_of(run_with(low, high), [itself(floor)]) == effect
 
 
-@pytest.mark.parametrize("floor", [0.001, 0.01, 0.1])
-@pytest.mark.parametrize("gain", [1.0005, 1.005, 1.05, 1.5])
+@each_row("floor", [0.001, 0.01, 0.1])
+@each_row("gain", [1.0005, 1.005, 1.05, 1.5])
 def test_the_sides_are_treated_alike(gain: float, floor: float) -> None:
     """Who changes the sides' names changes faster to slower, and nothing else."""
     low, high = gain / 1.0001, gain * 1.0001
@@ -79,7 +80,7 @@ def test_the_smallest_batch_with_a_gain_answers() -> None:
     assert chosen_run(replace(FASTER, runs=())) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sample", "outcome", "code"),
     [
         ("ab_faster", "faster", 0),
@@ -132,7 +133,7 @@ def test_a_floor_makes_the_detectable_effect_larger() -> None:
     assert with_detectable(RUN, [again]).estimate.detectable == detectable_in(RUN, [again])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("a_us", "b_us", "effect"),
     [
         ((100.0, 101.0), (50.0, 50.5), "faster"),

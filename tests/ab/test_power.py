@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.ab_power import Design, Found, measured
 from spark_prof.ab.power import Spread, minimum_effect
+from tests.rows import each_row
 
 RUNS = 100
 
@@ -17,7 +18,7 @@ def four_errors(share: float) -> float:
     return 4 * math.sqrt(share * (1 - share) / RUNS)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "design",
     [
         Design("H100, gpt-oss, batch 1", 20),
@@ -27,7 +28,6 @@ def four_errors(share: float) -> float:
         Design("", 4, spread=0.01),
         Design("", 8, spread=0.002),
     ],
-    ids=lambda design: f"{design.noise or 'starts'} {design.count}",
 )
 def test_the_printed_effect_has_the_power_that_is_promised(design: Design) -> None:
     found = measured(design, RUNS, seed=1)

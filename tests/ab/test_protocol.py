@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ab.engines import Done, run
+from tests.rows import each_row
 
 SWAP = ("--b", "o=spark_prof")
 SMALL = ("--batch-sizes", "1,4", "--prefill", "64")
@@ -125,7 +126,7 @@ def test_no_effect_is_no_effect(tmp_path: Path) -> None:
     assert found.estimate.gain.high > 0.998
 
 
-@pytest.mark.parametrize("request_name", ["Start", "DescribeSwaps", "Compare", "Switch"])
+@each_row("request_name", ["Start", "DescribeSwaps", "Compare", "Switch"])
 def test_an_engine_that_dies_is_one_line(tmp_path: Path, request_name: str) -> None:
     done = run(tmp_path, *SWAP, *SMALL, model={"die": request_name})
     assert done.code == 2
@@ -186,7 +187,7 @@ def test_shapes_beyond_the_engine_are_missing(tmp_path: Path) -> None:
     assert "prefill of 9000 tokens needs requests of 9002 tokens" in missing
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "words"),
     [
         (("--b", "moe=nothing"), "there is no kernel nothing"),

@@ -17,9 +17,10 @@ from spark_prof.ab.swapped import read_swaps
 from spark_prof.errors import CommandError
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
 from tests.dashboards.filled import filled_as
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("sample", sorted(set(AB_SAMPLES) - {"ab_hostile"}))
+@each_row("sample", sorted(set(AB_SAMPLES) - {"ab_hostile"}))
 def test_what_is_written_is_read_back(sample: str) -> None:
     assert from_json(to_json(AB_SAMPLES[sample])) == AB_SAMPLES[sample]
 
@@ -46,7 +47,7 @@ def _changed(**parts: object) -> bytes:
     return json.dumps(json.loads(to_json(FASTER)) | parts).encode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         (b"", "truncated"),

@@ -11,6 +11,7 @@ from spark_prof.ab.backends import BACKENDS
 from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.errors import CommandError
 from spark_prof.swaps.spec import SLOTS, Swap
+from tests.rows import each_row
 
 KERNEL = "def build(layer):\n    return None\n"
 
@@ -22,13 +23,13 @@ def kernel(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", ["", "stock", " stock , ", "stock stock"])
+@each_row("text", ["", "stock", " stock , ", "stock stock"])
 def test_nothing_is_stock(text: str) -> None:
     side = parse_side(text)
     assert (side.swaps, side.options, side.environment, side.name) == ((), (), (), "stock")
 
 
-@pytest.mark.parametrize("separator", [" ", ",", ", ", "  ,\n"])
+@each_row("separator", [" ", ",", ", ", "  ,\n"])
 def test_words_of_every_kind(separator: str) -> None:
     words = ["moe=spark_prof", "VLLM_X=1", "lm_head=mxfp4", "--kv-cache-dtype", "fp8"]
     side = parse_side(separator.join(words))
@@ -37,19 +38,19 @@ def test_words_of_every_kind(separator: str) -> None:
     assert side.options == ("--kv-cache-dtype", "fp8")
 
 
-@pytest.mark.parametrize("slot", SLOTS)
-@pytest.mark.parametrize("kernel", OWN_KERNELS)
+@each_row("slot", SLOTS)
+@each_row("kernel", OWN_KERNELS)
 def test_own_kernels_are_swaps(slot: str, kernel: str) -> None:
     assert parse_side(f"{slot}={kernel}").swaps == (Swap(slot, kernel),)
 
 
-@pytest.mark.parametrize("backend", BACKENDS["--moe-backend"])
+@each_row("backend", BACKENDS["--moe-backend"])
 def test_backends_of_experts_are_an_option(backend: str) -> None:
     side = parse_side(f"moe={backend}")
     assert (side.swaps, side.options) == ((), ("--moe-backend", backend))
 
 
-@pytest.mark.parametrize("slot", ["qkv", "o", "mlp", "lm_head"])
+@each_row("slot", ["qkv", "o", "mlp", "lm_head"])
 def test_backends_of_linear_layers_are_one_option(slot: str) -> None:
     side = parse_side(f"{slot}=cutlass")
     assert side.options == ("--linear-backend", "cutlass")
@@ -69,7 +70,7 @@ def test_backends_are_those_of_vllm() -> None:
     assert set(get_args(kernel.LinearBackend)) <= set(BACKENDS["--linear-backend"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "options", "rest"),
     [
         ("--enforce-eager moe=spark_prof", ("--enforce-eager",), "moe=spark_prof"),
@@ -95,7 +96,7 @@ def test_a_file_is_not_executed(kernel: Path) -> None:
     assert parse_side(f"norm={kernel}:build").swaps
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "words"),
     [
         ("moe", "moe is no swap; write slot=kernel"),
@@ -139,7 +140,7 @@ def test_formats_are_swaps() -> None:
             with_formats(side, mxfp4, fp8)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("a", "b", "one"),
     [
         ("stock", "moe=spark_prof", True),

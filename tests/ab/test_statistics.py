@@ -21,6 +21,7 @@ from spark_prof.ab.statistics import (
 from spark_prof.ab.steps import Quad, make_quads
 from spark_prof.analyzers.student import student_quantile
 from tests.ab.timed import STEP_US, timed
+from tests.rows import each_row
 
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 RUNS = 120
@@ -79,8 +80,8 @@ def covered(gain: float, noise: Noise, quads: int) -> float:
     return sum(e.gain is not None and e.gain.low <= gain <= e.gain.high for e in estimates) / RUNS
 
 
-@pytest.mark.parametrize("noise", [white, autoregressive, hiccups, stalls, quadratic, jitter])
-@pytest.mark.parametrize(("gain", "quads"), [(1.0, 20), (1.25, 8)])
+@each_row("noise", [white, autoregressive, hiccups, stalls, quadratic, jitter])
+@each_row(("gain", "quads"), [(1.0, 20), (1.25, 8)])
 def test_the_interval_holds_the_truth(noise: Noise, gain: float, quads: int) -> None:
     assert covered(gain, noise, quads) >= 0.90
 
@@ -90,7 +91,7 @@ def test_of_five_quads_none_may_lie_beyond_the_truth_by_chance() -> None:
     assert covered(1.0, white, 5) >= 0.95
 
 
-@pytest.mark.parametrize("quads", [5, 6, 10, 40])
+@each_row("quads", [5, 6, 10, 40])
 def test_it_is_a_95_percent_interval(quads: int) -> None:
     """120 runs of a 95 % interval hold the truth in 107 to 119 of them, but in one case of 100."""
     assert 107 / 120 <= covered(1.1, white, quads) <= 119 / 120
@@ -105,7 +106,7 @@ def test_the_saving_holds_the_truth_too() -> None:
     assert 0.89 <= held / RUNS <= 0.995
 
 
-@pytest.mark.parametrize("noise", [white, autoregressive, hiccups, stalls, quadratic, jitter])
+@each_row("noise", [white, autoregressive, hiccups, stalls, quadratic, jitter])
 def test_a_known_gain_is_found(noise: Noise) -> None:
     estimate = compare(quads_of(1, 1.25, noise))
     assert estimate.gain is not None
@@ -157,7 +158,7 @@ def test_without_noise_the_clock_makes_the_width() -> None:
     assert estimate.detectable == pytest.approx(0.5 / 2400, rel=1e-2)
 
 
-@pytest.mark.parametrize("quads", range(5))
+@each_row("quads", range(5))
 def test_few_quads_give_no_interval(quads: int) -> None:
     estimate = compare(quads_of(6, 1.25, white)[:quads])
     assert estimate.gain is None
@@ -176,7 +177,7 @@ def test_quads_that_were_dropped_are_told() -> None:
     assert "1 were dropped" in estimate.missing
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("estimate", "why"),
     [
         (compare([]), "0 quads count"),
@@ -223,7 +224,7 @@ def test_an_interval_that_is_not_there_does_not_pass() -> None:
     assert "not known: 0 quads" in test.line
 
 
-@pytest.mark.parametrize("starts", [(2, 2), (3, 3), (2, 4), (8, 8)])
+@each_row("starts", [(2, 2), (3, 3), (2, 4), (8, 8)])
 def test_starts_are_a_95_percent_interval(starts: tuple[int, int]) -> None:
     random = np.random.default_rng(10)
     held = 0
@@ -244,7 +245,7 @@ def test_one_start_is_no_interval() -> None:
     assert compare_starts([], [], 0).a_us is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("probability", "free", "value"),
     # Abramowitz and Stegun, table 26.10.
     [

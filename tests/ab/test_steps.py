@@ -11,6 +11,7 @@ from spark_prof.ab.plan import block_order
 from spark_prof.ab.steps import Step, make_quads, middle_mean, read_steps, share_ahead
 from spark_prof.errors import CommandError
 from tests.ab.timed import START_NS, STEP_US, timed
+from tests.rows import each_row
 
 PLAN = block_order(4, 10)
 ROW = [0, "a", 0, 3_000_000, START_NS, 0, 1, 100, True]
@@ -24,7 +25,7 @@ def test_rows_are_read() -> None:
     assert read_steps([ROW]) == (Step(0, "a", 0, 3_000_000, START_NS, 0, 1, 100, True),)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "row",
     [
         [],
@@ -90,7 +91,7 @@ def test_a_step_that_starts_late_cancels() -> None:
     assert middle_mean(durations) == pytest.approx(100, rel=0.03)
 
 
-@pytest.mark.parametrize("missing", [3, 4, 8, 15])
+@each_row("missing", [3, 4, 8, 15])
 def test_quads_that_are_not_whole_are_dropped(missing: int) -> None:
     quads, dropped = make_quads([step for step in steps() if step.block != missing])
     assert [drop.quad for drop in dropped] == [missing // 4]

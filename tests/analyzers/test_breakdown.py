@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 
 FAR = 1_800_000_000_000_000_001
 PHASES = pd.Series(["prefill", "decode", "decode", "mixed"], index=[3, 4, 5, 6])
@@ -112,7 +113,7 @@ def test_copies_and_other_steps_are_no_part_of_the_sums() -> None:
     assert kernel_rows(sums_of(found, PHASES)) == kernel_rows(kernels(row))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_row("seed", range(8))
 def test_sums_against_a_count_of_every_row(seed: int) -> None:
     """The layers of half of them lie too far apart for a table."""
     chosen = random.Random(seed)

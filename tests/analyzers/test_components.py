@@ -6,8 +6,6 @@ import csv
 import re
 from pathlib import Path
 
-import pytest
-
 from spark_prof.analyzers.components import (
     PARTS,
     RULES,
@@ -18,6 +16,7 @@ from spark_prof.analyzers.components import (
     role_of,
 )
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 
 PATHS = Path(__file__).parents[1] / "data" / "module-paths.csv"
 
@@ -31,19 +30,19 @@ def _first(path: str, type_name: str) -> ModuleRule | None:
     return None
 
 
-@pytest.mark.parametrize(("rule", "path", "type_name"), EXAMPLES, ids=lambda value: str(value)[:60])
+@each_row(("rule", "path", "type_name"), EXAMPLES)
 def test_an_example_matches_its_own_row_first(rule: ModuleRule, path: str, type_name: str) -> None:
     assert _first(path, type_name) is rule
     assert component_of(path, type_name) == rule.component
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.component}-{rule.pattern[:20]}")
+@each_row("rule", RULES)
 def test_every_row_has_an_example_and_a_word_of_the_vocabulary(rule: ModuleRule) -> None:
     assert rule.examples
     assert rule.component in (*COMPONENTS, "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "type_name", "component"),
     [
         ("", "Qwen3ForCausalLM", ""),
@@ -70,7 +69,7 @@ def test_modules_of_real_models(path: str, type_name: str, component: str) -> No
     assert component_of(path, type_name) == component
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "layer"),
     [
         ("model.layers.0.self_attn", 0),
@@ -106,7 +105,7 @@ def test_modules_of_many_architectures() -> None:
     assert len({row["architecture"] for row in rows}) >= 30
 
 
-@pytest.mark.parametrize(("pattern", "shorter", "example"), SHORTER_ROLES)
+@each_row(("pattern", "shorter", "example"), SHORTER_ROLES)
 def test_a_role_leaves_out_what_says_nothing(
     pattern: str, shorter: str, example: tuple[str, str]
 ) -> None:
@@ -115,7 +114,7 @@ def test_a_role_leaves_out_what_says_nothing(
     assert role_of(path) == role
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "role"),
     [
         ("model.layers.3.self_attn.qkv_proj", "self_attn.qkv_proj"),

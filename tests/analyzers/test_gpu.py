@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof.analyzers.gpu import gpu_of
 from spark_prof.analyzers.model import Clocks, Gpu
+from tests.rows import each_row
 
 GPU = {"name": "NVIDIA GB10", "compute_capability": "12.1", "clocks_mhz": {"sm_max": 3003}}
 
@@ -16,7 +15,7 @@ def test_its_clocks_after_the_last_step() -> None:
     assert found == Gpu("NVIDIA GB10", "12.1", "NVIDIA", Clocks(2400, 3003, ("power cap",)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "after", [None, {}, [], {"sm_mhz": None}, {"sm_mhz": "2400"}, {"sm_mhz": -1}, {"sm_mhz": True},
               {"sm_mhz": 10**9}],
 )  # fmt: skip
@@ -24,7 +23,7 @@ def test_no_clock(after: object) -> None:
     assert gpu_of({"gpu": GPU, "device_after_steps": after}).clocks is None
 
 
-@pytest.mark.parametrize("highest", [None, "3003", 0, {"x": 1}])
+@each_row("highest", [None, "3003", 0, {"x": 1}])
 def test_nobody_says_how_fast_it_may_be(highest: object) -> None:
     gpu = GPU | {"clocks_mhz": {"sm_max": highest}}
     after = {"sm_mhz": 2400, "throttled": "power cap"}

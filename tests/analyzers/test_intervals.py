@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 
 from spark_prof.analyzers.intervals import covered_in, union_by_group
+from tests.rows import each_row
 
 FAR = 1_800_000_000_000_000_001
 
@@ -25,8 +25,8 @@ def _random_intervals(seed: int) -> list[tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("origin", [0, FAR])
-@pytest.mark.parametrize("seed", range(25))
+@each_row("origin", [0, FAR])
+@each_row("seed", range(25))
 def test_union_by_group(seed: int, origin: int) -> None:
     intervals = _random_intervals(seed)
     start, end, group = np.array(intervals, np.int64).T
@@ -42,8 +42,8 @@ def test_union_by_group(seed: int, origin: int) -> None:
     assert found.dtype == np.int64
 
 
-@pytest.mark.parametrize("origin", [0, FAR])
-@pytest.mark.parametrize("seed", range(25))
+@each_row("origin", [0, FAR])
+@each_row("seed", range(25))
 def test_covered_in(seed: int, origin: int) -> None:
     intervals = _random_intervals(seed)
     start, end, _ = np.array(intervals, np.int64).T

@@ -39,6 +39,7 @@ from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from tests.analyzers.agreeing import contradictions
 from tests.analyzers.roofline.recorded import CONFIG, FIRST, HEAD, LAYERS, bundle
+from tests.rows import each_row
 from tests.support import layer_row
 
 DATA = Path(__file__).parents[1] / "data"
@@ -205,7 +206,7 @@ def _missing_kernel(report: Report) -> dict[str, Any]:
     return {"kernels": report.kernels[1:]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "check", "gone"),
     [
         (_doubled_union, "union-once", lambda report: report.books == ()),

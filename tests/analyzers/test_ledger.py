@@ -11,6 +11,7 @@ import pytest
 
 from spark_prof.analyzers.ledger import books, spread, step_books
 from spark_prof.analyzers.model import Spread
+from tests.rows import each_row
 from tests.support import ORIGIN
 
 
@@ -39,7 +40,7 @@ def entries(found: pd.DataFrame, *more: str) -> list[tuple[float, ...]]:
     return [tuple(row) for row in (found[columns] * 1000).round(6).to_numpy().tolist()]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "wanted"),
     [
         pytest.param([], (0, 0, 100, 0), id="nothing ran"),
@@ -57,7 +58,7 @@ def test_the_books_of_one_step(rows: list[tuple[int, int, int]], wanted: tuple[f
     assert entries(step_books(windows((0, 100), (100, 200)), kernels(*rows)))[0] == wanted
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_the_books_balance(seed: int) -> None:
     chosen = random.Random(seed)
     cuts = sorted(chosen.sample(range(2000), 12))

@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.analyzers.blocks import by_blocks
 from spark_prof.analyzers.lookup import NameColumn, ascends, positions
+from tests.rows import each_row
 
 FAR = (1 << 62) + 1
 RANGES = {
@@ -20,8 +21,8 @@ RANGES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("kind", RANGES)
+@each_row("seed", range(6))
+@each_row("kind", RANGES)
 def test_positions(kind: str, seed: int) -> None:
     chosen = random.Random(seed)
     lowest, highest = RANGES[kind]
@@ -36,7 +37,7 @@ def test_positions(kind: str, seed: int) -> None:
         assert found.tolist() == [where.get(number, -1) for number in wanted]
 
 
-@pytest.mark.parametrize("wanted", [-(1 << 31), -1, 4, 8, (1 << 31) - 1])
+@each_row("wanted", [-(1 << 31), -1, 4, 8, (1 << 31) - 1])
 def test_a_number_outside_the_known_ones_is_none_of_them(wanted: int) -> None:
     for known in ([5, 6, 7], [-(1 << 31) + 1, -(1 << 31) + 2], [(1 << 31) - 2]):
         found = positions(np.array(known, np.int32), np.array([wanted], np.int32))
@@ -48,7 +49,7 @@ def test_nothing_is_known() -> None:
     assert positions(np.array([1, 2]), np.array([], np.int64)).tolist() == []
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_rows_that_ascend(seed: int) -> None:
     chosen = random.Random(seed)
     rows = [tuple(chosen.randrange(3) for _ in range(3)) for _ in range(chosen.randrange(4))]
@@ -69,7 +70,7 @@ def test_names_are_looked_at_once_each() -> None:
     assert NameColumn(column).codes({"a": 3, "b": 5}.__getitem__).tolist() == [3, 5, 3, -1]
 
 
-@pytest.mark.parametrize("rows", [0, 1, 1 << 17, (1 << 17) + 1, 400_000])
+@each_row("rows", [0, 1, 1 << 17, (1 << 17) + 1, 400_000])
 def test_blocks_are_the_whole(rows: int) -> None:
     numbers = np.arange(rows)
     assert (by_blocks(rows, np.int64, lambda block: 2 * numbers[block]) == 2 * numbers).all()

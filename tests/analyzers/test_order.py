@@ -12,6 +12,7 @@ import pytest
 
 from spark_prof.analyzers.order import CODES, STRANGERS, Launched, place_by_order, products_of
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 from tests.support import layer_row
 
 PRODUCTS = {"qkv": 1, "o_proj": 1, "router": 1, "mlp": 2}
@@ -53,7 +54,7 @@ def place(text: str, products: Mapping[str, int] | None = PRODUCTS) -> list[str]
             zip(component[loose], layer[loose], strict=True)]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "wanted"),
     [
         pytest.param(
@@ -162,7 +163,7 @@ def test_products_of_a_model_whose_layers_are_alike() -> None:
     assert products_of(pd.concat([tower, table])) == products_of(table)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("table", "config"),
     [
         pytest.param(_layers(*NORMS, *DEEPSEEK), {}, id="MLA by its modules"),

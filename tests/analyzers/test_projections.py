@@ -22,6 +22,7 @@ from spark_prof.analyzers.projections import (
     range_sums,
 )
 from spark_prof.traces.readers.nsys_import import nsys_export
+from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 STATS = SHARED / "nsys_stats_2023.4"
@@ -218,7 +219,7 @@ def plain_projection(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.Data
     return found
 
 
-@pytest.mark.parametrize("seed", range(25))
+@each_row("seed", range(25))
 def test_projection_agrees_with_the_plain_way(seed: int) -> None:
     source = random.Random(seed)
     threads = [1, 2, 3]

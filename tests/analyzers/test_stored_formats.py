@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof.analyzers.ceilings.formats import BYTES
 from spark_prof.analyzers.stored_formats import FORMATS, FormatRow, stored_format
+from tests.rows import each_row
 
 EXAMPLES = [(row, *example) for row in FORMATS for example in row.examples]
 
 
-@pytest.mark.parametrize(("row", "dtype", "classes"), EXAMPLES, ids=lambda value: str(value)[:60])
+@each_row(("row", "dtype", "classes"), EXAMPLES)
 def test_an_example_of_a_row(row: FormatRow, dtype: str, classes: str) -> None:
     found = stored_format("weight", dtype, classes, frozenset(row.scales), bits=4)
     assert found == row.format.format(bits=4)
 
 
-@pytest.mark.parametrize("row", FORMATS, ids=lambda row: row.format)
+@each_row("row", FORMATS)
 def test_every_row_has_an_example_and_known_bytes(row: FormatRow) -> None:
     assert row.examples
     assert row.format.format(bits=8) in BYTES
@@ -25,7 +24,7 @@ def test_every_row_has_an_example_and_known_bytes(row: FormatRow) -> None:
 E4M3, E8M0 = frozenset({"float8_e4m3fn"}), frozenset({"float8_e8m0fnu"})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "dtype", "classes", "scales", "bits", "expected"),
     [
         # ModelOpt's NVFP4: two weights a byte, FP8 scales of 16 weights and one of them all.

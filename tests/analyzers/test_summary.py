@@ -17,6 +17,7 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
+from tests.rows import each_row
 from tests.support import (
     Piece,
     Recorded,
@@ -141,7 +142,7 @@ def test_a_rank_whose_pieces_were_all_empty(tmp_path: Path) -> None:
     assert summarize(bundle, 1).ranks[0] == RankRow(0, 0, 0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "facts",
     [
         {}, {"gpu": None}, {"gpu": "H100"}, {"model_config": None}, {"model_config": []},
@@ -149,7 +150,6 @@ def test_a_rank_whose_pieces_were_all_empty(tmp_path: Path) -> None:
         {"model_config": {"architectures": [None]}}, {"model": None}, {"execution": 3},
         {"quantization": {"a": 1}},
     ],
-    ids=str,
 )  # fmt: skip
 def test_facts_of_any_kind_make_a_report(tmp_path: Path, facts: dict[str, Any]) -> None:
     bundle = Recorded({0: [eager_decode()]}, facts=facts).assemble(tmp_path / "b")

@@ -17,6 +17,7 @@ from benchmarks.architecture_results import Result, page_of, read_results
 from benchmarks.architecture_table import ARCHITECTURES, SMALL, config_of
 from spark_prof import load
 from spark_prof.analyzers.classify.classifier import is_gemm
+from tests.rows import each_row
 
 ROOT = Path(__file__).resolve().parents[2]
 GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_TNT"
@@ -115,7 +116,7 @@ WRONG: dict[str, list[Callable[[Steps], None]]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each_row("name", WRONG)
 def test_a_wrong_owner_is_found(name: str) -> None:
     both = steps()
     for change in WRONG[name]:
@@ -188,7 +189,7 @@ def test_a_recording_of_a_gpu() -> None:
 RECORDED = Path(__file__).parents[1] / "data" / "architectures"
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.iterdir()))
+@each_row("name", sorted(path.name for path in RECORDED.iterdir()))
 def test_recorded_on_an_h200(name: str) -> None:
     """Every owner is proven or derived, and none is another than the eager run's."""
     [row] = [one for one in ARCHITECTURES if one.name == name]

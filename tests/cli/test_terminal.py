@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.rows import each_row
 
 RUN = [sys.executable, "-m", "spark_prof.cli.main", "kernels", "list"]
 
@@ -35,7 +35,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("environment", "coloured"),
     [
         ({"TERM": "xterm-256color"}, True),
@@ -43,7 +43,6 @@ def _read(terminal: int) -> bytes:
         ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
         ({"TERM": "dumb"}, False),
     ],
-    ids=["terminal", "empty NO_COLOR", "NO_COLOR", "dumb"],
 )
 def test_a_terminal(environment: dict[str, str], coloured: bool) -> None:
     assert ("\x1b[" in _on_terminal(RUN, environment)) == coloured

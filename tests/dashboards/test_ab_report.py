@@ -21,6 +21,7 @@ from spark_prof.dashboards.ab_answer import agreement, answer, headline
 from spark_prof.dashboards.ab_charts import gain_points, layer_bars, waterfall
 from spark_prof.dashboards.ab_report import render_ab
 from tests.docs.pages import ROOT
+from tests.rows import each_row
 
 from .ab_sample import AB_SAMPLES, FASTER, gain_of
 from .page import OWN_TAGS, Page
@@ -38,13 +39,13 @@ def test_snapshot(
 
 
 @SAMPLES
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@each_row("width", [60, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal(sample: str, width: int) -> None:
     lines = render_ab(AB_SAMPLES[sample], "text", width).splitlines()
     assert max(map(cell_len, lines)) <= width
 
 
-@pytest.mark.parametrize("sample", sorted(set(AB_SAMPLES) - {"ab_hostile"}))
+@each_row("sample", sorted(set(AB_SAMPLES) - {"ab_hostile"}))
 def test_no_figure_is_cut_off(sample: str) -> None:
     assert "…" not in render_ab(AB_SAMPLES[sample], "text", 100)
 
@@ -120,7 +121,7 @@ def test_without_a_gate_nothing_is_said_of_the_tokens() -> None:
     assert answer(replace(FASTER, gates=())).endswith("what it says was not compared")
 
 
-@pytest.mark.parametrize("kind", ["text", "md", "html", "json"])
+@each_row("kind", ["text", "md", "html", "json"])
 def test_the_json_can_be_drawn_again(kind: str) -> None:
     again = from_json(render_ab(FASTER, "json").encode())
     assert again == FASTER
@@ -201,7 +202,7 @@ def _with_numbers(value: Any, chance: random.Random) -> Any:
     return value
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_any_numbers_can_be_drawn(seed: int) -> None:
     record = json.loads(to_json(FASTER))
     changed = _with_numbers(record, random.Random(seed)) | {"schema": record["schema"]}
@@ -223,7 +224,7 @@ def test_a_gain_that_is_none_is_not_shared_out() -> None:
     assert "Of the gain" in render_ab(FASTER, "md")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("positions", "ties", "same"),
     [
         (2048, 4, True),
@@ -265,7 +266,7 @@ def test_the_tokens_are_the_same_where_more_than_rounding_decides(
 RANDOM = "(random weights; only a real checkpoint can tell more)"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "missing", "random_weights"),
     [
         (("m", "--load-format", "dummy"), (), True),
@@ -317,7 +318,7 @@ RESULTS = [
 ]
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@each_row("path", RESULTS)
 def test_runs_with_random_weights_claim_no_tokens(path: Path) -> None:
     result = read_result(path)
     for kind in ("text", "md", "html", "json"):

@@ -6,8 +6,6 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
-
 from spark_prof.analyzers.ceilings import Ceilings, Question, ceilings_of
 from spark_prof.dashboards import html, markdown, text
 from spark_prof.dashboards.about_ceilings import sections
@@ -17,6 +15,7 @@ from spark_prof.dashboards.section import Document
 from spark_prof.hardware import GPUS
 from spark_prof.traces.checkpoint import read_checkpoint
 from tests.checkpoints import MODELS, write_model
+from tests.rows import each_row
 
 
 def ceilings(name: str, question: Question | None = None) -> Ceilings:
@@ -33,7 +32,7 @@ def cells(found: Ceilings, section: str) -> dict[str, tuple[object, ...]]:
     return {str(row[0]): row for row in table.rows}
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
+@each_row("name", sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
 def test_every_model_is_drawn(name: str) -> None:
     found = ceilings(name)
     drawn = document(found)

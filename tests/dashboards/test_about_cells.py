@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.model import Finding, KernelRow
 from spark_prof.analyzers.views.columns import Launch
@@ -14,6 +12,7 @@ from spark_prof.analyzers.views.kernel_table import facts_of
 from spark_prof.analyzers.views.odd import Comparison, Group, OddCell
 from spark_prof.analyzers.views.odd_cause import Cause
 from spark_prof.dashboards import about_cells, about_kernel
+from tests.rows import each_row
 
 from .sample import SAMPLES
 
@@ -23,7 +22,7 @@ NAMES = ("gemm", "other_gemm")
 SLOWER = Cause(0, "time", 20.0, 16.2, 1.0, 1.0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cause", "said"),
     [
         (SLOWER, "gemm takes 20.0 us a step, 16.2 us in those like it"),
@@ -52,7 +51,7 @@ def test_what_cannot_be_compared_is_said() -> None:
     assert "nothing to compare" in about_cells.odd_layers(alone, [], NAMES).intro[0]
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_facts_of_any_kernel_can_be_told(sample: str) -> None:
     report = SAMPLES[sample]
     for facts in facts_of(report, [row.name for row in report.kernels]):

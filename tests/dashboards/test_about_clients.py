@@ -15,6 +15,7 @@ from spark_prof.dashboards.client_report import render_clients
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun, Latency
+from tests.rows import each_row
 
 from .sample import HOSTILE_NAME, SAMPLES
 
@@ -79,7 +80,7 @@ def test_without_clients_there_is_no_section() -> None:
     assert agreement(report()).rows == runs([]).rows == ()
 
 
-@pytest.mark.parametrize("kind", RENDERERS)
+@each_row("kind", RENDERERS)
 def test_every_format_has_the_section(kind: str) -> None:
     drawn = RENDERERS[kind](report(COMPARED))
     assert ("Does the client see the same?" in drawn) == (kind != "json")
@@ -89,8 +90,8 @@ def test_every_format_has_the_section(kind: str) -> None:
         assert found["tpot"]["p99"] is None
 
 
-@pytest.mark.parametrize("kind", RENDERERS)
-@pytest.mark.parametrize("name", ["vllm-serve-detailed.json", "llama-benchy.md", "vllm-log.txt"])
+@each_row("kind", RENDERERS)
+@each_row("name", ["vllm-serve-detailed.json", "llama-benchy.md", "vllm-log.txt"])
 def test_results_alone(kind: str, name: str) -> None:
     drawn = render_clients([read_benchmark(DATA / name)], kind)
     assert name in drawn

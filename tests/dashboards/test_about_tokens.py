@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
 from rich.cells import cell_len
 
 from spark_prof.analyzers.clients.model import ClientRow, Comparison
@@ -21,6 +20,7 @@ from spark_prof.dashboards import about_tokens, html, json_report, markdown, tex
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.section import Section
 from spark_prof.traces.benchmarks.result import Latency
+from tests.rows import each_row
 
 from .sample import HOSTILE_NAME, SAMPLES
 
@@ -163,14 +163,14 @@ def test_json_has_every_figure() -> None:
     assert prefill["ms_per_token"] is None
 
 
-@pytest.mark.parametrize("name", [n for n in SAMPLES if not SAMPLES[n].tokens])
+@each_row("name", [n for n in SAMPLES if not SAMPLES[n].tokens])
 def test_without_a_ledger_the_components_stay(name: str) -> None:
     titles = [section.title for section in outline(SAMPLES[name]).sections]
     assert "Where the time of a token goes" not in titles
     assert about_tokens.ledger(SAMPLES[name]).rows == ()
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@each_row("width", [60, 80, 100, 160])
 def test_it_fits_the_page(width: int) -> None:
     rendered = text.render(report(ledger(), ledger("prefill", 10.0, None)), width=width)
     assert max(map(cell_len, rendered.splitlines())) <= width

@@ -13,6 +13,7 @@ from spark_prof.analyzers.views.step_series import Steps, batch_times
 from spark_prof.dashboards import chart_conversions, chart_ranks, chart_steps
 from spark_prof.dashboards.chart_evidence import evidence_bars, evidence_shares
 from spark_prof.vocabulary import PHASES
+from tests.rows import each_row
 
 from .sample import SAMPLES
 
@@ -37,7 +38,7 @@ def drawn(figure: go.Figure) -> list[Any]:
     return [trace for trace in figure.data if trace.mode == "markers"]
 
 
-@pytest.mark.parametrize("number", [0, 1, 50, 100_000])
+@each_row("number", [0, 1, 50, 100_000])
 def test_points_of_steps_are_few_and_name_their_step(number: int) -> None:
     steps = many(number)
     for figure in (
@@ -66,7 +67,7 @@ def test_every_step_is_in_the_distribution() -> None:
         assert sum(trace.y) == (steps.phase == PHASES.index(trace.name)).sum()
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_conversions_add_up(sample: str) -> None:
     report = SAMPLES[sample]
     (bars,) = chart_conversions.most_expensive(report).data
@@ -80,7 +81,7 @@ def test_conversions_add_up(sample: str) -> None:
         assert shown == pytest.approx(found)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_ranks_are_drawn_with_what_the_report_has(sample: str) -> None:
     report = SAMPLES[sample]
     for trace in chart_ranks.rank_bars(report).data:
@@ -90,7 +91,7 @@ def test_ranks_are_drawn_with_what_the_report_has(sample: str) -> None:
     assert np.asarray(heat.z).shape[0] in (0, len(report.ranks))
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_what_figures_stand_on_is_all_of_the_time(sample: str) -> None:
     report = SAMPLES[sample]
     if not sample.startswith("filled"):
@@ -99,7 +100,7 @@ def test_what_figures_stand_on_is_all_of_the_time(sample: str) -> None:
     evidence_bars(report)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_names_are_drawn_as_names(sample: str) -> None:
     report = SAMPLES[sample]
     for draw in (

@@ -23,6 +23,7 @@ from spark_prof.dashboards.chart_timeline_texts import duration, instant
 from spark_prof.dashboards.colors import COLORS
 from tests.analyzers.views.timeline_kernels import ORIGIN, Row, columns, random_rows, steps
 from tests.dashboards.sample import HOSTILE_NAME, SAMPLES
+from tests.rows import each_row
 
 HOSTILE = (
     "<b onload=alert(1)>",
@@ -42,7 +43,7 @@ def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     return found
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_row("seed", range(8))
 def test_every_mark_is_a_bar_in_its_lane_and_in_the_range(seed: int, most: int) -> None:
     drawn, bars = _drawn(random_rows(seed))
     assert len(bars) == len(drawn.marks)
@@ -61,7 +62,7 @@ def test_every_mark_is_a_bar_in_its_lane_and_in_the_range(seed: int, most: int) 
         assert place in drawn.marks.kernel[row]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_row("seed", range(8))
 def test_only_a_mark_that_is_busy_all_its_time_has_the_whole_height(seed: int, most: int) -> None:
     drawn, bars = _drawn(random_rows(seed))
     for _, _, _, height, (place, lane, begin, end) in bars:
@@ -95,7 +96,7 @@ def test_an_isolated_kernel_can_be_seen_however_short_it_is() -> None:
     assert short[3] < 0.2
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each_row("name", HOSTILE)
 def test_names_are_escaped_and_short(name: str, most: int) -> None:
     table = replace(columns(random_rows(1), names=(name,)), streams=(name, name, name))
     drawn = timeline(table, steps((0, 600)), ORIGIN + RANGE[0], ORIGIN + RANGE[1], 50)

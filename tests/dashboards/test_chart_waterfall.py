@@ -14,13 +14,14 @@ from spark_prof.dashboards.chart_waterfall import floor_waterfall
 from spark_prof.dashboards.formats import microseconds
 from spark_prof.datasets.ceilings import ceilings_for
 from spark_prof.datasets.opened import opened
+from tests.rows import each_row
 
 from .sample import HOSTILE_NAME, SAMPLES
 
 DATA = Path(__file__).parents[1] / "data" / "code-h100"
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_each_bar_begins_where_the_one_before_ends(sample: str) -> None:
     found = waterfall_of(SAMPLES[sample])
     (bars,) = floor_waterfall(SAMPLES[sample]).data
@@ -31,7 +32,7 @@ def test_each_bar_begins_where_the_one_before_ends(sample: str) -> None:
     assert not ends or ends[-1] == pytest.approx(whole, rel=5e-3)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_a_table_says_the_same(sample: str) -> None:
     found, drawn = waterfall_of(SAMPLES[sample]), waterfall(SAMPLES[sample])
     assert bool(drawn.rows) == any(abs(part.us) >= 0.005 for part in found.parts)
@@ -39,7 +40,7 @@ def test_a_table_says_the_same(sample: str) -> None:
         assert drawn.rows[-1][:2] == ("measured", microseconds(found.us))
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_nothing_hostile_is_drawn(sample: str) -> None:
     assert "<script" not in str(floor_waterfall(SAMPLES[sample]).to_dict())
     assert not any(set(text) & set("\x1b\u202e") for text in verdict(SAMPLES[sample]))
@@ -71,7 +72,7 @@ def test_ticks_are_round_and_within_the_axis() -> None:
     assert later["ticktext"] == ["1", "1.2", "1.4", "1.6", "1.8", "2 s"]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 6.0), (4.06, 4.64), (3.0, 3.04), (-3.0, -2.9)])
+@each_row(("low", "high"), [(0.0, 6.0), (4.06, 4.64), (3.0, 3.04), (-3.0, -2.9)])
 def test_logarithmic_ticks_lie_on_the_axis(low: float, high: float) -> None:
     ticks = logarithmic_time_ticks(low, high)
     values, texts = ticks["tickvals"], ticks["ticktext"]

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from spark_prof.dashboards import charts
 from spark_prof.dashboards.colors import COLORS
 from spark_prof.dashboards.figures import FIGURES, figures
 from spark_prof.dashboards.outline import outline
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 
 from .sample import SAMPLES
 
@@ -29,7 +28,7 @@ def test_the_heatmap_has_every_layer_and_nothing_else() -> None:
     assert "lm_head" not in cells.x
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_no_figure_holds_a_tag_of_a_name(sample: str) -> None:
     """Titles, labels, hover texts: plotly would read HTML in any of them."""
     for name, figure in figures(SAMPLES[sample]).items():

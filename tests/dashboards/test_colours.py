@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.dashboards.colors import COLORS, PHASE_COLORS, PHASE_GROUNDS, SHADES
 from spark_prof.dashboards.style import STYLE
+from tests.rows import each_row
 
 from .colours import VISIONS, contrast, difference, lab
 
@@ -46,19 +47,19 @@ _NEIGHBOURS = (
 """Components that follow each other in a decoder step of some model."""
 
 
-@pytest.mark.parametrize("vision", VISIONS)
+@each_row("vision", VISIONS)
 def test_neighbours_in_a_step_look_different(vision: str) -> None:
     apart = {pair: _apart(*pair, vision) for pair in _NEIGHBOURS}
     assert min(apart.values()) > 11, min(apart, key=apart.__getitem__)
 
 
-@pytest.mark.parametrize("vision", VISIONS)
+@each_row("vision", VISIONS)
 def test_no_two_components_look_the_same(vision: str) -> None:
     apart = {pair: _apart(*pair, vision) for pair in combinations(COLORS, 2)}
     assert min(apart.values()) > 6, min(apart, key=apart.__getitem__)
 
 
-@pytest.mark.parametrize("vision", VISIONS)
+@each_row("vision", VISIONS)
 def test_the_shades_of_what_is_no_component_look_different(vision: str) -> None:
     seen = [lab(shade, vision) for shade in SHADES]
     assert min(difference(*pair) for pair in combinations(seen, 2)) > 14

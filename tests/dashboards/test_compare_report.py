@@ -18,6 +18,7 @@ from spark_prof.dashboards.colors import COLORS
 from spark_prof.dashboards.compare_report import Compared, answer, document, render_comparison
 from spark_prof.dashboards.compare_words import by_share, span, verdict
 from spark_prof.datasets.compared import read_side
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTILE = "<script>alert(1)</script>\x1b[31m|`[x](http://x)@you\u202e\n# **b** {{7*7}}"
@@ -129,7 +130,7 @@ def test_the_map_shows_only_what_is_certain(found: Comparison) -> None:
     assert heat.zmin == -heat.zmax
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "share", "interval", "word"),
     [
         (Change(100, 110, 10, 5, 15), "+10.0 %", "+5.00 to +15.0 us", "slower"),

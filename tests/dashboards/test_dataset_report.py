@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
-
 from spark_prof.analyzers.dataset import Dataset, Failure, RankFigures, Recording
 from spark_prof.dashboards.dataset_report import document, render_dataset
 from tests.dashboards.sample import HOSTILE_NAME
+from tests.rows import each_row
 
 FIGURES = RankFigures(
     rank=0, steps=10, decode_steps=8, decode_median_us=1000.0, decode_p99_us=1500.0,
@@ -34,7 +33,7 @@ NONE = replace(
 DATASET = Dataset("runs", (FAST, SLOW, NONE), (Failure("broken", "it is damaged; record again"),))
 
 
-@pytest.mark.parametrize("kind", ["text", "md", "html", "json"])
+@each_row("kind", ["text", "md", "html", "json"])
 def test_every_format_names_everything(kind: str) -> None:
     drawn = render_dataset(DATASET, kind, width=160)
     for word in ("fast", "slow", "none", "broken", "it is damaged", "another", "GB10", "experts"):
@@ -69,7 +68,7 @@ def test_json_has_every_figure() -> None:
     assert found["failures"] == [{"name": "broken", "reason": "it is damaged; record again"}]
 
 
-@pytest.mark.parametrize("name", [HOSTILE_NAME, "\x1b[2Jx", "<script>alert(1)</script>", "a|b\nc"])
+@each_row("name", [HOSTILE_NAME, "\x1b[2Jx", "<script>alert(1)</script>", "a|b\nc"])
 def test_hostile_names_stay_names(name: str) -> None:
     dataset = Dataset(name, (replace(FAST, name=name, model=name, notes=(name,)),),
                       (Failure(name, name),))  # fmt: skip

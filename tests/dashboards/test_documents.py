@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import unicodedata
 
-import pytest
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
+
+from tests.rows import each_row
 
 from .documents import DOCUMENTS, TEXTS, WITH_PAGE
 from .page import OWN_TAGS, Page
 
-_EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS)
-_EVERY_TEXT = pytest.mark.parametrize("text", TEXTS)
+_EVERY_DOCUMENT = each_row("document", DOCUMENTS)
+_EVERY_TEXT = each_row("text", TEXTS)
 _OWN_HTML = re.compile(r"^(<details><summary>[\d,]+ rows</summary>|</details>)$", re.M)
 _OWN_PARTS = {"text", "text_special", "code_inline", "strong_open", "strong_close", "softbreak"}
 
@@ -60,7 +61,7 @@ def test_markdown_tables_have_equal_rows(document: str, text: str) -> None:
 
 
 @_EVERY_TEXT
-@pytest.mark.parametrize("document", WITH_PAGE)
+@each_row("document", WITH_PAGE)
 def test_a_page_is_inert_and_below_6_mb(document: str, text: str) -> None:
     drawn = DOCUMENTS[document](TEXTS[text], "html")
     assert len(drawn.encode()) < 6_000_000

@@ -12,6 +12,7 @@ from spark_prof.dashboards.first_page import NO_FINDINGS, first_look, first_page
 from spark_prof.dashboards.formats import clean
 from spark_prof.dashboards.waterfall_bars import bars_of
 from spark_prof.traces.some_steps import Share
+from tests.rows import each_row
 
 from .page import Page
 from .sample import SAMPLES
@@ -21,7 +22,7 @@ STYLE = re.compile(r"left:(\d+\.\d+)%;width:(\d+\.\d+)%;background:#[0-9a-fA-F]{
 SHARE = Share(steps=270, of_steps=20_577, kernels=160_000, of_kernels=10_000_000)
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@each_row("name", SAMPLES)
 def test_it_says_what_the_report_says(name: str) -> None:
     report = SAMPLES[name]
     page = Page(first_page(report))
@@ -34,7 +35,7 @@ def test_it_says_what_the_report_says(name: str) -> None:
     assert (NO_FINDINGS in shown) is not report.findings
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@each_row("name", SAMPLES)
 def test_nothing_of_the_report_becomes_a_tag(name: str) -> None:
     page = Page(first_page(SAMPLES[name], SHARE))
     assert {tag for tag, _ in page.tags} <= TAGS
@@ -43,7 +44,7 @@ def test_nothing_of_the_report_becomes_a_tag(name: str) -> None:
     assert not page.scripts
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@each_row("name", SAMPLES)
 def test_the_bars_are_those_of_the_figure(name: str) -> None:
     report = SAMPLES[name]
     page = Page(first_page(report))

@@ -9,11 +9,12 @@ import shlex
 import pytest
 
 from spark_prof.dashboards import formats
+from tests.rows import each_row
 
 from .sample import HOSTILE_NAME
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "written"),
     [
         (None, "-"),
@@ -32,7 +33,7 @@ def test_microseconds(value: float | None, written: str) -> None:
     assert formats.microseconds(value) == written
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "written"),
     [(None, "-"), (0.1234, "12.3 %"), (0.0001, "<0.1 %"), (0.0, "0.0 %"), (1.0, "100.0 %")],
 )
@@ -47,7 +48,7 @@ def test_size(value: int, written: str) -> None:
     assert formats.size(value) == written
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "written"),
     [
         (0, "0 B"),
@@ -64,14 +65,14 @@ def test_decimal_size(value: float, written: str) -> None:
     assert formats.decimal_size(value) == written
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "written"), [(0.0, "0.0"), (46.21, "46.2"), (999.96, "1,000"), (1220.4, "1,220")]
 )
 def test_rate(value: float, written: str) -> None:
     assert formats.rate(value) == written
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("numbers", "written"),
     [
         ([], ""),

@@ -10,6 +10,7 @@ from plotly.offline import get_plotlyjs
 
 from spark_prof.dashboards.formats import clean
 from spark_prof.dashboards.html import render
+from tests.rows import each_row
 
 from .page import OWN_TAGS, Page
 from .sample import HOSTILE_NAME, SAMPLES
@@ -20,12 +21,12 @@ def _page(sample: str) -> Page:
     return Page(render(SAMPLES[sample]))
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_has_only_its_own_tags(sample: str) -> None:
     assert {tag for tag, _ in _page(sample).tags} <= OWN_TAGS
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_loads_nothing(sample: str) -> None:
     ids = {attributes["id"] for tag, attributes in _page(sample).tags if tag == "section"}
     for tag, attributes in _page(sample).tags:

@@ -11,6 +11,7 @@ import numpy
 import pytest
 
 from spark_prof.dashboards.json_report import render
+from tests.rows import each_row
 
 from .sample import HOSTILE_NAME, SAMPLES
 
@@ -36,7 +37,7 @@ def _read(sample: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_has_the_keys_of_the_contract(sample: str) -> None:
     document = _read(sample)
     assert document["schema"] == 1

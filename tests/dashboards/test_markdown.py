@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_prof.dashboards.markdown import escape, render
+from tests.rows import each_row
 
 from .sample import SAMPLES
 
@@ -17,7 +18,7 @@ def test_snapshot(sample: str, snapshot: Callable[[str, str], None]) -> None:
     snapshot(f"{sample}.md", render(SAMPLES[sample]))
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_rows_have_as_many_cells_as_their_header(sample: str) -> None:
     for table in re.findall(r"(?:^\|.*\n)+", render(SAMPLES[sample]), re.M):
         assert len({len(re.findall(r"\|", line)) for line in table.splitlines()}) == 1
@@ -31,7 +32,7 @@ def test_a_name_opens_no_markup() -> None:
     assert not re.search(r"(?<!\\)\[", outside_code)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("plain", "escaped"),
     [
         ("kv_write", "kv_write"),

@@ -9,11 +9,10 @@ import subprocess
 import sys
 import unicodedata
 
-import pytest
-
 from spark_prof.dashboards import markdown
 from spark_prof.dashboards.formats import clean
 from spark_prof.dashboards.render import RENDERERS
+from tests.rows import each_row
 
 from .sample import SAMPLES
 
@@ -29,8 +28,8 @@ def _one_line(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("renderer", RENDERERS)
+@each_row("sample", SAMPLES)
+@each_row("renderer", RENDERERS)
 def test_names_the_model(renderer: str, sample: str) -> None:
     report = SAMPLES[sample]
     rendered = RENDERERS[renderer](report)
@@ -39,21 +38,21 @@ def test_names_the_model(renderer: str, sample: str) -> None:
     assert rendered.endswith("\n")
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("renderer", RENDERERS)
+@each_row("sample", SAMPLES)
+@each_row("renderer", RENDERERS)
 def test_is_the_same_each_time(renderer: str, sample: str) -> None:
     assert RENDERERS[renderer](SAMPLES[sample]) == RENDERERS[renderer](SAMPLES[sample])
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("renderer", ["text", "md", "json"])
+@each_row("sample", SAMPLES)
+@each_row("renderer", ["text", "md", "json"])
 def test_has_no_control_characters(renderer: str, sample: str) -> None:
     rendered = RENDERERS[renderer](SAMPLES[sample]).replace("\n", "")
     assert not {c for c in rendered if unicodedata.category(c).startswith("C")}
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("renderer", RENDERERS)
+@each_row("sample", SAMPLES)
+@each_row("renderer", RENDERERS)
 def test_can_be_written_to_a_file(renderer: str, sample: str) -> None:
     RENDERERS[renderer](SAMPLES[sample]).encode("utf-8")
 

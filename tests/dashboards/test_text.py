@@ -8,6 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from spark_prof.dashboards.text import render
+from tests.rows import each_row
 
 from .sample import SAMPLES
 
@@ -21,15 +22,15 @@ def test_snapshot_on_a_narrow_terminal(snapshot: Callable[[str, str], None]) -> 
     snapshot("deep_80.txt", render(SAMPLES["deep"], width=80))
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("width", [60, 80, 100, 200])
+@each_row("sample", SAMPLES)
 def test_no_line_is_wider_than_the_terminal(sample: str, width: int) -> None:
     lines = render(SAMPLES[sample], width=width).splitlines()
     assert max(map(cell_len, lines)) <= width
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
-@pytest.mark.parametrize("sample", sorted(n for n in SAMPLES if "hostile" not in n))
+@each_row("width", [80, 100, 200])
+@each_row("sample", sorted(n for n in SAMPLES if "hostile" not in n))
 def test_no_figure_is_cut_off(sample: str, width: int) -> None:
     assert "…" not in render(SAMPLES[sample], width=width)
 

@@ -26,6 +26,7 @@ from spark_prof.datasets.prepared_content import (
     write_rest,
 )
 from spark_prof.traces.prepared_files import DamagedError, FilesReader, FilesWriter
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[1] / "data"
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
@@ -62,7 +63,7 @@ def comes_back(report: Report) -> None:
     assert type(found.report.steps) is type(report.steps)
 
 
-@pytest.mark.parametrize("name", OWN)
+@each_row("name", OWN)
 def test_the_report_of_every_kind_of_source_comes_back(name: str) -> None:
     comes_back(report_of(DATA / name))
 
@@ -150,7 +151,7 @@ def test_kernels_and_tables_come_back(tmp_path: Path) -> None:
             assert back.dtype == value.dtype
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "values"),
     [
         ("name", [0, 1, 2]), ("name", [-1, 0, 1]), ("launch", [0, 0, 1]), ("launch", [0, -1, 0]),
@@ -173,8 +174,8 @@ def test_another_kind_of_number_is_refused(tmp_path: Path) -> None:
         written(tmp_path, columns(name=np.array([0.0, 1.0, 1.0])))
 
 
-@pytest.mark.parametrize("name", ["kinds", "steps", "layers"])
-@pytest.mark.parametrize("content", [b"", b"\xc1", b"PAR1PAR1", b"\x94" + b"\xc0" * 4])
+@each_row("name", ["kinds", "steps", "layers"])
+@each_row("content", [b"", b"\xc1", b"PAR1PAR1", b"\x94" + b"\xc0" * 4])
 def test_tables_of_somebody_else_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     reader = written(tmp_path, columns())
     FilesWriter(tmp_path).small(name, content)  # with a digest that is right

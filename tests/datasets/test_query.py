@@ -18,6 +18,7 @@ from spark_prof.datasets.query import query
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES
+from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
 DATA = Path(__file__).parents[1] / "data"
@@ -34,7 +35,7 @@ def drawn(kind: str, sql: str) -> str:
         return "".join(WRITERS[kind](result.columns, result.rows()))
 
 
-@pytest.mark.parametrize("table", list(TABLES))
+@each_row("table", list(TABLES))
 def test_every_table_is_a_view_with_all_its_columns(table: str) -> None:
     expected = ["bundle", "rank", *TABLES[table].schema.names]
     assert [row[0] for row in rows(f'DESCRIBE "{table}"')] == expected
@@ -84,7 +85,7 @@ def test_bundles_of_before_a_column_came_have_its_default(tmp_path: Path) -> Non
     assert found == [("new", "", 4), ("old", "", 4)]
 
 
-@pytest.mark.parametrize("name", ["it's", 'a "b"', "x'); SELECT 1; --", "a*[b]?", "ünï", "a=b"])
+@each_row("name", ["it's", 'a "b"', "x'); SELECT 1; --", "a*[b]?", "ünï", "a=b"])
 def test_hostile_names_of_bundles_are_names(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name.replace("/", "")
     Recorded({0: [eager_decode()]}).assemble(folder)
@@ -92,7 +93,7 @@ def test_hostile_names_of_bundles_are_names(name: str, tmp_path: Path) -> None:
     assert found == [(name,)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "sql",
     [
         "SELECT * FROM read_text('/etc/hostname')",

@@ -25,6 +25,7 @@ from spark_prof.swaps.spec import SLOTS
 from tests.dashboards.ab_sample import FASTER
 from tests.dashboards.filled import filled_as
 from tests.docs.pages import PAGES, ROOT, commands, tables
+from tests.rows import each_row
 
 PAGE = ROOT / "docs" / "ab.md"
 PROTOCOL = " ".join((ROOT / "docs" / "ab-protocol.md").read_text(encoding="utf-8").split())
@@ -39,7 +40,7 @@ def parsed(words: tuple[str, ...]) -> dict[str, Any]:
             return dict(inner.params)
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@each_row("words", COMMANDS)
 def test_what_is_shown_could_be_run(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

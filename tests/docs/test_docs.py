@@ -20,6 +20,7 @@ from spark_prof.profiler import vllm_names
 from spark_prof.profiler.commands import recognise
 from spark_prof.profiler.container import container_command
 from tests.docs.pages import PAGES, ROOT, commands, tables
+from tests.rows import each_row
 
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -40,7 +41,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w-]", "", heading) for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each_row("page", PAGES)
 def test_relative_links_resolve(page: Path) -> None:
     for link in LINK.findall(prose(page)):
         if "://" in link:
@@ -58,7 +59,7 @@ def test_every_page_is_reached_from_the_index() -> None:
     assert pages == set(LINK.findall(index))
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@each_row("words", COMMANDS)
 def test_command_lines_parse(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +97,7 @@ def test_reports_of_the_captures_are_drawn(
     assert capsys.readouterr().out or written
 
 
-@pytest.mark.parametrize("name", sorted(GROUP.commands))
+@each_row("name", sorted(GROUP.commands))
 def test_every_option_is_on_its_command_s_page(name: str) -> None:
     table = tables(ROOT / "docs" / f"{name}.md", "Options")[0]
     command = GROUP.commands[name]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof import vocabulary
 from tests.docs.pages import ROOT, tables
+from tests.rows import each_row
 
 SECTIONS = {
     "Components": vocabulary.COMPONENTS,
@@ -18,7 +17,7 @@ SECTIONS = {
 }
 
 
-@pytest.mark.parametrize("heading", SECTIONS)
+@each_row("heading", SECTIONS)
 def test_every_word_has_one_line(heading: str) -> None:
     [table] = tables(ROOT / "docs" / "vocabulary.md", heading)
     assert tuple(row[0].strip("`") for row in table) == SECTIONS[heading]

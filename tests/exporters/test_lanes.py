@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from spark_prof.exporters.lanes import lanes
+from tests.rows import each_row
 
 
 def _sorted(rng: np.random.Generator, count: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
@@ -15,9 +15,9 @@ def _sorted(rng: np.random.Generator, count: int, longest: int) -> tuple[np.ndar
     return start[order], end[order]
 
 
-@pytest.mark.parametrize("longest", [0, 1, 5, 100])
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+@each_row("longest", [0, 1, 5, 100])
+@each_row("nested", [False, True])
+@each_row("seed", range(5))
 def test_within_a_lane_nothing_overlaps(seed: int, nested: bool, longest: int) -> None:
     start, end = _sorted(np.random.default_rng(seed), 200, longest)
     found = lanes(start, end, nested=nested)

@@ -22,6 +22,7 @@ from spark_prof.exporters.selection import Selection, parse_steps
 from spark_prof.importers.sources import open_source
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES
+from tests.rows import each_row
 from tests.support import (
     ORIGIN,
     Piece,
@@ -180,9 +181,7 @@ def test_ranks_are_processes_of_their_own(tmp_path: Path) -> None:
         exported(bundle, Selection(ranks=(5,)))
 
 
-@pytest.mark.parametrize(
-    "name", ['"}],"x":[', "a\nb\x00\x1b[2J", "</script><b>", "ünï \U0001f600", "\\", "{}%s'"]
-)
+@each_row("name", ['"}],"x":[', "a\nb\x00\x1b[2J", "</script><b>", "ünï \U0001f600", "\\", "{}%s'"])
 def test_hostile_names_stay_names(name: str, tmp_path: Path) -> None:
     piece = Piece([step(0, 0, 900)], call(3, 5, 800), kineto(kernel(name, 100, 200, 1, 10)))
     modules = [{"path": name, "type": "", "layer": -1, "component": ""}] * 8
@@ -239,7 +238,7 @@ def test_the_same_bundle_gives_the_same_bytes() -> None:
     assert files[0].getvalue() == files[1].getvalue()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [("3:5", (3, 5)), (":5", (None, 5)), ("3:", (3, None)), (":", (None,) * 2)],
 )
@@ -247,7 +246,7 @@ def test_steps_are_read(text: str, expected: tuple[int | None, int | None]) -> N
     assert parse_steps(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "3", "a:b", "5:3", "3:3", "-1:2", "1:2:3", "9" * 30 + ":"])
+@each_row("text", ["", "3", "a:b", "5:3", "3:3", "-1:2", "1:2:3", "9" * 30 + ":"])
 def test_what_is_no_range_of_steps_is_refused(text: str) -> None:
     with pytest.raises(CommandError):
         parse_steps(text)

@@ -21,6 +21,7 @@ from tests.fuzz.command_line import Finished, spark_prof
 from tests.fuzz.fixtures import DATA
 from tests.fuzz.hostile import TEXTS
 from tests.nsys_files import Export
+from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as on Linux")
@@ -159,7 +160,7 @@ HURTFUL: dict[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", HURTFUL)
+@each_row("what", HURTFUL)
 def test_one_line_and_nothing_left(what: str, tmp_path: Path) -> None:
     path = tmp_path / "in" / "trace.json.gz"
     path.parent.mkdir()

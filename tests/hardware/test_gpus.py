@@ -4,6 +4,7 @@ import pytest
 
 from spark_prof.hardware import GPUS, find_gpu, gpu_called
 from spark_prof.vocabulary import PRECISIONS
+from tests.rows import each_row
 
 CALLED = {
     "NVIDIA GB10": "gb10",
@@ -49,7 +50,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize(("name", "short"), CALLED.items())
+@each_row(("name", "short"), CALLED.items())
 def test_a_gpu_is_found_by_what_a_driver_calls_it(name: str, short: str) -> None:
     found = find_gpu(name)
     assert found is not None
@@ -57,7 +58,7 @@ def test_a_gpu_is_found_by_what_a_driver_calls_it(name: str, short: str) -> None
     assert find_gpu(name.upper(), found.compute_capability) == found
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@each_row("name", OTHERS)
 def test_a_gpu_that_is_not_known_is_not_taken_for_another(name: str) -> None:
     assert find_gpu(name) is None
 
@@ -73,7 +74,7 @@ def test_a_command_line_name_may_be_spelt_as_people_do() -> None:
     assert all(gpu_called(gpu.short) == gpu for gpu in GPUS)
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.short)
+@each_row("gpu", GPUS)
 def test_the_figures_of_a_gpu_fit_together(gpu) -> None:
     assert set(gpu.peaks) <= set(PRECISIONS)
     assert all(figure.source for figure in (gpu.memory_bandwidth, *gpu.peaks.values()))

@@ -1,11 +1,10 @@
 """Every GPU of the table has limits, and they are consistent."""
 
-import pytest
-
 from spark_prof.hardware import GPUS, SM_LIMITS
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("capability", sorted(SM_LIMITS))
+@each_row("capability", sorted(SM_LIMITS))
 def test_limits_are_consistent(capability: str) -> None:
     limits = SM_LIMITS[capability]
     assert limits.warps * 32 == limits.threads

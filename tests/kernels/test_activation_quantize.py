@@ -10,12 +10,13 @@ from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
 from tests.kernels.formats.values import every_bfloat16
 from tests.kernels.row_oracles import activated_rows, quantized_rows
 from tests.kernels.rows import assert_quantized, odd_rows, poisoned, rows, scale_for
+from tests.rows import each_row
 
 _FORMATS = [*ROW_FORMATS]
 
 
-@pytest.mark.parametrize("swizzled", [False, True])
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("swizzled", [False, True])
+@each_row("row_format", _FORMATS)
 def test_rows_are_those_of_the_separate_kernels(
     row_format: RowFormat, swizzled: bool, device: str
 ) -> None:
@@ -27,7 +28,7 @@ def test_rows_are_those_of_the_separate_kernels(
         assert_quantized(out, quantized_rows(activated, row_format, scale))
 
 
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("row_format", _FORMATS)
 def test_every_number_of_rows_of_a_decode_step(row_format: RowFormat, device: str) -> None:
     for count in range(1, 17):
         gate_up = rows(count, 192, device, seed=count, spread=2.0)
@@ -47,7 +48,7 @@ def test_every_gate(device: str) -> None:
     assert_quantized(out, quantized_rows(activated_rows(gate_up), "mxfp8"))
 
 
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("row_format", _FORMATS)
 def test_odd_rows(row_format: RowFormat, device: str) -> None:
     odd = odd_rows(device)
     gate_up = torch.cat([odd, odd.roll(1, 0)], dim=1)
@@ -70,8 +71,8 @@ def test_gate_and_up_are_not_the_same(device: str) -> None:
     assert not torch.equal(one.codes.view(torch.uint8), other.codes.view(torch.uint8))
 
 
-@pytest.mark.parametrize("count", [1, 16, 200])
-@pytest.mark.parametrize("columns", [768, 2880, 14336])
+@each_row("count", [1, 16, 200])
+@each_row("columns", [768, 2880, 14336])
 def test_rows_are_those_of_vllm(count: int, columns: int) -> None:
     """Where vLLM and a GPU are: its kernel, then our quantization, against the one pass."""
     if not torch.cuda.is_available():

@@ -21,6 +21,7 @@ from spark_prof.kernels.dense import LinearConfig, linear
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.pack import pack_linear
+from tests.rows import each_row
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
 CASES = [
@@ -46,12 +47,12 @@ CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
 """Splits with and without work for each warp, loads beyond the last unit, blocks of many rounds."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@each_row("case", CASES)
 def test_a_case(case: DenseCase, device: str) -> None:
     assert run_dense_case(case, packed_linear, device).detail == ""
 
 
-@pytest.mark.parametrize(("config", "kind", "tokens"), CONFIGURED)
+@each_row(("config", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device: str) -> None:
     def configured(weight: Weight) -> object:
         packed = pack_linear(weight.values if isinstance(weight, Bf16) else weight)
@@ -61,7 +62,7 @@ def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device
     assert run_dense_case(case, configured, device).detail == ""  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@each_row("kind", FORMATS)
 def test_operands_that_do_not_fit_are_refused(kind: Format, device: str) -> None:
     packed = packed_linear(make_weight(kind, "plain", (32, 64), 1, device))
     operands = {
@@ -89,7 +90,7 @@ def test_scales_too_far_apart_for_bfloat16_are_refused(device: str) -> None:
         pack_linear(MxFp4(codes, scales))
 
 
-@pytest.mark.parametrize("power", [-109, -125, 107, 108])
+@each_row("power", [-109, -125, 107, 108])
 def test_a_global_scale_is_kept_or_refused(power: int, device: str) -> None:
     """The kernels keep 2^20 times what it multiplies by, in float32."""
     plain = make_weight("nvfp4", "plain", (16, 64), 1, device)
@@ -105,7 +106,7 @@ def test_a_global_scale_is_kept_or_refused(power: int, device: str) -> None:
     assert judgement.detail == ""
 
 
-@pytest.mark.parametrize("warps", [(4, 3), (4, 8), (0, 1), (4, 0), (40, 4), (-4, -4)])
+@each_row("warps", [(4, 3), (4, 8), (0, 1), (4, 0), (40, 4), (-4, -4)])
 def test_a_configuration_that_shares_nothing_out_is_refused(warps: tuple[int, int]) -> None:
     packed = pack_linear(make_weight("nvfp4", "plain", (48, 448), 1, "cpu"))
     x = make_activations("plain", 1, 448, 2, "cpu")
@@ -139,7 +140,7 @@ IN_PLACE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 """What is done to a bfloat16 matrix of 48 x 80, and what is said of it."""
 
 
-@pytest.mark.parametrize("what", IN_PLACE)
+@each_row("what", IN_PLACE)
 def test_a_matrix_that_cannot_be_read_in_place_is_refused(what: str) -> None:
     change, said = IN_PLACE[what]
     with pytest.raises(KernelError, match=said):

@@ -9,6 +9,7 @@ import pytest
 
 from spark_prof.kernels.dispatch import FARTHEST, choose
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs
+from tests.rows import each_row
 
 ARCH = "sm_90a"
 
@@ -34,7 +35,7 @@ RUNS = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "columns", "tokens", "split", "why"),
     [
         (4096, 2880, 1, 1, "6.00 us against 10.00 of marlin"),
@@ -63,7 +64,7 @@ def test_the_rule(rows: int, columns: int, tokens: int, split: int | None, why: 
     assert why in choice.why
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kernel", "weights", "architecture", "experts", "why"),
     [
         ("dense", "nvfp4", "sm_121a", 1, "nothing was measured on sm_121a"),

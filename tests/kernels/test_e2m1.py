@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import pytest
 import torch
 
 from spark_prof.kernels.formats import e2m1_encode, e4m3_decode, e4m3_encode, pack_nibbles
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 from tests.kernels.formats.values import around, every_bfloat16, every_byte
+from tests.rows import each_row
 
 _SOURCE = str(Path(__file__).with_name("conversions.cu"))
 _MIDPOINTS = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
@@ -62,7 +62,7 @@ def test_floats_all_over_the_range_become_e2m1(device: str) -> None:
     assert wrong.item() == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "code"),
     [(0.0, 0), (-0.0, 8), (0.25, 0), (0.75, 2), (-5.0, 14), (5.1, 7), (math.inf, 7), (-1e38, 15)],
 )

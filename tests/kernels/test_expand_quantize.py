@@ -14,6 +14,7 @@ from spark_prof.kernels.formats import GlobalScale, NvFp4, swizzle_128x4
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, QuantizedRows, RowFormat
 from tests.kernels.row_oracles import quantized_rows
 from tests.kernels.rows import odd_rows, poisoned, rows
+from tests.rows import each_row
 
 _FORMATS = [*ROW_FORMATS]
 
@@ -56,12 +57,11 @@ def _assert_expanded(
     assert (out.scales[scale_row:].view(torch.uint8) == 0xA5).all()
 
 
-@pytest.mark.parametrize("columns", [64, 2880])
-@pytest.mark.parametrize("row_format", _FORMATS)
-@pytest.mark.parametrize(
+@each_row("columns", [64, 2880])
+@each_row("row_format", _FORMATS)
+@each_row(
     "counts",
     [[2, 0, 5, 1], [0, 0, 3], [130, 0, 1], [1] * 40, [128, 256]],
-    ids=lambda counts: f"{len(counts)} experts, {max(counts)} rows",
 )
 def test_each_expert_has_its_tokens(
     counts: list[int], row_format: RowFormat, columns: int, device: str
@@ -77,7 +77,7 @@ def test_each_expert_has_its_tokens(
     _assert_expanded(out, x, tokens, counts, scale)
 
 
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("row_format", _FORMATS)
 def test_one_global_scale_serves_all_experts(row_format: RowFormat, device: str) -> None:
     x, counts = odd_rows(device), [3, 4]
     tokens = torch.arange(7, dtype=torch.int32, device=device)

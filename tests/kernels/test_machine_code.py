@@ -29,6 +29,7 @@ from spark_prof.kernels.tuning import SHIPPED, read
 from spark_prof.traces.cuda_tools import find_tool, missing_tool
 from spark_prof.traces.readers.cubin import Code, read_code
 from spark_prof.traces.readers.nvdisasm import count_opcodes
+from tests.rows import each_row
 
 REGISTERS = 65536
 """Of a multiprocessor, on all targets (CUDA C++ Programming Guide, compute capabilities)."""
@@ -95,8 +96,8 @@ def modules() -> Iterator[str]:
             yield found.name
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("module", sorted(modules()))
+@each_row("arch", ARCHITECTURES)
+@each_row("module", sorted(modules()))
 def test_machine_code(module: str, arch: str, tmp_path: Path) -> None:
     codes = list(dict.fromkeys(importlib.import_module(f"{kernels.__name__}.{module}").codes()))
     assert codes
@@ -144,7 +145,7 @@ def test_machine_code_of_what_is_tried_of_bfloat16(tmp_path: Path) -> None:
     assert not faults_of(sample, "sm_90a", EXPECTED, tmp_path)
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
+@each_row("module", sorted(modules()))
 def test_gpus_that_are_not_looked_at_get_machine_code_too(module: str) -> None:
     codes = importlib.import_module(f"{kernels.__name__}.{module}").codes()
     for code in {code.entry: code for code in codes}.values():
@@ -224,7 +225,7 @@ def matching(pattern: str, opcodes: Counter[str]) -> list[str]:
 WAITING = '#include "platform.cuh"\nKERNEL wrong(%s) { wait_for_previous_kernel(); %s }\n'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parameters", "body", "row", "arch", "fault"),
     [
         ("int* x, int n", "int a[64]; for (int i = 0; i < 64; ++i) a[i ^ n] = x[i]; x[0] = a[n];",

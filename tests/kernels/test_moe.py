@@ -29,6 +29,7 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.experts import Activation, pack_experts
 from spark_prof.kernels.moe import MoeConfig, default_config, moe, run_experts
 from spark_prof.kernels.routing import route
+from tests.rows import each_row
 
 Kind = Literal["nvfp4", "mxfp4"]
 FORMATS: tuple[Kind, ...] = ("nvfp4", "mxfp4")
@@ -46,12 +47,12 @@ CONFIGURED: list[tuple[MoeConfig, Kind, int]] = [
 """One warp for all, and warps without work."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@each_row("case", CASES)
 def test_a_case(case: MoeCase, device: str) -> None:
     assert run_moe_case(case, packed_moe, device).detail == ""
 
 
-@pytest.mark.parametrize(("config", "kind", "tokens"), CONFIGURED)
+@each_row(("config", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(config: MoeConfig, kind: Kind, tokens: int, device: str) -> None:
     def configured(layer: Layer) -> object:
         packed = packed_of(layer)
@@ -66,7 +67,7 @@ def packed_of(layer: Layer) -> object:
     return pack_experts(layer.gate_up, layer.down, *biases, Activation(layer.activation))
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@each_row("kind", FORMATS)
 def test_operands_that_do_not_fit_are_refused(kind: Kind, device: str) -> None:
     packed = packed_moe(make_layer(MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), device))
     operands = {

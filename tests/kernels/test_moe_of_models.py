@@ -13,6 +13,7 @@ from spark_prof.kernels.check.weights import make_weight
 from spark_prof.kernels.experts import Activation, pack_experts
 from spark_prof.kernels.formats import MxFp4, NvFp4, deinterleave_gate_up, deinterleave_rows
 from spark_prof.kernels.moe import moe
+from tests.rows import each_row
 
 EXPERTS, TOP_K, HIDDEN, INNER, TOKENS = 8, 3, 192, 96, 5
 ROUNDINGS = 2.0**-8
@@ -74,7 +75,7 @@ def test_gpt_oss(device: str) -> None:
     assert_same(moe(x, logits.float().to(device), packed, TOP_K), theirs)
 
 
-@pytest.mark.parametrize("renormalize", [False, True])
+@each_row("renormalize", [False, True])
 def test_qwen3(renormalize: bool, device: str) -> None:
     models = pytest.importorskip("transformers.models.qwen3_moe", reason="no transformers")
     config = models.Qwen3MoeConfig(

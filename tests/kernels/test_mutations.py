@@ -26,6 +26,7 @@ from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.kernels.runtime.launch import launch
+from tests.rows import each_row
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
 SHAPE = (48, 448)
@@ -90,8 +91,8 @@ WRONG_WEIGHTS: dict[str, Callable[[Weight], Weight]] = {
 """What is done to a weight before it is packed; the oracle knows the right one."""
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("what", WRONG_WEIGHTS)
+@each_row("kind", FORMATS)
+@each_row("what", WRONG_WEIGHTS)
 def test_wrong_weights_fail(what: str, kind: Format, device: str) -> None:
     def mutated(weight: Weight) -> Callable[..., object]:
         return packed_linear(WRONG_WEIGHTS[what](weight))
@@ -99,7 +100,7 @@ def test_wrong_weights_fail(what: str, kind: Format, device: str) -> None:
     assert "wrong" in run_dense_case(DenseCase(kind, SHAPE, 3), mutated, device).detail
 
 
-@pytest.mark.parametrize("kind", ["nvfp4", "mxfp4"])
+@each_row("kind", ["nvfp4", "mxfp4"])
 def test_a_shifted_column_of_scales_fails(kind: Format, device: str) -> None:
     def mutated(weight: Weight) -> Callable[..., object]:
         return packed_linear(with_scales(weight, lambda raw: raw.copy_(raw.roll(1, -1))))
@@ -107,7 +108,7 @@ def test_a_shifted_column_of_scales_fails(kind: Format, device: str) -> None:
     assert "wrong" in run_dense_case(DenseCase(kind, SHAPE, 3), mutated, device).detail
 
 
-@pytest.mark.parametrize("convention", ["divides", "multiplies"])
+@each_row("convention", ["divides", "multiplies"])
 def test_a_global_scale_the_other_way_round_fails(convention: str, device: str) -> None:
     recipe = "plain" if convention == "divides" else "a global scale that multiplies"
 
@@ -134,7 +135,7 @@ WRONG_VALUES: dict[str, Edit] = {
 """What is done to BF16 weights, which are not packed."""
 
 
-@pytest.mark.parametrize("what", WRONG_VALUES)
+@each_row("what", WRONG_VALUES)
 def test_wrong_bfloat16_weights_fail(what: str, device: str) -> None:
     def mutated(weight: Weight) -> Callable[..., object]:
         assert isinstance(weight, Bf16)
@@ -165,8 +166,8 @@ WRONG_PACKING: dict[str, Callable[[PackedLinear], PackedLinear]] = {
 """What is done to a packed weight."""
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("what", WRONG_PACKING)
+@each_row("kind", FORMATS)
+@each_row("what", WRONG_PACKING)
 def test_wrong_packing_fails(what: str, kind: Format, device: str) -> None:
     def mutated(weight: Weight) -> Callable[..., object]:
         packed = WRONG_PACKING[what](pack_linear(weight))
@@ -198,8 +199,8 @@ WRONG_LAYERS: dict[str, Callable[[Layer], Layer]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["nvfp4", "mxfp4"])
-@pytest.mark.parametrize("what", WRONG_LAYERS)
+@each_row("kind", ["nvfp4", "mxfp4"])
+@each_row("what", WRONG_LAYERS)
 def test_wrong_layers_fail(what: str, kind: Any, device: str) -> None:
     case = MoeCase(kind, EXPERTS, 5, "swiglu")
     judgement = run_moe_case(case, lambda layer: packed_moe(WRONG_LAYERS[what](layer)), device)
@@ -311,7 +312,7 @@ needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler"
 
 
 @needs_compiler
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}: {mutant.does}")
+@each_row("mutant", MUTANTS)
 def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = copies(tmp_path, mutant.file)[0]
     source = path.read_text(encoding="utf-8")
@@ -323,9 +324,7 @@ def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("file", "kind"), sorted({(mutant.file, mutant.kind) for mutant in MUTANTS})
-)
+@each_row(("file", "kind"), sorted({(mutant.file, mutant.kind) for mutant in MUTANTS}))
 def test_the_source_itself_passes(
     file: str, kind: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from spark_prof.kernels.quantize import quantize_rows
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
 from tests.kernels.row_oracles import mean_of_squares, normed_rows, quantized_rows
 from tests.kernels.rows import assert_quantized, odd_rows, poisoned, rows, scale_for
+from tests.rows import each_row
 
 _FORMATS = [*ROW_FORMATS]
 _EPSILON = 1e-6
@@ -18,12 +19,11 @@ def _weight(columns: int, device: str) -> torch.Tensor:
     return rows(1, columns, device, seed=99, spread=0.5)[0]
 
 
-@pytest.mark.parametrize("with_residual", [False, True])
-@pytest.mark.parametrize("row_format", _FORMATS)
-@pytest.mark.parametrize(
+@each_row("with_residual", [False, True])
+@each_row("row_format", _FORMATS)
+@each_row(
     ("count", "columns"),
     [(1, 2880), (5, 2048), (3, 64), (2, 1856), (1, 8224), (256, 2112)],
-    ids=lambda value: str(value),
 )
 def test_rows_are_those_of_the_separate_kernels(
     count: int, columns: int, row_format: RowFormat, with_residual: bool, device: str
@@ -39,7 +39,7 @@ def test_rows_are_those_of_the_separate_kernels(
         assert torch.equal(residual, kept)
 
 
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("row_format", _FORMATS)
 def test_every_number_of_rows_of_a_decode_step(row_format: RowFormat, device: str) -> None:
     weight = _weight(96, device)
     for count in range(1, 17):
@@ -51,7 +51,7 @@ def test_every_number_of_rows_of_a_decode_step(row_format: RowFormat, device: st
         assert torch.equal(residual, kept)
 
 
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("row_format", _FORMATS)
 def test_odd_rows(row_format: RowFormat, device: str) -> None:
     """NaN takes all of its row along, infinity makes the others of its row 0."""
     x, weight = odd_rows(device), _weight(64, device)
@@ -61,9 +61,9 @@ def test_odd_rows(row_format: RowFormat, device: str) -> None:
     assert_quantized(out, quantized_rows(normed, row_format, scale))
 
 
-@pytest.mark.parametrize("with_residual", [False, True])
-@pytest.mark.parametrize("columns", [256, 2880, 8224])
-@pytest.mark.parametrize("seed", [0, 1])
+@each_row("with_residual", [False, True])
+@each_row("columns", [256, 2880, 8224])
+@each_row("seed", [0, 1])
 def test_squares_are_added_in_the_order_of_vllm(
     columns: int, with_residual: bool, seed: int, device: str
 ) -> None:
@@ -77,7 +77,7 @@ def test_squares_are_added_in_the_order_of_vllm(
     assert_quantized(out, quantized_rows(normed, "mxfp8"))
 
 
-@pytest.mark.parametrize("with_residual", [False, True])
+@each_row("with_residual", [False, True])
 def test_squares_of_a_thread_are_added_in_the_order_of_vllm(
     with_residual: bool, device: str
 ) -> None:
@@ -127,8 +127,8 @@ def test_the_oracle_is_a_norm(with_residual: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("count", [1, 16, 300])
-@pytest.mark.parametrize("columns", [2048, 2880, 8192])
+@each_row("count", [1, 16, 300])
+@each_row("columns", [2048, 2880, 8192])
 def test_rows_are_those_of_vllm(count: int, columns: int) -> None:
     """Where vLLM and a GPU are: its kernel, then our quantization, against the one pass."""
     if not torch.cuda.is_available():

@@ -28,6 +28,7 @@ from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.quantize import quantize_rows
 from spark_prof.kernels.routing import route
+from tests.rows import each_row
 
 WEIGHT = quantize_mxfp4(torch.randn(64, 64, generator=torch.Generator().manual_seed(1)))
 
@@ -69,7 +70,7 @@ def test_a_result_where_activations_lie_is_refused(weight: PackedLinear, x: torc
     assert same_bits(memory[3:], linear(x, weight))
 
 
-@pytest.mark.parametrize(("begin", "apart"), [(0, True), (1, False), (5, False), (6, True)])
+@each_row(("begin", "apart"), [(0, True), (1, False), (5, False), (6, True)])
 def test_rows_that_lie_apart_end_with_the_last_of_them(begin: int, apart: bool) -> None:
     """Of rows of two elements, four apart, the last one ends six elements behind the first."""
     memory = torch.zeros(32, dtype=torch.bfloat16)

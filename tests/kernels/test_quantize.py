@@ -9,12 +9,13 @@ from spark_prof.kernels.quantize import codes, moved_bytes, quantize_rows
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
 from tests.kernels.row_oracles import quantized_rows
 from tests.kernels.rows import assert_quantized, odd_rows, poisoned, rows, scale_for, some_rows
+from tests.rows import each_row
 
 _FORMATS = [*ROW_FORMATS]
 
 
-@pytest.mark.parametrize("swizzled", [False, True])
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("swizzled", [False, True])
+@each_row("row_format", _FORMATS)
 def test_rows_are_the_oracles(row_format: RowFormat, swizzled: bool, device: str) -> None:
     for x in some_rows(row_format, device):
         scale = scale_for(row_format, x)
@@ -24,7 +25,7 @@ def test_rows_are_the_oracles(row_format: RowFormat, swizzled: bool, device: str
         assert_quantized(out, quantized_rows(x, row_format, scale))
 
 
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("row_format", _FORMATS)
 def test_every_number_of_rows_of_a_decode_step(row_format: RowFormat, device: str) -> None:
     for count in range(1, 17):
         x = rows(count, 96, device, seed=count)
@@ -33,8 +34,8 @@ def test_every_number_of_rows_of_a_decode_step(row_format: RowFormat, device: st
         assert_quantized(out, quantized_rows(x, row_format, scale))
 
 
-@pytest.mark.parametrize("factor", [1.0, 2.0**-20, 3e7])
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("factor", [1.0, 2.0**-20, 3e7])
+@each_row("row_format", _FORMATS)
 def test_odd_blocks(row_format: RowFormat, factor: float, device: str) -> None:
     x = odd_rows(device)
     given = GlobalScale(torch.tensor(factor, device=device), "divides")
@@ -82,7 +83,7 @@ def test_rows_may_lie_apart(device: str) -> None:
     assert_quantized(quantize_rows(x, "mxfp8"), quantize_mxfp8(x))
 
 
-@pytest.mark.parametrize("row_format", _FORMATS)
+@each_row("row_format", _FORMATS)
 def test_nothing_behind_the_rows_is_written(row_format: RowFormat, device: str) -> None:
     x = rows(3, 96, device)
     out, whole = poisoned(x, row_format, True), poisoned(x, row_format, True, count=6)

@@ -23,6 +23,7 @@ from spark_prof.kernels.quantize_at_load import (
     formats_of_slots,
     quantize_linear,
 )
+from tests.rows import each_row
 
 FORMATS: tuple[LoadFormat, ...] = ("mxfp4", "fp8")
 CODES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.5, -1.0, -3.0, -6.0])
@@ -83,7 +84,7 @@ def test_the_error_is_that_of_the_decoded_weight(format_: LoadFormat) -> None:
     )
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@each_row("format_", FORMATS)
 def test_the_kernel_s_result_is_off_by_what_was_said(format_: LoadFormat, device: str) -> None:
     weight, x = weight_of(96, 448).to(device), weight_of(9, 448, seed=2).to(device)
     got = quantize_linear("qkv", weight, format_, activations=x)
@@ -145,7 +146,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("case", "format_"), list(product(REFUSED, FORMATS)))
+@each_row(("case", "format_"), list(product(REFUSED, FORMATS)))
 def test_what_cannot_be_quantized_is_refused(case: str, format_: LoadFormat) -> None:
     weight, activations, said = REFUSED[case]
     with pytest.raises(KernelError, match=said):

@@ -13,6 +13,7 @@ from spark_prof.kernels.entry import SLOTS, ReplacementKernel
 from spark_prof.kernels.registry import KERNELS, find
 from spark_prof.kernels.traffic import BYTES_A_WEIGHT
 from spark_prof.kernels.tuning import Work
+from tests.rows import each_row
 
 BY_NAME = {kernel.name: kernel for kernel in KERNELS}
 
@@ -36,7 +37,7 @@ def test_listing_needs_no_torch() -> None:
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=each)
+@each_row("kernel", KERNELS)
 def test_what_an_entry_names_exists(kernel: ReplacementKernel) -> None:
     pytest.importorskip("torch")
     from spark_prof.kernels.check.runner import CHECKS
@@ -52,7 +53,7 @@ def test_what_an_entry_names_exists(kernel: ReplacementKernel) -> None:
         assert f"{code.entry}(" in (SOURCES / code.source).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=each)
+@each_row("kernel", KERNELS)
 def test_more_work_is_more_bytes(kernel: ReplacementKernel) -> None:
     for kind in kernel.formats:
         sizes = [

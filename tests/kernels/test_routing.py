@@ -21,15 +21,16 @@ from spark_prof.kernels.check.routing_cases import (
 )
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.routing import route
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("case", list(routing_cases()), ids=lambda case: case.label)
+@each_row("case", list(routing_cases()))
 def test_a_case(case: RoutingCase, device: str) -> None:
     assert run_routing_case(case, routed, device).detail == ""
 
 
-@pytest.mark.parametrize("logits", ["plain", "the same experts", "ties", "NaN"])
-@pytest.mark.parametrize("tokens", [1, 7, 16])
+@each_row("logits", ["plain", "the same experts", "ties", "NaN"])
+@each_row("tokens", [1, 7, 16])
 def test_the_plan_lists_each_active_expert_once_with_all_of_its_tokens(
     logits: Logits, tokens: int, device: str
 ) -> None:
@@ -58,16 +59,15 @@ def test_operands_that_do_not_fit_are_refused(device: str) -> None:
     assert {what: said for what, said in tried.items() if said} == {}
 
 
-@pytest.mark.parametrize("top_k", [-1, 0, 17, 33])
+@each_row("top_k", [-1, 0, 17, 33])
 def test_more_experts_than_there_are_or_can_be_are_refused(top_k: int, device: str) -> None:
     with pytest.raises(KernelError, match="cannot choose"):
         route(make_logits("plain", 3, 32, torch.bfloat16, device), top_k)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "correction",
     [torch.zeros(31), torch.zeros(32, dtype=torch.bfloat16), torch.zeros(64)[::2]],
-    ids=["short", "bfloat16", "apart"],
 )
 def test_corrections_that_do_not_fit_are_refused(correction: torch.Tensor, device: str) -> None:
     logits = make_logits("plain", 3, 32, torch.bfloat16, device)

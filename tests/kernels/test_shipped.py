@@ -11,6 +11,7 @@ from spark_prof.kernels.dense import LinearConfig
 from spark_prof.kernels.dispatch import Choice, choose
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.tuning import SHIPPED, Work, read
+from tests.rows import each_row
 
 RUNS = read(SHIPPED)
 ARCH = "sm_90a"
@@ -51,7 +52,7 @@ def fits(config: LinearConfig | MoeConfig, columns: int) -> bool:
     return split and config.warps * config.min_blocks <= 64
 
 
-@pytest.mark.parametrize("layer", sorted(LAYERS), ids="{0[0]}-{0[1]}x{0[2]}".format)
+@each_row("layer", sorted(LAYERS))
 def test_a_dense_layer(layer: tuple[str, int, int]) -> None:
     _, rows, columns = layer
     for tokens in COUNTS:
@@ -63,7 +64,7 @@ def test_a_dense_layer(layer: tuple[str, int, int]) -> None:
             assert fits(LinearConfig(**choice.config), columns)
 
 
-@pytest.mark.parametrize("shape", EXPERTS, ids=lambda shape: shape.model)
+@each_row("shape", EXPERTS)
 def test_experts(shape: ExpertsShape) -> None:
     rows, hidden = 2 * shape.intermediate, shape.hidden
     for tokens in COUNTS:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from spark_prof.profiler.batch import DECODE, MIXED, PREFILL, read_batch
 from spark_prof.vocabulary import PHASES
+from tests.rows import each_row
 
 from .fakes import batch
 
@@ -17,7 +16,7 @@ DECODING = batch({"a": 1, "b": 3}, cached={"a": 9, "b": 20})
 BOTH = batch({"a": 1, "c": 6}, new={"c": 2}, cached={"a": 9})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("output", "phase", "counts"),
     [
         (NEW, PREFILL, (1, 8, 0, 0, 0)),
@@ -26,7 +25,6 @@ BOTH = batch({"a": 1, "c": 6}, new={"c": 2}, cached={"a": 9})
         (BOTH, MIXED, (1, 6, 1, 1, 11)),
         (batch({}), PREFILL, (0, 0, 0, 0, 0)),
     ],
-    ids=["new", "chunk", "decode with a draft", "mixed", "empty"],
 )
 def test_counts_and_phase(output: Any, phase: int, counts: tuple[int, ...]) -> None:
     found = read_batch(output)

@@ -16,6 +16,7 @@ from spark_prof.profiler.cupti_python import CounterError
 from spark_prof.profiler.pm_sampling import Samples
 from spark_prof.traces.piece_files import load_array
 from spark_prof.traces.pieces import COUNTER_DTYPE, array_name
+from tests.rows import each_row
 
 AHEAD_NS = 77_000_000
 
@@ -179,7 +180,7 @@ def test_what_the_gpu_cannot_sample_together_is_left_out(tmp_path: Path) -> None
     assert (written["sm_active"] == 0.5).all()
 
 
-@pytest.mark.parametrize("refused", ["open 3", "configure", "start", "stop", "read"])
+@each_row("refused", ["open 3", "configure", "start", "stop", "read"])
 def test_a_failure_is_one_line_and_the_recording_goes_on(tmp_path: Path, refused: str) -> None:
     gpu = Gpu(refuse=lambda call: call.startswith(refused))
     found, log = sampler(tmp_path, gpu)

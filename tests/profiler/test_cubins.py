@@ -10,9 +10,10 @@ import pytest
 
 from spark_prof.profiler import cubins as cubins_module
 from spark_prof.profiler.cubins import code_caches, copy_cached
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("environment", "expected"),
     [
         (

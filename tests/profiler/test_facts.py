@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spark_prof.profiler.facts import engine_facts, visible_environment
+from tests.rows import each_row
 
 from .fakes import Worker
 
@@ -143,7 +144,7 @@ def test_no_secret_of_the_environment_is_among_the_facts(
     assert "sk-very-secret" not in json.dumps(found)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["VLLM_USE_V1", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "TORCHINDUCTOR_CACHE_DIR",
      "PYTORCH_CUDA_ALLOC_CONF", "TRITON_CACHE_DIR", "OMP_NUM_THREADS", "LD_PRELOAD",
@@ -153,7 +154,7 @@ def test_variables_that_are_kept(name: str) -> None:
     assert visible_environment({name: "1"}) == {name: "1"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["VLLM_API_KEY", "CUDA_SECRET", "NVIDIA_API_KEY", "VLLM_AUTH_TOKEN", "HF_TOKEN", "HOME",
      "AWS_SECRET_ACCESS_KEY", "MY_VLLM_USE_V1", "vllm_use_v1"],

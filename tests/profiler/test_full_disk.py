@@ -17,6 +17,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.pieces import pieces_folder
 from spark_prof.traces.salvage import salvage
 from tests.flushed import flushed_in, lacking
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 MEBIBYTE = 1 << 20
@@ -44,8 +45,8 @@ def check_nothing_is_half_written(folder: Path) -> None:
     assert [path.name for path in pieces_folder(folder).iterdir() if path.name[0] == "."] == []
 
 
-@pytest.mark.parametrize(("limit", "logged"), [(0, False), (250, True)])
-@pytest.mark.parametrize("backend", ["none", "torch"])
+@each_row(("limit", "logged"), [(0, False), (250, True)])
+@each_row("backend", ["none", "torch"])
 def test_a_piece_that_cannot_be_written_ends_the_recording_only(
     tmp_path: Path, backend: str, limit: int, logged: bool
 ) -> None:
@@ -88,7 +89,7 @@ def test_a_full_disk_while_recording_and_while_salvaging(small_disk: Path, tmp_p
     assert lacking(found, salvage(folder).bundle) == []
 
 
-@pytest.mark.parametrize("limit", [1, 100, 1500, 3000])
+@each_row("limit", [1, 100, 1500, 3000])
 def test_tables_that_cannot_be_written_leave_the_pieces(tmp_path: Path, limit: int) -> None:
     folder = tmp_path / "b"
     record(folder, "--steps", 40, "--piece", 4)

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from spark_prof.profiler.introspect import describe_layers  # noqa: E402
+from tests.rows import each_row  # noqa: E402
 
 nn = torch.nn
 
@@ -115,7 +116,7 @@ class TestWrappedTensors:
         layer = Linear(quant_method=VllmObject(config=config))
         assert row(layer)["parameters"] == "quant_method.config.w1_scale:float32:1024"
 
-    @pytest.mark.parametrize(
+    @each_row(
         "attributes",
         [
             {"other": SimpleNamespace(data=torch.zeros(2048))},
@@ -124,7 +125,6 @@ class TestWrappedTensors:
             {"kv_cache": torch.zeros(2048)},
             {"number": 7, "text": "w", "nothing": None},
         ],
-        ids=["of another package", "a small one", "private", "a bare tensor", "no objects"],
     )
     def test_what_is_no_weight(self, attributes: dict[str, Any]) -> None:
         assert row(Linear(weight=weight(2), **attributes))["parameters"] == "weight:float32:2"

@@ -15,6 +15,7 @@ from spark_prof.profiler.backends.nsys import (
 )
 from spark_prof.profiler.commands import Command
 from spark_prof.traces.nsys_tool import export_command, find_nsys, stop_command
+from tests.rows import each_row
 
 NSYS = Path("/opt/nsys")
 VERSION = 'echo "NVIDIA Nsight Systems version {}"'
@@ -24,7 +25,7 @@ def command(line: str, kind: str = "vllm-serve") -> Command:
     return Command(tuple(line.split()), kind)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "kind"),
     [
         ("vllm serve m --port 80", "vllm-serve"),
@@ -80,7 +81,7 @@ def test_stop_and_export() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "kind", "ray"),
     [
         ("vllm serve m --distributed-executor-backend ray", "vllm-serve", True),
@@ -130,7 +131,7 @@ def test_else_the_newest_that_is_installed(tmp_path: Path) -> None:
     assert (found.path, found.version) == (newest, (2026, 2, 1, 210))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("where", "body", "says"),
     [
         ("bin", VERSION.format("2022.3.1.2-1"), "is version 2022.3.1.2, spark-prof needs 2022.4"),

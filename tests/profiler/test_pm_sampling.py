@@ -13,6 +13,7 @@ import pytest
 from spark_prof.profiler import cupti_python
 from spark_prof.profiler.cupti_python import CounterError
 from spark_prof.profiler.pm_sampling import PmSampling
+from tests.rows import each_row
 
 
 class RefusedError(Exception):
@@ -159,7 +160,7 @@ def test_counters_are_given_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [bindings.calls.count(name) for name in ends] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("refused", "status", "version", "said"),
     [
         ("pm_sampling_enable", 35, 130401, "NVreg_RestrictProfilingToAdminUsers=0"),

@@ -17,9 +17,10 @@ from spark_prof.profiler.ray import (
     with_ray_copies,
 )
 from spark_prof.profiler.vllm_names import ENGINE_CORE
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after"),
     [
         (None, "SPARK_PROF"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.profiler.settings import DEFAULT_STEPS, ENVIRONMENT, Settings
+from tests.rows import each_row
 
 SOME = Settings(
     "/tmp/b c", 7, 3, True, "none", steady=True, batch_sizes=(1, 8), stretch=25, period=50,
@@ -28,7 +29,7 @@ def test_what_nobody_says_has_a_default() -> None:
     assert settings.folder == Path("/b")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "steps"),
     [
         (Settings("/b", steps=50), 50),
@@ -46,9 +47,7 @@ def test_fields_of_a_newer_spark_prof_are_left_out() -> None:
     assert Settings.from_json('{"bundle": "/b", "colour": "red"}') == Settings("/b")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "3", "{}", '{"bundle": 3}', '{"steps": 3}']
-)
+@each_row("text", ["", "{", "[]", "null", "3", "{}", '{"bundle": 3}', '{"steps": 3}'])
 def test_anything_else_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Settings.from_json(text)

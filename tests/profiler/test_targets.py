@@ -16,6 +16,7 @@ from spark_prof.profiler.targets import (  # noqa: E402
     all_targets,
     choose_targets,
 )
+from tests.rows import each_row  # noqa: E402
 
 nn = torch.nn
 
@@ -224,7 +225,7 @@ def test_each_row_names_its_callable() -> None:
     assert write.owner is model.get_submodule(LAYER + "self_attn.attn").impl
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "layer"),
     [
         ("model", -1),

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from spark_prof.profiler.tensors import describe_tensors  # noqa: E402
 from spark_prof.traces.tables import TABLES  # noqa: E402
+from tests.rows import each_row  # noqa: E402
 
 nn: Any = torch.nn
 
@@ -117,7 +118,7 @@ def test_a_gate_that_its_experts_hold_too_is_one_row() -> None:
     assert [(r["module"], r["layer"]) for r in found.values()] == [("model.layers.0.mlp.gate", 0)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("view", "first", "size"),
     [
         (lambda base: base[2:4], 2 * 8, 2 * 8),
@@ -164,7 +165,7 @@ class TestWhatModulesHoldOtherwise:
             "buffer", "",
         )  # fmt: skip
 
-    @pytest.mark.parametrize(
+    @each_row(
         ("attributes", "expected"),
         [
             ({"quant_method": package("GPTQMarlinLinearMethod")(
@@ -213,7 +214,7 @@ class TestWhatModulesHoldOtherwise:
         row = rows(model(*layers))["model.layers.0.mlp", "work.memory"]
         assert (row["layer"], row["kind"]) == (-1, "buffer")
 
-    @pytest.mark.parametrize(
+    @each_row(
         "attributes",
         [
             {"other": SimpleNamespace(data=torch.zeros(64))},
@@ -222,7 +223,6 @@ class TestWhatModulesHoldOtherwise:
             {"kv_cache": torch.zeros(64)},
             {"kind": package("Kind"), "number": 7, "shape": torch.Size([3, 4])},
         ],
-        ids=["another package", "configuration", "a module", "a cache", "no tensors"],
     )
     def test_what_is_not_entered(self, attributes: dict[str, Any]) -> None:
         assert rows(Linear(lm_head=Linear(**attributes))) == {}

@@ -22,19 +22,20 @@ from spark_prof.profiler.vllm_names import (
     WORKER,
     is_supported,
 )
+from tests.rows import each_row
 
 with_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here"
 )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each_row("version", VERSIONS)
 def test_supported_versions(version: str) -> None:
     assert is_supported(f"{version}.0")
     assert is_supported(f"{version}.1rc1+cu130")
 
 
-@pytest.mark.parametrize("version", ["0.23.0", "0.34.0", "1.0.0", "0.9.2", "", "dev", "0.240.0"])
+@each_row("version", ["0.23.0", "0.34.0", "1.0.0", "0.9.2", "", "dev", "0.240.0"])
 def test_other_versions(version: str) -> None:
     assert not is_supported(version)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof.profiler.batch import Batch
 from spark_prof.profiler.window import State, Stretches, Take, Window
+from tests.rows import each_row
 
 PREFILL, DECODE = Batch(1, 1, 5, 0, 0, 0), Batch(2, 0, 0, 1, 1, 5)
 MIXED = Batch(3, 1, 5, 1, 1, 5)
@@ -22,7 +21,7 @@ def recorded(window: Window, phases: str) -> str:
     return taken
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("steps", "warmup", "decode_only", "phases", "taken"),
     [
         (0, 0, False, "pdmd", "pdmd"),
@@ -63,7 +62,7 @@ def test_states() -> None:
     assert window.state is State.CLOSED
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stretches", "expected"),
     [
         (Stretches(), "WWWWWWWW"),

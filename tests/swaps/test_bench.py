@@ -17,6 +17,7 @@ from spark_prof.swaps import layers
 from spark_prof.swaps.bench import OwnKernel, race_matrix, race_mixture
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.own import load_builder
+from tests.rows import each_row
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the package's own")
 
@@ -75,7 +76,7 @@ def test_a_wrong_one_is_not_timed() -> None:
     assert "wrong result: error 1, allowed 0.01" in result.failed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("build", "why"),
     [
         (lambda layer: None, "it has none for this layer"),

@@ -14,6 +14,7 @@ from spark_prof.swaps.layers import Layer, LinearLayer, Replacement
 from spark_prof.swaps.points import find_points
 from spark_prof.swaps.settings import SwapSettings
 from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
+from tests.rows import each_row
 from tests.swaps.layers import Model, replacing
 
 
@@ -36,7 +37,7 @@ def test_every_slot_of_a_model_is_found() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", ["visual", "vision_tower", "model.audio_tower", "mm_projector"])
+@each_row("path", ["visual", "vision_tower", "model.audio_tower", "mm_projector"])
 def test_encoders_of_pictures_and_sounds_are_left_alone(path: str) -> None:
     model = torch.nn.Module()
     inner = model
@@ -62,7 +63,7 @@ def test_sides_that_ask_for_the_same_kernel_share_it() -> None:
     assert built == ["layers.0.self_attn.qkv_proj", "layers.0.self_attn.o_proj"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("slot", "error", "why"),
     [
         ("qkv", KernelError("no row fits"), "no row fits"),
@@ -94,7 +95,7 @@ def test_every_slot_can_be_swapped() -> None:
     assert [swap.slot for swap in parse_swaps(text)] == list(SLOTS)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "says"),
     [
         ("moe", "moe is no swap"),
@@ -120,7 +121,7 @@ def test_the_environment_says_one_side_or_both() -> None:
     assert SwapSettings.from_environment({}) is None
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"b": "o=mine"}', '{"a": "o"}', '{"a": [1]}', "o"])
+@each_row("text", ["{", "{}", '{"b": "o=mine"}', '{"a": "o"}', '{"a": [1]}', "o"])
 def test_a_damaged_environment_is_one_line(text: str) -> None:
     with pytest.raises(CommandError):
         SwapSettings.from_text(text)

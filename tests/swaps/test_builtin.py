@@ -17,6 +17,7 @@ from spark_prof.swaps.builtin import BUILDERS, build_measured
 from spark_prof.swaps.check.called import Called
 from spark_prof.swaps.check.run import _attempt, _cases
 from spark_prof.swaps.layers import ExpertsLayer, LinearLayer, NormLayer, RouterLayer
+from tests.rows import each_row
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run")
 
@@ -111,7 +112,7 @@ def test_where_nobody_measured_it_does_not_run_by_itself() -> None:
             build_measured(layer)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kernel", "layer", "said"),
     [
         ("spark_prof", NormLayer("n", torch.ones(8), 1e-6), "no kernel for a norm alone"),

@@ -17,6 +17,7 @@ from spark_prof.swaps.check.called import Called, WrongResult, run_replacement
 from spark_prof.swaps.check.run import check_builder
 from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
 from spark_prof.swaps.own import load_builder
+from tests.rows import each_row
 
 KERNELS = Path(__file__).parent / "kernels"
 RIGHT = load_builder(f"{KERNELS / 'right.py'}:build")
@@ -46,8 +47,8 @@ def test_a_right_kernel_passes(slot: str) -> None:
     assert {verdict.status for verdict in found} == {"passed"}
 
 
-@pytest.mark.parametrize("slot", ["norm", "router"])
-@pytest.mark.parametrize("kernel", FAULTS)
+@each_row("slot", ["norm", "router"])
+@each_row("kernel", FAULTS)
 def test_a_fault_is_found(kernel: str, slot: str) -> None:
     failed = [verdict for verdict in verdicts(kernel, slot) if verdict.status == "failed"]
     assert failed
@@ -81,7 +82,7 @@ def some(slot: str, builder: Callable[[Layer], Replacement | None], words: str) 
     return found
 
 
-@pytest.mark.parametrize("kind", ["nvfp4", "mxfp4", "fp8", "bf16"])
+@each_row("kind", ["nvfp4", "mxfp4", "fp8", "bf16"])
 def test_a_right_matrix_passes_in_every_format(kind: str) -> None:
     found = some("qkv", RIGHT, f"{kind}|48 x 448")
     assert {verdict.status for verdict in found} == {"passed"}
@@ -154,7 +155,7 @@ NORM = NormLayer("model.norm", torch.ones(8, dtype=torch.bfloat16), 1e-5)
 KIND = ((2, 8), torch.bfloat16)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("run", "said"),
     [
         (lambda x, _: x, "lies in the memory of an argument"),
@@ -256,7 +257,7 @@ def found_of(slot: str, fault: Callable[..., Any], words: str) -> bool:
     return any(verdict.status == "failed" for verdict in some(slot, faulty(fault), words))
 
 
-@pytest.mark.parametrize("slot", ["norm", "router", "qkv", "lm_head"])
+@each_row("slot", ["norm", "router", "qkv", "lm_head"])
 def test_a_fault_at_one_number_of_rows_is_found(slot: str) -> None:
     left = []
     for count in (*range(1, 17), 17, 130):

@@ -14,6 +14,7 @@ from spark_prof.swaps.clock import MOST_STEPS, StepClock, clock_of
 from spark_prof.swaps.marks import HostMarks
 from spark_prof.swaps.sides import Sides
 from tests.profiler.fakes import batch
+from tests.rows import each_row
 
 
 class Worker:
@@ -63,7 +64,7 @@ def test_each_step_runs_on_its_side_and_is_measured() -> None:
     assert clock.times() == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_durations_are_the_time_between_the_steps(seed: int) -> None:
     """Where every step is measured, they add up to the time from the first to the last."""
     chance = random.Random(seed)
@@ -83,10 +84,9 @@ def test_durations_are_the_time_between_the_steps(seed: int) -> None:
     assert epoch <= ends[0] <= ends[-1] <= later
 
 
-@pytest.mark.parametrize(
+@each_row(
     "other",
     [decode(1), decode(3), PREFILL, CHUNK, DRAFTS],
-    ids=["fewer", "more", "prefill", "part of a prompt", "drafts"],
 )
 def test_a_step_that_does_not_fit_runs_on_the_side_to_come_and_does_not_count(other: Any) -> None:
     worker, clock = clocked()
@@ -184,9 +184,7 @@ REFUSED: dict[str, tuple[Any, int, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("blocks", "requests", "config", "message"), REFUSED.values(), ids=REFUSED.keys()
-)
+@each_row(("blocks", "requests", "config", "message"), REFUSED.values())
 def test_plans_that_cannot_be_measured(
     blocks: Any, requests: int, config: dict[str, Any], message: str
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from spark_prof.swaps.disturb import disturb
+from tests.rows import each_row
 
 pytest.importorskip("vllm")
 
@@ -31,8 +32,8 @@ def model(dtype: torch.dtype = torch.bfloat16, *, tied: bool = False) -> torch.n
     return whole
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("tied", [False, True])
+@each_row("dtype", [torch.bfloat16, torch.float16])
+@each_row("tied", [False, True])
 def test_it_changes_the_embeddings_and_changes_them_back(dtype: torch.dtype, tied: bool) -> None:
     whole = model(dtype, tied=tied)
     weight, head = whole.embed_tokens.weight, whole.lm_head.weight

@@ -11,6 +11,7 @@ from spark_prof.swaps.dummy import fill_dummy
 from spark_prof.swaps.dummy_values import Fill
 from spark_prof.swaps.weights import read_layer
 from spark_prof.swaps.weights_stored import EXPERTS, stored_as
+from tests.rows import each_row
 
 from . import vllm_layers
 from .vllm_layers import HIDDEN, INNER
@@ -42,7 +43,7 @@ def bits(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("quantization", LINEAR)
+@each_row("quantization", LINEAR)
 def test_a_matrix_keeps_the_size_of_what_goes_through(quantization: str) -> None:
     module = vllm_layers.qkv(quantization, hidden=512)
     fill_dummy(model(qkv_proj=module))
@@ -57,7 +58,7 @@ def test_a_matrix_keeps_the_size_of_what_goes_through(quantization: str) -> None
             assert (getattr(module, name) > 0).all()
 
 
-@pytest.mark.parametrize("quantization", WITH_EXPERTS)
+@each_row("quantization", WITH_EXPERTS)
 def test_experts_keep_the_size_of_what_goes_through(quantization: str) -> None:
     runner = vllm_layers.experts(quantization, hidden_size=256, intermediate_size=128)
     fill_dummy(model(experts=runner))
@@ -131,7 +132,7 @@ def test_norms_are_about_one() -> None:
     )
 
 
-@pytest.mark.parametrize("quantization", ["modelopt nvfp4", "compressed mxfp4", "fp8", "bf16"])
+@each_row("quantization", ["modelopt nvfp4", "compressed mxfp4", "fp8", "bf16"])
 def test_numbers_go_by_name_and_seed(quantization: str) -> None:
     def filled(seed: int, *order: str) -> dict[str, torch.Tensor]:
         made = model(**{name: vllm_layers.qkv(quantization) for name in order})
@@ -187,7 +188,7 @@ def test_scales_of_a_key_value_cache_are_one() -> None:
     assert attention.k_scale == 1
 
 
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 4096])
+@each_row("count", [1, 7, 8, 9, 4096])
 def test_all_bytes_are_filled(count: int) -> None:
     packed = torch.zeros(count * 64, dtype=torch.uint8)[: count * 63 + 1]
     Fill(torch.device("cpu"), 5).codes(packed)

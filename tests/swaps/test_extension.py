@@ -11,6 +11,7 @@ import pytest
 
 from spark_prof.swaps.extension import Extension
 from spark_prof.swaps.tap import Tap
+from tests.rows import each_row
 
 from .toy_worker import ToyModel, ToyRunner, ToyWorker, generate
 
@@ -53,7 +54,7 @@ def test_answers_are_json_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("sides")
-@pytest.mark.parametrize(
+@each_row(
     ("method", "arguments", "line"),
     [
         ("side", ("c",), "there is no side c; give one of a, b, a2"),

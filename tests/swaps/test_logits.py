@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from spark_prof.swaps.logits import compare_logits, force_tokens
+from tests.rows import each_row
 
-SEEDS = pytest.mark.parametrize("seed", range(20))
-DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+SEEDS = each_row("seed", range(20))
+DTYPES = each_row("dtype", [torch.bfloat16, torch.float16, torch.float32])
 
 
 def rows(seed: int, count: int = 4, vocabulary: int = 300) -> torch.Tensor:
@@ -72,8 +73,8 @@ def test_a_token_that_only_one_side_excludes_is_infinitely_far() -> None:
     assert all(d.kl_nats == d.worst == math.inf for d in compare_logits(a, b))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("side", ["a", "b"])
+@each_row("value", [math.nan, math.inf])
+@each_row("side", ["a", "b"])
 def test_logits_that_are_no_numbers_show(value: float, side: str) -> None:
     a, b = rows(1), rows(1)
     (a if side == "a" else b)[:, 3] = value

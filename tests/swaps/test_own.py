@@ -16,6 +16,7 @@ from spark_prof.swaps.builtin import BUILDERS
 from spark_prof.swaps.layers import NormLayer, Replacement
 from spark_prof.swaps.own import find_builder, load_builder
 from spark_prof.swaps.spec import Swap
+from tests.rows import each_row
 
 KERNELS = Path(__file__).parent / "kernels"
 NORM = NormLayer("model.norm", torch.ones(32, dtype=torch.bfloat16), 1e-6)
@@ -102,7 +103,7 @@ def test_an_answer_of_another_type(file: Path) -> None:
         load_builder(f"{file}:wrong")(NORM)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "said"),
     [
         ("def build(:\n", "cannot be loaded: SyntaxError"),
@@ -146,7 +147,7 @@ def test_a_file_of_other_bytes(tmp_path: Path) -> None:
         load_builder(f"{path}:build")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kernel", "said"),
     [
         ("nowhere/my.py:build", "is no file"),
@@ -206,7 +207,7 @@ def test_the_group_is_what_importlib_takes() -> None:
     assert EntryPoint("fast", "my_kernel:build", own.GROUP).group == "spark_prof.kernels"
 
 
-@pytest.mark.parametrize("path", sorted(KERNELS.glob("*.py")), ids=lambda path: path.stem)
+@each_row("path", sorted(KERNELS.glob("*.py")))
 def test_the_kernels_of_the_tests_load(path: Path) -> None:
     if path.stem != "changed":
         assert callable(load_builder(f"{path}:build"))

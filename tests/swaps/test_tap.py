@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.swaps.tap import Tap
+from tests.rows import each_row
 
 from .toy_worker import SecondToyRunner, ToyModel, ToyRunner, ToyWorker, generate
 
@@ -35,7 +36,7 @@ def record(path: Path, runner: type[ToyRunner] = ToyRunner) -> list[list[int]]:
 
 
 @RUNNERS
-@pytest.mark.parametrize("seed", range(8))
+@each_row("seed", range(8))
 def test_the_same_model_differs_nowhere(tmp_path: Path, runner: type[ToyRunner], seed: int) -> None:
     answers = record(tmp_path / "a", runner)
     worker, tap = tapped(ToyModel(), runner)
@@ -52,7 +53,7 @@ def test_the_same_model_differs_nowhere(tmp_path: Path, runner: type[ToyRunner],
 
 
 @RUNNERS
-@pytest.mark.parametrize("seed", range(8))
+@each_row("seed", range(8))
 def test_another_model_gets_the_same_tokens(
     tmp_path: Path, runner: type[ToyRunner], seed: int
 ) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from spark_prof.errors import CommandError
 from spark_prof.swaps.tap_file import RecordedLogits, TappedRow, write_logits
+from tests.rows import each_row
 
 
 def rows(dtype: torch.dtype = torch.bfloat16, count: int = 6) -> list[TappedRow]:
@@ -97,7 +98,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
+@each_row("content", DAMAGED.values())
 def test_other_files_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(CommandError) as caught:
@@ -111,7 +112,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
         RecordedLogits(tmp_path / name)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_row("seed", range(60))
 def test_damage_is_refused_or_harmless(tmp_path: Path, seed: int) -> None:
     """Cut or with flipped bits: never another exception than the one."""
     chance = random.Random(seed)

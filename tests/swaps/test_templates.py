@@ -15,6 +15,7 @@ from spark_prof.swaps.check.called import Called
 from spark_prof.swaps.check.run import _attempt, _cases
 from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.spec import SLOTS
+from tests.rows import each_row
 
 WORDS = {
     "moe": (" 1 tokens", " 4 tokens", " 9 tokens", " 16 tokens", "the same tensor"),
@@ -29,7 +30,7 @@ def test_the_slots_are_those_of_swaps() -> None:
     assert {slot.value for slot in Slot} == set(SLOTS)
 
 
-@pytest.mark.parametrize("slot", list(Slot))
+@each_row("slot", list(Slot))
 def test_a_template_is_for_a_user_alone(slot: Slot) -> None:
     text = template_text(slot)
     compile(text, "template.py", "exec")
@@ -38,7 +39,7 @@ def test_a_template_is_for_a_user_alone(slot: Slot) -> None:
     assert f"--slot {slot.value}" in text or slot.value in ("o", "mlp", "lm_head")
 
 
-@pytest.mark.parametrize("slot", WORDS)
+@each_row("slot", WORDS)
 def test_a_template_passes_the_check(slot: str, tmp_path: Path) -> None:
     path = tmp_path / f"my_{slot}.py"
     path.write_text(template_text(Slot(slot)), encoding="utf-8")

@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from spark_prof.swaps.templates import experts, matrix, norm, router
+from tests.rows import each_row
 
 BLOCKS = {"BLOCK_ROWS": 32, "BLOCK_BYTES": 64}
 WEIGHT = {"codes": "*u8", "scales": "*bf16", "row_scales": "*fp32"}
@@ -80,8 +81,8 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="Triton interprets here")
-@pytest.mark.parametrize("architecture", [90, 121])
-@pytest.mark.parametrize("name", KERNELS)
+@each_row("architecture", [90, 121])
+@each_row("name", KERNELS)
 def test_a_kernel_compiles(name: str, architecture: int) -> None:
     kernel, types, constants = KERNELS[name]
     signature = types | dict.fromkeys(constants, "constexpr")

@@ -12,6 +12,7 @@ from spark_prof.kernels.experts import Activation
 from spark_prof.swaps.layers import ExpertsLayer
 from spark_prof.swaps.weights import read_layer
 from spark_prof.swaps.weights_stored import EXPERTS, stored_as
+from tests.rows import each_row
 
 from . import vllm_layers
 from .vllm_checkpoints import load_experts, load_gpt_oss
@@ -42,7 +43,7 @@ def values(weight: Any) -> torch.Tensor:
     return decoded
 
 
-@pytest.mark.parametrize("quantization", READ)
+@each_row("quantization", READ)
 def test_experts_keep_their_values(quantization: str) -> None:
     runner = vllm_layers.experts(quantization)
     module = runner.routed_experts
@@ -142,7 +143,7 @@ def test_global_scales_of_rows_that_take_turns_must_be_the_same() -> None:
     assert values(read(runner).gate_up).shape == (4, 2 * INNER, HIDDEN)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("built", "reason"),
     [
         ({"activation": "gelu"}, "activation is gelu"),
@@ -157,7 +158,7 @@ def test_what_the_kernels_do_not_do_is_refused(built: dict[str, Any], reason: st
         read(runner)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("where", "field", "reason"),
     [
         ("moe_config.moe_parallel_config", "use_ep", "spread over ranks"),

@@ -12,6 +12,7 @@ from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 from spark_prof.swaps.layers import LinearLayer
 from spark_prof.swaps.weights import read_layer
 from spark_prof.swaps.weights_stored import LINEAR, parameter, stored_as
+from tests.rows import each_row
 
 from . import vllm_layers
 from .vllm_checkpoints import load_shards, random_weight
@@ -37,7 +38,7 @@ def values(layer: Any) -> torch.Tensor:
     return weight.double() if isinstance(weight, torch.Tensor) else weight.decode()
 
 
-@pytest.mark.parametrize("quantization", READ)
+@each_row("quantization", READ)
 def test_shards_that_were_quantized_apart_keep_their_values(quantization: str) -> None:
     module = vllm_layers.qkv(quantization)
     exact = loaded(module)
@@ -47,7 +48,7 @@ def test_shards_that_were_quantized_apart_keep_their_values(quantization: str) -
     torch.testing.assert_close(values(layer), exact, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("quantization", READ)
+@each_row("quantization", READ)
 def test_codes_are_not_copied(quantization: str) -> None:
     module = vllm_layers.qkv(quantization)
     loaded(module)
@@ -101,8 +102,8 @@ def test_block_scales_of_fp8_are_refused() -> None:
     assert "blocks" in refused(vllm_layers.qkv("fp8 blocks"))
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-@pytest.mark.parametrize("quantization", ["compressed nvfp4", "modelopt fp8 rows"])
+@each_row("value", [0.0, -1.0, float("nan"), float("inf")])
+@each_row("quantization", ["compressed nvfp4", "modelopt fp8 rows"])
 def test_scales_that_nobody_loaded_are_refused(quantization: str, value: float) -> None:
     module = vllm_layers.qkv(quantization)
     loaded(module)

@@ -14,6 +14,7 @@ from spark_prof.kernels.routing import route
 from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.swaps.layers import RouterLayer
 from spark_prof.swaps.weights import read_layer
+from tests.rows import each_row
 
 pytestmark = pytest.mark.usefixtures("vllm_world")
 
@@ -45,7 +46,7 @@ def correction() -> torch.Tensor:
 ONE_GROUP = {"use_grouped_topk": True, "num_expert_group": 1, "topk_group": 1}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given",
     [
         {"renormalize": True},
@@ -93,7 +94,7 @@ def test_routers_with_a_correction_and_a_factor(kind: str, groups: dict[str, int
     assert torch.equal(layer.correction, bias.float())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "given", "reason"),
     [
         ("GroupedTopKRouter", {"num_expert_group": 4, "topk_group": 2}, "among 4 groups"),

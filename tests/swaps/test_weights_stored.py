@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.swaps.weights_stored import EXPERTS, LINEAR, StoredAs, method_of, stored_as
+from tests.rows import each_row
 
 _ONLY = {
     "ModelOptNvFp4LinearMethod": "before 0.31",
@@ -115,8 +116,8 @@ ATTRIBUTES = (
 """Files of vLLM's layers, classes, and what is read of them."""
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-@pytest.mark.parametrize(("file", "name", "attributes"), ATTRIBUTES)
+@each_row("source", SOURCES)
+@each_row(("file", "name", "attributes"), ATTRIBUTES)
 def test_what_is_read_of_a_class_is_there(
     source: Path, file: str, name: str, attributes: str
 ) -> None:

@@ -19,6 +19,7 @@ from spark_prof.traces.pieces import (
     progress_name,
     write_json,
 )
+from tests.rows import each_row
 from tests.support import Piece, Recorded, eager_decode, engine, step, tensor_row
 
 
@@ -87,10 +88,8 @@ def test_half_written_files_of_a_killed_worker_do_not_count(tmp_path: Path) -> N
     assert len(assemble(tmp_path / "b", state="salvaged").frame("steps", 0)) == 4
 
 
-@pytest.mark.parametrize(
-    "name", ["rank0.00001.steps.npy", "rank0.00001.events.npy", "engine0.00000.engine.npy"]
-)
-@pytest.mark.parametrize("left", [b"", b"\x93NUMPY", b"garbage", None], ids=repr)
+@each_row("name", ["rank0.00001.steps.npy", "rank0.00001.events.npy", "engine0.00000.engine.npy"])
+@each_row("left", [b"", b"\x93NUMPY", b"garbage", None])
 def test_a_damaged_array_costs_its_own_rows_only(
     tmp_path: Path, name: str, left: bytes | None
 ) -> None:
@@ -132,7 +131,7 @@ def test_a_lost_first_piece_does_not_hide_the_second(tmp_path: Path) -> None:
     assert bundle.frame("kernels", 0)["module"].tolist() == [5, 6] * 4
 
 
-@pytest.mark.parametrize("left", ['{"process": "ra', "[]", '{"modules": 1}', None])
+@each_row("left", ['{"process": "ra', "[]", '{"modules": 1}', None])
 def test_damaged_facts_cost_the_names_of_their_modules_only(
     tmp_path: Path, left: str | None
 ) -> None:
@@ -171,7 +170,7 @@ def test_recordings_of_before_have_no_tensors(tmp_path: Path) -> None:
     assert bundle.meta.lost == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "left",
     [
         "",
@@ -228,10 +227,9 @@ def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, name: str) -
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [{"pid": os.getpid(), "finished": True}, {"pid": "x"}, {"pid": -1}, {"pid": 2**80}, {}, [3]],
-    ids=["finished", "text", "negative", "large", "none", "a list"],
 )
 def test_a_process_that_has_finished_or_has_no_number_is_not_waited_for(
     tmp_path: Path, value: object
@@ -248,7 +246,7 @@ def test_a_later_process_of_the_same_number_is_not_waited_for(tmp_path: Path) ->
     assert open_bundle(tmp_path / "b").meta.state == "salvaged"
 
 
-@pytest.mark.parametrize("settings", [[3], "nvtx", 1, None])
+@each_row("settings", [[3], "nvtx", 1, None])
 def test_settings_that_are_damaged_are_none(tmp_path: Path, settings: object) -> None:
     folder = recording().write(tmp_path / "b")
     write_json(folder, RECORDING_FILE, {"command": ["vllm"], "settings": settings})

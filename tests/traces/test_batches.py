@@ -13,13 +13,14 @@ from spark_prof.traces import batches
 from spark_prof.traces.batches import table_batches
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES
+from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
 DATA = Path(__file__).parents[1] / "data"
 
 
-@pytest.mark.parametrize("rows", [1, 7, 1000, 1 << 20])
-@pytest.mark.parametrize("capture", sorted(path.name for path in DATA.glob("h100-*")))
+@each_row("rows", [1, 7, 1000, 1 << 20])
+@each_row("capture", sorted(path.name for path in DATA.glob("h100-*")))
 def test_together_they_are_the_table(
     capture: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

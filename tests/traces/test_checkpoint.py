@@ -11,6 +11,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.checkpoint import Checkpoint, read_checkpoint
 from tests.checkpoints import header, write_model
+from tests.rows import each_row
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}
 TENSORS = {
@@ -135,7 +136,7 @@ HEADERS: dict[str, tuple[object, str]] = {
 }
 
 
-@pytest.mark.parametrize(("bad", "line"), HEADERS.values(), ids=HEADERS)
+@each_row(("bad", "line"), HEADERS.values())
 def test_a_tensor_that_cannot_be_costs_itself(bad: object, line: str, tmp_path: Path) -> None:
     found = written(tmp_path, json.dumps({"bad": bad, "good": entry()}) + " " * 99)
     assert [t.name for t in found.tensors] == ["good"]
@@ -164,7 +165,7 @@ WHOLE_FILES: dict[str, tuple[bytes, int | None, str]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "declared", "line"), WHOLE_FILES.values(), ids=WHOLE_FILES)
+@each_row(("text", "declared", "line"), WHOLE_FILES.values())
 def test_a_file_that_is_none_costs_itself(
     text: bytes, declared: int | None, line: str, tmp_path: Path
 ) -> None:
@@ -182,8 +183,8 @@ def test_files_that_git_did_not_fetch(tmp_path: Path) -> None:
     assert "git lfs pull" in read_checkpoint(tmp_path).lost[0]
 
 
-@pytest.mark.parametrize("name", ["config.json", "hf_quant_config.json"])
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"null", b'{"a": NaN}'])
+@each_row("name", ["config.json", "hf_quant_config.json"])
+@each_row("text", [b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"null", b'{"a": NaN}'])
 def test_a_configuration_that_is_none_costs_itself(name: str, text: bytes, tmp_path: Path) -> None:
     write_model(tmp_path, CONFIG, TENSORS)
     (tmp_path / name).write_bytes(text)

@@ -12,6 +12,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.code_files import code_files, holds_machine_code
 from spark_prof.traces.cuda_tools import FOLDER_VARIABLE
 from spark_prof.traces.readers.fatbin import FatFile
+from tests.rows import each_row
 
 from .cubins import SM_90, SM_121, library
 
@@ -53,7 +54,7 @@ def test_a_cubin_and_a_folder_of_them(tmp_path: Path) -> None:
         assert found.cubins == {SM_90: None}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("architecture", "loaded"),
     [
         ("sm_80", {"sm_80"}), ("8.0", {"sm_80"}), ("sm_86", {"sm_80"}), ("89", {"sm_80"}),
@@ -79,7 +80,7 @@ def test_the_newest_of_several_fitting_cubins_counts() -> None:
     assert not FatFile("d.ptx", 90, "a").runs_on(121, "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("architecture", "words"),
     [("sm_75", "holds nothing for sm_75, only sm_80"), ("Blackwell", "is no architecture"),
      ("", "is no architecture"), ("sm_1", "is no architecture")],

@@ -16,6 +16,7 @@ from spark_prof.traces import bundle as bundles
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.columns import read_columns
 from spark_prof.traces.tables import TABLES
+from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
 NAMES = pa.dictionary(pa.int32(), pa.string())
@@ -35,8 +36,8 @@ def _write(path: Path, rows: int, group: int, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("rows", "group"), [(1, 5), (50, 7), (50, 50), (1000, 90)])
+@each_row("seed", range(4))
+@each_row(("rows", "group"), [(1, 5), (50, 7), (50, 50), (1000, 90)])
 def test_every_column_in_its_order(tmp_path: Path, rows: int, group: int, seed: int) -> None:
     wanted = _write(tmp_path / "t.parquet", rows, group, seed)
     found = pd.DataFrame(dict(read_columns(tmp_path / "t.parquet", SCHEMA)))

@@ -14,6 +14,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
+from tests.rows import each_row
 
 CONTENT = random.Random(1).randbytes(1 << 16) * 40 + b"the end"
 
@@ -51,8 +52,8 @@ def write(tmp_path: Path) -> Callable[[bytes], Path]:
     return writer
 
 
-@pytest.mark.parametrize("compress", FORMATS.values(), ids=FORMATS)
-@pytest.mark.parametrize("data", [b"", b"x", b"\x1f", CONTENT], ids=len)
+@each_row("compress", FORMATS.values())
+@each_row("data", [b"", b"x", b"\x1f", CONTENT])
 def test_the_content_comes_back(write, compress, data) -> None:
     assert content(write(compress(data))) == data
 
@@ -68,8 +69,8 @@ def test_what_follows_a_gzip_stream_is_left_out(write, garbage) -> None:
     assert content(write(gzip.compress(CONTENT) + garbage)) == CONTENT
 
 
-@pytest.mark.parametrize("format_", ["gzip", "zstd"])
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.9999])
+@each_row("format_", ["gzip", "zstd"])
+@each_row("share", [0.1, 0.5, 0.9, 0.9999])
 def test_a_file_that_ends_early_is_refused(write, format_, share) -> None:
     packed = FORMATS[format_](CONTENT)
     with pytest.raises(CommandError) as caught:
@@ -77,7 +78,7 @@ def test_a_file_that_ends_early_is_refused(write, format_, share) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_row("seed", range(60))
 def test_a_flipped_bit_is_an_error_in_one_line_or_does_not_matter(write, seed) -> None:
     chosen = random.Random(seed)
     packed = bytearray(FORMATS["gzip" if seed % 2 else "zstd"](CONTENT))
@@ -108,7 +109,7 @@ def test_a_reader_that_stops_early_leaves_no_thread_behind(write) -> None:
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize("start", [b"PK\x03\x04", b"BZh91AY", b"\xfd7zXZ\0", b"7z\xbc\xaf"])
+@each_row("start", [b"PK\x03\x04", b"BZh91AY", b"\xfd7zXZ\0", b"7z\xbc\xaf"])
 def test_other_compressions_are_named(write, start) -> None:
     with pytest.raises(CommandError, match="unpack it first"):
         content(write(start + b"..."))

@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.cubin import Function, read_functions
+from tests.rows import each_row
 from tests.traces.cubins import CUBINS, SM_90, SM_121
 
 pytestmark = pytest.mark.timeout(120)
@@ -82,7 +83,7 @@ def test_a_name_of_a_foreign_alphabet(tmp_path: Path) -> None:
     assert "m\u00e4" in functions(tmp_path, code)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("at", "form", "value"),
     [
         (0, "<I", 0),
@@ -100,7 +101,7 @@ def test_other_files_are_refused(tmp_path: Path, at: int, form: str, value: int)
         functions(tmp_path, patched(SM_90.read_bytes(), at, form, value))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"text" * 100, b"\0" * 4096])
+@each_row("content", [b"", b"\x7fELF", b"text" * 100, b"\0" * 4096])
 def test_other_content_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(CommandError, match="is no whole cubin"):
         functions(tmp_path, content)
@@ -142,8 +143,8 @@ def test_truncated_ones(tmp_path: Path, path: Path) -> None:
     assert all(size >= first + 64 * count for size in read)
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("path", CUBINS, ids=lambda path: path.stem)
+@each_row("seed", range(8))
+@each_row("path", CUBINS)
 def test_flipped_bytes(tmp_path: Path, path: Path, seed: int) -> None:
     code, random = path.read_bytes(), np.random.default_rng(seed)
     first, count = words(code, SECTIONS_AT, "<Q"), words(code, SECTION_COUNT, "<H")

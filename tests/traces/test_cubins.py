@@ -15,6 +15,7 @@ from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
 from spark_prof.traces.pieces import cached_cubin_name, cubins_folder, names_name, write_json
+from tests.rows import each_row
 from tests.support import Piece, Recorded, kernel, kineto, step
 
 from .cubins import ADD, SM_90, SM_121
@@ -132,7 +133,7 @@ def test_the_column_of_the_kernels(folder: Path) -> None:
     assert Cubins(folder).of_kernels(kernels(), symbols) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ('{"functions": {"a": "b", "c": 5}}', {"a": "b"}),

@@ -16,6 +16,7 @@ from spark_prof.traces.readers.cupti import read_cupti
 from spark_prof.traces.readers.cupti_blocks import name_pointers
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import TABLES
+from tests.rows import each_row
 
 from .cupti_buffers import VERSIONS, block, other, records
 
@@ -42,7 +43,7 @@ def kernel(count: int = 1, **fields: Any) -> Any:
     return records(KERNEL, count, **{"name": GEMM} | fields)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each_row("version", VERSIONS)
 def test_a_kernel_of_every_version(read: Read, version: int) -> None:
     rows = records(
         KERNEL, version=version, name=NORM, start=5000, end=7000, deviceId=3, streamId=27,
@@ -60,7 +61,7 @@ def test_a_kernel_of_every_version(read: Read, version: int) -> None:
     assert trace.lost == ()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each_row("version", VERSIONS)
 def test_kinds_that_are_not_read_are_stepped_over(read: Read, version: int) -> None:
     skipped = [8, 9, 11, 12, 13, 26, 27, 37, 38, 39, 45, 49, 52]
     parts = [p for k in skipped for p in (other(k, version), records(KERNEL, version=version))]
@@ -79,7 +80,7 @@ def test_the_columns_are_those_of_the_tables(read: Read) -> None:
         assert (frame["start_ns"].dtype, frame["name"].dtype) == (np.int64, "category")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "fields", "name"),
     [
         (COPY, {"copyKind": 1, "srcKind": 2, "dstKind": 3}, "Memcpy HtoD (Pinned -> Device)"),
@@ -91,7 +92,7 @@ def test_the_columns_are_those_of_the_tables(read: Read) -> None:
         (FILL, {"memoryKind": 0xFFFF}, "Memset (Unknown)"),
     ],
 )
-@pytest.mark.parametrize("version", VERSIONS)
+@each_row("version", VERSIONS)
 def test_copies_and_fills(read: Read, version: int, kind: int, fields: Any, name: str) -> None:
     row = records(
         kind, version=version, bytes=2**33, deviceId=1, streamId=2, correlationId=3, graphNodeId=4,
@@ -161,7 +162,7 @@ def test_a_kernel_without_a_name_is_told(read: Read) -> None:
     assert trace.lost == ("4 kernels have no name",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "names",
     ["", "{", "[]", "{}", '{"names": {"x": "a"}, "clock_offset_ns": 0}',
      '{"names": [], "clock_offset_ns": 0}', '{"names": {}, "clock_offset_ns": 1e99}',
@@ -180,8 +181,8 @@ def test_a_missing_file_of_names(tmp_path: Path) -> None:
     assert "No such file" in trace.lost[0]
 
 
-@pytest.mark.parametrize("times", [(0, 0), (5, 0), (9, 8), (1, 2**63), (2**64 - 1, 2**64 - 1)])
-@pytest.mark.parametrize("kind", [KERNEL, COPY, RUNTIME, OVERHEAD])
+@each_row("times", [(0, 0), (5, 0), (9, 8), (1, 2**63), (2**64 - 1, 2**64 - 1)])
+@each_row("kind", [KERNEL, COPY, RUNTIME, OVERHEAD])
 def test_records_without_a_time_are_left_out(read: Read, kind: int, times: Any) -> None:
     bad = records(kind, 2, start=times[0], end=times[1])
     trace = read(block(kernel(), bad, kernel()))
@@ -262,7 +263,7 @@ def test_pointers_of_names(tmp_path: Path) -> None:
     assert name_pointers(path) == {GEMM, NORM, 64}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_any_bytes_are_read_or_refused(read: Read, seed: int) -> None:
     dice = np.random.default_rng(seed)
     whole = bytearray(

@@ -16,6 +16,7 @@ from spark_prof.traces.readers.cupti import read_cupti
 from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import TABLES
+from tests.rows import each_row
 from tests.support import ORIGIN, Piece, Recorded, step
 
 from .cupti_buffers import CUDA_13_0, VERSIONS, block, dtype_of, records
@@ -69,7 +70,7 @@ def found(trace: Trace) -> list[tuple[Any, ...]]:
     return list(zip(frame["name"], *times, strict=True))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each_row("version", VERSIONS)
 def test_a_range_and_a_mark_of_every_version(read: Read, version: int) -> None:
     trace = read(
         block(
@@ -183,7 +184,7 @@ def test_the_addresses_of_texts(tmp_path: Path) -> None:
     assert name_pointers(path) == {GEMM}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_any_bytes_are_read(read: Read, seed: int) -> None:
     dice = np.random.default_rng(seed)
     whole = bytearray(block(*(p for i in range(100) for p in both(i + 1, i + 9, i, DECODE))))

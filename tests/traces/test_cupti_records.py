@@ -16,6 +16,7 @@ from spark_prof.traces.readers.cupti_records import (
     record_dtype,
     record_sizes,
 )
+from tests.rows import each_row
 
 from .cupti_buffers import LAYOUTS, VERSIONS, size_of
 
@@ -47,7 +48,7 @@ class TestVersion:
         extra = {k for k, size in enumerate(record_sizes(version)) if size} - set(map(int, known))
         assert not extra
 
-    @pytest.mark.parametrize("kind", READ)
+    @each_row("kind", READ)
     def test_fields_lie_where_the_header_has_them(self, version: int, kind: int) -> None:
         layout = LAYOUTS["structs"][LAYOUTS["libraries"][str(version)]["structs"][str(kind)]]
         dtype = record_dtype(kind, version)
@@ -61,9 +62,7 @@ class TestVersion:
             assert (offset, field.itemsize) == (begin, size), name
 
 
-@pytest.mark.parametrize(
-    ("version", "same_as"), [(25, 24), (129999, 28), (130099, 130001), (130600, NEWEST)]
-)
+@each_row(("version", "same_as"), [(25, 24), (129999, 28), (130099, 130001), (130600, NEWEST)])
 def test_a_version_between_two_known_ones_is_like_the_older(version: int, same_as: int) -> None:
     assert record_sizes(version) == record_sizes(same_as)
 
@@ -91,7 +90,7 @@ def test_every_kernel_and_graph_launch_that_is_recorded_has_a_name() -> None:
                 assert number in CALLS[kind]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "kind", "version"),
     [
         ("kernel9", 10, 28),

@@ -11,6 +11,7 @@ import pytest
 
 from spark_prof.traces.readers import cupti_walk
 from spark_prof.traces.readers.cupti_walk import walk
+from tests.rows import each_row
 
 SIZES = (0, 96, 88, 216, 40, 40, 0, 24)
 LONG = 3000
@@ -54,7 +55,7 @@ def mixed(seed: int) -> list[int]:
     return kinds
 
 
-@pytest.mark.parametrize(
+@each_row(
     "kinds",
     [
         [],
@@ -68,13 +69,12 @@ def mixed(seed: int) -> list[int]:
         [3] * 32,
         [3] * 97 + [2],
     ],
-    ids=lambda kinds: f"{len(kinds)} records",
 )
 def test_all_records_are_found(kinds: list[int]) -> None:
     assert found(buffer(kinds)) == (expected(kinds), sum(SIZES[kind] for kind in kinds), "")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_all_records_of_a_mixture_are_found(seed: int) -> None:
     kinds = mixed(seed)
     assert found(buffer(kinds))[0] == expected(kinds)
@@ -88,8 +88,8 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(buffer(kinds))[0] == expected(kinds)
 
 
-@pytest.mark.parametrize("before", [0, 1, 31, 32, 33, 500])
-@pytest.mark.parametrize(
+@each_row("before", [0, 1, 31, 32, 33, 500])
+@each_row(
     ("damage", "problem"),
     [
         ([0], "no record is of kind 0"),
@@ -105,7 +105,7 @@ def test_the_walk_stops_at_damage(before: int, damage: list[int], problem: str) 
     assert (places, end, why) == (expected([3] * before), before * SIZES[3], problem)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_row("seed", range(60))
 def test_any_bytes_end_the_walk(seed: int) -> None:
     random_words = np.random.default_rng(seed)
     words = random_words.integers(0, 9, random_words.integers(20_000), dtype=np.uint32)

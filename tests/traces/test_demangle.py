@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.traces import demangle as module
 from spark_prof.traces.demangle import demangler
+from tests.rows import each_row
 
 has_cpp = pytest.mark.skipif(not ctypes.util.find_library("stdc++"), reason="no libstdc++ here")
 
@@ -19,12 +20,12 @@ def test_a_symbol():
     assert demangler()("_Z3addPKfPfi") == "add(float const*, float*, int)"
 
 
-@pytest.mark.parametrize("name", ["", "_Z", "add", "_Zgarbage!", "_Z\u00e9", "_Z" + "N" * 100_000])
+@each_row("name", ["", "_Z", "add", "_Zgarbage!", "_Z\u00e9", "_Z" + "N" * 100_000])
 def test_what_is_no_symbol_stays(name):
     assert demangler()(name) == name
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each_row("seed", range(50))
 def test_no_symbol_breaks_it(seed):
     import random
 

@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.traces import durable
 from spark_prof.traces.durable import publish, sync_new, write_whole
+from tests.rows import each_row
 
 
 def fail(file: BinaryIO) -> None:
@@ -62,7 +63,7 @@ def test_a_foreign_file_that_is_whole_gets_its_name(tmp_path: Path, content: byt
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("f", content)]
 
 
-@pytest.mark.parametrize("content", [b"", b'{"a', b"}" + b" " * 100 + b"x", None])
+@each_row("content", [b"", b'{"a', b"}" + b" " * 100 + b"x", None])
 def test_a_foreign_file_that_was_cut_off_does_not(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / ".t").write_bytes(content)

@@ -13,6 +13,7 @@ import pytest
 
 from spark_prof.traces.graph_nodes import GraphNodes, capture_rows, place_nodes
 from spark_prof.traces.pieces import CAPTURE_DTYPE, EVENT_DTYPE, NODE_DTYPE
+from tests.rows import each_row
 
 LAYERS = (-1, 0, 0, 1)
 MODEL, LAYER0, ATTENTION0, LAYER1 = range(4)
@@ -72,7 +73,7 @@ def test_the_order_of_the_two_rows_of_a_clone_does_not_matter(turned: bool) -> N
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("length", [1, 2, 5, 16])
+@each_row("length", [1, 2, 5, 16])
 def test_clones_of_clones(length: int) -> None:
     rows = [(125, 1, 0, 1)]
     rows += [(300 + n, n + 1, n, n + 1) for n in range(1, length + 1)]
@@ -121,8 +122,8 @@ def test_times_keep_their_last_digit() -> None:
     assert found(nodes, "created_ns", "module", "capture") == [(at, LAYER1, 0)]
 
 
-@pytest.mark.parametrize("events", [[], EVENTS])
-@pytest.mark.parametrize("captures", [[], [CAPTURE]])
+@each_row("events", [[], EVENTS])
+@each_row("captures", [[], [CAPTURE]])
 def test_no_nodes(events: Rows, captures: Rows) -> None:
     nodes = place([], events, captures)
     assert len(nodes.frame) == 0
@@ -180,7 +181,7 @@ def slowly(nodes: Rows, captures: Rows) -> dict[int, tuple[int, int, int, int]]:
     return placed
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_as_a_slow_obvious_way_does_it(seed: int) -> None:
     random = np.random.default_rng(seed)
     rows: Rows = []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from spark_prof.traces.readers.growing import Columns, Names
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("expected", [0, 1, 7, 100])
+@each_row("expected", [0, 1, 7, 100])
 def test_columns_keep_what_was_written(expected: int) -> None:
     columns = Columns({"a": "i8", "b": "i1"}, expected)
     for begin in range(0, 30, 3):

@@ -13,6 +13,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.kineto import read_kineto
 from spark_prof.traces.readers.trace import Trace
+from tests.rows import each_row
 from tests.support import ORIGIN, THREAD, event, kernel, kineto, operator
 
 
@@ -113,7 +114,7 @@ def _union(intervals: list[tuple[int, int]]) -> int:
     return len({moment for start, end in intervals for moment in range(start, end)})
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_row("seed", range(12))
 def test_stretches_never_overlap_and_sum_to_the_union(read: Any, seed: int) -> None:
     chosen = random.Random(seed)
     intervals = []
@@ -136,7 +137,7 @@ def test_threads_do_not_interrupt_each_other(read: Any) -> None:
     assert sorted(trace.operators["thread"]) == [1, 2]
 
 
-@pytest.mark.parametrize("around", [0, 4_370_000_000_000, 4_450_000_000_000, 7_900_000_000_000])
+@each_row("around", [0, 4_370_000_000_000, 4_450_000_000_000, 7_900_000_000_000])
 def test_times_are_exact_to_the_nanosecond(read: Any, around: int) -> None:
     chosen = random.Random(around)
     wanted = sorted(around * 1000 + chosen.randrange(10**9) for _ in range(500))
@@ -152,7 +153,7 @@ def test_times_are_exact_to_the_nanosecond(read: Any, around: int) -> None:
 WHOLE = kineto(kernel("gemm", 500, 900, 3, 100))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "", "[]", "{}", "null", "7", '"x"', WHOLE[:-10], WHOLE[: len(WHOLE) // 2], "PK\x03\x04",
@@ -163,7 +164,6 @@ WHOLE = kineto(kernel("gemm", 500, 900, 3, 100))
         '{"traceEvents": [], "baseTimeNanoseconds": 99999999999999999999999}',
         '{"traceEvents": [{"ph": "X", "ts": NaN}]}', "[" * 100_000,
     ],
-    ids=lambda text: repr(text[:40]),
 )  # fmt: skip
 def test_what_is_no_whole_trace_is_refused_in_one_line(read: Any, text: str) -> None:
     with pytest.raises(CommandError) as caught:
@@ -198,7 +198,7 @@ def test_events_without_name_or_time_are_skipped(
     assert trace.operators.empty
 
 
-@pytest.mark.parametrize("value", ["7", None, 1.5, [], {}, 2**40, 2**70, -(2**70)], ids=repr)
+@each_row("value", ["7", None, 1.5, [], {}, 2**40, 2**70, -(2**70)])
 def test_arguments_of_a_wrong_kind_become_the_default(read: Any, value: object) -> None:
     names = ("device", "registers per thread", "shared memory")
     trace = read(kineto(event("kernel", "k", 1, 2, 7, **dict.fromkeys(names, value))))
@@ -213,13 +213,13 @@ def test_events_without_arguments(read: Any, category: str, arguments: object) -
     assert rows["correlation"].tolist() == [-1]
 
 
-@pytest.mark.parametrize("tid", ["worker", None, 1.5, 2**80])
+@each_row("tid", ["worker", None, 1.5, 2**80])
 def test_a_thread_without_a_number(read: Any, tid: object) -> None:
     trace = read(kineto(operator("a", 0, 10, tid=tid)))
     assert trace.operators["thread"].tolist() == [-1]
 
 
-@pytest.mark.parametrize("odd", [None, 3, "x", [], {}], ids=repr)
+@each_row("odd", [None, 3, "x", [], {}])
 def test_things_that_are_no_events_are_skipped(read: Any, odd: object) -> None:
     assert read(kineto(odd if not isinstance(odd, list) else [odd])).gpu.empty
 

@@ -19,6 +19,7 @@ from spark_prof.traces.measured import (
     read_measured,
     state_folder,
 )
+from tests.rows import each_row
 
 H100 = Measured(
     device="NVIDIA H100 80GB HBM3",
@@ -63,7 +64,7 @@ def test_a_second_measurement_takes_the_first_one_s_place(tmp_path: Path) -> Non
     assert [read_measured(path) for path in tmp_path.iterdir()] == [again]
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/", "a/b", "..", "\x00\x1b[2J", "é" * 300])
+@each_row("name", ["../../etc/passwd", "/", "a/b", "..", "\x00\x1b[2J", "é" * 300])
 def test_no_name_of_a_device_leaves_the_folder(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "state"
     path = keep_measured(replace(H100, uuid="", device=name), folder)
@@ -100,7 +101,7 @@ def whole() -> dict[str, object]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value"),
     [
         ("device", 3),
@@ -126,10 +127,9 @@ def test_a_file_of_another_kind_is_refused_in_one_line(
         read_measured(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [b"", b"{", b"[]", b"\xff\xfe", b"null", b"[" * 100_000, b'{"device": NaN}', b"x" * (2 << 20)],
-    ids=["empty", "cut", "list", "utf-16", "null", "deep", "nan", "long"],
 )
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.json"

@@ -22,6 +22,7 @@ from spark_prof.traces.same_run import SHARED_TABLES
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.ranks.bundles import bundle, parallel, write
 from tests.analyzers.ranks.play import KINDS, Play
+from tests.rows import each_row
 from tests.support import ORIGIN, Recorded, eager_decode, engine, tensor_row
 
 HERE = {rank: {"host": "a", "boot": "1", "run": "r"} for rank in (0, 1)}
@@ -40,8 +41,8 @@ def two_hosts(tmp_path: Path, play: Play, **more: Any) -> tuple[Bundle, Bundle]:
     return here, bundle(tmp_path / "there", play, THERE, parallel=PARALLEL)
 
 
-@pytest.mark.parametrize("offset", [-45_000_000, 777, 7_200_000_000_000])
-@pytest.mark.parametrize("drift", [0.0, 20e-6])
+@each_row("offset", [-45_000_000, 777, 7_200_000_000_000])
+@each_row("drift", [0.0, 20e-6])
 def test_times_come_to_stand_on_one_clock(tmp_path: Path, offset: int, drift: float) -> None:
     slow = {step: step % 4 for step in range(200)}
     error = {2: offset, 3: offset}
@@ -141,7 +142,7 @@ def test_hosts_without_a_tie_are_left_alone(tmp_path: Path) -> None:
     assert any("nothing ties" in line for line in whole.meta.lost)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "why"),
     [
         ({"run": "other"}, "different calls"),
@@ -149,7 +150,6 @@ def test_hosts_without_a_tie_are_left_alone(tmp_path: Path) -> None:
         ({"run": "", "vllm": "0.1"}, "vllm differs"),
         ({"parallel": parallel(tensor=2)}, "parallel differs"),
     ],
-    ids=lambda value: str(value)[:30],
 )
 def test_what_does_not_belong_together(tmp_path: Path, change: dict[str, Any], why: str) -> None:
     shared = {"model": "/m", "vllm": "0.32.0", "parallel": PARALLEL}

@@ -10,6 +10,7 @@ import pytest
 from spark_prof.traces.readers.nsys_clock import CLOCK_MARK, Clock, read_clock
 from spark_prof.traces.readers.nsys_file import open_export
 from tests.nsys_files import BEGUN, Export
+from tests.rows import each_row
 
 SECOND = 1_000_000_000
 
@@ -54,8 +55,6 @@ def test_of_a_burst_the_soonest_mark_counts(tmp_path: Path) -> None:
     assert epoch(clock_of(export, tmp_path), 0) == [BEGUN - 15]
 
 
-@pytest.mark.parametrize(
-    "text", ["spark_prof clock", "spark_prof clock -5", "clock 5", "", "9" * 30]
-)
+@each_row("text", ["spark_prof clock", "spark_prof clock -5", "clock 5", "", "9" * 30])
 def test_marks_of_others_are_no_clock(tmp_path: Path, text: str) -> None:
     assert not clock_of(Export().mark(5, text).mark(9, f"{CLOCK_MARK}{'9' * 30}"), tmp_path).marked

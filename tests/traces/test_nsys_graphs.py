@@ -9,6 +9,7 @@ import pytest
 from spark_prof.traces.pieces import NODE_DTYPE
 from spark_prof.traces.readers.nsys_graphs import nsys_lacks, nsys_nodes, nsys_processes
 from tests.nsys_files import BEGUN, KERNEL, PID, TABLES, THREAD, Export, global_pid
+from tests.rows import each_row
 
 OLD = {"CUDA_GRAPH_EVENTS": TABLES["CUDA_GRAPH_NODE_EVENTS"]}
 MARK = f"spark_prof clock {BEGUN + 1}"
@@ -47,7 +48,7 @@ def test_a_report_that_lacks_nothing(tmp_path: Path) -> None:
     assert nsys_lacks(written(export, tmp_path), PID) == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("without", "says"),
     [
         (KERNEL, "has no GPU kernels of this process"),

@@ -28,6 +28,7 @@ from tests.nsys_files import (
     global_pid,
     global_tid,
 )
+from tests.rows import each_row
 
 REAL = Path(__file__).parents[3] / "shared" / "traces" / "nsys"
 
@@ -243,7 +244,7 @@ def test_texts_that_are_no_texts(read: Callable[..., object], tmp_path: Path) ->
     assert windows[0].trace.markers["name"].tolist() == ["m\ufffd"]
 
 
-@pytest.mark.parametrize("cut", [0, 100, 5000, 20_000])
+@each_row("cut", [0, 100, 5000, 20_000])
 def test_a_truncated_export_is_refused(tmp_path: Path, cut: int) -> None:
     export, _ = random_export(1)
     whole = export.write(tmp_path / "whole.sqlite").read_bytes()
@@ -254,7 +255,7 @@ def test_a_truncated_export_is_refused(tmp_path: Path, cut: int) -> None:
     assert path.read_bytes() == whole[:cut]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_a_damaged_export_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     """Whatever the bytes are, there is no other error."""
     source = random.Random(seed)

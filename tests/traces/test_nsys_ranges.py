@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 
 from spark_prof.traces.readers.nsys_ranges import ModuleRanges, ScopeWalk
 from spark_prof.traces.scopes import Scopes, groups
+from tests.rows import each_row
 
 NAMES = ["a", "b", "c"]
 
@@ -33,7 +33,7 @@ def opened(ranges: list[tuple[int, int, int]], time: int) -> list[str]:
     return [NAMES[name] for _, _, name in sorted(around, key=lambda row: (row[0], -row[1]))]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_a_walk_agrees_with_a_stack(seed: int) -> None:
     source = random.Random(seed)
     threads = {thread: nested(source, 0, 2000, 5) for thread in (7, 8)}

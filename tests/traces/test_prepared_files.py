@@ -17,6 +17,7 @@ from spark_prof.traces.prepared_files import (
     is_whole,
     read_small,
 )
+from tests.rows import each_row
 
 COLUMNS = {
     "start": np.arange(1 << 17, dtype=np.int64),
@@ -81,7 +82,7 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     read(tmp_path / "a")
 
 
-@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+@each_row("mutate", MUTATIONS)
 def test_no_changed_file_is_taken_for_whole(
     tmp_path: Path, mutate: Callable[[Path], object]
 ) -> None:
@@ -101,7 +102,7 @@ def test_without_its_last_file_nothing_is_whole(tmp_path: Path) -> None:
         FilesReader(tmp_path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dtype", "rows"), [(np.int32, None), (np.uint64, None), (np.int64, 3), (np.float64, None)]
 )
 def test_an_array_of_another_kind_is_refused(

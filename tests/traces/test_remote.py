@@ -15,6 +15,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces import remote
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.remote import is_url, list_files, local_copy
+from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
 
@@ -37,12 +38,12 @@ def into(tmp_path: Path) -> Path:
     return tmp_path / "into"
 
 
-@pytest.mark.parametrize("source", ["s3://b/x", "HTTPS://h/x", "memory://x", "file:///x"])
+@each_row("source", ["s3://b/x", "HTTPS://h/x", "memory://x", "file:///x"])
 def test_urls(source: str) -> None:
     assert is_url(source)
 
 
-@pytest.mark.parametrize("source", ["run", "/a/b", "./a://b", "C:/x", "", "a:b", "://x"])
+@each_row("source", ["run", "/a/b", "./a://b", "C:/x", "", "a:b", "://x"])
 def test_paths(source: str) -> None:
     assert not is_url(source)
 

@@ -26,6 +26,7 @@ from spark_prof.traces.pieces import (
 )
 from spark_prof.traces.salvage import salvage
 from tests.flushed import flushed_in, lacking
+from tests.rows import each_row
 from tests.support import ORIGIN, Recorded, eager_decode
 from tests.traces.cupti_buffers import block, records
 
@@ -38,7 +39,7 @@ def dead(tmp_path: Path) -> Path:
     return tmp_path / "b"
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 7, 30])
+@each_row("pieces", [1, 2, 7, 30])
 def test_a_killed_recorder_loses_nothing_that_it_had_flushed(tmp_path: Path, pieces: int) -> None:
     folder = tmp_path / "b"
     recorder = subprocess.Popen(

@@ -1,9 +1,9 @@
 """Nested ranges: which encloses which, and which is open at a moment."""
 
 import numpy as np
-import pytest
 
 from spark_prof.traces.scopes import Scopes, enclosing, innermost
+from tests.rows import each_row
 
 
 def sorted_ranges(ranges):
@@ -12,7 +12,7 @@ def sorted_ranges(ranges):
     return start[order], end[order]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ranges", "parents"),
     [
         ([], []),
@@ -36,7 +36,7 @@ def slow_innermost(start, end, times):
     ]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_random_nests_against_a_search_of_all(seed):
     random = np.random.default_rng(seed)
     ranges: list[tuple[int, int]] = []

@@ -16,6 +16,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces import sniff
 from spark_prof.traces.sniff import FORMATS, FileFormat, format_of
+from tests.rows import each_row
 from tests.traces.attempts import attempt
 
 DATA = Path(__file__).parents[1] / "data"
@@ -32,8 +33,8 @@ def zstd(data: bytes) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-@pytest.mark.parametrize("known", FORMATS, ids=lambda known: known.name)
-@pytest.mark.parametrize("name", ["trace", "x.json.gz", "x.sqlite", "x.csv"])
+@each_row("known", FORMATS)
+@each_row("name", ["trace", "x.json.gz", "x.sqlite", "x.csv"])
 def test_each_format_knows_its_example(known: FileFormat, name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(known.example)
@@ -69,7 +70,7 @@ OWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OWN)
+@each_row("name", OWN)
 def test_own_captures(name: str) -> None:
     assert format_of(DATA / name) == OWN[name]
 
@@ -110,7 +111,7 @@ def test_a_link_and_a_pipe(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [b"", b"\n", b"{}", b"[]", b'{"a": 1}', b"a,b,c\n1,2,3\n", bytes(1000), b"\x1f\x8b",
      b"\x28\xb5\x2f\xfdx", b"BZh91AY", b"a\rb,c\r\n", b'"' + b",x" * 99_999, os.urandom(5000)],

@@ -12,6 +12,7 @@ from spark_prof.analyzers.summary import summary_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.some_steps import Share, SomeSteps
+from tests.rows import each_row
 from tests.support import Recorded, eager_decode, tensor_row
 
 DATA = Path(__file__).parents[1] / "data"
@@ -26,8 +27,8 @@ def in_groups(source: Path, folder: Path, group: int) -> Bundle:
     return Bundle(folder)
 
 
-@pytest.mark.parametrize("name", CAPTURES)
-@pytest.mark.parametrize("parts", [1, 2, 7])
+@each_row("name", CAPTURES)
+@each_row("parts", [1, 2, 7])
 def test_each_step_is_as_in_the_whole(tmp_path: Path, name: str, parts: int) -> None:
     source = Bundle(DATA / name)
     kernels = source.frame("kernels", 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.traces.source_state import source_state
+from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
 
@@ -66,7 +67,7 @@ def test_a_folder_of_traces_counts_what_lies_below_it(tmp_path: Path) -> None:
     assert source_state(str(tmp_path / "traces")) != before
 
 
-@pytest.mark.parametrize("source", ["", "\0", "s3://bucket/run", "/no/such/file", "a" * 5000])
+@each_row("source", ["", "\0", "s3://bucket/run", "/no/such/file", "a" * 5000])
 def test_what_is_no_local_path_has_no_state(source: str) -> None:
     assert source_state(source) is None or source == ""
 

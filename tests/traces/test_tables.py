@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 
 from spark_prof.traces.pieces import COUNTER_DTYPE, ENGINE_DTYPE, STEP_DTYPE
 from spark_prof.traces.tables import TABLES, Column, Table, empty_table
+from tests.rows import each_row
 
 COLUMNS = {
     "kernels": "name:s kind:s start_ns:8 end_ns:8 part:4 device:4 stream:8 correlation:8 "
@@ -61,7 +61,7 @@ def test_the_schema_of_bundles() -> None:
     assert found == COLUMNS
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+@each_row("table", TABLES.values())
 def test_every_table_and_column_is_documented(table: Table) -> None:
     assert table.meaning
     names = [column.name for column in table.columns]
@@ -72,7 +72,7 @@ def test_every_table_and_column_is_documented(table: Table) -> None:
         assert "  " not in column.meaning, column.name
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+@each_row("table", TABLES.values())
 def test_an_empty_table_has_every_column(table: Table) -> None:
     empty = empty_table(table.name)
     assert empty.num_rows == 0
@@ -102,7 +102,7 @@ GROWN = Table(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schema", "later"),
     [
         (GROWN.schema, []),

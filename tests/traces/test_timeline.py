@@ -9,6 +9,7 @@ import pytest
 
 from spark_prof.traces.pieces import EVENT_DTYPE
 from spark_prof.traces.timeline import Call, replay
+from tests.rows import each_row
 
 PREPARE, FINISH, SAMPLE, MODEL, LAYER, SHARED, ATTENTION = range(7)
 LAYERS = [-1, -1, -1, -1, 5, -1, 2]
@@ -31,7 +32,7 @@ def replayed(*codes: int) -> tuple[list[int], list[int], list[Call]]:
     return module.tolist(), layer.tolist(), calls
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("codes", "modules", "layers"),
     [
         pytest.param((), [-1], [-1], id="nothing"),

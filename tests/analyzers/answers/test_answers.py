@@ -14,6 +14,7 @@ from spark_prof.analyzers.answers.shares import shares
 from spark_prof.analyzers.model import Conversions, Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
+from tests.rows import each_row
 from tests.support import Piece, Recorded, kineto, operator, step
 
 CODE = Path(__file__).parents[2] / "data" / "code-h100"
@@ -34,7 +35,7 @@ def test_shares_add_what_has_one_name_and_leave_out_nothing_to_see() -> None:
     assert shares([]) == ""
 
 
-@pytest.mark.parametrize("folder", sorted(CODE.iterdir()), ids=lambda folder: folder.name)
+@each_row("folder", sorted(CODE.iterdir()))
 def test_a_recording_with_graphs_or_without_answers_all_questions(folder: Path) -> None:
     ids = [answer.id for answer in answers_of(report(folder.name))]
     assert ids == ["tensor-cores", "formats", "memory", "shapes", "overhead"]

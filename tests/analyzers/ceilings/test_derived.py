@@ -15,6 +15,7 @@ from spark_prof.analyzers.ceilings.weights import weights_of
 from spark_prof.traces.checkpoint import Checkpoint
 from spark_prof.traces.readers.safetensors_header import Tensor
 from tests.checkpoints import MODELS
+from tests.rows import each_row
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -50,7 +51,7 @@ def built(family: str, changes: dict[str, Any]) -> tuple[dict[str, Any], tuple[T
     return config.to_dict(), tuple(tensors)
 
 
-@pytest.mark.parametrize(("family", "changes"), FAMILIES.items(), ids=FAMILIES)
+@each_row(("family", "changes"), FAMILIES.items())
 def test_derived_bytes_are_those_of_the_real_tensors(family: str, changes: dict[str, Any]) -> None:
     config, tensors = built(family, changes)
     seen, derived = (weights_of(Checkpoint("", config, {}, t)) for t in (tensors, ()))
@@ -68,7 +69,7 @@ def test_a_family_that_was_not_checked_is_named() -> None:
     assert found.weights
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
+@each_row("name", sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
 def test_a_missing_field_costs_a_line_and_not_the_rest(name: str) -> None:
     whole = json.loads((MODELS / name / "config.json").read_text())
     for key in whole:
@@ -116,7 +117,7 @@ def test_mistral_s_own_configuration() -> None:
 VALUES = (None, -1, 0, 3, 1 << 70, 1.5, "x", "", [], [None], [3], {}, {"a": 1}, True, "float32")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_row("seed", range(60))
 def test_a_configuration_of_anything_is_survived(seed: int) -> None:
     dice = random.Random(seed)
     name = dice.choice(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
@@ -138,7 +139,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("name", "states"), KINDS.items())
+@each_row(("name", "states"), KINDS.items())
 def test_what_a_sequence_keeps(name: str, states: list[tuple[int, str, int, int]]) -> None:
     config = json.loads((MODELS / name / "config.json").read_text())
     found = architecture_of(config).states
@@ -157,7 +158,7 @@ def test_the_latent_of_deepseek() -> None:
     assert (state.kind, state.layers, state.elements) == ("latent", 61, 576)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "field", "kept"),
     [
         ("qwen3-8b-nvfp4", "num_attention_heads", "mlp"),

@@ -1,11 +1,10 @@
 """Every format is recognised by the types of its tensors, and counted with its scales."""
 
-import pytest
-
 from spark_prof.analyzers.ceilings.formats import BYTES
 from spark_prof.analyzers.ceilings.weights import weights_of
 from spark_prof.traces.checkpoint import Checkpoint
 from tests.checkpoints import FORMATS, as_tensors
+from tests.rows import each_row
 
 NAME = "model.layers.0.mlp.up_proj"
 
@@ -14,8 +13,8 @@ def checkpoint(tensors: dict[str, tuple[str, tuple[int, ...]]], **config: object
     return Checkpoint("", config, {}, as_tensors(tensors))
 
 
-@pytest.mark.parametrize(("form", "linear"), FORMATS.values(), ids=FORMATS)
-@pytest.mark.parametrize(("rows", "columns"), [(256, 512), (1408, 2048), (4096, 128)])
+@each_row(("form", "linear"), FORMATS.values())
+@each_row(("rows", "columns"), [(256, 512), (1408, 2048), (4096, 128)])
 def test_a_matrix_has_its_parameters_and_its_bytes(form, linear, rows: int, columns: int) -> None:
     tensors = {NAME + part: tensor for part, tensor in linear(rows, columns).items()}
     (weights,) = weights_of(checkpoint(tensors)).weights
@@ -26,7 +25,7 @@ def test_a_matrix_has_its_parameters_and_its_bytes(form, linear, rows: int, colu
     assert weights.bytes <= 1.06 * BYTES[form] * weights.parameters + 2000
 
 
-@pytest.mark.parametrize(("form", "linear"), FORMATS.values(), ids=FORMATS)
+@each_row(("form", "linear"), FORMATS.values())
 def test_experts_by_number_count_as_many_times(form, linear) -> None:
     tensors = {
         f"model.layers.0.mlp.experts.{expert}.up_proj{part}": tensor

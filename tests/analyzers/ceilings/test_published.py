@@ -25,6 +25,7 @@ from tests.checkpoints import (
     tensors_of,
     write_model,
 )
+from tests.rows import each_row
 
 NVFP4, COMPRESSED, FP8, FP8_BLOCKS, AWQ = (
     FORMATS[name][1]
@@ -128,14 +129,14 @@ def choice(found: Ceilings, name: str):
     return next(choice for choice in found.choices if choice.id == name)
 
 
-@pytest.mark.parametrize(("key", "gigabytes"), GIGABYTES.items(), ids=str)
+@each_row(("key", "gigabytes"), GIGABYTES.items())
 def test_bytes_of_a_token_from_the_configuration(key: tuple[str, str], gigabytes: float) -> None:
     found = from_config(key[0])
     assert not found.model.seen
     assert choice(found, key[1]).step.read / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 
-@pytest.mark.parametrize(("key", "gigabytes"), GIGABYTES.items(), ids=str)
+@each_row(("key", "gigabytes"), GIGABYTES.items())
 def test_bytes_of_a_token_from_the_tensors(key: tuple[str, str], gigabytes: float) -> None:
     found = from_tensors(key[0])
     assert found.model.seen
@@ -144,7 +145,7 @@ def test_bytes_of_a_token_from_the_tensors(key: tuple[str, str], gigabytes: floa
     assert choice(found, key[1]).step.read / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 
-@pytest.mark.parametrize("name", CHECKPOINTS)
+@each_row("name", CHECKPOINTS)
 def test_configuration_and_tensors_agree(name: str) -> None:
     derived, seen = from_config(name), from_tensors(name)
     assert [c.id for c in derived.choices] == [c.id for c in seen.choices]
@@ -152,7 +153,7 @@ def test_configuration_and_tensors_agree(name: str) -> None:
         assert one.step.read == pytest.approx(other.step.read, rel=0.005)
 
 
-@pytest.mark.parametrize(("key", "rates"), RATES.items(), ids=str)
+@each_row(("key", "rates"), RATES.items())
 def test_ceilings(key: tuple[str, str], rates: tuple[float, ...]) -> None:
     step = choice(from_config(key[0]), key[1]).step
     found = [ceiling_at(step, bandwidth, "").tokens_per_s for bandwidth in BANDWIDTHS]

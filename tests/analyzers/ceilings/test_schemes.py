@@ -3,6 +3,7 @@
 import pytest
 
 from spark_prof.analyzers.ceilings.schemes import schemes_of
+from tests.rows import each_row
 
 UP = "model.layers.3.mlp.up_proj"
 Q = "model.layers.3.self_attn.q_proj"
@@ -83,7 +84,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize(("config", "formats"), CONFIGS.values(), ids=CONFIGS)
+@each_row(("config", "formats"), CONFIGS.values())
 def test_formats_of_modules(config: dict[str, object], formats: dict[str, str | None]) -> None:
     schemes = schemes_of(config)
     assert {path: schemes.format_of(path) for path in formats} == formats
@@ -101,7 +102,7 @@ def test_what_is_not_understood_is_told(config: dict[str, object]) -> None:
     assert schemes_of(config).lost
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "found"),
     [
         ({"quantized_layers": {"a": None, "b": {"quant_algo": ["x"]}}}, None),

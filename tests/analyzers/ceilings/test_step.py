@@ -18,6 +18,7 @@ from spark_prof.analyzers.ceilings.model import (
 )
 from spark_prof.analyzers.ceilings.step import expected_experts, step_of
 from spark_prof.hardware import GPUS, gpu_called
+from tests.rows import each_row
 
 DENSE = Weights("qkv", "bf16", "decoder", 1_000, 2_000.0, 1, matrix=True)
 EXPERTS = Weights("experts", "mxfp4", "decoder", 128_000, 68_000.0, 1, matrix=True)
@@ -48,7 +49,7 @@ def test_distinct_experts_of_qwen3_next() -> None:
     assert [round(value, 1) for value in found] == [10.0, 38.8, 74.7, 138.6]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_the_expectation_is_what_happens_on_average(seed: int) -> None:
     dice = random.Random(seed)
     experts = dice.randrange(4, 200)
@@ -106,7 +107,7 @@ def test_a_short_context_does_not_fill_a_window() -> None:
     assert read(step, "attention") == 2 * 16 * 10 * 2
 
 
-@pytest.mark.parametrize(("ranks", "heads"), [(1, 1), (2, 2), (4, 4), (8, 4)])
+@each_row(("ranks", "heads"), [(1, 1), (2, 2), (4, 4), (8, 4)])
 def test_tensor_parallelism_shares_out_weights_and_heads(ranks: int, heads: int) -> None:
     whole, part = (
         step_of(
@@ -146,7 +147,7 @@ def test_a_ceiling_is_the_slower_of_memory_and_arithmetic() -> None:
     assert ceiling_at(step, 1e9, "").limit == "memory"
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.short)
+@each_row("gpu", GPUS)
 def test_narrower_weights_are_never_slower_to_multiply(gpu) -> None:
     peaks = [peak_of(gpu, form) for form in ("fp32", "bf16", "fp8", "mxfp4")]
     assert peaks == sorted(peaks)

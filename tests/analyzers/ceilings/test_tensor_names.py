@@ -1,9 +1,8 @@
 """Names of tensors of published checkpoints say what they are for."""
 
-import pytest
-
 from spark_prof.analyzers.ceilings.tensor_names import RULES, Place, place_of, split_name
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 
 NAMES = {
     # gpt-oss
@@ -111,7 +110,7 @@ def place(name: str, layers: int = 61) -> Place:
     return place_of(split_name(name)[0], layers)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.pattern)
+@each_row("rule", RULES)
 def test_every_rule_has_examples_that_it_finds_first(rule) -> None:
     assert rule.place.component in COMPONENTS
     assert rule.examples
@@ -119,17 +118,17 @@ def test_every_rule_has_examples_that_it_finds_first(rule) -> None:
         assert place_of(example, 0) == rule.place
 
 
-@pytest.mark.parametrize(("name", "component"), NAMES.items())
+@each_row(("name", "component"), NAMES.items())
 def test_what_a_tensor_is_for(name: str, component: str) -> None:
     assert place(name) == Place(component)
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@each_row("name", DRAFTERS)
 def test_what_drafts_tokens(name: str) -> None:
     assert place(name).role == "drafter"
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@each_row("name", ENCODERS)
 def test_what_sees_or_hears(name: str) -> None:
     assert place(name).role == "encoder"
 
@@ -141,7 +140,7 @@ def test_experts_of_a_layer_are_one_module() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["", ".", "weight", ".weight", "x" * 100_000, "a.." * 1000])
+@each_row("name", ["", ".", "weight", ".weight", "x" * 100_000, "a.." * 1000])
 def test_any_name_is_split(name: str) -> None:
     module, part = split_name(name)
     assert len(module) <= len(name)

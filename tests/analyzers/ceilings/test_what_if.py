@@ -1,9 +1,8 @@
 """Changes of format narrow what they are for, and nothing else."""
 
-import pytest
-
 from spark_prof.analyzers.ceilings.model import Architecture, Weights, WeightsOfModel
 from spark_prof.analyzers.ceilings.what_if import CHANGES, changed
+from tests.rows import each_row
 
 PARAMETERS = 1_000_000
 
@@ -22,7 +21,7 @@ def change(name: str):
     return next(change for change in CHANGES if change.id == name)
 
 
-@pytest.mark.parametrize("each", CHANGES, ids=lambda each: each.id)
+@each_row("each", CHANGES)
 def test_a_change_converts_its_components_and_leaves_the_rest(each) -> None:
     components = ("qkv", "o_proj", "ssm", "lm_head", "mlp", "shared_experts", "experts", "router")
     before = model(*(weights(component, "fp16", 2.0) for component in components))

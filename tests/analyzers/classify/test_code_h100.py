@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.classify.counters import CountedKernels
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.ncu_csv import ncu_csv
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
 BUNDLES = sorted((DATA / "code-h100").iterdir())
@@ -21,7 +20,7 @@ COUNTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("folder", BUNDLES, ids=lambda folder: folder.name)
+@each_row("folder", BUNDLES)
 def test_nearly_all_time_is_known_by_machine_code(folder: Path) -> None:
     report = summarize(Bundle(folder))
     total = sum(row.us for row in report.kernels)
@@ -31,7 +30,7 @@ def test_nearly_all_time_is_known_by_machine_code(folder: Path) -> None:
     assert by_code >= 0.97 * total
 
 
-@pytest.mark.parametrize("folder", BUNDLES, ids=lambda folder: folder.name)
+@each_row("folder", BUNDLES)
 def test_names_and_machine_code_agree(folder: Path) -> None:
     bundle = Bundle(folder)
     names = {row.name for row in summarize(bundle).kernels}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.classify.counters import CountedKernels
 from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.traces.readers.ncu_csv import ncu_csv
+from tests.rows import each_row
 
 FOLDER = Path(__file__).parents[2] / "data" / "ncu-h100"
 FILES = sorted(FOLDER.glob("*.csv"))
@@ -20,7 +20,7 @@ def metrics(path: Path) -> pd.DataFrame:
     return ncu_csv(path).processes[0].metrics.astype({"name": str, "metric": str, "unit": str})
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each_row("path", FILES)
 def test_no_name_contradicts_the_counters(path: Path) -> None:
     found = metrics(path)
     assert Evidence(found, "9.0").conflicts(sorted(set(found["name"]))) == ()

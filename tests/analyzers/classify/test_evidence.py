@@ -14,6 +14,7 @@ from spark_prof.analyzers.classify.spelling import spelling
 from spark_prof.traces.readers.ncu_csv import ncu_csv
 from spark_prof.traces.readers.nsys_stats import nsys_stats_csv
 from spark_prof.vocabulary import PRECISIONS
+from tests.rows import each_row
 
 REAL = Path(__file__).parents[4] / "shared" / "traces"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is absent")
@@ -34,14 +35,14 @@ def measured(
     return Evidence(pd.DataFrame(rows, columns=columns), capability)
 
 
-@pytest.mark.parametrize("counter", COUNTERS, ids=lambda counter: counter.example)
+@each_row("counter", COUNTERS)
 def test_each_counter_knows_its_example(counter: Counter) -> None:
     assert find_counter(counter.example) is counter
     assert find_counter(counter.example.replace("sm__", "smsp__")) is counter
     assert counter.precision in (*PRECISIONS, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "metric",
     [
         "sm__ops_path_tensor_src_bf16_dst_fp32.sum.peak_sustained",
@@ -124,7 +125,7 @@ def test_contradictions_are_told(
     assert (conflict.evidence, conflict.basis) == ("counter", next(iter(values)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "name"),
     [({BF16: 64.0}, GEMM), ({PIPE: 64.0}, GEMM), ({PIPE: 0.0}, NORM), ({BF16: 0.0}, NORM),
      ({FP8: 0.0}, GEMM), ({BF16: 64.0}, "nobody knows it"), ({}, GEMM)],
@@ -133,7 +134,7 @@ def test_agreement_is_silent(values: dict[str, float], name: str) -> None:
     assert measured(values, name).conflicts([name]) == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("nsys", "ncu"),
     [
         ("void at::native::f<(int)128, (bool)1, c10::BFloat16>(int, T3)",

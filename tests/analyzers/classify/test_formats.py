@@ -12,6 +12,7 @@ from spark_prof.analyzers.classify.formats import (
     scalar_type,
     stored_in,
 )
+from tests.rows import each_row
 
 IEEE = 1
 """vllm::ScalarType::NAN_IEEE_754"""
@@ -26,7 +27,7 @@ def scalar_type_id(
     return exponent | mantissa << 8 | signed << 16 | bias << 17 | int(finite) << 49 | nan << 50
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("number", "name"),
     [
         (scalar_type_id(8, 7, True, nan=IEEE), "bf16"),
@@ -57,7 +58,7 @@ def test_the_ids_in_the_names_of_the_wheel() -> None:
     assert scalar_type_id(0, 8, False, bias=128, nan=IEEE) == 1125899923621888
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spelling", "name"),
     [
         ("cutlass::float_e4m3_t", "fp8"),
@@ -86,12 +87,12 @@ def test_spellings_of_types(spelling: str, name: str) -> None:
     assert formats_in(spelling)[:1] == [name]
 
 
-@pytest.mark.parametrize("spelling", ["cutlass::float_ue4m3_t", "float_ue8m0_t", "halfway", "int"])
+@each_row("spelling", ["cutlass::float_ue4m3_t", "float_ue8m0_t", "halfway", "int"])
 def test_scales_and_other_words_are_no_formats(spelling: str) -> None:
     assert formats_in(spelling) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "precision"),
     [
         ("GMMA::MMA_64x16x32_F32E4M3E4M3_RS_TN, integer_subbyte<4, true>", "fp8"),
@@ -124,8 +125,8 @@ def test_cuda_cores_may_widen_what_they_read(text: str, precision: str | None) -
     assert arithmetic_in(text, "cuda-core") == precision
 
 
-@pytest.mark.parametrize("precision", BITS)
-@pytest.mark.parametrize("stored", BITS)
+@each_row("precision", BITS)
+@each_row("stored", BITS)
 def test_weights_are_named_only_where_they_are_narrow(stored: str, precision: str) -> None:
     spelled = {"int4": "uint4b8", "int8": "uint8b128", "fp4": "e2m1", "fp8": "e4m3"}.get(stored)
     if spelled is None:
@@ -138,7 +139,7 @@ def test_an_output_is_no_weight() -> None:
     assert stored_in("bfloat16_t, bfloat16_t, CollectiveEpilogue<float_e2m1_t>", "bf16") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "fused", "conversion"),
     [
         ("void vllm::silu_mul_cvt_fp16_to_fp4<__nv_bfloat16, false>(int)", "quantize", None),
@@ -172,7 +173,7 @@ def test_a_fused_conversion_is_not_a_conversion(
     assert (rule.fused_conversion, classify(name).conversion) == (fused, conversion)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "load_time"),
     [
         ("void marlin::gptq_marlin_repack_kernel<256, 4, false, false>(int)", True),

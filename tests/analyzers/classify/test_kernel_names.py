@@ -11,10 +11,9 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from spark_prof.analyzers.classify.classifier import classify, find_rule
 from spark_prof.vocabulary import COMPONENTS, CONVERSIONS, ENGINES, PRECISIONS, WEIGHTS
+from tests.rows import each_row
 
 FILE = Path(__file__).resolve().parents[2] / "data/kernel-names.csv"
 
@@ -47,7 +46,7 @@ def names() -> list[Known]:
         return [Known(**row) for row in csv.DictReader(stream)]
 
 
-@pytest.mark.parametrize("known", names(), ids=lambda known: known.name[:80])
+@each_row("known", names())
 def test_label_is_the_one_that_was_written_down(known: Known) -> None:
     label, rule = classify(known.name), find_rule(known.name)
     found = (
@@ -63,7 +62,7 @@ def test_names_are_many_and_distinct() -> None:
     assert len({row.name for row in known}) == len(known) >= 300
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("column", "words"),
     [
         ("component", COMPONENTS),

@@ -10,6 +10,7 @@ from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.classify.machine_code import code_row, code_rows, opcode_counts
 from spark_prof.analyzers.classify.model import CodeRow
 from spark_prof.traces.machine_code import read_machine_code
+from tests.rows import each_row
 from tests.traces.cubins import ARCHITECTURES, probes
 
 EMULATES_FP8 = ("sm_90a", "sm_100a", "sm_103f")
@@ -49,7 +50,7 @@ def expected(kernel: str, architecture: str) -> tuple[str, str | None, tuple[str
     return "cuda-core", "int8" if kernel == "dp4a" else None, READS.get(kernel, ())
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@each_row("architecture", ARCHITECTURES)
 def test_every_probe(architecture: str, tmp_path: Path) -> None:
     code = read_machine_code({probes(architecture, tmp_path): None})
     assert not code.lost
@@ -134,7 +135,7 @@ def test_marlin_multiplies_in_bf16_what_is_stored_in_fp4() -> None:
     assert label.evidence == "sass"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("opcodes", "weights"),
     [
         ("HMMA.16816.F32 2\nF2FP.F16.E4M3.UNPACK_B 12\nSTG 1", "fp8"),

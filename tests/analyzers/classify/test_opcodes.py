@@ -5,24 +5,23 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import pytest
-
 from spark_prof.analyzers.classify.machine_code import code_row
 from spark_prof.analyzers.classify.opcodes import OPCODES, Opcode, find_opcode
 from spark_prof.vocabulary import PRECISIONS
+from tests.rows import each_row
 
 MEASURED = Path(__file__).parents[2] / "data" / "opcodes.csv"
 FORMATS = ("fp4", "fp6", "fp8", "int4", "int8", "e8m0")
 
 
-@pytest.mark.parametrize("row", OPCODES, ids=lambda row: row.example)
+@each_row("row", OPCODES)
 def test_each_row_knows_its_example(row: Opcode) -> None:
     assert find_opcode(row.example) is row
     assert row.precision in (*PRECISIONS, None)
     assert row.stored in (*FORMATS, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "opcode",
     [
         "HFMA2.MMA", "HFMA2.MMA.BF16_V2", "HFMA2", "UTCCP.T.S.4x32dp128bit", "UTCBAR", "UTCSHIFT",
@@ -35,10 +34,9 @@ def test_what_is_no_product_and_no_conversion_tells_nothing(opcode: str) -> None
     assert find_opcode(opcode) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "measured",
     list(csv.DictReader(MEASURED.open(encoding="utf-8"))),
-    ids=lambda row: f"{row['probe']}-{row['architectures'].split()[0]}",
 )
 def test_every_measured_instruction(measured: dict[str, str]) -> None:
     counts = {"STG": 1}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from spark_prof.analyzers.classify.classifier import find_rule
+from tests.rows import each_row
 
 CUDA = Path(__file__).resolve().parents[3] / "spark_prof/kernels/cuda"
 SOURCES = sorted(CUDA.glob("*.cu"))
@@ -18,7 +17,7 @@ def test_there_are_sources() -> None:
     assert len(SOURCES) >= 8
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+@each_row("source", SOURCES)
 def test_its_kernel_has_a_rule(source: Path) -> None:
     """Those that multiply, in weights.cuh, do it on tensor cores."""
     text = source.read_text()

@@ -23,6 +23,7 @@ from spark_prof.vocabulary import (
     PRECISIONS,
     WEIGHTS,
 )
+from tests.rows import each_row
 
 TRACES = Path(__file__).resolve().parents[3] / "../shared/traces"
 
@@ -35,11 +36,12 @@ EAGER = "h100_vllm026_gptoss20b_mxfp4_eager_modhooks_bs1.json.gz"
 B200 = "b200_vllm_eager_tp8_rank0.json.gz"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.family)
 class TestRow:
+    @each_row("rule", RULES)
     def test_example_meets_its_own_row_first(self, rule: Rule) -> None:
         assert find_rule(rule.example) is rule
 
+    @each_row("rule", RULES)
     def test_label_stays_in_the_vocabulary(self, rule: Rule) -> None:
         label = classify(rule.example)
         assert label.engine in ENGINES
@@ -58,7 +60,7 @@ def test_families_are_unique() -> None:
     assert len(set(families)) == len(families)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "base"),
     [
         ("void vllm::rms_norm_kernel<c10::BFloat16, 8, 2>(long, int)", "vllm::rms_norm_kernel"),
@@ -133,7 +135,7 @@ def test_traps(name: str, engine: str) -> None:
     assert classify(name).engine == engine
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "precision"),
     [
         ("void marlin::Marlin<1125899906909960l, 562949953487106l, 256>(int)", "bf16"),
@@ -184,7 +186,7 @@ def test_component_and_conversion(name: str, component: str | None, conversion: 
     assert (label.component, label.conversion) == (component, conversion)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "expected"),
     [
         ("aten::addmm", True),
@@ -220,8 +222,8 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
-@pytest.mark.parametrize("start", ["", "void cutlass::Kernel2<", "triton_red_fused", "_ZN1a1bI"])
+@each_row("piece", HOSTILE)
+@each_row("start", ["", "void cutlass::Kernel2<", "triton_red_fused", "_ZN1a1bI"])
 def test_hostile_names_end_soon(piece: str, start: str) -> None:
     name = start + piece * (1_000_000 // len(piece))
     began = time.process_time()

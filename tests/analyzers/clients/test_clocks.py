@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from spark_prof.analyzers.clients.clocks import place
 from spark_prof.traces.benchmarks.result import BenchmarkRun
+from tests.rows import each_row
 
 EPOCH = 1_800_000_000_000_000_001
 BOOT = 1_799_999_000_000_000_007
@@ -29,7 +28,7 @@ def test_an_epoch_clock_is_taken_as_it_is() -> None:
     assert (found.offset_ns, found.begin_ns) == (0, FIRST - 5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "facts", "word"),
     [
         ({"clock": "none"}, FACTS, "does not say when"),
@@ -51,7 +50,7 @@ def test_why_nothing_relates_them(
     assert word in found.reason
 
 
-@pytest.mark.parametrize("hours", [-12.0, -3.5, 0.0, 5.75, 14.0])
+@each_row("hours", [-12.0, -3.5, 0.0, 5.75, 14.0])
 def test_the_date_may_be_of_any_time_zone(hours: float) -> None:
     written = FIRST + 62 * SECOND + round(hours * 3600) * SECOND
     assert place(replace(RUN, local_end_ns=written), FACTS, FIRST, LAST).offset_ns == BOOT

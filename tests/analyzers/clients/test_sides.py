@@ -8,6 +8,7 @@ import pytest
 from spark_prof.analyzers.clients.engine import EngineSide, engine_side
 from spark_prof.analyzers.clients.window import in_window
 from spark_prof.traces.benchmarks.result import Request
+from tests.rows import each_row
 
 ORIGIN = 1_800_000_000_000_000_001
 MS = 1_000_000
@@ -95,7 +96,7 @@ def test_a_long_prompt_takes_several_steps() -> None:
     assert engine_side(frame, None, same_requests=True).prefill_us == 50_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("prompt", "known"), [(512, True), (700, True), (350, True), (1024, False), (None, False)]
 )
 def test_steps_of_other_prompts_tell_only_about_alike_ones(

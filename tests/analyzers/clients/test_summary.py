@@ -14,6 +14,7 @@ from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.benchmarks.result import BenchmarkRun, Latency
 from spark_prof.traces.bundle import Bundle
+from tests.rows import each_row
 
 from .test_sides import steps
 
@@ -62,7 +63,7 @@ def test_the_same_result_without_its_times_is_compared_by_batch_size() -> None:
     assert "few long waits" in " ".join(row.sentences), "the median chunk took a step"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tpot", "verdict"),
     [
         (10_000, "agrees"),
@@ -86,7 +87,7 @@ def test_a_median_is_said_to_be_one() -> None:
     assert [c.statistic for c in row.comparisons] == ["median", "mean"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("run", "frame", "word"),
     [
         (replace(RUN, concurrency=64), DECODE, "64 in flight"),

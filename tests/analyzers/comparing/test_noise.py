@@ -15,6 +15,7 @@ from spark_prof.analyzers.comparing.noise import (
     interval_of,
     stretch_of,
 )
+from tests.rows import each_row
 
 RUNS = 100
 
@@ -29,8 +30,8 @@ def steps(random: np.random.Generator, count: int, alike: float, spread: float) 
     return 1000 * (1 + spread * drift)
 
 
-@pytest.mark.parametrize("statistic", ["median", "mean"])
-@pytest.mark.parametrize(
+@each_row("statistic", ["median", "mean"])
+@each_row(
     ("count", "alike", "least"),
     [(40, 0.0, 0.9), (200, 0.0, 0.9), (200, 0.7, 0.88), (1000, 0.9, 0.82)],
 )

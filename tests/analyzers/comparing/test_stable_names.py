@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_prof.analyzers.comparing.stable_names import CHANGING, Changing, stable_name
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("row", CHANGING, ids=lambda row: row.what)
+@each_row("row", CHANGING)
 def test_each_rule_takes_its_part_out(row: Changing) -> None:
     assert stable_name(row.example) == row.stable
 
@@ -24,7 +25,7 @@ def test_the_same_kernel_has_one_name(one: str, other: str) -> None:
     assert stable_name(one) == stable_name(other)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other"),
     [
         ("triton_poi_fused_mul_3", "triton_poi_fused_add_3"),

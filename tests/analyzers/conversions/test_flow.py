@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.conversions.flow import flow_of
+from tests.rows import each_row
 
 from .frames import ATTENTION, CAST, COPY, GEMM, NORM, QUANTIZE, K, placed
 
@@ -109,7 +110,7 @@ def one_by_one(kernels: Sequence[K]) -> dict[int, tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_against_one_by_one(seed: int) -> None:
     chosen = random.Random(seed)
     names = [QUANTIZE, CAST, GEMM, NORM, COPY]

@@ -14,6 +14,7 @@ from spark_prof.analyzers.conversions.roles import (
     fills_numbers,
     role_of,
 )
+from tests.rows import each_row
 
 from .frames import ACTIVATION, ATTENTION, GEMM, NORM, QUANTIZE
 
@@ -44,7 +45,7 @@ def extra(layer: str) -> list[tuple[tuple[str, ...], int, int]]:
     return [(row.components, row.calls, row.extra) for row in rows]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "layer",
     [
         pytest.param("norm q attention o norm up act down", id="once for each input"),
@@ -57,7 +58,7 @@ def test_quiet(layer: str) -> None:
     assert extra(layer) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("layer", "wanted"),
     [
         pytest.param("norm q q q attention o", (("qkv",), 3, 2), id="q, k and v"),

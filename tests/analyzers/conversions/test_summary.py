@@ -18,6 +18,7 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.importers.sources import open_source
 from spark_prof.traces.bundle import Bundle
 from tests.dashboards.sample import SAMPLES
+from tests.rows import each_row
 
 from .frames import ATTENTION, CAST, FUSED, GEMM, NORM, QUANTIZE, REPACK, K, placed
 
@@ -109,7 +110,7 @@ def test_pytorch_s_pad_is_known_by_its_order() -> None:
     assert [row.kind for row in found.charged] == ["quantize"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "kernels",
     [
         pytest.param([PAD[1], PAD[0]], id="the copy comes first"),

@@ -8,6 +8,7 @@ import pytest
 from spark_prof.analyzers.counters.folding import Calls, Equations
 from spark_prof.analyzers.counters.lag import find_lag
 from tests.analyzers.counters.simulated import Simulated, simulate
+from tests.rows import each_row
 
 
 def equations(run: Simulated) -> Equations:
@@ -19,20 +20,20 @@ def folded_errors(run: Simulated) -> np.ndarray:
     return np.abs(found.amount - run.bytes) / run.bytes.mean()
 
 
-@pytest.mark.parametrize("interval_ns", [1_000, 2_000, 5_000, 10_000])
-@pytest.mark.parametrize("seed", range(5))
+@each_row("interval_ns", [1_000, 2_000, 5_000, 10_000])
+@each_row("seed", range(5))
 def test_known_bytes_come_back(interval_ns: int, seed: int) -> None:
     run = simulate(seed, interval_ns=interval_ns, replays=40)
     assert folded_errors(run).max() < 0.005
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_kernels_as_short_as_a_sample_come_back(seed: int) -> None:
     run = simulate(seed, kernels=200, lowest_us=1.0, longest_us=6.0, interval_ns=2_000)
     assert folded_errors(run).max() < 0.01
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_the_error_that_is_stated_holds(seed: int) -> None:
     run = simulate(seed, noise=0.05, replays=60)
     found = equations(run).solve(run.sampled)
@@ -77,7 +78,7 @@ def test_a_kernel_outside_the_samples_is_not_resolved() -> None:
     assert found.resolved[:-1].min() > 0.9
 
 
-@pytest.mark.parametrize("late_ns", [-7_000, -600, 600, 3_000])
+@each_row("late_ns", [-7_000, -600, 600, 3_000])
 def test_the_clocks_difference_is_found(late_ns: int) -> None:
     run = simulate(4, late_ns=late_ns)
     lag = find_lag(run.begin, run.finish, run.sampled, run.calls, len(run.bytes))

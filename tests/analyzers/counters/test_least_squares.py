@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.counters.least_squares import gram, not_negative
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_the_solution_fulfils_the_conditions_of_karush_kuhn_and_tucker(seed: int) -> None:
     random = np.random.default_rng(seed)
     size = int(random.integers(1, 40))
@@ -24,7 +25,7 @@ def test_the_solution_fulfils_the_conditions_of_karush_kuhn_and_tucker(seed: int
     assert slope[~free].min(initial=0) > -1e-5 * scale
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_row("seed", range(10))
 def test_the_product_of_a_sparse_matrix_is_that_of_the_dense_one(seed: int) -> None:
     random = np.random.default_rng(seed)
     rows, size, entries = 30, 7, int(random.integers(0, 200))

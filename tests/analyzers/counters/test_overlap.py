@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from spark_prof.analyzers.counters.by_time import amounts_by_time
 from spark_prof.analyzers.counters.overlap import overlaps, uncovered
+from tests.rows import each_row
 
 
 def random_times(seed: int) -> tuple[np.ndarray, ...]:
@@ -16,7 +16,7 @@ def random_times(seed: int) -> tuple[np.ndarray, ...]:
     return edges[::2], edges[1::2], start, start + random.integers(0, 30, len(start))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_every_nanosecond_is_counted_once(seed: int) -> None:
     begin, finish, start, end = random_times(seed)
     found = overlaps(begin, finish, start, end)

@@ -11,6 +11,7 @@ import pytest
 from spark_prof.analyzers.counters.model import CounterRow, Counters
 from spark_prof.analyzers.counters.summary import FEWEST_STEPS, counters_of
 from tests.analyzers.counters.simulated import SLOW_ENDS, Simulated, simulate
+from tests.rows import each_row
 
 NO_LAYERS = pd.DataFrame({"component": pd.Series(dtype=str), "bytes": pd.Series(dtype=np.int64)})
 
@@ -72,7 +73,7 @@ def test_every_kernel_gets_its_bytes(graph: bool) -> None:
         assert row.bandwidth == pytest.approx(1.25 * run.bytes[slot] / row.us * 1e6, rel=0.2)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_row("seed", range(4))
 def test_an_uneven_course_within_kernels_is_in_the_error(seed: int) -> None:
     run = simulate(seed, course=SLOW_ENDS)
     (batch,) = summarized(run).batches

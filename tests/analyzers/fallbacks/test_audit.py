@@ -24,6 +24,7 @@ from tests.analyzers.fallbacks.runs import (
     module,
     report,
 )
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
 NATIVE = "FlashInferCutlassNvFp4LinearKernel"
@@ -44,7 +45,7 @@ def test_a_native_kernel_needs_no_cause(tmp_path: Path) -> None:
     assert [w.who for w in found.witnesses] == ["engine", "trace"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("layer", "given", "lines", "cause", "words"),
     [
         (DENSE, facts(model=W4A16), (), "scheme", "16-bit"),
@@ -163,7 +164,7 @@ def test_recordings_of_an_h100(name: str) -> None:
     assert all({w.who for w in row.witnesses} == {"engine", "trace"} for row in audit.rows)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("algorithms", "checkpoint", "cause"),
     [
         (("W4A16_NVFP4",), "W4A16 nvfp4", "scheme"),

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from spark_prof.analyzers.fallbacks.kernels import CHOICES, TRACED, choice_of, family_of_kernel
+from tests.rows import each_row
 
 EXAMPLES = [(choice, name) for choice in CHOICES for name in choice.examples]
 
 
-@pytest.mark.parametrize(("choice", "name"), EXAMPLES, ids=[name for _, name in EXAMPLES])
+@each_row(("choice", "name"), EXAMPLES)
 def test_a_name_is_its_own_rows(choice: object, name: str) -> None:
     assert choice_of(name) is choice
 
 
-@pytest.mark.parametrize(("family", "example"), [(f, e) for f, _, e in TRACED])
+@each_row(("family", "example"), [(f, e) for f, _, e in TRACED])
 def test_a_kernel_is_of_its_family(family: str, example: str) -> None:
     assert family_of_kernel(example) == family
 
@@ -31,7 +32,7 @@ def test_an_unknown_name_stays_unknown(name: str) -> None:
     assert family_of_kernel(name) == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("older", "newer"),
     [
         ("cutlass", "CutlassNvFp4LinearKernel"),

@@ -9,6 +9,7 @@ import pytest
 
 from spark_prof.analyzers.fallbacks.machine import Library, Machine, Package, machine_findings
 from spark_prof.analyzers.fallbacks.model import SettingRow
+from tests.rows import each_row
 
 LIBRARY = Library(
     "vllm/_C.abi3.so", ("9 x sm_90a", "50 x sm_120", "35 x sm_120f"), ("sm_80",), 50, 35
@@ -71,9 +72,7 @@ def test_findings(machine: Machine, ids: list[str]) -> None:
     assert all(finding.text and finding.fix for finding in found)
 
 
-@pytest.mark.parametrize(
-    "version", ["0.6; touch x", "0.6'; touch x; '", "$(touch x)", "0.6\ntouch x"]
-)
+@each_row("version", ["0.6; touch x", "0.6'; touch x; '", "$(touch x)", "0.6\ntouch x"])
 def test_a_version_is_one_word_of_the_line_for_pip(version: str) -> None:
     packages = (GOOD.packages[0], Package("flashinfer-python", version))
     for machine in (

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes, label
+from tests.rows import each_row
 
 QKV = "model.layers.3.self_attn.qkv_proj"
 EXPERTS = "model.layers.3.mlp.experts.routed_experts"
@@ -23,7 +24,7 @@ INT4 = {"num_bits": 4, "type": "int", "group_size": 128}
 FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "scheme"),
     [
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "W4A4 nvfp4"),
@@ -78,7 +79,7 @@ def test_mixed_precision_by_module() -> None:
     assert label(*schemes.of(EXPERTS)) == "W4A16 nvfp4"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "config",
     [
         None, 7, "nvfp4", [], {"quant_method": None}, {"quant_method": ["x"]},

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof.analyzers.fallbacks.settings import HARMLESS, VARIABLES, setting_rows
 from spark_prof.analyzers.fallbacks.versions import backend_flag, version_of
+from tests.rows import each_row
 
 FP4 = "VLLM_USE_FLASHINFER_MOE_FP4"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("vllm", "status"),
     [
         ("0.12.0", None), ("0.21.0", None), ("0.22.1rc1.dev3+g1", "deprecated"),
@@ -25,7 +24,7 @@ def test_a_removed_variable_is_told_from_its_version_on(vllm: str, status: str |
         assert "--moe-backend" in row.instead
 
 
-@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
+@each_row("variable", VARIABLES)
 def test_every_row_is_told_where_it_is_gone(variable: object) -> None:
     name, gone = variable.name, variable.gone  # type: ignore[attr-defined]
     (row,) = setting_rows({name: "17"}, f"{gone[0]}.{gone[1]}.0" if any(gone) else "0.9", (), ())

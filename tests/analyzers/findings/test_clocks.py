@@ -8,6 +8,7 @@ import pytest
 
 from spark_prof.analyzers.model import Clocks, Report
 from tests.analyzers.findings.reports import HEALTHY, found
+from tests.rows import each_row
 
 
 def clocked(clocks: Clocks | None) -> Report:
@@ -30,7 +31,7 @@ def test_reasons_that_share_a_fix_and_one_that_has_none() -> None:
     assert "nvidia-smi -q" in finding.fix
 
 
-@pytest.mark.parametrize(
+@each_row(
     "clocks",
     [
         None,

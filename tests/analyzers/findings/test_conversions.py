@@ -10,6 +10,7 @@ from spark_prof.analyzers.conversions.model import ChargedConversion, RepeatedQu
 from spark_prof.analyzers.findings.conversions import CONVERSIONS
 from spark_prof.analyzers.model import Finding, Report
 from tests.dashboards.sample import SAMPLES
+from tests.rows import each_row
 
 SAMPLE = SAMPLES["mixture_of_experts"]
 assert SAMPLE.steps.decode_us is not None
@@ -54,7 +55,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "kind", "component"), CASES)
+@each_row(("rule", "kind", "component"), CASES)
 def test_a_large_share_fires_one_rule(rule: str, kind: str, component: str) -> None:
     findings = found(report(conversion(kind, component, 0.04)))
     assert list(findings) == [rule]
@@ -67,7 +68,7 @@ def test_a_large_share_fires_one_rule(rule: str, kind: str, component: str) -> N
     assert GEMM in " ".join(finding.evidence)
 
 
-@pytest.mark.parametrize(("rule", "kind", "component"), CASES)
+@each_row(("rule", "kind", "component"), CASES)
 def test_a_small_share_fires_none(rule: str, kind: str, component: str) -> None:
     assert rule not in found(report(conversion(kind, component, 0.003)))
 
@@ -88,7 +89,7 @@ def test_what_other_rules_or_no_rule_are_for(kind: str) -> None:
     assert not found(report(conversion(kind, "lm_head", 0.05)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("vllm", "flag"), [("0.12.0", "enable_fusion"), ("0.13.0", "fuse_norm_quant"),
                        ("0.26.0", "fuse_act_quant"), ("", "before vLLM 0.13: enable_fusion")],
 )  # fmt: skip
@@ -125,7 +126,7 @@ def test_quiet_where_repeating_costs_little() -> None:
     assert not found(repeated(0.001 * STEP_US))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@each_row("name", SAMPLES)
 def test_quiet_without_conversions(name: str) -> None:
     assert not found(replace(SAMPLES[name], conversions=replace(
         SAMPLES[name].conversions, charged=(), repeated=()

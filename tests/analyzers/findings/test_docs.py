@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.findings.rule import Rule
 from tests.docs.pages import ROOT, tables
+from tests.rows import each_row
 
 ROWS = {row[0].strip("`"): row for row in tables(ROOT / "docs" / "findings.md", "Rules")[0]}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@each_row("rule", RULES)
 def test_a_rule_stands_on_the_page(rule: Rule) -> None:
     assert rule.id in ROWS, "add it to docs/findings.md"
     assert ROWS[rule.id][1] == rule.looks_for

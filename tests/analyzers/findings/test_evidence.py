@@ -11,6 +11,7 @@ from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.classify.machine_code import code_row, opcode_counts
 from spark_prof.analyzers.model import Report
 from tests.analyzers.findings.reports import HEALTHY, MARLIN, NORM, STEPS, found, kernel
+from tests.rows import each_row
 
 QUANTIZE = "void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>(int, int, __nv_bfloat16 const*)"
 FP8_GEMM = "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x64x64_execute_kernel__5x_cublas"
@@ -41,7 +42,7 @@ def coded(
 RULES = ("software-fp4-conversion", "plain-architecture-build", "emulated-fp8", "evidence-conflict")
 
 
-@pytest.mark.parametrize("rule", RULES)
+@each_row("rule", RULES)
 def test_a_healthy_run_is_quiet(rule: str) -> None:
     assert found(HEALTHY, rule) == []
     assert found(coded(NORM, "FFMA 9\nSTG 1"), rule) == []
@@ -56,7 +57,7 @@ def test_a_conversion_by_way_of_double_precision() -> None:
     assert "129 instructions" in finding.evidence[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "opcodes", "architecture"),
     [
         (QUANTIZE, NATIVE, "sm_121"), (QUANTIZE, OTHER, "sm_121"),
@@ -76,7 +77,7 @@ def test_a_build_without_a_suffix(architecture: str) -> None:
     assert f"({architecture})" in finding.text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "opcodes", "architecture", "suffix"),
     [
         (QUANTIZE, OTHER, "sm_120", "f"), (QUANTIZE, OTHER, "sm_121", "a"),

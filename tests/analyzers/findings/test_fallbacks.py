@@ -21,6 +21,7 @@ from tests.analyzers.fallbacks.runs import (
     module,
     report,
 )
+from tests.rows import each_row
 
 NATIVE = "FlashInferCutlassNvFp4LinearKernel"
 DENSE = "MarlinNvFp4LinearKernel"
@@ -46,7 +47,7 @@ def test_a_healthy_run_has_none(healthy: Report) -> None:
     assert own(healthy) == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("layer", "ran", "given", "rule", "fix"),
     [
         (DENSE, MARLIN, facts(), "weight-only-fp4", "--linear-backend flashinfer_cutlass"),
@@ -125,7 +126,7 @@ def test_eager_brings_at_most_the_gap(tmp_path: Path) -> None:
     assert eager.ms_per_token == pytest.approx(found.steps.host_gap_us.median / 1e3)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "rule"),
     [
         (WARNING, "misleading-fp4-warning"),
@@ -181,7 +182,7 @@ def test_lines_that_are_no_fault(line: str) -> None:
     assert findings_of_audit(audit_of_log(log(line), GB10["name"], "12.1")) == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "gpu", "capability", "rule"),
     [
         ("Using 'MARLIN' Fp8 MoE backend out of x", "H100", "9.0", "weight-only-fp8"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof.analyzers.findings.naming import short_name
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "short"),
     [
         ("void marlin::Marlin<1125899906909960l, 562949953487106l>(int4 const*)", "marlin::Marlin"),

@@ -8,6 +8,7 @@ import pytest
 
 from spark_prof.analyzers.model import ClockRow, Collectives, RankRow, Report
 from tests.analyzers.findings.reports import HEALTHY, STEPS, found, kernel
+from tests.rows import each_row
 
 HERE = ClockRow(1, 0, True, 0.0, 0.0, 1.0, 500, "collectives")
 THERE = replace(HERE, rank=2, same_host=False)
@@ -50,7 +51,7 @@ def test_nccl_between_gpus_of_one_host() -> None:
     assert "--disable-custom-all-reduce" in finding.fix
 
 
-@pytest.mark.parametrize(
+@each_row(
     "quiet",
     [
         reducing(200.0, HERE, THERE),  # between hosts there is nothing else

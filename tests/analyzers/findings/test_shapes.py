@@ -20,6 +20,7 @@ from tests.analyzers.findings.reports import (
     shape,
     shaped,
 )
+from tests.rows import each_row
 
 SMALL = shape(us=20.0, calls=10, blocks=33, waves=0.25, busy=0.25)
 TAIL = shape(us=20.0, calls=10, blocks=140, waves=140 / 132, busy=70 / 132)
@@ -56,7 +57,7 @@ def test_options_that_a_version_may_not_have_are_not_promised() -> None:
         assert "--linear-backend" not in found(old, "grid-smaller-than-gpu")[0].fix
 
 
-@pytest.mark.parametrize(
+@each_row(
     "quiet",
     [
         shape(us=20.0, calls=10),  # all have a block
@@ -93,7 +94,7 @@ def test_empty_rows_that_cost_arithmetic() -> None:
     assert "4 of 64 rows hold a token" in finding.text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "quiet",
     [
         tiled(16, 1.0),  # 94 % are empty, and the memory takes five times as long
@@ -116,7 +117,7 @@ def test_too_few_warps_for_the_memory() -> None:
     assert "12 warps at a time, limited by registers" in finding.text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "quiet",
     [
         shaped(THIN),  # nobody knows what it should take

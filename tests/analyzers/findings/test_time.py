@@ -9,6 +9,7 @@ import pytest
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.model import Finding, Report, Spread
 from tests.analyzers.findings.reports import HEALTHY, executed, found, gaps, shape, shaped
+from tests.rows import each_row
 
 GRAPHS = "torch.compile, CUDA graphs (FULL_AND_PIECEWISE)"
 
@@ -78,7 +79,7 @@ def test_tokens_per_step_make_a_gap_smaller_per_token() -> None:
     assert only(replace(late, steps=steps), "scheduler-gaps").ms_per_token == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("decode_us", "steps", "fires"),
     [
         (Spread(1000.0, 5000.0, 1200.0), 100, True),

@@ -9,6 +9,7 @@ import pytest
 from spark_prof.analyzers.ranks.clocks import Offset, offset_of_collectives, offset_of_steps
 from spark_prof.analyzers.ranks.matching import match_collectives
 from tests.analyzers.ranks.play import Play
+from tests.rows import each_row
 
 OFFSETS = [0, 1, -7_000, 250_000, -3_000_000_000, 86_400_000_000_000]
 
@@ -29,8 +30,8 @@ def largest_error(play: Play, offset: Offset, rank: int = 1) -> float:
     return float(np.abs(errors).max())
 
 
-@pytest.mark.parametrize("planted", OFFSETS)
-@pytest.mark.parametrize("seed", range(5))
+@each_row("planted", OFFSETS)
+@each_row("seed", range(5))
 def test_a_planted_offset_is_found(planted: int, seed: int) -> None:
     play = Play(seed=seed, offset_ns={1: planted}, slow=dict.fromkeys(range(10), 1))
     offset = found_offset(play)
@@ -41,8 +42,8 @@ def test_a_planted_offset_is_found(planted: int, seed: int) -> None:
     assert abs(offset.ns - planted) < play.transfer_ns
 
 
-@pytest.mark.parametrize("drift", [2e-6, -30e-6, 100e-6])
-@pytest.mark.parametrize("seed", range(5))
+@each_row("drift", [2e-6, -30e-6, 100e-6])
+@each_row("seed", range(5))
 def test_a_planted_drift_is_followed(drift: float, seed: int) -> None:
     play = Play(steps=600, seed=seed, offset_ns={1: 5_000_000}, drift={1: drift},
                 compute_ns=1_000_000)  # fmt: skip
@@ -52,7 +53,7 @@ def test_a_planted_drift_is_followed(drift: float, seed: int) -> None:
     assert offset.drift == pytest.approx(drift, rel=0.1, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_a_short_recording_with_a_drift_stays_within_its_uncertainty(seed: int) -> None:
     play = Play(steps=3, seed=seed, offset_ns={1: 400}, drift={1: 50e-6})
     offset = found_offset(play)
@@ -77,8 +78,8 @@ def test_nothing_gives_no_offset() -> None:
     assert offset_of_steps(none, none, none, none) is None
 
 
-@pytest.mark.parametrize("planted", OFFSETS)
-@pytest.mark.parametrize("seed", range(5))
+@each_row("planted", OFFSETS)
+@each_row("seed", range(5))
 def test_the_scheduler_bounds_a_worker_s_clock(planted: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     scheduled = 1_800_000_000_000_000_001 + np.arange(50) * 10_000_000

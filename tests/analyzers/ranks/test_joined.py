@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 
 import pandas as pd
-import pytest
 
 from spark_prof.analyzers.ranks.joined import join_steps
+from tests.rows import each_row
 
 
 def steps(keys: Sequence[int], first: int = 0) -> pd.DataFrame:
@@ -45,7 +45,7 @@ def test_nothing_in_common() -> None:
     assert joined(steps([]), steps([])) == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_what_is_joined_is_the_same_step(seed: int) -> None:
     """Of steps with known identity, some lost on each rank, none is joined with another one."""
     dice = random.Random(seed)
@@ -58,7 +58,7 @@ def test_what_is_joined_is_the_same_step(seed: int) -> None:
     assert all(table[rank].is_monotonic_increasing for rank in table)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_every_step_with_a_key_of_its_own_is_found(seed: int) -> None:
     dice = random.Random(seed)
     run = dice.sample(range(10_000), 50)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof.analyzers.ranks.kinds import KINDS, collective_kind, is_joint, returns_early
+from tests.rows import each_row
 
 EXAMPLES = [(kind, name) for kind, _, names in KINDS for name in names]
 
 
-@pytest.mark.parametrize(("kind", "name"), EXAMPLES)
+@each_row(("kind", "name"), EXAMPLES)
 def test_every_example_has_its_kind(kind: str, name: str) -> None:
     assert collective_kind(name) == kind
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name", ["gemm_bf16", "reduce_kernel", "at::native::reduce_kernel<512, 1>", "all_reduce_bias"]
 )
 def test_other_reductions_are_no_collectives(name: str) -> None:

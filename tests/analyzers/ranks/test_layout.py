@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from spark_prof.analyzers.ranks.layout import clock_name, layout_of
 from spark_prof.traces.bundle import Bundle
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
+from tests.rows import each_row
 
 
 def made(tmp_path: Path, ranks: int, facts: Any) -> Bundle:
@@ -34,12 +33,11 @@ def test_ranks_that_are_not_there(tmp_path: Path) -> None:
     assert [(t.ranks, t.size) for t in layout.teams] == [((0, 1, 2), 4)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "facts",
     [{}, {"parallel": None}, {"parallel": []}, {"parallel": {"tensor": "2"}},
      {"parallel": parallel(tensor=0)}, {"parallel": parallel(tensor=1 << 40)},
      {"parallel": parallel()}],
-    ids=str,
 )  # fmt: skip
 def test_facts_that_tell_nothing_make_one_team(tmp_path: Path, facts: dict[str, Any]) -> None:
     layout = layout_of(made(tmp_path, 2, facts))

@@ -15,6 +15,7 @@ from spark_prof.analyzers.ranks.matching import match_collectives
 from spark_prof.analyzers.ranks.waits import slowest_of_steps, waits_of
 from spark_prof.traces.readers.kineto import read_kineto
 from tests.analyzers.ranks.play import KINDS, Play
+from tests.rows import each_row
 
 EIGHT_RANKS = Path(__file__).parents[4] / "shared" / "traces" / "kineto" / "dlrm_v100_8rank"
 
@@ -48,7 +49,7 @@ def test_a_step_with_different_numbers_is_left_out() -> None:
     assert set(found.calls["turn"]) == {0, 2, 3}
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "unknown", "reduce", "send_recv"])
+@each_row("kind", ["broadcast", "unknown", "reduce", "send_recv"])
 def test_kinds_whose_participants_may_leave_early_are_not_matched(kind: str) -> None:
     play = Play(ranks=2, steps=4)
     calls = {rank: rows.replace({"kind": {"all_gather": kind}}) for rank, rows in

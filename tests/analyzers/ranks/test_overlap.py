@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from spark_prof.analyzers.ranks.matching import match_collectives
 from spark_prof.analyzers.ranks.overlap import match_by_time
 from tests.analyzers.ranks.play import Play
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_row("seed", range(10))
 def test_it_finds_what_keys_find(seed: int) -> None:
     dice = np.random.default_rng(seed)
     play = Play(seed=seed, slow={step: int(dice.integers(4)) for step in range(40)})
@@ -25,7 +25,7 @@ def test_it_finds_what_keys_find(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_row("seed", range(10))
 def test_what_is_lost_on_one_rank_is_not_made_up(seed: int) -> None:
     dice = np.random.default_rng(seed)
     play = Play(seed=seed, ranks=3)

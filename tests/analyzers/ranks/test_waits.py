@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from spark_prof.analyzers.ranks.clocks import Offset
 from spark_prof.analyzers.ranks.matching import match_collectives
 from spark_prof.analyzers.ranks.waits import aligned, slowest_of_steps, waits_of
 from tests.analyzers.ranks.play import Play
 from tests.docs.pages import ROOT, tables
+from tests.rows import each_row
 
 
 def one_call(*times: tuple[int, int]) -> pd.DataFrame:
@@ -44,7 +44,7 @@ def test_wait_and_transfer_are_the_whole_call() -> None:
     assert found.calls["transfer_ns"].between(play.transfer_ns, 1.2 * play.transfer_ns + 1).all()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_row("seed", range(10))
 def test_the_planted_slow_rank_is_named(seed: int) -> None:
     dice = np.random.default_rng(seed)
     slow = {step: int(dice.integers(4)) for step in range(40)}
@@ -53,7 +53,7 @@ def test_the_planted_slow_rank_is_named(seed: int) -> None:
     assert slowest_of_steps(waits_of(calls, 0).calls, 1000)["slowest"].to_dict() == slow
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_the_slow_rank_is_named_across_clocks(seed: int) -> None:
     """With the offset taken off, and not with the raw times, which always blame one rank."""
     slow = {step: step % 4 for step in range(40)}

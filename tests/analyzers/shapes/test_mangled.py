@@ -9,11 +9,10 @@ import csv
 import random
 from pathlib import Path
 
-import pytest
-
 from spark_prof.analyzers.shapes.mangled import Node, nodes, template_of
 from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.traces.demangle import demangler
+from tests.rows import each_row
 
 with open(Path(__file__).with_name("symbols.csv"), encoding="utf-8") as _file:
     SYMBOLS = [tuple(row.values()) for row in csv.DictReader(_file)]
@@ -21,7 +20,7 @@ with open(Path(__file__).with_name("symbols.csv"), encoding="utf-8") as _file:
 LONGEST = max((row[0] for row in SYMBOLS), key=len)
 
 
-@pytest.mark.parametrize("row", SYMBOLS, ids=lambda row: f"{row[1]}x{row[2]}x{row[3]}")
+@each_row("row", SYMBOLS)
 def test_the_tile_of_a_symbol(row: tuple[str, ...]) -> None:
     symbol, *numbers = row
     found = tile_of(symbol)
@@ -40,7 +39,7 @@ def written(node: Node) -> str:
     return f"{node.name}<{inner}>" if node.arguments else node.name
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("symbol", "means"),
     [
         ("_Z1fIN2ns1CILi128EEEEvT_", "f<C<128>>"),
@@ -78,12 +77,11 @@ def test_noise_in_a_symbol_ends() -> None:
         assert found is None or 0 < found.first <= 1 << 14
 
 
-@pytest.mark.parametrize(
+@each_row(
     "symbol",
     ["_Z", "_ZN", "_Z1", "_Z9999x", "_ZS_", "_ZSZZZZ_", "_Z1fI" + "J" * 9000, "_Z1fI" + "P" * 9000,
      "_Z1fI" + "N1aI" * 4000, "_Z1f" + "IiE" * 9000, "_Z1fI" + "i" * 90_000 + "E",
      "_Z1fILi" + "9" * 5000 + "EE", "_Z1fI" + "1aI" * 4000, "_ZN" + "1a" * 9000],
-    ids=lambda symbol: symbol[:12],
 )  # fmt: skip
 def test_hostile_symbols(symbol: str) -> None:
     assert tile_of(symbol) is None

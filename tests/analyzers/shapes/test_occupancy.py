@@ -16,6 +16,7 @@ import pytest
 
 from spark_prof.analyzers.shapes.occupancy import busy_share, occupancy_of
 from spark_prof.hardware import SM_LIMITS
+from tests.rows import each_row
 
 with open(Path(__file__).with_name("occupancy.csv"), encoding="utf-8") as _file:
     CALCULATED = [tuple(row.values()) for row in csv.DictReader(_file)]
@@ -34,7 +35,7 @@ def test_the_blocks_are_those_of_the_calculator() -> None:
     assert {row[0] for row in CALCULATED} >= {"7.5", "8.0", "9.0", "10.0", "12.0", "12.1"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("threads", "registers", "shared", "warps", "limiters"),
     [
         (384, 168, 0, 12, ("registers",)),
@@ -53,7 +54,7 @@ def test_on_a_gb10_what_limits(
     assert found.share == warps / 48
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("threads", "registers", "shared"),
     [(0, 32, 0), (1025, 32, 0), (-1, 32, 0), (128, 0, 0), (128, 256, 0), (128, 32, -1),
      (128, 32, 1 << 40), (1024, 255, 0)],
@@ -62,7 +63,7 @@ def test_what_no_gpu_launches_has_none(threads: int, registers: int, shared: int
     assert occupancy_of(SM_LIMITS["9.0"], threads, registers, shared) is None
 
 
-@pytest.mark.parametrize("capability", SM_LIMITS)
+@each_row("capability", SM_LIMITS)
 def test_more_of_anything_never_makes_room_for_more_blocks(capability: str) -> None:
     rng = random.Random(capability)
     for _ in range(300):
@@ -110,7 +111,7 @@ def test_theoretical_occupancy_as_nsight_compute_printed_it() -> None:
     assert checked >= 5
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("blocks", "places", "multiprocessors", "busy"),
     [(16, 48, 48, 1 / 3), (48, 48, 48, 1.0), (96, 96, 48, 1.0), (60, 96, 48, 1.0),
      (97, 96, 48, 97 / 192), (49, 48, 48, 49 / 96), (480, 48, 48, 1.0), (1, 132, 132, 1 / 132)],

@@ -21,6 +21,7 @@ from spark_prof.analyzers.shapes.model import ShapeRow, Shapes
 from spark_prof.analyzers.shapes.summary import shapes_of
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.bundle import META_FILE, Bundle
+from tests.rows import each_row
 from tests.support import Piece, Recorded, eager_decode, kernel, kineto, step
 
 DATA = Path(__file__).parents[2] / "data"
@@ -161,7 +162,7 @@ def test_a_recording_whose_launches_nobody_described(tmp_path: Path) -> None:
 OSS = {"num_local_experts": 128, "num_experts_per_tok": 4}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tokens", "hit"), [(1, 4.0), (4, 15.3), (8, 28.7), (16, 51.0)]
 )  # the experts that so many tokens hit, as in docs/ceilings.md
 def test_rows_of_an_expert(tokens: int, hit: float) -> None:
@@ -171,7 +172,7 @@ def test_rows_of_an_expert(tokens: int, hit: float) -> None:
     assert rows_per_expert({"text_config": OSS}, tokens) == rows
 
 
-@pytest.mark.parametrize(
+@each_row(
     "config",
     [{}, {"num_experts": 8}, {"num_experts": 0, "num_experts_per_tok": 0},
      {"num_experts": "8", "num_experts_per_tok": 2}, {"num_experts": 2, "num_experts_per_tok": 8},

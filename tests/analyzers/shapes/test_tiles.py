@@ -11,11 +11,12 @@ import pytest
 
 from spark_prof.analyzers.shapes.tiles import FAMILIES, Family, tile_of
 from spark_prof.traces.bundle import Bundle
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_row("family", FAMILIES)
 def test_the_example_of_a_family(family: Family) -> None:
     found = tile_of(family.example)
     assert found is not None
@@ -24,7 +25,7 @@ def test_the_example_of_a_family(family: Family) -> None:
     assert family.evidence
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "sides", "rows"),
     [
         ("nvjet_tst_192x208_64x4_1x1_h_bz_coopB_bias_TNT", (192, 208), 208),
@@ -60,7 +61,7 @@ def test_real_names(name: str, sides: tuple[int, int], rows: int | None) -> None
     assert ((found.first, found.second), found.token_rows) == (sides, rows)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["", "gemm", "nvjet_", "void at::native::elementwise_kernel<128, 4>", "Marlin<", "tile_64x64",
      "_matmul_ogs_NNT_bf16xbf16xmxfp4_0x256x128x1", "nvjet_tst_99999x99999_64x4_1x1_TNT",
@@ -78,7 +79,7 @@ PIECES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("piece", PIECES)
+@each_row("piece", PIECES)
 def test_names_made_of_one_piece_end(piece: str) -> None:
     found = tile_of(piece * (20_000 // len(piece)))
     assert found is None or 0 < found.first <= 1 << 14

@@ -9,6 +9,7 @@ import pytest
 
 from spark_prof.analyzers.intervals import union_by_group
 from spark_prof.analyzers.swap_gain.charging import charge
+from tests.rows import each_row
 
 
 def charges(*spans: tuple[int, int]) -> list[tuple[int, int]]:
@@ -18,7 +19,7 @@ def charges(*spans: tuple[int, int]) -> list[tuple[int, int]]:
     return list(zip(found.busy.tolist(), found.gap.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spans", "wanted"),
     [
         pytest.param([], [], id="nothing"),
@@ -37,7 +38,7 @@ def test_the_charges_of(spans: list[tuple[int, int]], wanted: list[tuple[int, in
     assert charges(*spans) == wanted
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each_row("seed", range(50))
 def test_charges_add_up_to_the_span_and_gaps_to_what_is_idle(seed: int) -> None:
     chosen = random.Random(seed)
     longest = chosen.choice((1, 10, 200))

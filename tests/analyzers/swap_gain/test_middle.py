@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.swap_gain.middle import middle_of
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("length", "steps"),
     [
         ([5.0], [0]),

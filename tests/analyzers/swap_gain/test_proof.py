@@ -10,6 +10,7 @@ from spark_prof.ab import sides
 from spark_prof.analyzers.components import layer_of
 from spark_prof.analyzers.swap_gain.model import LayerProof, Swapped
 from spark_prof.analyzers.swap_gain.proof import OWN_KERNELS
+from tests.rows import each_row
 
 from .recordings import (
     EXPERTS,
@@ -64,7 +65,7 @@ def test_half_of_the_experts_is_not_enough(tmp_path: Path) -> None:
     assert "still runs in layer 0 on side b" in found.proofs[0].why
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("slot", "path", "part", "name"),
     [
         ("qkv", "model.layers.{}.self_attn.qkv_proj", "qkv_proj", "dense"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof.analyzers.swap_gain.model import Swapped
 from spark_prof.analyzers.swap_gain.slots import (
     COMPONENTS_OF_SLOT,
@@ -13,6 +11,7 @@ from spark_prof.analyzers.swap_gain.slots import (
 )
 from spark_prof.swaps.spec import SLOTS
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 
 
 def test_every_slot_has_its_components() -> None:
@@ -20,7 +19,7 @@ def test_every_slot_has_its_components() -> None:
     assert {name for row in COMPONENTS_OF_SLOT.values() for name in row} <= set(COMPONENTS)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("slot", "path", "component", "touched"),
     [
         ("qkv", "model.layers.3.self_attn.qkv_proj", "qkv", {"qkv"}),

@@ -26,6 +26,7 @@ from spark_prof.analyzers.swap_gain.side import Side
 from spark_prof.analyzers.swap_gain.summary import summarize
 from spark_prof.analyzers.swap_gain.tables import per_step
 from spark_prof.errors import CommandError
+from tests.rows import each_row
 
 from .recordings import (
     COST,
@@ -87,7 +88,7 @@ def test_all_tables_add_up_to_the_step(tmp_path: Path) -> None:
     assert found.residual_share == pytest.approx(found.residual_us / found.gain_us)
 
 
-@pytest.mark.parametrize("early", [0, 500, 5_000, 9_999])
+@each_row("early", [0, 500, 5_000, 9_999])
 def test_who_starts_early_is_charged_once(tmp_path: Path, early: int) -> None:
     """The kernel waits until the one before it has ended, however long it was there before."""
     b = changed(stock(), "lm_head", gap=0, early=early)
@@ -108,7 +109,7 @@ def test_what_runs_beside_a_longer_kernel_is_charged_what_it_adds(tmp_path: Path
     assert found.residual_us == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("cost", [0, 50, 400, 3000])
+@each_row("cost", [0, 50, 400, 3000])
 def test_what_tracing_costs_is_found_and_taken_off_both_sides(tmp_path: Path, cost: int) -> None:
     a, b = stock(), with_experts(stock())
     found = attribute(tmp_path, a, b, cost=cost)
@@ -197,7 +198,7 @@ def test_layers_and_kernels_say_where(tmp_path: Path) -> None:
     assert found.kernels[0].saved_us == max(abs(row.saved_us) for row in found.kernels)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_noise_is_as_large_as_the_steps_scatter(tmp_path: Path, seed: int) -> None:
     """The bar holds what chance does, and is not much larger."""
     chance = random.Random(seed)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.swap_gain.tracing import tracing_cost, without_tracing
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gaps", "excess", "cost"),
     [
         ([500] * 10, 4000, 400),
@@ -30,7 +31,7 @@ def test_the_cost_of(gaps: list[int], excess: float, cost: float) -> None:
     assert tracing_cost(np.array(gaps, np.int64), excess) == pytest.approx(cost)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each_row("seed", range(50))
 def test_what_is_taken_off_is_the_excess(seed: int) -> None:
     chosen = random.Random(seed)
     gaps = np.array([chosen.randrange(2000) for _ in range(chosen.randrange(1, 200))], np.int64)

@@ -12,6 +12,7 @@ import pytest
 from spark_prof.analyzers.token_ledger import charging
 from spark_prof.analyzers.token_ledger.charging import Charges, charge
 from spark_prof.analyzers.token_ledger.splitting import Work
+from tests.rows import each_row
 
 FAR = 1_800_000_000_000_000_001
 KINDS = 3
@@ -74,16 +75,16 @@ def some_windows(chosen: random.Random) -> list[Span]:
     return kept or [(0, 150)]
 
 
-@pytest.mark.parametrize("origin", [0, FAR])
-@pytest.mark.parametrize("seed", range(60))
+@each_row("origin", [0, FAR])
+@each_row("seed", range(60))
 def test_every_nanosecond_is_charged(seed: int, origin: int) -> None:
     chosen = random.Random(seed)
     rows, windows = some_rows(chosen, 4 if seed % 3 else 40), some_windows(chosen)
     assert_same(charges(rows, windows, origin), by_moment(rows, windows))
 
 
-@pytest.mark.parametrize("block", [1, 2, 7])
-@pytest.mark.parametrize("seed", range(20))
+@each_row("block", [1, 2, 7])
+@each_row("seed", range(20))
 def test_blocks_make_no_difference(seed: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = random.Random(1000 + seed)
     rows, windows = some_rows(chosen, 40), some_windows(chosen)
@@ -91,7 +92,7 @@ def test_blocks_make_no_difference(seed: int, block: int, monkeypatch: pytest.Mo
     assert_same(charges(rows, windows), by_moment(rows, windows))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "charged", "alone", "between", "outside"),
     [
         pytest.param([], [0, 0], [0, 0], 0, 100, id="nothing ran"),
@@ -121,7 +122,7 @@ def test_one_window(
     assert (found.between.tolist(), found.outside.tolist()) == ([between], [outside])
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_row("seed", range(10))
 def test_the_parts_of_a_window_are_its_length(seed: int) -> None:
     chosen = random.Random(seed)
     rows = some_rows(chosen, 400)
@@ -133,7 +134,7 @@ def test_the_parts_of_a_window_are_its_length(seed: int) -> None:
     assert (found.charged <= found.summed + 1e-6).all()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_times_that_cannot_be_change_nothing_else(seed: int) -> None:
     chosen = random.Random(seed)
     windows = some_windows(chosen)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from spark_prof.analyzers.clients.model import ClientRow, Comparison
 from spark_prof.analyzers.token_ledger.clients import beside_clients
 from spark_prof.analyzers.token_ledger.model import Ledger, StepSpread
 from spark_prof.traces.benchmarks.result import Latency
+from tests.rows import each_row
 
 NO_LATENCY = Latency()
 
@@ -34,7 +33,7 @@ ITL = Comparison("chunk", "median", 5300.0, 5000.0)
 LEDGERS = (ledger(None, 5000.0), ledger(1, 4000.0), ledger(8, 6000.0))
 
 
-@pytest.mark.parametrize(("concurrency", "step"), [(1, 4000.0), (8, 6000.0), (3, 5000.0),
+@each_row(("concurrency", "step"), [(1, 4000.0), (8, 6000.0), (3, 5000.0),
                                                    (None, 5000.0)])  # fmt: skip
 def test_beside_the_ledger_of_its_batch_size(concurrency: int | None, step: float) -> None:
     token, chunk = beside_clients(LEDGERS, [client(concurrency, TPOT, ITL)])

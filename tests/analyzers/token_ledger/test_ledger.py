@@ -16,6 +16,7 @@ from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger, L
 from spark_prof.importers.sources import open_source
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 from tests.support import Piece, Recorded, kineto, operator, step
 
 ROOT = Path(__file__).parents[3]
@@ -207,7 +208,7 @@ def test_recordings_balance(capture: Path) -> None:
     assert report.tokens[0].ms_per_token == pytest.approx(report.steps.tpot_us.mean / 1e3)
 
 
-@pytest.mark.parametrize("trace", TRACES)
+@each_row("trace", TRACES)
 def test_real_traces_balance(trace: str) -> None:
     if not (SHARED / trace).exists():
         pytest.skip("the folder shared/traces is not there")

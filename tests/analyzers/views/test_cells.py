@@ -11,6 +11,7 @@ from spark_prof.analyzers.views import cells
 from spark_prof.analyzers.views.cells import cell_times, step_cells
 from spark_prof.datasets.prepared import prepare
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 
 from .columns import columns, steps_of
 
@@ -18,7 +19,7 @@ DATA = Path(__file__).parents[2] / "data"
 BUNDLES = sorted(path.parent for path in DATA.glob("**/meta.json"))
 
 
-@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: str(path.relative_to(DATA)))
+@each_row("bundle", BUNDLES)
 def test_the_cells_add_up_to_the_report(bundle: Path) -> None:
     prepared = prepare(str(bundle))
     found = step_cells(prepared.kernels, prepared.steps)

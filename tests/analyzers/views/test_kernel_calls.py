@@ -19,6 +19,7 @@ from spark_prof.analyzers.views.kernel_calls import (
     over_steps,
 )
 from spark_prof.analyzers.views.step_kinds import kinds_of
+from tests.rows import each_row
 
 from .columns import Call, columns, steps_of
 
@@ -46,7 +47,7 @@ def took(**wanted: object) -> np.ndarray:
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_percentiles_of_groups_are_those_of_each(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 200))

@@ -10,6 +10,7 @@ import pytest
 from spark_prof.analyzers.views import lanes
 from spark_prof.analyzers.views.lanes import bin_edges, kernels_between
 from spark_prof.analyzers.views.lanes_scan import GAPS, scan
+from tests.rows import each_row
 
 from .timeline_kernels import ORIGIN, Row, columns, moments, random_rows
 
@@ -21,8 +22,8 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(lanes, "_BLOCK", request.param)
 
 
-@pytest.mark.parametrize("between", RANGES)
-@pytest.mark.parametrize("seed", range(12))
+@each_row("between", RANGES)
+@each_row("seed", range(12))
 def test_kernels_between_are_those_that_run_or_begin_there(
     seed: int, between: tuple[int, int]
 ) -> None:
@@ -37,9 +38,9 @@ def test_kernels_between_are_those_that_run_or_begin_there(
     ]
 
 
-@pytest.mark.parametrize("bins", [1, 2, 7, 40])
-@pytest.mark.parametrize("between", RANGES)
-@pytest.mark.parametrize("seed", range(12))
+@each_row("bins", [1, 2, 7, 40])
+@each_row("between", RANGES)
+@each_row("seed", range(12))
 def test_each_bin_holds_what_ran_in_it(seed: int, between: tuple[int, int], bins: int) -> None:
     rows = random_rows(seed)
     found, wanted = _scanned(rows, between, bins), _wanted(rows, between, bins)
@@ -57,8 +58,8 @@ def test_each_bin_holds_what_ran_in_it(seed: int, between: tuple[int, int], bins
             assert not cells
 
 
-@pytest.mark.parametrize("between", RANGES)
-@pytest.mark.parametrize("seed", range(12))
+@each_row("between", RANGES)
+@each_row("seed", range(12))
 def test_each_kernel_is_counted_once_and_none_is_lost_by_halving(
     seed: int, between: tuple[int, int]
 ) -> None:
@@ -77,8 +78,8 @@ def test_each_kernel_is_counted_once_and_none_is_lost_by_halving(
     assert bins.first[0] == (kernels.places()[0] if len(kernels) else -1)
 
 
-@pytest.mark.parametrize("between", RANGES)
-@pytest.mark.parametrize("seed", range(12))
+@each_row("between", RANGES)
+@each_row("seed", range(12))
 def test_the_longest_gaps_are_the_idle_time(seed: int, between: tuple[int, int]) -> None:
     rows = random_rows(seed)
     found, table = _scanned(rows, between, 5), columns(rows)

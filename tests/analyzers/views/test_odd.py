@@ -10,6 +10,7 @@ from spark_prof.analyzers.views.makeup import Makeups, Part, alike, makeups
 from spark_prof.analyzers.views.odd import Comparison, compare_layers
 from spark_prof.analyzers.views.odd_cause import cause_of
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 
 from .columns import columns, steps_of
 
@@ -53,9 +54,9 @@ def noise(
     return np.maximum(base * own * step * (1 + 0.02 * chance), 100)
 
 
-@pytest.mark.parametrize("layers", [4, 6, 8, 12, 24, 48])
-@pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("scatter", [0.0, 0.01, 0.05], ids="scatter {}".format)
+@each_row("layers", [4, 6, 8, 12, 24, 48])
+@each_row("mixed", [False, True])
+@each_row("scatter", [0.0, 0.01, 0.05])
 def test_equal_layers_are_rarely_called_odd(layers: int, scatter: float, mixed: bool) -> None:
     rng = np.random.default_rng(layers)
     recordings = [noise(rng, layers, scatter=scatter, mixed=mixed) for _ in range(200)]
@@ -63,8 +64,8 @@ def test_equal_layers_are_rarely_called_odd(layers: int, scatter: float, mixed: 
     assert sum(bool(compared(times).odd) for times in recordings) <= 5
 
 
-@pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("change", [1.14, 0.86])
+@each_row("seed", range(40))
+@each_row("change", [1.14, 0.86])
 def test_a_planted_layer_is_found(seed: int, change: float) -> None:
     rng = np.random.default_rng(seed)
     times = noise(rng, LAYERS, scatter=0.005)

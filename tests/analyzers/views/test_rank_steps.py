@@ -7,13 +7,14 @@ import pytest
 
 from spark_prof.analyzers.model import SlowStep
 from spark_prof.analyzers.views.rank_steps import held_up
+from tests.rows import each_row
 
 
 def slow(step: int, slowest: int | None, us: float, stage: int = 0) -> SlowStep:
     return SlowStep(step, stage, 0, slowest, us, us)
 
 
-@pytest.mark.parametrize("number", [1, 59, 60, 61, 1000])
+@each_row("number", [1, 59, 60, 61, 1000])
 def test_groups_hold_every_step_once(number: int) -> None:
     rng = np.random.default_rng(number)
     steps = [slow(10 + n, int(rng.integers(0, 4)), float(rng.uniform(1, 9))) for n in range(number)]

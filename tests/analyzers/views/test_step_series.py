@@ -9,6 +9,7 @@ import pytest
 from spark_prof.analyzers.views.context_fit import context_fits
 from spark_prof.analyzers.views.step_series import Steps, batch_times, steps_of
 from spark_prof.analyzers.views.thinning import thinned
+from tests.rows import each_row
 
 
 def table(
@@ -34,7 +35,7 @@ def fitted(us: np.ndarray, context: np.ndarray) -> Steps:
     return steps_of(table(us, context=context))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_a_planted_slope_lies_in_its_interval(seed: int) -> None:
     rng = np.random.default_rng(seed)
     context = np.linspace(100, 8100, 400)
@@ -70,7 +71,7 @@ def test_slow_drift_is_not_taken_for_context() -> None:
     assert told <= 20
 
 
-@pytest.mark.parametrize(("number", "span"), [(19, 4000.0), (200, 60.0), (200, 0.0), (1, 0.0)])
+@each_row(("number", "span"), [(19, 4000.0), (200, 60.0), (200, 0.0), (1, 0.0)])
 def test_too_little_is_not_fitted(number: int, span: float) -> None:
     context = np.linspace(100, 100 + span, number)
     (fit,) = context_fits(fitted(4000 + 0.05 * context, context))
@@ -111,7 +112,7 @@ def test_no_steps_are_no_steps() -> None:
     assert context_fits(steps) == ()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_row("seed", range(10))
 def test_thinning_keeps_extremes_and_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
     number = int(rng.integers(1, 5000))

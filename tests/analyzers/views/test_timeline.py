@@ -9,6 +9,7 @@ import pytest
 
 from spark_prof.analyzers.views import timeline as module
 from spark_prof.analyzers.views.timeline import MOST_MARKS, RankColumns, Timeline, timeline
+from tests.rows import each_row
 
 from .timeline_kernels import ORIGIN, Row, columns, moments, random_rows, steps
 
@@ -25,8 +26,8 @@ def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     return found
 
 
-@pytest.mark.parametrize("between", RANGES)
-@pytest.mark.parametrize("seed", range(15))
+@each_row("between", RANGES)
+@each_row("seed", range(15))
 def test_the_marks_of_each_lane_add_up_to_what_ran(
     seed: int, between: tuple[int, int], most: int
 ) -> None:
@@ -44,8 +45,8 @@ def test_the_marks_of_each_lane_add_up_to_what_ran(
     assert found.busy_ns == len(moments(rows, *between)) == sum(found.components)
 
 
-@pytest.mark.parametrize("between", RANGES)
-@pytest.mark.parametrize("seed", range(15))
+@each_row("between", RANGES)
+@each_row("seed", range(15))
 def test_every_kernel_of_the_range_is_in_the_marks_of_its_stream(
     seed: int, between: tuple[int, int], most: int
 ) -> None:
@@ -70,8 +71,8 @@ def test_every_kernel_of_the_range_is_in_the_marks_of_its_stream(
     )
 
 
-@pytest.mark.parametrize("between", RANGES)
-@pytest.mark.parametrize("seed", range(15))
+@each_row("between", RANGES)
+@each_row("seed", range(15))
 def test_nothing_is_drawn_where_nothing_ran(seed: int, between: tuple[int, int], most: int) -> None:
     rows = random_rows(seed)
     found = _drawn(rows, between, bins=between[1] - between[0])
@@ -89,7 +90,7 @@ def test_nothing_is_drawn_where_nothing_ran(seed: int, between: tuple[int, int],
         assert idle <= (timeless if most == 0 else set())
 
 
-@pytest.mark.parametrize("seed", range(15))
+@each_row("seed", range(15))
 def test_a_bin_that_idles_partly_is_never_a_full_one(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

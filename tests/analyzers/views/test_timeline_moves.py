@@ -18,13 +18,14 @@ from spark_prof.analyzers.views.timeline_moves import (
     steps_in,
     typical,
 )
+from tests.rows import each_row
 
 from .timeline_kernels import ORIGIN, columns, random_rows, steps
 
 OUTER = Range(-1_000, 10_001)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_a_range_stays_inside_and_is_never_too_short(seed: int) -> None:
     chosen = random.Random(seed)
     shown = Range(chosen.randrange(-5_000, 15_000), 20_000)
@@ -79,8 +80,8 @@ def test_typical_steps_are_among_those_that_decode() -> None:
     assert typical(steps(), "median") is None
 
 
-@pytest.mark.parametrize("block", [1 << 18, 4])
-@pytest.mark.parametrize("seed", range(15))
+@each_row("block", [1 << 18, 4])
+@each_row("seed", range(15))
 def test_a_call_knows_its_neighbours_and_its_like(
     seed: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

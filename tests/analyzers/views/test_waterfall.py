@@ -14,6 +14,7 @@ from spark_prof.analyzers.views.waterfall import SMALL_US, waterfall_of
 from spark_prof.datasets.ceilings import ceilings_for
 from spark_prof.datasets.opened import opened
 from tests.dashboards.sample import SAMPLES
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
 BUNDLES = (
@@ -33,7 +34,7 @@ def report_of(name: str) -> Report:
         return summarize(bundle, measured=ceilings_for(bundle, bundle.ranks[0]))
 
 
-@pytest.mark.parametrize("name", BUNDLES)
+@each_row("name", BUNDLES)
 def test_the_parts_add_up_to_what_was_measured(name: str) -> None:
     report = report_of(name)
     found = waterfall_of(report)
@@ -42,14 +43,14 @@ def test_the_parts_add_up_to_what_was_measured(name: str) -> None:
         assert found.us == pytest.approx(report.steps.tpot_us.median)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@each_row("sample", SAMPLES)
 def test_the_parts_of_any_report_add_up(sample: str) -> None:
     found = waterfall_of(SAMPLES[sample])
     assert sum(part.us for part in found.parts) == pytest.approx(found.us, rel=1e-9, abs=1e-6)
     assert (found.floor_us is None) == bool(found.no_floor) or not found.parts
 
 
-@pytest.mark.parametrize("name", BUNDLES)
+@each_row("name", BUNDLES)
 def test_each_kernel_counts_once(name: str) -> None:
     """The floor and what is above it are the kernels' time, so that nothing is in two parts."""
     report = report_of(name)
@@ -66,7 +67,7 @@ def test_each_kernel_counts_once(name: str) -> None:
     assert min(part.us for part in found.parts) >= 0
 
 
-@pytest.mark.parametrize("name", BUNDLES)
+@each_row("name", BUNDLES)
 def test_what_small_kernels_and_conversions_take(name: str) -> None:
     report = report_of(name)
     found = waterfall_of(report)

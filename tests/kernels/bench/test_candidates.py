@@ -9,13 +9,14 @@ pytest.importorskip("torch")
 from spark_prof.kernels.bench.candidates import bf16_candidates
 from spark_prof.kernels.bench.shapes import TOKENS, DenseShape, dense_work
 from spark_prof.kernels.operands import stacks_at_a_time
+from tests.rows import each_row
 
 SHAPES = [shape for shape, _ in dense_work((), ["bf16"])]
 PROCESSORS = 132
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.rows}x{shape.columns}")
-@pytest.mark.parametrize("tokens", TOKENS)
+@each_row("shape", SHAPES)
+@each_row("tokens", TOKENS)
 def test_they_are_few_and_possible(tokens: int, shape: DenseShape) -> None:
     tried = list(bf16_candidates(shape.rows, shape.columns, tokens, PROCESSORS))
     assert 10 <= len(tried) == len(set(tried)) <= 52

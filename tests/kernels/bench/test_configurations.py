@@ -17,6 +17,7 @@ from spark_prof.kernels.dense import LinearConfig, default_config
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.moe import default_config as default_moe
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, save
+from tests.rows import each_row
 
 START = LinearConfig(warps=8, split=4, depth=2, x_ahead=1, min_blocks=2)
 WORK = Work("dense", "nvfp4", 4096, 4096, 1)
@@ -37,7 +38,7 @@ def test_every_field_has_values_to_try() -> None:
             assert value in VALUES[name], name
 
 
-@pytest.mark.parametrize(
+@each_row(
     "goal",
     [
         START,

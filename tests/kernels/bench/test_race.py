@@ -19,12 +19,13 @@ from spark_prof.kernels.bench.race import (
 )
 from spark_prof.kernels.bench.repeated import Call, Output
 from spark_prof.kernels.bench.results import Result
+from tests.rows import each_row
 
 CALLS, SIZE = 4, 64
 L2 = 50 << 20
 
 
-@pytest.mark.parametrize("size", [1, 600_000, 5_000_000, 66_000_000, 350_000_000])
+@each_row("size", [1, 600_000, 5_000_000, 66_000_000, 350_000_000])
 def test_each_call_finds_its_weights_cold(size: int) -> None:
     planned = plan(size, L2)
     assert planned.copies >= 4

@@ -15,6 +15,7 @@ from spark_prof.kernels.bench.results import OURS, Cell, Result
 from spark_prof.kernels.bench.run import LeftOut, Request, run
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
 from spark_prof.kernels.quantized_rows import RowFormat
+from tests.rows import each_row
 
 SHAPE = DenseShape(48, 160, (Layer("small", "o", 48, 160),))
 
@@ -24,7 +25,7 @@ def of(cell: Cell, name: str) -> Result:
     return found
 
 
-@pytest.mark.parametrize("form", ["nvfp4", "mxfp4", "fp8"])
+@each_row("form", ["nvfp4", "mxfp4", "fp8"])
 def test_a_dense_layer(form: WeightFormat, device: str) -> None:
     (cell,) = race_dense(SHAPE, form, [3], torch.device(device), 0.0, [OURS, CUBLAS])
     for name in (OURS, CUBLAS):
@@ -52,13 +53,12 @@ def test_a_bfloat16_layer_is_held_against_cublas_alone(
     assert cell.config["split"] <= 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     "shape",
     [
         ExpertsShape("gpt-oss", "mxfp4", 4, 2, 64, 64, "swiglu", True),
         ExpertsShape("Qwen", "nvfp4", 6, 3, 64, 32, "silu", False),
     ],
-    ids=lambda shape: shape.model,
 )
 def test_experts(shape: ExpertsShape, device: str) -> None:
     # What Triton cannot compute it refuses before vLLM is imported, which takes long.
@@ -76,8 +76,8 @@ def test_experts(shape: ExpertsShape, device: str) -> None:
     assert one.work.top_k == shape.top_k
 
 
-@pytest.mark.parametrize("name", ["norm", "activation", "expand"])
-@pytest.mark.parametrize("form", ["nvfp4", "mxfp8"])
+@each_row("name", ["norm", "activation", "expand"])
+@each_row("form", ["nvfp4", "mxfp8"])
 def test_a_fused_pass_is_held_against_the_separate_steps(
     name: str, form: RowFormat, device: str
 ) -> None:

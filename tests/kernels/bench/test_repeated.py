@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from spark_prof.kernels.bench.repeated import cache_bytes, repeated
+from tests.rows import each_row
 
 
 def test_each_repeat_runs_every_call_in_order(device: str) -> None:
@@ -25,7 +26,7 @@ def test_each_repeat_runs_every_call_in_order(device: str) -> None:
         assert [float(output[0]) for output in runs.outputs] == expected
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.uint8])
+@each_row("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.uint8])
 def test_poison_is_in_every_output(device: str, dtype: torch.dtype) -> None:
     runs = repeated(
         lambda number: (torch.zeros(8, device=device).to(dtype), torch.zeros(2, device=device)),

@@ -13,6 +13,7 @@ from spark_prof.kernels.bench.report_file import Report, read_report
 from spark_prof.kernels.bench.run import LeftOut
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.tuning import read
+from tests.rows import each_row
 
 from .made import CEILINGS, MARLIN, cell, ours
 
@@ -37,10 +38,9 @@ def test_it_is_read_as_it_was_written(report: Report, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [b"", b"{", b"[]", b"\xff\xfe", b'{"schema":1}', b"[" * 100_000, b'{"machine":{"name":3}}'],
-    ids=["empty", "cut", "list", "not UTF-8", "fields missing", "deep", "wrong type"],
 )
 def test_what_is_no_such_file_is_refused(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "result.json"

@@ -10,12 +10,13 @@ import torch
 from spark_prof.kernels.bench.expert_weights import random_experts
 from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
 from spark_prof.kernels.bench.weights import decoded, random_weight, row_slices, stored_bytes
+from tests.rows import each_row
 
 CPU = torch.device("cpu")
 FORMATS = get_args(WeightFormat)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@each_row("form", FORMATS)
 def test_bfloat16_holds_every_weight(form: WeightFormat) -> None:
     weight = random_weight(form, (64, 1024), CPU)
     exact = weight.decode()
@@ -24,14 +25,12 @@ def test_bfloat16_holds_every_weight(form: WeightFormat) -> None:
     assert exact.unique().numel() > 20
 
 
-@pytest.mark.parametrize(
-    ("form", "bits"), [("nvfp4", 4.5), ("mxfp4", 4.25), ("fp8", 8 + 32 / 2880), ("bf16", 16)]
-)
+@each_row(("form", "bits"), [("nvfp4", 4.5), ("mxfp4", 4.25), ("fp8", 8 + 32 / 2880), ("bf16", 16)])
 def test_the_bytes_are_those_of_codes_and_scales(form: WeightFormat, bits: float) -> None:
     assert stored_bytes(random_weight(form, (32, 2880), CPU)) == 32 * 2880 * bits / 8
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@each_row("form", FORMATS)
 def test_slices_are_the_matrix(form: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_prof.kernels.bench.weights._SLICE_ELEMENTS", 300)
     weight = random_weight(form, (11, 64), CPU)
@@ -40,7 +39,7 @@ def test_slices_are_the_matrix(form: WeightFormat, monkeypatch: pytest.MonkeyPat
     assert torch.equal(torch.cat([part.decode() for part in parts]), weight.decode())
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@each_row("form", FORMATS)
 def test_a_seed_gives_the_same_weights(form: WeightFormat) -> None:
     first, again, other = (random_weight(form, (4, 64), CPU, seed).decode() for seed in (0, 0, 1))
     assert torch.equal(first, again)

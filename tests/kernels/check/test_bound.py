@@ -16,6 +16,7 @@ from spark_prof.kernels.check.oracles import (
     routing_oracle,
 )
 from spark_prof.kernels.check.verdict import judge, same_bits
+from tests.rows import each_row
 
 BF16 = torch.bfloat16
 
@@ -25,8 +26,8 @@ def numbers(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
     return (torch.randn(*shape, generator=generator) * scale).to(BF16)
 
 
-@pytest.mark.parametrize("columns", [16, 448, 2880, 14336])
-@pytest.mark.parametrize("parts", [1, 7])
+@each_row("columns", [16, 448, 2880, 14336])
+@each_row("parts", [1, 7])
 def test_float32_sums_in_any_order_are_within(columns: int, parts: int) -> None:
     x, weight, bias = numbers(5, columns), numbers(33, columns, seed=1), numbers(33, seed=2)
     order = torch.randperm(columns, generator=torch.Generator().manual_seed(3))
@@ -177,8 +178,8 @@ def moe_in_float32(
     return out.to(BF16)
 
 
-@pytest.mark.parametrize(("alpha", "limit", "shift"), [(1.0, torch.inf, 0.0), (1.702, 7.0, 1.0)])
-@pytest.mark.parametrize("biased", [False, True])
+@each_row(("alpha", "limit", "shift"), [(1.0, torch.inf, 0.0), (1.702, 7.0, 1.0)])
+@each_row("biased", [False, True])
 def test_a_float32_block_of_experts_is_within(
     alpha: float, limit: float, shift: float, biased: bool
 ) -> None:

@@ -14,6 +14,7 @@ from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_den
 from spark_prof.kernels.check.weights import Format
 from spark_prof.kernels.errors import KernelError
 from tests.kernels.check.plain import plain_linear
+from tests.rows import each_row
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
 CASES = [case for kind in FORMATS for case in dense_cases(kind)]
@@ -23,7 +24,7 @@ USUAL = DenseCase("nvfp4", (48, 448), 3, bias=True)
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@each_row("case", CASES)
 def test_right_arithmetic_passes(case: DenseCase) -> None:
     assert run_dense_case(case, plain_linear(), "cpu").detail == ""
 
@@ -55,7 +56,7 @@ WRONG_WEIGHTS: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG_WEIGHTS)
+@each_row("what", WRONG_WEIGHTS)
 def test_wrong_weights_are_seen(what: str) -> None:
     assert "wrong" in run_dense_case(USUAL, plain_linear(WRONG_WEIGHTS[what]), "cpu").detail
 

@@ -17,6 +17,7 @@ from spark_prof.kernels.check.fused_work import FusedCase, Pass
 from spark_prof.kernels.check.quantized import judge_quantized
 from spark_prof.kernels.formats import GlobalScale, MxFp8, NvFp4, quantize_mxfp8, quantize_nvfp4
 from spark_prof.kernels.quantized_rows import RowFormat
+from tests.rows import each_row
 
 PASSES: tuple[Pass, ...] = ("norm", "norm with residual", "activation", "expand")
 EPSILON = 1e-6
@@ -26,17 +27,17 @@ def bf16(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
-@pytest.mark.parametrize("does", PASSES)
-@pytest.mark.parametrize("kind", ["nvfp4", "mxfp8"])
-@pytest.mark.parametrize(("tokens", "columns"), [(1, 96), (3, 352), (16, 1856)])
+@each_row("does", PASSES)
+@each_row("kind", ["nvfp4", "mxfp8"])
+@each_row(("tokens", "columns"), [(1, 96), (3, 352), (16, 1856)])
 def test_the_kernels_pass(
     device: str, does: Pass, kind: RowFormat, tokens: int, columns: int
 ) -> None:
     assert run_fused_case(FusedCase(does, kind, tokens, columns), device).detail == ""
 
 
-@pytest.mark.parametrize("does", PASSES)
-@pytest.mark.parametrize("x", ["NaN and infinity", "zeros"])
+@each_row("does", PASSES)
+@each_row("x", ["NaN and infinity", "zeros"])
 def test_the_kernels_pass_with_odd_numbers(device: str, does: Pass, x: str) -> None:
     for kind in ("nvfp4", "mxfp8"):
         assert run_fused_case(FusedCase(does, kind, 3, 352, x), device).detail == ""
@@ -86,8 +87,8 @@ MUTATIONS: dict[str, Callable[[NvFp4 | MxFp8], NvFp4 | MxFp8]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["nvfp4", "mxfp8"])
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@each_row("kind", ["nvfp4", "mxfp8"])
+@each_row("mutation", MUTATIONS)
 def test_wrong_bytes_are_told(kind: str, mutation: str) -> None:
     expected = norm_oracle(bf16(4, 512), bf16(512, seed=2) + 3, EPSILON, None)
     rows = (
@@ -123,7 +124,7 @@ WRONG: dict[str, tuple[Expected, Expected]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@each_row("wrong", WRONG)
 def test_wrong_values_are_told(wrong: str) -> None:
     expected, other = WRONG[wrong]
     assert judge_quantized(quantize_mxfp8(other.value.float()), expected, None).detail

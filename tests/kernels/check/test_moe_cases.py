@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 from spark_prof.kernels.check.moe_cases import Layer, MoeCase, Sizes, moe_cases, run_moe_case
 from tests.kernels.check.plain import Wrong, plain_moe
+from tests.rows import each_row
 
 FORMATS: tuple[Literal["nvfp4", "mxfp4"], ...] = ("nvfp4", "mxfp4")
 SIZES = Sizes(8, 3, 192, 96)
@@ -19,7 +20,7 @@ CASES = [case for kind in FORMATS for case in moe_cases(kind)]
 CASES += [MoeCase(kind, Sizes(4, 2, 320, 160), 4) for kind in FORMATS]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@each_row("case", CASES)
 def test_right_arithmetic_passes(case: MoeCase) -> None:
     assert run_moe_case(case, plain_moe(), "cpu").detail == ""
 
@@ -39,14 +40,14 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("what", "kind"), list(product(WRONG, FORMATS)))
+@each_row(("what", "kind"), list(product(WRONG, FORMATS)))
 def test_wrong_arithmetic_is_seen(what: str, kind: Literal["nvfp4", "mxfp4"]) -> None:
     case = MoeCase(kind, SIZES, 5, "swiglu")
     assert "wrong" in run_moe_case(case, plain_moe(WRONG[what]), "cpu").detail
 
 
-@pytest.mark.parametrize("name", ["gate_up", "down"])
-@pytest.mark.parametrize("kind", FORMATS)
+@each_row("name", ["gate_up", "down"])
+@each_row("kind", FORMATS)
 def test_weights_of_another_expert_are_seen(name: str, kind: Literal["nvfp4", "mxfp4"]) -> None:
     def rotated(layer: Layer) -> object:
         weight = getattr(layer, name)

@@ -18,6 +18,7 @@ from spark_prof.kernels.check.routing_cases import (
     run_routing_case,
 )
 from tests.kernels.check.plain import plain_route
+from tests.rows import each_row
 
 CASES = list(routing_cases())
 USUAL = RoutingCase(32, 4, 5)
@@ -25,7 +26,7 @@ USUAL = RoutingCase(32, 4, 5)
 Routed = tuple[torch.Tensor, torch.Tensor]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@each_row("case", CASES)
 def test_right_routing_passes(case: RoutingCase) -> None:
     assert run_routing_case(case, plain_route, "cpu").detail == ""
 
@@ -79,7 +80,7 @@ def test_wrong_sigmoid_routing_is_seen(route: Route) -> None:
     assert run_routing_case(case, route, "cpu").detail != ""
 
 
-@pytest.mark.parametrize("route", [lowest, all_experts_count, one_too_few, beyond, rounded_weights])
+@each_row("route", [lowest, all_experts_count, one_too_few, beyond, rounded_weights])
 def test_wrong_routing_is_seen(route: Route) -> None:
     assert run_routing_case(USUAL, route, "cpu").detail != ""
 

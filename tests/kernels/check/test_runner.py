@@ -14,9 +14,10 @@ import torch
 from spark_prof.kernels import dense
 from spark_prof.kernels.check.runner import CHECKS, run_checks
 from spark_prof.kernels.errors import KernelError
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@each_row("name", CHECKS)
 def test_cases_of_a_check_have_names_of_their_own(name: str) -> None:
     labels = [label for label, _ in CHECKS[name]("cpu")]
     assert len(set(labels)) == len(labels) > 20

@@ -7,6 +7,7 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import e2m1_decode, e2m1_encode, pack_nibbles, unpack_nibbles
+from tests.rows import each_row
 
 from .values import around, every_bfloat16, every_byte, nearest, same_bits
 
@@ -22,7 +23,7 @@ def by_bits(code: int) -> float:
     return -size if sign else size
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@each_row("dtype", FLOATS)
 def test_codes_decode_to_what_their_bits_say(dtype: torch.dtype) -> None:
     codes = torch.arange(16, dtype=torch.uint8)
     expected = torch.tensor([by_bits(code) for code in range(16)], dtype=dtype)
@@ -42,7 +43,7 @@ def test_every_bfloat16_and_the_edges_of_float32_become_the_nearest_code() -> No
     assert codes[between].tolist() == [nearest(x, magnitudes) for x in size[between].tolist()]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@each_row("dtype", FLOATS)
 def test_ties_saturation_zeros_and_nan(dtype: torch.dtype) -> None:
     ties = torch.tensor([*TIES, *(-tie for tie in TIES)], dtype=dtype)
     even = torch.tensor([*TIES.values(), *(-value for value in TIES.values())], dtype=dtype)

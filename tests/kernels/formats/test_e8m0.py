@@ -11,6 +11,7 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import MxRecipe, e8m0_decode, e8m0_scales
+from tests.rows import each_row
 
 from .values import every_byte, same_bits
 
@@ -51,8 +52,8 @@ def test_every_byte_decodes_exactly() -> None:
     assert e8m0_decode(every_byte(), torch.float32)[0].item() == 2.0**-127
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("element", LARGEST)
+@each_row("recipe", RECIPES)
+@each_row("element", LARGEST)
 def test_scales_of_every_power_of_two(element: str, recipe: MxRecipe) -> None:
     sizes = [math.ldexp(m, p) for p in range(-126, 128) for m in MANTISSAS]
     sizes += [math.ldexp(1.0, p) for p in range(-149, -126)]
@@ -61,14 +62,14 @@ def test_scales_of_every_power_of_two(element: str, recipe: MxRecipe) -> None:
     assert found == [exact_scale(size, LARGEST[element], recipe) for size in amax.tolist()]
 
 
-@pytest.mark.parametrize(("amax", "powers"), EXAMPLES)
+@each_row(("amax", "powers"), EXAMPLES)
 def test_where_the_recipes_part(amax: float, powers: dict[MxRecipe, int]) -> None:
     for recipe, power in powers.items():
         assert e8m0_scales(torch.tensor([amax]), 6.0, recipe).tolist() == [power + 127]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("element", LARGEST)
+@each_row("recipe", RECIPES)
+@each_row("element", LARGEST)
 def test_zero_infinity_and_nan(element: str, recipe: MxRecipe) -> None:
     amax = torch.tensor([0.0, math.inf, math.nan])
     assert e8m0_scales(amax, LARGEST[element], recipe).tolist() == [0, 254, 255]

@@ -15,6 +15,7 @@ from spark_prof.kernels.formats import (
     mxfp4_of_blocks,
     quantize_mxfp4,
 )
+from tests.rows import each_row
 
 from .values import same_bits, wild_blocks
 
@@ -36,7 +37,7 @@ def test_even_rows_are_the_gate() -> None:
     assert same_bits(interleave_gate_up(apart).decode(), rows)
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
+@each_row("dim", [0, 1, 2, -1, -2, -3])
 def test_any_dimension_there_and_back(dim: int) -> None:
     rows = torch.arange(4 * 6 * 8).reshape(4, 6, 8)
     apart = deinterleave_rows(rows, dim)

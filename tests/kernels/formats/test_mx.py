@@ -21,6 +21,7 @@ from spark_prof.kernels.formats import (
     quantize_mxfp8,
     unpack_nibbles,
 )
+from tests.rows import each_row
 
 from .values import every_byte, same_bits, wild_blocks
 
@@ -124,7 +125,7 @@ REFUSED: dict[str, tuple[str, Callable[[], object]]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@each_row("what", REFUSED)
 def test_what_does_not_belong_together_is_refused(what: str) -> None:
     message, attempt = REFUSED[what]
     with pytest.raises(KernelError, match=message):

@@ -23,6 +23,7 @@ from spark_prof.kernels.formats import (
     quantize_nvfp4,
     unpack_nibbles,
 )
+from tests.rows import each_row
 
 from .values import same_bits, wild_blocks
 
@@ -58,8 +59,8 @@ def test_decoding_is_exact_but_for_one_division(convention: Convention) -> None:
             assert decoded[row, column].item() == float(exact)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("convention", CONVENTIONS)
+@each_row("recipe", RECIPES)
+@each_row("convention", CONVENTIONS)
 def test_what_was_quantized_is_within_half_a_step(
     convention: Convention, recipe: NvFp4Recipe
 ) -> None:
@@ -168,7 +169,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@each_row("what", REFUSED)
 def test_what_does_not_belong_together_is_refused(what: str) -> None:
     message, attempt = REFUSED[what]
     with pytest.raises(KernelError, match=message):

@@ -7,6 +7,7 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import swizzle_128x4, unswizzle_128x4
+from tests.rows import each_row
 
 # Rows and columns: whole tiles, one row, rows or columns that fill no tile, and gpt-oss: 2880 / 32.
 SHAPES = [(128, 4), (1, 4), (130, 5), (256, 90), (127, 1), (300, 12)]
@@ -18,7 +19,7 @@ def numbered(*shape: int) -> torch.Tensor:
     return (torch.arange(count) % 255 + 1).to(torch.uint8).reshape(shape)
 
 
-@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+@each_row(("rows", "columns"), SHAPES)
 def test_every_scale_is_where_the_formula_says(rows: int, columns: int) -> None:
     scales = numbered(rows, columns)
     swizzled = swizzle_128x4(scales)
@@ -32,8 +33,8 @@ def test_every_scale_is_where_the_formula_says(rows: int, columns: int) -> None:
     assert swizzled.flatten().tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e4m3fn, torch.float8_e8m0fnu])
-@pytest.mark.parametrize("stack", [(), (3,), (2, 3)])
+@each_row("dtype", [torch.uint8, torch.float8_e4m3fn, torch.float8_e8m0fnu])
+@each_row("stack", [(), (3,), (2, 3)])
 def test_there_and_back(stack: tuple[int, ...], dtype: torch.dtype) -> None:
     scales = numbered(*stack, 130, 6).view(dtype)
     back = unswizzle_128x4(swizzle_128x4(scales), 130, 6)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from spark_prof.kernels.errors import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.arguments import ArgumentSlots, Signature  # noqa: E402
+from tests.rows import each_row  # noqa: E402
 
 SIZES = {"p": 8, "i": 4, "f": 4}
 TENSOR = torch.arange(100, dtype=torch.float32)
@@ -38,7 +39,7 @@ def an_argument(kind: str, choice: random.Random) -> tuple[object, int | float]:
     return choice.choice([(None, 0), (TENSOR[offset:], TENSOR.data_ptr() + 4 * offset)])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_every_argument_is_where_its_address_says(seed: int) -> None:
     choice = random.Random(seed)
     slots = ArgumentSlots()
@@ -61,7 +62,7 @@ def test_a_parameter_of_a_module_counts_as_a_tensor_and_a_bool_as_an_int() -> No
     assert read_back("pi", slots) == [parameter.data_ptr(), 1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sizes", "arguments", "says"),
     [
         ([8, 4], [TENSOR], r"parameters of \[8, 4\] bytes; the arguments have \[8\]"),

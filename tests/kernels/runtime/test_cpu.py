@@ -13,6 +13,7 @@ from spark_prof.kernels.errors import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
 from spark_prof.kernels.runtime.cpu import run_on_cpu  # noqa: E402
 from spark_prof.kernels.runtime.cpu_compiler import compiler, fills_locals  # noqa: E402
+from tests.rows import each_row  # noqa: E402
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
@@ -117,19 +118,19 @@ def run(code: KernelCode, snippet: str) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize(("snippet", "message"), MISTAKES)
+@each_row(("snippet", "message"), MISTAKES)
 def test_a_mistake_is_named(code: KernelCode, snippet: str, message: str) -> None:
     with pytest.raises(KernelError, match=re.escape(message)):
         run(code, snippet)
 
 
-@pytest.mark.parametrize("snippet", CORRECT)
+@each_row("snippet", CORRECT)
 def test_a_correct_kernel_is_left_alone(code: KernelCode, snippet: str) -> None:
     for _ in range(2):
         assert (run(code, snippet) == 1).all()
 
 
-@pytest.mark.parametrize("snippet", UNWRITTEN)
+@each_row("snippet", UNWRITTEN)
 def test_shared_memory_starts_as_nan_in_each_block(code: KernelCode, snippet: str) -> None:
     assert (run(code, snippet) == 1).all()
 
@@ -147,7 +148,7 @@ def test_a_launch_after_a_failed_one_works(code: KernelCode) -> None:
         assert (run(code, CORRECT[0]) == 1).all()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         ([0, None, None], "takes 4 arguments, not 3"),
@@ -166,7 +167,7 @@ def test_arguments_have_to_be_the_entrys(
         run_on_cpu(code, (1, 1, 1), 32, arguments)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("grid", "block", "shared_bytes"),
     [((0, 1, 1), 32, 0), ((1, 1, -1), 32, 0), ((1, 1, 1), 0, 0), ((1, 1, 1), 1025, 0),
      ((1, 1, 1), 32, -1), ((1, 1, 1), 32, 232449), ((2**32, 1, 1), 32, 0)],

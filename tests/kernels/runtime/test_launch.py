@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from spark_prof.kernels.errors import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
 from spark_prof.kernels.runtime.launch import launch, prepare  # noqa: E402
+from tests.rows import each_row  # noqa: E402
 
 SOURCE = """
 #include "platform.cuh"
@@ -55,8 +56,8 @@ def code(source: Path, entry: str) -> KernelCode:
     return KernelCode(str(source), entry)
 
 
-@pytest.mark.parametrize("whole", [0, 7, -1, 2**31 - 1, -(2**31)])
-@pytest.mark.parametrize("real", [0.0, -0.0, 1.5, 0.1, float("inf"), float("nan"), 1e-45])
+@each_row("whole", [0, 7, -1, 2**31 - 1, -(2**31)])
+@each_row("real", [0.0, -0.0, 1.5, 0.1, float("inf"), float("nan"), 1e-45])
 def test_arguments_arrive_as_they_are(device: str, source: Path, whole: int, real: float) -> None:
     out = torch.full((2 * 3 * 4, 4), -1, dtype=torch.int32, device=device)
     data = torch.arange(100, 108, dtype=torch.uint8, device=device)
@@ -75,7 +76,7 @@ def test_a_tensor_is_passed_from_its_first_element(device: str, source: Path) ->
     assert out[2] == 7
 
 
-@pytest.mark.parametrize("each", [64, 1000, 12288, 16384])
+@each_row("each", [64, 1000, 12288, 16384])
 def test_dynamic_shared_memory_up_to_64_kib(device: str, source: Path, each: int) -> None:
     given = torch.randint(0, 2**31 - 1, (3, each), dtype=torch.int32, device=device)
     out = torch.empty_like(given)
@@ -83,7 +84,7 @@ def test_dynamic_shared_memory_up_to_64_kib(device: str, source: Path, each: int
     assert torch.equal(out, given.flip(1))
 
 
-@pytest.mark.parametrize("dependent", [False, True])
+@each_row("dependent", [False, True])
 def test_launches_follow_each_other(device: str, source: Path, dependent: bool) -> None:
     counts = torch.zeros(1000, dtype=torch.int32, device=device)
     prepare([code(source, "add_one")], torch.device(device))
@@ -92,7 +93,7 @@ def test_launches_follow_each_other(device: str, source: Path, dependent: bool) 
     assert (counts == 20).all()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [lambda a: a[:-1], lambda a: [*a, 1], lambda a: [a[1], a[0], a[2], a[3]],
      lambda a: [a[0], a[1], 2**31, a[3], a[4]], lambda a: [a[0], a[1], "2", a[3], a[4]],

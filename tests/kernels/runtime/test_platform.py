@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
 from spark_prof.kernels.runtime.launch import launch  # noqa: E402
+from tests.rows import each_row  # noqa: E402
 
 SOURCE = str(Path(__file__).with_name("primitives.cu"))
 ALL_BF16 = torch.arange(-32768, 32768).to(torch.int16)
@@ -67,7 +68,7 @@ def test_every_bf16_becomes_its_float(device: str) -> None:
     assert torch.equal(got.cpu().view(torch.int32), expected.view(torch.int32))
 
 
-@pytest.mark.parametrize("factor", EDGES)
+@each_row("factor", EDGES)
 def test_products_of_bf16_are_rounded_once(device: str, factor: float) -> None:
     other = torch.tensor([factor, -factor]).bfloat16().view(torch.int32).expand(65536)
     pairs = torch.stack([ALL_BF16, ALL_BF16.flip(0)], 1).contiguous().view(torch.int32)[:, 0]
@@ -118,7 +119,7 @@ def test_reciprocals_are_within_one_unit_and_flush_subnormals(device: str) -> No
     assert torch.equal(got.cpu().signbit(), values.signbit())
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_row("seed", range(8))
 def test_a_product_of_integers_is_exact(device: str, seed: int) -> None:
     seeded = torch.Generator().manual_seed(seed)
     a, b, d = (
@@ -130,7 +131,7 @@ def test_a_product_of_integers_is_exact(device: str, seed: int) -> None:
     assert torch.equal(got.cpu(), d + a @ b)
 
 
-@pytest.mark.parametrize("spread", [0, 10, 60])
+@each_row("spread", [0, 10, 60])
 def test_a_product_is_near_the_exact_one(device: str, spread: int) -> None:
     seeded = torch.Generator().manual_seed(spread)
 
@@ -150,7 +151,7 @@ def test_a_product_is_near_the_exact_one(device: str, spread: int) -> None:
         assert torch.equal(got, d)
 
 
-@pytest.mark.parametrize("block", [32, 256, 1024])
+@each_row("block", [32, 256, 1024])
 def test_lanes_of_a_warp_exchange(device: str, block: int) -> None:
     given = random_bits(block, "cpu")
     got = torch.zeros(block, 7, dtype=torch.int32, device=device)
@@ -178,7 +179,7 @@ def test_loads_of_each_size(device: str) -> None:
     assert torch.equal(got.cpu(), given.view(torch.int32))
 
 
-@pytest.mark.parametrize("block", [32, 64, 480, 1024])
+@each_row("block", [32, 64, 480, 1024])
 def test_warps_meet_at_barriers(device: str, block: int) -> None:
     given = torch.arange(block, dtype=torch.int32)
     got = torch.zeros(block, dtype=torch.int32, device=device)
@@ -186,7 +187,7 @@ def test_warps_meet_at_barriers(device: str, block: int) -> None:
     assert (got == given.sum().item()).all()
 
 
-@pytest.mark.parametrize(("block", "staying"), [(64, 40), (40, 40), (256, 1), (1, 1), (1024, 999)])
+@each_row(("block", "staying"), [(64, 40), (40, 40), (256, 1), (1, 1), (1024, 999)])
 def test_a_barrier_waits_for_who_has_not_left(device: str, block: int, staying: int) -> None:
     got = torch.full((block,), -1, dtype=torch.int32, device=device)
     run("leave_early", block, got, staying)

@@ -21,6 +21,7 @@ from spark_prof.profiler.measuring.bandwidth import bandwidths  # noqa: E402
 from spark_prof.profiler.measuring.launches import launches  # noqa: E402
 from spark_prof.profiler.measuring.products import products  # noqa: E402
 from spark_prof.profiler.measuring.timing import Device, Seconds  # noqa: E402
+from tests.rows import each_row  # noqa: E402
 
 MIB = 1 << 20
 SMALL = Room(1 << 30, MIB, 16 * MIB, 16 * MIB)
@@ -80,7 +81,7 @@ def test_the_room_is_bounded_and_a_whole_number_of_mebibytes() -> None:
     assert room.buffer_bytes == 0 or room.buffer_bytes >= 4 * room.cache_bytes
 
 
-@pytest.mark.parametrize(("bit", "words"), THROTTLES)
+@each_row(("bit", "words"), THROTTLES)
 def test_each_reason_for_low_clocks_has_its_words(bit: int, words: str) -> None:
     assert throttle_reasons(bit) == (words,)
     # Bit 0 says that the GPU is idle, which holds nothing down.

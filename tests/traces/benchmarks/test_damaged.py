@@ -15,6 +15,7 @@ from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.read import read_benchmark, recognise
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.clients.test_sides import ORIGIN, steps
+from tests.rows import each_row
 
 from .test_read import DATA, FILES
 
@@ -40,7 +41,7 @@ def survives(path: Path) -> None:
     assert "\n" not in refusal
 
 
-@pytest.mark.parametrize("name", FILES)
+@each_row("name", FILES)
 def test_mutated_files(name: str, tmp_path: Path) -> None:
     content = (DATA / name).read_bytes()
     chance = random.Random(name)
@@ -65,7 +66,7 @@ def test_mutated_files(name: str, tmp_path: Path) -> None:
         survives(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [
         b"", b"{", b"[]", b"null", b"\x00" * 100, b'{"a": 1}', b"[" * 100_000, b"PK\x03\x04",
@@ -83,7 +84,7 @@ def test_files_that_are_no_result(content: bytes, tmp_path: Path) -> None:
         read_benchmark(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "field",
     [
         '"model_id": "\\ud800", "mean_itl_ms": NaN', '"date": "99991231-235959"',

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from spark_prof.traces.benchmarks.frames import client_frames, imported_runs
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle, Meta
 from spark_prof.traces.table_files import TableFiles
+from tests.rows import each_row
 
 from .test_read import DATA, FILES
 
 
-@pytest.mark.parametrize("name", FILES)
+@each_row("name", FILES)
 def test_a_round_trip(name: str, tmp_path: Path) -> None:
     result = read_benchmark(DATA / name)
     with TableFiles(tmp_path) as files:

@@ -17,6 +17,7 @@ from spark_prof.traces.benchmarks.read import (
     recognise,
 )
 from spark_prof.traces.benchmarks.result import BenchmarkRun
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data" / "benchmarks"
 SEEDS = Path(__file__).parents[4] / "shared" / "seeds"
@@ -45,7 +46,7 @@ def runs(name: str) -> tuple[BenchmarkRun, ...]:
     return read_benchmark(DATA / name).runs
 
 
-@pytest.mark.parametrize("known", [*JSON_FORMATS, *TEXT_FORMATS], ids=lambda known: known.name)
+@each_row("known", [*JSON_FORMATS, *TEXT_FORMATS])
 def test_each_rule_recognises_its_example(tmp_path: Path, known: JsonFormat | TextFormat) -> None:
     path = tmp_path / "file"
     path.write_text(known.example, encoding="utf-8")
@@ -57,13 +58,13 @@ def test_every_file_of_the_folder_is_tested() -> None:
     assert files == {*FILES, "README.md"}
 
 
-@pytest.mark.parametrize(("name", "kind"), FILES.items(), ids=list(FILES))
+@each_row(("name", "kind"), FILES.items())
 def test_files_are_recognised_and_read(name: str, kind: str) -> None:
     assert recognise(DATA / name) == kind
     assert runs(name)
 
 
-@pytest.mark.parametrize("name", FILES)
+@each_row("name", FILES)
 def test_no_figure_is_negative_or_endless(name: str) -> None:
     for run in runs(name):
         for latency in (run.ttft, run.tpot, run.itl, run.e2e):
@@ -174,7 +175,7 @@ def test_the_unit_tells_what_a_figure_of_genai_perf_is() -> None:
     assert new.itl.mean == 2 * (new.tpot.mean or 0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "config",
     [
         {"loadgen": {"concurrency": 4}},
@@ -201,7 +202,7 @@ def test_lines_of_vllm_s_log() -> None:
 
 
 @pytest.mark.skipif(not SEEDS.is_dir(), reason="../shared/seeds is not there")
-@pytest.mark.parametrize(
+@each_row(
     ("prefix", "tools", "count"),
     [
         ("000", {"vllm bench serve", "llama-benchy"}, 11),

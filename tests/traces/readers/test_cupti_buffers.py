@@ -13,6 +13,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.cupti import read_cupti
 from spark_prof.traces.readers.cupti_buffers import cupti_buffers
+from tests.rows import each_row
 from tests.traces.cupti_buffers import block, records
 from tests.traces.test_cupti_markers import THREAD, both
 
@@ -25,8 +26,8 @@ def read(path: Path) -> tuple[Foreign, list[Window]]:
     return foreign, list(foreign.windows)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["", "rank0.00000.activity.bin"])
+@each_row("version", VERSIONS)
+@each_row("name", ["", "rank0.00000.activity.bin"])
 def test_a_folder_and_a_file_hold_what_was_recorded(version: str, name: str) -> None:
     folder = DATA / version
     expected = read_cupti(folder / "rank0.00000.activity.bin", folder / "rank0.00000.names.json")

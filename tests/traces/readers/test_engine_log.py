@@ -11,6 +11,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.engine_log import read_engine_log
 from spark_prof.traces.readers.engine_log_rules import LINE_RULES, LineRule
+from tests.rows import each_row
 
 LINES = [
     "(EngineCore pid=1) INFO 06-01 21:36:09 [core.py:109] Initializing a V1 LLM engine (v0.22.0) "
@@ -30,8 +31,8 @@ def write(folder: Path, data: bytes, name: str = "log.txt") -> Path:
     return path
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@each_row("end", ["\n", "\r\n"])
+@each_row("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
 def test_any_encoding(tmp_path: Path, encoding: str, end: str) -> None:
     log = read_engine_log(write(tmp_path, end.join([*LINES, ""]).encode(encoding)))
     assert [said.rule.id for said in log.statements] == SAID
@@ -80,7 +81,7 @@ def test_a_line_that_is_longer_than_any_is_cut(tmp_path: Path) -> None:
     assert "64 KiB" in log.lost[0]
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20, (1 << 20) + 1])
+@each_row("size", [1, 7, 1000, 1 << 20, (1 << 20) + 1])
 def test_blocks_may_end_anywhere(tmp_path: Path, size: int) -> None:
     """Lines around the border between two blocks keep their text and number."""
     filler = ("a" * 99 + "\n") * (size // 100) + "b" * (size % 100) + "\n"
@@ -95,7 +96,7 @@ def test_a_log_that_says_nothing_is_told(tmp_path: Path) -> None:
     assert "none of its 2 lines" in log.lost[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "words"),
     [
         (b"", "is empty"),
@@ -140,7 +141,7 @@ def test_progress_bars_hide_nothing_of_a_line(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", LINE_RULES, ids=lambda rule: rule.id)
+@each_row("rule", LINE_RULES)
 def test_lines_made_to_be_slow_end(tmp_path: Path, rule: LineRule) -> None:
     """Repeated beginnings, which make careless expressions take the square of a line's length."""
     parts = [example[:cut] for example in rule.examples for cut in (12, 25, 40, -1)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_prof.traces.readers.engine_log import statements_of
 from spark_prof.traces.readers.engine_log_rules import LINE_RULES, TOPICS, LineRule
+from tests.rows import each_row
 
 EXAMPLES = [(rule, example) for rule in LINE_RULES for example in rule.examples]
 PREFIXES = {
@@ -19,14 +18,14 @@ PREFIXES = {
 }
 
 
-@pytest.mark.parametrize(("rule", "example"), EXAMPLES, ids=[r.id for r, _ in EXAMPLES])
+@each_row(("rule", "example"), EXAMPLES)
 def test_a_row_reads_its_own_examples(rule: LineRule, example: str) -> None:
     (said,) = statements_of([example])
     assert said.rule is rule
     assert rule.word in example.encode()
 
 
-@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+@each_row("prefix", PREFIXES.values())
 def test_what_stands_before_a_line_changes_nothing(prefix: str) -> None:
     for rule, example in EXAMPLES:
         (plain,) = statements_of([example])
@@ -45,7 +44,7 @@ def test_the_rows_are_whole() -> None:
         assert set(rule.pattern.groupindex) <= {"value", "format", "layer", "detail"}, rule.id
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "rule", "value", "weights", "detail"),
     [
         ("Using cutlass for NVFP4 GEMM", "linear-kernel", "cutlass", "nvfp4", ""),
@@ -71,7 +70,7 @@ def test_what_a_line_names(line: str, rule: str, value: str, weights: str, detai
     assert (said.rule.id, said.value, said.format, said.detail) == (rule, value, weights, detail)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 220.0 "

@@ -14,6 +14,7 @@ from spark_prof.traces.readers import kineto_blocks
 from spark_prof.traces.readers.kineto_blocks import TraceText
 from spark_prof.traces.readers.kineto_scopes import Calls
 from spark_prof.traces.scopes import Scopes
+from tests.rows import each_row
 
 
 def text_of(seed: int) -> tuple[str, list[Any], dict[str, Any]]:
@@ -44,7 +45,7 @@ def pieces(text: bytes, chosen: random.Random) -> Iterator[bytes]:
         position += size
 
 
-@pytest.mark.parametrize("seed", range(150))
+@each_row("seed", range(150))
 def test_every_event_comes_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = random.Random(seed)
     monkeypatch.setattr(kineto_blocks, "_NEAR", chosen.choice([1, 40, 1 << 13]))
@@ -55,7 +56,7 @@ def test_every_event_comes_once_and_in_order(seed: int, monkeypatch: pytest.Monk
     assert trace.around() == around
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_the_open_call_is_what_a_search_of_all_calls_finds(seed: int) -> None:
     random_ = np.random.default_rng(seed)
     calls: list[tuple[int, int, int]] = []  # thread, start, end

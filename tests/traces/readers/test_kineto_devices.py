@@ -14,6 +14,7 @@ from spark_prof.cli import main as cli
 from spark_prof.errors import CommandError
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.readers.kineto_facts import ACCELERATORS
+from tests.rows import each_row
 
 OPERATOR = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5, "dur": 9}
 LAUNCH = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
@@ -40,7 +41,7 @@ def report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return run
 
 
-@pytest.mark.parametrize("category", [example for _, example, _ in ACCELERATORS])
+@each_row("category", [example for _, example, _ in ACCELERATORS])
 def test_a_trace_of_another_accelerator_is_refused_by_its_name(
     category: str, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from spark_prof.importers.module_names import names_module
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.readers.kineto import kineto_trace
 from tests.nsys_files import PID, Export
+from tests.rows import each_row
 
 TRACE = Path(__file__).parents[2] / "data" / "kineto" / "qwen3-eager.json.gz"
 
@@ -27,7 +28,7 @@ def merged(path: Path, labels: list[str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("labels", "ranks"),
     [
         (["TP00", "TP01"], [0, 1]),

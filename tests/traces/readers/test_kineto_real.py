@@ -15,6 +15,7 @@ import pytest
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.kineto import kineto_trace
 from spark_prof.traces.readers.kineto_collect import GPU_KINDS
+from tests.rows import each_row
 
 REAL = Path(__file__).parents[4] / "shared" / "traces" / "kineto"
 FILES = sorted(REAL.rglob("*.json.gz"))
@@ -105,7 +106,7 @@ def test_kernels_of_a_graph_carry_no_layer_and_it_says_so() -> None:
     ]
 
 
-@pytest.mark.parametrize("rank", range(8))
+@each_row("rank", range(8))
 def test_each_rank_knows_itself(rank: int) -> None:
     (path,) = (REAL / "dlrm_v100_8rank").glob(f"worker{rank}_*")
     process = read(path)[0].processes[0]

@@ -16,6 +16,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.kineto import kineto_trace
 from spark_prof.traces.readers.kineto_facts import RANK_NAMES
+from tests.rows import each_row
 from tests.support import ORIGIN, THREAD, event, kernel, kineto, operator
 
 PLACES = ("nn.Module: ", "mod:")
@@ -60,7 +61,7 @@ LAYERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("launched", "path"),
     [
         (50, "Model_0"), (150, "Model_0/Layer_0"), (200, "Model_0/Layer_0/Linear_0"),
@@ -195,7 +196,7 @@ def summary(found: Foreign) -> list[Any]:
     return [f.astype(object).to_numpy().tolist() for f in frames] + [found.lost]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each_row("layout", LAYOUTS)
 def test_the_layout_of_the_text_does_not_matter(read: Read, layout: str) -> None:
     document = {
         "deviceProperties": [{"id": 0, "name": "G"}, {"id": 1, "name": "H"}],
@@ -275,12 +276,12 @@ def test_facts(read: Read) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "rank"), [(name, rank) for _, name, rank in RANK_NAMES])
+@each_row(("name", "rank"), [(name, rank) for _, name, rank in RANK_NAMES])
 def test_the_rank_in_a_file_name(read: Read, name: str, rank: int) -> None:
     assert read(kineto(), name).processes[0].rank == rank
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "rank"),
     [
         ("decode_dp0_pp0_tp1.1767189312.pt.trace.json", 1), ("bench-tp2.json", 2),
@@ -291,7 +292,7 @@ def test_more_file_names(read: Read, name: str, rank: int) -> None:
     assert read(kineto(), name).processes[0].rank == rank
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "trace.json", "host_48213.1694128201545.pt.trace.json", "run_dp1_pp0_tp3.json",
@@ -338,7 +339,7 @@ def test_begins_and_ends_are_folded_into_ranges(read: Read) -> None:
     assert "2 begin and end events have no counterpart and are left out" in found.lost
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "start", "length"),
     [
         ("7", 7000, 0), ("7.25", 7250, 0), ('"7.5"', 7500, 0), ("1e3", 1_000_000, 0),
@@ -354,7 +355,7 @@ def test_times_of_every_kind_are_exact(read: Read, text: str, start: int, length
     assert gpu[["start_ns", "end_ns"]].to_numpy().tolist() == [[start, start + length]]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_row("seed", range(4))
 def test_decimals_since_the_epoch_are_exact_to_the_nanosecond(read: Read, seed: int) -> None:
     chosen = random.Random(seed)
     moments = [1_767_189_312_000_000_000 + chosen.randrange(10**10) for _ in range(400)]
@@ -367,7 +368,7 @@ def test_decimals_since_the_epoch_are_exact_to_the_nanosecond(read: Read, seed: 
     assert gpu["start_ns"].tolist() == sorted(moments)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "bad",
     ['"dur": NaN', '"dur": -1', '"dur": Infinity', '"ts": NaN', '"ts": "soon"', '"name": ""',
      '"ts": 1e30', '"ts": 1e999999999', '"dur": null', '"name": 7', '"cat": []'],
@@ -379,7 +380,7 @@ def test_events_that_cannot_be_used_are_counted(read: Read, bad: str) -> None:
     assert found.lost[0].startswith("1 events have no usable name, time or duration")
 
 
-@pytest.mark.parametrize("odd", [b"caf\xe9", b"tab\there", b"nul\0", b"\\ud800", b"\xed\xa0\x80"])
+@each_row("odd", [b"caf\xe9", b"tab\there", b"nul\0", b"\\ud800", b"\xed\xa0\x80"])
 def test_names_that_are_no_text_are_read_as_far_as_they_are(read: Read, odd: bytes) -> None:
     text = kineto(kernel("gemm NAME", 500, 900, 3, 100)).encode()
     found = read(text.replace(b"NAME", odd))
@@ -392,7 +393,7 @@ def test_names_that_are_no_text_are_read_as_far_as_they_are(read: Read, odd: byt
 WHOLE = kineto(EVENTS * 20, deviceProperties=[{"id": 0, "name": "G"}])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_row("seed", range(60))
 def test_a_trace_that_ends_early_is_refused_in_one_line(read: Read, seed: int) -> None:
     cut = random.Random(seed).randrange(len(WHOLE))
     with pytest.raises(CommandError) as caught:
@@ -400,7 +401,7 @@ def test_a_trace_that_ends_early_is_refused_in_one_line(read: Read, seed: int) -
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each_row("seed", range(200))
 def test_a_damaged_trace_is_read_or_refused_in_one_line(read: Read, seed: int) -> None:
     chosen = random.Random(seed)
     text = bytearray(WHOLE.encode())
@@ -424,7 +425,7 @@ def refusal(read: Read, text: bytes) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "", "[]", "{}", "null", "7", '"x"', "[" * 100_000, '{"a":' * 100_000, "[1, 2]]", "[{}] x",
@@ -432,7 +433,6 @@ def refusal(read: Read, text: bytes) -> str:
         '{"x": {"traceEvents": []}, "traceEvents": [{}]}',
         '{"traceEvents": [], "baseTimeNanoseconds": 1e400}', "\x00" * 5000,
     ],
-    ids=lambda text: repr(text[:40]),
 )  # fmt: skip
 def test_what_is_no_trace_is_refused_in_one_line(read: Read, text: str) -> None:
     with pytest.raises(CommandError) as caught:

@@ -6,9 +6,10 @@ import pytest
 
 from spark_prof.analyzers.comparing.gate.expression import Expression, parse
 from spark_prof.errors import CommandError
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "metric", "operator", "value", "unit", "signed"),
     [
         ("decode_us.median > 3%", ("decode_us", "median"), ">", 0.03, "%", False),
@@ -31,7 +32,7 @@ def test_read(
     assert found.value == pytest.approx(value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "", " ", ">", "> 3%", "decode_us", "decode_us.", "decode_us.median >", "decode_us > %",

@@ -14,6 +14,7 @@ from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.summary import compare
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[3] / "data"
 
@@ -25,7 +26,7 @@ def found() -> Comparison:
     return compare(a, b)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("limit", "low", "high", "outcome"),
     [
         ("> 3%", 3.1, 5, "failed"),
@@ -60,7 +61,7 @@ def test_of_an_interval(limit: str, low: float, high: float, outcome: str) -> No
     assert of_change(parse(f"decode_us {limit}"), Reading("time", change), True) == outcome
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("limit", "outcome"),
     [
         # 0.9 to 19.4 % slower.
@@ -105,7 +106,7 @@ def test_of_real_recordings(found: Comparison, limit: str, outcome: str) -> None
     assert check(found, [parse(limit)])[0].outcome == outcome
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("limit", "said"),
     [
         ("decod_us > 3%", "decode_us"),
