@@ -27,7 +27,7 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Test]
             assert classify(name).engine == engine
     """
     own = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    table = [_values(row, len(own)) for row in rows]
+    table = [_named(row, len(own)) for row in rows]
 
     def decorate(test: Test) -> Test:
         signature = inspect.signature(test)
@@ -38,7 +38,7 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Test]
         def every(*args: Any, **kwargs: Any) -> None:
             failed: list[Exception] = []
             skipped: list[BaseException] = []
-            for number, values in enumerate(table):
+            for number, (label, values) in enumerate(table):
                 given = dict(zip(own, values, strict=True))
                 try:
                     with ExitStack() as stack:
@@ -46,7 +46,7 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Test]
                 except pytest.skip.Exception as skip:
                     skipped.append(skip)
                 except (Exception, pytest.fail.Exception) as error:
-                    error.add_note(f"row {number}: {repr(given)[:500]}")
+                    error.add_note(f"row {label or number}: {repr(given)[:500]}")
                     failed.append(error if isinstance(error, Exception) else AssertionError(error))
             if len(failed) == 1:
                 raise failed[0]
@@ -63,11 +63,12 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Test]
     return decorate
 
 
-def _values(row: Any, count: int) -> Sequence[Any]:
+def _named(row: Any, count: int) -> tuple[str, Sequence[Any]]:
+    """The name of a row, if it has one, and its values."""
     if isinstance(row, type(pytest.param())):
         assert not row.marks, "a row of each_row has no marks"
-        return tuple(row.values)
-    return (row,) if count == 1 else tuple(row)
+        return str(row.id or ""), tuple(row.values)
+    return "", (row,) if count == 1 else tuple(row)
 
 
 def _apart(fixtures: dict[str, Any], number: int, stack: ExitStack) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 
 from spark_prof.ab.result import Result
 from spark_prof.analyzers.classify.listing import Classified
@@ -28,7 +29,7 @@ from spark_prof.traces.benchmarks.result import BenchmarkResult
 from .filled import filled, filled_as
 from .sample import HOSTILE_NAME
 
-__all__ = ["DOCUMENTS", "TEXTS", "WITH_PAGE"]
+__all__ = ["DOCUMENTS", "TEXTS", "WITH_PAGE", "draw"]
 
 TEXTS = {
     "plain": "experts",
@@ -75,3 +76,9 @@ DOCUMENTS: Mapping[str, Draw] = {
 
 WITH_PAGE = ("report", "ab", "compare", "doctor", "dataset", "clients")
 """Of them those that HTML can be drawn of."""
+
+
+@cache
+def draw(document: str, text: str, kind: str) -> str:
+    """A document with this one of `TEXTS`, in a format; drawn once for all tests."""
+    return DOCUMENTS[document](TEXTS[text], kind)

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from tests.rows import each_row
 
-from .documents import DOCUMENTS, TEXTS, WITH_PAGE
+from .documents import DOCUMENTS, TEXTS, WITH_PAGE, draw
 from .page import OWN_TAGS, Page
 
 _EVERY_DOCUMENT = each_row("document", DOCUMENTS)
@@ -22,27 +22,27 @@ _OWN_PARTS = {"text", "text_special", "code_inline", "strong_open", "strong_clos
 @_EVERY_TEXT
 @_EVERY_DOCUMENT
 def test_text_fits_100_columns(document: str, text: str) -> None:
-    lines = DOCUMENTS[document](TEXTS[text], "text").splitlines()
+    lines = draw(document, text, "text").splitlines()
     assert max(map(cell_len, lines)) <= 100
 
 
 @_EVERY_TEXT
 @_EVERY_DOCUMENT
 def test_text_that_goes_to_a_file_has_no_colours(document: str, text: str) -> None:
-    drawn = DOCUMENTS[document](TEXTS[text], "text").replace("\n", "")
+    drawn = draw(document, text, "text").replace("\n", "")
     assert not {c for c in drawn if unicodedata.category(c).startswith("C")}
 
 
 @_EVERY_TEXT
 @_EVERY_DOCUMENT
 def test_markdown_fits_a_post(document: str, text: str) -> None:
-    assert len(DOCUMENTS[document](TEXTS[text], "md")) <= 32_000
+    assert len(draw(document, text, "md")) <= 32_000
 
 
 @_EVERY_TEXT
 @_EVERY_DOCUMENT
 def test_markdown_has_no_markup_of_a_name(document: str, text: str) -> None:
-    drawn = DOCUMENTS[document](TEXTS[text], "md")
+    drawn = draw(document, text, "md")
     outside_code = re.sub(r"`[^`\n]*`", "", _OWN_HTML.sub("", drawn).replace("\\`", ""))
     assert "<" not in outside_code.replace("<!-- -->", "")
     assert not re.search(r"(?<!&)[@#]\w", outside_code)
@@ -52,7 +52,7 @@ def test_markdown_has_no_markup_of_a_name(document: str, text: str) -> None:
 @_EVERY_TEXT
 @_EVERY_DOCUMENT
 def test_markdown_tables_have_equal_rows(document: str, text: str) -> None:
-    drawn = DOCUMENTS[document](TEXTS[text], "md")
+    drawn = draw(document, text, "md")
     for table in re.findall(r"(?:^\|.*\n)+", drawn, re.M):
         assert len({line.count("|") for line in table.splitlines()}) == 1
     # GitHub reads the table of a folded section only after an empty line.
@@ -63,7 +63,7 @@ def test_markdown_tables_have_equal_rows(document: str, text: str) -> None:
 @_EVERY_TEXT
 @each_row("document", WITH_PAGE)
 def test_a_page_is_inert_and_below_6_mb(document: str, text: str) -> None:
-    drawn = DOCUMENTS[document](TEXTS[text], "html")
+    drawn = draw(document, text, "html")
     assert len(drawn.encode()) < 6_000_000
     page = Page(drawn)
     assert {tag for tag, _ in page.tags} <= OWN_TAGS
@@ -77,7 +77,7 @@ def test_a_page_is_inert_and_below_6_mb(document: str, text: str) -> None:
 @_EVERY_DOCUMENT
 def test_a_parser_of_markdown_finds_our_markup_alone(document: str, text: str) -> None:
     parser = MarkdownIt("commonmark", {"html": True}).enable("table")
-    for block in parser.parse(DOCUMENTS[document](TEXTS[text], "md")):
+    for block in parser.parse(draw(document, text, "md")):
         if block.type == "html_block":
             assert _OWN_HTML.sub("", block.content).strip() == ""
         assert block.type not in ("fence", "code_block", "hr", "blockquote_open"), block.content

@@ -36,6 +36,7 @@ def of(result: Build, form: WeightFormat = "nvfp4", tokens: int = 2) -> Result:
     return next(each for each in cell.results if each.contestant == "mine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["nvfp4", "mxfp4", "bf16"])
 def test_a_right_matrix_is_timed(form: WeightFormat) -> None:
     result = of(RIGHT, form)
@@ -43,6 +44,7 @@ def test_a_right_matrix_is_timed(form: WeightFormat) -> None:
     assert result.us is not None
 
 
+@pytest.mark.slow
 def test_right_experts_are_timed() -> None:
     template = load_builder(
         f"{Path(layers.__file__).parent / 'templates' / 'experts.py'}:build",

@@ -55,6 +55,7 @@ SLOT_CASES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slot", "words", "also"), SLOT_CASES)
 def test_what_is_insisted_on_passes_the_check(slot: str, words: str, also: str) -> None:
     outcome = []

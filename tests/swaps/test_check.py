@@ -40,6 +40,7 @@ def verdicts(kernel: str, slot: str) -> list[Verdict]:
     return list(check_builder(kernel, slot, load_builder(f"{KERNELS / kernel}.py:build"), "cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slot", ["norm", "router"])
 def test_a_right_kernel_passes(slot: str) -> None:
     found = verdicts("right", slot)
@@ -47,6 +48,7 @@ def test_a_right_kernel_passes(slot: str) -> None:
     assert {verdict.status for verdict in found} == {"passed"}
 
 
+@pytest.mark.slow
 @each_row("slot", ["norm", "router"])
 @each_row("kernel", FAULTS)
 def test_a_fault_is_found(kernel: str, slot: str) -> None:
@@ -257,6 +259,7 @@ def found_of(slot: str, fault: Callable[..., Any], words: str) -> bool:
     return any(verdict.status == "failed" for verdict in some(slot, faulty(fault), words))
 
 
+@pytest.mark.slow
 @each_row("slot", ["norm", "router", "qkv", "lm_head"])
 def test_a_fault_at_one_number_of_rows_is_found(slot: str) -> None:
     left = []

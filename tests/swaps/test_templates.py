@@ -39,6 +39,7 @@ def test_a_template_is_for_a_user_alone(slot: Slot) -> None:
     assert f"--slot {slot.value}" in text or slot.value in ("o", "mlp", "lm_head")
 
 
+@pytest.mark.slow
 @each_row("slot", WORDS)
 def test_a_template_passes_the_check(slot: str, tmp_path: Path) -> None:
     path = tmp_path / f"my_{slot}.py"
@@ -53,6 +54,7 @@ def test_a_template_passes_the_check(slot: str, tmp_path: Path) -> None:
     assert sum(status == "passed" for status, _, _ in outcome) >= 15
 
 
+@pytest.mark.slow
 def test_triton_computes_what_pytorch_does() -> None:
     """In Triton's interpreter, which cuts where a GPU rounds to bfloat16: 2^-8 an element."""
     pytest.importorskip("triton")
