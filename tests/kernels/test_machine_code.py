@@ -96,6 +96,7 @@ def modules() -> Iterator[str]:
             yield found.name
 
 
+@pytest.mark.slow
 @each_row("arch", ARCHITECTURES)
 @each_row("module", sorted(modules()))
 def test_machine_code(module: str, arch: str, tmp_path: Path) -> None:
@@ -126,12 +127,14 @@ def tuned_codes() -> list[KernelCode]:
     return sorted(dict.fromkeys(codes), key=lambda code: code.entry)
 
 
+@pytest.mark.slow
 def test_machine_code_of_measured_configurations(tmp_path: Path) -> None:
     sample = tuned_codes()[::EACH]
     assert {code.entry for code in sample} == {"dense", "gate_up", "down"}
     assert not faults_of(sample, "sm_90a", EXPECTED, tmp_path)
 
 
+@pytest.mark.slow
 def test_machine_code_of_what_is_tried_of_bfloat16(tmp_path: Path) -> None:
     """Of each depth, and of few and many tokens, some."""
     tried = [
@@ -145,6 +148,7 @@ def test_machine_code_of_what_is_tried_of_bfloat16(tmp_path: Path) -> None:
     assert not faults_of(sample, "sm_90a", EXPECTED, tmp_path)
 
 
+@pytest.mark.slow
 @each_row("module", sorted(modules()))
 def test_gpus_that_are_not_looked_at_get_machine_code_too(module: str) -> None:
     codes = importlib.import_module(f"{kernels.__name__}.{module}").codes()

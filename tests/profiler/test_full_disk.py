@@ -45,6 +45,7 @@ def check_nothing_is_half_written(folder: Path) -> None:
     assert [path.name for path in pieces_folder(folder).iterdir() if path.name[0] == "."] == []
 
 
+@pytest.mark.slow
 @each_row(("limit", "logged"), [(0, False), (250, True)])
 @each_row("backend", ["none", "torch"])
 def test_a_piece_that_cannot_be_written_ends_the_recording_only(
@@ -65,6 +66,7 @@ def test_a_piece_that_cannot_be_written_ends_the_recording_only(
     assert any("File too large" in line for line in result.bundle.meta.lost) == logged
 
 
+@pytest.mark.slow
 def test_a_full_disk_while_recording_and_while_salvaging(small_disk: Path, tmp_path: Path) -> None:
     folder = small_disk / "b"
     done = record(folder, "--steps", 1500, "--piece", 4)
@@ -89,6 +91,7 @@ def test_a_full_disk_while_recording_and_while_salvaging(small_disk: Path, tmp_p
     assert lacking(found, salvage(folder).bundle) == []
 
 
+@pytest.mark.slow
 @each_row("limit", [1, 100, 1500, 3000])
 def test_tables_that_cannot_be_written_leave_the_pieces(tmp_path: Path, limit: int) -> None:
     folder = tmp_path / "b"
