@@ -12,7 +12,6 @@ from spark_prof.swaps.dispatch import swap_choice, swap_experts, swap_linear, sw
 from spark_prof.swaps.guard import Guarded
 from spark_prof.swaps.points import SwapPoint
 from spark_prof.swaps.sides import SIDES
-from tests.rows import each_row
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
 pytestmark = pytest.mark.usefixtures("sides")
@@ -86,8 +85,8 @@ def test_layers_that_share_a_quantization_method_are_swapped_one_by_one() -> Non
     torch.testing.assert_close(other(x), torch.nn.functional.linear(x, other.weight))
 
 
-@each_row("compiled", [False, True])
-@each_row("residual", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
 def test_a_norm_chooses_and_leaves_its_arguments_alone(compiled: bool, residual: bool) -> None:
     ops.register_ops()
     layer = TinyRMSNorm(16)

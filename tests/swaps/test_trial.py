@@ -16,7 +16,6 @@ from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.points import Kind, SwapPoint
 from spark_prof.swaps.spec import LAYER_BOUNDS
 from spark_prof.swaps.trial import try_all
-from tests.rows import each_row
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
 pytestmark = pytest.mark.usefixtures("sides")
@@ -66,7 +65,7 @@ def test_experts_are_compared_with_their_router(monolithic: bool) -> None:
     assert error.relative_l2 < 1e-5
 
 
-@each_row("expert", range(8))
+@pytest.mark.parametrize("expert", range(8))
 def test_one_wrong_expert_is_found_whichever_it_is(expert: int) -> None:
     runner = Runner()
     weight = runner.routed_experts.weight.clone()
@@ -87,7 +86,7 @@ def test_a_norm_is_compared() -> None:
     assert error.relative_l2 < 1e-6
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("run", "says"),
     [
         (lambda x, _: x / "two", "TypeError"),

@@ -18,7 +18,6 @@ from spark_prof.swaps.points import Kind, SwapPoint
 from spark_prof.swaps.settings import SwapSettings
 from spark_prof.swaps.sides import SIDES
 from spark_prof.swaps.trial import try_all, try_dispatch
-from tests.rows import each_row
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
 pytestmark = pytest.mark.usefixtures("sides")
@@ -313,7 +312,7 @@ def _planted() -> Iterator[tuple[str, str, Fault]]:
     yield "norm", "takes repeated rows once", _repeats
 
 
-@each_row("slot", PLACES)
+@pytest.mark.parametrize("slot", PLACES)
 def test_a_right_kernel_passes(slot: str, engine: Any) -> None:
     place = PLACES[slot]()
     (guarded,) = _on_trial([place], [place.right], engine)
@@ -322,7 +321,7 @@ def test_a_right_kernel_passes(slot: str, engine: Any) -> None:
     assert guarded.error.relative_l2 < 1e-5
 
 
-@each_row("slot", PLACES)
+@pytest.mark.parametrize("slot", PLACES)
 def test_each_planted_fault_is_found(slot: str, engine: Any) -> None:
     left = []
     for where, what, fault in _planted():
@@ -346,8 +345,8 @@ def test_each_row_of_each_number_of_rows_is_looked_at(engine: Any) -> None:
     assert left == []
 
 
-@each_row("expert", range(8))
-@each_row("tokens", [0, 1, 3])
+@pytest.mark.parametrize("expert", range(8))
+@pytest.mark.parametrize("tokens", [0, 1, 3])
 def test_one_wrong_expert_is_found_whatever_number_of_rows_runs(
     expert: int, tokens: int, engine: Any
 ) -> None:
@@ -358,7 +357,7 @@ def test_one_wrong_expert_is_found_whatever_number_of_rows_runs(
     assert not guarded.live
 
 
-@each_row("wrong", range(4))
+@pytest.mark.parametrize("wrong", range(4))
 def test_a_fault_of_one_layer_is_that_layers(wrong: int, engine: Any) -> None:
     for make in PLACES.values():
         places = [make() for _ in range(4)]
@@ -392,8 +391,8 @@ def _put_in(place: Place, guarded: Guarded) -> Swapped:
     return Swapped(point, {}, {"b": guarded})
 
 
-@each_row("slot", PLACES)
-@each_row("tokens", [0, 1, 5, 16, 40])
+@pytest.mark.parametrize("slot", PLACES)
+@pytest.mark.parametrize("tokens", [0, 1, 5, 16, 40])
 def test_what_a_kernel_says_that_it_takes_is_what_it_gets(
     slot: str, tokens: int, engine: Any
 ) -> None:
@@ -412,8 +411,8 @@ def test_what_a_kernel_says_that_it_takes_is_what_it_gets(
     assert set(got) == {min(tokens, 16) or 16}
 
 
-@each_row("slot", PLACES)
-@each_row("ran", [0, 1])
+@pytest.mark.parametrize("slot", PLACES)
+@pytest.mark.parametrize("ran", [0, 1])
 def test_what_is_dispatched_otherwise_is_turned_off(
     slot: str, ran: int, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
