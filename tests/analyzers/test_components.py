@@ -146,7 +146,7 @@ def test_the_role_in_a_path(path: str, role: str) -> None:
     assert role_of(path) == role
 
 
-@pytest.mark.parametrize(("pattern", "part", "example"), PARTS)
+@each_row(("pattern", "part", "example"), PARTS)
 def test_a_part_of_a_module_is_known_by_its_tensor(
     pattern: str, part: str, example: tuple[str, str]
 ) -> None:
@@ -157,7 +157,7 @@ def test_a_part_of_a_module_is_known_by_its_tensor(
     assert role_of("", tensor) == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "tensor", "role"),
     [
         ("model.layers.0.mlp.experts.routed_experts", "w2_bias", "mlp.experts.w2"),
