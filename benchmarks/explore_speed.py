@@ -1,15 +1,13 @@
-"""How long the explorer takes in a real Chromium: to its first page, and from a click to a picture.
+"""How long the explorer takes in a real Chromium: until it answers clicks, and for each click.
 
-Each bundle is opened as a person does, with `spark-prof explore` in a fresh cache folder and an
-empty page of a browser that has seen none of it. The first page is useful once its verdict, its
-waterfall and its first finding can be seen, as plain HTML; it answers clicks once Streamlit has
-drawn the same. Of a long recording both are a first look at some of its steps, and the time until
-all were read is told beside them. A picture is there when every run of the script has ended and all
-that it sent is drawn. Beside it stands a floor: an app of one figure that does nothing else, opened
-and clicked in the same way. Memory is that of the server and everything that it starts, shared
-pages counted in each.
+Each bundle is opened as a person does, with `spark-prof explore` and a browser that has seen none of
+it. It answers clicks once its waterfall can be clicked and its first finding is drawn. Beside it, in
+turn with it, an empty Streamlit app is opened in the same way: what is told is how many times as long
+the explorer takes, round by round. A picture is there when every run of the script has ended and all
+that it sent is drawn. Memory is that of the server and everything that it starts, shared pages
+counted in each.
 
-usage: python benchmarks/explore_speed.py [BUNDLE...] [--millions 1,10] [--rounds 3]
+usage: python benchmarks/explore_speed.py [BUNDLE...] [--millions 1,10] [--rounds 5] [--no-clicks]
 
 Without bundles it makes its own of so many million kernels: steps of a CUDA graph, as
 `report_speed.py --kind graphs`. It fails where a bar is missed.
@@ -41,15 +39,11 @@ from tests.browser.navigation import go_to, pages  # noqa: E402
 from tests.browser.served import EXPLORE, Served, address, free_port  # noqa: E402
 from tests.browser.view import LARGEST_MESSAGE, View  # noqa: E402
 
-BAR_START = ((2_000_000, 3.0), (20_000_000, 6.0))
-BAR_CLICK, BAR_MEMORY = 1.0, 2 << 30
-FLOOR = """
-import plotly.graph_objects as go
-import streamlit as st
-drawn = go.Figure(go.Scatter(x=list(range(1000)), y=list(range(1000)), mode="markers"))
-event = st.plotly_chart(drawn, key="figure", on_select="rerun", selection_mode="points")
-st.text(event.selection.point_indices)
-"""
+BAR_START = ((2_000_000, 1.5), (20_000_000, 3.0))
+"""Times the start of an empty app, by number of kernels."""
+
+BAR_CLICK, BAR_MEMORY = 1.0, 4 << 30
+EMPTY = "import streamlit\n\nstreamlit.text('empty')\n"
 
 
 @dataclass
@@ -58,31 +52,34 @@ class Found:
 
     Attributes:
         kernels: that it has.
-        starts: seconds from the command until the first useful page, caches empty.
-        answers: until it answers clicks.
-        wholes: until it stands on all steps.
-        again: until the first useful page with the caches that another start has left.
-        answers_again: until that answers clicks.
+        empty: seconds from the command until an empty app is drawn, one a round.
+        starts: until the explorer answers clicks.
         clicks: seconds from each click to its picture.
         largest: bytes of the largest message to the browser.
         memory: most bytes at one time.
     """
 
     kernels: int
+    empty: list[float] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
-    answers: list[float] = field(default_factory=list)
-    wholes: list[float] = field(default_factory=list)
-    again: list[float] = field(default_factory=list)
-    answers_again: list[float] = field(default_factory=list)
     clicks: dict[str, list[float]] = field(default_factory=dict)
     largest: int = 0
     memory: int = 0
 
+    @property
+    def bar(self) -> float:
+        """Times the start of an empty app."""
+        return next(times for most, times in BAR_START if self.kernels < most)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Times the start of an empty app, of each round."""
+        return [own / empty for own, empty in zip(self.starts, self.empty, strict=True)]
+
     def missed(self) -> list[str]:
         """The bars that were missed."""
-        bar = next(seconds for most, seconds in BAR_START if self.kernels < most)
-        start = statistics.median(self.starts)
-        found = [f"start: {start:.2f} s"] if start > bar else []
+        ratio = statistics.median(self.ratios)
+        found = [f"start: {ratio:.2f} x an empty app's"] if ratio > self.bar else []
         for name, taken in self.clicks.items():
             if statistics.median(taken) > BAR_CLICK:
                 found.append(f"{name}: {statistics.median(taken):.2f} s")
@@ -196,22 +193,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundles", nargs="*", type=Path)
     parser.add_argument("--millions", default="1,10", help="sizes, by commas")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-clicks", action="store_true", help="the start only")
     options = parser.parse_args()
     path = chromium.found()
     if path is None:
         raise SystemExit("there is no chromium on the path; apt-get install chromium")
     cores = sorted(os.sched_getaffinity(0))[:2]
     os.sched_setaffinity(0, cores)
-    print(f"spark-prof explore, {len(cores)} cores, browser included; median of {options.rounds}")
+    print(f"spark-prof explore, {len(cores)} cores, browser included; {options.rounds} rounds")
     failed = False
     with tempfile.TemporaryDirectory() as name, chromium.chromium(path) as browser:
         folder = Path(name)
-        floor = measure_floor(browser, folder, options.rounds)
-        print(f"floor: an app of one figure starts in {floor[0]:.2f} s, a click takes "
-              f"{floor[1]:.2f} s")  # fmt: skip
         for bundle in options.bundles or made(folder, options.millions):
-            found = measure(browser, bundle, folder, options.rounds)
+            found = measure(browser, bundle, folder, options.rounds, clicks=not options.no_clicks)
             show(found)
             failed |= bool(found.missed())
     return int(failed)
@@ -234,69 +229,47 @@ def new_view(browser: Browser) -> View:
     return view
 
 
-def measure_floor(browser: Browser, folder: Path, rounds: int) -> tuple[float, float]:
-    """Seconds to the first picture of an app of one figure, and from click to picture."""
-    script = folder / "floor.py"
-    script.write_text(FLOOR)
-    flags = ["--server.headless=true", "--server.fileWatcherType=none",
-             "--browser.gatherUsageStats=false", "--server.address=127.0.0.1"]  # fmt: skip
-    command = [sys.executable, "-m", "streamlit", "run", str(script), *flags]
-    starts = []
-    for _ in range(rounds):
-        view = new_view(browser)
-        with Served(command, folder, int(view.url.rpartition(":")[2]), "--server.port") as served:
-            view.open()
-            starts.append(view.settled - served.began)
-            clicks = [view.click_point("figure", 0, 100 * n + 50).took for n in range(rounds)]
-        view.page.context.close()
-    return statistics.median(starts), statistics.median(clicks)
-
-
-def measure(browser: Browser, bundle: Path, folder: Path, rounds: int) -> Found:
-    """Everything about one bundle."""
+def measure(browser: Browser, bundle: Path, folder: Path, rounds: int, *, clicks: bool) -> Found:
+    """Everything about one bundle; an empty app and the explorer in turn."""
     found = Found(Bundle(bundle).meta.tables[table_file("kernels", 0)])
     for number in range(rounds):
-        own = folder / f"cache-{bundle.name}-{number}"
-        own.mkdir()
-        for first in (True, False):
-            start(browser, bundle, own, found, rounds if first and number == 0 else 0, first=first)
+        found.empty.append(start_empty(browser, folder))
+        start(browser, bundle, folder, found, rounds if clicks and number == 0 else 0)
     return found
 
 
-def start(
-    browser: Browser, bundle: Path, own: Path, found: Found, rounds: int, *, first: bool
-) -> None:
+def start_empty(browser: Browser, folder: Path) -> float:
+    """Seconds from the command until the browser has drawn an empty app."""
+    script = folder / "empty.py"
+    script.write_text(EMPTY)
+    flags = ["--server.headless=true", "--server.fileWatcherType=none",
+             "--browser.gatherUsageStats=false", "--server.address=127.0.0.1"]  # fmt: skip
+    command = [sys.executable, "-m", "streamlit", "run", str(script), *flags]
+    view = new_view(browser)
+    with Served(command, folder, int(view.url.rpartition(":")[2]), "--server.port") as served:
+        view.page.goto(view.url, wait_until="commit")
+        view.page.locator("[data-testid=stText]").first.wait_for()
+        seen = time.perf_counter() - served.began
+    view.page.context.close()
+    return seen
+
+
+def start(browser: Browser, bundle: Path, folder: Path, found: Found, rounds: int) -> None:
     """Starts it once, and clicks everything as often as there are rounds."""
     view = new_view(browser)
-    with Served(
-        [*EXPLORE, str(bundle), str(bundle)], own, int(view.url.rpartition(":")[2])
-    ) as served:
+    command = [*EXPLORE, str(bundle), str(bundle)]
+    with Served(command, folder, int(view.url.rpartition(":")[2])) as served:
         memory = Memory(served.process.pid)
-        seen, answers, whole = (at - served.began for at in useful(view))
-        (found.starts if first else found.again).append(seen)
-        (found.answers if first else found.answers_again).append(answers)
-        if first:
-            found.wholes.append(whole)
+        view.page.goto(address(view.url), wait_until="commit")
+        view.plot("time-of-a-token").locator(".bars .point").first.wait_for(timeout=120_000)
+        view.keyed("finding-0").wait_for()
+        found.starts.append(time.perf_counter() - served.began)
+        view.settle(runs=1)
         click_all(view, found, rounds)
         view.check()
         found.memory = max(found.memory, memory.stop())
         found.largest = max(found.largest, view.watch.largest)
     view.page.context.close()
-
-
-def useful(view: View) -> tuple[float, float, float]:
-    """Opens the first page; when it could be read, when clicked, and when all steps were there."""
-    view.page.goto(address(view.url), wait_until="commit")
-    for part in (".verdict", ".bars i", ".finding"):
-        view.page.locator(f"#early {part}").first.wait_for()
-    seen = time.perf_counter()
-    view.plot("time-of-a-token").locator(".bars .point").first.wait_for()
-    view.keyed("finding-0").wait_for()
-    view.page.locator("#early").wait_for(state="detached")
-    answers = time.perf_counter()
-    view.settle(runs=1)
-    view.wait_until(lambda: "First look" not in view.text)
-    return seen, answers, view.settled
 
 
 def click_all(view: View, found: Found, rounds: int) -> None:
@@ -318,23 +291,22 @@ def click_all(view: View, found: Found, rounds: int) -> None:
 
 def show(found: Found) -> None:
     """Prints what was measured."""
-    bar = next(seconds for most, seconds in BAR_START if found.kernels < most)
     print(f"\n{found.kernels:,} kernels")
-    starts = {
-        f"first useful page, bar {bar:.0f} s": found.starts,
-        "it answers clicks": found.answers,
-        "it is drawn, and all steps were read": found.wholes,
-        "first useful page, opened before": found.again,
-        "it answers clicks, opened before": found.answers_again,
-    }
-    for name, taken in starts.items():
-        print(f"{name:44} {statistics.median(taken):6.2f} s  worst {max(taken):.2f} s")
+    for name, unit, taken in (
+        ("an empty app is drawn", "s", found.empty),
+        ("the explorer answers clicks", "s", found.starts),
+        (f"times as long, bar {found.bar}", "x", found.ratios),
+    ):
+        print(
+            f"{name:44} {statistics.median(taken):6.2f} {unit}  {min(taken):.2f} to {max(taken):.2f}"
+        )
     for name, taken in found.clicks.items():
         worst = f"  worst {max(taken):.2f} s" if len(taken) > 1 else ""
         print(f"{name:44} {statistics.median(taken):6.2f} s  bar {BAR_CLICK:.0f} s{worst}")
-    print(
-        f"{'largest message':44} {found.largest / 1e6:6.2f} MB bar {LARGEST_MESSAGE / 1e6:.0f} MB"
-    )
+    if found.clicks:
+        print(
+            f"{'largest message':44} {found.largest / 1e6:6.2f} MB bar {LARGEST_MESSAGE / 1e6:.0f} MB"
+        )
     print(f"{'memory of the server':44} {found.memory / 2**30:6.2f} GiB bar {BAR_MEMORY >> 30} GiB")
     for line in found.missed():
         print(f"missed: {line}")

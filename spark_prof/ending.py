@@ -26,7 +26,7 @@ __all__ = [
     "end_at_once",
     "ended_by_signals",
     "interrupted_by",
-    "remove_at_end",
+    "leave_nothing",
     "removed_afterwards",
     "stopped_with",
     "temporary_folder",
@@ -90,11 +90,6 @@ def removed_afterwards(path: Path) -> Iterator[Path]:
         _state.temporary.discard(path)
 
 
-def remove_at_end(path: Path) -> None:
-    """Has a signal that ends the command remove the file or folder."""
-    _state.temporary.add(path)
-
-
 @contextmanager
 def interrupted_by(interrupt: Callable[[], object]) -> Iterator[None]:
     """Calls the function, in a thread, where a signal ends the command meanwhile."""
@@ -140,7 +135,7 @@ def ended_by_signals() -> Iterator[None]:
         yield
     finally:
         if _state.received:
-            _leave_nothing()
+            leave_nothing()
         ended.set()
         signal.set_wakeup_fd(earlier)
         os.close(writer)
@@ -173,7 +168,7 @@ def _on_signal(sent: int, frame: FrameType | None) -> None:
         _state.received = sent
         if _imports(frame):
             with suppress(Exception):  # psutil itself may be half imported
-                _leave_nothing()
+                leave_nothing()
             _end_process(sent)
     raise TerminatedError if sent == signal.SIGTERM else KeyboardInterrupt
 
@@ -202,13 +197,13 @@ def _watch(reader: int, ended: threading.Event) -> None:
                 interrupt()
         while not ended.wait(_GRACE_SECONDS):
             if not _state.unhurried:
-                _leave_nothing()
+                leave_nothing()
                 if not ended.is_set():
                     _end_process(sent)
     os.close(reader)
 
 
-def _leave_nothing() -> None:
+def leave_nothing() -> None:
     """Ends all child processes and removes all temporary files."""
     _end_children()
     for _ in range(_ATTEMPTS):  # a library's thread may still be writing

@@ -62,30 +62,12 @@ def explore(
     """Look at recordings in the browser: where each token's time goes, down to single kernels."""
     if importlib.util.find_spec("streamlit") is None:
         raise CommandError("the explorer needs Streamlit; pip install 'spark-prof[explore]'")
-    from spark_prof.datasets.prepared import begin as begin_to_read
-
-    if sources:
-        # Before anything else is imported: the largest bundle is there half a second sooner.
-        begin_to_read(sources[0], rank[0] if rank else None)
     from spark_prof.explorer.ports import is_loopback, listen
 
     allowed = _names(allow_host or ())
     token = None if no_token else _token()
     listening = listen(host, port)
     names = sources or _newest()
-    ranks = tuple(rank or ())
-    from spark_prof.explorer.server import serve
-
-    def ready() -> None:
-        from spark_prof.explorer.start import begin
-
-        begin(names, ranks)()
-
-    def then() -> None:
-        from spark_prof.explorer.start import warm
-
-        warm(names, ranks)
-
     if not is_loopback(host):
         key = " and has the token" if token else ""
         print(
@@ -93,8 +75,10 @@ def explore(
             "this; it is not encrypted",
             file=sys.stderr,
         )
+    from spark_prof.explorer.server import serve
+
     serve(
-        names, ranks, host, listening, ready, then, allowed=allowed, token=token,
+        names, rank or (), host, listening, allowed=allowed, token=token,
         show=_on_desktop() if show is None else show,
     )  # fmt: skip
 

@@ -1,195 +1,135 @@
-"""What the explorer shows of one rank of a source, made once and then only read.
-
-A process of its own reads the source: it writes the report as soon as it has it, then the columns,
-and ends. This one maps what was written. Both are kept, so that a second start reads nothing again.
-"""
+"""What the explorer shows of one rank of a source: its report, kernels, steps and layers."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from spark_prof.datasets.prepared_name import past_of, prepared_name
-from spark_prof.datasets.preparing import (
-    begin_in,
-    failure_in,
-    first_page_in,
-    opening_in,
-    rest_in,
-)
+import pandas as pd
+
+from spark_prof.analyzers.clients.summary import with_clients
+from spark_prof.analyzers.ledger import step_books
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.placement import kernels_in_order
+from spark_prof.analyzers.summary import Summary, summary_of
+from spark_prof.analyzers.views.column_making import SHAPE_COLUMNS, columns_of
+from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.datasets.ceilings import ceilings_for
+from spark_prof.datasets.opened import opened
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
-from spark_prof.traces.prepared_folders import cache_folder, own_folder
-from spark_prof.traces.source_state import META_FILE, source_state
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.remote import is_url
+from spark_prof.traces.snapshot import is_recording, snapshot
 
-if TYPE_CHECKING:
-    import pandas as pd
+__all__ = ["Prepared", "prepare"]
 
-    from spark_prof.analyzers.model import Report
-    from spark_prof.analyzers.views.columns import KernelColumns
-    from spark_prof.datasets.prepared_content import Opening, Rest
-    from spark_prof.traces.some_steps import Share
-
-__all__ = ["Prepared", "begin", "fingerprint", "first_page", "prepare"]
+_NEED_TIMES = ("step_us", "union_us", "overlap_us", "gap_us", "residual_us", "engine_us")
+"""Columns of `step_books` that say nothing where nothing tells when kernels ran."""
 
 
 @dataclass(frozen=True)
 class Prepared:
     """One rank of a source.
 
-    The report is there at once; kernels, steps and layers may be waited for when they are first
-    asked for, and raise a CommandError where they cannot be read.
-
     Attributes:
         source: as the user named it.
         rank: that is shown.
         ranks: that there are.
         report: the whole report.
+        kernels: of that rank, in order of start.
+        steps: the rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us ...
+        layers: the live model's modules, the table `layers`.
         live: whether the source was still being recorded.
         timed: whether anything tells when the kernels ran; where nothing does, as in a table of
             sums, they lie end to end, and steps have no times.
-        share: what the report was made of; None for all of it.
     """
 
     source: str
     rank: int
     ranks: tuple[int, ...]
     report: Report
-    rest: Callable[[], Rest] = field(repr=False, compare=False)
+    kernels: KernelColumns = field(repr=False, compare=False)
+    steps: pd.DataFrame = field(repr=False, compare=False)
+    layers: pd.DataFrame = field(repr=False, compare=False)
     live: bool = False
     timed: bool = True
-    share: Share | None = None
-
-    @property
-    def kernels(self) -> KernelColumns:
-        """The kernels of that rank."""
-        return self.rest().kernels
-
-    @property
-    def steps(self) -> pd.DataFrame:
-        """The rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us ..."""
-        return self.rest().steps
-
-    @property
-    def layers(self) -> pd.DataFrame:
-        """The live model's modules, the table `layers`."""
-        return self.rest().layers
 
 
-def fingerprint(source: str) -> str:
-    """A text that changes when a source does, within milliseconds; always empty for a URL.
-
-    That of a recording that goes on changes with every piece that was flushed.
-    """
-    return source_state(source) or ""
-
-
-def begin(source: str, rank: int | None = None) -> None:
-    """Has a bundle prepared, and does not wait for it: who prepares it later finds it begun.
-
-    Args:
-        source: a bundle; with anything else, or where nothing can be kept, nothing happens.
-        rank: the rank, the lowest one if None.
-    """
-    with suppress(OSError, RuntimeError, ValueError):
-        if (Path(source) / META_FILE).is_file() and (name := prepared_name(source, rank)):
-            begin_in(cache_folder() / name, source, rank)
-
-
-def first_page(source: str, rank: int | None = None) -> Callable[[], tuple[str | None, bool]]:
-    """What looks whether a source that is being prepared has said something, and never waits.
-
-    Args:
-        source: a bundle, or a trace that is a file.
-        rank: the rank, the lowest one if None.
-
-    Returns:
-        A function that gives what the source says first, as HTML, and whether it is being read.
-    """
-    with suppress(OSError, RuntimeError, ValueError):
-        if name := prepared_name(source, rank):
-            return partial(first_page_in, cache_folder() / name)
-    return lambda: (None, False)
-
-
-def prepare(
-    source: str,
-    rank: int | None = None,
-    first_look: Callable[[Prepared], None] = lambda _: None,
-) -> Prepared:
-    """Reads a source and everything that pages show of it, or finds it prepared.
+def prepare(source: str, rank: int | None = None) -> Prepared:
+    """Reads a source and everything that pages show of it.
 
     Args:
         source: a bundle, the folder of a recording that goes on, a trace, or the URL of one.
         rank: the rank, the lowest one if None.
-        first_look: is told what some of a long recording's steps say, before all are read. Whoever
-            asks that for its kernels waits for them all.
+
+    Example:
+        >>> prepare("tests/data/h100-gpt-oss-20b-mxfp4-graphs").report.steps.count
+        4
 
     Raises:
         CommandError: the source is none of these, or damaged.
     """
-    rest: Future[Rest] = Future()
-
-    def look(part: Opening) -> None:
-        first_look(_prepared(source, part, rest))
-
     try:
-        folder, content, opening = _opened(source, rank, look)
-    except CommandError as error:
-        rest.set_exception(error)
+        with _opened(source) as (bundle, live):
+            return _prepared(source, bundle, rank, live)
+    except CommandError:
         raise
-    _fulfil(rest, partial(rest_in, folder, source, rank, content))
-    return _prepared(source, opening, rest)
+    except UnicodeEncodeError as error:
+        name = source.encode("utf-8", "replace").decode()
+        raise CommandError(f"{name} cannot be read: its name is no UTF-8; rename it") from error
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise CommandError(f"{source} could not be read: {reason}") from error
+    except Exception as error:
+        # One page says so; the others, and other sources, are shown.
+        fault = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        text = f"{source} cannot be read, by a fault of spark-prof: {fault}"
+        raise CommandError(text) from error
 
 
-def _opened(
-    source: str, rank: int | None, look: Callable[[Opening], None]
-) -> tuple[Path, bytes, Opening]:
-    """The folder in which a source is prepared, and what that begins with."""
-    name = prepared_name(source, rank)
-    reason = ""
-    for folder in _folders(name or f"{past_of(source, rank)}{os.urandom(8).hex()}", name is None):
-        found = opening_in(folder, source, rank, look)
-        if found is not None:
-            return folder, *found
-        reason = failure_in(folder)
-    raise CommandError(f"{source} could not be read: {reason}")
+@contextmanager
+def _opened(source: str) -> Iterator[tuple[Bundle, bool]]:
+    """The source as a bundle, and whether it is still being recorded."""
+    if is_url(source) or not is_recording(Path(source)):
+        with opened(source) as bundle:
+            yield bundle, False
+        return
+    with temporary_folder() as folder:
+        try:
+            yield snapshot(Path(source), folder), True
+        except CommandError as error:
+            # Nobody has ever heard of the snapshot's folder.
+            raise CommandError(str(error).replace(str(folder), source)) from error
 
 
-def _prepared(source: str, opening: Opening, rest: Future[Rest]) -> Prepared:
+def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prepared:
+    summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
+    shown = bundle.ranks[0] if rank is None else rank
+    report = with_clients(summary.report, bundle, shown)
+    if live:
+        report = replace(report, run=replace(report.run, source=source))
+    shapes = kernels_in_order(bundle, shown, ["start_ns", *SHAPE_COLUMNS])
     return Prepared(
         source=source,
-        rank=opening.rank,
-        ranks=opening.ranks,
-        report=opening.report,
-        rest=rest.result,
-        live=opening.live,
-        timed=opening.timed,
-        share=opening.share,
+        rank=shown,
+        ranks=tuple(bundle.ranks),
+        report=report,
+        kernels=columns_of(summary.kernels, summary.steps.index.to_numpy(), shapes),
+        steps=_books(summary),
+        layers=bundle.frame("layers", shown),
+        live=live,
+        timed=summary.timed,
     )
 
 
-def _folders(name: str, once: bool) -> Iterator[Path]:
-    """Where a prepared source may lie; what is needed once is not kept."""
-    if not once:
-        with suppress(OSError, RuntimeError):
-            yield cache_folder() / name
-    yield own_folder() / name
-
-
-def _fulfil(promised: Future[Rest], load: Callable[[], Rest]) -> None:
-    """Loads at once in a thread of its own, which no end of the process waits for."""
-
-    def run() -> None:
-        try:
-            promised.set_result(load())
-        except BaseException as error:
-            promised.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
+def _books(summary: Summary) -> pd.DataFrame:
+    """The rows of `step_books`; without times NaN where they would need them."""
+    steps = summary.steps
+    if not summary.timed:
+        steps = step_books(steps, summary.kernels).assign(
+            **dict.fromkeys(_NEED_TIMES, float("nan"))
+        )
+    return steps.reset_index(drop=True)

@@ -12,13 +12,29 @@ from streamlit.delta_generator import DeltaGenerator
 
 from spark_prof.errors import CommandError
 from spark_prof.explorer import frame, state, widgets
-from spark_prof.explorer.contents import PAGES, Listed
 from spark_prof.explorer.entries import Entry, client_results, find_entries
-from spark_prof.explorer.loading import DRAWN
-from spark_prof.explorer.page import Page
+from spark_prof.explorer.page import Page, ResultPage
+from spark_prof.explorer.pages import (
+    ab,
+    compare,
+    conversions,
+    fallbacks,
+    kernels,
+    layers,
+    overview,
+    ranks,
+    steps,
+    timeline,
+)
 from spark_prof.explorer.recordings import open_shown
 
-__all__ = ["main"]
+__all__ = ["PAGES", "main"]
+
+PAGES: tuple[Page | ResultPage, ...] = (
+    overview.PAGE, layers.PAGE, timeline.PAGE, kernels.PAGE, conversions.PAGE, fallbacks.PAGE,
+    ranks.PAGE, steps.PAGE, compare.PAGE, ab.PAGE,
+)  # fmt: skip
+"""In the order of the navigation."""
 
 _FIRST = "first"
 
@@ -52,7 +68,9 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     pages = [first, *others[1:]]
     of_results = entries[place].result is not None
     fitting = [
-        page for page, known in zip(pages, PAGES, strict=True) if known.of_results == of_results
+        page
+        for page, known in zip(pages, PAGES, strict=True)
+        if isinstance(known, ResultPage) == of_results
     ]
     if current not in fitting:  # it may be the first one under its own name
         st.switch_page(fitting[0], query_params=state.shared())
@@ -63,8 +81,6 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     if state.shared() != told:  # what the page has chosen since is kept by its links too
         with links.container():
             frame.links(fitting)
-    widgets.drawn()
-    DRAWN.set()
 
 
 @lru_cache(maxsize=4)
@@ -90,16 +106,13 @@ class _View:
     below: DeltaGenerator
     clients: tuple[Path, ...] = ()
 
-    def draw(self, listed: Listed) -> None:
+    def draw(self, page: Page | ResultPage) -> None:
         """Draws a page; what cannot be read is one line on it."""
-        st.header(widgets.plain(listed.title), anchor=False)
+        st.header(widgets.plain(page.title), anchor=False)
         result = self.entries[self.place].result
-        page = listed.load()
         try:
             if isinstance(page, Page):
-                sources = open_shown(
-                    self.entries, self.place, self.ranks, self.below, early=page.early
-                )
+                sources = open_shown(self.entries, self.place, self.ranks, self.below)
                 page.show(replace(sources, clients=self.clients))
             elif result is not None:
                 page.show(result)

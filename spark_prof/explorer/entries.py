@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from spark_prof.ab.result_file import find_result
 from spark_prof.dashboards.formats import clean
+from spark_prof.datasets.report import is_dataset
 from spark_prof.errors import CommandError
-from spark_prof.explorer.loading import IMPORTING
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.members import find_members, is_bundle
 from spark_prof.traces.remote import is_url
@@ -111,10 +111,6 @@ def _look(source: str) -> list[Entry]:
     if result:
         return [Entry(source, "", result)]
     if is_url(source) or not is_bundle(Path(source)):
-        # Most sources are bundles, and this takes as long to import as the server does.
-        with IMPORTING:
-            from spark_prof.datasets.report import is_dataset
-
         if is_dataset(source):
             return [Entry(member.source, "") for member in find_members(source)]
         if not is_url(source):

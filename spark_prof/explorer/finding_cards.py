@@ -21,7 +21,6 @@ def follow_cards(found: Sequence[Finding], shown: Prepared) -> None:
     """Goes where the button of a finding leads that was pressed, before anything is drawn."""
     for number, finding in enumerate(found[:_MOST]):
         if st.session_state.get(f"show-{number}"):
-            # The place on the page stands on kernels and steps, which may not have been read yet.
             place = places.place_of_finding(finding, shown)
             links.go(place.path, **place.values)
 
@@ -36,7 +35,6 @@ def finding_cards(found: Sequence[Finding], here: str = "") -> None:
     for number, finding in enumerate(found[:_MOST]):
         with st.container(border=True, key=f"finding-{number}"):
             _card(finding, number, here)
-        widgets.fold()
     if found:
         with st.expander(f"{counted(len(found), 'finding')} as a table"):
             widgets.section(list_of_findings(found))

@@ -39,14 +39,12 @@ class Page:
         path: in the address, such as layers.
         title: in the navigation.
         show: draws it; a CommandError of it is shown as its line.
-        early: whether it also shows what some steps of a long recording say, until all are read.
         warm: computes what it shows first, and keeps it for whoever comes to the page.
     """
 
     path: str
     title: str
     show: Callable[[Sources], None]
-    early: bool = False
     warm: Callable[[Prepared], object] | None = None
 
 

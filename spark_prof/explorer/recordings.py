@@ -9,10 +9,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.errors import CommandError
-from spark_prof.explorer import frame, state
+from spark_prof.explorer import cache, frame, state
 from spark_prof.explorer.entries import Entry
 from spark_prof.explorer.page import Sources
-from spark_prof.explorer.shelf import SHELF
 
 __all__ = ["Recordings", "open_shown"]
 
@@ -51,8 +50,6 @@ def open_shown(
     place: int,
     ranks: Sequence[int],
     below: DeltaGenerator,
-    *,
-    early: bool = False,
 ) -> Sources:
     """Reads the shown recording and lets the user choose its rank.
 
@@ -61,7 +58,6 @@ def open_shown(
         place: of what is shown, a recording.
         ranks: that can be chosen, all if empty.
         below: where their list is drawn.
-        early: takes what some steps of a long recording say, until all are read.
 
     Raises:
         CommandError: it cannot be read.
@@ -69,39 +65,37 @@ def open_shown(
     entry = entries[place]
     default = ranks[0] if ranks else None
     try:
-        shown = _first(entry, default, early)
+        shown = _first(entry, default)
     except CommandError:
         if not entry.fault:
             with below:
-                frame.watch(entry.source, default)
+                frame.watch(cache.reading(entry.source, default))
         raise
     allowed = [rank for rank in shown.ranks if rank in ranks] or list(shown.ranks)
     with below:
         rank = frame.choose_rank(allowed)
         if shown.live:
-            frame.watch(entry.source, rank)
+            frame.watch(cache.reading(entry.source, rank))
     if rank != shown.rank:
-        shown = _read(entry, rank, early)
-    if shown.share is not None:
-        frame.follow(entry.source, rank, shown.share)
+        shown = _read(entry, rank)
     recorded = [entry for entry in entries if entry.result is None]
     own = recorded.index(entry)
     labels = tuple(entry.label for entry in recorded)
     return Sources(shown, Recordings(recorded, own, shown), labels, own)
 
 
-def _first(entry: Entry, default: int | None, early: bool) -> Prepared:
+def _first(entry: Entry, default: int | None) -> Prepared:
     """The rank that the address names, or the default one where it names none that there is."""
     named = state.chosen("rank")
     if named.isdecimal() and len(named) < 7:
         try:
-            return _read(entry, int(named), early)
+            return _read(entry, int(named))
         except CommandError:
             state.keep(rank=None)
-    return _read(entry, default, early)
+    return _read(entry, default)
 
 
-def _read(entry: Entry, rank: int | None, early: bool = False) -> Prepared:
+def _read(entry: Entry, rank: int | None) -> Prepared:
     if entry.fault:
         raise CommandError(entry.fault)
-    return frame.wait(SHELF.ask(entry.source, rank), entry.label, early=early)
+    return cache.read(entry.source, rank, entry.label)

@@ -1,30 +1,30 @@
-"""Runs the server in this process, so that what is read beforehand need not be read again."""
+"""Serves the Streamlit app in this process, on a socket that already listens."""
 
 from __future__ import annotations
 
-import gc
 import ipaddress
 import os
-import signal
 import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
+import streamlit
 import uvicorn
+from streamlit import net_util
+from streamlit.web import bootstrap
 
-from spark_prof.datasets.prepared import first_page
+from spark_prof.ending import TerminatedError, leave_nothing
+from spark_prof.errors import CommandError
 from spark_prof.explorer.access import Access
-from spark_prof.explorer.early_page import early_page, streamlit_files
-from spark_prof.explorer.front import Front, Mounted
-from spark_prof.explorer.loading import IMPORTING, load
 from spark_prof.explorer.ports import address_in_url
+
+if TYPE_CHECKING:
+    from spark_prof.explorer.cache import Reading
 
 __all__ = ["serve"]
 
@@ -48,145 +48,144 @@ _FLAGS = {
 
 Nor are all objects looked through for garbage after each run, while its last message waits."""
 
+_SMALL = 32 << 20
+"""Bytes of a source that is read about as fast as the server starts."""
+
+_CHECKED = 4
+"""So many small sources are read to find one that can be shown."""
+
 
 def serve(
     sources: Sequence[str],
     ranks: Sequence[int],
     host: str,
     listening: socket.socket,
-    ready: Callable[[], None],
-    then: Callable[[], None],
     *,
     allowed: Sequence[str] = (),
     token: str | None = None,
     show: bool = False,
 ) -> None:
-    """Serves the explorer until it is ended by SIGINT or SIGTERM.
+    """Serves the explorer until SIGINT or SIGTERM ends it, and the process with it.
 
     Args:
         sources: what to show.
         ranks: those that can be chosen, all if empty.
         host: name or address, as the user gave it.
         listening: a socket that listens there.
-        ready: called once the server listens; returns when there is something to see, and raises
-            CommandError if there never will.
-        then: what is done beside the server afterwards.
         allowed: names of a proxy or a tunnel by which it may be addressed as well.
         token: that whoever reads has to have, None if nobody has to.
         show: opens the page in the desktop's browser.
 
     Raises:
-        CommandError: of `ready`.
+        CommandError: none of the sources can be shown.
     """
     # The script's, as `streamlit run` would set them.
     sys.argv = [str(_SCRIPT), ",".join(map(str, ranks)), *sources]
-    reads = threading.Event()
     bound, port = listening.getsockname()[:2]
-    anywhere = ipaddress.ip_address(bound).is_unspecified
-    front = Front(
-        partial(_streamlit, host, port, reads),
-        early_page(sources[0]),
-        first_page(sources[0], ranks[0] if ranks else None),
-        lambda error: announcer.end(error),
-        streamlit_files() / "static",
-    )
-    access = Access(front, (host, bound), allowed, token=token, anywhere=anywhere)
-    # What a proxy says of the other end is not believed: who it is decides over a ticket.
-    server = uvicorn.Server(
-        uvicorn.Config(
-            access, host, port, loop="asyncio", lifespan="on", log_config=None, access_log=False,
-            ws_per_message_deflate=False, timeout_graceful_shutdown=1, proxy_headers=False,
-        )
-    )  # fmt: skip
-    url = f"http://{address_in_url(bound if anywhere else host)}:{port}"
-    announcer = _Announcer(reads, url, token, access.ticket, ready, then, show)
-
-    def end(*_: object) -> None:
-        if not server.started:  # else the server ends by itself, and its signals come again
-            _quit()
-
-    signal.signal(signal.SIGINT, end)
-    signal.signal(signal.SIGTERM, end)
-    announcer.start()
-    try:
-        server.run(sockets=[listening])
-    finally:
-        _end_children()
-    if announcer.fault:
-        raise announcer.fault
-
-
-def _streamlit(host: str, port: int, reads: threading.Event) -> Mounted:
-    """Imports what reads, which sets the event, then Streamlit and everything for the first page.
-
-    That order, for pandas has to be whole before Streamlit's figures look for it.
-    """
-    with IMPORTING:
-        import_module("spark_prof.explorer.start")
-        reads.set()
-        import streamlit
-        from streamlit import net_util
-        from streamlit.web import bootstrap
-
     # Streamlit asks a server on the internet for this when a page of another origin connects.
     net_util.get_external_ip = lambda: None
     flags = {"server.address": host, "server.port": port, **_FLAGS}
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in flags.items()})
-    application: Mounted = streamlit.App(_SCRIPT)
-    load()
-    gc.freeze()  # modules stay: nobody need look through them for garbage
-    return application
+    anywhere = ipaddress.ip_address(bound).is_unspecified
+    access = Access(streamlit.App(_SCRIPT), (host, bound), allowed, token=token, anywhere=anywhere)
+    url = f"http://{address_in_url(bound if anywhere else host)}:{port}"
+    # What a proxy says of the other end is not believed: who it is decides over a ticket.
+    config = uvicorn.Config(
+        access, host, port, loop="asyncio", lifespan="on", log_config=None, access_log=False,
+        ws_per_message_deflate=False, timeout_graceful_shutdown=1, proxy_headers=False,
+    )  # fmt: skip
+    server = _Server(config)
+    faults: list[Exception] = []
 
-
-class _Announcer(threading.Thread):
-    """Says where to look once somebody listens there and there is something to see."""
-
-    def __init__(
-        self,
-        reads: threading.Event,
-        url: str,
-        token: str | None,
-        ticket: Callable[[], str],
-        ready: Callable[[], None],
-        then: Callable[[], None],
-        show: bool,
-    ) -> None:
-        super().__init__(daemon=True)
-        self.fault: Exception | None = None
-        self._reads, self._url, self._token, self._ticket = reads, url, token, ticket
-        self._ready, self._then, self._show = ready, then, show
-
-    def run(self) -> None:
-        """Announces the server, or ends it where there is nothing to see; then does the rest."""
-        self._reads.wait()  # by then the server listens
+    def tell() -> None:
+        """Says where to look once there is something to see."""
         try:
-            self._ready()
-        except Exception as error:
-            self.end(error)
+            begin(sources, ranks)
+        except Exception as fault:
+            faults.append(fault)
+            server.should_exit = True
             return
-        known = f"/?token={self._token}" if self._token else ""
+        server.listens.wait()
+        known = f"/?token={token}" if token else ""
         with suppress(OSError):
-            print(f"spark-prof: {self._url}{known} (Ctrl-C ends it)", file=sys.stderr, flush=True)
-        if self._show:
+            print(f"spark-prof: {url}{known} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        if show:
             # Everybody here can read a browser's arguments: they never have the token.
-            webbrowser.open(f"{self._url}/?ticket={self._ticket()}" if self._token else self._url)
-        self._then()
+            webbrowser.open(f"{url}/?ticket={access.ticket()}" if token else url)
 
-    def end(self, fault: Exception) -> None:
-        """Ends the server; what went wrong first is raised again where it has ended."""
-        self.fault = self.fault or fault
-        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        server.run(sockets=[listening])
+    except (KeyboardInterrupt, TerminatedError):  # it raises again what has ended it
+        if not server.listens.is_set():
+            raise
+    if faults:
+        raise faults[0]
+    # A page that still reads would go on for its time, and leave its temporary files.
+    leave_nothing()
+    os._exit(0)
 
 
-def _quit(*_: object) -> None:
-    _end_children()
-    with suppress(OSError):
-        print("spark-prof: stopped", file=sys.stderr, flush=True)
-    os._exit(130)
+def begin(names: Sequence[str], ranks: Sequence[int]) -> None:
+    """Looks whether there is anything to show, and begins to read the first recording.
+
+    Small recordings are read at once, until one of them can be shown; a page says what is wrong
+    with a large one.
+
+    Args:
+        names: the sources.
+        ranks: that can be chosen, all if empty.
+
+    Raises:
+        CommandError: nothing can be shown.
+    """
+    # A browser takes as long to start as these do to be imported: the server is there before.
+    from spark_prof.explorer.cache import reading
+    from spark_prof.explorer.entries import find_entries
+
+    entries = find_entries(names)
+    good = [entry for entry in entries if not entry.fault]
+    if not good:
+        raise CommandError(entries[0].fault)
+    recorded = [entry.source for entry in good if entry.result is None]
+    readings = [reading(source, ranks[0] if ranks else None) for source in recorded[:_CHECKED]]
+    if len(recorded) == len(good) <= _CHECKED and all(map(_is_small, recorded)):
+        faults = []
+        for one in readings:
+            try:
+                one.get()
+            except CommandError as error:
+                faults.append(error)
+            else:
+                return
+        raise faults[0]
+    if readings:
+        threading.Thread(target=_read, args=(readings[0],), daemon=True).start()
 
 
-def _end_children() -> None:
-    """Ends what still reads a source: nobody will look at it."""
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            child.terminate()
+def _read(one: Reading) -> None:
+    """Reads while nobody waits; what is wrong is said by the page."""
+    with suppress(CommandError):
+        one.get()
+
+
+def _is_small(source: str) -> bool:
+    path = Path(source)
+    try:
+        files = [path] if path.is_file() else [*path.rglob("*")]
+        return path.exists() and sum(os.path.getsize(file) for file in files) < _SMALL
+    except OSError:
+        return False
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to serve."""
+        await super().startup(sockets)
+        self.listens.set()

@@ -7,8 +7,7 @@ import streamlit as st
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.timeline import RankColumns
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import frame, state, widgets
-from spark_prof.explorer.shelf import SHELF
+from spark_prof.explorer import cache, state, widgets
 
 __all__ = ["choose_others"]
 
@@ -38,7 +37,7 @@ def choose_others(shown: Prepared) -> list[RankColumns]:
     )
     found = []
     for rank in chosen:
-        kernels = frame.wait(SHELF.ask(shown.source, rank), f"rank {rank}").kernels
+        kernels = cache.read(shown.source, rank, f"rank {rank}").kernels
         found.append(RankColumns(rank, kernels, _ahead_ns(shown.report, rank, shown.rank)))
     if found and not _comparable(shown.report, [shown.rank, *chosen]):
         widgets.lines(["Nothing tells how far the clocks of these ranks are apart."])

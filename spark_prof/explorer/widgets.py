@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from spark_prof.dashboards.section import Section, without_bars
 from spark_prof.explorer import state
 from spark_prof.explorer.tables import table
 
-__all__ = ["choice", "drawn", "facts", "figure", "fold", "lines", "plain", "section", "table"]
+__all__ = ["choice", "facts", "figure", "lines", "plain", "section", "table"]
 
 _CONFIG: Mapping[str, Any] = {
     "displaylogo": False,
@@ -34,11 +33,6 @@ _FACTS = """<style>
 .facts dd { margin: 0; overflow-wrap: anywhere; }
 @media (max-width: 640px) { .facts { grid-template-columns: minmax(0, 1fr); } }
 </style>"""
-
-FOLD_SECONDS = 0.8
-"""What a browser takes for the first figure, whose script it has run while the server started."""
-
-_DRAWN = "drawn"
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _READ_LATER = re.compile(
@@ -74,21 +68,6 @@ def facts(pairs: Sequence[tuple[str, str]], columns: int) -> None:
         for name, fact in pairs
     )
     st.html(f'{_FACTS}<dl class="facts" style="--columns: {columns}">{cells}</dl>')
-
-
-def fold() -> None:
-    """What follows lies below the window's edge: a browser that opens gets it a moment later.
-
-    A browser works through all that it has got, and shows the first figure when it is done.
-    """
-    if _DRAWN not in st.session_state:
-        drawn()
-        time.sleep(FOLD_SECONDS)
-
-
-def drawn() -> None:
-    """Says that a page was drawn: from now on the browser has what it needs for others."""
-    st.session_state[_DRAWN] = True
 
 
 def choice(

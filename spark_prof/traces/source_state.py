@@ -2,7 +2,6 @@
 
 Of files only names, sizes and times are looked at, and of a bundle also its meta.json. Of a folder
 that is being recorded only whole pieces count: what a process writes all the time changes nothing.
-This module is imported where every tenth of a second counts.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["META_FILE", "source_state"]
+from spark_prof.traces.bundle import META_FILE
+from spark_prof.traces.running import being_recorded
 
-META_FILE = "meta.json"
+__all__ = ["source_state"]
+
 _PIECES = "pieces"
 _WHOLE = ".steps.npy"
 """Written last of all files of a piece."""
@@ -47,8 +48,6 @@ def _facts(path: Path) -> Iterator[object]:
         with meta.open("rb") as file:
             yield hashlib.sha256(file.read(_MOST_META)).digest()
     elif pieces.is_dir():
-        from spark_prof.traces.running import being_recorded
-
         yield being_recorded(pieces)
         yield sorted(entry.name for entry in os.scandir(pieces) if entry.name.endswith(_WHOLE))
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
 
-from spark_prof.explorer.contents import PAGES
+from spark_prof.explorer.app import PAGES
 from tests.dashboards.page import Page
 
 __all__ = ["DATA", "PATHS", "framed", "sidebar_links", "texts"]

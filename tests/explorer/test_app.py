@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
 
-from spark_prof.explorer.contents import PAGES
-from spark_prof.explorer.page import ResultPage
-from spark_prof.explorer.shelf import SHELF
+from spark_prof.datasets.prepared import Prepared, prepare
+from spark_prof.errors import CommandError
+from spark_prof.explorer import cache
+from spark_prof.explorer.cache import reading
 from spark_prof.traces.pieces import progress_name, write_json
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
@@ -37,13 +39,6 @@ def test_every_page_is_drawn_at_its_address(page: str) -> None:
     app = framed([GRAPHS, EAGER], page, source=1)
     assert app.header[0].value.lower().replace("/", "") == page
     assert app.sidebar.selectbox(key="choice-source").value == 1
-
-
-def test_the_list_of_pages_says_what_the_pages_say() -> None:
-    for listed in PAGES:
-        page = listed.load()
-        assert (page.path, page.title) == (listed.path, listed.title)
-        assert isinstance(page, ResultPage) == listed.of_results
 
 
 def test_links_keep_what_other_pages_understand() -> None:
@@ -145,13 +140,79 @@ def test_a_recording_that_goes_on_is_read_again(tmp_path: Path) -> None:
         own = tmp_path / "run" / path.relative_to(tmp_path / "more")
         if path.is_file() and not own.exists():
             shutil.copyfile(path, own)
-    for _ in range(600):
-        app.run()
-        if _steps(tmp_path / "run") != before:
-            break
-        time.sleep(0.1)
+    app.run()
     assert (before, _steps(tmp_path / "run")) == (4, 8)
 
 
+def test_a_recording_met_between_two_pieces_stays_as_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Recorded({0: [eager_decode()]}).write(tmp_path / "run")
+    write_json(place, progress_name("rank0"), {"pid": os.getpid(), "recorded": 2})
+    source = str(tmp_path / "run")
+    before = reading(source).get()
+    asked: list[str] = []
+
+    def failing(source: str, rank: int | None) -> Prepared:
+        asked.append(source)
+        raise CommandError("cannot look at the pieces")
+
+    monkeypatch.setattr(cache, "prepare", failing)
+    (place / "rank0.00001.steps.npy").touch()
+    assert reading(source).get() is before
+    assert asked == [source]
+
+
+def test_a_source_is_read_once_whatever_its_rank_is_called(tmp_path: Path) -> None:
+    source = str(
+        Recorded({rank: [eager_decode()] for rank in range(2)}).assemble(tmp_path / "r").path
+    )
+    found = reading(source).get()
+    assert reading(source, 0).get() is found
+    assert reading(source).get() is found
+    assert reading(source, 1).get().rank == 1
+
+
+def test_what_cannot_be_read_is_looked_at_again_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(source: str, rank: int | None) -> Prepared:
+        asked.append(source)
+        return prepare(source, rank)
+
+    monkeypatch.setattr(cache, "prepare", counted)
+    source = tmp_path / "run"
+    source.mkdir()
+    (source / "meta.json").write_text("{")
+    for _ in range(2):
+        with pytest.raises(CommandError, match=r"meta\.json"):
+            reading(str(source)).get()
+    assert len(asked) == 1
+    shutil.rmtree(source)
+    shutil.copytree(GRAPHS, source)
+    assert reading(str(source)).get().report.steps.count == 4
+    assert len(asked) == 2
+
+
+def test_many_who_look_at_once_have_it_read_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def slow(source: str, rank: int | None) -> Prepared:
+        asked.append(source)
+        time.sleep(0.2)
+        return prepare(source, rank)
+
+    monkeypatch.setattr(cache, "prepare", slow)
+    shutil.copytree(GRAPHS, tmp_path / "run")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: reading(str(tmp_path / "run")).get(), range(4)))
+    assert len(asked) == 1
+    assert all(one is found[0] for one in found)
+
+
 def _steps(source: Path) -> int:
-    return len(SHELF.ask(str(source)).prepared.result().steps)
+    return len(reading(str(source)).get().steps)

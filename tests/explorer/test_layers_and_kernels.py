@@ -11,7 +11,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from spark_prof.datasets.prepared import Prepared, prepare
-from spark_prof.datasets.prepared_content import Rest
 from spark_prof.explorer.page import Sources
 
 DATA = Path(__file__).parents[1] / "data"
@@ -145,8 +144,7 @@ def test_hostile_names_are_drawn_as_text() -> None:
     of = dict(zip(kernels.names, names, strict=True))
     rows = tuple(replace(row, name=of[row.name]) for row in known.report.kernels)
     report = replace(known.report, kernels=rows)
-    rest = Rest(replace(kernels, names=names), known.steps, known.layers)
-    shown = Prepared("hostile", 0, (0,), report, rest=lambda: rest)
+    shown = replace(known, report=report, kernels=replace(kernels, names=names))
     for app in (
         drawn("layers", shown, {"layer": "0", "component": "norm"}),
         drawn("kernels", shown),

@@ -31,7 +31,7 @@ class Launch:
 class KernelColumns:
     """The rows of a rank's `kernels` table in order of start; the arrays have one length.
 
-    The arrays are not to be written to: they may lie in a file. Where nothing tells when kernels
+    The arrays are not to be written to: all who look share them. Where nothing tells when kernels
     ran (`Prepared.timed`), each instance has its mean duration, and begins where the one before
     it ends: then only `end_ns - start_ns` means something.
 

@@ -21,8 +21,8 @@ from spark_prof.dashboards.section import Section
 from spark_prof.datasets.compared import facts_of
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
+from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.clicks import clicked
-from spark_prof.explorer.kept import BY_RECORDING
 from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]

@@ -19,7 +19,7 @@ from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_m
 from spark_prof.dashboards.formats import clean, count, counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import clicks, links, state, widgets
-from spark_prof.explorer.kept import BY_RECORDING
+from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.page import Page, Sources
 
 __all__ = ["PAGE"]

@@ -10,7 +10,6 @@ from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import about_answers, about_kernels, about_run, about_waterfall
 from spark_prof.dashboards.chart_evidence import evidence_bars
 from spark_prof.dashboards.chart_waterfall import floor_waterfall
-from spark_prof.dashboards.first_page import FINDINGS, NO_FINDINGS
 from spark_prof.dashboards.section import Section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import clicks, links, places, widgets
@@ -20,6 +19,8 @@ from spark_prof.explorer.page import Page, Sources
 __all__ = ["PAGE"]
 
 _TIME = "time-of-a-token"
+_FINDINGS = "The largest gain first: what each change could bring a token at most."
+_NO_FINDINGS = "None of the rules found anything worth changing."
 
 
 def _show(sources: Sources) -> None:
@@ -77,9 +78,9 @@ def _findings(shown: Prepared) -> None:
     found = shown.report.findings
     st.subheader("What to do about it", anchor="findings")
     if not found:
-        widgets.lines([NO_FINDINGS])
+        widgets.lines([_NO_FINDINGS])
         return
-    widgets.lines([FINDINGS])
+    widgets.lines([_FINDINGS])
     finding_cards(found)
 
 
@@ -105,4 +106,4 @@ def _evidence(shown: Prepared) -> None:
     widgets.section(section)
 
 
-PAGE = Page("overview", "Overview", _show, early=True)
+PAGE = Page("overview", "Overview", _show)

@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import sys
 
-from spark_prof.explorer.loading import load
-
-load()
-
-from spark_prof.explorer.app import main  # noqa: E402
+from spark_prof.explorer.app import main
 
 main(sys.argv[2:], [int(rank) for rank in sys.argv[1].split(",") if rank])

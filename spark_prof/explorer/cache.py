@@ -1,0 +1,116 @@
+"""Recordings that were read: each once for all who look, and again when its source has changed."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import streamlit as st
+
+from spark_prof.datasets.prepared import Prepared, prepare
+from spark_prof.errors import CommandError
+from spark_prof.explorer import widgets
+from spark_prof.traces.source_state import source_state
+
+__all__ = ["BY_RECORDING", "Reading", "read", "reading"]
+
+_MOST = 6
+"""Recordings that are kept; the one that was looked at longest ago goes first."""
+
+
+class Reading:
+    """One rank of a source.
+
+    Args:
+        source: a path or URL.
+        rank: the rank, the lowest one if None.
+
+    Attributes:
+        began: when what it has was read, seconds since the epoch; 0 before.
+    """
+
+    def __init__(self, source: str, rank: int | None) -> None:
+        self.began = 0.0
+        self._source, self._rank = source, rank
+        self._lock = threading.Lock()
+        self._state: str | None = None
+        self._found: Prepared | None = None
+        self._fault = ""
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that was read; None before."""
+        return self._found.rank if self._found else None
+
+    def get(self) -> Prepared:
+        """What the source says by now; it is read if it has changed since the last time.
+
+        Raises:
+            CommandError: it cannot be read.
+        """
+        state = source_state(self._source) or ""
+        with self._lock:
+            if state != self._state:
+                self._read()
+                self._state = state
+            if self._found is None:
+                raise CommandError(self._fault)
+            return self._found
+
+    def _read(self) -> None:
+        began = time.time()
+        try:
+            self._found = prepare(self._source, self._rank)
+        except CommandError as error:
+            # A recording that goes on may be met between two pieces: what was read stays.
+            if self._found and self._found.live:
+                return
+            self._found, self._fault = None, str(error)
+        self.began = began
+        # A reading is a million objects: they need not be looked through for garbage each time.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+
+
+@st.cache_resource(show_spinner=False, max_entries=_MOST)
+def _reading(source: str, rank: int | None) -> Reading:
+    return Reading(source, rank)
+
+
+def reading(source: str, rank: int | None = None) -> Reading:
+    """The reading of a source, the same one for whoever asks.
+
+    Args:
+        source: a path or URL.
+        rank: the rank, the lowest one if None.
+    """
+    lowest = _reading(source, None)
+    return lowest if rank in (None, lowest.rank) else _reading(source, rank)
+
+
+def read(source: str, rank: int | None, label: str) -> Prepared:
+    """Reads a source, or finds it read; while that takes a moment, a spinner says so.
+
+    Args:
+        source: a path or URL.
+        rank: the rank, the lowest one if None.
+        label: its name.
+
+    Raises:
+        CommandError: it cannot be read.
+    """
+    with st.spinner(f"Reading {widgets.plain(label)}", show_time=True):
+        return reading(source, rank).get()
+
+
+def _identity(prepared: Prepared) -> tuple[object, ...]:
+    run, steps = prepared.report.run, prepared.report.steps
+    return prepared.source, prepared.rank, run.recorded_at, steps.count, len(prepared.kernels)
+
+
+BY_RECORDING: dict[str | type[Any], Callable[[Any], Any]] = {Prepared: _identity}
+"""For `hash_funcs` of Streamlit's caches: a recording is another one when it has grown."""
