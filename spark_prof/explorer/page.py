@@ -39,13 +39,11 @@ class Page:
         path: in the address, such as layers.
         title: in the navigation.
         show: draws it; a CommandError of it is shown as its line.
-        warm: computes what it shows first, and keeps it for whoever comes to the page.
     """
 
     path: str
     title: str
     show: Callable[[Sources], None]
-    warm: Callable[[Prepared], object] | None = None
 
 
 @dataclass(frozen=True)

@@ -262,9 +262,4 @@ def _frame(times: CellTimes) -> pd.DataFrame:
     ).astype({"Layer": "Int64"})
 
 
-def _warm(prepared: Prepared) -> None:
-    if not prepared.steps.empty:
-        _compared(prepared, kinds_of(prepared.steps)[0])
-
-
-PAGE = Page("layers", "Layers", _show, warm=_warm)
+PAGE = Page("layers", "Layers", _show)
