@@ -7,17 +7,18 @@ from typing import Any
 
 import streamlit as st
 
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.timeline import RankColumns, Timeline, timeline
+from spark_prof.analyzers.views.timeline_calls import call_at
 from spark_prof.analyzers.views.timeline_moves import Range, steps_in
 from spark_prof.dashboards import chart_timeline_tables as tables
 from spark_prof.dashboards.chart_timeline import axis_unit, timeline_figure
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import widgets
+from spark_prof.explorer import cache, links, state, widgets
 from spark_prof.explorer.page import Page, Sources
-from spark_prof.explorer.timeline_call import show_call
 from spark_prof.explorer.timeline_moving import dragging, draw_buttons, draw_search
-from spark_prof.explorer.timeline_ranks import choose_others
 from spark_prof.explorer.timeline_state import View
+from spark_prof.vocabulary import COMPONENTS
 
 __all__ = ["PAGE"]
 
@@ -25,6 +26,10 @@ _BINS = 600
 """Over the width, where single kernels are too many: each is a mark in several lanes."""
 
 _MOST_STEPS = 200
+
+_RANKS_KEY, _RANKS = "timeline-ranks", "ranks"
+_MOST_RANKS = 16
+_CALL_COLUMNS = 3
 
 
 def _show(sources: Sources) -> None:
@@ -39,7 +44,7 @@ def _show(sources: Sources) -> None:
     _follow(view)
     draw_buttons(view)
     draw_search(view)
-    others = choose_others(shown)
+    others = _choose_others(shown)
     drawn = _drawn(shown, others, view.shown.from_ns, view.shown.to_ns)
     columns = {shown.rank: shown.kernels} | {other.rank: other.columns for other in others}
     figure = timeline_figure(drawn, columns, view.origin_ns, view.call)
@@ -49,13 +54,8 @@ def _show(sources: Sources) -> None:
     widgets.figure(figure, _name(view), selection=("points", "box"))
     widgets.lines([_how_to_read(drawn)])
     if view.call is not None:
-        show_call(view, view.call)
+        _show_call(view, view.call)
     _numbers(view, drawn)
-
-
-def _identity(prepared: Prepared) -> tuple[str, int, int, int]:
-    kernels = prepared.kernels
-    return prepared.source, prepared.rank, len(kernels), int(kernels.end_ns[-1])
 
 
 def _rank_identity(other: RankColumns) -> tuple[int, int, int]:
@@ -65,7 +65,7 @@ def _rank_identity(other: RankColumns) -> tuple[int, int, int]:
 @st.cache_data(
     show_spinner=False,
     max_entries=32,
-    hash_funcs={Prepared: _identity, RankColumns: _rank_identity},
+    hash_funcs={**cache.BY_RECORDING, RankColumns: _rank_identity},
 )
 def _drawn(shown: Prepared, others: Sequence[RankColumns], from_ns: int, to_ns: int) -> Timeline:
     return timeline(
@@ -139,6 +139,72 @@ def _numbers(view: View, drawn: Timeline) -> None:
             st.rerun()
         if len(steps) > _MOST_STEPS:
             widgets.lines([f"The first {_MOST_STEPS} of {len(steps):,}."])
+
+
+def _choose_others(shown: Prepared) -> list[RankColumns]:
+    """Draws the choice of other ranks where there are any, and reads the chosen ones."""
+    others = [rank for rank in shown.ranks if rank != shown.rank]
+    if not others:
+        return []
+    named = {int(text) for text in state.chosen(_RANKS).split(",") if text.isdecimal()}
+    st.session_state[_RANKS_KEY] = [rank for rank in others if rank in named][:_MOST_RANKS]
+
+    def changed() -> None:
+        state.keep(**{_RANKS: ",".join(map(str, st.session_state[_RANKS_KEY])) or None})
+
+    chosen = st.multiselect(
+        "Other ranks, each as a lane",
+        others,
+        key=_RANKS_KEY,
+        on_change=changed,
+        format_func=lambda rank: f"rank {rank}",
+        max_selections=_MOST_RANKS,
+    )
+    found = []
+    for rank in chosen:
+        kernels = cache.read(shown.source, rank, f"rank {rank}").kernels
+        found.append(RankColumns(rank, kernels, _ahead_ns(shown.report, rank, shown.rank)))
+    if found and not _comparable(shown.report, [shown.rank, *chosen]):
+        widgets.lines(["Nothing tells how far the clocks of these ranks are apart."])
+    return found
+
+
+def _ahead_ns(report: Report, rank: int, shown: int) -> int:
+    """By how much the clock of a rank is ahead of the shown one's; 0 where nothing tells."""
+    offsets = {row.rank: row.offset_us for row in report.collectives.clocks if not row.same_host}
+    return round(((offsets.get(rank) or 0.0) - (offsets.get(shown) or 0.0)) * 1e3)
+
+
+def _comparable(report: Report, ranks: list[int]) -> bool:
+    unknown = {
+        row.rank for row in report.collectives.clocks if not row.same_host and row.offset_us is None
+    }
+    return unknown.isdisjoint(ranks)
+
+
+def _show_call(view: View, place: int) -> None:
+    """Draws all that is known of a call, and the ways on from it."""
+    kernels = view.prepared.kernels
+    call = call_at(kernels, place)
+    name = int(kernels.name[place])
+    component, layer = COMPONENTS[int(kernels.component[place])], int(kernels.layer[place])
+    st.subheader("This kernel", anchor="kernel")
+    widgets.lines([kernels.names[name]])
+    with st.container(horizontal=True):
+        _button("Show it closer", view, place)
+        _button("The one before it", view, call.before)
+        _button("The one after it", view, call.after)
+        st.button("Close", key="timeline-close", on_click=view.close)
+    facts = tables.call_facts(call, kernels, view.prepared.report, view.origin_ns)
+    widgets.facts(facts, _CALL_COLUMNS)
+    with st.container(horizontal=True):
+        links.link("kernels", "All calls of this kernel", kernel=name, component=component)
+        if layer >= 0:
+            links.link("layers", f"Layer {layer}", layer=layer, component=component)
+
+
+def _button(text: str, view: View, place: int) -> None:
+    st.button(text, key=f"timeline-{text}", on_click=view.jump, args=(place,), disabled=place < 0)
 
 
 PAGE = Page("timeline", "Timeline", _show)
