@@ -283,6 +283,8 @@ class ModuleRow:
     count: int
     bytes: int
     """Bytes of all of them."""
+    format: str = ""
+    """Of the largest weight, where it is a narrow one, such as nvfp4."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from spark_prof.analyzers.conversions.summary import conversions_of
 from spark_prof.analyzers.copies import copies_of
 from spark_prof.analyzers.counters.summary import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
+from spark_prof.analyzers.fallbacks.schemes import bits_of
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.gpu import gpu_of
 from spark_prof.analyzers.invariants import Facts, checked
@@ -39,6 +40,7 @@ from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.placement import COPIES, place_kernels
 from spark_prof.analyzers.ranks.summary import RankShare, collectives_of
 from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
+from spark_prof.analyzers.roofline.tensors import stored_as
 from spark_prof.analyzers.run import run_of
 from spark_prof.analyzers.shapes.summary import shapes_of
 from spark_prof.analyzers.token_ledger.ledger import token_ledgers
@@ -286,11 +288,14 @@ def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
     layers = bundle.frame("layers", rank)
     if layers.empty:
         return ()
-    keys = ["component", "type", "quant_method", "kernel", "weight_dtype", "shape"]
+    stored = stored_as(bundle.frame("tensors", rank))
+    narrow = {path: form for path, form in stored.items() if (bits_of(form) or 16) < 16}
+    layers = layers.assign(format=[narrow.get(path, "") for path in layers["path"]])
+    keys = ["component", "type", "quant_method", "kernel", "weight_dtype", "shape", "format"]
     groups = layers.groupby(keys, observed=True, sort=False)["bytes"].agg(["size", "sum"])
     rows = [
-        ModuleRow(component, kind, method, kernel, dtype, shape, int(size), int(total))
-        for (component, kind, method, kernel, dtype, shape), (size, total) in zip(
+        ModuleRow(component, kind, method, kernel, dtype, shape, int(size), int(total), form)
+        for (component, kind, method, kernel, dtype, shape, form), (size, total) in zip(
             groups.index.tolist(), groups.to_numpy().tolist(), strict=True
         )
     ]

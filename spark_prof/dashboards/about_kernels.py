@@ -118,7 +118,7 @@ def modules(report: Report) -> Section:
         (
             clean(row.component),
             clean(row.kernel),
-            clean(row.weight_dtype),
+            clean(row.format or row.weight_dtype),
             clean(row.shape),
             count(row.count),
             size(row.bytes) if row.bytes else MISSING,

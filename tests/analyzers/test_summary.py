@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_prof import load
 from spark_prof.analyzers.model import Books, CopyRow, Coverage, Gpu, LayerRow, RankRow, Spread
 from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import RENDERERS
@@ -244,3 +245,17 @@ def test_a_guess_is_no_coverage(tmp_path: Path, word: str) -> None:
     assert (found.layer, found.component) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     for name, draw in RENDERERS.items():
         assert ('"guessed": 0.333' if name == "json" else "guessed 33.3 %") in draw(report)
+
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.parametrize(
+    "name", ["h100-gpt-oss-20b-mxfp4-graphs", "architectures/gemma3/eager", "code-h100/dense-awq"]
+)
+def test_what_is_placed_is_of_the_classes_of_owners(name: str) -> None:
+    found = summarize(load(DATA / name)).coverage
+    of_classes = found.proven + found.derived + found.guessed
+    assert of_classes + found.unknown == pytest.approx(1.0)
+    assert found.layer - 1e-9 <= found.placed <= of_classes + 1e-9
+    assert found.placed - found.layer <= found.guessed + 1e-9

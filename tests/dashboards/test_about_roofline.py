@@ -108,10 +108,10 @@ def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
     assert section.intro[-2:] == ("A note.", "A note of the phase.")
 
 
-def test_an_expectation_says_about() -> None:
+def test_a_bound_says_at_least() -> None:
     phase = replace(PHASE, rows=(replace(SLOW, expected=True),))
     section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
-    assert section.rows[0][12] == "about 16.99 MiB"
+    assert section.rows[0][12] == "at least 16.99 MiB"
 
 
 def test_streamed_weights_with_their_storage() -> None:

@@ -19,7 +19,7 @@ from spark_prof.analyzers.roofline.weights import (
     order_of,
 )
 
-__all__ = ["weights_of_tensors"]
+__all__ = ["stored_as", "weights_of_tensors"]
 
 _DIGITS = len(str(LARGEST))
 _ELEMENT_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}
@@ -39,10 +39,7 @@ def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
     names = ["module", "name", "component", "layer", "stored", "shape", "dtype", "format"]
     names += ["address", "bytes"]
     rows: list[tuple[Any, ...]] = list(own[names].itertuples(name=None))
-    stored: dict[str, str] = {}
-    for _, module, _, _, _, _, _, dtype, form, *_ in sorted(rows, key=lambda row: -row[5]):
-        if form != "scale":
-            stored.setdefault(module, form or dtype)
+    stored = stored_as(own)
     tied = shape.tied and not (own["component"] == "lm_head").any()
     found = []
     seen: set[tuple[int, int]] = set()
@@ -55,7 +52,7 @@ def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
         seen.add((where[0], where[1]))
         leaf, experts = module.rpartition(".")[2], component == "experts"
         part = OF_EXPERTS.search(name) if experts else None
-        what, kept = part[1] if part else leaf, stored.get(module, "")
+        what, kept = part[1] if part else leaf, stored.get(module, dtype)
         factor = form != "scale" and is_factor(component, leaf, name, sides) and _count(sides) > 0
         bits = bits_of(form) or _ELEMENT_BITS.get(dtype, 8)
         weights = Weights(
@@ -64,6 +61,20 @@ def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
         )  # fmt: skip
         found.append(weights)
     return found
+
+
+def stored_as(tensors: pd.DataFrame) -> dict[str, str]:
+    """The format of each module's largest weight, scales left out; its type where none is known.
+
+    Args:
+        tensors: the `tensors` table.
+    """
+    own = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["format"] != "scale")]
+    own = own.sort_values("bytes", ascending=False, kind="stable").drop_duplicates("module")
+    return {
+        str(module): str(form or dtype)
+        for module, form, dtype in zip(own["module"], own["format"], own["dtype"], strict=True)
+    }
 
 
 def _stored(tensors: pd.DataFrame) -> list[int]:
