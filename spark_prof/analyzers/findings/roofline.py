@@ -127,7 +127,7 @@ ROOFLINE: tuple[Rule, ...] = (
     Rule(
         "far-from-memory-floor",
         "a kernel that the memory limits takes more than twice its floor in decode steps, and the "
-        "rest is more than 2 % of the step",
+        "rest is more than 2 % of the step; of experts only where one token chooses them",
         _far_from_floor,
     ),
     Rule(

@@ -45,6 +45,15 @@ def test_a_slow_kernel_is_far_from_its_floor(tmp_path: Path) -> None:
     assert finding.ms_per_token == pytest.approx(0.0356, rel=0.02)
 
 
+def test_of_experts_that_nobody_saw_being_chosen_nothing_is_found(tmp_path: Path) -> None:
+    """Four tokens may hit as many experts as take all of the time."""
+    us = (7.5, 3.0, 40.0, 3.5, 210.0)
+    report = summarize(bundle(tmp_path / "b", us=us, tokens=(4, 4, 4), vllm="0.26.0"))
+    rows = {row.name: row for row in report.roofline.decode.rows}  # type: ignore[union-attr]
+    assert rows[FIRST].us > 2 * (rows[FIRST].floor_us or 0)
+    assert "far-from-memory-floor" not in found(report)
+
+
 def test_an_old_vllm_is_told_of_no_flag_that_it_lacks(tmp_path: Path) -> None:
     report = summarize(bundle(tmp_path / "b", us=(7.5, 3.0, 40.0, 3.5, 210.0), vllm="0.15.1"))
     (finding,) = found(report)["far-from-memory-floor"]
