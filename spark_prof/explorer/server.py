@@ -117,7 +117,7 @@ def serve(
     try:
         server.run(sockets=[listening])
     except (KeyboardInterrupt, TerminatedError):  # it raises again what has ended it
-        if not server.listens.is_set():
+        if not server.started:
             raise
     if faults:
         raise faults[0]
@@ -188,4 +188,5 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to serve."""
         await super().startup(sockets)
-        self.listens.set()
+        if self.started:
+            self.listens.set()
