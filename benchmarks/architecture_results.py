@@ -67,11 +67,14 @@ def page_of(results: Sequence[Result]) -> str:
         >>> page_of([]).splitlines()[0]
         '# Architectures'
     """
-    done = [result for result in results if result.comparison]
-    parts = ["# Architectures", "", *_introduction(done, len(results))]
+    cut_down = [result for result in results if not result.whole]
+    done = [result for result in cut_down if result.comparison]
+    parts = ["# Architectures", "", *_introduction(done, len(cut_down))]
     if done:
         parts += ["", "## Results", "", *_table(done)]
-    if wrong := [result for result in done if not result.right]:
+    if whole := [result for result in results if result.whole and result.comparison]:
+        parts += ["", "## Whole models", "", *_whole_table(whole)]
+    if wrong := [result for result in (*done, *whole) if not result.right]:
         parts += ["", "## What is wrong", ""]
         parts += [f"- {r.name}: {_escaped(line)}" for r in wrong for line in _wrong(r)[:8]]
     if cut := [result for result in results if result.cut]:
@@ -136,6 +139,34 @@ def _table(done: Sequence[Result]) -> list[str]:
         ]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return lines
+
+
+def _whole_table(done: Sequence[Result]) -> list[str]:
+    lines = [
+        "All layers and the whole vocabulary, with other engines on the same GPU, which makes steps",
+        "longer. Lower bound: the bytes that the step has to read, at the GPU's bandwidth.",
+        "",
+        "| Model | Layers | Kernels | Read a weight | Wrong | Proven | Derived | Another component "
+        "| Decode step, us | Lower bound, us |",
+        "| --- | --- " + "| ---: " * 8 + "|",
+    ]
+    for result in done:
+        found, step = result.comparison, result.step
+        cells = [
+            result.model,
+            f"{found['layers_found']} of {result.layers}",
+            *(found[name] for name in ("kernels", "weight_kernels")),
+            len(_wrong(result)),
+            *(_percent(_share(result, n)) for n in ("proven", "derived")),
+            _percent(found["component_difference"]),
+            *(_us(step.get(name)) for name in ("us", "floor_us")),
+        ]
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return lines
+
+
+def _us(value: float | None) -> str:
+    return "not known" if value is None else f"{value:,.0f}"
 
 
 def _derived_line(done: Sequence[Result]) -> list[str]:

@@ -810,8 +810,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             scale_depth=1.4,
             attention_bias=False,
         ),
-        on_gpu={"attention_backend": "TRITON_ATTN"},
-        cut="Triton's attention, since FlashAttention 3 ends with an error at these heads",
     ),
     Architecture(
         "ernie-moe",

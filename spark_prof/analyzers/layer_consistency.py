@@ -35,6 +35,11 @@ __all__ = [
 _MOST_LAYERS = 8
 _AT_THE_BORDER = {"norm"}
 """What compilers fuse with the embedding before the first layer, or with what follows the last."""
+_FUSED = "triton_"
+"""Inductor's kernels: those of the first and the last layer are fused with what is outside."""
+
+_Ran = frozenset[tuple[str, int, bool]]
+"""A component, how many of its kernels ran, and whether Inductor fused them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,23 +112,22 @@ def layers_alike(tables: LayerTables) -> list[Broken] | None:
     """Layers that run other kernels than others of their kind; None where no two are of a kind."""
     kinds = kinds_of(tables.config, tables.modules)
     calls = _calls_of_layers(tables.sums)
-    alike: dict[str, dict[int, frozenset[tuple[str, int]]]] = defaultdict(dict)
+    alike: dict[str, dict[int, _Ran]] = defaultdict(dict)
     for layer, ran in calls.items():
         if layer in kinds:
-            alike[kinds[layer]][layer] = frozenset(ran.items())
+            alike[kinds[layer]][layer] = ran
     if not any(len(layers) > 1 for layers in alike.values()):
         return None
     ends = {min(calls), max(calls)}
     return [found for kind, layers in alike.items() for found in _differing(kind, layers, ends)]
 
 
-def _differing(
-    kind: str, layers: Mapping[int, frozenset[tuple[str, int]]], ends: Collection[int]
-) -> Iterable[Broken]:
+def _differing(kind: str, layers: Mapping[int, _Ran], ends: Collection[int]) -> Iterable[Broken]:
     inner = [ran for layer, ran in layers.items() if layer not in ends]
     usual, _ = Counter(inner or layers.values()).most_common(1)[0]
     unlike = {
-        layer: {name for name, _ in ran ^ usual} - (_AT_THE_BORDER if layer in ends else set())
+        layer: {part for part, _, fused in ran ^ usual if layer not in ends or not fused}
+        - (_AT_THE_BORDER if layer in ends else set())
         for layer, ran in layers.items()
     }
     others = sorted(layer for layer, names in unlike.items() if names)
@@ -177,14 +181,15 @@ def kinds_of(config: Mapping[str, Any], layers: pd.DataFrame) -> dict[int, str]:
     return {} if read.experts else dict(enumerate(kinds))
 
 
-def _calls_of_layers(sums: pd.DataFrame) -> dict[int, dict[str, int]]:
-    """By layer and component, how many kernels all decode steps ran."""
+def _calls_of_layers(sums: pd.DataFrame) -> dict[int, _Ran]:
+    """By layer, how many kernels of each component all decode steps ran."""
     rows = sums[(sums["phase"] == "decode").to_numpy() & (sums["layer"] >= 0).to_numpy()]
-    found: dict[int, dict[str, int]] = defaultdict(dict)
-    counts = rows.groupby(["layer", "component"], observed=True)[["calls"]].sum()
-    for (layer, component), calls in counts.itertuples(name=None):
-        found[int(layer)][str(component)] = int(calls)
-    return found
+    rows = rows.assign(fused=rows["name"].astype(str).str.startswith(_FUSED))
+    found: dict[int, set[tuple[str, int, bool]]] = defaultdict(set)
+    counts = rows.groupby(["layer", "component", "fused"], observed=True)[["calls"]].sum()
+    for (layer, component, fused), calls in counts.itertuples(name=None):
+        found[int(layer)].add((str(component), int(calls), bool(fused)))
+    return {layer: frozenset(ran) for layer, ran in found.items()}
 
 
 def _listed(layers: Sequence[int]) -> str:
