@@ -143,7 +143,7 @@ def _table(done: Sequence[Result]) -> list[str]:
 
 def _whole_table(done: Sequence[Result]) -> list[str]:
     lines = [
-        "All layers and the whole vocabulary, with other engines on the same GPU, which makes steps",
+        "All layers and the whole vocabulary. Other engines ran on the same GPU, which makes steps",
         "longer. Lower bound: the bytes that the step has to read, at the GPU's bandwidth.",
         "",
         "| Model | Layers | Kernels | Read a weight | Wrong | Proven | Derived | Another component "

@@ -130,7 +130,7 @@ def _without_floors(report: Report, keys: Sequence[tuple[object, ...]]) -> Repor
     if report.roofline is None:
         return report
     report = replace(report, roofline=without_floors(report.roofline, keys))
-    return _without_weights(report, {part for phase, part, _ in keys if phase == "decode"})
+    return _without_weights(report, {part for phase, part, *_ in keys if phase == "decode"})
 
 
 def _without_step_floors(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
