@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 __all__ = [
+    "LM_HEAD",
     "PARTS",
     "RULES",
     "SHORTER_ROLES",
@@ -19,6 +20,10 @@ __all__ = [
     "layer_of",
     "role_of",
 ]
+
+
+LM_HEAD = "lm_head"
+"""The role of the module that computes the logits, which a tied embedding's matrix has as well."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from spark_prof.analyzers.floor_checks import kernel_floors, step_floors
 from spark_prof.analyzers.layer_consistency import (
     LayerTables,
     found_layers,
     layers_alike,
 )
 from spark_prof.analyzers.model import Broken, Invariant, Report
-from spark_prof.analyzers.roofline.floor_checks import kernel_floors, step_floors
 from spark_prof.analyzers.roofline.sure_floors import (
     without_floors,
     without_step_floors,

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.attribution.memory_map import LM_HEAD
 from spark_prof.analyzers.attribution.owned_launches import (
     BASIS,
     Evidence,
@@ -23,7 +22,7 @@ from spark_prof.analyzers.attribution.owned_launches import (
     own_launches,
 )
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
-from spark_prof.analyzers.components import role_of
+from spark_prof.analyzers.components import LM_HEAD, role_of
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
 from spark_prof.analyzers.order import CODES, Launched, place_by_order, products_of

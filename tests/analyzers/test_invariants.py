@@ -17,6 +17,7 @@ import pytest
 import spark_prof
 from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.counters.model import CounterBatch, Counters, WeightRow
+from spark_prof.analyzers.floor_checks import kernel_floors
 from spark_prof.analyzers.invariants import CHECKS, Facts, checked
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.layer_consistency import (
@@ -27,7 +28,6 @@ from spark_prof.analyzers.layer_consistency import (
 )
 from spark_prof.analyzers.model import Clocks, Report
 from spark_prof.analyzers.placement import place_kernels
-from spark_prof.analyzers.roofline.floor_checks import kernel_floors
 from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
 from spark_prof.analyzers.roofline.sure_floors import memory_us, surely_us
 from spark_prof.analyzers.summary import summarize, summary_of

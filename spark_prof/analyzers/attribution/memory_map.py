@@ -17,20 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.components import layer_of, role_of
+from spark_prof.analyzers.components import LM_HEAD, layer_of, role_of
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.analyzers.order import CODES
 
-__all__ = ["BUFFER", "CACHE", "LM_HEAD", "MATRIX", "OTHER_WEIGHT", "MemoryMap", "memory_map"]
+__all__ = ["BUFFER", "CACHE", "MATRIX", "OTHER_WEIGHT", "MemoryMap", "memory_map"]
 
 Flags = npt.NDArray[np.bool_]
 
 BUFFER, CACHE, OTHER_WEIGHT, MATRIX = 1, 2, 3, 4
 """Ranks of tensors: where a kernel reads several, it works for the module of the highest one. A
 matrix is a weight of at least two dimensions, of a product, of experts or of an embedding."""
-
-LM_HEAD = "lm_head"
-"""The role of the module that computes the logits, which a tied embedding's matrix has as well."""
 
 _KINDS = {"weight": OTHER_WEIGHT, "kv": CACHE, "state": CACHE, "buffer": BUFFER}
 _NO_PRODUCTS = ("norm", "rope")
