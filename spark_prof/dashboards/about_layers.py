@@ -1,7 +1,7 @@
 """The section that sets the decoder's layers against each other.
 
 A deep model's layers are mostly alike, so layers that run the same components in about the same
-time share one row; the row furthest from the median layer is marked.
+time share one row; of each kind of layers, the row furthest from the median layer is marked.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ __all__ = ["LayerGroup", "by_layer", "in_decoder_order", "layers"]
 _MOST_ROWS = 12
 _ALIKE = 0.05
 """Layers whose times differ by less share a row; a row further from the median is marked."""
+_BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})
+"""Layers with the same ones of these are of one kind; only such are held against one another."""
 _WIDEST_LABEL = 28
 _REST = "rest"
 _FEW_PLACED = 0.9
@@ -78,17 +80,26 @@ def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:
     return sorted(found, key=lambda group: group.layers)
 
 
-def _marks(groups: list[LayerGroup], middle: float) -> list[str]:
-    """Writes how far each row is from the median layer, and marks the two that matter."""
-    if len(groups) < 2 or not middle:
-        return [MISSING] * len(groups)
-    offsets = [abs(group.total_us / middle - 1) for group in groups]
-    nearest, furthest = offsets.index(min(offsets)), offsets.index(max(offsets))
-    marks = [difference(group.total_us, middle) for group in groups]
-    marks[nearest] = "median"
-    if offsets[furthest] > _ALIKE:
-        marks[furthest] = f"{marks[furthest]} (outlier)"
+def _marks(groups: list[LayerGroup], table: dict[int, dict[str, float]]) -> list[str]:
+    """Writes how far each row is from its kind's median layer, and marks the two that matter."""
+    marks = [MISSING] * len(groups)
+    for kind in {_kind(group.us) for group in groups}:
+        own = [index for index, group in enumerate(groups) if _kind(group.us) == kind]
+        middle = median(sum(parts.values()) for parts in table.values() if _kind(parts) == kind)
+        if len(own) < 2 or not middle:
+            continue
+        offsets = {index: abs(groups[index].total_us / middle - 1) for index in own}
+        for index in own:
+            marks[index] = difference(groups[index].total_us, middle)
+        furthest = max(own, key=offsets.__getitem__)
+        marks[min(own, key=offsets.__getitem__)] = "median"
+        if offsets[furthest] > _ALIKE:
+            marks[furthest] = f"{marks[furthest]} (outlier)"
     return marks
+
+
+def _kind(parts: Iterable[str]) -> frozenset[str]:
+    return _BLOCKS.intersection(parts)
 
 
 def layers(report: Report, component_columns: int | None = None) -> Section:
@@ -117,7 +128,7 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
         figures.append(sum(parts.values()))
         return tuple(f"{us / divisor:,.{digits}f}" if us else MISSING for us in figures)
 
-    marks = _marks(groups, median(sum(parts.values()) for parts in inside.values() or [{}]))
+    marks = _marks(groups, inside)
     rows = [
         (
             shorten(spans(group.layers), _WIDEST_LABEL),
