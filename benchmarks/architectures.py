@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             engines.end()
             raise
     if options.write_docs:
-        options.write_docs.write_text(page_of(_in_order(recorded)), encoding="utf-8")
+        options.write_docs.write_text(page_of(in_order(recorded)), encoding="utf-8")
     return 0 if all(result.right for result in recorded.values()) else 1
 
 
@@ -196,7 +196,7 @@ def _folders(text: str) -> tuple[Path, ...]:
     return folders
 
 
-def _in_order(results: dict[str, Result]) -> list[Result]:
+def in_order(results: dict[str, Result]) -> list[Result]:
     """The table's results as the table has them, then those of whole models by name."""
     names = [row.name for row in ARCHITECTURES]
     others = sorted(results.keys() - set(names))
