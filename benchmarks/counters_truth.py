@@ -143,7 +143,7 @@ def measure(options: argparse.Namespace, llm: Any) -> None:
     """Alternates stretches with and without sampling and writes what they took."""
     import torch
 
-    from spark_prof.profiler.counter_columns import METRICS, SETS
+    from spark_prof.profiler.counters import METRICS, SETS
     from spark_prof.profiler.cupti_python import CounterError
     from spark_prof.profiler.pm_sampling import PmSampling
 

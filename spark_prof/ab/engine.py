@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +18,6 @@ import psutil
 
 from spark_prof.ab.channel import Channel
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.engine_log import last_words, with_advice
 from spark_prof.ab.messages import Answer, Facts, Failed, Request, Shutdown, Start
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
@@ -26,7 +26,44 @@ from spark_prof.profiler.container import stage_package
 from spark_prof.profiler.nsys_record import descendants, end_processes
 from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "last_words"]
+
+_TAIL_BYTES = 256 << 10
+_ERROR = re.compile(r"\b(\w*Error|error|Exception|out of memory|spark-prof)\b: ?\S")
+_CONSEQUENCE = re.compile(
+    r"Engine core initialization failed|EngineDeadError|EngineCore encountered|WorkerProc|"
+    r"Worker proc|shutting down|Engine process failed|leaked shared_memory"
+)
+"""What vLLM says after the line that says why."""
+_LOG_PREFIX = re.compile(r"^(\(.*?\) )?(\w+ [\d-]+ [\d:]+ \[[^]]*\] )?")
+
+
+def last_words(log: Path) -> str:
+    """The last line of a log that names an error, else its last line."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return "(no log)"
+    lines = [_LOG_PREFIX.sub("", line).strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line) and not _CONSEQUENCE.search(line)]
+    return (errors or lines or ["(nothing was logged)"])[-1][:400]
+
+
+def with_advice(reason: str, logged: str) -> str:
+    """The reason of a failure, with what the log says of it and the way out where memory ran out.
+
+    Args:
+        reason: as the process itself tells it.
+        logged: the log's `last_words`.
+    """
+    if re.search(r"out of memory|OutOfMemory|No available memory", f"{reason} {logged}"):
+        return f"{reason}; leave it more with a lower --max-model-len, or swap fewer slots"
+    if logged not in reason and re.search(r"exit code|Engine ?[Cc]ore|EngineDead", reason):
+        return f"{reason}: {logged}"
+    return reason
+
 
 _DRIVER = ("-m", "spark_prof.ab.driver")
 _POLL_SECONDS = 0.5

@@ -14,9 +14,8 @@ from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.options import Options
 from spark_prof.ab.outcome import RANDOM_WEIGHTS
-from spark_prof.ab.result import SideCosts
+from spark_prof.ab.result import Machine, Range, SideCosts
 from spark_prof.ab.sides import Side
-from spark_prof.ab.states import with_states
 from spark_prof.ab.swapped import RankSwaps
 from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
 
@@ -140,3 +139,24 @@ def keep_machine(setting: Setting, samples: Sequence[Sample]) -> None:
     """Puts how the GPUs were while steps were timed into the result."""
     keeper = setting.keeper
     keeper.set(machine=with_states(keeper.result.machine, samples))
+
+
+def with_states(machine: Machine, samples: Sequence[Sample]) -> Machine:
+    """The machine with the ranges of what was seen of it, and of what was known before."""
+    states = [sample.state for sample in samples]
+    reasons = {reason for state in states for reason in state.throttled}
+    return replace(
+        machine,
+        sm_mhz=_range(machine.sm_mhz, [state.sm_mhz for state in states]),
+        memory_mhz=_range(machine.memory_mhz, [state.memory_mhz for state in states]),
+        temperature_c=_range(machine.temperature_c, [state.temperature_c for state in states]),
+        power_w=_range(machine.power_w, [state.power_w for state in states]),
+        throttled=tuple(sorted({*machine.throttled, *reasons})),
+    )
+
+
+def _range(before: Range | None, values: Sequence[float | None]) -> Range | None:
+    known = [float(value) for value in values if value is not None]
+    if before is not None:
+        known += [before.lowest, before.highest]
+    return Range(min(known), max(known)) if known else None

@@ -12,9 +12,9 @@ import torch
 
 from spark_prof.kernels.check.activations import make_activations
 from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_dense_case
-from spark_prof.kernels.check.operations import packed_linear
 from spark_prof.kernels.check.oracles import linear_oracle
 from spark_prof.kernels.check.refusals import refusals
+from spark_prof.kernels.check.runner import packed_linear
 from spark_prof.kernels.check.verdict import judge, same_bits
 from spark_prof.kernels.check.weights import Bf16, Format, Weight, make_weight
 from spark_prof.kernels.dense import LinearConfig, linear

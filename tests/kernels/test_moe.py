@@ -21,9 +21,9 @@ from spark_prof.kernels.check.moe_cases import (
     moe_cases,
     run_moe_case,
 )
-from spark_prof.kernels.check.operations import packed_moe
 from spark_prof.kernels.check.refusals import refusals
 from spark_prof.kernels.check.routing_cases import make_logits
+from spark_prof.kernels.check.runner import packed_moe
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.experts import Activation, pack_experts

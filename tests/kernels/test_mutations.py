@@ -17,7 +17,7 @@ import torch
 from spark_prof.kernels import dense, moe, routing
 from spark_prof.kernels.check.dense_cases import DenseCase, run_dense_case
 from spark_prof.kernels.check.moe_cases import Layer, MoeCase, Sizes, run_moe_case
-from spark_prof.kernels.check.operations import packed_linear, packed_moe
+from spark_prof.kernels.check.runner import packed_linear, packed_moe
 from spark_prof.kernels.check.verdict import Judgement
 from spark_prof.kernels.check.weights import Bf16, Format, Weight
 from spark_prof.kernels.dense import linear

@@ -10,7 +10,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.operations import routed
 from spark_prof.kernels.check.refusals import refusals
 from spark_prof.kernels.check.routing_cases import (
     Logits,
@@ -19,6 +18,7 @@ from spark_prof.kernels.check.routing_cases import (
     routing_cases,
     run_routing_case,
 )
+from spark_prof.kernels.check.runner import routed
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.routing import route
 from tests.rows import each_row

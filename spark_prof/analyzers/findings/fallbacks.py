@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from spark_prof.analyzers.fallbacks.causes import capability_of
 from spark_prof.analyzers.fallbacks.model import Audit, AuditRow
-from spark_prof.analyzers.findings.achieved import achieved_bandwidth
 from spark_prof.analyzers.findings.engine_setup import SETUP
 from spark_prof.analyzers.findings.log_lines import LINES
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
+from spark_prof.hardware import find_gpu
 
 __all__ = ["FALLBACKS", "findings_of_audit"]
 
@@ -239,3 +239,26 @@ def _with_figures(found: Finding, report: Report, audit: Audit) -> Finding:
 FALLBACKS: tuple[Rule, ...] = tuple(
     Rule(id_, fires, _in_report(look)) for id_, fires, look in _LOOKS
 )
+
+
+_WHOLE = ("qkv", "o_proj", "mlp", "shared_experts", "lm_head")
+"""Components of which a step reads all weights; of experts it reads those that were chosen."""
+
+
+def achieved_bandwidth(report: Report, components: Collection[str]) -> Iterator[str]:
+    """A sentence for each of the components whose weights a decode step reads whole."""
+    gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    for row in report.components:
+        if row.name not in components or row.name not in _WHOLE or not row.decode_us_per_step:
+            continue
+        size = sum(module.bytes for module in report.modules if module.component == row.name)
+        if not size:
+            continue
+        reached = size / row.decode_us_per_step * 1e6
+        share = ""
+        if gpu is not None:
+            share = f", {reached / gpu.memory_bandwidth.value:.0%} of its data sheet's bandwidth"
+        yield (
+            f"Measured: a decode step reads {size / 1e6:,.0f} MB of {row.name} weights in "
+            f"{row.decode_us_per_step:,.0f} us, {reached / 1e9:,.0f} GB/s{share}."
+        )

@@ -10,7 +10,6 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.counters.model import Counters
-from spark_prof.analyzers.shapes.experts import rows_per_expert
 from spark_prof.analyzers.shapes.launches import counted_phase, launches_of
 from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.shapes.occupancy import busy_share, occupancy_of
@@ -18,7 +17,7 @@ from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.hardware import SM_LIMITS, SmLimits, find_gpu
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["shapes_of"]
+__all__ = ["rows_per_expert", "shapes_of"]
 
 
 def shapes_of(
@@ -179,3 +178,39 @@ def _product(triple: object) -> int:
 def _object(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = facts.get(name)
     return value if isinstance(value, dict) else {}
+
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_MOST = 1 << 20
+"""No model has more experts."""
+_CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk")
+
+
+def rows_per_expert(config: Mapping[str, Any], tokens: float) -> float | None:
+    """Mean tokens of an expert that gets any, where each token finds all experts equally likely.
+
+    Exact for one token: each of its experts gets that one.
+
+    Args:
+        config: the model's configuration as Hugging Face writes it.
+        tokens: tokens of the step, at least 1 counted.
+
+    Returns:
+        None where the configuration does not tell the experts.
+    """
+    among, chosen = _number(config, _EXPERTS), _number(config, _CHOSEN)
+    if not among or not chosen or chosen > among:
+        return None
+    tokens = max(tokens, 1.0)
+    hit: float = among * (1 - (1 - chosen / among) ** tokens)
+    return tokens * chosen / hit
+
+
+def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    inner = config.get("text_config")
+    for source in (config, inner if isinstance(inner, dict) else {}):
+        for name in names:
+            value = source.get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
+                return value
+    return 0

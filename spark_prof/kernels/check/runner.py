@@ -14,21 +14,27 @@ from spark_prof.kernels.check.activations import make_activations
 from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_dense_case
 from spark_prof.kernels.check.fused_cases import fused_cases
 from spark_prof.kernels.check.moe_cases import (
+    Layer,
     MoeCase,
     Sizes,
     make_layer,
     moe_cases,
     run_moe_case,
 )
-from spark_prof.kernels.check.operations import packed_linear, packed_moe, routed
+from spark_prof.kernels.check.oracles import RoutingRule
 from spark_prof.kernels.check.refusals import refusals
 from spark_prof.kernels.check.routing_cases import make_logits, routing_cases, run_routing_case
 from spark_prof.kernels.check.verdict import Judgement, Status, Verdict
-from spark_prof.kernels.check.weights import Format, Recipe, make_weight
+from spark_prof.kernels.check.weights import Bf16, Format, Recipe, Weight, make_weight
+from spark_prof.kernels.dense import linear
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.routing import route
+from spark_prof.kernels.experts import Activation, pack_experts
+from spark_prof.kernels.moe import moe
+from spark_prof.kernels.pack import pack_linear
+from spark_prof.kernels.routing import Scoring, route
+from spark_prof.kernels.tuned import choose_linear, choose_moe
 
-__all__ = ["CHECKS", "run_checks"]
+__all__ = ["CHECKS", "packed_linear", "packed_moe", "routed", "run_checks"]
 
 _MODEL_SHAPES = (
     (5120, 2880), (2880, 4096), (3712, 2688), (2688, 1856), (2048, 4096), (1536, 2048),
@@ -161,3 +167,38 @@ def _attempt(run: Callable[[], Judgement]) -> tuple[Status, Judgement]:
     except RuntimeError as error:
         return "failed", Judgement(None, f"PyTorch: {one_line(str(error))}")
     return "failed" if judgement.detail else "passed", judgement
+
+
+def packed_linear(weight: Weight) -> Callable[..., object]:
+    """Packs a weight; what it returns takes x, bias and out."""
+    packed = pack_linear(weight.values if isinstance(weight, Bf16) else weight)
+
+    def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
+        config = choose_linear(packed, max(1, len(x)), insist=True).config
+        return linear(x, packed, bias, out, config)
+
+    return compute
+
+
+def packed_moe(layer: Layer) -> Callable[..., object]:
+    """Packs experts; what it returns takes x, logits, top_k and out."""
+    biases = layer.gate_up_bias, layer.down_bias
+    gate_up, down = layer.gate_up, layer.down
+    assert not isinstance(gate_up, Bf16), "these kernels are for fewer bits"
+    assert not isinstance(down, Bf16), "as gate_up"
+    packed = pack_experts(gate_up, down, *biases, Activation(layer.activation))
+
+    def compute(x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor) -> object:
+        config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config
+        return moe(x, logits, packed, top_k, out=out, config=config)
+
+    return compute
+
+
+def routed(
+    logits: torch.Tensor, top_k: int, rule: RoutingRule
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Chosen experts and their weights."""
+    scoring: Scoring = "sigmoid" if rule.sigmoid else "softmax"
+    got = route(logits, top_k, rule.renormalize, scoring, rule.correction, rule.scale)
+    return got.experts, got.weights

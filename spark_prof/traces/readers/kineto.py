@@ -7,6 +7,7 @@ operator and what it launched share `External id`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,6 @@ from spark_prof.traces.readers.kineto_frames import (
 )
 from spark_prof.traces.readers.kineto_launches import Launches, find_launches, operators_of
 from spark_prof.traces.readers.kineto_lost import what_is_lost, why_refused
-from spark_prof.traces.readers.kineto_ranks import MERGED, by_rank
 from spark_prof.traces.readers.kineto_scopes import Calls, module_calls
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.scopes import NO_SCOPE
@@ -133,3 +133,40 @@ def _window(found: Collected, launches: Launches, calls: Calls) -> tuple[Window,
 def _taken(values: Int64s, index: Int64s) -> Int64s:
     """The values at these places, anything where the place is -1."""
     return np.append(values, -1)[index]
+
+
+MERGED = "several ranks were merged into it and one base time kept: their clocks may disagree"
+"""What such a trace lacks."""
+
+_LABEL = re.compile(
+    r"\[((?:TP|DP|PP|EP)\d{1,5}(?:-(?:TP|DP|PP|EP)\d{1,5})*)\] |(?i:\[?rank)[ _:-]?(\d{1,5})(?!\d)"
+)
+
+
+def by_rank(found: Collected) -> list[tuple[int | None, Collected]]:
+    """Each rank with its events, in order; nothing for a trace of one process.
+
+    The rank is the number behind TP where that tells the ranks apart, else they are counted.
+    """
+    labels = [_label(pid) for pid, _ in found.threads]
+    distinct = sorted(set(filter(None, labels)), key=_numbers)
+    if not distinct:
+        return []
+    tensor = [dict(_numbers(label)).get("TP", -1) for label in distinct]
+    told = min(tensor) >= 0 and len(set(tensor)) == len(tensor)
+    of_thread = np.array([distinct.index(label) if label else -1 for label in labels], np.int64)
+    return [
+        (tensor[number] if told else number, found.taken(of_thread == number))
+        for number in range(len(distinct))
+    ]
+
+
+def _label(pid: object) -> str:
+    match = _LABEL.match(pid) if isinstance(pid, str) else None
+    return match[1] or f"TP{match[2]}" if match else ""
+
+
+def _numbers(label: str) -> list[tuple[str, int]]:
+    """The parts of a label in the order that sorts ranks."""
+    parts = [(part[:2], int(part[2:])) for part in label.split("-")]
+    return sorted(parts, key=lambda part: ("DP", "EP", "PP", "TP").index(part[0]))
