@@ -13,40 +13,9 @@ import pandas as pd
 
 from spark_prof.analyzers.range_work import RangeWork, calls_of, nesting
 
-__all__ = [
-    "STATISTICS",
-    "api_sums",
-    "kernel_sums",
-    "launched",
-    "project",
-    "projection_sums",
-    "range_kernel_sums",
-    "range_sums",
-]
+__all__ = ["launched", "project"]
 
 Int64s = npt.NDArray[np.int64]
-
-STATISTICS = (
-    "share", "total_ns", "count", "mean_ns", "median_ns", "min_ns", "max_ns", "std_ns",
-)  # fmt: skip
-"""The columns of every sum: the share of the total of all rows; the sample's standard deviation."""
-
-
-def kernel_sums(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Kernels by name, the longest first: `name` and STATISTICS; cuda_gpu_kern_sum."""
-    found = kernels[kernels["kind"] == "kernel"]
-    return _sums(found[["name"]], _lasted(found))
-
-
-def api_sums(host: pd.DataFrame) -> pd.DataFrame:
-    """API calls by function, the longest first: `name` and STATISTICS; cuda_api_sum."""
-    return _sums(host[["name"]], _lasted(host))
-
-
-def range_sums(markers: pd.DataFrame) -> pd.DataFrame:
-    """Push/pop ranges by text, their own time: `domain`, `name`, STATISTICS; nvtx_pushpop_sum."""
-    nested = markers[markers["nested"]]
-    return _sums(nested[["domain", "name"]], _lasted(nested))
 
 
 def launched(host: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
@@ -101,74 +70,3 @@ def project(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) ->
         parent=above,
         children=children[row],
     )
-
-
-def projection_sums(projected: pd.DataFrame) -> pd.DataFrame:
-    """Projected ranges by text, the longest on the GPU first; nvtx_gpu_proj_sum.
-
-    Columns: `domain`, `name`, `nested`, STATISTICS of the time on the GPU; `host_ns`, their own
-    time together; `ops`; and the means `mean_level` and `mean_children`.
-
-    Args:
-        projected: what `project` gives, of one rank or of several below each other.
-    """
-    lasted = projected["gpu_end_ns"] - projected["gpu_start_ns"]
-    return _sums(
-        projected[["domain", "name", "nested"]],
-        lasted.to_numpy(np.int64),
-        host_ns=(_lasted(projected), "sum"),
-        ops=(projected["ops"].to_numpy(), "sum"),
-        mean_level=(projected["level"].to_numpy(), "mean"),
-        mean_children=(projected["children"].to_numpy(), "mean"),
-    )
-
-
-def range_kernel_sums(
-    markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame
-) -> pd.DataFrame:
-    """Kernels by range and name, each in every range around its launch; nvtx_kern_sum.
-
-    Columns: `domain`, `range` (its text), `nested`, `thread`, `name` (the kernel's), STATISTICS,
-    and `ranges`, how many of that text launched it. Behind them, with thread -1 and no text, come
-    the kernels that are in no range or whose launch is unknown.
-    """
-    found = kernels[kernels["kind"] == "kernel"].reset_index(drop=True)
-    lasted = _lasted(found)
-    work = RangeWork(host, found)
-    marker, row = work.pairs(*work.slices(markers))
-    keys = markers[["domain", "name", "nested", "thread"]].iloc[marker].reset_index(drop=True)
-    keys = keys.rename(columns={"name": "range"}).assign(name=found["name"].array[row])
-    inside = _sums(keys, lasted[row], ranges=(marker, "nunique"))
-    alone = np.ones(len(found), bool)
-    alone[row] = False
-    outside = _sums(found.loc[alone, ["name"]], lasted[alone])
-    outside = outside.assign(domain="", range="", nested=False, thread=-1, ranges=0)
-    texts = dict.fromkeys(("domain", "range", "name"), object)
-    sums = pd.concat([inside.astype(texts), outside[inside.columns].astype(texts)])
-    share = sums["total_ns"] / max(1, int(sums["total_ns"].sum()))
-    return sums.assign(share=share).reset_index(drop=True)
-
-
-def _lasted(rows: pd.DataFrame) -> Int64s:
-    return (rows["end_ns"] - rows["start_ns"]).to_numpy(np.int64)
-
-
-def _sums(keys: pd.DataFrame, time: Int64s, **more: tuple[Int64s, str]) -> pd.DataFrame:
-    """Sums over the rows that agree in all keys; `more` gives further columns, and their sums."""
-    names = list(keys.columns)
-    values = {"time": time} | {name: column for name, (column, _) in more.items()}
-    groups = keys.assign(**values).groupby(names, observed=True, sort=False)
-    sums = groups.agg(
-        total_ns=("time", "sum"),
-        count=("time", "size"),
-        mean_ns=("time", "mean"),
-        median_ns=("time", "median"),
-        min_ns=("time", "min"),
-        max_ns=("time", "max"),
-        std_ns=("time", "std"),
-        **{name: (name, how) for name, (_, how) in more.items()},
-    ).reset_index()
-    share = sums["total_ns"] / max(1, int(time.sum()))
-    sums = sums.assign(share=share, std_ns=sums["std_ns"].fillna(0.0))
-    sums = sums.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
-    return sums[[*names, *STATISTICS, *more]]

@@ -13,7 +13,6 @@ from typing import Literal, get_args
 
 import torch
 
-from spark_prof.errors import CommandError
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import (
     Fp8Rows,
@@ -28,7 +27,6 @@ __all__ = [
     "DENSE_SLOTS",
     "LoadFormat",
     "QuantizedLinear",
-    "formats_of_slots",
     "quantize_linear",
 ]
 
@@ -128,30 +126,6 @@ class QuantizedLinear:
             f"{self.slot} ({CHANGE}): bf16 to {self.format}, {self.recipe}, {sizes}; "
             f"relative error of the weight {self.error}{output}"
         )
-
-
-def formats_of_slots(mxfp4_layers: str = "", fp8_layers: str = "") -> dict[str, LoadFormat]:
-    """What to quantize, from the options `--mxfp4-layers qkv,o` and `--fp8-layers lm_head`.
-
-    Args:
-        mxfp4_layers: words of `DENSE_SLOTS` with commas between them.
-        fp8_layers: the same; no slot is in both.
-    """
-    formats: dict[str, LoadFormat] = {}
-    options: tuple[tuple[str, LoadFormat, str], ...] = (
-        ("--mxfp4-layers", "mxfp4", mxfp4_layers),
-        ("--fp8-layers", "fp8", fp8_layers),
-    )
-    for option, kind, text in options:
-        for slot in filter(None, (word.strip() for word in text.split(","))):
-            if slot not in DENSE_SLOTS:
-                raise CommandError(
-                    f"{option} {text}: no slot {slot}; give {', '.join(DENSE_SLOTS)}"
-                )
-            if slot in formats:
-                raise CommandError(f"{option} {text}: {slot} is named twice; give it one format")
-            formats[slot] = kind
-    return formats
 
 
 def quantize_linear(

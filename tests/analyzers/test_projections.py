@@ -5,30 +5,19 @@ from __future__ import annotations
 import random
 import re
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.projections import (
-    api_sums,
-    kernel_sums,
-    launched,
-    project,
-    projection_sums,
-    range_kernel_sums,
-    range_sums,
-)
+from spark_prof.analyzers.projections import launched, project
 from spark_prof.traces.readers.nsys_import import nsys_export
 from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 STATS = SHARED / "nsys_stats_2023.4"
 EXPORT = SHARED / "nsys" / "h100_2gpu_1s.sqlite"
-NUMBERS = ["total_ns", "count", "mean_ns", "median_ns", "min_ns", "max_ns", "std_ns"]
-THEIRS = ["Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)"]
 
 needs_stats = pytest.mark.skipif(
     not STATS.is_dir(), reason="the folder shared/traces/nsys_stats_2023.4 is not there"
@@ -61,44 +50,8 @@ def ranks() -> list[Rank]:
     return found
 
 
-def whole(ranks: list[Rank], table: int) -> pd.DataFrame:
-    return pd.concat([rank[table] for rank in ranks]).astype({"name": object}).reset_index()
-
-
 def without_version(name: str) -> str:
     return re.sub(r"_v\d+$", "", name)
-
-
-def figures(frame: pd.DataFrame, keys: list[str], columns: list[str]) -> dict[Any, list[float]]:
-    """The rows by their keys, to a tenth as nsys prints them."""
-    assert not frame.duplicated(keys).any()
-    rows = frame[columns].astype(float).round(1).to_numpy().tolist()
-    return dict(zip(frame[keys].itertuples(index=False, name=None), rows, strict=True))
-
-
-@needs_stats
-@pytest.mark.parametrize(
-    ("report", "table", "sums", "name", "count"),
-    [
-        ("cuda_gpu_kern_sum", 2, kernel_sums, "Name", "Instances"),
-        ("cuda_api_sum", 1, api_sums, "Name", "Num Calls"),
-        ("nvtx_pushpop_sum", 0, range_sums, "Range", "Instances"),
-    ],
-)
-def test_sums_are_those_of_nsys(
-    ranks: list[Rank], report: str, table: int, sums: Callable[..., Any], name: str, count: str
-) -> None:
-    told = stats(report)
-    rows = whole(ranks, table)
-    clean = without_version if report == "cuda_api_sum" else str
-    rows = rows.assign(name=rows["name"].map(clean))
-    told = told.assign(name=told[name].map(clean), share=told["Time (%)"])
-    mine = sums(rows)
-    mine = mine.assign(share=mine["share"] * 100)
-    expected = figures(told, ["name"], ["Total Time (ns)", count, *THEIRS])
-    assert figures(mine, ["name"], NUMBERS) == expected
-    shares = mine.set_index("name")["share"] - told.set_index("name")["share"]
-    assert shares.abs().max() <= 0.0501
 
 
 @needs_stats
@@ -165,45 +118,6 @@ def test_projected_ranges_are_those_of_nsys(ranks: list[Rank]) -> None:
     assert len(mine) == 3242
 
 
-@needs_stats
-def test_projected_sums_are_those_of_nsys(ranks: list[Rank]) -> None:
-    told = stats("nvtx_gpu_proj_sum")
-    projected = [project(*rank).astype({"name": object}) for rank in ranks]
-    mine = projection_sums(pd.concat(projected))
-    more = ["host_ns", "ops", "mean_level", "mean_children"]
-    expected = [
-        "Total Proj Time (ns)", "Range Instances", *(f"Proj {name}" for name in THEIRS),
-        "Total Range Time (ns)", "Total GPU Ops", "Avg Range Lvl", "Avg Num Child",
-    ]  # fmt: skip
-    assert figures(mine, ["name"], NUMBERS + more) == figures(told, ["Range"], expected)
-    assert mine["nested"].all()
-
-
-@needs_stats
-def test_kernels_of_ranges_are_those_of_nsys(ranks: list[Rank]) -> None:
-    told = stats("nvtx_kern_sum")
-    told = told.replace({"PID": {"": "0"}, "TID": {"": "-1"}})
-    keys = ["NVTX Range", "PID", "TID", "Kernel Name"]
-    columns = ["Total Time (ns)", "Kern Inst", *THEIRS, "NVTX Inst"]
-    inside = told[told["NVTX Range"] != ""]
-    mine = {}
-    for rank in ranks:
-        sums = range_kernel_sums(*rank).assign(pid=str(rank[0]["pid"].iloc[0]))
-        sums = sums[sums["thread"] >= 0].astype({"thread": str})
-        mine |= figures(sums, ["range", "pid", "thread", "name"], [*NUMBERS, "ranges"])
-    assert mine == figures(inside, keys, columns)
-    assert len(mine) == 2644
-    # What is in no range is told for both processes together.
-    none = whole(ranks, 0).iloc[:0]
-    alone = [rank[2].drop(launched(*rank[1:])["kernel"]).astype({"name": object}) for rank in ranks]
-    sums = range_kernel_sums(none, none.assign(correlation=0), pd.concat(alone))
-    outside = told[told["NVTX Range"] == ""]
-    expected = figures(outside, ["NVTX Range", "TID", "Kernel Name"], columns)
-    sums = sums.astype({"thread": str})
-    assert figures(sums, ["range", "thread", "name"], [*NUMBERS, "ranges"]) == expected
-    assert len(expected) == 33
-
-
 def plain_projection(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) -> list[Any]:
     """What `project` shall give, by looking at everything for each range."""
     found = []
@@ -253,9 +167,6 @@ def test_projection_agrees_with_the_plain_way(seed: int) -> None:
     columns = ["range", "gpu_start_ns", "gpu_end_ns", "ops"]
     mine = list(found[columns].itertuples(index=False, name=None))
     assert mine == plain_projection(*frames)
-    counted = range_kernel_sums(*frames).query("thread >= 0")
-    whole_ops = project(frames[0], frames[1], frames[2].query("kind == 'kernel'"))
-    assert counted["count"].sum() == whole_ops["ops"].sum()
 
 
 def test_start_end_ranges_are_nobody_s_parent() -> None:

@@ -11,16 +11,13 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.errors import CommandError
 from spark_prof.kernels import quantize_at_load
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, quantize_fp8_rows, quantize_mxfp4
 from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.quantize_at_load import (
-    DENSE_SLOTS,
     LoadFormat,
-    formats_of_slots,
     quantize_linear,
 )
 from tests.rows import each_row
@@ -160,19 +157,3 @@ def test_other_refusals() -> None:
         quantize_linear("qkv", weight_of(8, 64), "int4")  # type: ignore[arg-type]
     with pytest.raises(KernelError, match="blocks of 32"):
         quantize_linear("qkv", weight_of(8, 48), "mxfp4")
-
-
-def test_layers_are_named_by_slots() -> None:
-    assert formats_of_slots("qkv, o,", "lm_head") == {
-        "qkv": "mxfp4",
-        "o": "mxfp4",
-        "lm_head": "fp8",
-    }
-    assert formats_of_slots() == {}
-    assert set(formats_of_slots(",".join(DENSE_SLOTS))) == set(DENSE_SLOTS)
-    with pytest.raises(CommandError, match="--fp8-layers router: no slot router; give qkv, o"):
-        formats_of_slots(fp8_layers="router")
-    with pytest.raises(CommandError, match="--fp8-layers o: o is named twice"):
-        formats_of_slots("qkv,o", "o")
-    with pytest.raises(CommandError, match="qkv is named twice"):
-        formats_of_slots("qkv,qkv")
