@@ -115,9 +115,10 @@ def _tables(document: Json) -> Pairs:
         yield "coverage", known, 1, 5 * _SHARE
     engines = _sum((row for row in tables["kernels"] if row["engine"] != "unknown"), "share")
     yield "coverage.engine", coverage["engine"], engines, _SHARE * (1 + len(tables["kernels"]))
-    unplaced = sum(row["us"] for row in tables["layers"] if row["layer"] is not None)
-    if total and unplaced / total > coverage["placed"] + _SHARE:
-        yield "coverage.placed", coverage["placed"], unplaced / total, 0
+    # What is in a layer, but whose component nothing tells, is no coverage.
+    known = [row for row in tables["layers"] if row["layer"] is not None and row["basis"] != "none"]
+    if total and _sum(known, "us") / total > coverage["placed"] + _SHARE:
+        yield "coverage.placed", coverage["placed"], _sum(known, "us") / total, 0
 
 
 def _tokens(document: Json) -> Pairs:
