@@ -99,8 +99,6 @@ class Comparison:
         shares: share of the decode kernels' time by class of basis, 0 to 1.
         layers_found: layers of the model that own a kernel by proof or data flow.
         component_difference: share of the compared kernels' time in another component.
-        components: of the compared kernels, us by component: by own owner, by the eager run's
-            range, and as long as the eager run took.
         derived: derived owners that were compared and are right, are wrong (and among `wrong`), and
             that only the second run has.
     """
@@ -113,7 +111,6 @@ class Comparison:
     shares: dict[str, float]
     layers_found: int
     component_difference: float
-    components: dict[str, tuple[float, float, float]]
     derived: dict[str, int]
 
 
@@ -163,23 +160,12 @@ def compare(eager: Sequence[Owned], other: Sequence[Owned], layers: int) -> Comp
         },
         layers_found=len({k.layer for k in other if k.basis in KNOWN and 0 <= k.layer < layers}),
         component_difference=elsewhere / max(same_time, 1.0),
-        components=_components(pairs),
         derived={
             "right": derived_right,
             "wrong": derived_wrong,
             "not_comparable": len(derived) - derived_right - derived_wrong,
         },
     )
-
-
-def _components(pairs: Sequence[tuple[Owned, Owned]]) -> dict[str, tuple[float, float, float]]:
-    found: dict[str, list[float]] = {}
-    for truth, kernel in pairs:
-        owner = truth.range_component or truth.component
-        found.setdefault(kernel.component, [0.0] * 3)[0] += kernel.took_ns / 1000
-        found.setdefault(owner, [0.0] * 3)[1] += kernel.took_ns / 1000
-        found[owner][2] += truth.took_ns / 1000
-    return {name: (us[0], us[1], us[2]) for name, us in sorted(found.items())}
 
 
 def _pairs(

@@ -137,7 +137,7 @@ def _table(done: Sequence[Result]) -> list[str]:
             *(_percent(_share(result, n)) for n in ("proven", "derived", "guessed", "unknown")),
             _percent(found["component_difference"]),
         ]
-        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+        lines.append(_row(cells))
     return lines
 
 
@@ -161,8 +161,12 @@ def _whole_table(done: Sequence[Result]) -> list[str]:
             _percent(found["component_difference"]),
             *(_us(step.get(name)) for name in ("us", "floor_us")),
         ]
-        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+        lines.append(_row(cells))
     return lines
+
+
+def _row(cells: Sequence[object]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def _us(value: float | None) -> str:

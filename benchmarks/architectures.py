@@ -254,7 +254,6 @@ def _record(
     """Records one run into the bundle; returns why it did not work, empty where it did."""
     drafts = row.engine.get("speculative_config", {}).get("num_speculative_tokens", 0)
     engine: dict[str, Any] = {"max_num_batched_tokens": 2048} | row.engine
-    threads = max(1, (os.cpu_count() or 1) // options.at_once)
     if ON_GPU:
         engine |= {"kv_cache_memory_bytes": CACHE_BYTES} | row.on_gpu
     if compiled:
@@ -266,6 +265,7 @@ def _record(
         *("--memory", str(MEMORY_SHARE), "--engine", json.dumps(engine)),
         *(["--compile"] if compiled else []),
     ]
+    threads = max(1, (os.cpu_count() or 1) // options.at_once)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = ENVIRONMENT | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
     chosen = {name: os.environ.get(name, value) for name, value in variables.items()}

@@ -121,8 +121,7 @@ def started(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
 
 def compare_starts(pairs: int) -> None:
     """Starts pairs of engines, with the plugin and without; prints seconds and their ratio."""
-    command = [sys.executable, *sys.argv, "--only-start"]
-    command = [word for word in command if word != "--starts" and not word.isdigit()]
+    command = [sys.executable, *sys.argv, "--starts", "0", "--only-start"]
     ratios = []
     for number in range(pairs + 1):
         waiting = {
