@@ -16,7 +16,7 @@ import pandas as pd
 from spark_prof.analyzers.attribution.dataflow import Held, Sequence, follow, use_of
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
-from spark_prof.analyzers.classify.classifier import classify, is_gemm
+from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.lookup import Integers, positions
 from spark_prof.analyzers.order import CODES
@@ -143,7 +143,8 @@ def own_launches(
     order = launch_order(entries, host, captured[own[shown]])
     order = np.arange(len(entries)) if order is None else order
     named, launch = by_name[own[shown]][order], own_launch[shown][order]
-    _by_flow(entries.iloc[order], named, launch, of_launch, links, memory.of_module)
+    product = launches.product[launch]
+    _by_flow(entries.iloc[order], named, product, launch, of_launch, links, memory.of_module)
     found.layer, found.role = found.layer.copy(), found.role.astype(np.int32)
     found.roles = memory.roles
     for name in ("component", "layer", "role", "basis", "settled"):
@@ -256,14 +257,15 @@ def _decided(
 
 
 def _by_flow(
-    rows: pd.DataFrame, named: Integers, launch: Integers, found: Evidence, links: pd.DataFrame,
-    of_module: Integers,
+    rows: pd.DataFrame, named: Integers, product: Flags, launch: Integers, found: Evidence,
+    links: pd.DataFrame, of_module: Integers,
 ) -> None:  # fmt: skip
     """Settles launches by what they share with others, in place.
 
     Args:
         rows: rows in launch order.
         named: code of the component that the name of each tells.
+        product: which are matrix products.
         launch: the launch of each.
         found: what is known of the launches.
         links: which launch holds which address.
@@ -274,7 +276,6 @@ def _by_flow(
         return
     names = rows["name"].cat
     writes = np.array([_only_writes(name) for name in names.categories] + [False])
-    products = np.array([is_gemm(name) for name in names.categories] + [False])
     sequence = Sequence(
         step=rows["step"].to_numpy(),
         component=found.component[launch],
@@ -283,7 +284,7 @@ def _by_flow(
         role=of_module[found.role[launch]],
         known=found.settled[launch],
         to_consumer=writes[names.codes.to_numpy()],
-        product=products[names.codes.to_numpy()],
+        product=product,
     )
     held = pd.DataFrame({"launch": launch, "row": np.arange(len(launch))}).merge(links, on="launch")
     words = Held(*(held[name].to_numpy() for name in ("row", "address", "use")))

@@ -32,6 +32,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +82,12 @@ class Launches:
     step: Integers
     named: Integers
     names: Sequence[str]
+
+    @cached_property
+    def product(self) -> Flags:
+        """Which of them are matrix products by name."""
+        found: Flags = np.array([is_gemm(name) for name in self.names] + [False])[self.name]
+        return found
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,7 @@ def owners_of(
     argument = arguments["argument"].to_numpy()[believed]
     norm = memory.component[place] == CODES["norm"]
     rank = np.where(
-        _looked_up(memory, place) & ~_products(launches)[launch], _LOOKED_UP, memory.rank[place]
+        _looked_up(memory, place) & ~launches.product[launch], _LOOKED_UP, memory.rank[place]
     )
     # The best word of each launch comes first; a norm's weight is as large as a bias beside it.
     order = np.lexsort((argument, ~pointer, ~norm, -memory.bytes[place], -rank, launch))
@@ -255,18 +262,13 @@ def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integ
 
 def _part_tied(memory: MemoryMap, best: Integers, launches: Launches, found: Owners) -> None:
     """Parts the two users of a tied matrix: a product computes logits, what is none looks up."""
-    product = _products(launches)
+    product = launches.product
     tied = np.zeros(len(best), bool)
     tied[best >= 0] = memory.tied[best[best >= 0]]
     found.component[tied] = CODES["embedding"]
     # A model that shares the module itself has its path but once.
     head = (found.component == CODES["embedding"]) & (found.rank == MATRIX) & product
     found.component[head], found.role[head] = CODES["lm_head"], _LM_HEAD_ROLE
-
-
-def _products(launches: Launches) -> Flags:
-    """Which launches are matrix products."""
-    return np.array([is_gemm(name) for name in launches.names] + [False])[launches.name]
 
 
 def _looked_up(memory: MemoryMap, place: Integers) -> Flags:
