@@ -30,8 +30,6 @@ from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import BASIS_CLASSES
 
-__all__ = ["Comparison", "Owned", "compare", "decode_step"]
-
 PROVEN = BASIS_CLASSES["proven"]
 DERIVED = BASIS_CLASSES["derived"]
 KNOWN = PROVEN + DERIVED

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Result", "page_of", "read_results"]
-
 _DERIVED = ("right", "wrong", "not_comparable")
 """What became of derived owners, in the table's order."""
 

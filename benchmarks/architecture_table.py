@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ARCHITECTURES", "Architecture", "config_of", "of_folder"]
-
 Config = dict[str, Any]
 
 

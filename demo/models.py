@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MODELS", "write_model"]
-
 _QWEN3_MOE: dict[str, Any] = {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",

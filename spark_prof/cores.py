@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["cores"]
-
 _MOST = 8
 """More would wait for memory."""
 

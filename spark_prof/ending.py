@@ -21,18 +21,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-__all__ = [
-    "TerminatedError",
-    "end_at_once",
-    "ended_by_signals",
-    "interrupted_by",
-    "leave_nothing",
-    "removed_afterwards",
-    "stopped_with",
-    "temporary_folder",
-    "unhurried",
-]
-
 _GRACE_SECONDS = 3.0
 """How long a command may take to unwind."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CommandError", "SparkProfError", "one_line"]
-
 _LONGEST = 1000
 
 

@@ -20,8 +20,6 @@ from spark_prof.secret_rules import (
     TAKEN,
 )
 
-__all__ = ["HIDDEN", "header_value", "redacted_text"]
-
 HIDDEN = "***"
 """What stands for a secret."""
 

@@ -7,8 +7,6 @@ from functools import lru_cache
 
 from spark_prof.secret_rules import NAMES, ORDINARY_WORDS
 
-__all__ = ["REFERENCE", "SEVERAL", "is_shown", "name_strength", "plain_name"]
-
 _LONGEST_NAME = 120
 _NAME_RULES = tuple((re.compile(rf"(?:{rule.pattern})$"), rule) for rule in NAMES)
 _NAME_WORDS = re.compile(

@@ -8,22 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "KEYS_OF",
-    "NAMES",
-    "ORDINARY_WORDS",
-    "PASSES_OF",
-    "PHRASES",
-    "PROGRAMS",
-    "PROGRAM_NAMES",
-    "SHAPES",
-    "TAKEN",
-    "Name",
-    "Phrase",
-    "Program",
-    "Shape",
-]
-
 
 @dataclass(frozen=True)
 class Shape:

@@ -3,19 +3,6 @@
 This module imports nothing, because it also runs inside vLLM's worker processes.
 """
 
-__all__ = [
-    "BASES",
-    "BASIS_CLASSES",
-    "COMPONENTS",
-    "COMPONENTS_WITHOUT_LAYER",
-    "CONVERSIONS",
-    "ENGINES",
-    "EVIDENCE",
-    "PHASES",
-    "PRECISIONS",
-    "WEIGHTS",
-]
-
 COMPONENTS = (
     "embedding",
     "norm",

@@ -15,17 +15,6 @@ from typing import Any
 
 from spark_prof.traces.readers.safetensors_header import BITS, Tensor
 
-__all__ = [
-    "FORMATS",
-    "MODELS",
-    "Linear",
-    "as_tensors",
-    "config_of",
-    "header",
-    "tensors_of",
-    "write_model",
-]
-
 MODELS = Path(__file__).parent / "data" / "models"
 Shape = tuple[str, tuple[int, ...]]
 Linear = Callable[[int, int], Mapping[str, Shape]]

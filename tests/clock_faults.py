@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["clock_set"]
-
 _HOST = {
     "steps": ("start_ns", "end_ns"),
     "engine": ("schedule_ns", "update_ns"),

@@ -19,8 +19,6 @@ from spark_prof.traces.bundle import Bundle
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
-__all__ = ["Flushed", "flushed_in", "lacking"]
-
 
 @dataclass
 class Flushed:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tests.support import ORIGIN, THREAD
 
-__all__ = ["BEGUN", "PID", "THREAD", "Export"]
-
 BEGUN = ORIGIN
 """When the session started, ns since the epoch."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["each_row"]
-
 Test = Callable[..., None]
 
 

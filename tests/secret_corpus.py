@@ -11,8 +11,6 @@ import string
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["ORDINARY", "ORDINARY_COMMANDS", "planted"]
-
 _WORD = string.ascii_letters + string.digits
 
 

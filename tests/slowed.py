@@ -15,8 +15,6 @@ from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.assemble import open_bundle
 
-__all__ = ["slowed", "window"]
-
 Int64s = npt.NDArray[np.int64]
 
 

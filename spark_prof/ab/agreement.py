@@ -12,8 +12,6 @@ from spark_prof.ab.gate import Position
 from spark_prof.ab.messages import Batch, Compare, Compared, Done
 from spark_prof.errors import CommandError
 
-__all__ = ["compare_logits", "keep_logits"]
-
 
 def keep_logits(engine: Engine, side: str, batch: Batch, path: Path) -> None:
     """Generates on a side and keeps the logits of every sampled position in a file."""

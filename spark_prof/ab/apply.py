@@ -23,8 +23,6 @@ from spark_prof.profiler.commands import with_plugin_allowed
 from spark_prof.swaps.settings import SWAPS_ENVIRONMENT
 from spark_prof.swaps.spec import Swap, format_swaps, parse_swaps
 
-__all__ = ["exports_of", "lines_of", "serve_line", "side_of_result"]
-
 _NAME = re.compile("[A-Z_][A-Z0-9_]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:./-]+")
 _LONGEST = 600

@@ -15,8 +15,6 @@ from spark_prof.analyzers.swap_gain.summary import summarize
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["attribute", "record"]
-
 
 def record(setting: Setting, engine: Engine, side: str, name: str, shape: Shape) -> Bundle | None:
     """A recording of one side, None where none could be made; the result says why.

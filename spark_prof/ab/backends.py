@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BACKENDS", "OPTION_OF_SLOT"]
-
 BACKENDS: dict[str, tuple[str, ...]] = {
     "--moe-backend": (
         "auto", "triton", "batched_triton", "deep_gemm", "deep_gemm_mega_moe", "cutlass",

@@ -8,8 +8,6 @@ import msgspec
 
 from spark_prof.errors import CommandError
 
-__all__ = ["Channel"]
-
 _LONGEST = 64 << 20
 _PIECE = 1 << 16
 

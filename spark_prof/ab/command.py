@@ -12,8 +12,6 @@ from pathlib import Path
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import find_program, recognise
 
-__all__ = ["EngineCommand", "engine_command"]
-
 EXAMPLE = "spark-prof ab --b moe=spark_prof -- vllm serve MODEL"
 
 _FORMS = {"serve": "serve", "bench latency": "latency", "bench throughput": "throughput"}

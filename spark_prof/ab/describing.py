@@ -10,8 +10,6 @@ from spark_prof.ab.gate import LayerError, judge_layer
 from spark_prof.ab.messages import DescribeSwaps, Swaps
 from spark_prof.ab.swapped import RankSwaps, read_swaps
 
-__all__ = ["describe"]
-
 
 def describe(engine: Engine) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, ...]]:
     """What became of the swaps, a rank each, and each live one that was tried by itself.

@@ -40,8 +40,6 @@ from spark_prof.ab.vllm_arguments import engine_arguments
 from spark_prof.ab.vllm_facts import engine_facts
 from spark_prof.errors import CommandError
 
-__all__ = ["main", "prompts_of"]
-
 _SEED = 20240607
 
 

@@ -26,8 +26,6 @@ from spark_prof.profiler.container import stage_package
 from spark_prof.profiler.nsys_record import descendants, end_processes
 from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS
 
-__all__ = ["Engine", "last_words"]
-
 _TAIL_BYTES = 256 << 10
 _ERROR = re.compile(r"\b(\w*Error|error|Exception|out of memory|spark-prof)\b: ?\S")
 _CONSEQUENCE = re.compile(

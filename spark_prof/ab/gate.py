@@ -11,18 +11,6 @@ from typing import Literal
 from spark_prof.ab.gate_bounds import Bounds, Depth, Floor, changed_bounds, kept_bounds
 from spark_prof.swaps.spec import LAYER_BOUNDS
 
-__all__ = [
-    "Bits",
-    "Bounds",
-    "Depth",
-    "Figures",
-    "LayerError",
-    "Position",
-    "Verdict",
-    "judge",
-    "judge_layer",
-]
-
 Bits = Literal["kept", "changed"]
 """Whether all swaps compute with the weights' own bits, or some with others."""
 

@@ -38,8 +38,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Bounds", "Depth", "Floor", "changed_bounds", "kept_bounds", "rounding_deviation"]
-
 _ROUNDING = 2.0**-7 / math.sqrt(12 * 1.5 / math.log(2))
 _IN_A_BLOCK = 6
 _THROUGH_A_BLOCK = 1.5

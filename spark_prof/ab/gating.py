@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.ab.gate import Bits, Depth, LayerError, Position, judge
+from spark_prof.ab.gate import Bits, LayerError, Position, judge
+from spark_prof.ab.gate_bounds import Depth
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Batch, Facts
 from spark_prof.ab.result import Gate
 from spark_prof.ab.setting import Setting
-
-__all__ = ["bits_of", "gate_batch", "keep_verdict"]
-
 
 _POSITIONS = 256
 """At least, so that what rarely happens, as another choice of experts, is met by the floor too."""

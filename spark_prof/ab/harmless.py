@@ -9,8 +9,6 @@ from spark_prof.ab.backends import BACKENDS
 from spark_prof.ab.sides import is_own_or_installed
 from spark_prof.swaps.spec import Swap
 
-__all__ = ["OPTIONS", "VARIABLES", "harmless_option", "harmless_swap", "harmless_variable"]
-
 # No shape takes a path, a dotted name of Python or a URL: those can load code.
 _SWITCH = "[01]|[Tt]rue|[Ff]alse"
 _NUMBER = r"[0-9]{1,12}(\.[0-9]{1,6})?[kKmMgG]?"

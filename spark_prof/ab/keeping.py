@@ -12,8 +12,6 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.redact import redacted_value
 from spark_prof.traces.durable import write_whole
 
-__all__ = ["Keeper"]
-
 _PAGE = "report.html"
 
 

@@ -14,8 +14,6 @@ from spark_prof.ab.steps import Dropped, Quad
 from spark_prof.profiler.measuring.state import device_state
 from spark_prof.traces.measured import DeviceState
 
-__all__ = ["Sample", "Sampler", "Steady", "keep_steady"]
-
 _PERIOD_S = 0.1
 _MOST_SAMPLES = 1 << 18
 _CLOCKS_APART = 0.01

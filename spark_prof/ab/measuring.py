@@ -14,8 +14,6 @@ from spark_prof.ab.statistics import FEWEST_QUADS
 from spark_prof.ab.steps import Step, read_steps
 from spark_prof.errors import CommandError
 
-__all__ = ["Shape", "impossible", "time_quads", "time_side", "warm_up"]
-
 _STEPS = {"decode": 12, "prefill": SETTLE + 4}
 """Of a block. Short ones keep the sides close in time; each prefill step takes a request."""
 _WARM_TOKENS = 8

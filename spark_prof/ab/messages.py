@@ -6,25 +6,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = [
-    "Answer",
-    "Batch",
-    "Check",
-    "Compare",
-    "Compared",
-    "DescribeSwaps",
-    "Done",
-    "Facts",
-    "Failed",
-    "Generate",
-    "Request",
-    "Shutdown",
-    "Start",
-    "Swaps",
-    "Switch",
-    "Times",
-]
-
 
 class Batch(msgspec.Struct, frozen=True):
     """Prompts of one generation; the same numbers give the same prompts.

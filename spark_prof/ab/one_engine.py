@@ -23,8 +23,6 @@ from spark_prof.errors import CommandError
 from spark_prof.swaps.settings import SwapSettings
 from spark_prof.swaps.sides import TWIN
 
-__all__ = ["run_one_engine"]
-
 
 def run_one_engine(setting: Setting) -> None:
     """Measures both sides in one engine, and keeps each part as it comes.

@@ -11,23 +11,6 @@ from spark_prof.ab.power import claimed, floor, minimum_effect
 from spark_prof.ab.result import AARun, Result, Run
 from spark_prof.ab.statistics import has_spread, spread_of, why_unknown
 
-__all__ = [
-    "RANDOM_WEIGHTS",
-    "Effect",
-    "Outcome",
-    "chosen_run",
-    "decided",
-    "detectable_in",
-    "effect_of",
-    "exit_code",
-    "floor_of",
-    "has_random_weights",
-    "host_ahead",
-    "host_behind",
-    "outcome_of",
-    "with_detectable",
-]
-
 Effect = Literal["faster", "slower", "no effect", "not told"]
 """What one run says of side b; "not told" where there is no interval."""
 

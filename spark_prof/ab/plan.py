@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from spark_prof.errors import CommandError
 
-__all__ = ["AGAIN", "SETTLE", "Block", "block_order", "quads_within", "running"]
-
 AGAIN = "a again"
 """Side a under another name: the same graphs, which an A/A run must find equal."""
 

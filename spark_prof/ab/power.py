@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.student import student_quantile
 
-__all__ = ["CAPTURES_APART", "Spread", "claimed", "floor", "minimum_effect"]
-
 CAPTURES_APART = 0.002
 """By what share two captures of the same kernels differ at most, steadily: 0.03 to 0.2 % on H100s
 (benchmarks/results/ab). Side b is always another capture than a."""

@@ -23,8 +23,6 @@ from spark_prof.redact import redacted, redacted_value
 from spark_prof.swaps.spec import format_swaps
 from spark_prof.traces.claim import Claim
 
-__all__ = ["run_ab"]
-
 
 def run_ab(
     command: EngineCommand,

@@ -16,8 +16,6 @@ from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.pieces import pieces_folder
 
-__all__ = ["record_side"]
-
 _STEPS = 60
 _WARM_STEPS = 20
 _BEGIN_SECONDS = 60.0

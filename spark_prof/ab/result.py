@@ -19,22 +19,6 @@ from spark_prof.ab.swapped import RankSwaps
 from spark_prof.analyzers.swap_gain.model import Attribution
 from spark_prof.errors import CommandError
 
-__all__ = [
-    "KIND",
-    "AARun",
-    "Gate",
-    "Machine",
-    "Mode",
-    "Range",
-    "Recording",
-    "Result",
-    "Run",
-    "SideCosts",
-    "SideFacts",
-    "from_json",
-    "to_json",
-]
-
 KIND = "spark-prof ab"
 """Stands in each file, by which it is told from other JSON."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from spark_prof.ab.result import KIND, Result, from_json
 from spark_prof.errors import CommandError
 
-__all__ = ["RESULT_FILE", "find_result", "read_result"]
-
 RESULT_FILE = "result.json"
 """Its name in the folder of a run."""
 

@@ -17,8 +17,6 @@ from spark_prof.swaps.spec import Swap
 from spark_prof.traces.checkpoint import read_checkpoint
 from spark_prof.traces.readers.safetensors_header import BITS, Tensor
 
-__all__ = ["Room", "free_bytes", "room_for"]
-
 _USED = 0.9
 """vLLM's --gpu-memory-utilization before 0.31, the lower of its defaults."""
 _BESIDE = 1 << 30

@@ -19,8 +19,6 @@ from spark_prof.ab.sides import Side
 from spark_prof.ab.swapped import RankSwaps
 from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
 
-__all__ = ["Setting", "costs_of", "keep_facts", "keep_machine"]
-
 
 @dataclass(frozen=True)
 class Setting:

@@ -15,17 +15,6 @@ from spark_prof.errors import CommandError
 from spark_prof.redact import redacted
 from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
 
-__all__ = [
-    "OWN_KERNELS",
-    "Mode",
-    "Side",
-    "choose_mode",
-    "is_own_or_installed",
-    "is_reserved",
-    "parse_side",
-    "with_formats",
-]
-
 OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
 """Kernels of the package; the second is taken where it was not measured too."""
 

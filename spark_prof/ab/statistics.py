@@ -23,19 +23,6 @@ from spark_prof.ab.power import Spread, minimum_effect
 from spark_prof.ab.steps import Dropped, Quad
 from spark_prof.analyzers.student import student_quantile
 
-__all__ = [
-    "FEWEST_QUADS",
-    "AATest",
-    "Estimate",
-    "Interval",
-    "aa_test",
-    "compare",
-    "compare_starts",
-    "has_spread",
-    "spread_of",
-    "why_unknown",
-]
-
 FEWEST_QUADS = 5
 """All of fewer lie on one side of the truth in more than 10 % of all runs."""
 _FEWEST_FOR_POWER = 20

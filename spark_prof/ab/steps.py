@@ -9,16 +9,6 @@ from dataclasses import dataclass
 from spark_prof.ab.plan import SETTLE
 from spark_prof.errors import CommandError
 
-__all__ = [
-    "Dropped",
-    "Quad",
-    "Step",
-    "make_quads",
-    "middle_mean",
-    "read_steps",
-    "share_ahead",
-]
-
 _FEWEST_STEPS = 4
 """Of a block, after settling: the middle half of fewer is a single step."""
 _CONTEXT_APART = 0.01

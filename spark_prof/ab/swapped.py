@@ -9,8 +9,6 @@ import msgspec
 
 from spark_prof.errors import CommandError
 
-__all__ = ["RankSwaps", "Seconds", "SwappedModule", "read_swaps"]
-
 
 @dataclass(frozen=True)
 class SwappedModule:

@@ -27,8 +27,6 @@ from spark_prof.ab.swapped import RankSwaps
 from spark_prof.swaps.settings import SwapSettings
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["run_two_engines"]
-
 _ALONE = "a"
 """The name that the swaps of an engine with one side have in it."""
 

@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EXTENSION", "engine_arguments"]
-
 EXTENSION = "spark_prof.swaps.extension.Extension"
 """What vLLM adds to the methods of its workers."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from spark_prof.ab.messages import Facts
 
-__all__ = ["engine_facts"]
-
 
 def engine_facts(config: Any, vocabulary: int, seconds: float) -> Facts:
     """What `Facts` says of an engine.

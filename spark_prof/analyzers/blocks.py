@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from spark_prof.cores import cores
 
-__all__ = ["at_once", "by_blocks"]
-
 _BLOCK = 1 << 17
 _Result = TypeVar("_Result")
 

@@ -21,8 +21,6 @@ from spark_prof.analyzers.model import ComponentRow, KernelRow, LayerRow
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.vocabulary import PHASES
 
-__all__ = ["component_rows", "kernel_rows", "layer_rows", "sums_of"]
-
 _OWNER = ("placed", "basis", "component", "role")
 """What place_kernels says of a kernel; of all combinations few occur."""
 _KEYS = ("owner", "phase", "layer", "name")

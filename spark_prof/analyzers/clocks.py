@@ -17,8 +17,6 @@ import pandas as pd
 
 from spark_prof.analyzers.lookup import positions
 
-__all__ = ["Believed", "believed_steps"]
-
 Flags = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 

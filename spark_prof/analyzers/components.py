@@ -10,18 +10,6 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = [
-    "LM_HEAD",
-    "PARTS",
-    "RULES",
-    "SHORTER_ROLES",
-    "ModuleRule",
-    "component_of",
-    "layer_of",
-    "role_of",
-]
-
-
 LM_HEAD = "lm_head"
 """The role of the module that computes the logits, which a tied embedding's matrix has as well."""
 

@@ -8,8 +8,6 @@ from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.model import Copies, CopyRow
 from spark_prof.analyzers.placement import COPIES
 
-__all__ = ["copies_of"]
-
 
 def copies_of(kernels: pd.DataFrame, steps: pd.Index, busy_us: float | None) -> Copies:
     """The copies and memsets of the analyzed steps, the most expensive first.

@@ -11,8 +11,6 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["Dataset", "Failure", "RankFigures", "Recording", "recording_of"]
-
 
 @dataclass(frozen=True)
 class RankFigures:

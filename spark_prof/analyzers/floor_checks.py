@@ -10,8 +10,6 @@ from spark_prof.analyzers.model import Broken, Report
 from spark_prof.analyzers.roofline.sure_floors import memory_us, surely_us
 from spark_prof.hardware import find_gpu
 
-__all__ = ["kernel_floors", "step_floors"]
-
 _LOOKED_AT = 1 << 16
 
 

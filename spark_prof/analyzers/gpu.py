@@ -7,8 +7,6 @@ from typing import Any
 
 from spark_prof.analyzers.model import Clocks, Gpu
 
-__all__ = ["gpu_of"]
-
 _HIGHEST_MHZ = 100_000
 """No GPU's clock is higher."""
 

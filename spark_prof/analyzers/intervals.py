@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.lookup import Integers, ascends
 
-__all__ = ["covered_in", "sum_by_group", "union_by_group"]
-
 Int64s = npt.NDArray[np.int64]
 
 

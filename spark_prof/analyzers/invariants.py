@@ -27,8 +27,6 @@ from spark_prof.analyzers.time_parts import Whole, merged_us, same, wholes_of
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["CHECKS", "Check", "Facts", "checked"]
-
 _MOST = 5
 """Lines that one check adds at most; the last one says how many more there are."""
 

@@ -16,8 +16,6 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import PHASES
 
-__all__ = ["LABELS", "label_kernels"]
-
 LABELS = ("phase", "component", "engine", "precision", "evidence", "conversion")
 """The columns that `label_kernels` adds, all of them text; empty where nothing is known."""
 

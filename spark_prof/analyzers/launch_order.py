@@ -14,8 +14,6 @@ from spark_prof.analyzers.blocks import by_blocks
 from spark_prof.analyzers.lookup import ascends, positions
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["launch_order", "nodes_of"]
-
 Int64s = npt.NDArray[np.int64]
 
 

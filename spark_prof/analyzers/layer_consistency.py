@@ -22,16 +22,6 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.vocabulary import COMPONENTS_WITHOUT_LAYER
 
-__all__ = [
-    "LayerTables",
-    "found_layers",
-    "kinds_of",
-    "layers_alike",
-    "unknown_layers",
-    "with_known_layers",
-    "without_layers",
-]
-
 _MOST_LAYERS = 8
 _AT_THE_BORDER = {"norm"}
 """What compilers fuse with the embedding before the first layer, or with what follows the last."""

@@ -21,8 +21,6 @@ from spark_prof.analyzers.model import Books, Spread
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.vocabulary import PHASES
 
-__all__ = ["books", "spread", "step_books"]
-
 
 def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """The steps with the parts of their books.

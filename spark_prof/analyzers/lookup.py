@@ -11,8 +11,6 @@ import pandas as pd
 
 from spark_prof.analyzers.blocks import by_blocks
 
-__all__ = ["Integers", "NameColumn", "ascends", "positions"]
-
 Integers = npt.NDArray[np.signedinteger[Any]]
 Flags = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int32]

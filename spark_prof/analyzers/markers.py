@@ -5,8 +5,6 @@ from __future__ import annotations
 from spark_prof.analyzers.model import MarkerRow
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["markers_of"]
-
 _MOST_ROWS = 100
 
 

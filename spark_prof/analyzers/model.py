@@ -23,33 +23,6 @@ from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.model import Shapes
 from spark_prof.analyzers.token_ledger.model import Ledger
 
-__all__ = [
-    "Books",
-    "Broken",
-    "ClockRow",
-    "Clocks",
-    "CollectiveRow",
-    "Collectives",
-    "ComponentRow",
-    "Conversions",
-    "Copies",
-    "CopyRow",
-    "Coverage",
-    "Finding",
-    "Gpu",
-    "Invariant",
-    "KernelRow",
-    "LayerRow",
-    "MarkerRow",
-    "ModuleRow",
-    "RankRow",
-    "Report",
-    "Run",
-    "SlowStep",
-    "Spread",
-    "Steps",
-]
-
 
 @dataclass(frozen=True)
 class Spread:

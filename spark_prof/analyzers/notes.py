@@ -5,8 +5,6 @@ from __future__ import annotations
 from spark_prof.analyzers.model import Books, Coverage, Steps
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["notes_of"]
-
 _ENOUGH_LAYERS = 0.95
 _GOOD_BOOKS_PERCENT = 1.0
 _FEW_DECODE_STEPS = 16

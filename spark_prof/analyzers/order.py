@@ -25,8 +25,6 @@ import pandas as pd
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["CODES", "STRANGERS", "Launched", "place_by_order", "products_of"]
-
 Flags = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int8]
 

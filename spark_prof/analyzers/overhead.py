@@ -13,8 +13,6 @@ import pandas as pd
 from spark_prof.analyzers.model import Overhead
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["overhead_of"]
-
 _SETTLING = 2
 """Intervals at the begin of a stretch that still feel the switch."""
 

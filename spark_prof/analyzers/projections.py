@@ -13,8 +13,6 @@ import pandas as pd
 
 from spark_prof.analyzers.range_work import RangeWork, calls_of, nesting
 
-__all__ = ["launched", "project"]
-
 Int64s = npt.NDArray[np.int64]
 
 

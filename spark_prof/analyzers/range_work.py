@@ -8,8 +8,6 @@ import pandas as pd
 
 from spark_prof.traces.scopes import enclosing, groups
 
-__all__ = ["RangeWork", "calls_of", "nesting"]
-
 Int64s = npt.NDArray[np.int64]
 
 

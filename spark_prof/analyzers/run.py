@@ -12,8 +12,6 @@ import pandas as pd
 from spark_prof.analyzers.model import Run
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["run_of"]
-
 _SINCE_EPOCH_NS = 10**18
 """Times before this, in 2001, count from something else than the epoch."""
 

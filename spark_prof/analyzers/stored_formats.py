@@ -12,8 +12,6 @@ from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["FORMATS", "SCALE", "FormatRow", "stored_format"]
-
 SCALE = "scale"
 """The format of scales and zero points, whatever they are stored as."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from statistics import NormalDist
 
-__all__ = ["student_quantile"]
-
 
 def student_quantile(probability: float, free: int) -> float:
     """A quantile of Student's t, right to 1 % from 2 degrees of freedom and 0.1 % from 4.

@@ -52,8 +52,6 @@ from spark_prof.traces.measured import Measured
 from spark_prof.traces.readers.engine_log import EngineLog
 from spark_prof.vocabulary import BASIS_CLASSES
 
-__all__ = ["Summary", "summarize", "summary_of"]
-
 
 @dataclass(frozen=True)
 class Summary:

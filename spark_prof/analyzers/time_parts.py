@@ -12,8 +12,6 @@ from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import waterfall_of
 
-__all__ = ["Whole", "merged_us", "same", "wholes_of"]
-
 _ROUNDING = 1e-9
 """Relative error of a sum of a million float64 numbers, with room to spare."""
 _NS = 1e-3

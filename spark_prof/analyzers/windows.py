@@ -20,8 +20,6 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
 
-__all__ = ["Windows", "step_windows", "timed_windows", "tokens_per_sequence"]
-
 _PAUSE_NS = 50_000_000
 """Without the scheduler's record, steps further apart than this had the engine idle between."""
 

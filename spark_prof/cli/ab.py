@@ -17,8 +17,6 @@ from spark_prof.errors import CommandError, one_line
 if TYPE_CHECKING:
     from spark_prof.ab.sides import Side
 
-__all__ = ["ab", "add_to"]
-
 _MOST = 1_000_000
 _LONGEST_SERVE = 900
 

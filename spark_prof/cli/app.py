@@ -20,8 +20,6 @@ from spark_prof.cli import (
     salvage,
 )
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="spark-prof",
     help="Says where each token's time goes in a vLLM run on an NVIDIA GPU.",

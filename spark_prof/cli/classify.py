@@ -15,8 +15,6 @@ from spark_prof.errors import CommandError, one_line
 if TYPE_CHECKING:
     from spark_prof.analyzers.classify.listing import Classified
 
-__all__ = ["add_to", "classify"]
-
 
 class Format(StrEnum):
     """How the kernels are written."""

@@ -23,8 +23,6 @@ from spark_prof.errors import CommandError
 if TYPE_CHECKING:
     from spark_prof.dashboards.compare_report import Compared
 
-__all__ = ["add_to", "compare"]
-
 _MOST = 25
 _MOST_RECORDINGS = 200
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["report_dataset"]
-
 
 def report_dataset(
     folder: str,

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from spark_prof.traces.measured import Measured
     from spark_prof.traces.readers.engine_log import EngineLog
 
-__all__ = ["add_to", "doctor"]
-
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command to the command line."""

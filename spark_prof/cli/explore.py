@@ -14,8 +14,6 @@ import typer
 
 from spark_prof.errors import CommandError
 
-__all__ = ["add_to"]
-
 TOKEN = "SPARK_PROF_TOKEN"
 
 

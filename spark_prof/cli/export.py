@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from spark_prof.exporters.selection import Selection
     from spark_prof.traces.bundle import Bundle
 
-__all__ = ["add_to", "export"]
-
 
 class Format(StrEnum):
     """What is written."""

@@ -12,8 +12,6 @@ import typer
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError, one_line
 
-__all__ = ["add_to", "import_traces"]
-
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command to the command line."""

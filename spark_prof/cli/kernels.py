@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from spark_prof.kernels.check.verdict import Verdict
     from spark_prof.kernels.entry import ReplacementKernel
 
-__all__ = ["add_to", "bench", "check", "list_kernels", "template"]
-
 
 class Format(StrEnum):
     """How results are written."""

@@ -19,8 +19,6 @@ from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
 from spark_prof.kernels.bench.text import cell_line
 from spark_prof.kernels.entry import ReplacementKernel
 
-__all__ = ["measured", "measured_own"]
-
 
 def measured(
     kernels: Sequence[ReplacementKernel],

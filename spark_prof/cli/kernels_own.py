@@ -14,9 +14,6 @@ from spark_prof.errors import CommandError
 if TYPE_CHECKING:
     from spark_prof.dashboards.kernel_checks import Checked
 
-__all__ = ["Slot", "check_race", "checked", "is_own", "template_text"]
-
-
 _FOR_THIS_PROJECT = r"  # (type: ignore|noqa).*"
 """What only this project's own linters read."""
 

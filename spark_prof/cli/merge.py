@@ -11,8 +11,6 @@ import typer
 
 from spark_prof.errors import CommandError, one_line
 
-__all__ = ["add_to", "merge"]
-
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command to the command line."""

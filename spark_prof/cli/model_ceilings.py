@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from spark_prof.hardware import Gpu
     from spark_prof.traces.measured import Measured
 
-__all__ = ["model_ceilings", "question_of"]
-
 _MOST = 1_000_000_000
 _MOST_REASONS = 2
 

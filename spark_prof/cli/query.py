@@ -18,8 +18,6 @@ from spark_prof.errors import CommandError, one_line
 if TYPE_CHECKING:
     from spark_prof.traces.bundle import Bundle
 
-__all__ = ["add_to", "query"]
-
 
 class Format(StrEnum):
     """How the rows are written."""

@@ -14,8 +14,6 @@ import typer
 from spark_prof.errors import CommandError
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 
-__all__ = ["Backend", "add_to", "record"]
-
 
 class Backend(StrEnum):
     """What watches the kernels."""

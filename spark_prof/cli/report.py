@@ -15,20 +15,6 @@ from spark_prof.cli.terminal import takes_color
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError
 
-__all__ = [
-    "ENDINGS",
-    "Format",
-    "add_to",
-    "check_folder",
-    "format_by_ending",
-    "put",
-    "report",
-    "show",
-    "terminal_width",
-    "write_whole",
-]
-
-
 Kind = TypeVar("Kind")
 
 

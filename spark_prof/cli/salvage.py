@@ -12,8 +12,6 @@ import typer
 if TYPE_CHECKING:
     from spark_prof.traces.salvage import Salvage
 
-__all__ = ["add_to", "salvage"]
-
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command to the command line."""

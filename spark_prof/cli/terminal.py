@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["takes_color"]
-
 
 def takes_color(out: Path | None = None) -> bool:
     """Whether what is shown may be coloured: on a terminal with colours whose user wants them.

@@ -25,8 +25,6 @@ from spark_prof.dashboards.formats import (
     shorten,
 )
 
-__all__ = ["agreement", "answer", "headline", "interval", "step_time", "times", "what_ran"]
-
 _LONGEST_REASON = 240
 _CLOSE = 0.02
 

@@ -14,8 +14,6 @@ from spark_prof.analyzers.swap_gain.model import (
 from spark_prof.dashboards.formats import MISSING, clean, counted, microseconds, share, spans
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["components", "kernels", "layers", "proof", "sections"]
-
 _MOST_KERNELS = 12
 _MOST_NAMES = 3
 _MOST_COMPONENTS = 5

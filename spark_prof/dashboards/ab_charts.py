@@ -17,8 +17,6 @@ from spark_prof.dashboards.about_layers import in_decoder_order
 from spark_prof.dashboards.charts import bars, label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 
-__all__ = ["figures", "gain_points", "layer_bars", "waterfall"]
-
 _GAIN = "#0072B2"
 _SMALL = 0.002
 """Components that change by a smaller share of the step are drawn together."""

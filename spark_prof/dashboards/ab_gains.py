@@ -12,8 +12,6 @@ from spark_prof.dashboards.ab_answer import interval, step_time, what_ran
 from spark_prof.dashboards.formats import MISSING, clean, count, counted, share
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["gains", "itself", "left_out"]
-
 
 def gains(result: Result) -> Section:
     """One row a batch size or prompt's length."""

@@ -11,8 +11,6 @@ from spark_prof.dashboards.ab_answer import agreement
 from spark_prof.dashboards.formats import MISSING, clean, count, share
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["gate", "layers", "reasons"]
-
 
 def gate(result: Result) -> Section:
     """The logits of both sides over the same tokens, and what they must keep to."""

@@ -14,8 +14,6 @@ from spark_prof.dashboards.ab_answer import answer, headline
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Document, Section
 
-__all__ = ["document", "render_ab"]
-
 
 def render_ab(result: Result, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a result.

@@ -10,8 +10,6 @@ from spark_prof.ab.swapped import SwappedModule
 from spark_prof.dashboards.formats import MISSING, clean, count, size
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["compared", "costs", "missing", "setup", "swaps"]
-
 _MOST_LINES = 3
 
 

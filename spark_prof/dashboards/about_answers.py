@@ -6,8 +6,6 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import clean
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["answers"]
-
 
 def answers(report: Report) -> Section:
     """Lists the questions that this run can answer."""

@@ -6,8 +6,6 @@ from spark_prof.analyzers.fallbacks.model import Audit, AuditRow, Witness
 from spark_prof.dashboards.formats import MISSING, clean, count, shorten
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["engine", "layers", "log", "notes"]
-
 _MOST_LINES = 60
 _LONGEST = 300
 _LONGEST_NAME = 60

@@ -17,8 +17,6 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["sections"]
-
 _SHORT_NAMES = {
     "GB10 (DGX Spark)": "GB10",
     "RTX PRO 6000 Blackwell": "PRO 6000",

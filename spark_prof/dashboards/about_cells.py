@@ -20,8 +20,6 @@ from spark_prof.dashboards.formats import (
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.vocabulary import BASIS_CLASSES
 
-__all__ = ["odd_layers", "odd_sentence", "owners", "placed_by", "why"]
-
 _MOST_ROWS = 50
 
 

@@ -18,8 +18,6 @@ from spark_prof.dashboards.formats import (
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.traces.benchmarks.result import Latency
 
-__all__ = ["agreement", "remarks", "runs"]
-
 _MOST_RUNS = 50
 _FEW_RUNS = 4
 _MOST_SENTENCES = 12

@@ -15,8 +15,6 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["kernels", "weights"]
-
 _MOST_ROWS = 15
 
 

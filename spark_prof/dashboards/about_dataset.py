@@ -17,8 +17,6 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["components", "failures", "notes", "ranks", "recordings"]
-
 _LONGEST_NAME = 80
 _LONGEST_FIELD = 60
 _LONGEST_PROSE = 1000

@@ -26,8 +26,6 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["code", "counters", "facts", "floor", "launches", "named_by", "reason", "streamed"]
-
 
 def facts(found: KernelFacts) -> Section:
     """Says what one kernel is, and what it does for one component."""

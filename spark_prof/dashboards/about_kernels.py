@@ -8,8 +8,6 @@ from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, size
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["copies", "coverage", "kernels", "modules"]
-
 _MOST_ROWS = 15
 
 

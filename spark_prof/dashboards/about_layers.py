@@ -16,8 +16,6 @@ from spark_prof.dashboards.formats import MISSING, clean, count, difference, sha
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["LayerGroup", "by_layer", "in_decoder_order", "layers"]
-
 _MOST_ROWS = 12
 _ALIKE = 0.05
 """Layers whose times differ by less share a row; a row further from the median is marked."""

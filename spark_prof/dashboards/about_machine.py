@@ -6,8 +6,6 @@ from spark_prof.analyzers.fallbacks.machine import Machine
 from spark_prof.dashboards.formats import MISSING, clean, shorten
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["installed", "libraries", "notes"]
-
 _LONGEST = 300
 
 

@@ -7,8 +7,6 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["machine_code"]
-
 _MOST_ROWS = 15
 _MOST_OPCODES = 2
 

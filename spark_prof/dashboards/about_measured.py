@@ -6,8 +6,6 @@ from spark_prof.dashboards.formats import bandwidth, clean, count, microseconds,
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.traces.measured import Measured
 
-__all__ = ["measured"]
-
 _QUANTITIES = {
     "read": "memory, read",
     "write": "memory, written",

@@ -16,8 +16,6 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["clocks", "collectives", "ranks", "slow_steps"]
-
 _MOST_STEPS = 8
 _LONGEST_PROSE = 1000
 _LONGEST_NAME = 40

@@ -26,8 +26,6 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["floors", "kernels", "streamed"]
-
 _TITLE = "The least that steps could take"
 _MOST_ROWS = 24
 _LONGEST_ROLE = 36

@@ -9,17 +9,6 @@ from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, s
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.traces.bundle import IMPORTED
 
-__all__ = [
-    "caveats",
-    "findings",
-    "headline",
-    "list_of_findings",
-    "notes",
-    "on_cpu",
-    "recording",
-    "title",
-]
-
 _LONGEST_FIELD = 400
 _LONGEST_PROSE = 1000
 

@@ -6,8 +6,6 @@ from spark_prof.analyzers.fallbacks.model import Audit
 from spark_prof.dashboards.formats import MISSING, clean, count, share, shorten
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["batches", "settings"]
-
 _LONGEST = 300
 _LONGEST_NAME = 60
 

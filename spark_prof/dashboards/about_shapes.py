@@ -7,8 +7,6 @@ from spark_prof.analyzers.shapes.model import ShapeRow
 from spark_prof.dashboards.formats import MISSING, clean, count, share
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["shapes"]
-
 _LEAST = 0.01
 _MOST_ROWS = 15
 

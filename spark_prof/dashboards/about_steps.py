@@ -12,8 +12,6 @@ from spark_prof.dashboards.formats import MISSING, count, counted, microseconds,
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.vocabulary import PHASES
 
-__all__ = ["batches", "contexts", "slowest"]
-
 _MOST_SLOW = 20
 
 

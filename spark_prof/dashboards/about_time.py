@@ -16,8 +16,6 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["accounting", "components", "overhead", "steps"]
-
 _MUCH_UNNAMED = 0.05
 
 _SPREAD = tuple(Column(name, "number") for name in ("Median", "99th percentile", "Mean"))

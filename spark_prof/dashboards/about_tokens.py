@@ -25,8 +25,6 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Cell, Column, Section
 
-__all__ = ["batch_sizes", "ledger"]
-
 _MOST_SIZES = 5
 _MOST_CLIENTS = 6
 _LONGEST_LABEL = 40

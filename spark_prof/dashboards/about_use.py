@@ -6,8 +6,6 @@ from spark_prof.analyzers.ceilings.model import Ceilings
 from spark_prof.dashboards.formats import MISSING, count, decimal_size, rate
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["batches", "contexts", "drafts"]
-
 
 def batches(found: Ceilings) -> Section:
     """More sequences at a time on the first GPU."""

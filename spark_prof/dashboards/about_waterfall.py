@@ -12,8 +12,6 @@ from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import clean, counted, microseconds, rate, share, shorten
 from spark_prof.dashboards.section import Cell, Column, Section
 
-__all__ = ["explained", "name_of", "verdict", "waterfall"]
-
 _LONGEST_PROSE = 1000
 _NO_TIME_US = 0.005
 """Parts that would be written as 0.00 us are left out."""

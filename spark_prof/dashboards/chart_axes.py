@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["logarithmic_time_ticks", "time_ticks"]
-
 _FEWEST = 4
 _FACTORS = ((1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))

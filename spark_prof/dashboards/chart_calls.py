@@ -13,8 +13,6 @@ from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.formats import count, microseconds
 
-__all__ = ["call_histogram", "calls_by_layer", "calls_over_steps"]
-
 _MOST_LAYERS = 1000
 _LEVELS = (("median_us", "median", "solid"), ("p99_us", "p99", "dot"))
 

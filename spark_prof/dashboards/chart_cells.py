@@ -13,8 +13,6 @@ from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.formats import microseconds
 
-__all__ = ["MOST_CELLS", "NO_LAYER", "Cell", "cell_map", "like_layers"]
-
 MOST_CELLS = 2000
 NO_LAYER = "none"
 """Stands for the layer of what belongs to none."""

@@ -13,8 +13,6 @@ from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import NEUTRAL, SHADES, TEXT
 from spark_prof.dashboards.formats import microseconds
 
-__all__ = ["clients_beside_steps"]
-
 _MOST = 24
 _QUANTITIES = {"output_token": "a token", "chunk": "a chunk", "first_token": "the first token"}
 

@@ -13,8 +13,6 @@ from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL
 from spark_prof.dashboards.compare_words import LETTERS, by_us
 from spark_prof.dashboards.formats import microseconds
 
-__all__ = ["DIVERGING", "component_pairs", "difference_waterfall", "figures", "layer_differences"]
-
 DIVERGING = (
     (0.0, "#0072B2"),
     (0.25, "#56B4E9"),

@@ -18,8 +18,6 @@ from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES, TEXT
 from spark_prof.dashboards.formats import microseconds
 from spark_prof.vocabulary import CONVERSIONS
 
-__all__ = ["by_layer", "cost_of", "most_expensive", "ranked"]
-
 _MOST = 15
 
 _LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(

@@ -15,8 +15,6 @@ from spark_prof.dashboards.colors import LINES, SHADES, TEXT
 from spark_prof.dashboards.formats import share
 from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
 
-__all__ = ["evidence_bars", "evidence_shares"]
-
 _SEEN, _CONCLUDED, _GUESSED = (SHADES[1], ""), (SHADES[2], ""), (SHADES[2], "/")
 _LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

@@ -14,8 +14,6 @@ from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.formats import counted, microseconds
 
-__all__ = ["rank_bars", "waits_by_collective", "waits_for_ranks"]
-
 _MOST_RANKS = 256
 _MOST_BARS = 12
 

@@ -20,8 +20,6 @@ from spark_prof.dashboards.formats import (
     share,
 )
 
-__all__ = ["bytes_and_time", "intensity", "with_intensity", "with_need"]
-
 _MOST_POINTS = 1500
 _LARGEST = 44.0
 _SMALLEST = 7.0

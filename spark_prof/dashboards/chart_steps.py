@@ -20,15 +20,6 @@ from spark_prof.dashboards.colors import NEUTRAL, PHASE_COLORS, TEXT
 from spark_prof.dashboards.formats import counted, microseconds
 from spark_prof.vocabulary import PHASES
 
-__all__ = [
-    "MOST_MARKS",
-    "times_against_batch",
-    "times_against_context",
-    "times_against_prompt",
-    "times_in_order",
-    "times_spread",
-]
-
 MOST_MARKS = 1000
 """Drawn points of a figure; of more the lowest and the highest of each stretch are kept."""
 _BINS = 60

@@ -17,8 +17,6 @@ from spark_prof.dashboards.colors import COLORS, NEUTRAL, PHASE_GROUNDS, TEXT
 from spark_prof.dashboards.formats import share
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
-__all__ = ["PIXELS", "axis_unit", "timeline_figure"]
-
 _GREYS = ("#9aa2ac", "#b6bcc4")
 """Neighbours among steps and layers stay apart."""
 

@@ -13,8 +13,6 @@ from spark_prof.dashboards.chart_timeline_texts import duration, instant
 from spark_prof.dashboards.formats import MISSING, count, counted, difference, microseconds, share
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["call_facts", "component_table", "gap_table", "numbers", "steps_table"]
-
 
 def numbers(drawn: Timeline, steps: int) -> tuple[tuple[str, str], ...]:
     """The range in a few figures: what each is called, and its value."""

@@ -14,8 +14,6 @@ from spark_prof.dashboards.charts import label
 from spark_prof.dashboards.formats import count, counted, microseconds, share
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
-__all__ = ["duration", "hovers", "inscriptions", "instant"]
-
 _NAME = 64
 """Characters of a kernel's name that are shown under the pointer."""
 

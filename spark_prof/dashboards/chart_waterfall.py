@@ -16,8 +16,6 @@ from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.formats import microseconds, share
 
-__all__ = ["floor_waterfall"]
-
 _NO_TIME = 1e-4
 """Parts with less of the whole are not drawn."""
 

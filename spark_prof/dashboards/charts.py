@@ -16,14 +16,6 @@ from spark_prof.dashboards.about_layers import by_layer, in_decoder_order
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.formats import clean, microseconds, shorten
 
-__all__ = [
-    "bars",
-    "component_bars",
-    "label",
-    "layer_heatmap",
-    "set_style",
-]
-
 _MANY_LAYERS = 150
 
 

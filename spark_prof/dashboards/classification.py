@@ -11,8 +11,6 @@ from spark_prof.dashboards.formats import clean, count, shorten
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Column, Document, Section
 
-__all__ = ["render_classification"]
-
 _LONGEST_TITLE = 120
 
 

@@ -11,8 +11,6 @@ from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Document
 from spark_prof.traces.benchmarks.result import BenchmarkResult
 
-__all__ = ["render_clients"]
-
 _LONGEST_TITLE = 120
 
 

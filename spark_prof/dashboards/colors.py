@@ -6,16 +6,6 @@ which follow each other in a decoder stay apart for colour-blind readers too. Si
 colours apart, bars also carry their names.
 """
 
-__all__ = [
-    "COLORS",
-    "LINES",
-    "NEUTRAL",
-    "PHASE_COLORS",
-    "PHASE_GROUNDS",
-    "SHADES",
-    "TEXT",
-]
-
 COLORS = {
     "embedding": "#CDD592",
     "norm": "#F0E442",

@@ -11,8 +11,6 @@ from spark_prof.dashboards.compare_words import by_share, by_us, span
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, rate, share
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["gate", "reason"]
-
 
 def gate(checked: Sequence[Checked], letters: Sequence[str]) -> Section:
     """One row a limit and side.

@@ -19,8 +19,6 @@ from spark_prof.dashboards.json_report import write
 if TYPE_CHECKING:
     from spark_prof.dashboards.compare_report import Compared
 
-__all__ = ["SCHEMA", "render"]
-
 SCHEMA = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
 

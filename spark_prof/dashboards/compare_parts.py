@@ -15,8 +15,6 @@ from spark_prof.dashboards.formats import (
 )
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["components", "engines", "kernels", "layers", "steps"]
-
 _NAMES = {"launch_gaps": "launch gaps"}
 _SMALL = 0.001
 """Changes of a smaller share of the step are left out of the tables of layers and kernels."""

@@ -14,8 +14,6 @@ from spark_prof.dashboards.formats import clean, microseconds
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Document, Section
 
-__all__ = ["Compared", "answer", "document", "phase_sections", "render_comparison"]
-
 
 @dataclass(frozen=True)
 class Compared:

@@ -13,8 +13,6 @@ from spark_prof.dashboards.compare_words import LETTERS
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, rate, share, shorten
 from spark_prof.dashboards.section import Column, Section
 
-__all__ = ["compared", "findings", "notes", "others", "setup"]
-
 _LONGEST = 160
 
 

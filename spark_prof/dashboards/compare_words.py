@@ -7,9 +7,6 @@ import math
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.dashboards.formats import MISSING, microseconds
 
-__all__ = ["LETTERS", "by_share", "by_us", "span", "verdict"]
-
-
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """What sides are called: the reference is a."""
 

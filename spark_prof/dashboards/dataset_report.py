@@ -10,8 +10,6 @@ from spark_prof.dashboards.formats import clean, counted, shorten
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Document
 
-__all__ = ["document", "render_dataset"]
-
 
 def render_dataset(dataset: Dataset, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a dataset.

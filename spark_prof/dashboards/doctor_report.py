@@ -23,8 +23,6 @@ from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Document, Section
 from spark_prof.traces.measured import Measured
 
-__all__ = ["Diagnosis", "document", "render_diagnosis"]
-
 
 @dataclass(frozen=True)
 class Diagnosis:

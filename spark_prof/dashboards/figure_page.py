@@ -7,8 +7,6 @@ from html import escape
 import plotly.graph_objects as go
 import plotly.io
 
-__all__ = ["figure_page"]
-
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _CONFIG = {"displaylogo": False, "responsive": True}
 

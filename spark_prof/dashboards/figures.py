@@ -15,8 +15,6 @@ from spark_prof.dashboards.chart_waterfall import floor_waterfall
 from spark_prof.dashboards.charts import bars, component_bars, layer_heatmap
 from spark_prof.dashboards.outline import outline
 
-__all__ = ["FIGURES", "figures"]
-
 
 def _kernels_and_memory(report: Report) -> go.Figure:
     """Draws the kernels of a mean decode step beside the memory's speed."""

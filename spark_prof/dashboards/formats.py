@@ -10,24 +10,6 @@ import math
 import re
 from collections.abc import Iterable
 
-__all__ = [
-    "MISSING",
-    "bandwidth",
-    "clean",
-    "count",
-    "counted",
-    "decimal_size",
-    "difference",
-    "microseconds",
-    "nothing_as_missing",
-    "operations",
-    "rate",
-    "share",
-    "shorten",
-    "size",
-    "spans",
-]
-
 MISSING = "-"
 """Stands where a figure was not recorded or does not apply."""
 

@@ -20,8 +20,6 @@ from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.section import Document, cleaned
 from spark_prof.dashboards.style import STYLE
 
-__all__ = ["draw", "render"]
-
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _MOST_BYTES = 600_000
 """Of the tables. With plotly.js, 4.8 MB, and the figures a page stays below 6 MB."""

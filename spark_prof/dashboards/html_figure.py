@@ -14,8 +14,6 @@ from plotly.offline import get_plotlyjs
 
 from spark_prof.dashboards.formats import clean
 
-__all__ = ["place", "script"]
-
 _TITLE, _NO_TITLE = 40, 8
 """Pixels above a figure with its title, as `charts.set_style` sets them, and without."""
 _CONFIG = json.dumps({"displayModeBar": False, "responsive": True})

@@ -11,8 +11,6 @@ from html import escape
 from spark_prof.dashboards.formats import shorten
 from spark_prof.dashboards.section import Cell, Column, Section, without_bars
 
-__all__ = ["draw_section"]
-
 _NAME_WIDTH = 72
 _LONGEST_NAME = 2000
 _MANY = 8

@@ -20,8 +20,6 @@ from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.model import Shapes
 from spark_prof.analyzers.token_ledger.clients import beside_clients
 
-__all__ = ["SCHEMA", "client_rows", "render", "write"]
-
 SCHEMA = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
 

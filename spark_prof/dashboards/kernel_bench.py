@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from spark_prof.kernels.bench.run import LeftOut
     from spark_prof.kernels.tuning import Work
 
-__all__ = ["render_bench"]
-
 _TITLES = {"dense": "Dense layers", "moe": "Mixtures of experts", "fused": "Fused passes"}
 
 

@@ -14,8 +14,6 @@ from spark_prof.kernels.entry import ReplacementKernel
 if TYPE_CHECKING:
     from spark_prof.kernels.check.verdict import Verdict
 
-__all__ = ["Checked", "render_checks"]
-
 _SCHEMA = 1
 _MOST_FAILURES = 8
 """That a page shows: the others are in the JSON."""

@@ -11,8 +11,6 @@ from spark_prof.dashboards.section import Column, Document, Section
 from spark_prof.kernels.entry import ReplacementKernel
 from spark_prof.kernels.tuning import Run, Work
 
-__all__ = ["render_kernels"]
-
 _LETTERS = (
     "Bytes: M tokens, N rows and K columns of a weight, w bytes a weight with its scales. Of "
     "experts: D of E take part, k a token, H hidden and I intermediate size. Of quantized rows: c "

@@ -8,8 +8,6 @@ from dataclasses import replace
 from spark_prof.dashboards.formats import count, shorten
 from spark_prof.dashboards.section import Cell, Column, Document, Section
 
-__all__ = ["shortened"]
-
 _MOST_ROWS = 400
 """Of a table; nobody reads more on a page."""
 _SHORT_TEXT = 200

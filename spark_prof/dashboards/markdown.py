@@ -15,8 +15,6 @@ from spark_prof.dashboards.limits import shortened
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.section import Cell, Column, Document, Section, cleaned, without_bars
 
-__all__ = ["draw", "escape", "render"]
-
 _LONGEST = 32_000
 _LONGEST_NAME = 200
 _MANY_ROWS = 30

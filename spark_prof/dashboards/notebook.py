@@ -5,8 +5,6 @@ from __future__ import annotations
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import markdown, text
 
-__all__ = ["Shown"]
-
 
 class Shown:
     """A report that a cell of a notebook ends with.

@@ -23,8 +23,6 @@ from spark_prof.dashboards import (
 from spark_prof.dashboards.formats import MISSING
 from spark_prof.dashboards.section import Document, Section
 
-__all__ = ["outline", "without_empty_columns"]
-
 
 def outline(report: Report, *, layer_columns: int | None = None) -> Document:
     """Turns a report into the document that every renderer draws.

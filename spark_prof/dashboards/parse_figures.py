@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from spark_prof.dashboards.formats import MISSING
 
-__all__ = ["figures_of", "value_of"]
-
 _FIGURE = re.compile(r"([<>]?)([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?([A-Za-z%]+)(/s)?)?")
 _UNITS: Mapping[str, float] = {
     "ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6,

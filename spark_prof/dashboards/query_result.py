@@ -16,8 +16,6 @@ from rich.cells import cell_len
 
 from spark_prof.dashboards.formats import MISSING, clean, count, shorten
 
-__all__ = ["MOST_LINES", "WRITERS"]
-
 MOST_LINES = 1_000
 """Rows of the text; CSV, JSON and Parquet have all of them."""
 

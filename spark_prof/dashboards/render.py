@@ -10,8 +10,6 @@ from importlib import import_module
 
 from spark_prof.analyzers.model import Report
 
-__all__ = ["RENDERERS"]
-
 
 def _late(module: str) -> Callable[[Report], str]:
     def render(report: Report) -> str:

@@ -14,8 +14,6 @@ from typing import Literal
 
 from spark_prof.dashboards.formats import clean
 
-__all__ = ["Cell", "Column", "Document", "Section", "cleaned", "without_bars"]
-
 Cell = str | float
 """A finished string or, in a bar column, a fraction of 1."""
 

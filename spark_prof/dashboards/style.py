@@ -1,7 +1,5 @@
 """The one style sheet of the HTML report: light or dark as the reader has it, phone, paper."""
 
-__all__ = ["STYLE"]
-
 _COLORS = """\
 :root {
   --page: #fbfbfa;

@@ -15,8 +15,6 @@ from spark_prof.dashboards.formats import shorten
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.section import Cell, Column, Document, Section, cleaned
 
-__all__ = ["draw", "render"]
-
 _BAR_WIDTH = 12
 _GAP = 2
 _EIGHTHS = " ▏▎▍▌▋▊▉"

@@ -8,8 +8,6 @@ from spark_prof.analyzers.roofline.ceilings import device_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import Measured, measured_for
 
-__all__ = ["ceilings_for"]
-
 
 def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> Measured | None:
     """What `spark-prof doctor --measure` kept of the GPU of a rank; None where it kept nothing.

@@ -15,8 +15,6 @@ from spark_prof.datasets.prepared import Prepared
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.members import is_bundle
 
-__all__ = ["clients_beside"]
-
 
 def clients_beside(shown: Prepared, results: Sequence[Path]) -> tuple[ClientRow, ...]:
     """The runs that the recording holds, then those of the results, each beside its steps.

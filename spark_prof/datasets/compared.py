@@ -23,8 +23,6 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.members import NoMembersError, find_members, is_bundle
 from spark_prof.traces.remote import is_url
 
-__all__ = ["facts_of", "read_side", "recordings_of"]
-
 _HIGHEST_LAYER = (1 << 15) - 1
 
 

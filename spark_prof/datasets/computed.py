@@ -13,8 +13,6 @@ from spark_prof.analyzers.projections import launched, project
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES
 
-__all__ = ["COMPUTED", "ComputedView"]
-
 _WORK = ("name", "kind", "start_ns", "end_ns", "device", "stream", "correlation")
 _KERNELS = TABLES["kernels"].schema
 _MARKERS = TABLES["markers"].schema

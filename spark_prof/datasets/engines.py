@@ -23,8 +23,6 @@ from typing import Generic, TypeVar
 from spark_prof.ending import interrupted_by, stopped_with, temporary_folder
 from spark_prof.errors import CommandError, SparkProfError
 
-__all__ = ["Engine", "Outcome", "run_each"]
-
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 

@@ -10,8 +10,6 @@ from spark_prof.datasets.opened import local_path
 from spark_prof.errors import CommandError
 from spark_prof.traces.members import Member, find_members, is_bundle
 
-__all__ = ["import_each"]
-
 _ENDINGS = (
     ".gz", ".zst", ".json", ".trace", ".pt", ".sqlite", ".nsys-rep", ".hatchet", ".chrome_trace",
     ".csv", ".zip", ".tar", ".tgz",

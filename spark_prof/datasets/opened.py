@@ -12,8 +12,6 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.members import is_bundle
 from spark_prof.traces.remote import is_url, local_copy
 
-__all__ = ["local_path", "opened"]
-
 
 @contextmanager
 def local_path(source: str) -> Iterator[Path]:

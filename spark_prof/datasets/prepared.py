@@ -24,8 +24,6 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.remote import is_url
 from spark_prof.traces.snapshot import is_recording, snapshot
 
-__all__ = ["Prepared", "prepare"]
-
 _NEED_TIMES = ("step_us", "union_us", "overlap_us", "gap_us", "residual_us", "engine_us")
 """Columns of `step_books` that say nothing where nothing tells when kernels ran."""
 

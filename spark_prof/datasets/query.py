@@ -22,8 +22,6 @@ from spark_prof.ending import interrupted_by, temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["Result", "query"]
-
 _BATCH = 10_000
 _LONGEST = 300
 _SHARE_OF_MEMORY = 0.5

@@ -12,8 +12,6 @@ from spark_prof.datasets.opened import opened
 from spark_prof.traces.members import Member, NoMembersError, find_members, is_bundle
 from spark_prof.traces.remote import is_url
 
-__all__ = ["is_dataset", "summarize_dataset"]
-
 
 def is_dataset(source: str) -> bool:
     """Whether the source is a folder of recordings and not one itself, or nothing that can be read.

@@ -19,8 +19,6 @@ from spark_prof.datasets.computed import COMPUTED
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES, Column, Table, empty_table
 
-__all__ = ["create_views"]
-
 _FACTS = ("state", "created", "backend", "spark_prof")
 
 

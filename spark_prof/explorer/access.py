@@ -25,8 +25,6 @@ from urllib.parse import quote, unquote_plus
 
 import psutil
 
-__all__ = ["Access", "canonical_name", "new_token"]
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
 Send = Callable[[Scope], Awaitable[None]]

@@ -28,8 +28,6 @@ from spark_prof.explorer.pages import (
 )
 from spark_prof.explorer.recordings import open_shown
 
-__all__ = ["PAGES", "main"]
-
 PAGES: tuple[Page | ResultPage, ...] = (
     overview.PAGE, layers.PAGE, timeline.PAGE, kernels.PAGE, conversions.PAGE, fallbacks.PAGE,
     ranks.PAGE, steps.PAGE, compare.PAGE, ab.PAGE,

@@ -15,8 +15,6 @@ from spark_prof.errors import CommandError
 from spark_prof.explorer import widgets
 from spark_prof.traces.source_state import source_state
 
-__all__ = ["BY_RECORDING", "Reading", "read", "reading"]
-
 _MOST = 6
 """Recordings that are kept; the one that was looked at longest ago goes first."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import streamlit as st
 
-__all__ = ["clicked", "points", "rows"]
-
 
 def points(figure: str) -> list[Any]:
     """The customdata of the points that are chosen in a figure; a point without has none."""

@@ -17,8 +17,6 @@ from spark_prof.traces.members import find_members, is_bundle
 from spark_prof.traces.remote import is_url
 from spark_prof.traces.sniff import BENCHMARK, format_of
 
-__all__ = ["Entry", "client_results", "find_entries", "newest_here"]
-
 MOST_ENTRIES = 1000
 """So many names fit into a list that a browser gets with every picture."""
 

@@ -12,8 +12,6 @@ from spark_prof.dashboards.formats import counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, places, widgets
 
-__all__ = ["finding_cards", "follow_cards"]
-
 _MOST = 10
 
 

@@ -15,8 +15,6 @@ from spark_prof.explorer import state, widgets
 from spark_prof.explorer.cache import Reading
 from spark_prof.explorer.entries import Entry
 
-__all__ = ["choose_rank", "choose_source", "ink", "links", "watch"]
-
 _AGAIN = 2.0
 """Seconds between looks at a source that is still being recorded."""
 

@@ -25,8 +25,6 @@ from spark_prof.dashboards.section import Section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import clicks, links, widgets
 
-__all__ = ["kernel_detail"]
-
 _BY_LAYER = "kernel-layers"
 
 

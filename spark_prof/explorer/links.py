@@ -8,8 +8,6 @@ import streamlit as st
 
 from spark_prof.explorer import state, widgets
 
-__all__ = ["go", "link"]
-
 _KEPT = ("source", "rank", "other")
 
 

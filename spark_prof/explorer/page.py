@@ -8,8 +8,6 @@ from pathlib import Path
 
 from spark_prof.datasets.prepared import Prepared
 
-__all__ = ["Page", "ResultPage", "Sources"]
-
 
 @dataclass(frozen=True)
 class Sources:

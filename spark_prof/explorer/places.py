@@ -12,16 +12,6 @@ from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.model import Finding, KernelRow
 from spark_prof.datasets.prepared import Prepared
 
-__all__ = [
-    "PAGES",
-    "PARTS",
-    "Place",
-    "page_of",
-    "place_of_finding",
-    "place_of_part",
-    "typical_step",
-]
-
 _OTHERWISE = "fallbacks"
 
 PAGES: Mapping[str, str] = MappingProxyType(

@@ -9,8 +9,6 @@ import socket
 
 from spark_prof.errors import CommandError
 
-__all__ = ["DEFAULT_PORT", "address_in_url", "is_loopback", "listen"]
-
 DEFAULT_PORT = 8501
 _TRIED = 50
 _WAITING = 128

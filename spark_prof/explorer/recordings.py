@@ -13,8 +13,6 @@ from spark_prof.explorer import cache, frame, state
 from spark_prof.explorer.entries import Entry
 from spark_prof.explorer.page import Sources
 
-__all__ = ["Recordings", "open_shown"]
-
 
 class Recordings(Sequence[Prepared]):
     """Several recordings; reading one raises CommandError where it cannot be read.

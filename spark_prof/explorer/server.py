@@ -26,8 +26,6 @@ from spark_prof.explorer.ports import address_in_url
 if TYPE_CHECKING:
     from spark_prof.explorer.cache import Reading
 
-__all__ = ["serve"]
-
 _SCRIPT = Path(__file__).parent / "script" / "explorer.py"
 _FLAGS = {
     "browser.gatherUsageStats": False,

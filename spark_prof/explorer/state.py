@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-__all__ = ["OF_A_RANK", "OF_A_SOURCE", "SHARED", "chosen", "chosen_number", "keep", "shared"]
-
 SHARED = ("source", "rank", "step", "layer", "component", "kernel", "from", "to", "other")
 """What stays in the address when another page is opened; the rest belongs to one page."""
 

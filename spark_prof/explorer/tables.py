@@ -12,8 +12,6 @@ import streamlit as st
 from spark_prof.dashboards.formats import MISSING, clean, count
 from spark_prof.dashboards.parse_figures import figures_of
 
-__all__ = ["MOST_ROWS", "csv_of", "sortable", "table"]
-
 MOST_ROWS = 2000
 """So many rows are sent to the browser; the CSV has all."""
 

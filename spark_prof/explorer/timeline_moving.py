@@ -10,8 +10,6 @@ from spark_prof.dashboards.formats import counted
 from spark_prof.explorer import state, widgets
 from spark_prof.explorer.timeline_state import View
 
-__all__ = ["dragging", "draw_buttons", "draw_search"]
-
 _TEXT, _FOUND = "timeline-search", "timeline-found"
 _DRAGS = "timeline-drags"
 _LONGEST = 500

@@ -10,8 +10,6 @@ from spark_prof.analyzers.views.timeline_moves import Range, recorded, step_rang
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state
 
-__all__ = ["View"]
-
 _FARTHEST_NS = 1 << 62
 _LARGEST_STEP = 1 << 31
 _CLOSER = 20

@@ -8,8 +8,6 @@ from spark_prof.exporters.event_text import choices, microseconds, numbers, text
 from spark_prof.exporters.lanes import lanes
 from spark_prof.exporters.rank_trace import Int64s, RankTrace, slices
 
-__all__ = ["stream_tracks", "write_kernels"]
-
 _CATEGORIES = {"memcpy": "gpu_memcpy", "memset": "gpu_memset", "op": "cpu_op"}
 """libkineto's words for a row's kind; every other kind is a kernel."""
 

@@ -16,8 +16,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["choices", "events", "microseconds", "numbers", "texts", "triples"]
-
 _TEXT = pa.large_string()
 _NOTHING = pa.scalar("", _TEXT)
 _TRIPLE = re.compile(r"\d{1,10}(,\d{1,10}){0,2}")

@@ -11,8 +11,6 @@ from spark_prof.exporters.event_text import choices, microseconds, numbers, text
 from spark_prof.exporters.lanes import lanes
 from spark_prof.exporters.rank_trace import Int64s, RankTrace, slices
 
-__all__ = ["Calls", "find_calls", "write_calls"]
-
 
 @dataclass(frozen=True)
 class Calls:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["lanes"]
-
 Int64s = npt.NDArray[np.int64]
 
 _LOOKED_AT = 64

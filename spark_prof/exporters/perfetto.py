@@ -27,8 +27,6 @@ from spark_prof.exporters.tracks import Tracks
 from spark_prof.traces.batches import table_batches
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["write_perfetto"]
-
 _TIMED = ("kernels", "host", "ranges", "steps", "counters")
 
 

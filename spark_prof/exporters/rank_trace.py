@@ -17,8 +17,6 @@ from spark_prof.exporters.tracks import Tracks
 from spark_prof.traces.batches import ROWS
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["Int64s", "RankTrace", "slices"]
-
 Int64s = npt.NDArray[np.int64]
 
 

@@ -12,8 +12,6 @@ import pandas as pd
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["Selection", "parse_steps"]
-
 _STEPS = re.compile(r"([0-9]{0,9}):([0-9]{0,9})")
 
 

@@ -11,8 +11,6 @@ import pandas as pd
 from spark_prof.exporters.event_text import choices, microseconds, numbers
 from spark_prof.exporters.rank_trace import Int64s, RankTrace, slices
 
-__all__ = ["write_counters", "write_spans", "write_steps"]
-
 _COUNTS = (
     "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens", "context_tokens",
 )  # fmt: skip

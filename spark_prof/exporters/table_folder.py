@@ -24,8 +24,6 @@ from spark_prof.traces.batches import ROWS, table_batches
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES
 
-__all__ = ["PLACED", "safe_texts", "write_tables"]
-
 PLACED = "placed"
 """Name of the table that is not the bundle's own."""
 

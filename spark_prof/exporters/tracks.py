@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-__all__ = ["Tracks"]
-
 _FIRST_FREE = 2_000_000_000
 """Above the thread ids that Linux gives; viewers take no number above 32 bits."""
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["GPUS", "Figure", "Gpu", "find_gpu", "gpu_called"]
-
 _MB = 1024 * 1024
 
 

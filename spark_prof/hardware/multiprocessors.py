@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["SM_LIMITS", "SmLimits"]
-
 _KIB = 1024
 
 

@@ -22,8 +22,6 @@ from spark_prof.analyzers.classify.names import split_name
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["Reference", "align", "distinct", "reference_of"]
-
 Int64s = npt.NDArray[np.int64]
 
 _MOST_CELLS = 60_000_000

@@ -24,8 +24,6 @@ from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.scopes import enclosing, innermost
 
-__all__ = ["Capture", "captures_of", "components_by_capture", "holds_captures"]
-
 Int64s = npt.NDArray[np.int64]
 
 _NAME = re.compile(r"(?:\w+_)?capture_(\d{1,7})_(FULL|PIECEWISE)")

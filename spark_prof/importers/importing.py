@@ -29,8 +29,6 @@ from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.staging import staged
 from spark_prof.traces.table_files import TableFiles
 
-__all__ = ["Import", "one_process", "write_import"]
-
 _ALONE = "ncu"
 """The format whose kernels were measured one by one, outside the run."""
 

@@ -13,8 +13,6 @@ from spark_prof.traces.foreign import Window
 from spark_prof.traces.scopes import NO_SCOPE
 from spark_prof.traces.timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
 
-__all__ = ["call_rows", "kernel_rows", "marker_rows", "module_rows", "node_rows"]
-
 Int64s = npt.NDArray[np.int64]
 
 _AFTER_MODEL = ("lm_head", "sampler")

@@ -17,8 +17,6 @@ from spark_prof.importers.steps import Steps
 from spark_prof.traces.timeline import FIRST_MODULE
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["Layers", "Placed"]
-
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 

@@ -12,18 +12,6 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = [
-    "CLASS_RULES",
-    "RULES",
-    "ClassRule",
-    "ModuleName",
-    "NameRule",
-    "component_of_class",
-    "is_layer_class",
-    "module_name",
-    "names_module",
-]
-
 
 @dataclass(frozen=True)
 class ModuleName:

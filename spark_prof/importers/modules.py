@@ -21,8 +21,6 @@ from spark_prof.importers.module_names import (
 )
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
-__all__ = ["Modules", "modules_of"]
-
 Int64s = npt.NDArray[np.int64]
 
 _FEWEST_LAYERS = 2

@@ -23,8 +23,6 @@ from spark_prof.importers.steps import Steps, one_step, steps_by_graphs
 from spark_prof.traces.foreign import Process, Window
 from spark_prof.traces.table_files import TableFiles
 
-__all__ = ["BehindTables", "ProcessWriter"]
-
 _OPEN_END = 1 << 62
 """The end of a step whose end is not known yet, ns."""
 

@@ -26,8 +26,6 @@ from spark_prof.analyzers.classify.classifier import (
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.order import CODES, Launched, place_by_order
 
-__all__ = ["Repeats", "guess_layers", "keeps_cache"]
-
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 

@@ -23,8 +23,6 @@ from spark_prof.traces.foreign import Foreign
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.sniff import BENCHMARK, BUNDLE, FOLDER, PIECES, format_of
 
-__all__ = ["READERS", "import_files", "open_source"]
-
 
 @dataclass(frozen=True)
 class _Reader:

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["RULES", "Batch", "StepRule", "batch_of", "rule_of"]
-
 
 @dataclass(frozen=True)
 class Batch:

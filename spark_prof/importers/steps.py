@@ -18,8 +18,6 @@ from spark_prof.importers.repeats import keeps_cache
 from spark_prof.importers.step_names import RULES, Batch, batch_of, rule_of
 from spark_prof.traces.foreign import Window
 
-__all__ = ["Steps", "one_step", "steps_by_graphs"]
-
 Int64s = npt.NDArray[np.int64]
 
 _COUNTS = (

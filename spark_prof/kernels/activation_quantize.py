@@ -26,8 +26,6 @@ from spark_prof.kernels.row_arguments import (
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["activation_quantize", "codes", "moved_bytes"]
-
 
 def activation_quantize(
     gate_up: torch.Tensor,

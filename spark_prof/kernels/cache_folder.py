@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["cache_folder"]
-
 
 def cache_folder() -> Path | None:
     """The folder of the package for this user, by the XDG base directory specification.

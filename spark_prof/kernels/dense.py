@@ -19,8 +19,6 @@ from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["LinearConfig", "codes", "default_config", "dense_code", "linear"]
-
 
 @dataclass(frozen=True)
 class LinearConfig:

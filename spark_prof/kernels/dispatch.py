@@ -21,8 +21,6 @@ from dataclasses import dataclass
 
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs
 
-__all__ = ["FARTHEST", "Choice", "choose"]
-
 FARTHEST = 2.0
 """The largest factor between a shape and the measured one that speaks for it."""
 

@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["ARCHITECTURES", "SLOTS", "Late", "ReplacementKernel", "Slot", "Traffic"]
-
 Slot = Literal["qkv", "o", "mlp", "moe", "router", "norm", "lm_head"]
 """Which part of a model a kernel stands in for."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from spark_prof.errors import SparkProfError, one_line
 
-__all__ = ["KernelError"]
-
 
 class KernelError(SparkProfError):
     """A kernel cannot be compiled, loaded or launched as asked; one line says why."""

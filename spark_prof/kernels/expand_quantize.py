@@ -26,8 +26,6 @@ from spark_prof.kernels.row_arguments import (
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["codes", "expand_quantize", "most_scale_rows", "moved_bytes"]
-
 _MOST_SORTED_ROWS = 65535
 """Blocks of a grid in y."""
 

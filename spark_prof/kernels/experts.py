@@ -12,8 +12,6 @@ from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.operands import check_operand
 from spark_prof.kernels.pack import PackedLinear, pack_rows
 
-__all__ = ["Activation", "PackedExperts", "pack_experts"]
-
 
 @dataclass(frozen=True)
 class Activation:

@@ -22,16 +22,6 @@ from spark_prof.kernels.routing import Routing, route
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = [
-    "MoeConfig",
-    "codes",
-    "default_config",
-    "down_code",
-    "gate_up_code",
-    "moe",
-    "run_experts",
-]
-
 
 @dataclass(frozen=True)
 class MoeConfig:

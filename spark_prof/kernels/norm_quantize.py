@@ -24,8 +24,6 @@ from spark_prof.kernels.row_arguments import (
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["codes", "moved_bytes", "norm_quantize"]
-
 _VECTORS = (1, 2, 4)
 """How many times 8 values of a row a thread may hold."""
 

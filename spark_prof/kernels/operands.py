@@ -9,18 +9,6 @@ import torch
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.compiler import architecture_of
 
-__all__ = [
-    "LARGEST_BATCH",
-    "architecture",
-    "check_apart",
-    "check_operand",
-    "check_tokens",
-    "multiprocessors",
-    "refuse_gradient",
-    "stacks_at_a_time",
-    "token_tiles",
-]
-
 LARGEST_BATCH = 16
 """Tokens that the dense layers and the experts take at most."""
 

@@ -15,8 +15,6 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.pack_scales import packed_mxfp4_scales, packed_nvfp4_scales
 
-__all__ = ["FORMATS", "PackedLinear", "pack_linear", "pack_rows"]
-
 FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2, "bf16": 3}
 """The names of the formats and what FORMAT is in the kernels."""
 

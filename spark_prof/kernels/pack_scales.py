@@ -13,8 +13,6 @@ import torch
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import MxFp4, NvFp4
 
-__all__ = ["packed_mxfp4_scales", "packed_nvfp4_scales"]
-
 _NVFP4_ROW = 2.0**20
 """weights.cuh makes 2^-20 of an NVFP4 scale of 1: exponent 10, plus 96, minus 126."""
 

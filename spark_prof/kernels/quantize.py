@@ -25,8 +25,6 @@ from spark_prof.kernels.row_arguments import (
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["codes", "moved_bytes", "quantize_rows"]
-
 
 def quantize_rows(
     x: torch.Tensor,

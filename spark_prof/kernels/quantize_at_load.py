@@ -22,14 +22,6 @@ from spark_prof.kernels.formats import (
     quantize_mxfp4,
 )
 
-__all__ = [
-    "CHANGE",
-    "DENSE_SLOTS",
-    "LoadFormat",
-    "QuantizedLinear",
-    "quantize_linear",
-]
-
 
 @dataclass(frozen=True)
 class Deviation:

@@ -16,8 +16,6 @@ import torch
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp8, NvFp4, unswizzle_128x4
 
-__all__ = ["ROW_FORMATS", "QuantizedRows", "RowFormat", "empty_rows", "written_bytes"]
-
 RowFormat = Literal["nvfp4", "mxfp8"]
 
 

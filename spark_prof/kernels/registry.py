@@ -11,8 +11,6 @@ from spark_prof.kernels.entries.experts import EXPERTS
 from spark_prof.kernels.entries.fused import FUSED
 from spark_prof.kernels.entry import ReplacementKernel
 
-__all__ = ["KERNELS", "find"]
-
 KERNELS: tuple[ReplacementKernel, ...] = (*DENSE, *EXPERTS, *FUSED)
 """In the order in which they are listed."""
 

@@ -13,8 +13,6 @@ from spark_prof.kernels.operands import LARGEST_BATCH, refuse_gradient
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["MOST_CHOICES", "Routing", "Scoring", "codes", "route"]
-
 MOST_CHOICES = 16
 MOST_EXPERTS = 512
 

@@ -10,17 +10,6 @@ from spark_prof.kernels.operands import check_operand
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
 from spark_prof.kernels.runtime.code import KernelCode
 
-__all__ = [
-    "PADDING_BLOCKS",
-    "THREADS",
-    "check_rows",
-    "factor",
-    "format_defines",
-    "padding_blocks",
-    "row_slices",
-    "sliced_code",
-]
-
 _MOST_ROWS = 4096
 THREADS = 128
 """Of a block of the kernels that cut a row in slices; a thread has 8 values of it."""

@@ -7,8 +7,6 @@ from fractions import Fraction
 from spark_prof.kernels.entry import Traffic
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["BYTES_A_WEIGHT", "LINEAR", "LINEAR_BF16", "MOE", "ROUTING"]
-
 BYTES_A_WEIGHT = {
     "nvfp4": Fraction(9, 16),  # a code of 4 bits, and an E4M3 scale for 16 of them
     "mxfp4": Fraction(17, 32),  # and an E8M0 scale for 32

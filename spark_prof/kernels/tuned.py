@@ -14,8 +14,6 @@ from spark_prof.kernels.experts import PackedExperts
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.pack import PackedLinear
 
-__all__ = ["Chosen", "choose_linear", "choose_moe"]
-
 Config = TypeVar("Config", dense.LinearConfig, experts_.MoeConfig)
 
 

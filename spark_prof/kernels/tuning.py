@@ -20,8 +20,6 @@ from spark_prof.kernels.cache_folder import cache_folder
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.whole_file import write_whole
 
-__all__ = ["SHIPPED", "Run", "Tuned", "Work", "known_runs", "merged", "read", "save", "user_file"]
-
 SHIPPED = Path(__file__).resolve().parent / "tuned.json"
 """What the package brings."""
 

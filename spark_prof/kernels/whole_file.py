@@ -9,8 +9,6 @@ from pathlib import Path
 from spark_prof.ending import removed_afterwards
 from spark_prof.kernels.errors import KernelError
 
-__all__ = ["write_whole"]
-
 
 def write_whole(path: Path, content: bytes) -> None:
     """Puts a file in place of what is there, if anything; readers see the one or the other.

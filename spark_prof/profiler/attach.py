@@ -36,8 +36,6 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.pieces import pieces_folder
 
-__all__ = ["attach", "recordable_among", "recordable_processes", "request_recording"]
-
 
 def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
     """Records a running server.

@@ -6,8 +6,6 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Batch", "read_batch"]
-
 PREFILL, DECODE, MIXED = range(3)
 
 

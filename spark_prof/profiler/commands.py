@@ -12,17 +12,6 @@ from pathlib import Path, PurePath
 
 from spark_prof.errors import CommandError
 
-__all__ = [
-    "Command",
-    "Option",
-    "Program",
-    "find_program",
-    "find_run",
-    "recognise",
-    "scan_options",
-    "with_plugin_allowed",
-]
-
 PLUGIN = "spark_prof"
 EXAMPLE = "'spark-prof record -- vllm serve MODEL'"
 ATTACH = "'spark-prof record --attach URL'"

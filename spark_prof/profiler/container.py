@@ -24,8 +24,6 @@ from spark_prof.profiler.commands import (
     with_plugin_allowed,
 )
 
-__all__ = ["container_command", "image_of", "stage_package"]
-
 STAGING_TARGET = "/opt/spark-prof"
 BUNDLE_TARGET = "/spark-prof-bundle"
 

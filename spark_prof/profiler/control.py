@@ -30,8 +30,6 @@ from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.durable import sync_new
 from spark_prof.traces.pieces import pieces_folder, write_refusal
 
-__all__ = ["STOP_FILE", "Control", "request_name", "start_of"]
-
 STOP_FILE = "stop"
 """Name of the file in the pieces folder that ends a recording."""
 

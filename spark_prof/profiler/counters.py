@@ -21,8 +21,6 @@ from spark_prof.profiler.cupti_python import CounterError
 from spark_prof.profiler.pm_sampling import PmSampling, Samples
 from spark_prof.traces.pieces import COUNTER_DTYPE, array_name, write_array
 
-__all__ = ["METRICS", "SETS", "CounterSampler"]
-
 METRICS = {
     "dram_read_bytes": ("dram__bytes_read.sum", 1.0),
     "dram_write_bytes": ("dram__bytes_write.sum", 1.0),

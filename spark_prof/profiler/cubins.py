@@ -15,8 +15,6 @@ from pathlib import Path
 
 from spark_prof.traces.pieces import cached_cubin_name
 
-__all__ = ["code_caches", "copy_cached"]
-
 _MOST_FILES = 50_000
 
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-__all__ = ["newest_cupti", "with_cupti"]
-
 OLDEST = (13, 4)
 """The first release whose libcupti is known to sample counters under a CUDA 13.0 driver."""
 

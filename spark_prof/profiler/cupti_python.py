@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["CounterError", "Cupti"]
-
 _OLDEST_LIBRARY = 130400
 _INVALID_OPERATION, _NOT_SUPPORTED, _NO_PRIVILEGES = 7, 27, (35, 40)
 _VIRTUAL = 33

@@ -16,8 +16,6 @@ from spark_prof.profiler.ranges import replace_attribute
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.pieces import ENGINE_DTYPE, array_name
 
-__all__ = ["EngineRecording"]
-
 _ROWS_PER_PIECE = 512
 _OPEN_AT_MOST = 64
 

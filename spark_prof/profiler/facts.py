@@ -11,15 +11,6 @@ from typing import Any
 from spark_prof.profiler.measuring.state import device_state
 from spark_prof.redact import is_secret, redacted_text
 
-__all__ = [
-    "device_facts",
-    "device_now",
-    "engine_facts",
-    "execution_of",
-    "processor",
-    "visible_environment",
-]
-
 _PREFIXES = (
     "VLLM_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "OMP_", "MKL_",
     "HF_HUB_OFFLINE", "NVIDIA_", "MAX_JOBS", "LD_PRELOAD",

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-__all__ = ["Fence"]
-
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 

@@ -29,8 +29,6 @@ from spark_prof.traces.pieces import (
 )
 from spark_prof.traces.timeline import PHASE_MODULES
 
-__all__ = ["GraphWatch"]
-
 _PIECEWISE, _FULL = 1, 2
 """vLLM's CUDAGraphMode."""
 

@@ -21,8 +21,6 @@ from spark_prof.profiler.facts import visible_environment
 from spark_prof.traces.cuda_tools import ToolError, run_tool
 from spark_prof.traces.library_code import library_code
 
-__all__ = ["installed"]
-
 _PACKAGES = (
     "vllm", "torch", "triton", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache",
     "nvidia-cutlass-dsl", "deep-gemm", "sglang", "transformers", "compressed-tensors",

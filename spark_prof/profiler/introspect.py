@@ -8,8 +8,6 @@ from typing import Any
 from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.profiler.wrapped import WrappedTensors
 
-__all__ = ["describe_layers", "kernel_of"]
-
 _KERNEL_PATHS = (
     "quant_method.kernel",
     "scheme.kernel",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from spark_prof.profiler.measuring.memory import Room
     from spark_prof.profiler.measuring.timing import Device
 
-__all__ = ["measure"]
-
 
 def measure(progress: Callable[[str], None] | None = None) -> Measured:
     """Measures the GPU of this process, or the processor where torch sees no GPU.

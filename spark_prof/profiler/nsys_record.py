@@ -25,16 +25,6 @@ from spark_prof.traces.nsys_pieces import link_exports
 from spark_prof.traces.nsys_tool import Nsys, find_nsys
 from spark_prof.traces.pieces import append_log
 
-__all__ = [
-    "REPORT",
-    "NsysRun",
-    "descendants",
-    "end_processes",
-    "launched",
-    "plan_nsys",
-    "ray_reports",
-]
-
 REPORT = "nsys"
 """Name of the report in the bundle's folder, without its suffix."""
 

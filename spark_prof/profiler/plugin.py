@@ -19,8 +19,6 @@ from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.vllm_names import NEWEST, OLDEST, SCHEDULER, WORKER, is_supported
 from spark_prof.traces.pieces import append_log, pieces_folder, write_refusal
 
-__all__ = ["install"]
-
 logger = logging.getLogger("spark_prof")
 
 _MARK = "_spark_prof_wrapped"

@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from spark_prof.profiler.cupti_python import CounterError, Cupti
 
-__all__ = ["CounterError", "PmSampling", "Samples"]
-
 Image = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]

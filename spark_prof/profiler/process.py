@@ -28,8 +28,6 @@ from spark_prof.traces.pieces import (
 )
 from spark_prof.traces.step_counts import StepCounter, boot_id, pid_namespace
 
-__all__ = ["Process"]
-
 
 class Process:
     """Writes the pieces of one process, such as ``rank0`` or ``engine0``."""

@@ -19,8 +19,6 @@ import numpy.typing as npt
 from spark_prof.profiler.fence import Fence
 from spark_prof.traces.pieces import EVENT_DTYPE
 
-__all__ = ["CallMarker", "Target", "replace_attribute"]
-
 _FAULT = "ranges"
 
 

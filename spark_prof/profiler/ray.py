@@ -22,8 +22,6 @@ from spark_prof.profiler.vllm_names import ENGINE_CORE
 if TYPE_CHECKING:
     from spark_prof.profiler.control import Control
 
-__all__ = ["CONTROLS", "LISTED", "finish_recordings", "flush_before_shutdown", "with_ray_copies"]
-
 logger = logging.getLogger("spark_prof")
 
 CONTROLS: list[Control] = []

@@ -6,8 +6,6 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["registry_folder"]
-
 
 def registry_folder() -> Path:
     """Where this user's vLLM processes say that they can be recorded; for this user alone.

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from spark_prof.traces.pieces import pieces_folder
 
-__all__ = ["DEFAULT_STEPS", "ENVIRONMENT", "WATCH_GRAPHS", "Settings"]
-
 ENVIRONMENT = "SPARK_PROF"
 """The environment variable: settings as JSON to record, ``off`` to keep out of the process."""
 

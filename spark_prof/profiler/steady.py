@@ -13,8 +13,6 @@ from statistics import median
 from spark_prof.profiler.batch import DECODE, Batch
 from spark_prof.profiler.window import Stretches, Take, Window
 
-__all__ = ["SteadyWindow"]
-
 _SAMPLE = 16
 """Steps whose median is compared with that of as many steps before them."""
 

@@ -17,8 +17,6 @@ from spark_prof.profiler.ranges import Target
 from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENTRY
 from spark_prof.traces.timeline import PHASE_MODULES
 
-__all__ = ["DRAFTER", "MarkedModule", "all_targets", "choose_targets", "models_of", "phase_modules"]
-
 DRAFTER = "drafter."
 """What the paths of a drafter's modules begin with."""
 

@@ -13,8 +13,6 @@ from spark_prof.profiler.introspect import kernel_of
 from spark_prof.profiler.targets import DRAFTER, models_of
 from spark_prof.profiler.wrapped import WrappedTensors, kind_of_wrapped
 
-__all__ = ["describe_tensors"]
-
 _MOST_ROWS = 200_000
 _STATES = ("conv_state", "ssm_state")
 """The first two tensors that vLLM's Mamba layers and gated delta nets keep, in their order."""

@@ -9,20 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = [
-    "CALLS",
-    "COMPILED_CLASS",
-    "ENGINE_CORE",
-    "MOE_RUNNER_ENTRY",
-    "NEWEST",
-    "OLDEST",
-    "SCHEDULER",
-    "VERSIONS",
-    "WORKER",
-    "InternalCall",
-    "is_supported",
-]
-
 OLDEST, NEWEST = (0, 24), (0, 33)
 VERSIONS = tuple(f"0.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1))
 

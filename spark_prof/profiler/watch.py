@@ -22,8 +22,6 @@ from spark_prof.traces.pieces import REFUSED_FILE, progress_name
 from spark_prof.traces.running import is_at_work
 from spark_prof.traces.step_counts import pid_namespace
 
-__all__ = ["Watcher"]
-
 _REPEAT_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _ENGINE_SECONDS = 5.0

@@ -7,8 +7,6 @@ from enum import Enum
 
 from spark_prof.profiler.batch import DECODE, Batch
 
-__all__ = ["State", "Stretches", "Take", "Window"]
-
 
 class State(Enum):
     """Where a recording stands; the values are shown to the person who waits."""

@@ -30,8 +30,6 @@ from spark_prof.profiler.window import Stretches, Take, Window
 from spark_prof.traces.pieces import STEP_DTYPE, array_name
 from spark_prof.traces.timeline import PHASE_MODULES
 
-__all__ = ["WorkerRecording"]
-
 _PREPARE, _SAMPLE = 1, 3
 
 _VITAL = frozenset({"begin_step", "end_step", "stop", "flush"})

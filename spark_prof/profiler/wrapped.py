@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Literal
 
-__all__ = ["WrappedTensors", "kind_of_wrapped"]
-
 _PACKAGES = ("vllm", "triton_kernels", "flashinfer", "compressed_tensors", "spark_prof")
 _CONFIGURATION = ("vllm.config", "vllm.distributed")
 """Objects of these modules lead to the whole engine."""

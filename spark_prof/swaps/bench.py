@@ -44,8 +44,6 @@ from spark_prof.swaps.layers import (
     RouterLayer,
 )
 
-__all__ = ["OwnKernel", "race_all", "race_matrix", "race_mixture"]
-
 _FORMATS: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4", "bf16")
 
 

@@ -14,8 +14,6 @@ from spark_prof.swaps.layers import Builder, Layer
 from spark_prof.swaps.points import SwapPoint, find_points
 from spark_prof.swaps.spec import Swap
 
-__all__ = ["Swapped", "build_all"]
-
 ReadLayer = Callable[[str, Any, str], Layer]
 
 _MARGIN = 512 << 20  # bytes of a GPU that must stay free beside the second copies

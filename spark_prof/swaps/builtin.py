@@ -32,8 +32,6 @@ from spark_prof.swaps.layers import (
     RouterLayer,
 )
 
-__all__ = ["BUILDERS", "build_insisted", "build_measured", "build_quantized"]
-
 _COUNTS = range(1, LARGEST_BATCH + 1)
 
 

@@ -22,8 +22,6 @@ from spark_prof.profiler.ranges import replace_attribute
 from spark_prof.swaps.marks import Marks, marks_for
 from spark_prof.swaps.sides import SIDES, Sides
 
-__all__ = ["MOST_STEPS", "PlannedStep", "StepClock", "StepTime", "clock_of"]
-
 MOST_STEPS = 100_000
 """Steps of one plan at most: each holds a CUDA event until its time is read."""
 

@@ -17,8 +17,6 @@ from spark_prof.swaps.guard import NOT_TAKEN, Guarded
 from spark_prof.swaps.points import SwapPoint
 from spark_prof.swaps.sides import SIDES, plain_side
 
-__all__ = ["features_of_experts", "swap_choice", "swap_experts", "swap_linear", "swap_norm"]
-
 Choices = Mapping[str, Guarded]
 """The replacement of each side that has one."""
 

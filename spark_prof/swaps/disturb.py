@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["disturb"]
-
 _EVERY = 17
 """Each so many-th number moves by a unit in the last place. That is 2^-7 / sqrt(2.16 * 17) = 0.0013
 of a vector's size (root mean square), about what rounding all of its numbers brings. Widths are

@@ -22,8 +22,6 @@ from spark_prof.swaps.dummy_values import Fill
 from spark_prof.swaps.weights_experts import Extent, extent_of
 from spark_prof.swaps.weights_stored import EXPERTS, LINEAR, StoredAs, parameter, stored_as
 
-__all__ = ["fill_dummy"]
-
 logger = logging.getLogger("spark_prof")
 
 _LOGITS = 4.0  # standard deviation of the logits of a token

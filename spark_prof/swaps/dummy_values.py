@@ -8,8 +8,6 @@ import torch
 
 from spark_prof.kernels.formats import E2M1_VALUES, e4m3_decode
 
-__all__ = ["Fill"]
-
 _E2M1_RMS = math.sqrt(sum(value * value for value in E2M1_VALUES) / len(E2M1_VALUES))
 _E4M3_SCALES = (0x68, 0x78)  # 64 to 240, as block scales of real checkpoints are
 _E8M0_SCALES = 2  # neighbouring exponents that a tensor's scales have

@@ -18,8 +18,6 @@ from spark_prof.errors import SparkProfError
 from spark_prof.swaps.clock import clock_of
 from spark_prof.swaps.tap import tap_of
 
-__all__ = ["Extension"]
-
 logger = logging.getLogger("vllm.spark_prof")
 
 _Arguments = ParamSpec("_Arguments")

@@ -15,8 +15,6 @@ from typing import Any
 
 from spark_prof.swaps.sides import SIDES, Sides
 
-__all__ = ["BySide", "capture_every_side", "captured_graphs", "keep_graphs_by_side"]
-
 HOLDERS = (
     ("vllm.compilation.cuda_graph", "CUDAGraphWrapper", "concrete_cudagraph_entries"),
     ("vllm.compilation.breakable_cudagraph", "BreakableCUDAGraphWrapper", "entries"),

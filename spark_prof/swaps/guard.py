@@ -19,8 +19,6 @@ from typing import Any
 
 from spark_prof.swaps.layers import Replacement
 
-__all__ = ["HUNG", "NOT_TAKEN", "TRIAL", "Guarded", "LayerError", "deadline", "logger"]
-
 NOT_TAKEN = object()
 """What a guarded kernel answers when vLLM's own has to run."""
 

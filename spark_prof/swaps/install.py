@@ -19,8 +19,6 @@ from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
 from spark_prof.swaps.sides import SIDES
 from spark_prof.swaps.spec import LAYER_BOUNDS
 
-__all__ = ["describe", "install"]
-
 _LOADERS = "vllm.model_executor.model_loader"
 _PROCESS = "process_weights_after_loading"
 _SEED = 20260

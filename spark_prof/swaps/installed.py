@@ -10,8 +10,6 @@ from spark_prof.swaps.build import Swapped
 from spark_prof.swaps.guard import logger
 from spark_prof.swaps.settings import SwapSettings
 
-__all__ = ["Installed", "rows_of", "second_copy", "summarize"]
-
 
 @dataclass
 class Installed:

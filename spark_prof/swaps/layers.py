@@ -16,17 +16,6 @@ from spark_prof.kernels.experts import Activation
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.routing import Scoring
 
-__all__ = [
-    "Bits",
-    "Builder",
-    "ExpertsLayer",
-    "Layer",
-    "LinearLayer",
-    "NormLayer",
-    "Replacement",
-    "RouterLayer",
-]
-
 Bits = Literal["kept", "changed"]
 """Whether a replacement computes with the weights' own bits, or with others."""
 

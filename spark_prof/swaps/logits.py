@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Difference", "compare_logits", "force_tokens"]
-
 _FORCED = 1e4
 """The logit of a forced token, beside 0 for all others: any sampling takes it."""
 

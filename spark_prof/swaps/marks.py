@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
-__all__ = ["EventMarks", "HostMarks", "Marks", "marks_for"]
-
 
 class Marks(Protocol):
     """Sets marks cheaply and tells the times between them later. Marks are numbered from 0."""

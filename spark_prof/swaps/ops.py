@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["key_of", "linear", "norm", "norm_residual", "register_ops"]
-
 
 class Body(Protocol):
     """What an operator does when it runs."""

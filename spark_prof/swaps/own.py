@@ -20,8 +20,6 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.swaps.layers import Builder, Layer, Replacement
 from spark_prof.swaps.spec import Swap
 
-__all__ = ["GROUP", "find_builder", "load_builder"]
-
 GROUP = "spark_prof.kernels"
 """The group of entry points that bring kernels by name."""
 

@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 from spark_prof.analyzers.components import component_of
 
-__all__ = ["Kind", "SwapPoint", "find_points"]
-
 SLOT_OF_COMPONENT = {
     "qkv": "qkv",
     "o_proj": "o",

@@ -11,8 +11,6 @@ from spark_prof.errors import CommandError
 from spark_prof.swaps.sides import TWIN
 from spark_prof.swaps.spec import Swap, format_swaps, parse_swaps
 
-__all__ = ["SWAPS_ENVIRONMENT", "SwapSettings"]
-
 SWAPS_ENVIRONMENT = "SPARK_PROF_SWAPS"
 """Swaps (``moe=spark_prof``) that are on for good, or JSON as `SwapSettings.to_json` writes it."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SIDES", "TWIN", "Sides", "plain_side"]
-
 TWIN = "a2"
 """Side a once more, with CUDA graphs of its own: what an A/A run compares side a with."""
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from spark_prof.errors import CommandError
 
-__all__ = ["LAYER_BOUNDS", "SLOTS", "Swap", "format_swaps", "parse_swaps"]
-
 SLOTS = ("qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
 """The places of a model whose kernel can be swapped."""
 

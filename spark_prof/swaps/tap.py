@@ -21,8 +21,6 @@ from spark_prof.swaps.logits import force_tokens
 from spark_prof.swaps.tap_requests import TappedRequests
 from spark_prof.swaps.tap_uses import Comparison, Recording, Use
 
-__all__ = ["Tap", "tap_of"]
-
 _OF_WORKER = "_spark_prof_tap"
 
 

@@ -22,8 +22,6 @@ import torch
 from spark_prof.ending import removed_afterwards
 from spark_prof.errors import CommandError
 
-__all__ = ["LARGEST_BYTES", "MOST_ROWS", "RecordedLogits", "TappedRow", "write_logits"]
-
 LARGEST_BYTES = 2 << 30
 """Logits of one file at most, which are in the host's memory until they are written."""
 

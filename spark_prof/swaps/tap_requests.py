@@ -14,8 +14,6 @@ from typing import Any
 
 from spark_prof.errors import CommandError
 
-__all__ = ["TappedRequest", "TappedRequests"]
-
 
 @dataclass(slots=True)
 class TappedRequest:

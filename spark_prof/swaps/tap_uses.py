@@ -19,8 +19,6 @@ from spark_prof.swaps.tap_file import (
 )
 from spark_prof.swaps.tap_requests import TappedRequest
 
-__all__ = ["Comparison", "Recording", "Use"]
-
 
 class Use(Protocol):
     """Takes the logits of sampled tokens and says which tokens they shall be."""

@@ -22,8 +22,6 @@ from spark_prof.swaps.sides import SIDES
 from spark_prof.swaps.trial_rows import Fenced, Rows, compare_rows, fingerprint, row_floors
 from spark_prof.swaps.trial_work import MIXED, PLAIN, ZEROS, Work, works_of
 
-__all__ = ["try_all", "try_dispatch"]
-
 _SLOW_SECONDS = 2.0
 """What no call of a kernel that is compiled takes, for up to 16 tokens."""
 

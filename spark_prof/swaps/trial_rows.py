@@ -9,8 +9,6 @@ import torch
 
 from spark_prof.swaps.spec import LAYER_BOUNDS
 
-__all__ = ["Fenced", "RowError", "compare_rows", "fingerprint", "row_floors"]
-
 _BAND = 1024
 """Elements before and behind an argument; a multiple of what any alignment asks for."""
 

@@ -13,8 +13,6 @@ from spark_prof.swaps.dispatch import features_of_experts
 from spark_prof.swaps.points import SwapPoint
 from spark_prof.swaps.trial_rows import Rows
 
-__all__ = ["MIXED", "PLAIN", "ZEROS", "Work", "works_of"]
-
 PLAIN = "plain tokens"
 """All different, of unit size as behind a norm; those of experts take all experts in turn."""
 MIXED = "large and repeated tokens between others"

@@ -13,8 +13,6 @@ from spark_prof.swaps.weights_experts import read_experts
 from spark_prof.swaps.weights_linear import read_linear
 from spark_prof.swaps.weights_router import read_router
 
-__all__ = ["read_layer"]
-
 
 def read_layer(name: str, module: Any, slot: str) -> Layer:
     """Reads what fills a slot. Its tensors may be the module's own: pack them, do not write.

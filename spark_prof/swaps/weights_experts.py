@@ -15,8 +15,6 @@ from spark_prof.swaps.weights_linear import check_scale
 from spark_prof.swaps.weights_router import read_router
 from spark_prof.swaps.weights_stored import EXPERTS, StoredAs, parameter, stored_as
 
-__all__ = ["Extent", "extent_of", "read_experts"]
-
 _BLOCKS = {"plain": 1, "nvfp4": 16, "mxfp4": 32}
 
 _REFUSED = (

@@ -12,8 +12,6 @@ from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 from spark_prof.swaps.layers import LinearLayer
 from spark_prof.swaps.weights_stored import LINEAR, StoredAs, parameter, stored_as
 
-__all__ = ["check_scale", "read_linear"]
-
 _NEVER_LOADED = -448.0
 """vLLM starts FP8 scales with the lowest float32; below this one was in no checkpoint."""
 

@@ -9,8 +9,6 @@ import torch
 from spark_prof.kernels.errors import KernelError
 from spark_prof.swaps.layers import RouterLayer
 
-__all__ = ["ROUTERS", "read_router"]
-
 ROUTERS = ("FusedTopKRouter", "FusedTopKBiasRouter", "GroupedTopKRouter", "CPURouter")
 """vLLM's classes whose choice is that of `kernels.routing.route`; `CPURouter` exists since 0.31."""
 

@@ -16,8 +16,6 @@ import torch
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Convention
 
-__all__ = ["EXPERTS", "LINEAR", "StoredAs", "method_of", "parameter", "stored_as"]
-
 Format = Literal["plain", "nvfp4", "mxfp4", "fp8"]
 """`plain` is not quantized."""
 

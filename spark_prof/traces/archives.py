@@ -17,8 +17,6 @@ from typing import IO
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 
-__all__ = ["unpacked"]
-
 _MOST_MEMBERS = 10_000
 _MOST_BYTES = 64 << 30
 _RATIO = 300

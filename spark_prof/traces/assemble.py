@@ -31,17 +31,6 @@ from spark_prof.traces.step_counts import read_counts
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.unflushed import absent_ranks, unflushed
 
-__all__ = [
-    "RECORDING_FILE",
-    "SALVAGED",
-    "UNREADABLE_FOLDER",
-    "assemble",
-    "finished_bundle",
-    "open_bundle",
-    "remove_pieces",
-    "write_tables",
-]
-
 SALVAGED = "salvaged"
 """State of a bundle that was made after its recording had died."""
 

@@ -11,8 +11,6 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES
 
-__all__ = ["ROWS", "table_batches"]
-
 ROWS = 1 << 18
 """Rows of a batch; a row group may hold more."""
 

@@ -28,19 +28,6 @@ from spark_prof.traces.columns import is_array, read_columns
 from spark_prof.traces.durable import write_whole
 from spark_prof.traces.tables import TABLES, Column, empty_table
 
-__all__ = [
-    "HIGHEST_RANK",
-    "IMPORTED",
-    "META_FILE",
-    "SCHEMA",
-    "Bundle",
-    "Meta",
-    "OtherSchemaError",
-    "is_table_file",
-    "own_version",
-    "table_file",
-]
-
 SCHEMA = 1
 IMPORTED = "imported: "
 """What the backend of an imported bundle begins with; the trace's format follows."""

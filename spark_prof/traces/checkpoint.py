@@ -12,8 +12,6 @@ import msgspec
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.safetensors_header import HeaderError, Tensor, read_header
 
-__all__ = ["Checkpoint", "read_checkpoint"]
-
 _LARGEST_JSON = 64 << 20
 _LARGEST_INDEX = 256 << 20
 _MOST_FILES = 4096

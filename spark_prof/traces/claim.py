@@ -15,8 +15,6 @@ from types import TracebackType
 
 from spark_prof.errors import CommandError
 
-__all__ = ["Claim", "is_claimed", "locked_folder"]
-
 _TRIES = 100
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Shift", "moved"]
-
 _UNSET = 0
 """A time that never came, such as an update of the scheduler; it stays."""
 

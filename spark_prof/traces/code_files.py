@@ -20,8 +20,6 @@ from spark_prof.traces.pieces import pieces_folder
 from spark_prof.traces.readers.cubin import read_functions
 from spark_prof.traces.readers.fatbin import FatFile, ptx_entries, read_fatbin, take_out
 
-__all__ = ["CodeFiles", "code_files", "holds_machine_code"]
-
 _ELF = b"\x7fELF"
 _CUDA = (190).to_bytes(2, "little")
 _MOST_FILES = 20_000

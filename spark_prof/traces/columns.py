@@ -21,8 +21,6 @@ import pyarrow.parquet as pq
 
 from spark_prof.cores import cores
 
-__all__ = ["is_array", "read_columns"]
-
 Array = npt.NDArray[Any]
 
 _ROWS_AT_ONCE = 1 << 18

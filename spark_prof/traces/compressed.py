@@ -17,8 +17,6 @@ from isal import igzip_lib
 
 from spark_prof.errors import CommandError
 
-__all__ = ["open_stream"]
-
 _BLOCK = 1 << 20
 _READ = 1 << 17
 

@@ -19,8 +19,6 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.durable import sync_file, sync_folder
 from spark_prof.traces.readers.cubin import read_functions
 
-__all__ = ["CUBINS_FOLDER", "Cubins", "function_symbols"]
-
 CUBINS_FOLDER = "cubins"
 """In the bundle: the machine code of kernels that ran, ``<hash>.cubin``."""
 

@@ -18,8 +18,6 @@ from typing import BinaryIO
 
 from spark_prof.errors import CommandError
 
-__all__ = ["ToolError", "find_tool", "missing_tool", "run_tool"]
-
 FOLDER_VARIABLE = "SPARK_PROF_CUDA_TOOLS"
 """Environment variable that names the tools' folder."""
 

@@ -19,8 +19,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["demangler"]
-
 _LONGEST = 4096
 """Longer symbols stay as they are: a demangler goes as deep as its symbol wants."""
 

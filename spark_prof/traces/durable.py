@@ -17,8 +17,6 @@ from typing import BinaryIO
 
 from spark_prof.ending import removed_afterwards
 
-__all__ = ["publish", "sync_file", "sync_folder", "sync_new", "write_whole"]
-
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object], *, durable: bool = False) -> None:
     """Writes a file under its name only when all of it is written.

@@ -19,8 +19,6 @@ from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.scopes import Scopes
 from spark_prof.traces.tables import empty_frame
 
-__all__ = ["Foreign", "NamesModule", "Process", "Window"]
-
 Int64s = npt.NDArray[np.int64]
 
 NamesModule = Callable[[str], bool]

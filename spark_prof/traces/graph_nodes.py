@@ -16,8 +16,6 @@ import pandas as pd
 
 from spark_prof.traces.timeline import Timeline, replay
 
-__all__ = ["GraphNodes", "capture_rows", "last_of_each", "place_nodes", "roots"]
-
 Int64s = npt.NDArray[np.int64]
 Rows = npt.NDArray[Any]
 

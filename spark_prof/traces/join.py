@@ -20,8 +20,6 @@ from spark_prof.traces.tables import empty_frame
 from spark_prof.traces.timeline import FINISH, MODEL_PATH, PREPARE, Call, Timeline, replay
 from spark_prof.vocabulary import PHASES
 
-__all__ = ["JoinedPiece", "join_piece"]
-
 Rows = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 

@@ -14,8 +14,6 @@ from spark_prof.traces.cuda_tools import find_tool, missing_tool
 from spark_prof.traces.readers.cubin import read_code
 from spark_prof.traces.readers.fatbin import FatFile, read_fatbin, take_out
 
-__all__ = ["LibraryCode", "library_code"]
-
 
 @dataclass(frozen=True)
 class LibraryCode:

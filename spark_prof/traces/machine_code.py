@@ -26,8 +26,6 @@ from spark_prof.traces.readers.cubin import Code, read_code
 from spark_prof.traces.readers.nvdisasm import count_opcodes
 from spark_prof.traces.tables import TABLES, empty_frame
 
-__all__ = ["MOST_SECONDS", "MachineCode", "machine_code_of", "read_machine_code", "short_opcode"]
-
 MOST_SECONDS = 60.0
 """How long functions are disassembled for one recording."""
 

@@ -18,17 +18,6 @@ import msgspec
 from spark_prof.errors import CommandError
 from spark_prof.traces.durable import write_whole
 
-__all__ = [
-    "DeviceState",
-    "Measured",
-    "Measurement",
-    "find_measured",
-    "keep_measured",
-    "measured_for",
-    "read_measured",
-    "state_folder",
-]
-
 _SCHEMA = 1
 _LARGEST_FILE = 1 << 20
 _MOST_FILES = 256

@@ -14,8 +14,6 @@ from spark_prof.traces.pieces import pieces_folder
 from spark_prof.traces.remote import is_url, list_files
 from spark_prof.traces.sniff import format_of
 
-__all__ = ["MOST_MEMBERS", "Member", "NoMembersError", "find_members", "is_bundle"]
-
 MOST_MEMBERS = 10_000
 _DEPTH = 4
 _MOST_ENTRIES = 1_000_000

@@ -23,8 +23,6 @@ from spark_prof.traces.running import being_recorded
 from spark_prof.traces.same_run import SHARED_TABLES, check_same_run
 from spark_prof.traces.table_files import TableFiles
 
-__all__ = ["join_bundles", "move_clocks", "open_parts"]
-
 _STATES = ("complete", "interrupted", SALVAGED)
 
 

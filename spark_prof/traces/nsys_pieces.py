@@ -25,8 +25,6 @@ from spark_prof.traces.readers.nsys_file import index_export
 from spark_prof.traces.readers.nsys_graphs import nsys_lacks, nsys_nodes, nsys_processes
 from spark_prof.traces.readers.trace import Trace
 
-__all__ = ["export_link", "link_exports", "read_nsys_piece"]
-
 
 def export_link(process: str) -> str:
     """The JSON file that names a rank's export and its process in there."""

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from spark_prof.errors import CommandError
 
-__all__ = ["OLDEST", "Nsys", "export_command", "find_nsys", "stop_command"]
-
 OLDEST = (2022, 4)
 """The oldest nsys seen to take every option, and to export the nodes of CUDA graphs."""
 

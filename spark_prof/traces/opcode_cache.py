@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["cached", "function_key", "remember"]
-
 _VERSION = 1
 """Raised when other counts are kept; it is part of the file's name."""
 _MOST_ROWS = 200_000

@@ -18,16 +18,6 @@ from spark_prof.traces.pieces import RECORDING_FILE, array_run
 from spark_prof.traces.step_counts import counts_name, read_counts
 from spark_prof.traces.tables import TABLES
 
-__all__ = [
-    "json_files",
-    "load_array",
-    "load_tensors",
-    "log_lines",
-    "other_recordings",
-    "piece_numbers",
-    "processes",
-]
-
 _PIECE = re.compile(
     r"(?P<process>rank[0-9]{1,9})\.(?P<piece>[0-9]{5,9})\."
     r"(?:steps\.npy|events\.npy|counters\.npy|kineto\.json|activity\.bin)"

@@ -41,8 +41,6 @@ from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import PHASES
 
-__all__ = ["PieceTables"]
-
 Rows = npt.NDArray[Any]
 
 _MOST_MODULES = 1 << 20

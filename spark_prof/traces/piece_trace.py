@@ -10,8 +10,6 @@ from spark_prof.traces.pieces import activity_name, kineto_name, names_name
 from spark_prof.traces.readers.kineto import read_kineto
 from spark_prof.traces.readers.trace import Trace
 
-__all__ = ["read_trace", "trace_files"]
-
 
 def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
     """The kernels of that piece; None where no backend wrote any.

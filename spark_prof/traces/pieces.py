@@ -19,34 +19,6 @@ import numpy as np
 from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.durable import write_whole
 
-__all__ = [
-    "ARGUMENT_DTYPE",
-    "CAPTURE_DTYPE",
-    "COUNTER_DTYPE",
-    "ENGINE_DTYPE",
-    "EVENT_DTYPE",
-    "NODE_DTYPE",
-    "RECORDING_FILE",
-    "REFUSED_FILE",
-    "STEP_DTYPE",
-    "activity_name",
-    "append_log",
-    "array_name",
-    "array_run",
-    "cached_cubin_name",
-    "capture_name",
-    "cubins_folder",
-    "facts_name",
-    "kineto_name",
-    "names_name",
-    "pieces_folder",
-    "progress_name",
-    "tensors_name",
-    "write_array",
-    "write_json",
-    "write_refusal",
-]
-
 _RUN_MARK = b"spark-prof run "
 _LONGEST_RUN = 256
 

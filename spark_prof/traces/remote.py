@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE, Meta, is_table_file
 
-__all__ = ["MOST_BYTES", "is_url", "list_files", "local_copy"]
-
 MOST_BYTES = 64 << 30
 _MOST_FILES = 20_000
 _DEPTH = 6

@@ -16,8 +16,6 @@ from spark_prof.traces.piece_files import json_files
 from spark_prof.traces.pieces import RECORDING_FILE, facts_name
 from spark_prof.traces.step_counts import pid_namespace
 
-__all__ = ["assembling", "being_recorded", "is_at_work"]
-
 _CLOCK_SECONDS = 3600
 """By how much a process may seem to have started late, because the clock was set."""
 

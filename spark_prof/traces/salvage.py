@@ -12,8 +12,6 @@ from spark_prof.traces.piece_files import piece_numbers, processes
 from spark_prof.traces.pieces import pieces_folder
 from spark_prof.traces.running import being_recorded
 
-__all__ = ["KeptRank", "Salvage", "salvage"]
-
 
 @dataclass(frozen=True)
 class KeptRank:

@@ -8,8 +8,6 @@ from typing import Any
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["SHARED_TABLES", "check_same_run"]
-
 SHARED_TABLES = frozenset({"log", "cubins", "functions"})
 """Tables of all processes of a bundle, kept as rank 0's."""
 

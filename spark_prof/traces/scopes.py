@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["NO_SCOPE", "Scopes", "enclosing", "groups", "innermost"]
-
 Int64s = npt.NDArray[np.int64]
 
 NO_SCOPE = -1

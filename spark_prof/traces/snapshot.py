@@ -18,8 +18,6 @@ from spark_prof.traces.piece_files import other_recordings, piece_numbers, proce
 from spark_prof.traces.pieces import array_name, pieces_folder
 from spark_prof.traces.running import being_recorded
 
-__all__ = ["SNAPSHOT", "is_recording", "snapshot"]
-
 SNAPSHOT = "recording"
 """State of a bundle whose recording goes on."""
 

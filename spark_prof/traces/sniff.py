@@ -19,8 +19,6 @@ from spark_prof.traces.readers.ncu_csv import is_details_page, is_raw_page
 from spark_prof.traces.readers.nsys_stats import REPORT_NAMES, report_of
 from spark_prof.traces.readers.printed_tables import head_of
 
-__all__ = ["BENCHMARK", "BUNDLE", "FOLDER", "FORMATS", "PIECES", "FileFormat", "format_of"]
-
 BUNDLE = "bundle"
 """A bundle's folder."""
 

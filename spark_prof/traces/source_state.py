@@ -14,8 +14,6 @@ from pathlib import Path
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.running import being_recorded
 
-__all__ = ["source_state"]
-
 _PIECES = "pieces"
 _WHOLE = ".steps.npy"
 """Written last of all files of a piece."""

@@ -10,8 +10,6 @@ from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.claim import Claim
 
-__all__ = ["staged"]
-
 
 @contextmanager
 def staged(out: Path | Claim) -> Iterator[Path]:

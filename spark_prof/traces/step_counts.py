@@ -21,8 +21,6 @@ import numpy as np
 
 from spark_prof.traces.durable import write_whole
 
-__all__ = ["StepCounter", "StepCounts", "boot_id", "counts_name", "pid_namespace", "read_counts"]
-
 _FILE = np.dtype(
     [
         ("magic", "S8"),

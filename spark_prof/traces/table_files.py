@@ -16,8 +16,6 @@ from spark_prof.traces.bundle import META_FILE, is_table_file, table_file
 from spark_prof.traces.durable import sync_file
 from spark_prof.traces.tables import TABLES
 
-__all__ = ["TableFiles", "remove_tables"]
-
 _OF_COMPILERS = {"cubins", "functions"}
 """Tables whose texts come from machine code."""
 

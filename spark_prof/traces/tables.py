@@ -14,8 +14,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-__all__ = ["TABLES", "Column", "Table", "empty_frame", "empty_table"]
-
 
 @dataclass(frozen=True)
 class Column:

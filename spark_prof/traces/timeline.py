@@ -13,18 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "FINISH",
-    "FIRST_MODULE",
-    "MODEL_PATH",
-    "PHASE_MODULES",
-    "PREPARE",
-    "SAMPLE",
-    "Call",
-    "Timeline",
-    "replay",
-]
-
 PREPARE, FINISH, SAMPLE, FIRST_MODULE = 0, 1, 2, 3
 """Module numbers of what runs outside the model, and the first one of a module of the model."""
 

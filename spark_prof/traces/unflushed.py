@@ -13,8 +13,6 @@ from spark_prof.traces.piece_files import json_files
 from spark_prof.traces.pieces import progress_name
 from spark_prof.traces.step_counts import StepCounts, read_counts
 
-__all__ = ["absent_ranks", "unflushed"]
-
 _WITHOUT_A_WORD = "its process did not say that it ended (killed, crashed or out of memory)"
 
 

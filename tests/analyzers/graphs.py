@@ -24,8 +24,6 @@ from spark_prof.traces.pieces import (
 )
 from tests.support import ORIGIN, THREAD, Recorded, event
 
-__all__ = ["Captured", "clone_of", "graph_launch"]
-
 _BEFORE = 10_000_000
 """Captures are that long before the first step, in ns."""
 

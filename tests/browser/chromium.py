@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, BrowserType, sync_playwright
 
-__all__ = ["NEEDED", "chromium", "found", "launched", "needed"]
-
 NEEDED = "SPARK_PROF_NEEDS_BROWSER"
 """The environment variable that makes a missing browser a failure."""
 

@@ -10,8 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["ACTED", "ATTACKS", "write_hostile"]
-
 ATTACKS = (
     '<img src=x onerror="window.fuzzed=1"><fuzzed class=fuzzed>',
     "<script>window.fuzzed=1</script>",

@@ -8,8 +8,6 @@ from playwright.sync_api import Locator
 
 from tests.browser.view import View
 
-__all__ = ["go_to", "links", "pages"]
-
 
 def links(view: View) -> Locator:
     """The links of the navigation."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.browser.sources import OWN
 
-__all__ = ["report_of"]
-
 
 @cache
 def report_of(name: str) -> Any:

@@ -9,8 +9,6 @@ from playwright.sync_api import BrowserContext
 from tests.browser.hostile import ACTED
 from tests.browser.watch import watch
 
-__all__ = ["check_page", "png_size"]
-
 
 def check_page(context: BrowserContext, path: Path) -> int:
     """A page that was saved draws its figures, asks for nothing and runs nothing foreign.

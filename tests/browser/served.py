@@ -13,8 +13,6 @@ from pathlib import Path
 import psutil
 from playwright.sync_api import BrowserContext
 
-__all__ = ["EXPLORE", "Served", "address", "free_port", "let_in"]
-
 EXPLORE = (sys.executable, "-m", "spark_prof.cli.main", "explore")
 _TOKEN = "that-of-every-test"
 

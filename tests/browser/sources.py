@@ -11,8 +11,6 @@ from tests.analyzers.ranks.play import Play
 from tests.browser.hostile import write_hostile
 from tests.fuzz.test_handmade import hostile_kineto
 
-__all__ = ["OWN", "SHARED", "own", "shared"]
-
 _DATA = Path(__file__).resolve().parents[1] / "data"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 

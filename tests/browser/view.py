@@ -14,8 +14,6 @@ from playwright.sync_api import TimeoutError as NothingCame
 
 from tests.browser.watch import Watch, watch
 
-__all__ = ["LARGEST_MESSAGE", "View"]
-
 LARGEST_MESSAGE = 5_000_000
 """Bytes that a message to the browser may have."""
 

@@ -10,8 +10,6 @@ from playwright.sync_api import ConsoleMessage, Page, Request, WebSocket
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-__all__ = ["Watch", "watch"]
-
 _PROBE = re.compile(r"^http://127\.0\.0\.1:\d+/\w+/_stcore/(health|host-config)$")
 """Where Streamlit looks for a server below the address of a page, before it asks the one at the
 root; Chromium writes into the console that there is none."""

@@ -36,8 +36,6 @@ from spark_prof.analyzers.swap_gain.model import (
 from .filled import filled_as
 from .sample import HOSTILE_NAME
 
-__all__ = ["AB_SAMPLES", "FASTER", "gain_of"]
-
 _LAYERS = 4
 _METHOD = "paired bootstrap over 40 quads, 10,000 resamples"
 # us in a step of a and of b, and whether a swap changes it.

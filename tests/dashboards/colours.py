@@ -8,8 +8,6 @@ from math import atan2, cos, degrees, exp, hypot, radians, sin, sqrt
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["VISIONS", "contrast", "difference", "lab"]
-
 Vector = npt.NDArray[np.float64]
 
 VISIONS: Mapping[str, Vector] = {

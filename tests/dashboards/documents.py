@@ -29,8 +29,6 @@ from spark_prof.traces.benchmarks.result import BenchmarkResult
 from .filled import filled, filled_as
 from .sample import HOSTILE_NAME
 
-__all__ = ["DOCUMENTS", "TEXTS", "WITH_PAGE", "draw"]
-
 TEXTS = {
     "plain": "experts",
     "hostile": HOSTILE_NAME,

@@ -16,8 +16,6 @@ import pandas as pd
 
 from spark_prof.analyzers.model import Report
 
-__all__ = ["filled", "filled_as"]
-
 _Kind = typing.TypeVar("_Kind")
 
 _WORDS = {

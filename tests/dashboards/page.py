@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-__all__ = ["OWN_TAGS", "Page"]
-
 # What a section is built of; a tag that is not here came from a name.
 OWN_TAGS = {
     "html",

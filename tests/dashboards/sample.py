@@ -35,8 +35,6 @@ from spark_prof.analyzers.model import (
 
 from .filled import filled
 
-__all__ = ["HOSTILE_NAME", "SAMPLES"]
-
 _DECODE, _PREFILL, _MIXED = 48, 2, 1
 _STEPS = _DECODE + _PREFILL + _MIXED
 

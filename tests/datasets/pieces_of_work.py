@@ -8,8 +8,6 @@ import time
 
 from spark_prof.errors import CommandError
 
-__all__ = ["node_of", "process_of", "some_fail"]
-
 
 def process_of(item: int) -> int:
     """The process in which the item was handled."""

@@ -18,17 +18,6 @@ from spark_prof.kernels.bench.results import Ceilings, Cell
 from spark_prof.kernels.bench.text import work_text
 from tests.docs.pages import README, ROOT
 
-__all__ = [
-    "BARS",
-    "PAGE",
-    "REPORT",
-    "REPORTS",
-    "for_the_page",
-    "for_the_readme",
-    "peer",
-    "with_figures",
-]
-
 PAGE = ROOT / "docs" / "kernels.md"
 _RESULTS = ROOT / "benchmarks" / "results"
 REPORT = read_report(_RESULTS / "kernels-h100.json")

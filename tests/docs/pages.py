@@ -20,20 +20,6 @@ import spark_prof
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.traces.tables import TABLES
 
-__all__ = [
-    "BUNDLE_PAGE",
-    "CAPTURE",
-    "PAGES",
-    "README",
-    "README_CAPTURE",
-    "ROOT",
-    "commands",
-    "schema_tables",
-    "tables",
-    "with_report",
-    "with_tables",
-]
-
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").glob("**/*.md")))

@@ -10,8 +10,6 @@ from streamlit.testing.v1 import AppTest
 from spark_prof.explorer.app import PAGES
 from tests.dashboards.page import Page
 
-__all__ = ["DATA", "PATHS", "framed", "sidebar_links", "texts"]
-
 DATA = Path(__file__).parents[1] / "data"
 PATHS = [page.path for page in PAGES]
 

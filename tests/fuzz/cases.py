@@ -44,8 +44,6 @@ from tests.fuzz import checks
 from tests.fuzz.fixtures import CODE, DATA, LOG, MODEL, PIECES, RESULT, TRACE, Fixture
 from tests.fuzz.mutations import mutate
 
-__all__ = ["MOST_BYTES", "MOST_SECONDS", "Case", "Outcome", "limit_memory", "run"]
-
 MOST_SECONDS = 60
 """A case that takes longer hangs; a sound one takes a tenth of a second."""
 

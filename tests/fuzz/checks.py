@@ -18,8 +18,6 @@ from spark_prof.exporters.table_folder import write_tables
 from spark_prof.traces.bundle import Bundle
 from tests.fuzz.hostile import MARKED_TAG
 
-__all__ = ["LONGEST_LINE", "check_csv", "check_line", "check_perfetto", "check_report"]
-
 LONGEST_LINE = 400
 """Characters of an error line or of a line of what is lost, without the paths in it."""
 

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-__all__ = ["Finished", "spark_prof"]
-
 _ADDRESS_SPACE = 4 << 30
 """Bytes; the libraries alone reserve more than one GiB of it."""
 

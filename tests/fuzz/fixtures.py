@@ -24,20 +24,6 @@ from tests.nsys_files import KERNEL, PID, Export, global_pid
 from tests.support import Recorded, eager_decode, engine, tensor_row
 from tests.traces.readers import test_ncu_csv, test_nsys_stats
 
-__all__ = [
-    "BUNDLE",
-    "CODE",
-    "DATA",
-    "LOG",
-    "MODEL",
-    "PIECES",
-    "RESULT",
-    "SHARED",
-    "TRACE",
-    "Fixture",
-    "build",
-]
-
 DATA = Path(__file__).resolve().parent.parent / "data"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-__all__ = ["MARKED_TAG", "NUMBERS", "TEXTS", "hostile_text", "hostile_value"]
-
 MARKED_TAG = "fuzzed"
 """A tag that no page of ours has: where HTML has it, a text was not escaped."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from tests.fuzz.hostile import hostile_text, hostile_value
 
-__all__ = ["mutate_json"]
-
 Container = dict[str, Any] | list[Any]
 _NEST = "@nest@"
 _DEPTHS = (50, 2_000, 100_000)

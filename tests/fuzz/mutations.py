@@ -19,8 +19,6 @@ from tests.fuzz.parquet_mutations import mutate_table
 from tests.fuzz.sqlite_mutations import mutate_sqlite
 from tests.fuzz.text_mutations import mutate_text
 
-__all__ = ["mutate"]
-
 _AS_BYTES = 0.3
 """Share of the cases that know nothing of the format."""
 

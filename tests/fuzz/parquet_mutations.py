@@ -12,8 +12,6 @@ import pyarrow.parquet as pq
 
 from tests.fuzz.hostile import NUMBERS, TEXTS
 
-__all__ = ["mutate_table"]
-
 _SAFE_TEXTS = [text.encode("utf-8", "replace").decode() for text in TEXTS]
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tests.fuzz.cases import MOST_SECONDS, Case, Outcome, limit_memory, run
 
-__all__ = ["Run", "workers"]
-
 Run = Callable[[Iterable[Case]], Iterator[Outcome]]
 
 _ADDRESS_SPACE = 4 << 30

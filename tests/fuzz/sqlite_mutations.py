@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.fuzz.hostile import NUMBERS, TEXTS
 
-__all__ = ["mutate_sqlite"]
-
 
 def mutate_sqlite(path: Path, chance: Random) -> str:
     """Changes the file; returns what was done."""

@@ -7,8 +7,6 @@ from random import Random
 
 from tests.fuzz.hostile import NUMBERS, hostile_text
 
-__all__ = ["mutate_text"]
-
 _MANY_COLUMNS = 1_000_000
 _LARGEST = 4 << 20
 

@@ -16,8 +16,6 @@ from tempfile import TemporaryDirectory
 
 from tests.golden.plain_json import plain
 
-__all__ = ["documents", "outputs"]
-
 DATA = Path(__file__).parents[1] / "data"
 
 Command = tuple[str, ...]

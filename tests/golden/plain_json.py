@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
-__all__ = ["plain"]
-
 _LONG = 70
 _INLINE = 200
 

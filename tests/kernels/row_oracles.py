@@ -27,8 +27,6 @@ from spark_prof.kernels.quantized_rows import RowFormat
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
-__all__ = ["activated_rows", "mean_of_squares", "normed_rows", "quantized_rows"]
-
 _VECTOR = 8
 """Values that a thread loads at once."""
 _WARP = 32

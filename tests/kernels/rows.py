@@ -9,8 +9,6 @@ import torch
 from spark_prof.kernels.formats import GlobalScale, MxFp8, NvFp4, swizzle_128x4
 from spark_prof.kernels.quantized_rows import QuantizedRows, RowFormat, empty_rows
 
-__all__ = ["assert_quantized", "odd_rows", "poisoned", "rows", "scale_for", "some_rows"]
-
 
 def rows(count: int, columns: int, device: str, seed: int = 0, spread: float = 8.0) -> torch.Tensor:
     """Random bfloat16 rows whose blocks differ in size by up to 2^spread either way."""

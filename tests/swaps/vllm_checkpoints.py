@@ -16,8 +16,6 @@ from spark_prof.kernels.formats import (
 )
 from spark_prof.swaps.weights_stored import StoredAs
 
-__all__ = ["load_experts", "load_gpt_oss", "load_shards", "random_weight", "store"]
-
 
 def random_weight(rows: int, columns: int, seed: int) -> torch.Tensor:
     """Bfloat16 [rows, columns], larger with larger seeds so that no two scales are the same."""

@@ -16,8 +16,6 @@ from unittest.mock import MagicMock, patch
 
 import torch
 
-__all__ = ["HIDDEN", "INNER", "QUANTIZATIONS", "experts", "lm_head", "qkv", "vllm_here"]
-
 HIDDEN, INNER, EXPERTS, TOP_K = 64, 96, 4, 2
 
 _LAYERS = "vllm.model_executor.layers."

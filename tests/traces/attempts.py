@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from spark_prof.errors import CommandError
 
-__all__ = ["attempt"]
-
 T = TypeVar("T")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import lzma
 from pathlib import Path
 
-__all__ = ["ADD", "ARCHITECTURES", "CUBINS", "SM_90", "SM_121", "library", "probes"]
-
 _FOLDER = Path(__file__).parents[1] / "data" / "cubins"
 SM_90, SM_121 = _FOLDER / "scale-sm_90.cubin", _FOLDER / "scale-sm_121.cubin"
 CUBINS = (SM_90, SM_121)

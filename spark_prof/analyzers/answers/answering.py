@@ -10,8 +10,6 @@ from spark_prof.analyzers.answers.shares import shares
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.model import KernelRow, Report
 
-__all__ = ["QUESTIONS", "answers_of"]
-
 _QUESTION = "Does it compute on tensor cores, and in which precision?"
 _FP4 = "fp4"
 _CORES = {"tensor-core": "tensor cores", "cuda-core": "CUDA cores", "copy": "copy engines"}

@@ -7,8 +7,6 @@ from spark_prof.analyzers.answers.shares import shares
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 
-__all__ = ["formats", "memory", "overhead", "shapes"]
-
 _FEW_BUSY = 0.5
 _ENOUGH_KNOWN = 0.5
 """Share of the kernel time whose needs must be known; a floor of less says nothing of a step."""

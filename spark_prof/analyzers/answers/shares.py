@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["shares"]
-
 _SMALLEST = 0.0005
 """What would be written as nothing is left out."""
 

@@ -33,8 +33,6 @@ import pandas as pd
 from spark_prof.analyzers.attribution.owners import in_array
 from spark_prof.analyzers.lookup import Integers
 
-__all__ = ["Held", "Sequence", "follow", "use_of"]
-
 Flags = npt.NDArray[np.bool_]
 
 _READ, _EITHER, _WRITTEN = 1, 0, -1

@@ -21,8 +21,6 @@ from spark_prof.analyzers.components import LM_HEAD, layer_of, role_of
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.analyzers.order import CODES
 
-__all__ = ["BUFFER", "CACHE", "MATRIX", "OTHER_WEIGHT", "MemoryMap", "memory_map"]
-
 Flags = npt.NDArray[np.bool_]
 
 BUFFER, CACHE, OTHER_WEIGHT, MATRIX = 1, 2, 3, 4

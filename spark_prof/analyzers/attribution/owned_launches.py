@@ -23,8 +23,6 @@ from spark_prof.analyzers.order import CODES
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.vocabulary import BASES, COMPONENTS
 
-__all__ = ["BASIS", "Evidence", "arguments_known", "most_exact", "own_launches"]
-
 Flags = npt.NDArray[np.bool_]
 
 BASIS = {name: code for code, name in enumerate(BASES)}

@@ -49,8 +49,6 @@ from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.analyzers.order import CODES
 
-__all__ = ["Launches", "Owners", "in_array", "owners_of"]
-
 Flags = npt.NDArray[np.bool_]
 
 _POINTER = 8

@@ -9,8 +9,6 @@ from typing import Any
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.ceilings.model import Architecture, State
 
-__all__ = ["architecture_of", "layer_kinds"]
-
 _PATTERN = {"M": "mamba", "*": "full", "E": "moe", "-": "mlp"}
 _KINDS = {
     "full_attention": "full",

@@ -7,8 +7,6 @@ import math
 from spark_prof.analyzers.ceilings.model import Ceiling, GpuCeilings, Step
 from spark_prof.hardware import Gpu
 
-__all__ = ["ceiling_at", "ceilings_on", "peak_of"]
-
 _RUNS_IN = {
     "nvfp4": ("fp4", "fp8", "bf16"),
     "mxfp4": ("fp4", "fp8", "bf16"),

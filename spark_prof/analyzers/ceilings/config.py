@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Config"]
-
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where the language model's part stands among others."""
 _PARTS = ("moe", "ffn_config", "attn_config")

@@ -15,8 +15,6 @@ from spark_prof.analyzers.ceilings.modules import Module
 from spark_prof.analyzers.ceilings.schemes import Schemes
 from spark_prof.analyzers.ceilings.tensor_names import place_of
 
-__all__ = ["derived_modules", "is_known"]
-
 # fmt: off
 _KNOWN = frozenset(
     {

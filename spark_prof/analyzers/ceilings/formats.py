@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["BYTES", "format_of"]
-
 BYTES: Mapping[str, float] = MappingProxyType(
     {
         "fp32": 4.0,

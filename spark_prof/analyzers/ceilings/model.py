@@ -5,21 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "ROLES",
-    "Architecture",
-    "Ceiling",
-    "Ceilings",
-    "Choice",
-    "GpuCeilings",
-    "Question",
-    "Row",
-    "State",
-    "Step",
-    "Weights",
-    "WeightsOfModel",
-]
-
 ROLES = ("decoder", "drafter", "encoder")
 """What weights are for: every decode step, drafting tokens (MTP, EAGLE), or images and sound."""
 

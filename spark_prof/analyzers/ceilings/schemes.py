@@ -14,8 +14,6 @@ from typing import Any
 
 from spark_prof.analyzers.ceilings.tensor_names import split_name
 
-__all__ = ["Scheme", "Schemes", "schemes_of"]
-
 _MOST_PATTERNS = 2_000
 _LONGEST_PATTERN = 300
 _ALGORITHMS = {

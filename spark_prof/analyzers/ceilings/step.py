@@ -14,8 +14,6 @@ from spark_prof.analyzers.ceilings.model import (
     WeightsOfModel,
 )
 
-__all__ = ["expected_experts", "step_of"]
-
 _WHOLE_ON_EACH_RANK = frozenset({"router", "norm", "other"})
 """Components that tensor parallelism does not share out."""
 

@@ -13,8 +13,6 @@ from spark_prof.analyzers.ceilings.what_if import CHANGES, changed
 from spark_prof.hardware import GPUS, Gpu
 from spark_prof.traces.checkpoint import Checkpoint
 
-__all__ = ["BATCHES", "CONTEXTS", "DRAFTS", "ceilings_of"]
-
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (0, 1024, 8192, 32768, 131072)
 DRAFTS = (0, 1, 2, 3, 5, 7)

@@ -12,8 +12,6 @@ from functools import lru_cache
 
 from spark_prof.analyzers.components import component_of, layer_of
 
-__all__ = ["RULES", "Place", "Rule", "place_of", "split_name"]
-
 
 @dataclass(frozen=True)
 class Place:

@@ -18,8 +18,6 @@ from spark_prof.analyzers.ceilings.tensor_names import Place, place_of, split_na
 from spark_prof.traces.checkpoint import Checkpoint
 from spark_prof.traces.readers.safetensors_header import Tensor
 
-__all__ = ["weights_of"]
-
 _MAIN = ("weight", "weight_packed", "qweight", "blocks")
 _SCALES = ("weight_scale", "weight_scale_inv", "scale", "scales", "scale_inv")
 _MATRICES = frozenset(

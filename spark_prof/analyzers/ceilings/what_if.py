@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from spark_prof.analyzers.ceilings.formats import BYTES
 from spark_prof.analyzers.ceilings.model import Weights, WeightsOfModel
 
-__all__ = ["CHANGES", "Change", "changed"]
-
 _MIXERS = frozenset({"qkv", "o_proj", "ssm", "attention"})
 _HEAD = frozenset({"lm_head"})
 _DENSE = _MIXERS | _HEAD | {"mlp", "shared_experts"}

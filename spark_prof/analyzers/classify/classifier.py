@@ -15,8 +15,6 @@ from spark_prof.analyzers.classify.formats import arithmetic_in, stored_in
 from spark_prof.analyzers.classify.names import NAME_LIMIT, split_name
 from spark_prof.analyzers.classify.rules import IN_ARGUMENTS, IN_NAME, RULES, Rule
 
-__all__ = ["Label", "classify", "find_rule", "finishes_gemm", "is_attention", "is_gemm"]
-
 
 @dataclass(frozen=True)
 class Label:

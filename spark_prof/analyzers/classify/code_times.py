@@ -9,8 +9,6 @@ from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.classify.model import CodeRow, Conflict
 from spark_prof.analyzers.model import KernelRow
 
-__all__ = ["code_of", "conflicts_of"]
-
 
 def code_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, ...]:
     """The machine code of the kernels, the most expensive first.

@@ -17,8 +17,6 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.spelling import spelling
 
-__all__ = ["COUNTERS", "Counted", "CountedKernels", "Counter", "find_counter"]
-
 
 @dataclass(frozen=True)
 class Counter:

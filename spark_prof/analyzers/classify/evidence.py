@@ -19,8 +19,6 @@ from spark_prof.analyzers.classify.model import CodeRow, Conflict
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.machine_code import machine_code_of
 
-__all__ = ["Evidence", "evidence_of", "with_code"]
-
 _MOST_OPCODES = 3
 _STORED = ("fp4", "fp6", "fp8", "int4", "int8")
 

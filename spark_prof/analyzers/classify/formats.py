@@ -12,8 +12,6 @@ import re
 
 from spark_prof.vocabulary import PRECISIONS
 
-__all__ = ["BITS", "arithmetic_in", "formats_in", "scalar_type", "stored_in"]
-
 BITS = {
     "int2": 2, "int3": 3, "int4": 4, "int5": 5, "int6": 6, "int8": 8,
     "fp4": 4, "fp6": 6, "fp8": 8, "bf16": 16, "fp16": 16, "tf32": 32, "fp32": 32,

@@ -15,8 +15,6 @@ from spark_prof.analyzers.placement import COPIES
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.demangle import demangler
 
-__all__ = ["Classified", "list_bundle", "list_code", "list_names"]
-
 
 @dataclass(frozen=True)
 class Classified:

@@ -15,8 +15,6 @@ import pandas as pd
 from spark_prof.analyzers.classify.model import CodeRow, OpcodeCount
 from spark_prof.analyzers.classify.opcodes import find_opcode
 
-__all__ = ["code_row", "code_rows", "opcode_counts"]
-
 _MOST = 0.9
 """Share of the products whose precision is the kernel's."""
 

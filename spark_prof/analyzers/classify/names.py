@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["NAME_LIMIT", "base_name", "split_name"]
-
 NAME_LIMIT = 4096
 """Characters of a name that are looked at; the rest is dropped."""
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-__all__ = ["OPCODES", "Opcode", "find_opcode"]
-
 
 @dataclass(frozen=True)
 class Opcode:

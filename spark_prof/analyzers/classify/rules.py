@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["IN_ARGUMENTS", "IN_NAME", "RULES", "Rule"]
-
 IN_ARGUMENTS = "in the arguments"
 """Instead of a format: it is read in the template arguments of the name at hand."""
 IN_NAME = "in the name"

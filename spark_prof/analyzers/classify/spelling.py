@@ -11,8 +11,6 @@ from functools import lru_cache
 
 from spark_prof.analyzers.classify.names import NAME_LIMIT, split_name
 
-__all__ = ["spelling"]
-
 _DROPPED = re.compile(
     r"\((?:(?:un)?signed )?(?:bool|char|short|int|long|long long)\)(?=-?\d)"  # a number's cast
     r"|(?<=\d)[uUlL]{1,3}\b"  # a number's type

@@ -8,8 +8,6 @@ from typing import Any
 
 from spark_prof.traces.benchmarks.result import BenchmarkRun
 
-__all__ = ["Placement", "place"]
-
 _ZONE_NS = 900_000_000_000
 """Time zones are whole quarters of an hour from UTC."""
 

@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["EngineSide", "engine_side"]
-
 _ALIKE = 1.5
 """Prompts whose lengths differ by no more than this factor are about as long."""
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from spark_prof.traces.benchmarks.result import Latency
 
-__all__ = ["BASES", "VERDICTS", "ClientRow", "Comparison"]
-
 BASES = ("window", "steps", "none")
 """What is compared: the same stretch of time by a shared clock; the run with recorded steps of as
 many requests at a time; or nothing."""

@@ -7,22 +7,6 @@ from collections.abc import Sequence
 from spark_prof.analyzers.clients.model import ClientRow, Comparison
 from spark_prof.analyzers.clients.window import InWindow
 
-__all__ = [
-    "NO_DECODE",
-    "NO_TPOT",
-    "alike",
-    "chunks",
-    "long_waits",
-    "no_token",
-    "other_batch",
-    "same_load",
-    "same_time",
-    "stalls",
-    "unknown_batch",
-    "verdict",
-    "watching",
-]
-
 NO_DECODE = "No recorded step decodes: nothing can be compared."
 NO_TPOT = "The result has no time per output token that could be compared with a step's."
 

@@ -19,8 +19,6 @@ from spark_prof.traces.benchmarks.frames import imported_runs
 from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun, Latency
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["AGREES", "SAME_SERVER", "client_row", "clients_of", "with_clients"]
-
 AGREES = 0.1
 """Client and engine agree when their times per token differ by no more than this fraction."""
 

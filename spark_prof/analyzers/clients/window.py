@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from spark_prof.traces.benchmarks.result import Request
 
-__all__ = ["InWindow", "in_window"]
-
 _ENOUGH = 0.5
 """A request without single chunks counts when this share of its tokens' time is inside."""
 

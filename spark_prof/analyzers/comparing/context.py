@@ -12,8 +12,6 @@ from spark_prof.analyzers.comparing.model import ContextEffect, Side
 from spark_prof.analyzers.comparing.noise import stretch_of
 from spark_prof.analyzers.student import student_quantile
 
-__all__ = ["context_effect"]
-
 Floats = npt.NDArray[np.float64]
 
 _FEWEST_STEPS = 16

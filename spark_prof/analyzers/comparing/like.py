@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["SIZES", "Group", "Sizes", "groups_of", "like_groups"]
-
 Int64s = npt.NDArray[np.int64]
 Sizes = dict[int, Int64s]
 

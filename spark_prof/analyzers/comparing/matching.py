@@ -12,8 +12,6 @@ from spark_prof.analyzers.comparing.like import Group, Sizes, groups_of, like_gr
 from spark_prof.analyzers.comparing.model import Side, SizeRow
 from spark_prof.analyzers.comparing.noise import START, Change, Figure, change, figure_of
 
-__all__ = ["Matched", "Values", "like_change", "matched", "size_rows", "values_of", "whole_change"]
-
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

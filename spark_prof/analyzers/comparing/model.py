@@ -16,18 +16,6 @@ from spark_prof.analyzers.comparing.noise import START, Change
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.columns import KernelColumns
 
-__all__ = [
-    "Comparison",
-    "ContextEffect",
-    "KernelPart",
-    "LayerPart",
-    "Part",
-    "PhaseComparison",
-    "Setting",
-    "Side",
-    "SizeRow",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Side:

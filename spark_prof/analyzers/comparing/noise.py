@@ -19,21 +19,6 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.student import student_quantile
 
-__all__ = [
-    "CALL_FLOOR_US",
-    "FEWEST",
-    "FEWEST_STEPS",
-    "GAP_FLOOR",
-    "KERNEL_FLOOR",
-    "START",
-    "Change",
-    "Figure",
-    "change",
-    "figure_of",
-    "interval_of",
-    "stretch_of",
-]
-
 Floats = npt.NDArray[np.float64]
 
 START: Mapping[str, float] = MappingProxyType({"kernel": 0.015, "op": 0.02})

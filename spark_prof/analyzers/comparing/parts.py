@@ -24,16 +24,6 @@ from spark_prof.analyzers.model import KernelRow, Report
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = [
-    "Taken",
-    "conversions_change",
-    "kernel_parts",
-    "layer_parts",
-    "step_parts",
-    "typical_change",
-    "whole_layers",
-]
-
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

@@ -29,8 +29,6 @@ from spark_prof.analyzers.comparing.parts import (
 from spark_prof.analyzers.comparing.ran import Charges
 from spark_prof.analyzers.comparing.typical import typical_of
 
-__all__ = ["compare_phase"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -17,8 +17,6 @@ from spark_prof.analyzers.order import CODES
 from spark_prof.analyzers.swap_gain.charging import charge
 from spark_prof.analyzers.views.columns import KernelColumns
 
-__all__ = ["Charges", "Ran", "charges_of"]
-
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from spark_prof.analyzers.comparing.model import Setting, Side
 
-__all__ = ["setup_differences", "unlike"]
-
 _GROUPS: Mapping[str, str] = {
     "spark_prof": "recording",
     "backend": "recording",

@@ -9,8 +9,6 @@ from functools import lru_cache
 from spark_prof.analyzers.classify.names import NAME_LIMIT
 from spark_prof.analyzers.classify.spelling import spelling
 
-__all__ = ["CHANGING", "Changing", "stable_name"]
-
 
 @dataclass(frozen=True)
 class Changing:

@@ -16,8 +16,6 @@ from spark_prof.analyzers.comparing.setup import setup_differences, unlike
 from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.errors import CommandError
 
-__all__ = ["compare"]
-
 Int64s = npt.NDArray[np.int64]
 
 _PHASES = ("decode", "prefill", "unknown")

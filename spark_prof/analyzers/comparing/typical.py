@@ -13,8 +13,6 @@ from spark_prof.analyzers.comparing.noise import FEWEST_STEPS, Figure, stretch_o
 from spark_prof.analyzers.comparing.ran import Charges, Ran
 from spark_prof.analyzers.swap_gain.middle import Middle, middle_of
 
-__all__ = ["Typical", "figures", "typical_of"]
-
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

@@ -17,8 +17,6 @@ import pandas as pd
 
 from spark_prof.analyzers.order import CODES
 
-__all__ = ["Flow", "alone", "flow_of", "pads"]
-
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "ChargedConversion",
-    "FusedConversion",
-    "LayerConversions",
-    "LoadTimeConversion",
-    "RepeatedQuantization",
-]
-
 
 @dataclass(frozen=True)
 class ChargedConversion:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from spark_prof.analyzers.conversions.model import RepeatedQuantization
 
-__all__ = ["StepKernel", "repeated_quantizations"]
-
 _NEW_INPUT = frozenset(
     {"norm", "rope", "kv_write", "attention", "ssm", "embedding", "lm_head", "sampler"}
 )

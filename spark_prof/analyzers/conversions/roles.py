@@ -7,17 +7,6 @@ from dataclasses import dataclass
 
 from spark_prof.analyzers.classify.classifier import classify, find_rule, is_gemm
 
-__all__ = [
-    "PADDING",
-    "ROLES",
-    "Role",
-    "copies_within",
-    "fills_numbers",
-    "fused_conversion",
-    "role_of",
-    "runs_at_load",
-]
-
 
 @dataclass(frozen=True)
 class Role:

@@ -30,8 +30,6 @@ from spark_prof.analyzers.model import Conversions, KernelRow, Steps
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["conversions_of"]
-
 LabelOf = Callable[[str], Label]
 
 _LONGEST_STEP = 20_000

@@ -11,8 +11,6 @@ import pandas as pd
 from spark_prof.analyzers.counters.folding import MOST_SLOTS, Calls, Equations, Folded
 from spark_prof.analyzers.counters.slots import in_parts
 
-__all__ = ["RESOLVED", "Estimate"]
-
 RESOLVED = 0.9
 """A slot counts as determined where the samples, not the ridge, make this much of its amount."""
 

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from spark_prof.analyzers.counters.least_squares import gram, not_negative
 from spark_prof.analyzers.counters.overlap import overlaps, uncovered
 
-__all__ = ["MOST_SLOTS", "Calls", "Equations", "Folded"]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 

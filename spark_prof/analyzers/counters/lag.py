@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.counters.folding import Calls, Equations
 
-__all__ = ["find_lag"]
-
 _WIDEST_NS = 16_000
 _FINEST_NS = 50
 _MOST_CALLS = 4_000

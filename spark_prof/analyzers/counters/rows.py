@@ -12,8 +12,6 @@ from spark_prof.analyzers.counters.estimate import RESOLVED, Estimate
 from spark_prof.analyzers.counters.model import CounterRow, WeightRow
 from spark_prof.analyzers.counters.overlap import overlaps
 
-__all__ = ["AMOUNTS", "SHARES", "amounts_by_time", "folded_rows", "long_rows", "weight_rows"]
-
 AMOUNTS = ("dram_read_bytes", "dram_write_bytes")
 """Columns of the `counters` table that count bytes."""
 

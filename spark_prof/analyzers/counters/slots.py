@@ -10,8 +10,6 @@ import pandas as pd
 
 from spark_prof.analyzers.counters.folding import Calls
 
-__all__ = ["Slotted", "in_parts", "sampled_steps", "slotted"]
-
 _MOST_PARTS = 8
 _FEWEST_PARTS = 3
 

@@ -18,8 +18,6 @@ from spark_prof.analyzers.counters.rows import AMOUNTS, SHARES, folded_rows, lon
 from spark_prof.analyzers.counters.slots import sampled_steps, slotted
 from spark_prof.analyzers.roofline.weights import needed_weights
 
-__all__ = ["FEWEST_STEPS", "counters_of"]
-
 FEWEST_STEPS = 3
 """With fewer steps the layers of a model are all there is to tell kernels apart by."""
 

@@ -21,8 +21,6 @@ from spark_prof.analyzers.model import KernelRow
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.engine_log import EngineLog, Statement, statements_of
 
-__all__ = ["audit_of", "audit_of_log"]
-
 _MOST_BATCHES = 200
 
 

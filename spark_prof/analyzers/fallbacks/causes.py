@@ -12,8 +12,6 @@ from spark_prof.analyzers.fallbacks.schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.fallbacks.versions import FLAGS_FROM, backend_flag, since, version_of
 from spark_prof.traces.readers.engine_log import Statement
 
-__all__ = ["Cause", "capability_of", "cause_of"]
-
 _FIRST_WITH = {"nvfp4": 10.0, "mxfp4": 10.0, "mxfp8": 10.0, "fp8": 8.9}
 """Compute capability from which tensor cores multiply that format (CUDA C++ programming guide)."""
 

@@ -10,8 +10,6 @@ from spark_prof.analyzers.fallbacks.model import Engine
 from spark_prof.hardware import find_gpu
 from spark_prof.traces.readers.engine_log import Statement
 
-__all__ = ["differences", "engine_of_facts", "engine_of_log", "merged"]
-
 _SERVERS = re.compile(r"\bserve\b|api_server|launch_server")
 _DEVICE = re.compile(r"device_name=([^,\]'\"]{1,80}?)(?:,|\.json|$)")
 _ARCHITECTURE = re.compile(r"^sm_?(\d{2,3})[af]?$")

@@ -16,8 +16,6 @@ from spark_prof.analyzers.fallbacks.schemes import (
 from spark_prof.analyzers.model import KernelRow
 from spark_prof.traces.readers.engine_log import Statement
 
-__all__ = ["Group", "Module", "groups_of", "groups_of_log"]
-
 _COMPONENTS = ("qkv", "o_proj", "mlp", "experts", "shared_experts", "ssm", "router", "lm_head")
 _FORMATS = (
     ("nvfp4", "nvfp4"), ("mxfp4", "mxfp4"), ("mxfp8", "mxfp8"), ("fp4", "nvfp4"),

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from spark_prof.analyzers.classify.names import NAME_LIMIT
 
-__all__ = ["CHOICES", "TRACED", "Choice", "choice_of", "family_of_kernel"]
-
 
 @dataclass(frozen=True)
 class Choice:

@@ -11,8 +11,6 @@ from spark_prof.analyzers.fallbacks.model import SettingRow
 from spark_prof.analyzers.fallbacks.versions import UNKNOWN, version_of
 from spark_prof.analyzers.model import Finding
 
-__all__ = ["Library", "Machine", "Package", "machine_findings"]
-
 _FIRST_WITH_FAMILIES = 10
 """Major compute capability from which code can be built for a family."""
 _OPTIONAL = re.compile(r"qutlass|flash_?mla|_fa\d|nvshmem|linalg|deep_?gemm", re.I)

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "Audit",
-    "AuditRow",
-    "BatchRow",
-    "Engine",
-    "LogRow",
-    "SettingRow",
-    "Witness",
-]
-
 
 @dataclass(frozen=True)
 class Engine:

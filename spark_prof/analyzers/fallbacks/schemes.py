@@ -7,8 +7,6 @@ from typing import Any
 
 from spark_prof.analyzers.ceilings.schemes import schemes_of
 
-__all__ = ["SIXTEEN_BIT", "CheckpointSchemes", "bits_of", "label", "scheme_of_algorithm"]
-
 SIXTEEN_BIT = "16-bit"
 """Activations, or weights, as the model has them: BF16 or FP16."""
 

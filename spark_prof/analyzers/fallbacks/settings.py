@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from spark_prof.analyzers.fallbacks.model import SettingRow
 from spark_prof.analyzers.fallbacks.versions import UNKNOWN, Version, version_of
 
-__all__ = ["HARMLESS", "VARIABLES", "Variable", "setting_rows"]
-
 _NEVER: Version = (0, 0)
 _MOE = "--moe-backend flashinfer_cutlass"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["FLAGS_FROM", "UNKNOWN", "backend_flag", "since", "version_of"]
-
 Version = tuple[int, int]
 UNKNOWN: Version = (0, 0)
 FLAGS_FROM: Version = (0, 22)

@@ -8,8 +8,6 @@ from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 
-__all__ = ["CLOCKS"]
-
 _HELD_DOWN = 0.9
 
 _FIXES = {

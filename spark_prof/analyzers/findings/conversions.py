@@ -12,8 +12,6 @@ from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 
-__all__ = ["CONVERSIONS"]
-
 _KV = ("attention", "kv_write")
 _MUCH_REPEATED = 0.005
 _PASSES_RENAMED = (0, 13)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from spark_prof.analyzers.fallbacks.model import Audit
 from spark_prof.analyzers.model import Finding
 
-__all__ = ["SETUP"]
-
 _PADDED = 1.5
 """A step that is padded to that many times its tokens could use a graph of its own size."""
 

@@ -12,8 +12,6 @@ from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 
-__all__ = ["EVIDENCE"]
-
 _NAMED = 3
 _FP4 = re.compile(r"fp4|e2m1|float4", re.IGNORECASE)
 _ARCHITECTURE = re.compile(r"sm_(\d+)")

@@ -14,8 +14,6 @@ from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.hardware import find_gpu
 
-__all__ = ["FALLBACKS", "findings_of_audit"]
-
 _Look = Callable[[Audit], Iterator[Finding]]
 
 _NATIVE = {"FP4": 10.0, "FP8": 8.9}

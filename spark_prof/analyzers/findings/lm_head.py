@@ -11,8 +11,6 @@ from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, ModuleRow, Report
 from spark_prof.hardware import find_gpu
 
-__all__ = ["LM_HEAD"]
-
 _WIDE = frozenset({"bfloat16", "float16"})
 _LINEAR = frozenset({"qkv", "o_proj", "experts", "shared_experts", "mlp", "ssm"})
 _MOSTLY = 0.5

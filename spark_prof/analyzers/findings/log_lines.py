@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from spark_prof.analyzers.fallbacks.model import Audit, LogRow
 from spark_prof.analyzers.model import Finding
 
-__all__ = ["LINES", "LINE_FINDINGS", "LineFinding"]
-
 _LONGEST = 240
 _MOST_LINES = 20
 

@@ -6,8 +6,6 @@ import re
 
 from spark_prof.analyzers.classify.names import base_name
 
-__all__ = ["short_name"]
-
 _LONGEST = 60
 _WRAPPER = re.compile(
     r"(?:^|::)(?:device_kernel|Kernel2?|kernel|run_kernel|\w*elementwise_kernel)$"

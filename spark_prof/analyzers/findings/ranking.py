@@ -15,8 +15,6 @@ from spark_prof.analyzers.findings.time import TIME
 from spark_prof.analyzers.findings.work import WORK
 from spark_prof.analyzers.model import Finding, Report
 
-__all__ = ["RULES", "findings_of"]
-
 RULES: tuple[Rule, ...] = (
     *TIME,
     *WORK,

@@ -9,8 +9,6 @@ from spark_prof.analyzers.findings.run_facts import decode_step_us, decode_steps
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 
-__all__ = ["RANKS"]
-
 _MOSTLY = 0.6
 _FEW_STEPS = 16
 _MUCH_HELD_UP = 0.02

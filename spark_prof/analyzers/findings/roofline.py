@@ -11,8 +11,6 @@ from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 
-__all__ = ["ROOFLINE"]
-
 _FAR = 2.0
 _MATTERS = 0.02
 """Share of a decode step below which no kernel is worth a finding."""

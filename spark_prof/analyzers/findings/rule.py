@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from spark_prof.analyzers.model import Finding, Report
 
-__all__ = ["Rule"]
-
 
 @dataclass(frozen=True)
 class Rule:

@@ -6,17 +6,6 @@ import re
 
 from spark_prof.analyzers.model import Report
 
-__all__ = [
-    "BETWEEN_KERNELS_US",
-    "decode_step_us",
-    "decode_steps_us",
-    "is_at_least",
-    "kernels_per_decode_step",
-    "runs_asynchronously",
-    "runs_eagerly",
-    "runs_graphs",
-]
-
 BETWEEN_KERNELS_US = 1.0
 """What the GPU may need from one kernel of a CUDA graph to the next, in us, and no host can help.
 

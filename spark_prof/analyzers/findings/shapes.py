@@ -15,8 +15,6 @@ from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.shapes.model import ShapeRow
 from spark_prof.hardware import find_gpu
 
-__all__ = ["SHAPES"]
-
 _MUCH = 0.02
 _LEAST_US = 5.0
 _IDLE = 0.1

@@ -16,8 +16,6 @@ from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 
-__all__ = ["TIME"]
-
 _MUCH_GAP = 0.05
 _FEWEST_STEPS = 8
 _FEW_STEPS = 16

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
 
-__all__ = ["ms_per_token"]
-
 
 def ms_per_token(report: Report, decode_us: float) -> float | None:
     """What that much time of all decode steps is in each token of a sequence.

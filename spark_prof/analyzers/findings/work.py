@@ -16,8 +16,6 @@ from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.token_ledger.model import LAUNCH_GAPS
 
-__all__ = ["WORK"]
-
 _SMALL_US = 3.0
 _MANY_SMALL = 50
 _MUCH_SMALL = 0.1

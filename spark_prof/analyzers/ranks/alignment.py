@@ -13,8 +13,6 @@ from spark_prof.analyzers.ranks.layout import Layout, clock_name
 from spark_prof.analyzers.ranks.teamwork import Teamwork
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["RankClock", "clocks_of"]
-
 
 @dataclass(frozen=True)
 class RankClock:

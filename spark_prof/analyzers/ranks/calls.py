@@ -9,8 +9,6 @@ import pandas as pd
 from spark_prof.analyzers.ranks.kinds import collective_kind, returns_early
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["calls_among", "collective_calls"]
-
 _COLUMNS = ("name", "start_ns", "end_ns", "part", "stream", "step")
 
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Offset", "offset_of_collectives", "offset_of_steps"]
-
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-__all__ = ["join_steps"]
-
 
 def join_steps(steps: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     """One row per step that every rank has.

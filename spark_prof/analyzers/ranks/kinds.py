@@ -7,8 +7,6 @@ from functools import lru_cache
 
 from spark_prof.analyzers.classify.classifier import classify
 
-__all__ = ["KINDS", "collective_kind", "is_joint", "returns_early"]
-
 KINDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "reduce_scatter",

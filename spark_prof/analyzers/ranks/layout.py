@@ -13,8 +13,6 @@ from typing import Any
 
 from spark_prof.traces.bundle import HIGHEST_RANK, Bundle
 
-__all__ = ["Layout", "Team", "clock_name", "layout_of"]
-
 
 @dataclass(frozen=True)
 class Team:

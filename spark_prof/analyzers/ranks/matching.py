@@ -11,8 +11,6 @@ import pandas as pd
 from spark_prof.analyzers.ranks.joined import join_steps
 from spark_prof.analyzers.ranks.kinds import is_joint
 
-__all__ = ["Matched", "match_collectives"]
-
 
 @dataclass(frozen=True)
 class Matched:

@@ -18,8 +18,6 @@ import pandas as pd
 from spark_prof.analyzers.ranks.kinds import is_joint
 from spark_prof.analyzers.ranks.matching import Matched
 
-__all__ = ["match_by_time"]
-
 
 def match_by_time(steps: pd.DataFrame, calls: Mapping[int, pd.DataFrame]) -> Matched:
     """Matches the calls of ranks that read one clock.

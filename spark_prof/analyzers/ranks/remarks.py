@@ -8,8 +8,6 @@ from spark_prof.analyzers.ranks.alignment import RankClock
 from spark_prof.analyzers.ranks.layout import Layout
 from spark_prof.analyzers.ranks.teamwork import Teamwork
 
-__all__ = ["remarks"]
-
 
 def remarks(
     layout: Layout, works: Sequence[Teamwork], clocks: Sequence[RankClock], contradictory: int

@@ -8,8 +8,6 @@ from spark_prof.analyzers.ranks.teamwork import teamwork_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.clock import Shift
 
-__all__ = ["untied", "wanted_shifts"]
-
 
 def wanted_shifts(bundle: Bundle) -> dict[str, Shift]:
     """For each process on another host than the lowest rank's, what is known about its clock.

@@ -20,8 +20,6 @@ from spark_prof.analyzers.ranks.teamwork import Teamwork, teamwork_of
 from spark_prof.analyzers.ranks.waits import aligned, slowest_of_steps, waits_of
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["RankShare", "collectives_of"]
-
 
 @dataclass(frozen=True)
 class RankShare:

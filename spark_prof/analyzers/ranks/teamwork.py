@@ -12,8 +12,6 @@ from spark_prof.analyzers.ranks.matching import Matched, match_collectives
 from spark_prof.analyzers.ranks.overlap import match_by_time
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["Teamwork", "teamwork_of"]
-
 
 @dataclass(frozen=True)
 class Teamwork:

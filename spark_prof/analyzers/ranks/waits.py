@@ -15,8 +15,6 @@ import pandas as pd
 
 from spark_prof.analyzers.ranks.clocks import Offset
 
-__all__ = ["Waits", "aligned", "slowest_of_steps", "waits_of"]
-
 _TIMER_NS = 2_000
 _TIMES = ("start_ns", "end_ns")
 

@@ -10,8 +10,6 @@ from spark_prof.hardware import find_gpu
 from spark_prof.traces.measured import Measured
 from spark_prof.vocabulary import PRECISIONS
 
-__all__ = ["ceilings_of", "device_of"]
-
 
 def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:
     """The recorded GPU or processor by its driver's name, and its compute capability.

@@ -11,8 +11,6 @@ from spark_prof.analyzers.roofline.model import Place
 from spark_prof.analyzers.roofline.needs import Work
 from spark_prof.vocabulary import BASIS_CLASSES
 
-__all__ = ["Charge", "Launch", "charges_of"]
-
 BY_TENSOR = "the tensors that its arguments point to"
 BY_ORDER = "the products in launch order"
 ONLY = "the component's only product"

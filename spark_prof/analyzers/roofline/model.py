@@ -5,17 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = [
-    "Bandwidth",
-    "Ceilings",
-    "Place",
-    "Roofline",
-    "RooflinePhase",
-    "RooflineRow",
-    "StreamedWeights",
-    "UnplacedFloor",
-]
-
 
 class Place(NamedTuple):
     """Where the time and the needs of a kernel count; the role is empty where it is not known."""

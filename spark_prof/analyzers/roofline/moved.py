@@ -12,8 +12,6 @@ from spark_prof.analyzers.classify.spelling import spelling
 from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.roofline.model import Place
 
-__all__ = ["Moved", "by_sampling", "by_single_kernels"]
-
 _METRIC = "dram__bytes_read.sum"
 _UNITS = {"": 1.0, "byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9}
 """Nsight Compute's units are decimal."""

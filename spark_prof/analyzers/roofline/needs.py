@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.analyzers.roofline.weights import Weights
 
-__all__ = ["Load", "Need", "Work", "attention", "elementwise", "need_of", "reading", "state"]
-
 _LOGIT_BYTES = 4
 """vLLM samples from logits in float32."""
 

@@ -25,8 +25,6 @@ from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.analyzers.roofline.steps import Group
 from spark_prof.analyzers.roofline.weights import Weights
 
-__all__ = ["Wanted", "phase_of", "wanted_of"]
-
 _LARGE = 1 << 20
 _SMALL_KERNELS = ("norm", "rope", "embedding")
 

@@ -14,8 +14,6 @@ from spark_prof.analyzers.roofline.moved import Moved
 from spark_prof.analyzers.roofline.needs import Need
 from spark_prof.vocabulary import BASES
 
-__all__ = ["Sum", "add_up", "rows_of", "together"]
-
 _NAMED = 3
 _LONGEST_EMPTY_US = 2.0
 """A run may have no small kernel: more than this is not taken for what an empty one lasts.

@@ -9,8 +9,6 @@ from typing import Any
 from spark_prof.analyzers.ceilings.architecture import architecture_of, layer_kinds
 from spark_prof.analyzers.ceilings.config import Config
 
-__all__ = ["Shape", "shape_of"]
-
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2}
 _MOST_RANKS = 1 << 16
 

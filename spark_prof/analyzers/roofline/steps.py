@@ -14,8 +14,6 @@ from spark_prof.analyzers.roofline.launches import Launch
 from spark_prof.analyzers.roofline.needs import Load
 from spark_prof.traces.timeline import MODEL_PATH
 
-__all__ = ["Group", "groups_of", "launches_of"]
-
 _MOST_GROUPS = 8
 _MOST_LAUNCHES = 100_000
 

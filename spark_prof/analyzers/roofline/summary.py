@@ -29,8 +29,6 @@ from spark_prof.analyzers.roofline.weights import Weights, derived_weights, weig
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import Measured
 
-__all__ = ["Recorded", "roofline_of"]
-
 
 @dataclass(frozen=True)
 class Recorded:

@@ -9,8 +9,6 @@ from typing import Any
 from spark_prof.analyzers.roofline.model import Ceilings, Roofline, RooflinePhase, RooflineRow
 from spark_prof.hardware import GPUS
 
-__all__ = ["memory_us", "surely_us", "without_floors", "without_step_floors"]
-
 _FROM_BYTES = (
     "needed_bytes", "bandwidth", "of_data_sheet", "of_reached", "floor_us", "limiter", "left_us",
     "left_ms_per_token", "amplification",

@@ -19,8 +19,6 @@ from spark_prof.analyzers.roofline.weights import (
     order_of,
 )
 
-__all__ = ["stored_as", "weights_of_tensors"]
-
 _DIGITS = len(str(LARGEST))
 _ELEMENT_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}
 

@@ -20,18 +20,6 @@ from spark_prof.analyzers.ceilings.tensor_names import place_of
 from spark_prof.analyzers.components import layer_of
 from spark_prof.analyzers.roofline.shape import Shape, shape_of
 
-__all__ = [
-    "LARGEST",
-    "LOOKED_UP",
-    "OF_EXPERTS",
-    "Weights",
-    "derived_weights",
-    "is_factor",
-    "needed_weights",
-    "order_of",
-    "weights_of",
-]
-
 PRODUCTS = frozenset(
     {"qkv", "o_proj", "router", "experts", "shared_experts", "mlp", "ssm", "lm_head"}
 )

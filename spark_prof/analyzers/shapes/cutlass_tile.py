@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from spark_prof.analyzers.shapes.mangled import Node, nodes, template_of
 from spark_prof.analyzers.shapes.model import Tile
 
-__all__ = ["cutlass_tile"]
-
 _LONGEST = 1 << 14
 _LARGEST = 1 << 14
 _TILE, _RESULT_STRIDE = 1, 6

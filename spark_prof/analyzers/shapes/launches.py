@@ -15,8 +15,6 @@ from spark_prof.analyzers.lookup import NameColumn, positions
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["SHAPE", "counted_phase", "launches_of"]
-
 SHAPE = ("grid", "block", "registers", "shared_bytes")
 """Columns of the `kernels` table that say how a kernel was launched."""
 

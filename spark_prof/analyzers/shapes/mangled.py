@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Node", "nodes", "template_of"]
-
 _DEEPEST = 100
 _MOST_NODES = 20_000
 _LENGTH = re.compile(r"[0-9]{1,4}")

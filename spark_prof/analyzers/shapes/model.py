@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Occupancy", "ShapeRow", "Shapes", "Tile"]
-
 
 @dataclass(frozen=True)
 class Tile:

@@ -12,8 +12,6 @@ import math
 from spark_prof.analyzers.shapes.model import Occupancy
 from spark_prof.hardware import SmLimits
 
-__all__ = ["busy_share", "occupancy_of"]
-
 _WARP = 32
 _MOST_THREADS = 1024
 _MOST_REGISTERS = 255

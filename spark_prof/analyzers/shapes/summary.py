@@ -17,8 +17,6 @@ from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.hardware import SM_LIMITS, SmLimits, find_gpu
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["rows_per_expert", "shapes_of"]
-
 
 def shapes_of(
     bundle: Bundle,

@@ -17,8 +17,6 @@ from spark_prof.analyzers.classify.spelling import spelling
 from spark_prof.analyzers.shapes.cutlass_tile import cutlass_tile
 from spark_prof.analyzers.shapes.model import Tile
 
-__all__ = ["FAMILIES", "Family", "tile_of"]
-
 _LARGEST = 1 << 14
 """No side of a tile is longer."""
 

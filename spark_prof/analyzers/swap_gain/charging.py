@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Charged", "charge"]
-
 Int64s = npt.NDArray[np.int64]
 
 

@@ -9,19 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "FOR_THE_HOST",
-    "Attribution",
-    "ComponentGain",
-    "KernelGain",
-    "LayerGain",
-    "LayerProof",
-    "Ran",
-    "SideSteps",
-    "Swapped",
-    "Untraced",
-]
-
 FOR_THE_HOST = "waiting for the host"
 """The row of the time in which nothing runs because the host has launched nothing: between steps,
 and before a kernel or graph that comes more than 5 us after the one before it."""

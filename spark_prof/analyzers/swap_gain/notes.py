@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.swap_gain.model import ComponentGain, SideSteps, Untraced
 
-__all__ = ["notes_of"]
-
 _FEW = 20
 _CONTEXTS_APART = 0.05
 _EXACT = 1e-3

@@ -14,8 +14,6 @@ from spark_prof.analyzers.components import layer_of
 from spark_prof.analyzers.swap_gain.model import LayerProof, Ran, Swapped
 from spark_prof.analyzers.swap_gain.slots import component_of_swap, differing
 
-__all__ = ["OWN_KERNELS", "proofs_of"]
-
 OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
 """Swaps that run the package's own kernels, whose names are not vLLM's."""
 

@@ -20,8 +20,6 @@ from spark_prof.analyzers.swap_gain.model import FOR_THE_HOST
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["Side", "usual_batch_size"]
-
 Int64s = npt.NDArray[np.int64]
 
 _LAUNCH_NS = 5000

@@ -8,8 +8,6 @@ from types import MappingProxyType
 from spark_prof.analyzers.components import component_of
 from spark_prof.analyzers.swap_gain.model import Swapped
 
-__all__ = ["COMPONENTS_OF_SLOT", "component_of_swap", "differing", "touched_components"]
-
 COMPONENTS_OF_SLOT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "qkv": ("qkv",),

@@ -30,8 +30,6 @@ from spark_prof.analyzers.swap_gain.tracing import tracing_cost
 from spark_prof.analyzers.swap_gain.waits import is_host_bound, with_measured_waits, without_waits
 from spark_prof.traces.bundle import Bundle
 
-__all__ = ["summarize"]
-
 _NO_GAIN = 0.01
 """Below this share of the step a gain is too small to be shared out."""
 

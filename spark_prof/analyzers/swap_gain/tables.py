@@ -19,8 +19,6 @@ from spark_prof.analyzers.swap_gain.side import Side
 from spark_prof.analyzers.swap_gain.tracing import without_tracing
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["beside", "component_gains", "kernel_gains", "layer_gains", "per_step"]
-
 _ORDER = {name: place for place, name in enumerate((*COMPONENTS, FOR_THE_HOST))}
 _TWO_SIDED_95 = 1.96
 _BLOCK = 4096

@@ -11,8 +11,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["tracing_cost", "without_tracing"]
-
 Floats = npt.NDArray[np.float64]
 
 

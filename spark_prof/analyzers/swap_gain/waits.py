@@ -14,8 +14,6 @@ from spark_prof.analyzers.swap_gain.model import FOR_THE_HOST, Untraced
 from spark_prof.analyzers.swap_gain.side import Side
 from spark_prof.analyzers.swap_gain.tracing import without_tracing
 
-__all__ = ["is_host_bound", "with_measured_waits", "without_waits"]
-
 _SHARE = 0.02
 """From this share of a recorded step on the waits matter."""
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from spark_prof.analyzers.blocks import at_once
 from spark_prof.analyzers.token_ledger.splitting import Totals, Work, split
 
-__all__ = ["Charges", "Work", "charge"]
-
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

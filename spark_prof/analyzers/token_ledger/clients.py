@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.token_ledger.model import Ledger
 
-__all__ = ["ClientToken", "beside_clients"]
-
 
 @dataclass(frozen=True)
 class ClientToken:

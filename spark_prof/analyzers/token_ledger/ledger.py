@@ -24,8 +24,6 @@ from spark_prof.analyzers.token_ledger.splitting import Work
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
-__all__ = ["token_ledgers"]
-
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 

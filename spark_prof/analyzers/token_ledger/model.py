@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["HOST", "LAUNCH_GAPS", "Ledger", "LedgerRow", "StepSpread"]
-
 LAUNCH_GAPS = "launch_gaps"
 """Row of the time in which nothing ran between the first and the last kernel of a step."""
 HOST = "host"

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.token_ledger.sharing import Clocks, clocks_of
 
-__all__ = ["Totals", "Work", "split"]
-
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

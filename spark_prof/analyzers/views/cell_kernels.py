@@ -13,8 +13,6 @@ from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.analyzers.views.grouped import grouped_percentiles
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["CellKernel", "kernels_of_cell"]
-
 
 @dataclass(frozen=True)
 class CellKernel:

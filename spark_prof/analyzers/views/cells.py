@@ -16,8 +16,6 @@ from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.cores import cores
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["CellTimes", "StepCells", "cell_times", "of_steps", "step_cells"]
-
 _BLOCK = 1 << 18
 _BLOCK_ENTRIES = 1 << 22
 """Of the sums of one block, where each thread makes some."""

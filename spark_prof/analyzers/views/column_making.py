@@ -12,8 +12,6 @@ from spark_prof.analyzers.lookup import Integers, NameColumn, positions
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.views.columns import KernelColumns, Launch
 
-__all__ = ["SHAPE_COLUMNS", "columns_of"]
-
 SHAPE_COLUMNS = ("device", "stream", "grid", "block", "registers", "shared_bytes")
 """Columns of the `kernels` table that `columns_of` needs beside what is placed."""
 

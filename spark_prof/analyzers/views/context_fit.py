@@ -11,8 +11,6 @@ import numpy.typing as npt
 from spark_prof.analyzers.student import student_quantile
 from spark_prof.analyzers.views.step_series import Steps
 
-__all__ = ["ContextFit", "context_fits"]
-
 _FEWEST = 20
 _NARROWEST = 64.0
 """Tokens of context between the shortest and the longest step, below which nothing is fitted."""

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["grouped_percentiles"]
-
 
 def grouped_percentiles(
     group: npt.NDArray[np.integer[Any]],

@@ -14,19 +14,6 @@ from spark_prof.analyzers.views.columns import KernelColumns, Launch
 from spark_prof.analyzers.views.grouped import grouped_percentiles
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = [
-    "Histogram",
-    "KernelCalls",
-    "LaunchUse",
-    "LayerUse",
-    "Series",
-    "calls_of",
-    "durations",
-    "launches",
-    "layers",
-    "over_steps",
-]
-
 _MOST_CALLS = 2_000_000
 _BARS = 60
 _BINS = 600

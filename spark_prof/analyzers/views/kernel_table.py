@@ -9,8 +9,6 @@ from spark_prof.analyzers.model import KernelRow, Report
 from spark_prof.analyzers.roofline.model import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 
-__all__ = ["KernelFacts", "Wanted", "facts_of", "phase_of", "search"]
-
 
 @dataclass(frozen=True)
 class KernelFacts:

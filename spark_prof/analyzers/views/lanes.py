@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.views.columns import KernelColumns
 
-__all__ = ["Kernels", "LaneBins", "Stretches", "bin_edges", "in_blocks", "kernels_between"]
-
 Int64s = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 16

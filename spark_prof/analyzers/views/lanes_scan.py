@@ -20,8 +20,6 @@ from spark_prof.analyzers.views.lanes import (
 )
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["GAPS", "Gap", "Scan", "scan"]
-
 GAPS = 20
 """So many of the longest gaps of a range are told."""
 

@@ -16,8 +16,6 @@ from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.cores import cores
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["Makeups", "Part", "alike", "makeups"]
-
 _BLOCK = 1 << 18
 _LARGEST_TABLE = 1 << 18
 """Combinations of layer, component and name that are counted in a table; more by their hash."""

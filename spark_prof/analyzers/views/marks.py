@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.views.lanes import LaneBins
 
-__all__ = ["Marks", "bin_marks", "layer_marks", "runs", "sums"]
-
 Int64s = npt.NDArray[np.int64]
 
 _LEVELS = 16

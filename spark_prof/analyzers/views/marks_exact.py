@@ -14,8 +14,6 @@ from spark_prof.analyzers.views.lanes import Stretches
 from spark_prof.analyzers.views.marks import Marks, runs, sums
 from spark_prof.vocabulary import PHASES
 
-__all__ = ["Drawn", "component_runs", "kernel_marks", "layer_runs", "step_marks"]
-
 Int64s = npt.NDArray[np.int64]
 
 _VISIBLE = 400

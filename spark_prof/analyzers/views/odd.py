@@ -21,8 +21,6 @@ from spark_prof.analyzers.views.cells import StepCells, of_steps
 from spark_prof.analyzers.views.makeup import Makeups, alike
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["Comparison", "Group", "OddCell", "compare_layers", "threshold"]
-
 Times = npt.NDArray[np.float64]
 
 _FEWEST_LAYERS = 4

@@ -9,8 +9,6 @@ from typing import Literal
 from spark_prof.analyzers.views.makeup import Makeups, Part
 from spark_prof.analyzers.views.odd import OddCell
 
-__all__ = ["Cause", "cause_of"]
-
 _SAME_CALLS = 0.1
 """Calls of a step that differ by less are the same."""
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.model import SlowStep
 
-__all__ = ["HeldUp", "held_up"]
-
 
 @dataclass(frozen=True)
 class HeldUp:

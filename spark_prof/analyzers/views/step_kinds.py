@@ -10,8 +10,6 @@ import pandas as pd
 
 from spark_prof.vocabulary import PHASES
 
-__all__ = ["StepKind", "kinds_of"]
-
 _MOST_SIZES = 12
 
 

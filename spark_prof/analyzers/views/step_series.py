@@ -10,8 +10,6 @@ import pandas as pd
 
 from spark_prof.vocabulary import PHASES
 
-__all__ = ["BatchTimes", "Steps", "batch_times", "steps_of"]
-
 _SLOW = 1.5
 """Times the median of its like from which on a step is slow."""
 _FEWEST = 8

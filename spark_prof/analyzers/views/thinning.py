@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["thinned"]
-
 
 def thinned(
     along: npt.NDArray[np.number[Any]], value: npt.NDArray[np.number[Any]], most: int

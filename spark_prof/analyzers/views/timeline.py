@@ -21,8 +21,6 @@ from spark_prof.analyzers.views.marks_exact import (
     step_marks,
 )
 
-__all__ = ["Lane", "RankColumns", "Timeline", "timeline"]
-
 MOST_MARKS = 5000
 """A browser draws so many within a second."""
 

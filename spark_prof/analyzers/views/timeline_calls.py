@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.views.columns import KernelColumns
 
-__all__ = ["Call", "Search", "call_at", "find_call", "find_kernel"]
-
 Flags = npt.NDArray[np.bool_]
 
 _BLOCK = 1 << 18

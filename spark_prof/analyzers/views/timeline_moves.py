@@ -10,8 +10,6 @@ import pandas as pd
 
 from spark_prof.analyzers.views.columns import KernelColumns
 
-__all__ = ["Range", "neighbour_step", "recorded", "step_range", "steps_in", "typical"]
-
 SHORTEST_NS = 100
 """No range is shorter: a kernel of 1 us fills a screen then."""
 

@@ -19,8 +19,6 @@ from spark_prof.analyzers.roofline.model import RooflinePhase
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["SMALL_US", "Part", "Waterfall", "waterfall_of"]
-
 SMALL_US = 3.0
 """A kernel whose mean call is shorter is small, as in the finding small-kernels."""
 _ENOUGH_KNOWN = 0.5

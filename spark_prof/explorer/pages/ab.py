@@ -11,8 +11,6 @@ from spark_prof.dashboards import ab_charts, ab_report
 from spark_prof.explorer import widgets
 from spark_prof.explorer.page import ResultPage
 
-__all__ = ["PAGE"]
-
 
 def _show(path: Path) -> None:
     result = read_result(path)

@@ -25,8 +25,6 @@ from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.clicks import clicked
 from spark_prof.explorer.page import Page, Sources
 
-__all__ = ["PAGE"]
-
 _PARTS = "parts"
 _ONE_ONLY = (
     "This page holds one recording against another: where the difference comes from, and how "

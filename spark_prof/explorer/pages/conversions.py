@@ -10,8 +10,6 @@ from spark_prof.explorer import clicks, links, places, widgets
 from spark_prof.explorer.finding_cards import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
-__all__ = ["PAGE"]
-
 _COST, _BY_LAYER = "conversions", "conversions-by-layer"
 
 

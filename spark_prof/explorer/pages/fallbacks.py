@@ -9,8 +9,6 @@ from spark_prof.explorer import places, widgets
 from spark_prof.explorer.finding_cards import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
-__all__ = ["PAGE"]
-
 _ABOUT_ENGINE = (
     about_settings.settings,
     about_settings.batches,

@@ -27,8 +27,6 @@ from spark_prof.explorer import clicks, links, state, widgets
 from spark_prof.explorer.kernel_detail import kernel_detail
 from spark_prof.explorer.page import Page, Sources
 
-__all__ = ["PAGE"]
-
 _TABLE, _BYTES, _INTENSITY = "kernels", "bytes-and-time", "intensity"
 _FILTERS = ("text", "engine", "precision")
 """Of the table, beside the component, which the address of a kernel names as well."""

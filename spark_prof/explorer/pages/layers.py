@@ -22,8 +22,6 @@ from spark_prof.explorer import clicks, links, state, widgets
 from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.page import Page, Sources
 
-__all__ = ["PAGE"]
-
 _MEASURES = {
     "median": "Median over the steps",
     "p99": "99th percentile over the steps",

@@ -16,8 +16,6 @@ from spark_prof.explorer import clicks, links, places, widgets
 from spark_prof.explorer.finding_cards import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
-__all__ = ["PAGE"]
-
 _TIME = "time-of-a-token"
 _FINDINGS = "The largest gain first: what each change could bring a token at most."
 _NO_FINDINGS = "None of the rules found anything worth changing."

@@ -14,8 +14,6 @@ from spark_prof.datasets.clients import clients_beside
 from spark_prof.explorer import clicks, links, state, widgets
 from spark_prof.explorer.page import Page, Sources
 
-__all__ = ["PAGE"]
-
 _FIGURES = _IN_ORDER, _BY_CONTEXT, _BY_PROMPT = (
     "steps-in-order", "steps-by-context", "steps-by-prompt",
 )  # fmt: skip

@@ -20,8 +20,6 @@ from spark_prof.explorer.timeline_moving import dragging, draw_buttons, draw_sea
 from spark_prof.explorer.timeline_state import View
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["PAGE"]
-
 _BINS = 600
 """Over the width, where single kernels are too many: each is a mark in several lanes."""
 

@@ -10,8 +10,6 @@ from typing import Literal
 
 from spark_prof.kernels.bench.results import Ceilings, Cell, Kind
 
-__all__ = ["BARS", "Bar", "Reached", "judge_bars"]
-
 Statistic = Literal["smallest share", "largest us", "mean ratio", "smallest ratio"]
 
 

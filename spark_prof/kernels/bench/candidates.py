@@ -13,8 +13,6 @@ from spark_prof.kernels.dense import LinearConfig
 from spark_prof.kernels.operands import stacks_at_a_time, token_tiles
 from spark_prof.kernels.pack import STACK
 
-__all__ = ["bf16_candidates"]
-
 _IN_FLIGHT = {
     1: ((1, 0, 24), (1, 1, 24), (2, 0, 16), (2, 1, 12), (3, 0, 12)),
     2: ((1, 0, 16), (1, 1, 16), (2, 0, 12), (2, 1, 12), (3, 0, 8)),

@@ -10,8 +10,6 @@ import torch
 from spark_prof.kernels.bench.repeated import Call, repeated
 from spark_prof.kernels.bench.results import Ceilings, Spread, spread
 
-__all__ = ["measure_ceilings"]
-
 _LARGEST_BUFFER = 1 << 30
 _SHARE_OF_FREE = 16
 _REPEATS = 20

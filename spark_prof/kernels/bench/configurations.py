@@ -19,8 +19,6 @@ from spark_prof.kernels.dense import LinearConfig
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.tuning import Work, known_runs
 
-__all__ = ["VALUES", "best_config", "best_of", "known_config", "search"]
-
 C = TypeVar("C", bound=LinearConfig | MoeConfig)
 
 VALUES: Mapping[str, Sequence[int]] = {

@@ -33,8 +33,6 @@ from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["CUBLAS", "DENSE_CONTESTANTS", "DENSE_PEERS", "MakeMultiply", "race_dense"]
-
 CUBLAS = "cuBLAS BF16"
 
 _TOLERANCE = 0.01

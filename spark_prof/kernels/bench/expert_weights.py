@@ -12,8 +12,6 @@ from spark_prof.kernels.bench.weights import random_fp4, stored_bytes
 from spark_prof.kernels.check.oracles import ExactExperts
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 
-__all__ = ["ExpertWeights", "random_experts"]
-
 _ALPHA, _LIMIT, _SHIFT = 1.702, 7.0, 1.0
 """gpt-oss: gate sigmoid(1.702 gate) (up + 1), gate at most 7, up between -7 and 7."""
 

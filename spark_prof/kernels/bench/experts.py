@@ -30,8 +30,6 @@ from spark_prof.kernels.moe import MoeConfig, default_config, moe
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["EXPERTS_CONTESTANTS", "EXPERTS_PEERS", "MakeMix", "race_experts"]
-
 _TOLERANCE = 0.02
 """Relative L2. What lies between the products is rounded to BF16, vLLM's routing weights too."""
 

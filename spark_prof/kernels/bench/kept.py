@@ -8,8 +8,6 @@ from spark_prof.kernels.bench.report_file import Report
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, save
 
-__all__ = ["keep", "run_of"]
-
 
 def keep(report: Report, path: Path | None = None) -> Path:
     """Adds a run to the file of measurements, by default the user's own; returns its path.

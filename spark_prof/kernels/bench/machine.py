@@ -14,8 +14,6 @@ import torch
 from spark_prof.kernels.bench.repeated import cache_bytes
 from spark_prof.kernels.operands import architecture
 
-__all__ = ["Machine", "machine_of"]
-
 _PACKAGES = ("spark-prof", "torch", "triton", "vllm", "cuda-core", "nvidia-cuda-nvrtc")
 _NVML = ("pynvml", "vllm.third_party.pynvml")
 

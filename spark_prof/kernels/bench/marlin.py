@@ -17,8 +17,6 @@ from spark_prof.kernels.check.weights import Bf16
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 
-__all__ = ["Multiply", "marlin"]
-
 Multiply = Callable[[torch.Tensor, int], torch.Tensor]
 """Multiplies x [M, K] by the copy of the weight of that number."""
 

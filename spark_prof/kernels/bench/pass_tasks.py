@@ -22,8 +22,6 @@ from spark_prof.kernels.norm_quantize import norm_quantize
 from spark_prof.kernels.quantize import quantize_rows
 from spark_prof.kernels.quantized_rows import QuantizedRows, RowFormat
 
-__all__ = ["SEPARATE", "SEPARATE_VLLM", "PassTask", "activation_task", "expand_task", "norm_task"]
-
 SEPARATE = "vLLM, then quantized here"
 SEPARATE_VLLM = "vLLM, then quantized by vLLM"
 

@@ -31,8 +31,6 @@ from spark_prof.kernels.norm_quantize import moved_bytes as norm_bytes
 from spark_prof.kernels.quantized_rows import RowFormat
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["PASSES", "PASS_CONTESTANTS", "Pass", "chosen_passes", "race_pass"]
-
 PASS_CONTESTANTS = (OURS, SEPARATE, SEPARATE_VLLM)
 
 _CALLS, _FEWEST_CALLS = 64, 2

@@ -21,19 +21,6 @@ from spark_prof.errors import one_line
 from spark_prof.kernels.bench.repeated import Call, Output, Repeated, repeated
 from spark_prof.kernels.bench.results import Result, spread
 
-__all__ = [
-    "Contestant",
-    "Error",
-    "Plan",
-    "Setting",
-    "clones",
-    "largest_relative_l2",
-    "plan",
-    "prepared",
-    "race",
-    "reason",
-]
-
 T = TypeVar("T")
 
 Error = Callable[[Sequence[Output]], float]

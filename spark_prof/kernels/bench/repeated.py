@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-__all__ = ["Call", "Output", "Repeated", "cache_bytes", "repeated"]
-
 Output = tuple[torch.Tensor, ...]
 Call = Callable[[int], torch.Tensor | Output]
 """Runs the call of that number and gives its results."""

@@ -13,8 +13,6 @@ from spark_prof.kernels.bench.run import LeftOut
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.whole_file import write_whole
 
-__all__ = ["Report", "read_report"]
-
 _SCHEMA = 1
 
 

@@ -9,8 +9,6 @@ from typing import Literal
 
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["OURS", "Ceilings", "Cell", "Kind", "Result", "Spread", "spread"]
-
 OURS = "spark-prof"
 """The name of this project's kernels among contestants."""
 

@@ -24,8 +24,6 @@ from spark_prof.kernels.bench.shapes import (
 )
 from spark_prof.kernels.quantized_rows import ROW_FORMATS
 
-__all__ = ["KINDS", "LeftOut", "Request", "run"]
-
 KINDS: tuple[Kind, ...] = ("dense", "moe", "fused")
 
 

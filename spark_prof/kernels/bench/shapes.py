@@ -11,23 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "EXPERTS",
-    "FP4",
-    "LAYERS",
-    "ROUTERS",
-    "TOKENS",
-    "DenseShape",
-    "ExpertsShape",
-    "Layer",
-    "Slot",
-    "WeightFormat",
-    "chosen_experts",
-    "dense_shapes",
-    "dense_work",
-    "matches",
-]
-
 Slot = Literal["qkv", "o", "mlp", "router", "lm_head"]
 WeightFormat = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
 FP4: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4")

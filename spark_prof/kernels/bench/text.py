@@ -9,8 +9,6 @@ from spark_prof.kernels.bench.bars import Reached
 from spark_prof.kernels.bench.machine import Machine
 from spark_prof.kernels.bench.results import Ceilings, Cell, Result, Spread
 
-__all__ = ["bar_lines", "bar_tables", "cell_line", "failure_lines", "machine_lines", "work_text"]
-
 
 def machine_lines(machine: Machine, ceilings: Ceilings) -> Iterator[str]:
     """What the run is on, and what that reaches."""

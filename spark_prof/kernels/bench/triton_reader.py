@@ -8,8 +8,6 @@ from typing import Any
 import triton
 import triton.language as tl
 
-__all__ = ["reader"]
-
 _BLOCK = 4096
 
 

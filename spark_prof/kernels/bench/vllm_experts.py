@@ -17,8 +17,6 @@ from spark_prof.kernels.bench.expert_weights import ExpertWeights
 from spark_prof.kernels.bench.race import clones
 from spark_prof.kernels.formats import MxFp4, NvFp4, interleave_gate_up, interleave_rows
 
-__all__ = ["MixExperts", "marlin_experts", "triton_experts"]
-
 MixExperts = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """Mixes what the copy of the experts of that number makes of x [M, H], by logits [M, E]."""
 

@@ -11,8 +11,6 @@ from spark_prof.kernels.bench.shapes import WeightFormat
 from spark_prof.kernels.check.weights import Bf16
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
-__all__ = ["Weight", "decoded", "random_fp4", "random_weight", "row_slices", "stored_bytes"]
-
 Weight = NvFp4 | MxFp4 | Fp8Rows | Bf16
 
 _SLICE_ELEMENTS = 1 << 26

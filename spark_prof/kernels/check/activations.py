@@ -6,8 +6,6 @@ from typing import Literal
 
 import torch
 
-__all__ = ["Layout", "Tokens", "make_activations"]
-
 Tokens = Literal["plain", "NaN and infinity", "apart", "zeros", "with a common offset"]
 """What the rows hold: normal numbers; some NaN and infinities; magnitudes from 2^-60 to 2^60; a row
 of zeros between others; numbers of which few cancel."""

@@ -19,16 +19,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = [
-    "Expected",
-    "accumulated",
-    "activated",
-    "combined",
-    "exact",
-    "maybe_rounded",
-    "rounded",
-]
-
 _ADDITION = 2.0**-23
 _STEPS_BESIDE = 32
 """Additions besides those of the products: of the splits, of scales (each rounds) and the bias."""

@@ -16,8 +16,6 @@ from spark_prof.kernels.check.verdict import Judge, Judgement, judge
 from spark_prof.kernels.check.weights import Format, Recipe, Weight, make_weight, rows_of
 from spark_prof.kernels.errors import KernelError
 
-__all__ = ["DenseCase", "Linear", "dense_cases", "run_dense_case"]
-
 Linear = Callable[[Weight], Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor], object]]
 """Packs a weight; what it returns computes x, bias, out: it writes out [M, N]."""
 

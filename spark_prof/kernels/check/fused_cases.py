@@ -16,8 +16,6 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import swizzle_128x4
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, QuantizedRows, RowFormat
 
-__all__ = ["fused_cases", "run_fused_case"]
-
 Run = Callable[[], Judgement]
 
 _TOKENS = {"cpu": (1, 2, 3, 8, 16, 130), "cuda": (*range(1, 17), 130, 300, 4096)}

@@ -6,8 +6,6 @@ import torch
 
 from spark_prof.kernels.check.bound import Expected, exact, rounded
 
-__all__ = ["activation_oracle", "expanded_oracle", "norm_oracle"]
-
 _ROUNDING = 2.0**-24
 _ADDITIONS = 40
 """That a square goes through besides those in its thread: 5 in its warp, 32 over the warps, then

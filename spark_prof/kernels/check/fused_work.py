@@ -18,8 +18,6 @@ from spark_prof.kernels.formats import GlobalScale
 from spark_prof.kernels.norm_quantize import norm_quantize
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, QuantizedRows, RowFormat
 
-__all__ = ["FusedCase", "FusedWork", "Outputs", "Pass", "fused_work"]
-
 Pass = Literal["norm", "norm with residual", "activation", "expand"]
 
 _EPSILON = 1e-6

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["Guarded", "surrounded"]
-
 _BAND = 512
 """Elements before and behind; a multiple of what any alignment asks for."""
 _POISON = {torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5A5A5, torch.int32: 0x7FA5A5A5}

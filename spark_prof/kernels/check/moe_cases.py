@@ -18,17 +18,6 @@ from spark_prof.kernels.check.weights import Bf16, Recipe, make_weight
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 
-__all__ = [
-    "Layer",
-    "Moe",
-    "MoeCase",
-    "Sizes",
-    "exact_experts",
-    "make_layer",
-    "moe_cases",
-    "run_moe_case",
-]
-
 
 @dataclass(frozen=True)
 class Layer:

@@ -17,15 +17,6 @@ from spark_prof.kernels.check.bound import (
     rounded,
 )
 
-__all__ = [
-    "ExactExperts",
-    "RoutingRule",
-    "linear_oracle",
-    "moe_oracle",
-    "routing_oracle",
-    "routing_weights",
-]
-
 _ROUNDING = 2.0**-24
 
 

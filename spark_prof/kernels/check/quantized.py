@@ -8,8 +8,6 @@ from spark_prof.kernels.check.bound import Expected
 from spark_prof.kernels.check.verdict import Judgement
 from spark_prof.kernels.formats import GlobalScale, MxFp8, NvFp4, quantize_mxfp8, quantize_nvfp4
 
-__all__ = ["judge_quantized"]
-
 _NUDGE = 2.0**-20
 """More than two approximate reciprocals of a GPU and the products after them are off by."""
 _LEAST_CERTAIN = 0.8

@@ -9,8 +9,6 @@ import torch
 from spark_prof.kernels.check.verdict import Judgement
 from spark_prof.kernels.errors import KernelError
 
-__all__ = ["refusals"]
-
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 _ANY: Mapping[str, Change] = {

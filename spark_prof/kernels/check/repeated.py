@@ -8,8 +8,6 @@ import torch
 
 from spark_prof.kernels.check.verdict import same_bits
 
-__all__ = ["first_difference"]
-
 
 def first_difference(
     compute: Callable[[torch.Tensor], object], first: torch.Tensor, second: torch.Tensor

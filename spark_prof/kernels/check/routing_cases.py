@@ -11,16 +11,6 @@ import torch
 from spark_prof.kernels.check.oracles import RoutingRule, routing_oracle, routing_weights
 from spark_prof.kernels.check.verdict import Judgement, judge, same_bits
 
-__all__ = [
-    "Logits",
-    "Route",
-    "RoutingCase",
-    "Scheme",
-    "make_logits",
-    "routing_cases",
-    "run_routing_case",
-]
-
 Logits = Literal[
     "plain", "the same experts", "ties", "far apart", "masked", "NaN", "every expert in turn"
 ]

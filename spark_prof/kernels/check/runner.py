@@ -34,8 +34,6 @@ from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.routing import Scoring, route
 from spark_prof.kernels.tuned import choose_linear, choose_moe
 
-__all__ = ["CHECKS", "packed_linear", "packed_moe", "routed", "run_checks"]
-
 _MODEL_SHAPES = (
     (5120, 2880), (2880, 4096), (3712, 2688), (2688, 1856), (2048, 4096), (1536, 2048),
     (201088, 2880),

@@ -10,8 +10,6 @@ import torch
 
 from spark_prof.kernels.check.bound import Expected
 
-__all__ = ["Judge", "Judgement", "Status", "Verdict", "judge", "same_bits"]
-
 _INFINITY = 0x7F80
 """The bits of infinity in bfloat16."""
 

@@ -11,8 +11,6 @@ import torch
 
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
-__all__ = ["EDGES", "Bf16", "Format", "Recipe", "Weight", "make_weight", "rows_of"]
-
 Format = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from spark_prof.kernels.entry import Late, ReplacementKernel, Slot
 from spark_prof.kernels.traffic import LINEAR, LINEAR_BF16
 
-__all__ = ["DENSE"]
-
 
 def _dense(
     slot: Slot, bits: str, does: str, formats: tuple[str, ...], shapes: str

@@ -5,8 +5,6 @@ from __future__ import annotations
 from spark_prof.kernels.entry import Late, ReplacementKernel
 from spark_prof.kernels.traffic import MOE, ROUTING
 
-__all__ = ["EXPERTS"]
-
 EXPERTS = (
     ReplacementKernel(
         name="router-topk",

@@ -7,8 +7,6 @@ from typing import Literal
 from spark_prof.kernels.entry import Late, ReplacementKernel, Slot, Traffic
 from spark_prof.kernels.tuning import Work
 
-__all__ = ["FUSED"]
-
 _TOLERANCE = (
     "none: bit for bit what vLLM's separate kernels give; on the CPU reciprocals and roots are "
     "rounded correctly, which a GPU's need not be"

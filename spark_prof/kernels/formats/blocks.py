@@ -6,8 +6,6 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 
-__all__ = ["block_amax", "blocks_of", "check_scales", "quotients"]
-
 _QUANTIZABLE = (torch.bfloat16, torch.float16, torch.float32)
 
 

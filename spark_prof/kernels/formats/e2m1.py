@@ -6,15 +6,6 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 
-__all__ = [
-    "E2M1_LARGEST",
-    "E2M1_VALUES",
-    "e2m1_decode",
-    "e2m1_encode",
-    "pack_nibbles",
-    "unpack_nibbles",
-]
-
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 E2M1_VALUES = (*_MAGNITUDES, *(-value for value in _MAGNITUDES))

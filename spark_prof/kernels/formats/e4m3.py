@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["E4M3_LARGEST", "e4m3_decode", "e4m3_encode"]
-
 E4M3_LARGEST = 448.0
 
 

@@ -9,8 +9,6 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 
-__all__ = ["MX_BLOCK", "MxRecipe", "e8m0_decode", "e8m0_scales"]
-
 MX_BLOCK = 32
 
 MxRecipe = Literal["even", "ceil", "floor"]

@@ -10,8 +10,6 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats.blocks import block_amax, blocks_of, quotients
 from spark_prof.kernels.formats.e4m3 import E4M3_LARGEST, e4m3_decode, e4m3_encode
 
-__all__ = ["Fp8Rows", "quantize_fp8_rows"]
-
 
 @dataclass(frozen=True, eq=False)
 class Fp8Rows:

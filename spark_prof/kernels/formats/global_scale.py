@@ -13,8 +13,6 @@ from spark_prof.kernels.formats.blocks import quotients
 from spark_prof.kernels.formats.e2m1 import E2M1_LARGEST
 from spark_prof.kernels.formats.e4m3 import E4M3_LARGEST
 
-__all__ = ["Convention", "GlobalScale"]
-
 Convention = Literal["divides", "multiplies"]
 
 _RANGE = E2M1_LARGEST * E4M3_LARGEST

@@ -12,15 +12,6 @@ import torch
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats.mx import MxFp4
 
-__all__ = [
-    "blocks_of_mxfp4",
-    "deinterleave_gate_up",
-    "deinterleave_rows",
-    "interleave_gate_up",
-    "interleave_rows",
-    "mxfp4_of_blocks",
-]
-
 _BLOCK_BYTES = 16
 
 

@@ -17,8 +17,6 @@ from spark_prof.kernels.formats.e2m1 import (
 from spark_prof.kernels.formats.e4m3 import E4M3_LARGEST, e4m3_decode, e4m3_encode
 from spark_prof.kernels.formats.e8m0 import MX_BLOCK, MxRecipe, e8m0_decode, e8m0_scales
 
-__all__ = ["MxFp4", "MxFp8", "quantize_mxfp4", "quantize_mxfp8"]
-
 
 @dataclass(frozen=True, eq=False)
 class MxFp4:

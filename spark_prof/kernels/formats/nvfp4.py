@@ -20,8 +20,6 @@ from spark_prof.kernels.formats.e2m1 import (
 from spark_prof.kernels.formats.e4m3 import e4m3_decode, e4m3_encode
 from spark_prof.kernels.formats.global_scale import GlobalScale
 
-__all__ = ["NVFP4_BLOCK", "NvFp4", "NvFp4Recipe", "join_nvfp4", "quantize_nvfp4"]
-
 NVFP4_BLOCK = 16
 
 NvFp4Recipe = Literal["division", "reciprocal"]

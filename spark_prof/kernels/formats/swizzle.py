@@ -11,8 +11,6 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 
-__all__ = ["swizzle_128x4", "unswizzle_128x4"]
-
 _ROWS = 128
 _COLUMNS = 4
 

@@ -11,8 +11,6 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 
-__all__ = ["Argument", "ArgumentSlots", "Signature"]
-
 Argument: TypeAlias = torch.Tensor | int | float | None
 """A data pointer, a C int, a C float, or a null pointer."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from spark_prof.kernels.errors import KernelError
 
-__all__ = ["SOURCES", "KernelCode", "parameter_count"]
-
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 """The folder of the CUDA C++ sources."""
 

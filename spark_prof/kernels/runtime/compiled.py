@@ -16,8 +16,6 @@ from pathlib import Path
 from spark_prof.ending import removed_afterwards
 from spark_prof.kernels.cache_folder import cache_folder
 
-__all__ = ["keep_compiled", "kept_compiled"]
-
 _DIGEST = 32
 _LARGEST = 64 << 20
 """Bytes; a kernel has some hundred thousand."""

@@ -12,8 +12,6 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
 
-__all__ = ["architecture_of", "compile_code"]
-
 _INSTALL = "install it with: pip install 'spark-prof[kernels]'"
 _OLDEST_NVRTC = (12, 9)
 """The first that knows the families (sm_100f) and sm_121."""

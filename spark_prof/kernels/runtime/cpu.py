@@ -18,8 +18,6 @@ from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.cpu_compiler import shared_library
 from spark_prof.kernels.runtime.in_flight import KernelsInFlight, LaunchOrder, TensorRange
 
-__all__ = ["run_on_cpu"]
-
 _MOST_BLOCKS = 2**31 - 1
 _MOST_THREADS = 1024
 _MOST_SHARED_BYTES = 227 << 10

@@ -19,8 +19,6 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
 
-__all__ = ["compiler", "fills_locals", "shared_library"]
-
 _LIBRARY = "cpu_launch.h"
 _FLAGS = (
     "-std=c++17",

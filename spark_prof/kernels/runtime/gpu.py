@@ -25,8 +25,6 @@ try:
 except ImportError:
     driver = None
 
-__all__ = ["prepare_on_gpu", "run_on_gpu"]
-
 
 @dataclass
 class _Loaded:

@@ -17,8 +17,6 @@ import torch
 
 from spark_prof.kernels.errors import KernelError
 
-__all__ = ["KernelsInFlight", "LaunchOrder", "TensorRange"]
-
 _READ, _WRITTEN, _AFTER_WAIT = 1, 2, 4
 """The bits of `TensorRange.uses`, as in cuda/cpu_threads.h."""
 _MOST = 16

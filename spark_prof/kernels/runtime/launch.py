@@ -12,8 +12,6 @@ from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.cpu import run_on_cpu
 from spark_prof.kernels.runtime.gpu import prepare_on_gpu, run_on_gpu
 
-__all__ = ["Argument", "launch", "prepare"]
-
 
 def prepare(codes: Sequence[KernelCode], device: torch.device) -> None:
     """Readies kernels for their first launch, such as before a graph is captured.

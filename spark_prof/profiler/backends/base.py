@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-__all__ = ["ArgumentReader", "Backend"]
-
 
 class Backend(Protocol):
     """Watches what runs, a piece at a time; all calls come from the thread of the steps."""

@@ -11,8 +11,6 @@ from spark_prof.profiler.registry import registry_folder
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.pieces import cubins_folder, write_refusal
 
-__all__ = ["choose_backend", "early_native"]
-
 
 def early_native(settings: Settings | None) -> Native | None:
     """Subscribes to CUPTI, before anything is loaded or captured; None where that is impossible.

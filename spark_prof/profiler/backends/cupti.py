@@ -41,8 +41,6 @@ from spark_prof.traces.readers.cupti_records import (
     RUNTIME_CALL,
 )
 
-__all__ = ["CuptiBackend"]
-
 _KINDS = (KERNELS[1], COPY, FILL, PEER_COPY, OVERHEAD)
 
 _BUFFER_BYTES = 4 << 20

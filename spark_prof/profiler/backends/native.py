@@ -25,8 +25,6 @@ import numpy.typing as npt
 
 from spark_prof.traces.pieces import ARGUMENT_DTYPE, NODE_DTYPE
 
-__all__ = ["Native", "NativeError", "Statistics", "load_native"]
-
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("capture.c", "arguments.c"))
 """What is compiled; both include capture.h."""
 

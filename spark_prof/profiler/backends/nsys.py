@@ -12,15 +12,6 @@ from pathlib import Path
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, find_program, scan_options
 
-__all__ = [
-    "PROFILE_OPTIONS",
-    "REPORT_SUFFIX",
-    "UNIMPORTED_SUFFIX",
-    "profile_command",
-    "runs_on_ray",
-    "with_ray_workers",
-]
-
 REPORT_SUFFIX = ".nsys-rep"
 UNIMPORTED_SUFFIX = ".qdstrm"
 """What nsys writes while it records, and leaves where it cannot make the report."""

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from spark_prof.traces.readers.nsys_clock import CLOCK_MARK
 
-__all__ = ["NsysBackend", "mark_clock"]
-
 _MARKS = 5
 
 

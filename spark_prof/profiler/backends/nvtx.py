@@ -11,8 +11,6 @@ import os
 from collections.abc import Iterable
 from itertools import islice
 
-__all__ = ["read_texts", "send_to_cupti"]
-
 INJECTION = "NVTX_INJECTION64_PATH"
 
 _MOST_BYTES = 1024

@@ -14,8 +14,6 @@ from typing import Any
 from spark_prof.traces.durable import publish
 from spark_prof.traces.pieces import kineto_name
 
-__all__ = ["TorchBackend"]
-
 
 class TorchBackend:
     """Runs torch.profiler.profile and saves each piece as a Kineto trace.

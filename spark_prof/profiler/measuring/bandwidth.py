@@ -9,8 +9,6 @@ from spark_prof.profiler.measuring.memory import Room
 from spark_prof.profiler.measuring.timing import Device
 from spark_prof.traces.measured import Measurement
 
-__all__ = ["bandwidths"]
-
 _PROGRAMS_PER_SM = 8
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from spark_prof.profiler.measuring.timing import Device, Seconds
 from spark_prof.traces.measured import Measurement
 
-__all__ = ["launches"]
-
 _KERNELS = 1000
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from spark_prof.profiler.measuring.timing import Device
 
-__all__ = ["Room", "room_of"]
-
 _GIB = 1 << 30
 _LARGEST = _GIB
 _SMALLEST = 64 << 20

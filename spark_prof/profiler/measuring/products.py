@@ -11,8 +11,6 @@ from spark_prof.profiler.measuring.timing import Device
 from spark_prof.traces.measured import Measurement
 from spark_prof.vocabulary import PRECISIONS
 
-__all__ = ["products"]
-
 _SIDES = (512, 1024, 2048, 4096, 8192)
 _LONG_ENOUGH_S = 0.002
 """A product that takes longer is not made larger: its start and end weigh little by then."""

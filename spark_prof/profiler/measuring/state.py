@@ -8,8 +8,6 @@ from typing import Any
 
 from spark_prof.traces.measured import DeviceState
 
-__all__ = ["THROTTLES", "device_state", "throttle_reasons"]
-
 THROTTLES: tuple[tuple[int, str], ...] = (
     (0x2, "application clocks"),
     (0x4, "power cap"),

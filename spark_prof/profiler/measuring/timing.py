@@ -10,8 +10,6 @@ from typing import Any
 
 from spark_prof.traces.measured import Measurement
 
-__all__ = ["Device", "Seconds"]
-
 _WARM_UPS = 3
 _FEWEST, _MOST = 5, 25
 _LONGEST_S = 1.0

@@ -24,8 +24,6 @@ from spark_prof.swaps.layers import (
     RouterLayer,
 )
 
-__all__ = ["Abstained", "Called", "WrongResult", "run_replacement"]
-
 CHANGED = 0.25
 """Relative L2 error of a token's result that a kernel may have which changes the weights' bits.
 

@@ -15,8 +15,6 @@ from spark_prof.kernels.check.verdict import Judgement, judge
 from spark_prof.swaps.check.called import Called, run_replacement
 from spark_prof.swaps.layers import NormLayer
 
-__all__ = ["EPSILON", "NormCase", "norm_cases", "run_norm_case"]
-
 EPSILON = 1e-5
 _ROUNDING = 2.0**-8 * (1 + 2.0**-6)
 """Of bfloat16, relative, with those of the roundings after it."""

@@ -17,8 +17,6 @@ from spark_prof.swaps.check.called import Called, run_replacement
 from spark_prof.swaps.check.norm_cases import EPSILON
 from spark_prof.swaps.layers import NormLayer
 
-__all__ = ["PROBES", "Probe", "Run", "reads_when_it_runs", "run_probe"]
-
 Run = Callable[[torch.Tensor], torch.Tensor]
 """From x to the result: what else a kernel takes stays the same."""
 

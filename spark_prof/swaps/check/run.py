@@ -23,8 +23,6 @@ from spark_prof.swaps.check.norm_cases import NormCase, norm_cases, run_norm_cas
 from spark_prof.swaps.check.probes import PROBES, Probe, reads_when_it_runs, run_probe
 from spark_prof.swaps.layers import Builder
 
-__all__ = ["check_builder"]
-
 _FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
 _EXPERT_FORMATS: tuple[Literal["nvfp4", "mxfp4", "bf16"], ...] = ("nvfp4", "mxfp4", "bf16")
 

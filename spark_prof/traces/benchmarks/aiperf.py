@@ -33,8 +33,6 @@ from spark_prof.traces.benchmarks.result import (
     tokens_per_chunk,
 )
 
-__all__ = ["read_aiperf_records", "read_aiperf_summary"]
-
 _NAMES = "TPOT is this tool's inter_token_latency, ITL its inter_chunk_latency."
 _DERIVED = "from the single requests"
 _TO_US = {"ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6, "sec": 1e6}

@@ -14,21 +14,6 @@ import msgspec
 
 from spark_prof.errors import CommandError
 
-__all__ = [
-    "HEAD",
-    "LARGEST",
-    "Count",
-    "Figure",
-    "decode",
-    "decode_lines",
-    "epoch_ns",
-    "figure",
-    "read_head",
-    "read_text",
-    "scaled",
-    "whole",
-]
-
 LARGEST = 256 << 20
 """Larger result files are refused, in bytes: what is read takes several times as much memory."""
 

@@ -23,8 +23,6 @@ from spark_prof.traces.benchmarks.result import (
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES
 
-__all__ = ["CLIENTS_RANK", "client_frames", "imported_runs"]
-
 CLIENTS_RANK = 0
 """The rank whose files hold both tables."""
 

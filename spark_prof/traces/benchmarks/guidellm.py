@@ -30,8 +30,6 @@ from spark_prof.traces.benchmarks.result import (
     tokens_per_chunk,
 )
 
-__all__ = ["read_guidellm"]
-
 _NAMES = (
     "TPOT is guidellm's inter_token_latency, which leaves out the first token of a request; its "
     "time_per_output_token does not."

@@ -18,8 +18,6 @@ import msgspec
 from spark_prof.traces.benchmarks.document import Count, Figure, decode, figure, scaled, whole
 from spark_prof.traces.benchmarks.result import BenchmarkRun, Latency, latency_of
 
-__all__ = ["read_llama_benchy", "read_llama_benchy_tables"]
-
 TOOL = "llama-benchy"
 FIRST_TOKEN = "TTFT is llama-benchy's e2e_ttft: its ttfr ends with the first response, not token."
 _FROM_VALUES = "1000 / (tokens per second) of each request"

@@ -15,8 +15,6 @@ import msgspec
 from spark_prof.traces.benchmarks.document import Count, Figure, decode, figure, scaled, whole
 from spark_prof.traces.benchmarks.result import BenchmarkRun, Latency, latency_of
 
-__all__ = ["read_latency", "read_printed_offline", "read_throughput"]
-
 _LATENCY = "vllm bench latency"
 _THROUGHPUT = "vllm bench throughput"
 _BATCH = "The latency is that of a whole batch, from its prompts to its last token."

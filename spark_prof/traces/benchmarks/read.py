@@ -24,15 +24,6 @@ from spark_prof.traces.benchmarks.serving import read_sglang, read_vllm
 from spark_prof.traces.benchmarks.serving_text import read_printed
 from spark_prof.traces.benchmarks.vllm_log import read_vllm_log
 
-__all__ = [
-    "JSON_FORMATS",
-    "TEXT_FORMATS",
-    "JsonFormat",
-    "TextFormat",
-    "read_benchmark",
-    "recognise",
-]
-
 _MOST_RUNS = 10_000
 _TEXTS = ("tool", "model", "label", "notes")
 

@@ -14,18 +14,6 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "CLOCKS",
-    "BenchmarkResult",
-    "BenchmarkRun",
-    "Latency",
-    "Request",
-    "gaps_of",
-    "given_latency",
-    "latency_of",
-    "tokens_per_chunk",
-]
-
 CLOCKS = ("epoch", "monotonic", "none")
 """What start times count from: the Unix epoch, the boot of the client's host, or unknown."""
 

@@ -33,8 +33,6 @@ from spark_prof.traces.benchmarks.result import (
     tokens_per_chunk,
 )
 
-__all__ = ["NATIVE_GAPS", "read_sglang", "read_vllm"]
-
 NATIVE_GAPS = (
     "SGLang's own endpoint shares the time of a chunk out among its tokens: its ITL is per token."
 )

@@ -14,8 +14,6 @@ from spark_prof.traces.benchmarks.document import figure, scaled, whole
 from spark_prof.traces.benchmarks.result import BenchmarkRun, Latency, given_latency
 from spark_prof.traces.benchmarks.serving import NATIVE_GAPS
 
-__all__ = ["read_printed"]
-
 _BEGIN = re.compile(r"={5,} Serving Benchmark Result ={5,}")
 _END = re.compile(r"={30,}\s*$")
 _LINE = re.compile(r"([A-Z][\w /().%-]*?):\s+(\S+)\s*$")

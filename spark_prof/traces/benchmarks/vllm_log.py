@@ -15,8 +15,6 @@ from statistics import fmean, median
 from spark_prof.traces.benchmarks.document import figure
 from spark_prof.traces.benchmarks.result import BenchmarkRun, Latency
 
-__all__ = ["read_vllm_log"]
-
 _LINE = re.compile(
     r"(?:Engine (?P<engine>\d+): )?Avg prompt throughput: (?P<prompt>\d+(?:\.\d+)?) tokens/s, "
     r"Avg generation throughput: (?P<generated>\d+(?:\.\d+)?) tokens/s, "

@@ -17,8 +17,6 @@ from pathlib import Path
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.elf import Elf, Section
 
-__all__ = ["Code", "Function", "read_code", "read_functions"]
-
 _FOUR_BYTES_OR_NONE, _SIZED = (1, 2, 3), 4
 _REGISTERS = 0x2F
 _FIRST_ABI = 0x33

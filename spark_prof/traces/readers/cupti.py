@@ -16,8 +16,6 @@ from spark_prof.traces.readers.cupti_rows import Rows
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import empty_frame
 
-__all__ = ["read_cupti"]
-
 _LATEST_NS = 1 << 62
 
 

@@ -27,16 +27,6 @@ from spark_prof.traces.readers.cupti_records import (
 )
 from spark_prof.traces.readers.cupti_walk import Found, walk
 
-__all__ = [
-    "HEADER",
-    "MAGIC",
-    "Records",
-    "map_records",
-    "marker_pointers",
-    "name_pointers",
-    "read_records",
-]
-
 T = TypeVar("T")
 
 MAGIC = b"SPCUPTI1"

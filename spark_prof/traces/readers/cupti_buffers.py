@@ -25,8 +25,6 @@ from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.readers.windows import CALL_COLUMNS
 from spark_prof.traces.scopes import NO_SCOPE, Scopes, enclosing, innermost
 
-__all__ = ["cupti_buffers"]
-
 FORMAT = "cupti"
 
 Int64s = npt.NDArray[np.int64]

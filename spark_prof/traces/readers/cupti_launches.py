@@ -16,8 +16,6 @@ import pandas as pd
 
 from spark_prof.traces.readers.growing import Names
 
-__all__ = ["Distinct", "Launches", "distinct", "distinct_launches"]
-
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, as hashes often use
 _SHAPE = "gridX_to_dynamicSharedMemory"
 _WORDS = 4

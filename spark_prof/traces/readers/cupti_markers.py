@@ -16,8 +16,6 @@ import pandas as pd
 from spark_prof.traces.readers.cupti_parts import Part
 from spark_prof.traces.readers.growing import Columns, Names
 
-__all__ = ["Markers"]
-
 _INSTANT, _BEGIN, _END = 1, 2, 4
 """CUPTI_ACTIVITY_FLAG_MARKER_*; the flags of synchronization objects are passed over."""
 

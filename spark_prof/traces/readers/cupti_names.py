@@ -16,8 +16,6 @@ from spark_prof.traces.readers.cupti_records import (
     RUNTIME_CALL,
 )
 
-__all__ = ["CALLS", "call_name", "copy_name", "fill_name", "overhead_name"]
-
 _RUNTIME: Mapping[int, str] = MappingProxyType(
     {
         31: "cudaMemcpy", 41: "cudaMemcpyAsync", 44: "cudaMemcpy2DAsync", 49: "cudaMemset",

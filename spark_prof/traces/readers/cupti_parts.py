@@ -25,8 +25,6 @@ from spark_prof.traces.readers.cupti_records import (
     RUNTIME_CALL,
 )
 
-__all__ = ["CALL_KINDS", "GPU_KINDS", "Part", "take_parts"]
-
 GPU_KINDS = (*KERNELS, COPY, PEER_COPY, FILL)
 CALL_KINDS = (RUNTIME_CALL, DRIVER_CALL, INTERNAL_LAUNCH)
 

@@ -14,11 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "COPY", "DRIVER_CALL", "FILL", "GRAPH", "INTERNAL_LAUNCH", "KERNELS", "MARKER", "NEWEST",
-    "OLDEST", "OVERHEAD", "PEER_COPY", "RUNTIME_CALL", "record_dtype", "record_sizes",
-]  # fmt: skip
-
 COPY, FILL, PEER_COPY = 1, 2, 22
 KERNELS = (3, 10)
 """Serialized and concurrent kernels: CUPTI writes the one that was enabled."""

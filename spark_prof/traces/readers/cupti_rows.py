@@ -16,8 +16,6 @@ from spark_prof.traces.readers.cupti_parts import CALL_KINDS, GPU_KINDS, Part
 from spark_prof.traces.readers.cupti_records import FILL, GRAPH, KERNELS, MARKER
 from spark_prof.traces.readers.growing import Columns, Names
 
-__all__ = ["Rows"]
-
 _TIMES = {"start_ns": "i8", "end_ns": "i8"}
 _GPU = _TIMES | {
     "name": "i4", "kind": "i1", "device": "i4", "stream": "i8", "correlation": "i8",

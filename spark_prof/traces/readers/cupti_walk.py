@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Found", "walk"]
-
 Words = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.int64]
 

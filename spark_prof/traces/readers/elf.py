@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Elf", "Section"]
-
 _HEADER = np.dtype(
     [
         ("ident", "V16"), ("type", "<u2"), ("machine", "<u2"), ("version", "<u4"),

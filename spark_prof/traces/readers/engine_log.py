@@ -11,8 +11,6 @@ from spark_prof.redact import redacted_text
 from spark_prof.traces.readers.engine_log_rules import LINE_RULES, WORDS, LineRule
 from spark_prof.traces.readers.log_text import LogText
 
-__all__ = ["EngineLog", "Statement", "read_engine_log", "statements_of"]
-
 _PREFIX = re.compile(
     r"^.*?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+\d\d-\d\d \d\d:\d\d:\d\d (?=\[[^\]]*\])"
 )

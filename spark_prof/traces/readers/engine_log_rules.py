@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["LINE_RULES", "TOPICS", "WORDS", "LineRule"]
-
 TOPICS = (
     "engine", "setting", "kernel", "fallback", "refused", "config", "warning", "install",
     "execution", "attention", "cache", "padding", "speculation",

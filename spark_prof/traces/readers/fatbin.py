@@ -14,8 +14,6 @@ from pathlib import Path
 
 from spark_prof.traces.cuda_tools import ToolError, run_tool
 
-__all__ = ["FatFile", "ptx_entries", "read_fatbin", "take_out"]
-
 _LISTED = re.compile(rb"(?:ELF|PTX) file\s+\d+: (\S+\.sm_(\d{2,4})([af]?)\.(cubin|ptx))\s*$")
 _NO_CODE = ("does not contain device code", "No PTX file found", "No ELF file found")
 _ENTRY = re.compile(rb"^\s*(?:\.visible |\.weak )?\s*\.entry\s+([\w$.]{1,16384})")

@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["Columns", "Names"]
-
 
 class Names:
     """A categorical column's names, numbered as they come.

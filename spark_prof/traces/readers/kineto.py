@@ -34,8 +34,6 @@ from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.scopes import NO_SCOPE
 from spark_prof.traces.tables import empty_frame
 
-__all__ = ["kineto_trace", "read_kineto"]
-
 Int64s = npt.NDArray[np.int64]
 
 

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["TraceText"]
-
 Decoded = TypeVar("Decoded")
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')

@@ -29,8 +29,6 @@ from spark_prof.traces.readers.kineto_rows import (
     plain_text,
 )
 
-__all__ = ["DRIVER", "GPU_KINDS", "Collected", "collect"]
-
 GPU_KINDS = {
     "kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset",
     "Kernel": "kernel", "Memcpy": "memcpy", "Memset": "memset",

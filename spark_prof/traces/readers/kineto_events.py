@@ -14,8 +14,6 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-__all__ = ["Event", "EventDecoder", "GpuArguments", "HostArguments", "decode_arguments"]
-
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 

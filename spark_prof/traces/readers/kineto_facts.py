@@ -11,9 +11,6 @@ from spark_prof.traces.readers.kineto_collect import Collected
 from spark_prof.traces.readers.kineto_launches import Launches
 from spark_prof.traces.readers.kineto_rows import plain_text
 
-__all__ = ["ACCELERATORS", "RANK_NAMES", "accelerator_of", "is_amd", "process_facts", "rank_of",
-           "replica_of"]  # fmt: skip
-
 ACCELERATORS = (
     ("mtia_", "mtia_ccp_events", "an MTIA"),
     ("hpu_", "hpu_op", "an HPU (Intel Gaudi)"),

@@ -10,9 +10,6 @@ from spark_prof.traces.readers.kineto_collect import GPU_KINDS, Collected
 from spark_prof.traces.readers.kineto_operators import stretches
 from spark_prof.traces.readers.kineto_rows import Rows
 
-__all__ = ["gpu_frame", "launch_frame", "marker_frame", "operator_frame", "overhead_frame",
-           "thread_numbers"]  # fmt: skip
-
 Int64s = npt.NDArray[np.int64]
 
 

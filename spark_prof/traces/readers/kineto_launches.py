@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from spark_prof.traces.readers.kineto_collect import DRIVER, Collected
 
-__all__ = ["Launches", "find_launches", "operators_of"]
-
 Int64s = npt.NDArray[np.int64]
 
 _WORDS = ("launch", "memcpy", "memset")

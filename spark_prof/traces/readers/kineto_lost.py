@@ -9,8 +9,6 @@ from spark_prof.traces.readers.kineto_collect import Collected
 from spark_prof.traces.readers.kineto_facts import accelerator_of, is_amd
 from spark_prof.traces.readers.kineto_launches import Launches
 
-__all__ = ["what_is_lost", "why_refused"]
-
 
 def why_refused(found: Collected, launches: Launches, name: str) -> str:
     """Why a trace without work on a GPU is of no use, empty where it may be of a CPU.

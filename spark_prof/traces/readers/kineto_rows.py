@@ -21,8 +21,6 @@ from spark_prof.traces.readers.kineto_events import (
     decode_arguments,
 )
 
-__all__ = ["GpuRows", "HostRows", "InexactTimesError", "Numbered", "Rows", "plain_text"]
-
 Int64s = npt.NDArray[np.int64]
 
 _EXACT_US = 2**43

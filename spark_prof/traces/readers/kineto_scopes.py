@@ -14,8 +14,6 @@ import numpy.typing as npt
 from spark_prof.traces.readers.kineto_collect import Collected
 from spark_prof.traces.scopes import NO_SCOPE, Scopes, enclosing, innermost
 
-__all__ = ["Calls", "module_calls"]
-
 Int64s = npt.NDArray[np.int64]
 
 

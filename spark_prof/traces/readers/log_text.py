@@ -15,8 +15,6 @@ from pathlib import Path
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 
-__all__ = ["LogText"]
-
 _LONGEST_LINE = 1 << 16
 _SAMPLE = 4096
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))

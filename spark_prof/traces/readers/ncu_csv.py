@@ -20,8 +20,6 @@ from spark_prof.traces.readers.printed_tables import PrintedTable, number, time_
 from spark_prof.traces.readers.windows import KernelSum, end_to_end
 from spark_prof.traces.tables import TABLES
 
-__all__ = ["FORMAT", "is_details_page", "is_raw_page", "ncu_csv"]
-
 FORMAT = "ncu"
 
 _ABOUT = ("ID", "Process ID", "Kernel Name", "Device", "CC", "Block Size", "Grid Size")

@@ -27,8 +27,6 @@ from spark_prof.traces.readers.nsys_work import GPU_COLUMNS, WHOLE_GRAPH, work_f
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import empty_frame
 
-__all__ = ["nsys_trace"]
-
 Int64s = npt.NDArray[np.int64]
 
 _QUEUE_NS = 5_000_000_000

@@ -14,8 +14,6 @@ import pyarrow as pa
 
 from spark_prof.errors import CommandError
 
-__all__ = ["BUCKET_ROWS", "Buckets", "bounds_of"]
-
 Int64s = npt.NDArray[np.int64]
 
 BUCKET_ROWS = 900_000

@@ -18,8 +18,6 @@ from spark_prof.errors import CommandError
 if TYPE_CHECKING:  # a worker that only leaves marks may run where Python has no sqlite3
     from spark_prof.traces.readers.nsys_file import NsysFile
 
-__all__ = ["CLOCK_MARK", "MARK", "Clock", "read_clock", "session_clock"]
-
 Int64s = npt.NDArray[np.int64]
 
 CLOCK_MARK = "spark_prof clock "

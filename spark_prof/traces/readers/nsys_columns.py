@@ -18,8 +18,6 @@ from adbc_driver_sqlite import StatementOptions
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.nsys_file import NsysFile
 
-__all__ = ["TEXT", "Chunk", "batches", "chunks", "some_starts"]
-
 TEXT = "text"
 """The one column of an export that is read as text."""
 

@@ -17,8 +17,6 @@ from spark_prof.traces.readers.nsys_scan import NESTED, NVTX, OPEN, Scan
 from spark_prof.traces.readers.nsys_texts import ModuleNames, RangeTexts, read_texts
 from spark_prof.traces.scopes import groups
 
-__all__ = ["Columns", "Events", "RangeRows"]
-
 Int64s = npt.NDArray[np.int64]
 Columns = Mapping[str, Int64s]
 

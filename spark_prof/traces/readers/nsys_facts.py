@@ -9,8 +9,6 @@ from spark_prof.traces.readers.nsys_file import GRAPH, KERNEL, RUNTIME, NsysFile
 from spark_prof.traces.readers.nsys_graphs import diagnostics
 from spark_prof.traces.readers.nsys_scan import NVTX, Scan
 
-__all__ = ["lacks", "process_facts"]
-
 _LONGEST = 200
 _MEANINGS = {
     "Hostname": "host", "NvDriverVersion": "driver", "EXPORT_PRODUCT_VERSION": "nsys",

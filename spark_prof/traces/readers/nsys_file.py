@@ -20,16 +20,6 @@ import pandas as pd
 
 from spark_prof.errors import CommandError
 
-__all__ = [
-    "CUDA_TABLES",
-    "ID_MASK",
-    "PROCESS_SHIFT",
-    "NsysFile",
-    "category",
-    "index_export",
-    "open_export",
-]
-
 Int64s = npt.NDArray[np.int64]
 
 ID_MASK = 0xFFFFFF

@@ -21,8 +21,6 @@ from spark_prof.traces.readers.nsys_file import (
     open_export,
 )
 
-__all__ = ["created_nodes", "diagnostics", "nsys_lacks", "nsys_nodes", "nsys_processes"]
-
 Int64s = npt.NDArray[np.int64]
 
 _NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")

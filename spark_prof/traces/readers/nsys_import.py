@@ -30,8 +30,6 @@ from spark_prof.traces.readers.nsys_texts import ModuleNames
 from spark_prof.traces.readers.nsys_windows import Unplaced, windows
 from spark_prof.traces.scopes import NO_SCOPE, groups
 
-__all__ = ["nsys_export"]
-
 Int64s = npt.NDArray[np.int64]
 
 _UNMATCHED = 0.1

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Launched", "Pending"]
-
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 

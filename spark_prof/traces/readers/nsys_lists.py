@@ -22,8 +22,6 @@ from spark_prof.traces.foreign import Foreign, Process, Window
 from spark_prof.traces.readers.printed_tables import PrintedTable, number, time_ns, units_of, whole
 from spark_prof.traces.readers.windows import gpu_frame, window
 
-__all__ = ["FORMAT", "gpu_trace", "kernel_list", "triple"]
-
 FORMAT = "nsys-stats"
 
 Times = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]

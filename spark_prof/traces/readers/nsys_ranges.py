@@ -14,8 +14,6 @@ import pandas as pd
 
 from spark_prof.traces.scopes import NO_SCOPE, Scopes, enclosing, groups, innermost
 
-__all__ = ["ModuleRanges", "ScopeWalk"]
-
 Int64s = npt.NDArray[np.int64]
 
 _DEEPEST = 256

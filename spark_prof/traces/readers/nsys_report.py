@@ -13,8 +13,6 @@ from shlex import quote
 from spark_prof.errors import CommandError
 from spark_prof.traces.nsys_tool import find_nsys
 
-__all__ = ["export_report", "report_version"]
-
 _HEAD = re.compile(rb"NVIDIA Tegra Profiler Report (\d{1,6}(?:@\d{1,6}){1,4})")
 _HEAD_BYTES = 256
 

@@ -29,8 +29,6 @@ from spark_prof.traces.readers.nsys_file import (
 from spark_prof.traces.readers.nsys_texts import decoded
 from spark_prof.traces.readers.nsys_work import GPU_COLUMNS
 
-__all__ = ["LATEST_NS", "NESTED", "NVTX", "OPEN", "RANGES", "Scan", "scan_export"]
-
 Int64s = npt.NDArray[np.int64]
 
 NVTX = "NVTX_EVENTS"

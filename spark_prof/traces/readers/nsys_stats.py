@@ -16,8 +16,6 @@ from spark_prof.traces.readers.nsys_lists import FORMAT, gpu_trace, kernel_list,
 from spark_prof.traces.readers.printed_tables import PrintedTable, time_ns, units_of, whole
 from spark_prof.traces.readers.windows import KernelSum, end_to_end
 
-__all__ = ["REPORTS", "REPORT_NAMES", "nsys_stats_csv", "report_of"]
-
 _MOST_SUMS = 1 << 20
 
 

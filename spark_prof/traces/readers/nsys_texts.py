@@ -14,8 +14,6 @@ import pyarrow.compute as pc
 from spark_prof.traces.foreign import NamesModule
 from spark_prof.traces.readers.nsys_file import NsysFile
 
-__all__ = ["ModuleNames", "RangeTexts", "decoded", "read_texts"]
-
 Int64s = npt.NDArray[np.int64]
 
 _OPERATOR = r", (seq|op_id|sizes|input_op_ids) = .*"

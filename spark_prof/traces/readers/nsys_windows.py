@@ -23,8 +23,6 @@ from spark_prof.traces.readers.windows import gpu_frame
 from spark_prof.traces.scopes import NO_SCOPE
 from spark_prof.traces.tables import empty_frame
 
-__all__ = ["Unplaced", "windows"]
-
 Int64s = npt.NDArray[np.int64]
 
 _LAUNCH_WORDS = "launch|memcpy|memset"

@@ -15,8 +15,6 @@ from spark_prof.traces.readers.nsys_clock import Clock
 from spark_prof.traces.readers.nsys_file import GRAPH, KERNEL, MEMCPY, MEMSET, category
 from spark_prof.traces.readers.windows import gpu_frame
 
-__all__ = ["GPU_COLUMNS", "WHOLE_GRAPH", "Naming", "work_frame"]
-
 Int64s = npt.NDArray[np.int64]
 Naming = Callable[[Int64s], pd.Categorical]
 """Gives the texts of numbers in the table of strings."""

@@ -26,8 +26,6 @@ from spark_prof.cores import cores
 from spark_prof.ending import temporary_folder
 from spark_prof.traces.cuda_tools import ToolError, run_tool
 
-__all__ = ["count_opcodes"]
-
 Instructions = npt.NDArray[np.uint64]
 """One row an instruction, its two halves as columns."""
 

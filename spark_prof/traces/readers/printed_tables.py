@@ -17,8 +17,6 @@ from pathlib import Path
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 
-__all__ = ["PrintedTable", "head_of", "number", "time_ns", "units_of", "whole"]
-
 _SEARCHED_LINES = 20_000
 """Lines before the table; no program that printed more has been seen."""
 _LONGEST_LINE = 1 << 20

@@ -14,8 +14,6 @@ from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.foreign import NamesModule
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
-__all__ = ["FORMAT", "ROOT", "OwnWork", "gpu_facts", "read_whole", "scope_of"]
-
 FORMAT = "proton"
 
 ROOT = "ROOT"

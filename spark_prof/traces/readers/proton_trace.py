@@ -24,8 +24,6 @@ from spark_prof.traces.readers.proton_file import FORMAT, ROOT, OwnWork, read_wh
 from spark_prof.traces.readers.windows import CALL_COLUMNS, gpu_frame, window
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
-__all__ = ["proton_trace"]
-
 _LATEST_NS = 1 << 62
 _MOST_BYTES = 512 << 20
 _STREAM = re.compile(r"Stream (\d{1,18})$")

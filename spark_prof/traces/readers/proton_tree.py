@@ -25,8 +25,6 @@ from spark_prof.traces.readers.proton_file import (
 from spark_prof.traces.readers.windows import KernelSum, end_to_end
 from spark_prof.traces.scopes import Scopes
 
-__all__ = ["proton_tree"]
-
 _MOST_BYTES = 256 << 20
 _BEGIN = 1024
 _DEVICES = frozenset(map(str, range(64)))

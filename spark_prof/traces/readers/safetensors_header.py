@@ -14,8 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["BITS", "Header", "HeaderError", "Tensor", "read_header"]
-
 LARGEST_HEADER = 100_000_000
 """The longest header that the format's own reader takes, in bytes."""
 

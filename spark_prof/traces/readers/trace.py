@@ -8,8 +8,6 @@ import pandas as pd
 
 from spark_prof.traces.tables import empty_frame
 
-__all__ = ["Trace"]
-
 
 @dataclass(frozen=True)
 class Trace:

@@ -16,8 +16,6 @@ from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.scopes import NO_SCOPE
 from spark_prof.traces.tables import empty_frame
 
-__all__ = ["CALL_COLUMNS", "KernelSum", "end_to_end", "gpu_frame", "window"]
-
 Int64s = npt.NDArray[np.int64]
 
 CALL_COLUMNS = ["scope", "start_ns", "end_ns", "thread"]

@@ -23,8 +23,6 @@ from spark_prof.traces.tables import TABLES
 from tests.analyzers.graphs import Captured, captured_node, graph_launch
 from tests.support import MODEL, Piece, Recorded, call, kineto, step
 
-__all__ = ["Line", "Memory", "argument", "placed_lines", "tensor", "with_tables"]
-
 WEIGHTS, ACTIVATIONS = 0x7000_0000_0000, 0x7800_0000_0000
 COMPILED = {"execution": "torch.compile (VLLM_COMPILE), CUDA graphs (FULL_AND_PIECEWISE)"}
 POINTER, STRUCT, PACKED = "pointer", "struct", "packed"

@@ -11,11 +11,6 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.readers.engine_log import EngineLog, statements_of
 from tests.support import QKV, Piece, Recorded, call, engine, kernel, kineto, layer_row, step
 
-__all__ = [
-    "A16_FIRST", "CUTLASS", "GB10", "H100", "MARLIN", "W4A4", "W4A16", "facts", "log", "module",
-    "report",
-]  # fmt: skip
-
 GB10 = {"name": "NVIDIA GB10", "compute_capability": "12.1"}
 H100 = {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}
 W4A4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}

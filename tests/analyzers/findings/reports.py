@@ -25,11 +25,6 @@ from spark_prof.analyzers.model import (
 from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 
-__all__ = [
-    "HEALTHY", "MARLIN", "NORM", "STEPS", "books", "component", "executed", "found", "gaps",
-    "kernel", "shape", "shaped", "spread",
-]  # fmt: skip
-
 STEPS = 100
 STEP_US = 1000.0
 

@@ -10,8 +10,6 @@ import pandas as pd
 from spark_prof.analyzers.views.columns import KernelColumns, Launch
 from spark_prof.vocabulary import COMPONENTS
 
-__all__ = ["Call", "columns", "steps_of"]
-
 Call = tuple[int, int, str, str, int]
 """Step, layer (-1 for none), component, name and time in nanoseconds."""
 

@@ -12,8 +12,6 @@ from spark_prof.kernels.check.moe_cases import Layer, Moe, exact_experts
 from spark_prof.kernels.check.oracles import RoutingRule
 from spark_prof.kernels.check.weights import Weight
 
-__all__ = ["Wrong", "plain_linear", "plain_moe", "plain_route"]
-
 _USUAL = RoutingRule()
 
 

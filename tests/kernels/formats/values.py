@@ -8,8 +8,6 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-__all__ = ["around", "every_bfloat16", "every_byte", "nearest", "same_bits", "wild_blocks"]
-
 
 def every_byte() -> torch.Tensor:
     return torch.arange(256, dtype=torch.int32).to(torch.uint8)

@@ -7,8 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-__all__ = ["FakeCuda", "FakeCupti", "compiled"]
-
 _LETS_OTHERS_RUN, _HOLDS_THE_LOCK = ctypes.CDLL, ctypes.PyDLL
 
 

@@ -16,8 +16,6 @@ from typing import Literal
 
 from spark_prof.errors import CommandError
 
-__all__ = ["OPERATORS", "Expression", "Unit", "parse"]
-
 Unit = Literal["%", "us", "tokens/s", ""]
 
 OPERATORS = (">", ">=", "<", "<=", "missing")

@@ -23,8 +23,6 @@ from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASIS_CLASSES, COMPONENTS
 
-__all__ = ["METRICS", "Reading", "read"]
-
 Kind = Literal["time", "rate", "share", "count"]
 Floats = npt.NDArray[np.float64]
 

@@ -20,8 +20,6 @@ from spark_prof.analyzers.comparing.noise import Change, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
 from spark_prof.errors import CommandError
 
-__all__ = ["Checked", "Outcome", "check", "of_change"]
-
 Outcome = Literal["failed", "passed", "undecided"]
 
 _UNIT_OF: Mapping[str, tuple[Unit, ...]] = MappingProxyType(
