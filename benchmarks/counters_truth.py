@@ -144,8 +144,7 @@ def measure(options: argparse.Namespace, llm: Any) -> None:
     import torch
 
     from spark_prof.profiler.counters import METRICS, SETS
-    from spark_prof.profiler.cupti_python import CounterError
-    from spark_prof.profiler.pm_sampling import PmSampling
+    from spark_prof.profiler.pm_sampling import CounterError, PmSampling
 
     if not torch.cuda.is_available():
         say("there is no NVIDIA GPU: what counters cost cannot be measured")

@@ -29,8 +29,7 @@ from spark_prof.profiler.record import (
     terminated_as_interrupt,
     unwritten,
 )
-from spark_prof.profiler.registry import registry_folder
-from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.settings import Settings, registry_folder
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim

@@ -24,8 +24,7 @@ from spark_prof.profiler.engine import EngineRecording
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch
 from spark_prof.profiler.process import Process
-from spark_prof.profiler.registry import registry_folder
-from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings
+from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings, registry_folder
 from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.durable import sync_new
 from spark_prof.traces.pieces import pieces_folder, write_refusal

@@ -17,8 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.profiler.cupti_python import CounterError
-from spark_prof.profiler.pm_sampling import PmSampling, Samples
+from spark_prof.profiler.pm_sampling import CounterError, PmSampling, Samples
 from spark_prof.traces.pieces import COUNTER_DTYPE, array_name, write_array
 
 METRICS = {

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_prof.profiler.backends.arguments import on_device
-from spark_prof.profiler.backends.native import Native
+from spark_prof.profiler.backends.native import Native, on_device
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -11,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from spark_prof.ending import temporary_folder, unhurried
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
-from spark_prof.profiler.cupti_folder import newest_cupti, with_cupti
 from spark_prof.profiler.nsys_record import (
     REPORT,
     NsysRun,
@@ -35,6 +36,12 @@ from spark_prof.traces.claim import Claim
 from spark_prof.traces.pieces import RECORDING_FILE, pieces_folder, write_json
 from spark_prof.traces.step_counts import pid_namespace, read_counts
 from spark_prof.traces.unflushed import unflushed
+
+OLDEST_CUPTI = (13, 4)
+"""The first release whose libcupti is known to sample counters under a CUDA 13.0 driver."""
+
+_LIBRARY = "libcupti.so.13"
+_TOOLKITS = Path("/usr/local")
 
 _SMALLEST_DISK = 128 << 20
 
@@ -362,3 +369,43 @@ def _why_nothing(watcher: Watcher, code: int, interrupted: bool) -> str:
         "the command ended and never ran vLLM's engine with spark-prof's plugin; "
         "does it start vLLM, and is SPARK_PROF or VLLM_PLUGINS changed on the way?"
     )
+
+
+def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:
+    """The folder of the newest libcupti 13.4 or later, installed by pip or with a CUDA toolkit."""
+    found = [item for item in (*_wheel(), *_in_toolkits(toolkits)) if item[0] >= OLDEST_CUPTI]
+    return max(found, default=((), None), key=lambda item: item[0])[1]
+
+
+def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """That environment with the folder before all others where libraries are looked for.
+
+    With such a libcupti a forked process crashes in its first call of CUDA (seen with 13.4 on an
+    H100), so that vLLM is asked to start its processes anew, unless the user asked otherwise.
+    """
+    paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
+    anew = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    return anew | dict(environment) | {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
+
+
+def _wheel() -> Iterator[tuple[tuple[int, ...], Path]]:
+    try:
+        package = distribution("nvidia-cuda-cupti")
+    except PackageNotFoundError:
+        return
+    for file in package.files or ():
+        if file.name == _LIBRARY:
+            path = Path(str(package.locate_file(file)))
+            if path.exists():
+                yield _numbers(package.version), path.resolve().parent
+
+
+def _in_toolkits(root: Path) -> Iterator[tuple[tuple[int, ...], Path]]:
+    for toolkit in root.glob("cuda-*"):
+        folder = toolkit / "extras" / "CUPTI" / "lib64"
+        if (folder / _LIBRARY).exists():
+            yield _numbers(toolkit.name), folder
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -1,9 +1,13 @@
-"""What a recording shall do, as it travels from the command line to vLLM's processes."""
+"""What a recording shall do, as it travels from the command line to vLLM's processes.
+
+Beside it the private folder where processes that can be attached to are listed.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -94,3 +98,17 @@ class Settings:
         """The recording that the environment asks for, None when it asks for none."""
         text = (os.environ if environment is None else environment).get(ENVIRONMENT, "")
         return cls.from_json(text) if text.startswith("{") else None
+
+
+def registry_folder() -> Path:
+    """Where this user's vLLM processes say that they can be recorded; for this user alone.
+
+    Raises:
+        PermissionError: the folder belongs to somebody else or is open to others.
+    """
+    folder = Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
+        raise PermissionError(f"{folder} is not this user's private folder")
+    return folder

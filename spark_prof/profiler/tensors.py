@@ -9,9 +9,8 @@ from typing import Any
 
 from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.analyzers.stored_formats import SCALE, stored_format
-from spark_prof.profiler.introspect import kernel_of
+from spark_prof.profiler.introspect import WrappedTensors, kernel_of, kind_of_wrapped
 from spark_prof.profiler.targets import DRAFTER, models_of
-from spark_prof.profiler.wrapped import WrappedTensors, kind_of_wrapped
 
 _MOST_ROWS = 200_000
 _STATES = ("conv_state", "ssm_state")

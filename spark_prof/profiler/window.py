@@ -1,9 +1,15 @@
-"""Decides which steps are recorded: warm-up first, then a number of them, then no more."""
+"""Decides which steps are recorded: warm-up first, then a number of them, then no more.
+
+`Steady` is a window onto the steady state: so many decode steps of each batch size, once they have
+settled.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from statistics import median
 
 from spark_prof.profiler.batch import DECODE, Batch
 
@@ -89,3 +95,85 @@ class Window:
         self.recorded += 1
         if self.steps and self.recorded >= self.steps:
             self.closed = True
+
+
+_SAMPLE = 16
+"""Steps whose median is compared with that of as many steps before them."""
+
+_SETTLED = 0.03
+"""By how much the two medians may differ."""
+
+_PATIENCE = 512
+"""Steps after which a batch size is recorded although it never settled."""
+
+
+@dataclass
+class _Size:
+    """What is known about one batch size."""
+
+    stretches: Stretches
+    times_ns: deque[int] = field(default_factory=lambda: deque(maxlen=2 * _SAMPLE))
+    passed: int = 0
+    recorded: int = 0
+    settled: bool = False
+
+    def settle(self, time_ns: int | None) -> None:
+        """Takes in the time of one step."""
+        self.passed += 1
+        if time_ns is not None:
+            self.times_ns.append(time_ns)
+        if len(self.times_ns) == 2 * _SAMPLE:
+            times = list(self.times_ns)
+            before, after = median(times[:_SAMPLE]), median(times[_SAMPLE:])
+            self.settled = abs(after - before) <= _SETTLED * before
+        self.settled |= self.passed >= _PATIENCE
+
+
+class SteadyWindow(Window):
+    """Decode steps of each batch size in the steady state.
+
+    Args:
+        steps: steps to watch of each batch size.
+        stretches: how watched and timed steps take turns, for each batch size anew.
+        batch_sizes: the sizes to wait for, after which the window closes; with none it takes what
+            comes and is closed from outside.
+    """
+
+    def __init__(self, steps: int, stretches: Stretches, batch_sizes: tuple[int, ...] = ()) -> None:
+        super().__init__(steps, decode_only=True, stretches=stretches)
+        self._wanted = batch_sizes
+        self._sizes: dict[int, _Size] = {}
+        self._latest: tuple[int, int] = (0, 0)
+        self._current = 0
+
+    def wants(self, batch: Batch, now_ns: int) -> Take:
+        """What happens to the step; see `Window`."""
+        number = batch.decode_requests if batch.phase == DECODE else 0
+        (before, began), self._latest = self._latest, (number, now_ns)
+        self._current = number
+        if self.closed or not number or (self._wanted and number not in self._wanted):
+            self.passed += 1
+            return Take.SKIP
+        size = self._sizes.get(number)
+        if size is None:
+            turns = Stretches(self.stretches.watched, self.stretches.period)
+            size = self._sizes[number] = _Size(turns)
+        if size.recorded >= self.steps > 0:
+            return Take.SKIP
+        if not size.settled:
+            size.settle(now_ns - began if before == number else None)
+            self.passed += 1
+            return Take.SKIP
+        return size.stretches.next()
+
+    def count(self) -> None:
+        """Counts one watched step of the batch size that was asked for last."""
+        self.recorded += 1
+        if self._current in self._sizes:
+            self._sizes[self._current].recorded += 1
+        if self._wanted and all(self._done(number) for number in self._wanted):
+            self.closed = True
+
+    def _done(self, number: int) -> bool:
+        size = self._sizes.get(number)
+        return size is not None and size.recorded >= self.steps > 0

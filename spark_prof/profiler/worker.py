@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_prof.profiler.backends.base import ArgumentReader, Backend
-from spark_prof.profiler.backends.choose import choose_backend
+from spark_prof.profiler.backends.choose import ArgumentReader, Backend, choose_backend
 from spark_prof.profiler.batch import Batch, read_batch
 from spark_prof.profiler.facts import device_now, engine_facts
 from spark_prof.profiler.fence import Fence
@@ -23,10 +22,9 @@ from spark_prof.profiler.introspect import describe_layers
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute
 from spark_prof.profiler.settings import Settings
-from spark_prof.profiler.steady import SteadyWindow
 from spark_prof.profiler.targets import phase_modules
 from spark_prof.profiler.tensors import describe_tensors
-from spark_prof.profiler.window import Stretches, Take, Window
+from spark_prof.profiler.window import SteadyWindow, Stretches, Take, Window
 from spark_prof.traces.pieces import STEP_DTYPE, array_name
 from spark_prof.traces.timeline import PHASE_MODULES
 

@@ -20,8 +20,7 @@ from spark_prof.profiler.attach import (
     request_recording,
 )
 from spark_prof.profiler.control import request_name, start_of
-from spark_prof.profiler.registry import registry_folder
-from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.settings import Settings, registry_folder
 
 
 @pytest.fixture(autouse=True)

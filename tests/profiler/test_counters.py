@@ -12,8 +12,7 @@ import pytest
 
 from spark_prof.profiler import counters
 from spark_prof.profiler.counters import CounterSampler
-from spark_prof.profiler.cupti_python import CounterError
-from spark_prof.profiler.pm_sampling import Samples
+from spark_prof.profiler.pm_sampling import CounterError, Samples
 from spark_prof.traces.piece_files import load_array
 from spark_prof.traces.pieces import COUNTER_DTYPE, array_name
 from tests.rows import each_row

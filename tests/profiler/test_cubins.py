@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler import cubins as cubins_module
-from spark_prof.profiler.cubins import code_caches, copy_cached
+from spark_prof.profiler.backends import cupti as cubins_module
+from spark_prof.profiler.backends.cupti import code_caches, copy_cached
 from tests.rows import each_row
 
 

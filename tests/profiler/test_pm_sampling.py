@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from spark_prof.profiler import cupti_python
-from spark_prof.profiler.cupti_python import CounterError
-from spark_prof.profiler.pm_sampling import PmSampling
+from spark_prof.profiler import pm_sampling
+from spark_prof.profiler.pm_sampling import CounterError, PmSampling
 from tests.rows import each_row
 
 
@@ -177,7 +176,7 @@ def test_counters_are_given_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refusal_says_why_and_what_would_help(
     monkeypatch: pytest.MonkeyPatch, refused: str, status: int, version: int, said: str
 ) -> None:
-    monkeypatch.setattr(cupti_python, "_library_version", lambda: version)
+    monkeypatch.setattr(pm_sampling, "_library_version", lambda: version)
 
     def use() -> None:
         found = opened(monkeypatch, Bindings(20, {refused: status}))

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from spark_prof.profiler.batch import Batch
-from spark_prof.profiler.steady import SteadyWindow
-from spark_prof.profiler.window import State, Stretches, Take
+from spark_prof.profiler.window import State, SteadyWindow, Stretches, Take
 
 STEP = 10_000_000
 SAMPLE, PATIENCE = 16, 512

@@ -16,8 +16,7 @@ import pytest
 from spark_prof.profiler import worker as worker_module
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
-from spark_prof.profiler.steady import SteadyWindow
-from spark_prof.profiler.window import State, Take
+from spark_prof.profiler.window import State, SteadyWindow, Take
 from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.pieces import pieces_folder
 from spark_prof.traces.timeline import PHASE_MODULES

@@ -1,15 +1,39 @@
-"""Chooses what watches the kernels of this process."""
+"""What a backend does for a recording, and which one records the kernels of this process."""
 
 from __future__ import annotations
 
-from spark_prof.profiler.backends.base import Backend
+from typing import Protocol, runtime_checkable
+
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
 from spark_prof.profiler.backends.nsys_clock import NsysBackend, mark_clock
 from spark_prof.profiler.backends.nvtx import send_to_cupti
 from spark_prof.profiler.process import Process
-from spark_prof.profiler.registry import registry_folder
-from spark_prof.profiler.settings import Settings
+from spark_prof.profiler.settings import Settings, registry_folder
 from spark_prof.traces.pieces import cubins_folder, write_refusal
+
+
+class Backend(Protocol):
+    """Watches what runs, a piece at a time; all calls come from the thread of the steps."""
+
+    def start(self, piece: int) -> None:
+        """Begins to watch, for the piece of that number."""
+
+    def stop(self) -> None:
+        """Stops to watch and writes what was seen since `start`."""
+
+    def discard(self) -> None:
+        """Stops to watch if it still does, and forgets what was seen."""
+
+
+@runtime_checkable
+class ArgumentReader(Protocol):
+    """A backend that can read the arguments of kernels launched outside of graphs."""
+
+    def read_launches(self, *, on: bool) -> None:
+        """Reads them from now on, or not; each start and stop of the backend ends it.
+
+        It costs some 10 us a launch, so it is for few steps.
+        """
 
 
 def early_native(settings: Settings | None) -> Native | None:

@@ -2,7 +2,8 @@
 
 It is compiled on first use, for the process that records: vLLM needs a C compiler on a GPU machine
 anyway, because Triton compiles its launchers with one. The result is kept in this user's private
-folder under the name of its sources' hash.
+folder under the name of its sources' hash. Of the arguments of kernels only addresses in this
+process's GPU memory are kept.
 """
 
 from __future__ import annotations
@@ -24,6 +25,33 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_prof.traces.pieces import ARGUMENT_DTYPE, NODE_DTYPE
+
+Rows = npt.NDArray[np.void]
+
+
+def on_device(words: Rows) -> Rows:
+    """The rows whose address lies in memory of PyTorch's allocator.
+
+    Args:
+        words: rows of pieces.ARGUMENT_DTYPE; most of them are sizes, strides and other numbers.
+
+    Example:
+        >>> on_device(native.take_arguments()[0])
+    """
+    if not len(words):
+        return words
+    import torch
+
+    segments = torch.cuda.memory_snapshot()
+    spans = sorted((int(s["address"]), int(s["total_size"])) for s in segments)
+    if not spans:
+        return words[:0]
+    begin, size = np.array(spans, np.int64).T
+    place = np.searchsorted(begin, words["address"], side="right") - 1
+    inside = (place >= 0) & (words["address"] < (begin + size)[place])
+    found: Rows = words[inside]
+    return found
+
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("capture.c", "arguments.c"))
 """What is compiled; both include capture.h."""

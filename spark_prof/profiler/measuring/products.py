@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from spark_prof.profiler.measuring.memory import Room
-from spark_prof.profiler.measuring.timing import Device
+from spark_prof.profiler.measuring.timing import Device, Room
 from spark_prof.traces.measured import Measurement
 from spark_prof.vocabulary import PRECISIONS
 

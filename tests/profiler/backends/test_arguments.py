@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_prof.profiler.backends.arguments import on_device
-from spark_prof.profiler.backends.native import Native, NativeError
+from spark_prof.profiler.backends.native import Native, NativeError, on_device
 from spark_prof.traces.pieces import ARGUMENT_DTYPE
 
 from .fake import FakeCuda, FakeCupti

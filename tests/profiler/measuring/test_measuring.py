@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler.measuring.memory import Room, room_of
 from spark_prof.profiler.measuring.state import THROTTLES, device_state, throttle_reasons
+from spark_prof.profiler.measuring.timing import Room, room_of
 from spark_prof.traces.measured import DeviceState, read_measured
 from spark_prof.vocabulary import PRECISIONS
 
 torch = pytest.importorskip("torch")
 
-from spark_prof.profiler.measure import measure  # noqa: E402
-from spark_prof.profiler.measuring.bandwidth import bandwidths  # noqa: E402
-from spark_prof.profiler.measuring.launches import launches  # noqa: E402
+from spark_prof.profiler.measure import bandwidths, launches, measure  # noqa: E402
 from spark_prof.profiler.measuring.products import products  # noqa: E402
 from spark_prof.profiler.measuring.timing import Device, Seconds  # noqa: E402
 from tests.rows import each_row  # noqa: E402
