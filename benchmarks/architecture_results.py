@@ -118,22 +118,17 @@ def _introduction(done: Sequence[Result], tried: int) -> list[str]:
 
 def _table(done: Sequence[Result]) -> list[str]:
     lines = [
-        "| Architecture | Model | Layers | Kernels | Read a weight | Compared | Not comparable "
-        "| Wrong | Derived: right | Wrong | Not comparable "
-        "| Proven | Derived | Guessed | Unknown | Another component |",
-        "| --- | --- | --- " + "| ---: " * 13 + "|",
+        "| Architecture | Model | Kernels | Read a weight | Wrong | Proven | Derived |",
+        "| --- | --- " + "| ---: " * 5 + "|",
     ]
     for result in done:
         found = result.comparison
         cells = [
             result.name,
             result.model,
-            f"{found['layers_found']} of {result.layers}",
-            *(found[name] for name in ("kernels", "weight_kernels", "compared", "not_comparable")),
-            len(_wrong(result)),
-            *(_derived(result).get(name, "") for name in _DERIVED),
-            *(_percent(_share(result, n)) for n in ("proven", "derived", "guessed", "unknown")),
-            _percent(found["component_difference"]),
+            *(found[name] for name in ("kernels", "weight_kernels")),
+            len(_wrong(result)) + _derived(result).get("wrong", 0),
+            *(_percent(_share(result, name)) for name in ("proven", "derived")),
         ]
         lines.append(_row(cells))
     return lines
@@ -144,19 +139,18 @@ def _whole_table(done: Sequence[Result]) -> list[str]:
         "All layers and the whole vocabulary. Other engines ran on the same GPU, which makes steps",
         "longer. Lower bound: the bytes that the step has to read, at the GPU's bandwidth.",
         "",
-        "| Model | Layers | Kernels | Read a weight | Wrong | Proven | Derived | Another component "
-        "| Decode step, us | Lower bound, us |",
-        "| --- | --- " + "| ---: " * 8 + "|",
+        "| Model | Layers | Kernels | Wrong | Proven | Derived | Decode step, us "
+        "| Lower bound, us |",
+        "| --- | --- " + "| ---: " * 6 + "|",
     ]
     for result in done:
         found, step = result.comparison, result.step
         cells = [
             result.model,
             f"{found['layers_found']} of {result.layers}",
-            *(found[name] for name in ("kernels", "weight_kernels")),
+            found["kernels"],
             len(_wrong(result)),
             *(_percent(_share(result, n)) for n in ("proven", "derived")),
-            _percent(found["component_difference"]),
             *(_us(step.get(name)) for name in ("us", "floor_us")),
         ]
         lines.append(_row(cells))

@@ -1,4 +1,4 @@
-"""The words that every table and report uses; docs/vocabulary.md explains each of them.
+"""The words that every table and report uses; docs/bundle.md explains each of them.
 
 This module imports nothing, because it also runs inside vLLM's worker processes.
 """

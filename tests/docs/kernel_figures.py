@@ -1,24 +1,21 @@
 """The measured figures of docs/kernels.md and README.md, from what benchmarks/kernels.py wrote.
 
-The pages choose the bars and layers; the other cells of their rows are written here. Layers in BF16
-are timed in a run of their own, with a file of its own. After a new result write the cells anew,
-read the difference and commit it:
-
-    python -m tests.docs.kernel_figures
+The pages choose the bars and layers; `python -m tests.docs.pages` writes the other cells of their
+rows. Layers in BF16 are timed in a run of their own, with a file of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from spark_prof.kernels.bench.bars import Reached, judge_bars
 from spark_prof.kernels.bench.report_file import read_report
 from spark_prof.kernels.bench.results import Ceilings, Cell
 from spark_prof.kernels.bench.text import work_text
-from tests.docs.pages import README, ROOT
 
-PAGE = ROOT / "docs" / "kernels.md"
+ROOT = Path(__file__).parents[2]
 _RESULTS = ROOT / "benchmarks" / "results"
 REPORT = read_report(_RESULTS / "kernels-h100.json")
 REPORTS = [REPORT, *map(read_report, sorted(_RESULTS.glob("kernels-*-h100.json")))]
@@ -106,8 +103,3 @@ def _gain(cell: Cell) -> str:
 def _ours(cell: Cell) -> float:
     assert cell.ours is not None
     return cell.ours
-
-
-if __name__ == "__main__":
-    for path, figures in ((PAGE, for_the_page), (README, for_the_readme)):
-        path.write_text(with_figures(path.read_text(encoding="utf-8"), figures), encoding="utf-8")

@@ -1,7 +1,7 @@
 """What the documentation's pages hold, as data, and the parts of them that the code writes.
 
-These are the tables in docs/bundle.md and the report in README.md. After a change of the schemas or
-of the text report write them anew, read the difference and commit it:
+After a change of options, schemas, kernels, measurements or the report write these parts anew,
+read the difference and commit it:
 
     python -m tests.docs.pages
 """
@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import typer
 
 import spark_prof
+from spark_prof.cli.app import app
 from spark_prof.dashboards.render import RENDERERS
+from spark_prof.kernels.registry import KERNELS
 from spark_prof.traces.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-PAGES = (README, *sorted((ROOT / "docs").glob("**/*.md")))
-BUNDLE_PAGE = ROOT / "docs" / "bundle.md"
+PAGES = (README, *sorted(DOCS.glob("**/*.md")))
 CAPTURE = "tests/data/h100-qwen3-30b-a3b-nvfp4-graphs"
 """The recording whose figures pages of concepts show."""
 README_CAPTURE = "tests/data/code-h100/qwen3-30b-a3b-nvfp4"
 """The recording whose report README.md shows."""
 
-_BEGIN = "<!-- tables: written by python -m tests.docs.pages -->\n"
-_END = "<!-- end of tables -->\n"
 _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```$", re.M | re.S)
 
 
@@ -55,34 +57,77 @@ def tables(page: Path, heading: str) -> list[list[list[str]]]:
     ]
 
 
-def schema_tables() -> str:
-    """The schemas of every table of a bundle as Markdown."""
+def with_schemas(page: str) -> str:
+    """docs/bundle.md with the schemas of today between its two markers."""
     parts = []
     for table in TABLES.values():
-        lines = [f"### {table.name}\n", f"{_sentence(table.meaning)}\n"]
-        lines += ["| column | type | unit | meaning |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| `{c.name}` | {_type(c.type)} | {_unit(c.name)} | {c.meaning} |"
-            for c in table.columns
-        ]
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+        rows = [f"| `{c.name}` {_type(c.type)} | {c.meaning} |" for c in table.columns]
+        head = [f"### {table.name}\n", f"{_sentence(table.meaning)}\n", "| column | meaning |"]
+        parts.append("\n".join([*head, "| --- | --- |", *rows]) + "\n")
+    return _between(page, "tables", "\n".join(parts))
 
 
-def with_tables(page: str) -> str:
-    """The page with the schemas of today between its two markers."""
-    before, _, rest = page.partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    return f"{before}{_BEGIN}\n{schema_tables()}\n{_END}{after}"
+def with_kernels(page: str) -> str:
+    """docs/kernels.md with the kernels of today between its two markers."""
+    rows = [
+        f"| `{k.name}` | {k.slot} | {' '.join(k.formats)} "
+        f"| {' to '.join(f'{count:,}' for count in k.tokens)} | {k.does} |"
+        for k in KERNELS
+    ]
+    head = ["| name | slot | formats | tokens | computes |", "| --- | --- | --- | --- | --- |"]
+    return _between(page, "kernels", "\n".join([*head, *rows]) + "\n")
 
 
 def with_report(readme: str) -> str:
-    """The README with the first sections of today's report of its capture."""
+    """README.md with the first lines of today's report of its capture."""
     report = spark_prof.report(ROOT / README_CAPTURE)
     report = replace(report, run=replace(report.run, source=README_CAPTURE))
-    shown = RENDERERS["text"](report).partition("\nLayers\n")[0]
+    shown = RENDERERS["text"](report).partition("\n\n")[0]
     before, command, rest = readme.partition(f"$ spark-prof report {README_CAPTURE}\n")
     return f"{before}{command}{shown.rstrip()}\n```{rest.partition('```')[2]}"
+
+
+def commands_page(_: str = "") -> str:
+    """docs/commands.md: every option of every command, as `--help` has it."""
+    group: Any = typer.main.get_command(app)
+    parts = [
+        "# Commands\n",
+        "Every option, as `--help` tells it; written by `python -m tests.docs.pages`. Exit codes: "
+        "0 it is done, 1 a check that was asked for failed, 2 the input or an option is not "
+        "usable, with one line on stderr, 130 Ctrl-C, 143 SIGTERM.\n",
+    ]
+    for name, command in sorted(group.commands.items()):
+        found = getattr(command, "commands", None) or {"": command}
+        parts.append(f"## {name}\n")
+        for part, inner in found.items():
+            shown = f"{_sentence(_words(inner.help)).rstrip('.')}."
+            parts.append(f"`{name} {part}`: {shown}\n" if part else f"{shown}\n")
+            rows = [_option(p) for p in inner.params if p.param_type_name == "option"]
+            if rows:
+                parts.append("\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _option(parameter: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    default = parameter.default
+    given = (
+        default not in (None, False, (), [], "") and not callable(default) and default is not ...
+    )
+    shown = f"; default {getattr(default, 'value', default)}" if given else ""
+    return f"| {names} | {_words(parameter.help).rstrip('.')}{shown} |"
+
+
+def _words(text: str | None) -> str:
+    return " ".join((text or "").split("\f")[0].split()).replace("|", "\\|")
+
+
+def _between(page: str, what: str, text: str) -> str:
+    begin = f"<!-- {what}: written by python -m tests.docs.pages -->\n"
+    end = f"<!-- end of {what} -->\n"
+    before, found, rest = page.partition(begin)
+    assert found, f"no place for the {what}"
+    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
 
 
 def _sentence(text: str) -> str:
@@ -90,16 +135,38 @@ def _sentence(text: str) -> str:
 
 
 def _type(kind: pa.DataType) -> str:
-    return "string, dictionary" if pa.types.is_dictionary(kind) else str(kind)
+    return "string" if pa.types.is_dictionary(kind) else str(kind)
 
 
-def _unit(column: str) -> str:
-    if column.endswith("_ns"):
-        return "ns"
-    return "bytes" if column == "bytes" or column.endswith("_bytes") else ""
+def _with_figures(text: str) -> str:
+    from tests.docs.kernel_figures import for_the_page, with_figures
+
+    return with_figures(text, for_the_page)
+
+
+def _readme_figures(text: str) -> str:
+    from tests.docs.kernel_figures import for_the_readme, with_figures
+
+    return with_figures(text, for_the_readme)
+
+
+GENERATED: dict[Path, tuple[Callable[[str], str], ...]] = {
+    DOCS / "bundle.md": (with_schemas,),
+    DOCS / "commands.md": (commands_page,),
+    DOCS / "kernels.md": (with_kernels, _with_figures),
+    README: (with_report, _readme_figures),
+}
+"""The pages that the code writes parts of, and what writes them."""
+
+
+def written(page: Path) -> str:
+    """The page with the parts of today."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    for write in GENERATED[page]:
+        text = write(text)
+    return text
 
 
 if __name__ == "__main__":
-    BUNDLE_PAGE.write_text(with_tables(BUNDLE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    if (ROOT / README_CAPTURE).exists():
-        README.write_text(with_report(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in GENERATED:
+        path.write_text(written(path), encoding="utf-8")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from spark_prof.cli import main as cli
 from spark_prof.profiler import vllm_names
 from spark_prof.profiler.commands import recognise
 from spark_prof.profiler.container import container_command
-from tests.docs.pages import PAGES, ROOT, commands, tables
+from tests.docs.pages import GENERATED, PAGES, ROOT, commands, tables, written
 from tests.rows import each_row
 
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.M | re.S)
@@ -97,42 +95,9 @@ def test_reports_of_the_captures_are_drawn(
     assert capsys.readouterr().out or written
 
 
-@each_row("name", sorted(GROUP.commands))
-def test_every_option_is_on_its_command_s_page(name: str) -> None:
-    table = tables(ROOT / "docs" / f"{name}.md", "Options")[0]
-    command = GROUP.commands[name]
-    parts = [command, *getattr(command, "commands", {}).values()]
-    parameters = [p for part in parts for p in part.params if p.param_type_name == "option"]
-    options = {option for parameter in parameters for option in parameter.opts}
-    assert options == {option for row in table for option in re.findall(r"`(-[^`]+)`", row[0])}
-
-
-def test_every_json_key_is_on_the_report_s_page() -> None:
-    from spark_prof.dashboards.render import RENDERERS
-    from tests.dashboards.sample import SAMPLES
-
-    found: set[str] = set()
-    for sample in SAMPLES.values():
-        found |= set(keys(json.loads(RENDERERS["json"](sample))))
-    [table] = tables(ROOT / "docs" / "report.md", "JSON")
-    documented = {row[0].strip("`") for row in table}
-
-    def covers(whole: str, key: str) -> bool:
-        return key == whole or key.startswith((f"{whole}.", f"{whole}["))
-
-    assert {key for key in found if not any(covers(whole, key) for whole in documented)} == set()
-    assert {whole for whole in documented if not any(covers(whole, key) for key in found)} == set()
-
-
-def keys(value: Any, path: str = "") -> Iterator[str]:
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from keys(item, f"{path}.{name}" if path else name)
-    elif isinstance(value, list):
-        for item in value:
-            yield from keys(item, f"{path}[]")
-    else:
-        yield path
+@each_row("page", [page for page in GENERATED if page.exists()])
+def test_what_the_code_writes_is_that_of_today(page: Path) -> None:
+    assert page.read_text(encoding="utf-8") == written(page), "run: python -m tests.docs.pages"
 
 
 def test_every_internal_name_of_vllm_is_on_the_versions_page() -> None:
@@ -147,7 +112,7 @@ def test_every_internal_name_of_vllm_is_on_the_versions_page() -> None:
 
 
 def test_the_worked_example_of_the_books_is_right() -> None:
-    page = ROOT / "docs" / "steps.md"
+    page = ROOT / "docs" / "time.md"
     windows = pd.DataFrame(
         {"begin_ns": [0, 10**6], "finish_ns": [10**6, 2 * 10**6], "engine_ns": [0.0, 0.0]},
         index=[1, 2],

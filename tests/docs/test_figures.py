@@ -1,61 +1,156 @@
-"""The figures in the pages are those of the captures that they name."""
+"""The figures and words in the pages are those of the recordings and of the code."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import spark_prof
+from spark_prof import vocabulary
+from spark_prof.analyzers.clients.model import VERDICTS
+from spark_prof.analyzers.clients.summary import AGREES
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.formats import share
-from tests.docs.pages import CAPTURE, README, README_CAPTURE, ROOT, tables, with_report
+from spark_prof.analyzers.shapes.occupancy import occupancy_of
+from spark_prof.analyzers.views.odd import threshold
+from spark_prof.dashboards.formats import microseconds, share
+from spark_prof.dashboards.render import RENDERERS
+from spark_prof.hardware import SM_LIMITS
+from spark_prof.profiler.settings import Settings
+from spark_prof.traces import sniff
+from spark_prof.traces.benchmarks.result import CLOCKS
+from spark_prof.traces.bundle import Meta
+from tests.docs.pages import CAPTURE, DOCS, README_CAPTURE, ROOT, tables
+from tests.rows import each_row
 
 EAGER = "tests/data/h100-gpt-oss-20b-mxfp4-eager"
+GPT_OSS = "tests/data/h100-gpt-oss-20b-mxfp4-graphs"
 
 
+@cache
 def report_of(capture: str) -> Report:
-    if not (ROOT / capture).exists():
-        pytest.skip(f"{capture} is not there")
     return spark_prof.report(ROOT / capture)
 
 
-def page(name: str) -> str:
-    return Path(ROOT / name).read_text(encoding="utf-8")
+def text_of(page: str) -> str:
+    return " ".join((DOCS / page).read_text(encoding="utf-8").split())
 
 
-def test_the_readme_shows_the_report_of_its_capture() -> None:
-    report_of(README_CAPTURE)
-    readme = README.read_text(encoding="utf-8")
-    assert readme == with_report(readme), "run: python -m tests.docs.pages"
+def test_coverage() -> None:
+    for row, capture in zip(
+        tables(DOCS / "attribution.md", "Coverage")[1], (EAGER, CAPTURE), strict=True
+    ):
+        coverage = report_of(capture).coverage
+        assert row[1:] == [share(x) for x in (coverage.layer, coverage.component, coverage.engine)]
 
 
-@pytest.mark.parametrize(("row", "capture"), [(0, EAGER), (1, CAPTURE)])
-def test_coverage(row: int, capture: str) -> None:
-    coverage = report_of(capture).coverage
-    measured = [share(part) for part in (coverage.layer, coverage.component, coverage.engine)]
-    attribution = ROOT / "docs" / "attribution.md"
-    assert tables(attribution, "Coverage")[2][row][1:] == measured
-    if capture == CAPTURE:
-        assert f"{measured[0]} of the kernel time has a layer and {measured[1]}" in page(
-            "README.md"
-        )
+def test_lower_bounds() -> None:
+    for row in tables(DOCS / "roofline.md", "What a kernel needs")[1]:
+        roofline = report_of(f"tests/data/{row[0]}").roofline
+        assert roofline is not None
+        phase = roofline.decode
+        assert phase is not None
+        times = (phase.floor_us, phase.kernels_us, phase.step_us)
+        assert row[1:] == [*map(microseconds, times), share(phase.of_floor)]
 
 
-def test_the_real_example_of_the_books() -> None:
-    decode = next(entry for entry in report_of(CAPTURE).books if entry.phase == "decode")
-    parts = (decode.step_us, decode.kernels_us, decode.copies_us, decode.overlap_us, decode.gap_us)
-    figures = [*parts, abs(decode.residual_us)]
-    assert [f for f in figures if f"{f:,.3f}" not in page("docs/steps.md")] == []
+def test_blocks_of_the_experts_and_of_lm_head() -> None:
+    report = report_of(GPT_OSS)
+    assert report.shapes is not None
+    assert report.roofline is not None
+    assert report.roofline.decode is not None
+    reached = {(row.name, row.component): row.of_reached for row in report.roofline.decode.rows}
+    told = text_of("roofline.md")
+    for component, blocks in (("experts", 48), ("lm_head", 132)):
+        row = next(r for r in report.shapes.rows if (r.component, r.blocks) == (component, blocks))
+        found = reached[row.name, component]
+        assert found is not None
+        assert f"has {blocks}" in told
+        assert f"at {100 * found:.0f} %" in told
 
 
-def test_the_conclusion_from_the_readme_s_report() -> None:
-    report = report_of(README_CAPTURE)
-    decode = next(entry for entry in report.books if entry.phase == "decode")
-    assert report.steps.decode_us is not None
-    figures = [
-        f"{report.steps.decode_us.median / 1e3:.2f} ms in the median",
-        f"{decode.kernels_us / decode.steps / 1e3:.2f} ms",
-        f"{share(decode.gap_us / decode.step_us)} of the mean step",
+def test_the_occupancy_of_a_kernel_with_many_registers() -> None:
+    """384 threads of 168 registers, as NVIDIA's calculator has it."""
+    for capability, expected in (("9.0", 0.1875), ("12.1", 0.25)):
+        found = occupancy_of(SM_LIMITS[capability], 384, 168, 0)
+        assert found is not None
+        assert (found.blocks, found.warps, found.share) == (1, 12, expected)
+
+
+def test_the_tutorial_reads_the_report_as_it_is() -> None:
+    shown = " ".join(RENDERERS["text"](report_of(README_CAPTURE)).split())
+    told = text_of("tutorial.md")
+    figures = ("4.54 ms", "0.73 ms", "0.43 ms", "541", "1.26 ms", "994 us", "384 us", "344 us")
+    assert [each for each in figures if each not in told or each not in shown] == []
+
+
+def test_the_threshold_of_outliers() -> None:
+    assert f"{threshold(24, 192):.1f} times the scatter" in text_of("attribution.md")
+
+
+def test_every_word_is_explained() -> None:
+    [components] = tables(DOCS / "bundle.md", "Components")
+    assert tuple(row[0].strip("`") for row in components) == vocabulary.COMPONENTS
+    words = {
+        row[0].split(",")[0]: re.findall(r"`([\w-]+)`", row[1])
+        for row in tables(DOCS / "bundle.md", "Other words")[0]
+    }
+    assert {name: tuple(found) for name, found in words.items()} == {
+        "phase": vocabulary.PHASES,
+        "engine": vocabulary.ENGINES,
+        "precision": vocabulary.PRECISIONS,
+        "weights": vocabulary.WEIGHTS,
+        "conversion": vocabulary.CONVERSIONS,
+        "evidence of an engine": vocabulary.EVIDENCE,
+        "basis of an owner": vocabulary.BASES,
+    }
+
+
+def test_every_field_of_meta_json_is_explained() -> None:
+    found = [
+        [row[0].strip("`") for row in table] for table in tables(DOCS / "bundle.md", "meta.json")
     ]
-    assert [figure for figure in figures if figure not in page("README.md")] == []
+    assert found == [[field.name for field in fields(kind)] for kind in (Meta, Settings)]
+
+
+def test_every_format_has_a_row() -> None:
+    rows = tables(DOCS / "import.md", "Formats")[0]
+    found = {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])}
+    folders = {sniff.BENCHMARK, sniff.BUNDLE, sniff.PIECES, sniff.FOLDER}
+    assert found == {known.name for known in sniff.FORMATS} | folders
+
+
+def test_every_verdict_and_clock_of_clients_is_explained() -> None:
+    [verdicts] = tables(DOCS / "clients.md", "How they are compared")
+    assert {row[0].strip("`") for row in verdicts} == set(VERDICTS)
+    assert f"{100 * AGREES:.0f} %" in verdicts[0][1]
+    [files] = tables(DOCS / "clients.md", "Which results")
+    assert {row[3] for row in files} == set(CLOCKS)
+
+
+@each_row("page", ["report.md", "precision.md"])
+def test_python_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    text = (DOCS / page).read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
+        if "sys.exit" not in block:
+            exec(compile(block, page, "exec"), names)
+    assert names
+
+
+def test_what_number_formats_hold() -> None:
+    pytest.importorskip("torch")
+    from spark_prof.kernels import formats
+
+    types, recipes = tables(DOCS / "precision.md", "Number formats")
+    for name, held, _ in types:
+        kind = getattr(formats, name.strip("`"))
+        assert re.findall(r"`(\w+)`", held) == [field.name for field in fields(kind)]
+    assert [row[0].strip("`") for row in recipes] == ["even", "ceil", "floor"]

@@ -4,7 +4,7 @@ Layers are compared where they run the same kernels equally often, component by 
 step a layer is held against the median of its like; so whatever slows a whole step slows no layer.
 The median of these differences over the steps is odd where it lies further from those of its like
 than their own scatter, the noise over the steps and the clock of the GPU explain, at one chance in
-a hundred for all comparisons together, and by at least 3 %. docs/layers.md has the reasons.
+a hundred for all comparisons together, and by at least 3 %. docs/attribution.md has the reasons.
 """
 
 from __future__ import annotations
