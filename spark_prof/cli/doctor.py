@@ -23,7 +23,7 @@ from spark_prof.errors import CommandError
 if TYPE_CHECKING:
     from spark_prof.analyzers.fallbacks.model import Audit
     from spark_prof.analyzers.model import Finding
-    from spark_prof.hardware import Gpu
+    from spark_prof.rules.gpus import Gpu
     from spark_prof.traces.measured import Measured
     from spark_prof.traces.readers.engine_log import EngineLog
 
@@ -117,7 +117,7 @@ def doctor(
 def _gpu(name: str | None) -> Gpu | None:
     if name is None:
         return None
-    from spark_prof.hardware import GPUS, find_gpu
+    from spark_prof.rules.gpus import GPUS, find_gpu
 
     found = find_gpu(name)
     if found is None:
@@ -154,7 +154,7 @@ def _of_log(log: EngineLog, gpu: Gpu | None) -> tuple[Audit, tuple[Finding, ...]
 
 
 def _recorded_gpu(audit: Audit | None) -> Gpu | None:
-    from spark_prof.hardware import find_gpu
+    from spark_prof.rules.gpus import find_gpu
 
     return find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.profiler.wrapped import WrappedTensors
+from spark_prof.rules.components import component_of, layer_of
 
 _KERNEL_PATHS = (
     "quant_method.kernel",

@@ -9,7 +9,7 @@ import pytest
 import spark_prof
 from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.shapes.occupancy import occupancy_of
-from spark_prof.hardware import SM_LIMITS
+from spark_prof.rules.gpus import SM_LIMITS
 from tests.docs.pages import ROOT, tables
 
 PAGE = ROOT / "docs" / "shapes.md"

@@ -31,8 +31,8 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.swap_gain.model import Swapped, Untraced
 from spark_prof.analyzers.swap_gain.summary import summarize as attribute
 from spark_prof.errors import CommandError
-from spark_prof.hardware import GPUS
 from spark_prof.importers.sources import import_files
+from spark_prof.rules.gpus import GPUS
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle

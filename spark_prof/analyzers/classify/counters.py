@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.classify.spelling import spelling
+from spark_prof.analyzers.classify.classifier import spelling
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from spark_prof.analyzers.classify.model import CodeRow, OpcodeCount
-from spark_prof.analyzers.classify.opcodes import find_opcode
+from spark_prof.rules.opcodes import find_opcode
 
 _MOST = 0.9
 """Share of the products whose precision is the kernel's."""

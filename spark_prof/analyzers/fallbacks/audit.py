@@ -16,8 +16,8 @@ from spark_prof.analyzers.fallbacks.engine import (
 from spark_prof.analyzers.fallbacks.groups import Group, Module, groups_of, groups_of_log
 from spark_prof.analyzers.fallbacks.model import Audit, AuditRow, BatchRow, Engine, LogRow
 from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes
-from spark_prof.analyzers.fallbacks.settings import setting_rows
 from spark_prof.analyzers.model import KernelRow
+from spark_prof.rules.environment import setting_rows
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.engine_log import EngineLog, Statement, statements_of
 

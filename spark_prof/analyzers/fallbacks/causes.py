@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_prof.analyzers.fallbacks.groups import Group
-from spark_prof.analyzers.fallbacks.kernels import choice_of
 from spark_prof.analyzers.fallbacks.model import Engine
 from spark_prof.analyzers.fallbacks.schemes import SIXTEEN_BIT, bits_of
-from spark_prof.analyzers.fallbacks.versions import FLAGS_FROM, backend_flag, since, version_of
+from spark_prof.rules.backends import choice_of
+from spark_prof.rules.environment import FLAGS_FROM, backend_flag, since, version_of
 from spark_prof.traces.readers.engine_log import Statement
 
 _FIRST_WITH = {"nvfp4": 10.0, "mxfp4": 10.0, "mxfp8": 10.0, "fp8": 8.9}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_prof.analyzers.fallbacks.model import Engine
-from spark_prof.hardware import find_gpu
+from spark_prof.rules.gpus import find_gpu
 from spark_prof.traces.readers.engine_log import Statement
 
 _SERVERS = re.compile(r"\bserve\b|api_server|launch_server")

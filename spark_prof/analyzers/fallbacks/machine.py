@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_prof.analyzers.fallbacks.model import SettingRow
-from spark_prof.analyzers.fallbacks.versions import UNKNOWN, version_of
 from spark_prof.analyzers.model import Finding
+from spark_prof.rules.environment import UNKNOWN, SettingRow, version_of
 
 _FIRST_WITH_FAMILIES = 10
 """Major compute capability from which code can be built for a family."""

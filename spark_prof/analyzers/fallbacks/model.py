@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_prof.rules.environment import SettingRow
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -82,25 +84,6 @@ class AuditRow:
     why: str = ""
     fix: str = ""
     conflict: str = ""
-
-
-@dataclass(frozen=True)
-class SettingRow:
-    """A setting that was made and does nothing, or soon will not.
-
-    Attributes:
-        name: of the environment variable.
-        value: what it was set to; empty where only a log tells.
-        status: ignored, deprecated or never.
-        why: since when, and who says so.
-        instead: what does the same in this vLLM; empty where nothing does.
-    """
-
-    name: str
-    value: str
-    status: str
-    why: str
-    instead: str
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from spark_prof.analyzers.findings.log_lines import LINES
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
-from spark_prof.hardware import find_gpu
+from spark_prof.rules.gpus import find_gpu
 
 _Look = Callable[[Audit], Iterator[Finding]]
 

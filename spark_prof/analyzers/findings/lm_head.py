@@ -9,7 +9,7 @@ from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.run_facts import decode_steps_us
 from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, ModuleRow, Report
-from spark_prof.hardware import find_gpu
+from spark_prof.rules.gpus import find_gpu
 
 _WIDE = frozenset({"bfloat16", "float16"})
 _LINEAR = frozenset({"qkv", "o_proj", "experts", "shared_experts", "mlp", "ssm"})

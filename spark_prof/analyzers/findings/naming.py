@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spark_prof.analyzers.classify.names import base_name
+from spark_prof.analyzers.classify.classifier import base_name
 
 _LONGEST = 60
 _WRAPPER = re.compile(

@@ -13,7 +13,7 @@ from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.shapes.model import ShapeRow
-from spark_prof.hardware import find_gpu
+from spark_prof.rules.gpus import find_gpu
 
 _MUCH = 0.02
 _LEAST_US = 5.0

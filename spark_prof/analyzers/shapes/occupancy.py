@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from spark_prof.analyzers.shapes.model import Occupancy
-from spark_prof.hardware import SmLimits
+from spark_prof.rules.gpus import SmLimits
 
 _WARP = 32
 _MOST_THREADS = 1024

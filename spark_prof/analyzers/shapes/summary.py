@@ -14,7 +14,7 @@ from spark_prof.analyzers.shapes.launches import counted_phase, launches_of
 from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.shapes.occupancy import busy_share, occupancy_of
 from spark_prof.analyzers.shapes.tiles import tile_of
-from spark_prof.hardware import SM_LIMITS, SmLimits, find_gpu
+from spark_prof.rules.gpus import SM_LIMITS, SmLimits, find_gpu
 from spark_prof.traces.bundle import Bundle
 
 

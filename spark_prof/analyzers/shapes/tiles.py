@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from spark_prof.analyzers.classify.names import NAME_LIMIT
-from spark_prof.analyzers.classify.spelling import spelling
+from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.shapes.cutlass_tile import cutlass_tile
 from spark_prof.analyzers.shapes.model import Tile
+from spark_prof.rules.kernel_names import NAME_LIMIT
 
 _LARGEST = 1 << 14
 """No side of a tile is longer."""

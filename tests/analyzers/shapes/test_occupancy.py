@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.shapes.occupancy import busy_share, occupancy_of
-from spark_prof.hardware import SM_LIMITS
+from spark_prof.rules.gpus import SM_LIMITS
 from tests.rows import each_row
 
 with open(Path(__file__).with_name("occupancy.csv"), encoding="utf-8") as _file:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from spark_prof.analyzers.components import component_of, layer_of
+from spark_prof.rules.components import component_of, layer_of
 
 
 @dataclass(frozen=True)

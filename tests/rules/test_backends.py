@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_prof.analyzers.fallbacks.kernels import CHOICES, TRACED, choice_of, family_of_kernel
+from spark_prof.rules.backends import CHOICES, TRACED, choice_of, family_of_kernel
 from tests.rows import each_row
 
 EXAMPLES = [(choice, name) for choice in CHOICES for name in choice.examples]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_prof.hardware import GPUS, find_gpu, gpu_called
+from spark_prof.rules.gpus import GPUS, SM_LIMITS, find_gpu, gpu_called
 from spark_prof.vocabulary import PRECISIONS
 from tests.rows import each_row
 
@@ -104,3 +104,22 @@ def test_what_the_project_is_for() -> None:
     assert h100 is not None
     assert h100.read_bandwidth is not None
     assert "measured in this project" in h100.read_bandwidth.source
+
+
+@each_row("capability", sorted(SM_LIMITS))
+def test_limits_are_consistent(capability: str) -> None:
+    limits = SM_LIMITS[capability]
+    assert limits.warps * 32 == limits.threads
+    assert limits.block_shared_bytes + limits.reserved_shared_bytes == limits.shared_bytes
+    assert limits.registers % (limits.partitions * limits.register_granularity) == 0
+    assert limits.shared_bytes % limits.shared_granularity == 0
+
+
+def test_every_gpu_has_limits() -> None:
+    assert {gpu.compute_capability for gpu in GPUS} <= set(SM_LIMITS)
+
+
+def test_gb10_has_what_was_reported_of_it() -> None:
+    limits = SM_LIMITS["12.1"]
+    assert (limits.shared_bytes, limits.block_shared_bytes) == (102_400, 101_376)
+    assert (limits.registers, limits.threads) == (65_536, 1_536)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.fallbacks.settings import HARMLESS, VARIABLES, setting_rows
-from spark_prof.analyzers.fallbacks.versions import backend_flag, version_of
+from spark_prof.rules.environment import HARMLESS, VARIABLES, backend_flag, setting_rows, version_of
 from tests.rows import each_row
 
 FP4 = "VLLM_USE_FLASHINFER_MOE_FP4"

@@ -15,7 +15,7 @@ from spark_prof.analyzers.classify.classifier import classify, find_rule
 from spark_prof.vocabulary import COMPONENTS, CONVERSIONS, ENGINES, PRECISIONS, WEIGHTS
 from tests.rows import each_row
 
-FILE = Path(__file__).resolve().parents[2] / "data/kernel-names.csv"
+FILE = Path(__file__).resolve().parents[1] / "data/kernel-names.csv"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_prof.importers.module_names import CLASS_RULES, component_of_class, is_layer_class
+from spark_prof.rules.components import CLASS_RULES, component_of_class, is_layer_class
 from spark_prof.vocabulary import COMPONENTS
 
 EXAMPLES = [(rule.component, *example) for rule in CLASS_RULES for example in rule.examples]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spark_prof.analyzers.classify.names import NAME_LIMIT
+from spark_prof.rules.kernel_names import NAME_LIMIT
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from spark_prof.rules.engine_log_lines import LINE_RULES, TOPICS, LineRule
 from spark_prof.traces.readers.engine_log import statements_of
-from spark_prof.traces.readers.engine_log_rules import LINE_RULES, TOPICS, LineRule
 from tests.rows import each_row
 
 EXAMPLES = [(rule, example) for rule in LINE_RULES for example in rule.examples]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_prof.analyzers.classify.classifier import classify, find_rule
-from spark_prof.analyzers.classify.formats import (
+from spark_prof.rules.number_formats import (
     BITS,
     arithmetic_in,
     formats_in,

@@ -1,18 +1,21 @@
 """The one table that says from a kernel's name what it is: a row a family, first match wins.
 
-A row's pattern is searched in the base name (see names.py), never in the template arguments;
-where the base name says too little, a row also asks for something in the arguments. A row says
-only what holds for every kernel it matches, and leaves the rest open: engine "unknown",
+A row's pattern is searched in the base name (`classifier.split_name`), never in the template
+arguments; where the base name says too little, a row also asks for something in the arguments. A
+row says only what holds for every kernel it matches, and leaves the rest open: engine "unknown",
 precision, component or conversion None. Its example is its test, and so are the names in
 tests/data/kernel-names.csv.
 
-Names are untrusted: base names are cut before they are searched (see classifier.py), and a pattern
-for arguments repeats nothing without a bound behind something that can occur often.
+Names are untrusted: base names are cut before they are searched, and a pattern for arguments
+repeats nothing without a bound behind something that can occur often.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+NAME_LIMIT = 4096
+"""Characters of a name that are looked at; the rest is dropped."""
 
 IN_ARGUMENTS = "in the arguments"
 """Instead of a format: it is read in the template arguments of the name at hand."""

@@ -1,15 +1,62 @@
-"""Environment variables that some versions of vLLM do not read: one table."""
+"""Environment variables that some versions of vLLM do not read, and the flags that took over."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from spark_prof.analyzers.fallbacks.model import SettingRow
-from spark_prof.analyzers.fallbacks.versions import UNKNOWN, Version, version_of
+Version = tuple[int, int]
+UNKNOWN: Version = (0, 0)
+FLAGS_FROM: Version = (0, 22)
+"""vLLM 0.22 warns of each older variable with "use --moe-backend" or "use --linear-backend"."""
+
+_OLDER = {
+    "moe": "VLLM_USE_FLASHINFER_MOE_FP4=1 with VLLM_FLASHINFER_MOE_BACKEND=throughput",
+    "linear": "VLLM_NVFP4_GEMM_BACKEND=flashinfer-cutlass",
+}
+
+
+def version_of(text: str) -> Version:
+    """Major and minor number of a version such as 0.26.1.dev3; `UNKNOWN` where there is none."""
+    found = re.match(r"v?(\d{1,4})\.(\d{1,4})", text.strip())
+    return (int(found[1]), int(found[2])) if found else UNKNOWN
+
+
+def since(text: str, first: Version) -> bool:
+    """Whether a version is that one or later; an unknown one is taken as the newest."""
+    found = version_of(text)
+    return found == UNKNOWN or found >= first
+
+
+def backend_flag(kind: str, backend: str, vllm: str) -> str:
+    """What asks a version of vLLM for a backend such as flashinfer_cutlass; kind: moe or linear."""
+    if since(vllm, FLAGS_FROM):
+        return f"--{kind}-backend {backend}"
+    return _OLDER[kind]
+
 
 _NEVER: Version = (0, 0)
 _MOE = "--moe-backend flashinfer_cutlass"
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """A setting that was made and does nothing, or soon will not.
+
+    Attributes:
+        name: of the environment variable.
+        value: what it was set to; empty where only a log tells.
+        status: ignored, deprecated or never.
+        why: since when, and who says so.
+        instead: what does the same in this vLLM; empty where nothing does.
+    """
+
+    name: str
+    value: str
+    status: str
+    why: str
+    instead: str
 
 
 @dataclass(frozen=True)

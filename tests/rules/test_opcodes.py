@@ -6,11 +6,11 @@ import csv
 from pathlib import Path
 
 from spark_prof.analyzers.classify.machine_code import code_row
-from spark_prof.analyzers.classify.opcodes import OPCODES, Opcode, find_opcode
+from spark_prof.rules.opcodes import OPCODES, Opcode, find_opcode
 from spark_prof.vocabulary import PRECISIONS
 from tests.rows import each_row
 
-MEASURED = Path(__file__).parents[2] / "data" / "opcodes.csv"
+MEASURED = Path(__file__).parents[1] / "data" / "opcodes.csv"
 FORMATS = ("fp4", "fp6", "fp8", "int4", "int8", "e8m0")
 
 

@@ -6,11 +6,11 @@ import csv
 import re
 from pathlib import Path
 
-from spark_prof.analyzers.components import (
+from spark_prof.rules.components import (
+    MODULE_RULES,
     PARTS,
-    RULES,
     SHORTER_ROLES,
-    ModuleRule,
+    Rule,
     component_of,
     layer_of,
     role_of,
@@ -20,24 +20,24 @@ from tests.rows import each_row
 
 PATHS = Path(__file__).parents[1] / "data" / "module-paths.csv"
 
-EXAMPLES = [(rule, *example) for rule in RULES for example in rule.examples]
+EXAMPLES = [(rule, *example) for rule in MODULE_RULES for example in rule.examples]
 
 
-def _first(path: str, type_name: str) -> ModuleRule | None:
-    for rule in RULES:
-        if re.search(rule.pattern, path) and re.search(rule.type_pattern, type_name):
+def _first(path: str, type_name: str) -> Rule | None:
+    for rule in MODULE_RULES:
+        if re.search(rule.pattern, path) and re.search(rule.beside, type_name):
             return rule
     return None
 
 
 @each_row(("rule", "path", "type_name"), EXAMPLES)
-def test_an_example_matches_its_own_row_first(rule: ModuleRule, path: str, type_name: str) -> None:
+def test_an_example_matches_its_own_row_first(rule: Rule, path: str, type_name: str) -> None:
     assert _first(path, type_name) is rule
     assert component_of(path, type_name) == rule.component
 
 
-@each_row("rule", RULES)
-def test_every_row_has_an_example_and_a_word_of_the_vocabulary(rule: ModuleRule) -> None:
+@each_row("rule", MODULE_RULES)
+def test_every_row_has_an_example_and_a_word_of_the_vocabulary(rule: Rule) -> None:
     assert rule.examples
     assert rule.component in (*COMPONENTS, "")
 

@@ -1,6 +1,6 @@
 """Names of tensors of published checkpoints say what they are for."""
 
-from spark_prof.analyzers.ceilings.tensor_names import RULES, Place, place_of, split_name
+from spark_prof.rules.tensor_names import RULES, Place, place_of, split_name
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 

@@ -12,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.classify.classifier import classify, find_rule, is_gemm
-from spark_prof.analyzers.classify.names import NAME_LIMIT, base_name
-from spark_prof.analyzers.classify.rules import RULES, Rule
+from spark_prof.analyzers.classify.classifier import (
+    NAME_LIMIT,
+    base_name,
+    classify,
+    find_rule,
+    is_gemm,
+)
+from spark_prof.rules.kernel_names import RULES, Rule
 from spark_prof.vocabulary import (
     COMPONENTS,
     CONVERSIONS,
@@ -25,7 +30,7 @@ from spark_prof.vocabulary import (
 )
 from tests.rows import each_row
 
-TRACES = Path(__file__).resolve().parents[3] / "../shared/traces"
+TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 
 needs_traces = pytest.mark.skipif(
     not TRACES.is_dir(), reason="the recorded traces (../shared/traces) are not on this machine"
