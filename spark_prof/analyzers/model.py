@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_prof.analyzers.answers.model import Answer
-from spark_prof.analyzers.classify.model import CodeRow, Conflict
+from spark_prof.analyzers.classify.machine_code import CodeRow, Conflict
 from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.conversions.model import (
     ChargedConversion,
@@ -17,7 +17,7 @@ from spark_prof.analyzers.conversions.model import (
     LoadTimeConversion,
     RepeatedQuantization,
 )
-from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.counters.rows import Counters
 from spark_prof.analyzers.fallbacks.model import Audit
 from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.model import Shapes

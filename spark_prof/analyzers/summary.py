@@ -12,8 +12,7 @@ import pandas as pd
 
 from spark_prof.analyzers.answers.answering import answers_of
 from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
-from spark_prof.analyzers.classify.code_times import code_of, conflicts_of
-from spark_prof.analyzers.classify.evidence import evidence_of
+from spark_prof.analyzers.classify.evidence import code_of, conflicts_of, evidence_of
 from spark_prof.analyzers.conversions.summary import conversions_of
 from spark_prof.analyzers.copies import copies_of
 from spark_prof.analyzers.counters.summary import counters_of

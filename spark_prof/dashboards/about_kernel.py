@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spark_prof.analyzers.classify.classifier import find_rule
-from spark_prof.analyzers.classify.model import CodeRow
-from spark_prof.analyzers.counters.model import CounterRow
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import find_rule, short_name
+from spark_prof.analyzers.classify.machine_code import CodeRow
+from spark_prof.analyzers.counters.rows import CounterRow
 from spark_prof.analyzers.model import Finding, KernelRow, Report
 from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.shapes.model import ShapeRow

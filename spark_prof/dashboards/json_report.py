@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from spark_prof.analyzers.clients.model import ClientRow
-from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.counters.rows import Counters
 from spark_prof.analyzers.model import Books, Report, Spread
 from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.model import Shapes

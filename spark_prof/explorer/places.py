@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Finding, KernelRow
 from spark_prof.datasets.prepared import Prepared
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.launch_order import launch_order, nodes_of
+from spark_prof.analyzers.order import launch_order, nodes_of
 from spark_prof.traces.bundle import Bundle
 from tests.support import Piece, Recorded, event, kernel, kineto, step
 

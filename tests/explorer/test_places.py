@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.explorer.places import PAGES, PARTS, page_of, place_of_finding, place_of_part

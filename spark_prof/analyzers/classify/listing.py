@@ -9,8 +9,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import find_rule
 from spark_prof.analyzers.classify.evidence import Evidence, evidence_of
-from spark_prof.analyzers.classify.machine_code import code_rows
-from spark_prof.analyzers.classify.model import CodeRow, Conflict
+from spark_prof.analyzers.classify.machine_code import CodeRow, Conflict, code_rows
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.demangle import demangler

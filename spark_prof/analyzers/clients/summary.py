@@ -9,10 +9,9 @@ from typing import Any
 import pandas as pd
 
 from spark_prof.analyzers.clients import remarks
-from spark_prof.analyzers.clients.clocks import Placement, place
-from spark_prof.analyzers.clients.engine import engine_side
+from spark_prof.analyzers.clients.engine import Placement, engine_side, place
 from spark_prof.analyzers.clients.model import ClientRow, Comparison
-from spark_prof.analyzers.clients.window import in_window
+from spark_prof.analyzers.clients.remarks import in_window
 from spark_prof.analyzers.model import Overhead, Report
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.benchmarks.frames import imported_runs

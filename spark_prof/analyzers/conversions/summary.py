@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, is_gemm
-from spark_prof.analyzers.conversions.flow import Flow, alone, flow_of, pads
+from spark_prof.analyzers.conversions.flow import (
+    Flow,
+    alone,
+    copies_within,
+    fills_numbers,
+    flow_of,
+    fused_conversion,
+    pads,
+    role_of,
+    runs_at_load,
+)
 from spark_prof.analyzers.conversions.model import (
     ChargedConversion,
     FusedConversion,
@@ -17,18 +29,96 @@ from spark_prof.analyzers.conversions.model import (
     LoadTimeConversion,
     RepeatedQuantization,
 )
-from spark_prof.analyzers.conversions.repeated import StepKernel, repeated_quantizations
-from spark_prof.analyzers.conversions.roles import (
-    copies_within,
-    fills_numbers,
-    fused_conversion,
-    role_of,
-    runs_at_load,
-)
 from spark_prof.analyzers.lookup import NameColumn, positions
 from spark_prof.analyzers.model import Conversions, KernelRow, Steps
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.vocabulary import COMPONENTS
+
+_NEW_INPUT = frozenset(
+    {"norm", "rope", "kv_write", "attention", "ssm", "embedding", "lm_head", "sampler"}
+)
+"""Kernels of these components end what reads the same input."""
+
+
+@dataclass(frozen=True)
+class StepKernel:
+    """One kernel of a step.
+
+    Attributes:
+        name: as recorded.
+        component: where it was placed.
+        role: what conversions.roles.role_of says.
+        conversion: what it converts, None for nothing.
+        us: how long it ran.
+    """
+
+    name: str
+    component: str
+    role: str
+    conversion: str | None
+    us: float
+
+
+@dataclass
+class _Input:
+    """What reads one input: by component of the product, each quantization's kernel and time."""
+
+    read: dict[str, list[tuple[str, float]]] = field(default_factory=lambda: defaultdict(list))
+    activated: set[str] = field(default_factory=set)
+
+    def repeated(self) -> Iterable[tuple[str, list[tuple[str, float]]]]:
+        """Kernel, and the components and times of its calls, where there are several."""
+        calls: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        for component, quantized in self.read.items():
+            # Two products of one component may follow each other, unless an activation came later.
+            parallel = component == "qkv" or component in self.activated
+            for name, us in quantized if parallel else quantized[:1]:
+                calls[name].append((component, us))
+        return ((name, found) for name, found in calls.items() if len(found) > 1)
+
+
+def repeated_quantizations(
+    kernels: Iterable[StepKernel], step: int
+) -> tuple[RepeatedQuantization, ...]:
+    """What is quantized several times, the most expensive first.
+
+    Args:
+        kernels: of one step, in order of start.
+        step: its number.
+    """
+    found: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(lambda: [0, 0, 0.0])
+    for source in _inputs(kernels):
+        for name, calls in source.repeated():
+            components = tuple(dict.fromkeys(component for component, _ in calls))
+            total = found[name, components]
+            total[0] += len(calls)
+            total[1] += len(calls) - 1
+            total[2] += sum(us for _, us in calls) * (len(calls) - 1) / len(calls)
+    rows = (
+        RepeatedQuantization(name, components, int(calls), int(extra), us, step)
+        for (name, components), (calls, extra, us) in found.items()
+    )
+    return tuple(sorted(rows, key=lambda row: -row.extra_us))
+
+
+def _inputs(kernels: Iterable[StepKernel]) -> Iterable[_Input]:
+    source = _Input()
+    pending: list[tuple[str, float]] = []
+    for kernel in kernels:
+        if kernel.conversion == "quantize":
+            pending.append((kernel.name, kernel.us))
+        elif kernel.role == "product":
+            if kernel.component not in source.activated:
+                source.read[kernel.component] += pending
+            pending = []
+        elif kernel.role == "activation":
+            source.activated.add(kernel.component)
+            pending = []
+        elif kernel.component in _NEW_INPUT and kernel.conversion is None:
+            yield source
+            source, pending = _Input(), []
+    yield source
+
 
 LabelOf = Callable[[str], Label]
 

@@ -9,13 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.counters.estimate import Estimate
-from spark_prof.analyzers.counters.folding import MOST_SLOTS
-from spark_prof.analyzers.counters.lag import find_lag
-from spark_prof.analyzers.counters.model import CounterBatch, Counters
-from spark_prof.analyzers.counters.overlap import overlaps
-from spark_prof.analyzers.counters.rows import AMOUNTS, SHARES, folded_rows, long_rows, weight_rows
-from spark_prof.analyzers.counters.slots import sampled_steps, slotted
+from spark_prof.analyzers.counters.folding import MOST_SLOTS, find_lag, overlaps
+from spark_prof.analyzers.counters.rows import (
+    AMOUNTS,
+    SHARES,
+    CounterBatch,
+    Counters,
+    folded_rows,
+    long_rows,
+    weight_rows,
+)
+from spark_prof.analyzers.counters.slots import Estimate, sampled_steps, slotted
 from spark_prof.analyzers.roofline.weights import needed_weights
 
 FEWEST_STEPS = 3

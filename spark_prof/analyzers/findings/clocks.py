@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.findings.run_facts import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 
 _HELD_DOWN = 0.9

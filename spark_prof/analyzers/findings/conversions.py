@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.conversions.model import ChargedConversion
-from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least, runs_eagerly
-from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.findings.run_facts import (
+    decode_steps_us,
+    is_at_least,
+    ms_per_token,
+    runs_eagerly,
+)
 from spark_prof.analyzers.model import Finding, Report
 
 _KV = ("attention", "kv_write")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.classify.model import CodeRow, Conflict
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import classify, short_name
+from spark_prof.analyzers.classify.machine_code import CodeRow, Conflict
 from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.findings.run_facts import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 
 _NAMED = 3

@@ -10,7 +10,7 @@ from spark_prof.analyzers.fallbacks.model import Audit, AuditRow
 from spark_prof.analyzers.findings.engine_setup import SETUP
 from spark_prof.analyzers.findings.log_lines import LINES
 from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.findings.run_facts import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.rules.gpus import find_gpu
 

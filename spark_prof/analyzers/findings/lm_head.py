@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import decode_steps_us
-from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.findings.run_facts import decode_steps_us, ms_per_token
 from spark_prof.analyzers.model import Finding, ModuleRow, Report
 from spark_prof.rules.gpus import find_gpu
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import decode_step_us, decode_steps_us
-from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.findings.run_facts import decode_step_us, decode_steps_us, ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 
 _MOSTLY = 0.6

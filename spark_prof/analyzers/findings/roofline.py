@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.run_facts import is_at_least
 from spark_prof.analyzers.model import Finding, Report

@@ -6,6 +6,28 @@ import re
 
 from spark_prof.analyzers.model import Report
 
+
+def ms_per_token(report: Report, decode_us: float) -> float | None:
+    """What that much time of all decode steps is in each token of a sequence.
+
+    A step gives each sequence one token, with speculative decoding more: the same ratio as between
+    the time per step and the time per output token.
+
+    Args:
+        report: whose steps count.
+        decode_us: time in all its decode steps together, in microseconds.
+
+    Returns:
+        None where no step decodes or nothing is known about their tokens.
+    """
+    steps = report.steps
+    if not steps.decode or steps.decode_us is None or steps.tpot_us is None:
+        return None
+    if not steps.decode_us.mean:
+        return None
+    return decode_us / steps.decode / 1e3 * steps.tpot_us.mean / steps.decode_us.mean
+
+
 BETWEEN_KERNELS_US = 1.0
 """What the GPU may need from one kernel of a CUDA graph to the next, in us, and no host can help.
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least
-from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least, ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.roofline.rows import together

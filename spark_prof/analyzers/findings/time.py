@@ -8,11 +8,11 @@ from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.run_facts import (
     BETWEEN_KERNELS_US,
     kernels_per_decode_step,
+    ms_per_token,
     runs_asynchronously,
     runs_eagerly,
     runs_graphs,
 )
-from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 

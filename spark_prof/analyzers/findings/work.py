@@ -10,9 +10,9 @@ from spark_prof.analyzers.findings.run_facts import (
     decode_steps_us,
     is_at_least,
     kernels_per_decode_step,
+    ms_per_token,
     runs_eagerly,
 )
-from spark_prof.analyzers.findings.tokens import ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.token_ledger.model import LAUNCH_GAPS
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.counters.rows import Counters
 from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes, bits_of
 from spark_prof.analyzers.model import KernelRow, Steps
 from spark_prof.analyzers.roofline.ceilings import ceilings_of, device_of

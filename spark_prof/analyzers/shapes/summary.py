@@ -9,10 +9,14 @@ from typing import Any
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.counters.model import Counters
-from spark_prof.analyzers.shapes.launches import counted_phase, launches_of
+from spark_prof.analyzers.counters.rows import Counters
+from spark_prof.analyzers.shapes.launches import (
+    busy_share,
+    counted_phase,
+    launches_of,
+    occupancy_of,
+)
 from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
-from spark_prof.analyzers.shapes.occupancy import busy_share, occupancy_of
 from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.rules.gpus import SM_LIMITS, SmLimits, find_gpu
 from spark_prof.traces.bundle import Bundle

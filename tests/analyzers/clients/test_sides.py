@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.clients.engine import EngineSide, engine_side
-from spark_prof.analyzers.clients.window import in_window
+from spark_prof.analyzers.clients.remarks import in_window
 from spark_prof.traces.benchmarks.result import Request
 from tests.rows import each_row
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.conversions.repeated import StepKernel, repeated_quantizations
-from spark_prof.analyzers.conversions.roles import (
+from spark_prof.analyzers.conversions.flow import (
     PADDING,
     ROLES,
     Role,
@@ -14,6 +13,7 @@ from spark_prof.analyzers.conversions.roles import (
     fills_numbers,
     role_of,
 )
+from spark_prof.analyzers.conversions.summary import StepKernel, repeated_quantizations
 from tests.rows import each_row
 
 from .frames import ACTIVATION, ATTENTION, GEMM, NORM, QUANTIZE

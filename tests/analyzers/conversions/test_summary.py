@@ -11,7 +11,7 @@ import pytest
 
 from spark_prof.analyzers.breakdown import kernel_rows, sums_of
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.conversions.roles import PADDING
+from spark_prof.analyzers.conversions.flow import PADDING
 from spark_prof.analyzers.conversions.summary import conversions_of
 from spark_prof.analyzers.model import Conversions, Report, Spread
 from spark_prof.analyzers.summary import summarize

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.counters.folding import Calls, Equations
-from spark_prof.analyzers.counters.lag import find_lag
+from spark_prof.analyzers.counters.folding import Calls, Equations, find_lag
 from tests.analyzers.counters.simulated import Simulated, simulate
 from tests.rows import each_row
 

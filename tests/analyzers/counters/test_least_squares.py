@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.counters.least_squares import gram, not_negative
+from spark_prof.analyzers.counters.folding import gram, not_negative
 from tests.rows import each_row
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_prof.analyzers.counters.overlap import overlaps, uncovered
+from spark_prof.analyzers.counters.folding import overlaps, uncovered
 from spark_prof.analyzers.counters.rows import amounts_by_time
 from tests.rows import each_row
 

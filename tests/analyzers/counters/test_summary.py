@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.counters.model import CounterRow, Counters
+from spark_prof.analyzers.counters.rows import CounterRow, Counters
 from spark_prof.analyzers.counters.summary import FEWEST_STEPS, counters_of
 from tests.analyzers.counters.simulated import SLOW_ENDS, Simulated, simulate
 from tests.rows import each_row

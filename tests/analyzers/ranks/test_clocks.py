@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.ranks.clocks import Offset, offset_of_collectives, offset_of_steps
-from spark_prof.analyzers.ranks.matching import match_collectives
+from spark_prof.analyzers.ranks.overlap import match_collectives
 from tests.analyzers.ranks.play import Play
 from tests.rows import each_row
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_prof.analyzers.ranks.calls import calls_among
 from spark_prof.analyzers.ranks.clocks import offset_of_collectives
-from spark_prof.analyzers.ranks.matching import match_collectives
+from spark_prof.analyzers.ranks.overlap import match_collectives
 from spark_prof.analyzers.ranks.waits import slowest_of_steps, waits_of
 from spark_prof.traces.readers.kineto import read_kineto
 from tests.analyzers.ranks.play import KINDS, Play

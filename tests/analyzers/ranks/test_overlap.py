@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.ranks.matching import match_collectives
-from spark_prof.analyzers.ranks.overlap import match_by_time
+from spark_prof.analyzers.ranks.overlap import match_by_time, match_collectives
 from tests.analyzers.ranks.play import Play
 from tests.rows import each_row
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.ranks.clocks import Offset
-from spark_prof.analyzers.ranks.matching import match_collectives
+from spark_prof.analyzers.ranks.overlap import match_collectives
 from spark_prof.analyzers.ranks.waits import aligned, slowest_of_steps, waits_of
 from tests.analyzers.ranks.play import Play
 from tests.docs.pages import ROOT, tables

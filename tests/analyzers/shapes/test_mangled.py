@@ -9,7 +9,7 @@ import csv
 import random
 from pathlib import Path
 
-from spark_prof.analyzers.shapes.mangled import Node, nodes, template_of
+from spark_prof.analyzers.shapes.cutlass_tile import Node, nodes, template_of
 from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.traces.demangle import demangler
 from tests.rows import each_row

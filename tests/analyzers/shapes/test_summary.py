@@ -14,7 +14,7 @@ import pytest
 
 import spark_prof
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.counters.model import CounterBatch, CounterRow, Counters
+from spark_prof.analyzers.counters.rows import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.shapes.model import ShapeRow, Shapes
 from spark_prof.analyzers.shapes.summary import rows_per_expert, shapes_of
