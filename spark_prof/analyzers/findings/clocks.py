@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import ms_per_token
+from spark_prof.analyzers.findings.rule import Rule, ms_per_token, rule
 from spark_prof.analyzers.model import Finding, Report
 
 _HELD_DOWN = 0.9
@@ -21,6 +20,12 @@ _FIXES = {
 """What to do about each reason, in the words of profiler.measuring.state."""
 
 
+@rule(
+    "clocks-held-down",
+    "steps",
+    "a clock under 90 % of the highest right after the last step, and a reason that the driver "
+    "tells",
+)
 def _held_down(report: Report) -> Iterator[Finding]:
     clocks = report.gpu.clocks
     if clocks is None or not clocks.highest_mhz or not clocks.throttled:
@@ -45,12 +50,5 @@ def _held_down(report: Report) -> Iterator[Finding]:
     )
 
 
-CLOCKS = (
-    Rule(
-        "clocks-held-down",
-        "a clock under 90 % of the highest right after the last step, and a reason that the driver "
-        "tells",
-        _held_down,
-    ),
-)
+CLOCKS: tuple[Rule, ...] = (_held_down,)
 """Rules about clocks."""

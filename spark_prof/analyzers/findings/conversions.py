@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.conversions.model import ChargedConversion
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import (
+from spark_prof.analyzers.findings.rule import (
+    Rule,
     decode_steps_us,
     is_at_least,
     ms_per_token,
+    rule,
     runs_eagerly,
 )
 from spark_prof.analyzers.model import Finding, Report
@@ -172,6 +173,11 @@ _KINDS = (
 )
 
 
+@rule(
+    "quantized-once-per-consumer",
+    "conversions",
+    "one activation is quantized several times by the same kernel, 0.5 % of a decode step",
+)
 def _repeated(report: Report) -> Iterator[Finding]:
     rows, step_us = report.conversions.repeated, decode_steps_us(report)
     extra_us = sum(row.extra_us for row in rows) * report.steps.decode
@@ -196,11 +202,7 @@ def _repeated(report: Report) -> Iterator[Finding]:
 
 
 CONVERSIONS: tuple[Rule, ...] = (
-    *(Rule(kind.id, kind.looks_for, kind.find) for kind in _KINDS),
-    Rule(
-        "quantized-once-per-consumer",
-        "one activation is quantized several times by the same kernel, 0.5 % of a decode step",
-        _repeated,
-    ),
+    *(Rule(kind.id, "conversions", kind.looks_for, kind.find) for kind in _KINDS),
+    _repeated,
 )
 """The rules about conversions, as docs/findings.md lists them."""

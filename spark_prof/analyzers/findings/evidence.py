@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.classify.classifier import classify, short_name
 from spark_prof.analyzers.classify.machine_code import CodeRow, Conflict
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import ms_per_token
+from spark_prof.analyzers.findings.rule import Rule, ms_per_token, rule
 from spark_prof.analyzers.model import Finding, Report
 
 _NAMED = 3
@@ -23,6 +22,11 @@ _BUILD = (
 )
 
 
+@rule(
+    "evidence-conflict",
+    "kernels",
+    "kernels whose counters or machine code say another engine or precision than their name",
+)
 def _conflicts(report: Report) -> Iterator[Finding]:
     found = [row for row in report.conflicts if row not in _emulated(report)]
     if not found:
@@ -56,6 +60,11 @@ def _emulated(report: Report) -> list[Conflict]:
     ]
 
 
+@rule(
+    "emulated-fp8",
+    "kernels",
+    "kernels with FP8 in their name whose code unpacks FP8 and multiplies FP16",
+)
 def _emulated_fp8(report: Report) -> Iterator[Finding]:
     found = _emulated(report)
     if not found:
@@ -90,6 +99,11 @@ def _uses_fp4_instructions(row: CodeRow) -> bool:
     )
 
 
+@rule(
+    "software-fp4-conversion",
+    "kernels",
+    "kernels for sm_100 or newer whose name has FP4, with F2F.F64.F32 and no FP4 instruction",
+)
 def _software_conversion(report: Report) -> Iterator[Finding]:
     rows = [
         row
@@ -107,6 +121,11 @@ def _software_conversion(report: Report) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "plain-architecture-build",
+    "kernels",
+    "such kernels built for sm_120 and not sm_120f or sm_121a, without an FP4 instruction",
+)
 def _plain_build(report: Report) -> Iterator[Finding]:
     rows = [
         row
@@ -160,26 +179,10 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join([*shown[:_NAMED], *more])
 
 
-EVIDENCE = (
-    Rule(
-        "software-fp4-conversion",
-        "kernels for sm_100 or newer whose name has FP4, with F2F.F64.F32 and no FP4 instruction",
-        _software_conversion,
-    ),
-    Rule(
-        "plain-architecture-build",
-        "such kernels built for sm_120 and not sm_120f or sm_121a, without an FP4 instruction",
-        _plain_build,
-    ),
-    Rule(
-        "emulated-fp8",
-        "kernels with FP8 in their name whose code unpacks FP8 and multiplies FP16",
-        _emulated_fp8,
-    ),
-    Rule(
-        "evidence-conflict",
-        "kernels whose counters or machine code say another engine or precision than their name",
-        _conflicts,
-    ),
+EVIDENCE: tuple[Rule, ...] = (
+    _software_conversion,
+    _plain_build,
+    _emulated_fp8,
+    _conflicts,
 )
 """Rules about what counters and machine code show."""

@@ -9,12 +9,9 @@ from spark_prof.analyzers.fallbacks.causes import capability_of
 from spark_prof.analyzers.fallbacks.model import Audit, AuditRow
 from spark_prof.analyzers.findings.engine_setup import SETUP
 from spark_prof.analyzers.findings.log_lines import LINES
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import ms_per_token
+from spark_prof.analyzers.findings.rule import AuditRule, Look, Rule, ms_per_token
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.rules.gpus import find_gpu
-
-_Look = Callable[[Audit], Iterator[Finding]]
 
 _NATIVE = {"FP4": 10.0, "FP8": 8.9}
 """Compute capability from which tensor cores multiply that format."""
@@ -59,7 +56,7 @@ def _by_cause(audit: Audit, *causes: str) -> dict[tuple[str, str], list[AuditRow
     return found
 
 
-def _weight_only(bits: int) -> _Look:
+def _weight_only(bits: int) -> Look:
     """Looks for weights of so many bits whose activations are not quantized for no good reason."""
 
     def find(audit: Audit) -> Iterator[Finding]:
@@ -164,54 +161,46 @@ def _beginning(text: str) -> str:
     return _capital(text) if text.startswith("the ") else text
 
 
-_OF_LAYERS: tuple[tuple[str, str, _Look], ...] = (
-    (
-        "emulation-backend",
-        "layers of a quantized checkpoint are computed by emulation",
-        _emulated,
+_OF_LAYERS = (
+    AuditRule(
+        "emulation-backend", "layers of a quantized checkpoint are computed by emulation", _emulated
     ),
-    (
+    AuditRule(
         "weight-only-fp4",
         "layers with FP4 weights, and FP4 activations in the checkpoint, run with 16-bit ones "
         "on a GPU with FP4 tensor cores",
         _weight_only(4),
     ),
-    (
-        "weight-only-fp8",
-        "the same of FP8 weights and activations",
-        _weight_only(8),
-    ),
-    (
+    AuditRule("weight-only-fp8", "the same of FP8 weights and activations", _weight_only(8)),
+    AuditRule(
         "marlin-forced",
         "the same, because a flag or variable asks for a weight-only kernel",
         _forced,
     ),
-    (
-        "unquantized-layers",
-        "layers that the checkpoint quantizes run unquantized",
-        _unquantized,
+    AuditRule(
+        "unquantized-layers", "layers that the checkpoint quantizes run unquantized", _unquantized
     ),
-    (
+    AuditRule(
         "witness-conflict",
         "engine, log and trace name different kernels for the same layers, or recording and log"
         " tell of different runs",
         _conflicts,
     ),
-    (
+    AuditRule(
         "misleading-fp4-warning",
         "the log says that a GPU with FP4 or FP8 tensor cores has none",
         _misleading,
     ),
 )
-_LOOKS = (*_OF_LAYERS, *SETUP, *LINES)
+_AUDIT_RULES = (*_OF_LAYERS, *SETUP, *LINES)
 
 
 def findings_of_audit(audit: Audit) -> tuple[Finding, ...]:
     """What the rules find in an audit alone, without a recording's times."""
-    return tuple(found for _, _, look in _LOOKS for found in look(audit))
+    return tuple(found for rule in _AUDIT_RULES for found in rule.look(audit))
 
 
-def _in_report(look: _Look) -> Callable[[Report], Iterator[Finding]]:
+def _in_report(look: Look) -> Callable[[Report], Iterator[Finding]]:
     def find(report: Report) -> Iterator[Finding]:
         # A CPU engine has neither graphs nor these kernels.
         if report.audit is None or report.run.units == "op":
@@ -234,8 +223,8 @@ def _with_figures(found: Finding, report: Report, audit: Audit) -> Finding:
     return found
 
 
-FALLBACKS: tuple[Rule, ...] = tuple(
-    Rule(id_, fires, _in_report(look)) for id_, fires, look in _LOOKS
+FALLBACKS = tuple(
+    Rule(row.id, row.page, row.looks_for, _in_report(row.look)) for row in _AUDIT_RULES
 )
 
 

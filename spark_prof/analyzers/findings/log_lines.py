@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_prof.analyzers.fallbacks.model import Audit, LogRow
+from spark_prof.analyzers.findings.rule import AuditRule, Look
 from spark_prof.analyzers.model import Finding
 
 _LONGEST = 240
@@ -21,12 +22,14 @@ class LineFinding:
         fires: what fires it.
         rules: ids of the rules that read such lines.
         fix: what to do; {detail} stands for what the line names.
+        page: of the explorer.
     """
 
     id: str
     fires: str
     rules: tuple[str, ...]
     fix: str
+    page: str = "fallbacks"
 
 
 LINE_FINDINGS: tuple[LineFinding, ...] = (
@@ -85,12 +88,12 @@ LINE_FINDINGS: tuple[LineFinding, ...] = (
         "the log says that a kernel was compiled while requests waited",
         ("compiled-in-flight",),
         "Send requests of every size that you serve before you measure; its time is in no later "
-        "step.",
+        "step.", "steps",
     ),
 )  # fmt: skip
 
 
-def _look(row: LineFinding) -> Callable[[Audit], Iterator[Finding]]:
+def _look(row: LineFinding) -> Look:
     def find(audit: Audit) -> Iterator[Finding]:
         alike: dict[tuple[str, str], list[LogRow]] = {}
         for said in audit.said(*row.rules):
@@ -112,5 +115,4 @@ def _look(row: LineFinding) -> Callable[[Audit], Iterator[Finding]]:
     return find
 
 
-LINES = tuple((row.id, row.fires, _look(row)) for row in LINE_FINDINGS)
-"""Id, what fires it, and how it looks."""
+LINES = tuple(AuditRule(row.id, row.fires, _look(row), row.page) for row in LINE_FINDINGS)

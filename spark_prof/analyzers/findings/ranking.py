@@ -29,6 +29,9 @@ RULES: tuple[Rule, ...] = (
 )
 """Every rule, in the order of docs/findings.md."""
 
+PAGES = {rule.id: rule.page for rule in RULES}
+"""The page of the explorer that shows what each rule's findings stand on."""
+
 
 def findings_of(report: Report, rules: tuple[Rule, ...] = RULES) -> tuple[Finding, ...]:
     """What the rules find, the largest gain first and what nobody can put a figure on last."""

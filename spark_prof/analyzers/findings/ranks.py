@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import decode_step_us, decode_steps_us, ms_per_token
+from spark_prof.analyzers.findings.rule import (
+    Rule,
+    decode_step_us,
+    decode_steps_us,
+    ms_per_token,
+    rule,
+)
 from spark_prof.analyzers.model import Finding, Report
 
 _MOSTLY = 0.6
@@ -15,6 +20,11 @@ _MUCH_REDUCED = 0.05
 _SMALL_MESSAGE_US = 100.0
 
 
+@rule(
+    "straggler-rank",
+    "ranks",
+    "one rank comes last in 60 % of the steps and holds the others up by 2 % of a step",
+)
 def _straggler(report: Report) -> Iterator[Finding]:
     step, steps = decode_step_us(report), report.collectives.steps
     if not step or steps < _FEW_STEPS:
@@ -38,6 +48,11 @@ def _straggler(report: Report) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "nccl-all-reduce",
+    "ranks",
+    "NCCL's all-reduce kernels under 100 us take 5 % of a decode step on one host",
+)
 def _nccl_all_reduce(report: Report) -> Iterator[Finding]:
     whole, clocks = decode_steps_us(report), report.collectives.clocks
     # Between hosts nothing else can do it, and without clocks nothing says that there is one host.
@@ -66,16 +81,8 @@ def _nccl_all_reduce(report: Report) -> Iterator[Finding]:
     )
 
 
-RANKS = (
-    Rule(
-        "straggler-rank",
-        "one rank comes last in 60 % of the steps and holds the others up by 2 % of a step",
-        _straggler,
-    ),
-    Rule(
-        "nccl-all-reduce",
-        "NCCL's all-reduce kernels under 100 us take 5 % of a decode step on one host",
-        _nccl_all_reduce,
-    ),
+RANKS: tuple[Rule, ...] = (
+    _straggler,
+    _nccl_all_reduce,
 )
 """Rules about parallel runs."""

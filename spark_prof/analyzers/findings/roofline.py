@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import is_at_least
+from spark_prof.analyzers.findings.rule import Rule, is_at_least, rule
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
@@ -28,6 +27,12 @@ _BACKENDS_SINCE = (0, 23)
 _LINEAR = ("qkv", "o_proj", "mlp", "shared_experts", "ssm")
 
 
+@rule(
+    "far-from-memory-floor",
+    "kernels",
+    "a kernel that the memory limits takes more than twice its floor in decode steps, and the "
+    "rest is more than 2 % of the step; of experts only where one token chooses them",
+)
 def _far_from_floor(report: Report) -> Iterator[Finding]:
     phase, step = _decode(report), _step_us(report)
     if phase is None or report.roofline is None or not step:
@@ -61,6 +66,12 @@ def _far_from_floor(report: Report) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "bf16-weights-dominate",
+    "kernels",
+    "a quarter of the bytes that a decode step streams are weights that nobody quantized, and "
+    "their kernels take an eighth of it",
+)
 def _wide_weights(report: Report) -> Iterator[Finding]:
     phase, step = _decode(report), _step_us(report)
     if phase is None or report.roofline is None or not step:
@@ -99,6 +110,11 @@ def _wide_weights(report: Report) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "read-more-than-needed",
+    "kernels",
+    "hardware counters saw a kernel of decode steps read 1.2 times its weights and KV cache",
+)
 def _read_again(report: Report) -> Iterator[Finding]:
     phase, step = _decode(report), _step_us(report)
     if phase is None or not step:
@@ -122,23 +138,9 @@ def _read_again(report: Report) -> Iterator[Finding]:
 
 
 ROOFLINE: tuple[Rule, ...] = (
-    Rule(
-        "far-from-memory-floor",
-        "a kernel that the memory limits takes more than twice its floor in decode steps, and the "
-        "rest is more than 2 % of the step; of experts only where one token chooses them",
-        _far_from_floor,
-    ),
-    Rule(
-        "bf16-weights-dominate",
-        "a quarter of the bytes that a decode step streams are weights that nobody quantized, and "
-        "their kernels take an eighth of it",
-        _wide_weights,
-    ),
-    Rule(
-        "read-more-than-needed",
-        "hardware counters saw a kernel of decode steps read 1.2 times its weights and KV cache",
-        _read_again,
-    ),
+    _far_from_floor,
+    _wide_weights,
+    _read_again,
 )
 """Rules about the memory that decode steps wait for."""
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import decode_steps_us, is_at_least, ms_per_token
+from spark_prof.analyzers.findings.rule import (
+    Rule,
+    decode_steps_us,
+    is_at_least,
+    ms_per_token,
+    rule,
+)
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
@@ -93,6 +98,12 @@ def _other_kernel(report: Report, stakes: Sequence[_Stake]) -> str:
     return f"another {', '.join(options)}"
 
 
+@rule(
+    "grid-smaller-than-gpu",
+    "kernels",
+    "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
+    "decode step at stake",
+)
 def _small_grids(report: Report) -> Iterator[Finding]:
     floors = _floors(report)
     stakes = [
@@ -123,6 +134,11 @@ def _small_grids(report: Report) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "tail-wave",
+    "kernels",
+    "the same kernels in more than one wave that fills less than 80 % of its places, 2 % at stake",
+)
 def _tail_waves(report: Report) -> Iterator[Finding]:
     floors = _floors(report)
     stakes = [
@@ -148,6 +164,11 @@ def _tail_waves(report: Report) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "tile-waste",
+    "kernels",
+    "tiles half empty whose arithmetic takes half as long as their memory traffic, 2 % at stake",
+)
 def _tile_waste(report: Report) -> Iterator[Finding]:
     stakes = [
         (row.us * waste * min(ratio, 1.0), row)
@@ -174,6 +195,12 @@ def _tile_waste(report: Report) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "low-occupancy",
+    "kernels",
+    "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
+    "little fetched ahead, 2 % at stake",
+)
 def _low_occupancy(report: Report) -> Iterator[Finding]:
     floors = _floors(report)
     stakes = [
@@ -226,30 +253,10 @@ def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float | None:
     return operations_per_byte * bandwidth.value / peak.value
 
 
-SHAPES = (
-    Rule(
-        "grid-smaller-than-gpu",
-        "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
-        "decode step at stake",
-        _small_grids,
-    ),
-    Rule(
-        "tail-wave",
-        "the same kernels in more than one wave that fills less than 80 % of its places, 2 % at "
-        "stake",
-        _tail_waves,
-    ),
-    Rule(
-        "tile-waste",
-        "tiles half empty whose arithmetic takes half as long as their memory traffic, 2 % at "
-        "stake",
-        _tile_waste,
-    ),
-    Rule(
-        "low-occupancy",
-        "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
-        "little fetched ahead, 2 % at stake",
-        _low_occupancy,
-    ),
+SHAPES: tuple[Rule, ...] = (
+    _small_grids,
+    _tail_waves,
+    _tile_waste,
+    _low_occupancy,
 )
 """Rules about blocks, waves and tiles."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import (
+from spark_prof.analyzers.findings.rule import (
     BETWEEN_KERNELS_US,
+    Rule,
     kernels_per_decode_step,
     ms_per_token,
+    rule,
     runs_asynchronously,
     runs_eagerly,
     runs_graphs,
@@ -55,6 +56,11 @@ def _evidence_of_gaps(report: Report) -> tuple[str, ...]:
     return tuple(lines)
 
 
+@rule(
+    "host-gaps",
+    "timeline",
+    "5 % of a decode step between its kernels beyond 1 us for each, unless the run is eager",
+)
 def _host_gaps(report: Report) -> Iterator[Finding]:
     found = _gap(report, LAUNCH_GAPS, BETWEEN_KERNELS_US * kernels_per_decode_step(report))
     if found is None:
@@ -83,6 +89,11 @@ def _host_gaps(report: Report) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "scheduler-gaps",
+    "timeline",
+    "5 % of a decode step before its first or after its last kernel, unless the run is eager",
+)
 def _scheduler_gaps(report: Report) -> Iterator[Finding]:
     found = _gap(report, HOST)
     if found is None:
@@ -107,6 +118,11 @@ def _scheduler_gaps(report: Report) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "slow-steps",
+    "steps",
+    "decode steps whose mean is 5 % over the median and whose 99th percentile is twice that",
+)
 def _slow_steps(report: Report) -> Iterator[Finding]:
     found = report.steps.decode_us
     if found is None or report.steps.decode < _FEW_STEPS:
@@ -127,6 +143,11 @@ def _slow_steps(report: Report) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "mixed-steps",
+    "steps",
+    "steps that read prompts as well lengthen the mean step of a decoding request by 5 %",
+)
 def _mixed_steps(report: Report) -> Iterator[Finding]:
     steps = report.steps
     if not steps.mixed or steps.mixed_us is None or steps.decode_us is None or not steps.decode:
@@ -149,26 +170,10 @@ def _mixed_steps(report: Report) -> Iterator[Finding]:
     )
 
 
-TIME = (
-    Rule(
-        "host-gaps",
-        "5 % of a decode step between its kernels beyond 1 us for each, unless the run is eager",
-        _host_gaps,
-    ),
-    Rule(
-        "scheduler-gaps",
-        "5 % of a decode step before its first or after its last kernel, unless the run is eager",
-        _scheduler_gaps,
-    ),
-    Rule(
-        "slow-steps",
-        "decode steps whose mean is 5 % over the median and whose 99th percentile is twice that",
-        _slow_steps,
-    ),
-    Rule(
-        "mixed-steps",
-        "steps that read prompts as well lengthen the mean step of a decoding request by 5 %",
-        _mixed_steps,
-    ),
+TIME: tuple[Rule, ...] = (
+    _host_gaps,
+    _scheduler_gaps,
+    _slow_steps,
+    _mixed_steps,
 )
 """Rules about time in which nothing ran, or in which a step took longer than its kind."""

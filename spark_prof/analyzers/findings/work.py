@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import (
+from spark_prof.analyzers.findings.rule import (
     BETWEEN_KERNELS_US,
+    Rule,
     decode_steps_us,
     is_at_least,
     kernels_per_decode_step,
     ms_per_token,
+    rule,
     runs_eagerly,
 )
 from spark_prof.analyzers.model import Finding, Report
@@ -40,6 +41,11 @@ _FUSIONS = {
 _QUANTIZING = "fuse_norm_quant and fuse_act_quant in --compilation-config's pass_config"
 
 
+@rule(
+    "small-kernels",
+    "kernels",
+    "50 kernels under 3 us that take 10 % of a decode step, with the time between them",
+)
 def _small_kernels(report: Report) -> Iterator[Finding]:
     shapes, whole = report.shapes, decode_steps_us(report)
     if shapes is None or not whole or not report.steps.decode:
@@ -97,6 +103,7 @@ def _how_to_fuse(report: Report, components: Sequence[str]) -> str:
     return f"Fuse them: {'; '.join(advice)}."
 
 
+@rule("copies-in-decode", "timeline", "copies and memsets of 3 % of a decode step")
 def _copies(report: Report) -> Iterator[Finding]:
     books = next((entry for entry in report.books if entry.phase == "decode"), None)
     whole = decode_steps_us(report)
@@ -126,6 +133,7 @@ def _copies(report: Report) -> Iterator[Finding]:
     )
 
 
+@rule("sampler-cost", "kernels", "a sampler of 3 % of a decode step")
 def _sampler(report: Report) -> Iterator[Finding]:
     whole = decode_steps_us(report)
     us = sum(row.decode_us for row in report.components if row.name == "sampler")
@@ -155,13 +163,9 @@ def _sampler(report: Report) -> Iterator[Finding]:
     )
 
 
-WORK = (
-    Rule(
-        "small-kernels",
-        "50 kernels under 3 us that take 10 % of a decode step, with the time between them",
-        _small_kernels,
-    ),
-    Rule("copies-in-decode", "copies and memsets of 3 % of a decode step", _copies),
-    Rule("sampler-cost", "a sampler of 3 % of a decode step", _sampler),
+WORK: tuple[Rule, ...] = (
+    _small_kernels,
+    _copies,
+    _sampler,
 )
 """Rules about work beside the matrix products."""
