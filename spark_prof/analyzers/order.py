@@ -105,26 +105,17 @@ _OTHER_ORDER = ("is_encoder_decoder", "parallel_attn", "use_parallel_residual")
 
 @dataclass(frozen=True)
 class Launched:
-    """Kernels of one rank in launch order; arrays of one length.
+    """Kernels of one rank in launch order; arrays of one length."""
 
-    Attributes:
-        step: the step of each.
-        layer: its layer, -1 for none. Experts that only their name told count to the layer of the
-            attention before them.
-        component: code of what it is known to be, -1 for none.
-        loose: whether the order is to place it.
-        gemm: whether it is a matrix product.
-        begins: false for what only goes on with the product before it.
-        opens: whether it can only be the embedding's before the first attention: its lookup and
-            collectives.
-    """
-
-    step: Integers
+    step: Integers  # the step of each
+    # Its layer, -1 for none. Experts that only their name told count to the layer of the attention
+    # before them.
     layer: Integers
-    component: Codes
-    loose: Flags
-    gemm: Flags
-    begins: Flags
+    component: Codes  # code of what it is known to be, -1 for none
+    loose: Flags  # whether the order is to place it
+    gemm: Flags  # whether it is a matrix product
+    begins: Flags  # false for what only goes on with the product before it
+    # Whether it can only be the embedding's before the first attention: its lookup and collectives.
     opens: Flags
 
     def taken(self, order: Integers | slice) -> Launched:
@@ -172,7 +163,6 @@ def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[
     """Component and layer of the loose rows, as far as the order tells.
 
     Args:
-        rows: the kernels.
         products: what `products_of` says; None places nothing.
 
     Returns:

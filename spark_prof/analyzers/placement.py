@@ -60,8 +60,6 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     """The kernels of a rank, in order of start.
 
     Args:
-        bundle: the bundle.
-        rank: the rank.
         extra: further columns of the `kernels` table.
 
     Returns:

@@ -22,21 +22,15 @@ _FP8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
 @dataclass(frozen=True)
 class FormatRow:
-    """Tensors of these storage types have the format, where the names match.
+    """Tensors of these storage types have the format, where the names match."""
 
-    Attributes:
-        format: {bits} stands for how many bits a weight has, by the quantization's configuration.
-        dtypes: storage types as torch names them.
-        classes: searched in the class names of the quantization method, its scheme, its
-            configuration and the chosen kernel; of a KV cache in its configured type.
-        scales: storage types, one of which the scales beside it in the module have; any if empty.
-        examples: pairs of a storage type and class names.
-    """
-
-    format: str
-    dtypes: tuple[str, ...]
+    format: str  # {bits} stands for how many bits a weight has, by the quantization's configuration
+    dtypes: tuple[str, ...]  # storage types as torch names them
+    # Searched in the class names of the quantization method, its scheme, its configuration and the
+    # chosen kernel; of a KV cache in its configured type.
     classes: str
-    examples: tuple[tuple[str, str], ...]
+    examples: tuple[tuple[str, str], ...]  # pairs of a storage type and class names
+    # Storage types, one of which the scales beside it in the module have; any if empty.
     scales: tuple[str, ...] = ()
 
 
@@ -153,7 +147,6 @@ def stored_format(
     """The format of a tensor, empty where nothing tells.
 
     Args:
-        name: of the tensor in its module.
         dtype: its storage type, such as uint8.
         classes: class names of what quantized it; see `FormatRow`.
         scales: storage types of the scales beside it.

@@ -14,21 +14,13 @@ from spark_prof.rules.kernel_names import NAME_LIMIT
 
 @dataclass(frozen=True)
 class Choice:
-    """Kernel classes or backends of one library.
+    """Kernel classes or backends of one library."""
 
-    Attributes:
-        pattern: is searched in the name, upper and lower case alike.
-        family: the library or method.
-        activations: 16-bit; a format; same, for that of the weights; empty where unknown.
-        traced: families of GPU kernels that do its work in a trace.
-        examples: names as vLLM writes them; each is a test.
-    """
-
-    pattern: str
-    family: str
-    activations: str
-    traced: tuple[str, ...]
-    examples: tuple[str, ...]
+    pattern: str  # is searched in the name, upper and lower case alike
+    family: str  # the library or method
+    activations: str  # 16-bit; a format; same, for that of the weights; empty where unknown
+    traced: tuple[str, ...]  # families of GPU kernels that do its work in a trace
+    examples: tuple[str, ...]  # names as vLLM writes them; each is a test
 
 
 CHOICES: tuple[Choice, ...] = (

@@ -17,18 +17,12 @@ LM_HEAD = "lm_head"
 
 @dataclass(frozen=True)
 class Rule:
-    """Modules that match belong to the component; empty for a container whose children decide.
-
-    Attributes:
-        pattern: searched in the path, or in the class.
-        examples: pairs that match.
-        beside: searched in what the table knows beside it, the class or the class around it.
-    """
+    """Modules that match belong to the component; empty for a container whose children decide."""
 
     component: str
-    pattern: str
-    examples: tuple[tuple[str, str], ...]
-    beside: str = ""
+    pattern: str  # searched in the path, or in the class
+    examples: tuple[tuple[str, str], ...]  # pairs that match
+    beside: str = ""  # searched in what the table knows beside it, the class or the class around it
 
 
 MODULE_RULES: tuple[Rule, ...] = (
@@ -278,7 +272,6 @@ def role_of(path: str, tensor: str = "") -> str:
     encoder's with its name, so that they are never taken for the decoder's.
 
     Args:
-        path: of the module.
         tensor: its name in the module, where what reads it is meant: of a module that does several
             things it says which one (`PARTS`).
 

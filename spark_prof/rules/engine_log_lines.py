@@ -19,30 +19,20 @@ TOPICS = (
 
 @dataclass(frozen=True)
 class LineRule:
-    """One kind of line.
+    """One kind of line."""
 
-    Attributes:
-        id: words joined by hyphens.
-        topic: one of `TOPICS`.
-        level: the engine's own: D, I, W or E.
-        word: stands in every such line; what is searched for before the pattern is tried, so that
-            rules share words where they can.
-        pattern: its groups are any of value, format, layer and detail.
-        means: what the line says, in one sentence.
-        examples: real lines without their prefix; each is a test.
-        layer: what kind of layer it is about, where the line itself does not tell: linear or moe.
-        format: the same for the weights' format.
-    """
-
-    id: str
-    topic: str
-    level: str
+    id: str  # words joined by hyphens
+    topic: str  # one of `TOPICS`
+    level: str  # the engine's own: D, I, W or E
+    # Stands in every such line; what is searched for before the pattern is tried, so that rules
+    # share words where they can.
     word: bytes
-    pattern: re.Pattern[str]
-    means: str
-    examples: tuple[str, ...]
+    pattern: re.Pattern[str]  # its groups are any of value, format, layer and detail
+    means: str  # what the line says, in one sentence
+    examples: tuple[str, ...]  # real lines without their prefix; each is a test
+    # What kind of layer it is about, where the line itself does not tell: linear or moe.
     layer: str = ""
-    format: str = ""
+    format: str = ""  # the same for the weights' format
 
 
 def _rule(

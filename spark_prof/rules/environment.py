@@ -42,42 +42,25 @@ _MOE = "--moe-backend flashinfer_cutlass"
 
 @dataclass(frozen=True)
 class SettingRow:
-    """A setting that was made and does nothing, or soon will not.
+    """A setting that was made and does nothing, or soon will not."""
 
-    Attributes:
-        name: of the environment variable.
-        value: what it was set to; empty where only a log tells.
-        status: ignored, deprecated or never.
-        why: since when, and who says so.
-        instead: what does the same in this vLLM; empty where nothing does.
-    """
-
-    name: str
-    value: str
-    status: str
-    why: str
-    instead: str
+    name: str  # of the environment variable
+    value: str  # what it was set to; empty where only a log tells
+    status: str  # ignored, deprecated or never
+    why: str  # since when, and who says so
+    instead: str  # what does the same in this vLLM; empty where nothing does
 
 
 @dataclass(frozen=True)
 class Variable:
-    """An environment variable that is or was vLLM's.
-
-    Attributes:
-        name: its name.
-        last: the last version known to read it; (0, 0) where none ever did.
-        gone: the first version known not to read it.
-        instead: the flag that does the same since; empty where nothing does.
-        source: where that is written.
-        default: the value that changes nothing, so that losing it does not matter.
-    """
+    """An environment variable that is or was vLLM's."""
 
     name: str
-    last: Version
-    gone: Version
-    instead: str
-    source: str
-    default: str = ""
+    last: Version  # the last version known to read it; (0, 0) where none ever did
+    gone: Version  # the first version known not to read it
+    instead: str  # the flag that does the same since; empty where nothing does
+    source: str  # where that is written
+    default: str = ""  # the value that changes nothing, so that losing it does not matter
 
 
 _WARNED = "vLLM 0.22 warns that it will be removed in v0.23"

@@ -17,28 +17,18 @@ class SmLimits:
     From "Technical Specifications per Compute Capability" in the CUDA programming guide and, of
     the same figures, CCCL's cuda/__device/arch_traits.h. Allocation granularities are those of the
     occupancy calculator, cuda_occupancy.h.
-
-    Attributes:
-        shared_bytes: shared memory of all blocks together.
-        block_shared_bytes: most shared memory of one block, by opt-in, without what is reserved.
-        threads: resident threads.
-        blocks: resident blocks.
-        registers: 32-bit registers.
-        register_granularity: registers are given out to a warp in multiples of this.
-        shared_granularity: shared memory is given out to a block in multiples of this, in bytes.
-        reserved_shared_bytes: what the driver takes of each block's shared memory.
-        partitions: schedulers, among which the warps and their registers are split.
     """
 
-    shared_bytes: int
-    block_shared_bytes: int
-    threads: int
-    blocks: int
-    registers: int = 64 * _KIB
-    register_granularity: int = 256
+    shared_bytes: int  # shared memory of all blocks together
+    block_shared_bytes: int  # most shared memory of one block, by opt-in, without what is reserved
+    threads: int  # resident threads
+    blocks: int  # resident blocks
+    registers: int = 64 * _KIB  # 32-bit registers
+    register_granularity: int = 256  # registers are given out to a warp in multiples of this
+    # Shared memory is given out to a block in multiples of this, in bytes.
     shared_granularity: int = 128
-    reserved_shared_bytes: int = _KIB
-    partitions: int = 4
+    reserved_shared_bytes: int = _KIB  # what the driver takes of each block's shared memory
+    partitions: int = 4  # schedulers, among which the warps and their registers are split
 
     @property
     def warps(self) -> int:
@@ -92,37 +82,23 @@ class Figure:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One model of GPU.
+    """One model of GPU."""
 
-    Attributes:
-        name: what people call it.
-        short: its name on the command line.
-        pattern: searched in what a driver calls it, in lower case with single blanks.
-        compute_capability: such as 12.1.
-        memory_bandwidth: of its data sheet, in bytes per second.
-        read_bandwidth: what a kernel that only reads reached, in bytes per second; None where
-            nobody said.
-        memory_bytes: what it is sold with, in units of 10^9; a little more is there.
-        multiprocessors: how many of them are enabled.
-        l2_bytes: size of its level-2 cache, None where the sources do not say.
-        clock_hz: boost clock, None where the sources do not say.
-        peaks: operations per second by precision, a multiply-add counted as two. On tensor cores,
-            of dense matrices, accumulated in FP32 (int8: INT32); `fp32` is on CUDA cores.
-            A precision that it has no instructions for is left out.
-        source: of all figures that carry none of their own.
-    """
-
-    name: str
-    short: str
-    pattern: str
-    compute_capability: str
-    memory_bandwidth: Figure
-    memory_bytes: int
-    multiprocessors: int
-    l2_bytes: int | None
-    clock_hz: int | None
+    name: str  # what people call it
+    short: str  # its name on the command line
+    pattern: str  # searched in what a driver calls it, in lower case with single blanks
+    compute_capability: str  # such as 12.1
+    memory_bandwidth: Figure  # of its data sheet, in bytes per second
+    memory_bytes: int  # what it is sold with, in units of 10^9; a little more is there
+    multiprocessors: int  # how many of them are enabled
+    l2_bytes: int | None  # size of its level-2 cache, None where the sources do not say
+    clock_hz: int | None  # boost clock, None where the sources do not say
+    # Operations per second by precision, a multiply-add counted as two. On tensor cores, of dense
+    # matrices, accumulated in FP32 (int8: INT32); `fp32` is on CUDA cores. A precision that it has
+    # no instructions for is left out.
     peaks: Mapping[str, Figure]
-    source: str
+    source: str  # of all figures that carry none of their own
+    # What a kernel that only reads reached, in bytes per second; None where nobody said.
     read_bandwidth: Figure | None = None
 
 

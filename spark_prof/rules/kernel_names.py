@@ -25,41 +25,26 @@ IN_NAME = "in the name"
 
 @dataclass(frozen=True)
 class Rule:
-    """One family of kernels (or of CPU operators), by name.
+    """One family of kernels (or of CPU operators), by name."""
 
-    Attributes:
-        family: what the family is called.
-        pattern: regular expression, searched in the base name.
-        engine: where it runs.
-        example: a name of the family, as a profiler writes it.
-        component: what it works for, where every kernel of the family does.
-        precision: what the arithmetic runs in, or where that is written.
-        weights: how the weights are stored, or where that is written; it counts only where it is
-            narrower than the arithmetic.
-        conversion: set only where changing a format is all that the kernel does.
-        fused_conversion: a change of format that it makes beside its own work.
-        gemm: a matrix product, not counting convolutions, attention and LoRA.
-        finishes_gemm: adds up the parts of the product before it.
-        load_time: runs while weights are loaded, not for tokens.
-        helps: works for an attention, but is none itself: what chooses the tokens that a sparse one
-            reads, plans it, gathers its cache, or adds up its parts.
-        arguments: regular expression that the template arguments must contain as well.
-    """
-
-    family: str
-    pattern: str
-    engine: str
-    example: str
-    component: str | None = None
-    precision: str | None = None
+    family: str  # what the family is called
+    pattern: str  # regular expression, searched in the base name
+    engine: str  # where it runs
+    example: str  # a name of the family, as a profiler writes it
+    component: str | None = None  # what it works for, where every kernel of the family does
+    precision: str | None = None  # what the arithmetic runs in, or where that is written
+    # How the weights are stored, or where that is written; it counts only where it is narrower than
+    # the arithmetic.
     weights: str | None = None
-    conversion: str | None = None
-    fused_conversion: str | None = None
-    gemm: bool = False
-    finishes_gemm: bool = False
-    load_time: bool = False
+    conversion: str | None = None  # set only where changing a format is all that the kernel does
+    fused_conversion: str | None = None  # a change of format that it makes beside its own work
+    gemm: bool = False  # a matrix product, not counting convolutions, attention and LoRA
+    finishes_gemm: bool = False  # adds up the parts of the product before it
+    load_time: bool = False  # runs while weights are loaded, not for tokens
+    # Works for an attention, but is none itself: what chooses the tokens that a sparse one reads,
+    # plans it, gathers its cache, or adds up its parts.
     helps: bool = False
-    arguments: str = ""
+    arguments: str = ""  # regular expression that the template arguments must contain as well
 
 
 _TENSOR = "tensor-core"

@@ -84,7 +84,6 @@ def arithmetic_in(text: str, engine: str) -> str | None:
 
     Args:
         text: template arguments, or a name.
-        engine: where the kernel ran.
     """
     if instruction := _INSTRUCTION.search(text):
         return _INSTRUCTION_FORMATS[next(filter(None, instruction.groups()))]

@@ -18,26 +18,19 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Opcode:
-    """One family of opcodes.
+    """One family of opcodes."""
 
-    Attributes:
-        words: the opcode's first word, one of these.
-        modifiers: all of which it must have.
-        does: product: a matrix product on tensor cores. reads, writes: turns a stored format into
-            one to compute with, or back. dot: a dot product on CUDA cores. double: a detour
-            through double precision.
-        precision: in which a product is computed; None where the opcode does not tell, or where
-            there is no word for it.
-        stored: format in which an operand is stored, where that is not the precision.
-        example: an opcode of the family.
-    """
-
-    words: str
-    modifiers: str
+    words: str  # the opcode's first word, one of these
+    modifiers: str  # all of which it must have
+    # Product: a matrix product on tensor cores. reads, writes: turns a stored format into one to
+    # compute with, or back. dot: a dot product on CUDA cores. double: a detour through double
+    # precision.
     does: Literal["product", "reads", "writes", "dot", "double"]
+    # In which a product is computed; None where the opcode does not tell, or where there is no word
+    # for it.
     precision: str | None
-    stored: str | None
-    example: str
+    stored: str | None  # format in which an operand is stored, where that is not the precision
+    example: str  # an opcode of the family
 
 
 _PACKED = "F2FP UF2FP"

@@ -15,15 +15,10 @@ from spark_prof.rules.components import component_of, layer_of
 
 @dataclass(frozen=True)
 class Place:
-    """What a module's weights are for.
+    """What a module's weights are for."""
 
-    Attributes:
-        component: a word of the vocabulary; `other` where no rule says it.
-        role: decoder, drafter or encoder.
-    """
-
-    component: str
-    role: str = "decoder"
+    component: str  # a word of the vocabulary; `other` where no rule says it
+    role: str = "decoder"  # decoder, drafter or encoder
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,16 @@ from spark_prof.analyzers.classify.classifier import spelling
 
 @dataclass(frozen=True)
 class Counter:
-    """Counters of tensor-core work.
+    """Counters of tensor-core work."""
 
-    Attributes:
-        pattern: regular expression for the counter's name, without the unit (`sm__`, `smsp__`)
-            before it and the rollup (`.sum`) behind it.
-        example: a metric of it.
-        precision: of the operands, None where the name does not tell.
-        complete_on: major compute capabilities on which it counts the work of all tensor cores.
-        proves_on: those on which it counts nothing else; None for all.
-    """
-
+    # Regular expression for the counter's name, without the unit (`sm__`, `smsp__`) before it and
+    # the rollup (`.sum`) behind it.
     pattern: str
-    example: str
-    precision: str | None = None
+    example: str  # a metric of it
+    precision: str | None = None  # of the operands, None where the name does not tell
+    # Major compute capabilities on which it counts the work of all tensor cores.
     complete_on: frozenset[int] = frozenset()
-    proves_on: frozenset[int] | None = None
+    proves_on: frozenset[int] | None = None  # those on which it counts nothing else; None for all
 
 
 _NO_HFMA2_MMA = frozenset({10, 12})
@@ -94,19 +88,12 @@ _CONSTANT = "peak_sustained"
 
 @dataclass(frozen=True)
 class Counted:
-    """What the counters say about a kernel.
+    """What the counters say about a kernel."""
 
-    Attributes:
-        engine: tensor-core or cuda-core; None where they do not tell.
-        precision: of the tensor-core work, None where they do not tell.
-        absent: precisions of which no tensor-core work was counted.
-        metric: the metric that tells.
-    """
-
-    engine: str | None
-    precision: str | None
-    absent: frozenset[str]
-    metric: str
+    engine: str | None  # tensor-core or cuda-core; None where they do not tell
+    precision: str | None  # of the tensor-core work, None where they do not tell
+    absent: frozenset[str]  # precisions of which no tensor-core work was counted
+    metric: str  # the metric that tells
 
     @property
     def says(self) -> tuple[str | None, str | None]:

@@ -29,7 +29,6 @@ class Evidence:
     Args:
         metrics: rows of the `metrics` table; None for none.
         capability: the GPU's compute capability, such as 12.1; None where unknown.
-        codes: the machine code of kernels.
         lost: what of the machine code could not be read, one line each.
     """
 

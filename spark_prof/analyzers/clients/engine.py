@@ -25,26 +25,18 @@ _WRITTEN_WITHIN_NS = 90_000_000_000
 
 @dataclass(frozen=True)
 class Placement:
-    """A run's stretch of time by the recording's clock.
+    """A run's stretch of time by the recording's clock."""
 
-    Attributes:
-        offset_ns: what to add to the run's times; None where nothing relates the clocks.
-        begin_ns: the run begins.
-        end_ns: the run ends.
-        reason: why there is no offset or no common stretch, as a sentence; else empty.
-    """
-
-    offset_ns: int | None
-    begin_ns: int = 0
-    end_ns: int = 0
-    reason: str = ""
+    offset_ns: int | None  # what to add to the run's times; None where nothing relates the clocks
+    begin_ns: int = 0  # the run begins
+    end_ns: int = 0  # the run ends
+    reason: str = ""  # why there is no offset or no common stretch, as a sentence; else empty
 
 
 def place(run: BenchmarkRun, facts: Mapping[str, Any], first_ns: int, last_ns: int) -> Placement:
     """Relates the clock of a run to that of a recording.
 
     Args:
-        run: the run.
         facts: of a recorded process; `time_ns` and `monotonic_ns` are the same moment.
         first_ns: the first recorded step begins.
         last_ns: the last one ends.
@@ -103,23 +95,16 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class EngineSide:
-    """The engine's side of a comparison; None where no step tells.
+    """The engine's side of a comparison; None where no step tells."""
 
-    Attributes:
-        steps: how many steps with decoding requests it stands on.
-        token_us: time per output token of a decoding request.
-        step_us: time of a step as a decoding request meets it.
-        prefill_us: time of the steps that read a prompt, all of them where it takes several.
-        tokens: how many all steps generated.
-        stalls_us: the steps that are left out because they took many times as long as their like:
-            the first use of a kernel compiles it.
-    """
-
-    steps: int
-    token_us: float | None
-    step_us: float | None
+    steps: int  # how many steps with decoding requests it stands on
+    token_us: float | None  # time per output token of a decoding request
+    step_us: float | None  # time of a step as a decoding request meets it
+    # Time of the steps that read a prompt, all of them where it takes several.
     prefill_us: float | None
-    tokens: float | None
+    tokens: float | None  # how many all steps generated
+    # The steps that are left out because they took many times as long as their like: the first use
+    # of a kernel compiles it.
     stalls_us: tuple[float, ...] = ()
 
 

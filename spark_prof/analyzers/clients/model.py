@@ -16,15 +16,10 @@ VERDICTS = ("agrees", "slower", "faster", "unknown")
 
 @dataclass(frozen=True)
 class Comparison:
-    """One time as the client and the engine have it, in us.
+    """One time as the client and the engine have it, in us."""
 
-    Attributes:
-        quantity: output_token, chunk or first_token.
-        statistic: mean or median: what `client` is; `engine` is always a mean.
-    """
-
-    quantity: str
-    statistic: str
+    quantity: str  # output_token, chunk or first_token
+    statistic: str  # mean or median: what `client` is; `engine` is always a mean
     client: float
     engine: float
 
@@ -36,22 +31,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ClientRow:
-    """One run of a load generator beside the recorded steps.
-
-    Attributes:
-        concurrency: the most requests at a time, as asked for.
-        tokens_per_chunk: generated tokens over chunks of the stream.
-        basis: one of BASES.
-        verdict: one of VERDICTS.
-        steps: the recorded steps that were compared.
-        requests: the client's requests that were in flight in them; 0 where that is unknown.
-        sentences: what follows, and what to know before believing it.
-    """
+    """One run of a load generator beside the recorded steps."""
 
     tool: str
     model: str
     label: str
-    concurrency: int | None
+    concurrency: int | None  # the most requests at a time, as asked for
     mean_concurrency: float | None
     request_rate: float | None
     duration_s: float | None
@@ -62,11 +47,11 @@ class ClientRow:
     tpot: Latency
     itl: Latency
     e2e: Latency
-    tokens_per_chunk: float | None
+    tokens_per_chunk: float | None  # generated tokens over chunks of the stream
     acceptance_length: float | None
-    basis: str = "none"
-    verdict: str = "unknown"
-    steps: int = 0
-    requests: int = 0
+    basis: str = "none"  # one of BASES
+    verdict: str = "unknown"  # one of VERDICTS
+    steps: int = 0  # the recorded steps that were compared
+    requests: int = 0  # the client's requests that were in flight in them; 0 where that is unknown
     comparisons: tuple[Comparison, ...] = ()
-    sentences: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()  # what follows, and what to know before believing it

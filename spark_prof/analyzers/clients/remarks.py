@@ -17,33 +17,22 @@ _ENOUGH = 0.5
 
 @dataclass(frozen=True)
 class InWindow:
-    """Means over what lies inside; None where nothing does.
+    """Means over what lies inside; None where nothing does."""
 
-    Attributes:
-        token_us: time per output token of a request.
-        chunk_us: time between two chunks of a request.
-        first_us: time to the first token, of requests that were sent and answered inside.
-        tokens: how many arrived; None where a request's single chunks are unknown.
-        requests: how many requests were in flight.
-        whole_requests: whether `token_us` is of whole requests, for want of single chunks.
-    """
-
-    token_us: float | None
-    chunk_us: float | None
+    token_us: float | None  # time per output token of a request
+    chunk_us: float | None  # time between two chunks of a request
+    # Time to the first token, of requests that were sent and answered inside.
     first_us: float | None
-    tokens: float | None
-    requests: int
-    whole_requests: bool
+    tokens: float | None  # how many arrived; None where a request's single chunks are unknown
+    requests: int  # how many requests were in flight
+    whole_requests: bool  # whether `token_us` is of whole requests, for want of single chunks
 
 
 def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns: int) -> InWindow:
     """Looks at the requests between two moments of the recording.
 
     Args:
-        requests: with their own times.
         offset_ns: what to add to those.
-        begin_ns: the stretch begins.
-        end_ns: the stretch ends.
     """
     gaps, tokens, whole, first = [], [], [], []
     flying, arrived, counted = 0, 0.0, True

@@ -37,7 +37,6 @@ def clients_of(
     """One row for each run, compared with the steps where they can be.
 
     Args:
-        runs: what load generators measured.
         steps: what analyzers.windows.step_windows returned, with `step_us`.
         facts: of the process that recorded the steps, for its clocks.
         overhead: what watching cost, by batch size.
@@ -51,8 +50,6 @@ def with_clients(
     """The report with the runs that were imported into its bundle, and with those of results.
 
     Args:
-        report: of that rank of that bundle.
-        bundle: the bundle.
         rank: the rank whose steps the runs are compared with, the lowest one if None.
         results: results that the bundle does not hold.
     """

@@ -97,19 +97,12 @@ _FURTHEST = 8
 
 @dataclass(frozen=True)
 class Flow:
-    """Conversions among the kernels; positions of rows, -1 for none.
+    """Conversions among the kernels; positions of rows, -1 for none."""
 
-    Attributes:
-        rows: the conversions.
-        consumers: what reads the result of each.
-        producers: the last kernel before each that converts nothing.
-        places: whose component and layer each counts to: its own, else its consumer's.
-    """
-
-    rows: Int64s
-    consumers: Int64s
-    producers: Int64s
-    places: Int64s
+    rows: Int64s  # the conversions
+    consumers: Int64s  # what reads the result of each
+    producers: Int64s  # the last kernel before each that converts nothing
+    places: Int64s  # whose component and layer each counts to: its own, else its consumer's
 
 
 def flow_of(placed: pd.DataFrame, converts: Flags, copies: Flags) -> Flow:
@@ -117,7 +110,6 @@ def flow_of(placed: pd.DataFrame, converts: Flags, copies: Flags) -> Flow:
 
     Args:
         placed: stream, step and component of everything that ran, in order of start.
-        converts: whether each row is a conversion.
         copies: whether each row is no kernel.
     """
     if not converts.any():
@@ -168,11 +160,6 @@ def pads(placed: pd.DataFrame, fills: Flags, moves: Flags, copies: Flags) -> Fla
 
 class _Lanes:
     """Everything that ran, stream by stream; a place is a position in that order.
-
-    Args:
-        placed: stream, step and component, in order of start.
-        converts: whether each row is a conversion.
-        copies: whether each row is no kernel.
 
     Attributes:
         conversions: the places of the conversions, ascending.

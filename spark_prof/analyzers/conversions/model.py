@@ -7,41 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ChargedConversion:
-    """All calls of one conversion kernel that work for the same kernel.
+    """All calls of one conversion kernel that work for the same kernel."""
 
-    Attributes:
-        kind: one of vocabulary.CONVERSIONS.
-        name: the kernel.
-        component: component of its consumer; its own where nothing ran after it.
-        consumer: the next kernel on its stream in the same step that converts nothing, which is
-            taken to read what it wrote; None where there is none.
-        gemm: whether the consumer is a matrix product.
-        after: what the kernel before it did: norm, activation, attention or product; empty where
-            that is none of them or unknown.
-        layers: decoder layers in which this happened, 0 for none.
-        calls: in all steps.
-        us: in all steps.
-        prefill_us: in prefill steps.
-        decode_us: in decode steps.
-        decode_calls: in decode steps.
-        calls_per_step: in a mean decode step.
-        us_per_token: in the time of one token of a sequence; None where no step decodes or nothing
-            tells how many tokens a step yields.
-    """
-
-    kind: str
-    name: str
-    component: str
+    kind: str  # one of vocabulary.CONVERSIONS
+    name: str  # the kernel
+    component: str  # component of its consumer; its own where nothing ran after it
+    # The next kernel on its stream in the same step that converts nothing, which is taken to read
+    # what it wrote; None where there is none.
     consumer: str | None
-    gemm: bool
+    gemm: bool  # whether the consumer is a matrix product
+    # What the kernel before it did: norm, activation, attention or product; empty where that is
+    # none of them or unknown.
     after: str
-    layers: int
-    calls: int
-    us: float
-    prefill_us: float
-    decode_us: float
-    decode_calls: int
-    calls_per_step: float
+    layers: int  # decoder layers in which this happened, 0 for none
+    calls: int  # in all steps
+    us: float  # in all steps
+    prefill_us: float  # in prefill steps
+    decode_us: float  # in decode steps
+    decode_calls: int  # in decode steps
+    calls_per_step: float  # in a mean decode step
+    # In the time of one token of a sequence; None where no step decodes or nothing tells how many
+    # tokens a step yields.
     us_per_token: float | None
 
 
@@ -71,40 +57,24 @@ class FusedConversion:
 
 @dataclass(frozen=True)
 class LoadTimeConversion:
-    """Conversions that no token waits for.
+    """Conversions that no token waits for."""
 
-    Attributes:
-        kind: one of vocabulary.CONVERSIONS.
-        name: the kernel.
-        calls: how many.
-        us: their time.
-        outside: how many of the calls ran outside the analyzed steps; the others are of a kind
-            that runs once when weights are loaded.
-    """
-
-    kind: str
-    name: str
-    calls: int
-    us: float
+    kind: str  # one of vocabulary.CONVERSIONS
+    name: str  # the kernel
+    calls: int  # how many
+    us: float  # their time
+    # How many of the calls ran outside the analyzed steps; the others are of a kind that runs once
+    # when weights are loaded.
     outside: int
 
 
 @dataclass(frozen=True)
 class RepeatedQuantization:
-    """One input that is quantized for each of its consumers instead of once.
+    """One input that is quantized for each of its consumers instead of once."""
 
-    Attributes:
-        name: the kernel that quantizes.
-        components: whose products read the results.
-        calls: in the decode step that was looked at.
-        extra: how many of them quantize what was quantized already.
-        extra_us: their time.
-        step: the step.
-    """
-
-    name: str
-    components: tuple[str, ...]
-    calls: int
-    extra: int
-    extra_us: float
-    step: int
+    name: str  # the kernel that quantizes
+    components: tuple[str, ...]  # whose products read the results
+    calls: int  # in the decode step that was looked at
+    extra: int  # how many of them quantize what was quantized already
+    extra_us: float  # their time
+    step: int  # the step

@@ -42,21 +42,13 @@ _NEW_INPUT = frozenset(
 
 @dataclass(frozen=True)
 class StepKernel:
-    """One kernel of a step.
+    """One kernel of a step."""
 
-    Attributes:
-        name: as recorded.
-        component: where it was placed.
-        role: what conversions.roles.role_of says.
-        conversion: what it converts, None for nothing.
-        us: how long it ran.
-    """
-
-    name: str
-    component: str
-    role: str
-    conversion: str | None
-    us: float
+    name: str  # as recorded
+    component: str  # where it was placed
+    role: str  # what conversions.roles.role_of says
+    conversion: str | None  # what it converts, None for nothing
+    us: float  # how long it ran
 
 
 @dataclass
@@ -84,7 +76,6 @@ def repeated_quantizations(
 
     Args:
         kernels: of one step, in order of start.
-        step: its number.
     """
     found: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(lambda: [0, 0, 0.0])
     for source in _inputs(kernels):
@@ -140,9 +131,6 @@ def conversions_of(
     Args:
         placed: everything that ran, from analyzers.placement.place_kernels, with `stream`.
         windows: the analyzed steps, indexed by step.
-        steps: what the report says of them.
-        kernels: the report's kernels.
-        label_of: what is known about a kernel of that name.
         timed: whether the rows have times; without them nothing tells what read a result.
     """
     calls = _calls(placed, windows, label_of, timed)

@@ -84,17 +84,11 @@ def not_negative(normal: Floats, target: Floats) -> tuple[Floats, npt.NDArray[np
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Pairs that overlap, in order of kernel.
+    """Pairs that overlap, in order of kernel."""
 
-    Attributes:
-        sample: index of the sampled interval.
-        kernel: index of the kernel.
-        ns: for how long both lasted.
-    """
-
-    sample: Integers
-    kernel: Integers
-    ns: Integers
+    sample: Integers  # index of the sampled interval
+    kernel: Integers  # index of the kernel
+    ns: Integers  # for how long both lasted
 
 
 def overlaps(begin: Integers, finish: Integers, start: Integers, end: Integers) -> Overlaps:
@@ -102,9 +96,7 @@ def overlaps(begin: Integers, finish: Integers, start: Integers, end: Integers) 
 
     Args:
         begin: when each sample began, ascending; samples do not overlap each other.
-        finish: when it ended.
         start: when each kernel started; kernels may overlap.
-        end: when it ended.
     """
     first = np.searchsorted(finish, start, side="right")
     counts = np.maximum(np.searchsorted(begin, end, side="left") - first, 0)
@@ -132,19 +124,12 @@ def uncovered(begin: Integers, finish: Integers, start: Integers, end: Integers)
 
 @dataclass(frozen=True)
 class Calls:
-    """Kernels that ran, one entry a call.
+    """Kernels that ran, one entry a call."""
 
-    Attributes:
-        start_ns: start.
-        end_ns: end.
-        slot: which calls share an amount, 0 to slots - 1.
-        step: which calls belong to one replay.
-    """
-
-    start_ns: Integers
-    end_ns: Integers
-    slot: Integers
-    step: Integers
+    start_ns: Integers  # start
+    end_ns: Integers  # end
+    slot: Integers  # which calls share an amount, 0 to slots - 1
+    step: Integers  # which calls belong to one replay
 
     def shifted(self, ns: int) -> Calls:
         """The same calls that much later."""
@@ -153,19 +138,12 @@ class Calls:
 
 @dataclass(frozen=True)
 class Folded:
-    """Amounts by slot of one sampled quantity.
+    """Amounts by slot of one sampled quantity."""
 
-    Attributes:
-        amount: what one call moves or does.
-        influence: each step's part in each amount's error; see `error`.
-        idle_rate: amount per nanosecond without any kernel.
-        conserved: what amounts and idle time explain, over what was sampled.
-    """
-
-    amount: Floats
-    influence: Floats
-    idle_rate: float
-    conserved: float
+    amount: Floats  # what one call moves or does
+    influence: Floats  # each step's part in each amount's error; see `error`
+    idle_rate: float  # amount per nanosecond without any kernel
+    conserved: float  # what amounts and idle time explain, over what was sampled
 
     def error(self, weights: Floats) -> float:
         """Standard error of the sum of amounts with those weights; NaN for fewer than 2 steps."""
@@ -181,8 +159,6 @@ class Equations:
 
     Args:
         begin: when each sample began, ascending.
-        finish: when it ended.
-        calls: the kernels that ran meanwhile.
         slots: how many slots there are, at most MOST_SLOTS.
 
     Attributes:
@@ -227,11 +203,7 @@ class Equations:
         return float(missed.var() / sampled.var()) if sampled.var() else 0.0
 
     def solve(self, sampled: Floats) -> Folded:
-        """Divides what was sampled among the slots.
-
-        Args:
-            sampled: the quantity in each sample, such as bytes.
-        """
+        """Divides what was sampled among the slots."""
         amount, free = self._amounts(sampled)
         explained = self._explained(amount)
         missed = sampled - explained
@@ -295,10 +267,6 @@ def find_lag(
 
     Args:
         begin: when each sample began, ascending.
-        finish: when it ended.
-        sampled: the quantity in each sample.
-        calls: the kernels.
-        slots: how many slots they have.
     """
     steps = np.unique(calls.step)
     each = max(1, len(calls.step) // max(len(steps), 1))

@@ -22,23 +22,18 @@ class CounterRow:
 
     name: str
     component: str
-    calls: float
-    """Calls in a step, or all calls where steps were not folded."""
-    us: float
-    """Time of one call, in microseconds."""
-    read_bytes: float | None
-    """Bytes that one call reads from DRAM."""
+    calls: float  # calls in a step, or all calls where steps were not folded
+    us: float  # time of one call, in microseconds
+    read_bytes: float | None  # bytes that one call reads from DRAM
     read_error: float | None
     """Its standard error, with the part that comes from not knowing the course within a kernel."""
     write_bytes: float | None
     write_error: float | None
-    bandwidth: float | None
-    """Bytes read and written over the time of a call, in bytes a second."""
+    bandwidth: float | None  # bytes read and written over the time of a call, in bytes a second
     tensor_active: float | None
     warps_active: float | None
     sm_active: float | None
-    resolved: float
-    """Share of its time in calls that the samples determine."""
+    resolved: float  # share of its time in calls that the samples determine
 
 
 @dataclass(frozen=True)
@@ -48,8 +43,7 @@ class WeightRow:
     component: str
     read_bytes: float
     read_error: float | None
-    weight_bytes: float
-    """Bytes of the weights that one step needs."""
+    weight_bytes: float  # bytes of the weights that one step needs
     part: str
     """Which of the component's weights those are, such as "4 of 32 experts"; empty for all."""
 
@@ -63,17 +57,13 @@ class WeightRow:
 class CounterBatch:
     """Decode steps of one batch size, folded onto one another."""
 
-    tokens: int
-    """Scheduled tokens of a step."""
-    steps: int
-    """Steps that were sampled."""
+    tokens: int  # scheduled tokens of a step
+    steps: int  # steps that were sampled
     by_node: bool
     """Whether every node of the graph has an amount of its own; else all calls of a kernel for a
     component share one."""
-    lag_us: float
-    """By how much the samples' clock was found to be late against the kernels'."""
-    conserved: float
-    """Bytes of the kernels and of idle time over bytes sampled."""
+    lag_us: float  # by how much the samples' clock was found to be late against the kernels'
+    conserved: float  # bytes of the kernels and of idle time over bytes sampled
     idle_bytes_per_us: float | None
     rows: tuple[CounterRow, ...]
     weights: tuple[WeightRow, ...]
@@ -89,8 +79,7 @@ class Counters:
     batches: tuple[CounterBatch, ...]
     long: tuple[CounterRow, ...]
     """Kernels of other steps, as far as they last so many samples that they need no folding."""
-    notes: tuple[str, ...]
-    """What could not be said, and why."""
+    notes: tuple[str, ...]  # what could not be said, and why
 
 
 AMOUNTS = ("dram_read_bytes", "dram_write_bytes")
@@ -169,7 +158,6 @@ def weight_rows(estimate: Estimate, needed: Mapping[str, tuple[float, str]]) -> 
     """What each component's kernels read in a step, against the weights that it needs.
 
     Args:
-        estimate: amounts of the kernels of one batch size.
         needed: what analyzers.roofline.weights.needed_weights says.
     """
     slots = estimate.slots
@@ -245,10 +233,6 @@ def amounts_by_time(
 
     Args:
         begin: when each sample began, ascending.
-        finish: when it ended.
-        sampled: the quantity in each sample.
-        start: when each kernel started.
-        end: when it ended.
     """
     if not len(begin):
         return np.full(len(start), np.nan)

@@ -17,14 +17,10 @@ _FEWEST_PARTS = 3
 
 @dataclass(frozen=True)
 class Slotted:
-    """The kernels of steps that are alike.
+    """The kernels of steps that are alike."""
 
-    Attributes:
-        calls: one entry a kernel.
-        slots: one row a slot: name, component, us (mean duration) and count (calls a step).
-    """
-
-    calls: Calls
+    calls: Calls  # one entry a kernel
+    # One row a slot: name, component, us (mean duration) and count (calls a step).
     slots: pd.DataFrame
 
 
@@ -33,7 +29,6 @@ def sampled_steps(kernels: pd.DataFrame, begin: npt.NDArray[np.int64]) -> npt.ND
 
     Args:
         kernels: step, start_ns and end_ns.
-        begin: when each sample began, ascending.
     """
     spans = kernels[kernels["step"] >= 0].groupby("step").agg({"start_ns": "min", "end_ns": "max"})
     first = np.searchsorted(begin, spans["start_ns"])
@@ -78,9 +73,6 @@ def in_parts(
     """Cuts each call into parts that count for themselves: a kernel's traffic is not even.
 
     Args:
-        calls: the calls.
-        slots: their slots, in order.
-        interval_ns: length of a sample.
         most: how many parts there may be altogether; all calls stay whole where that is too few.
 
     Returns:
@@ -118,10 +110,7 @@ class Estimate:
 
     Args:
         begin: when each sample began, ascending.
-        finish: when it ended.
         quantities: by name, what each sample counted.
-        calls: the kernels.
-        slots: what analyzers.counters.slots.slotted says about their slots.
 
     Attributes:
         slots: the slots.

@@ -45,11 +45,8 @@ def counters_of(
     """Amounts of every kernel in the decode steps that were sampled; None without samples.
 
     Args:
-        samples: the `counters` table of a rank.
         kernels: name, component, start_ns, end_ns, step and graph_node.
         steps: phase and decode_tokens, indexed by step.
-        layers: the `layers` table.
-        config: the model's configuration.
     """
     samples = _in_order(samples)
     if samples.empty:

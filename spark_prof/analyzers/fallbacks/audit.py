@@ -34,9 +34,6 @@ def audit_of(
     """The audit of one rank of a recording.
 
     Args:
-        bundle: an opened bundle.
-        rank: the rank.
-        kernels: of its report.
         batches: how many decode steps compute how many tokens.
         log: of the same run; without one, what the bundle keeps of it counts.
 
@@ -64,7 +61,6 @@ def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
     """The audit of a log alone.
 
     Args:
-        log: the log.
         gpu: what the GPU is called, where the log does not tell.
         capability: its compute capability.
     """

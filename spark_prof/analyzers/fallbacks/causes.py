@@ -21,17 +21,11 @@ _A16_FIRST = "FlashInferCuteDslNvFp4W4A16LinearKernel"
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause.
+    """A cause."""
 
-    Attributes:
-        id: scheme, architecture, forced, disabled, order, install, refused, emulation or unknown.
-        why: it in a sentence.
-        fix: what changes it; empty where nothing should be changed.
-    """
-
-    id: str
-    why: str
-    fix: str = ""
+    id: str  # scheme, architecture, forced, disabled, order, install, refused, emulation or unknown
+    why: str  # it in a sentence
+    fix: str = ""  # what changes it; empty where nothing should be changed
 
 
 def capability_of(engine: Engine) -> float | None:
@@ -44,13 +38,7 @@ def capability_of(engine: Engine) -> float | None:
 
 
 def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause | None:
-    """What made the engine leave the checkpoint's scheme; None where it did not.
-
-    Args:
-        group: the layers.
-        engine: how it was set up.
-        said: lines of its log.
-    """
+    """What made the engine leave the checkpoint's scheme; None where it did not."""
     weights = group.weights or group.asked[0]
     families = {witness.family for witness in group.witnesses}
     if "emulation" in families:

@@ -17,12 +17,7 @@ _MOST_SIZES = 2000
 
 
 def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
-    """The engine of a recorded process.
-
-    Args:
-        facts: of one rank.
-        command: that was recorded.
-    """
+    """The engine of a recorded process."""
     config = _object(facts, "engine_config")
     compilation = _object(config, "compilation_config")
     model = _object(config, "model_config")

@@ -43,23 +43,14 @@ class Module:
 
 @dataclass
 class Group:
-    """Layers of one component, with the same method and kernel.
+    """Layers of one component, with the same method and kernel."""
 
-    Attributes:
-        layer: the component; linear or moe, where only a log tells.
-        kind: linear or moe.
-        weights: their format in the engine, or where nothing tells in the checkpoint.
-        asked: formats of weights and activations in the checkpoint.
-        modules: how many.
-        witnesses: the engine's first.
-    """
-
-    layer: str
-    kind: str
-    weights: str
-    asked: tuple[str, str]
-    modules: int = 0
-    witnesses: list[Witness] = field(default_factory=list)
+    layer: str  # the component; linear or moe, where only a log tells
+    kind: str  # linear or moe
+    weights: str  # their format in the engine, or where nothing tells in the checkpoint
+    asked: tuple[str, str]  # formats of weights and activations in the checkpoint
+    modules: int = 0  # how many
+    witnesses: list[Witness] = field(default_factory=list)  # the engine's first
 
     @property
     def checkpoint(self) -> str:
@@ -101,8 +92,6 @@ def groups_of(
     """The groups of a recorded model, largest first within a component.
 
     Args:
-        modules: of the live model.
-        checkpoint: what its checkpoint asks for.
         kernels: of the trace, by component.
         said: lines of the engine's log, none where there is no log.
     """
@@ -126,7 +115,6 @@ def groups_of_log(
     """The groups that a log alone tells: one a kind of layer and format.
 
     Args:
-        said: its lines.
         quantization: the method that the engine was set up with.
         kernels: of a trace of the same run that tells nothing else.
     """

@@ -29,51 +29,31 @@ class Package:
 
 @dataclass(frozen=True)
 class Library:
-    """GPU code in one shared library.
+    """GPU code in one shared library."""
 
-    Attributes:
-        path: of the file, from the folder of packages on.
-        architectures: of its machine code, such as sm_90a; counted where the suffix is known, as
-            in 35 x sm_120f.
-        ptx: architectures of what the driver can compile.
-        plain: cubins for the GPU's generation that were built without its own features.
-        specific: those that were built with them, suffix a or f.
-    """
-
-    path: str
+    path: str  # of the file, from the folder of packages on
+    # Of its machine code, such as sm_90a; counted where the suffix is known, as in 35 x sm_120f.
     architectures: tuple[str, ...] = ()
-    ptx: tuple[str, ...] = ()
-    plain: int = 0
-    specific: int = 0
+    ptx: tuple[str, ...] = ()  # architectures of what the driver can compile
+    plain: int = 0  # cubins for the GPU's generation that were built without its own features
+    specific: int = 0  # those that were built with them, suffix a or f
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine as it is now.
+    """One machine as it is now."""
 
-    Attributes:
-        gpu: what the driver calls its GPU; empty without one.
-        capability: compute capability, such as 12.1.
-        driver: version of the driver.
-        packages: that matter, those that are missing too.
-        nvcc: path of the CUDA compiler, empty where there is none.
-        cuda: version of that toolkit.
-        cupti: path of libcupti, which records kernels.
-        libraries: with GPU code, of vLLM, FlashInfer and torch.
-        settings: variables in the environment that the installed vLLM does not read.
-        lost: what could not be looked at, and why.
-    """
-
-    gpu: str = ""
-    capability: str = ""
-    driver: str = ""
-    packages: tuple[Package, ...] = ()
-    nvcc: str = ""
-    cuda: str = ""
-    cupti: str = ""
-    libraries: tuple[Library, ...] = ()
+    gpu: str = ""  # what the driver calls its GPU; empty without one
+    capability: str = ""  # compute capability, such as 12.1
+    driver: str = ""  # version of the driver
+    packages: tuple[Package, ...] = ()  # that matter, those that are missing too
+    nvcc: str = ""  # path of the CUDA compiler, empty where there is none
+    cuda: str = ""  # version of that toolkit
+    cupti: str = ""  # path of libcupti, which records kernels
+    libraries: tuple[Library, ...] = ()  # with GPU code, of vLLM, FlashInfer and torch
+    # Variables in the environment that the installed vLLM does not read.
     settings: tuple[SettingRow, ...] = ()
-    lost: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()  # what could not be looked at, and why
 
     def version(self, name: str) -> str:
         """The version of a distribution; empty where it is not installed."""

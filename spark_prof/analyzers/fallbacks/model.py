@@ -9,96 +9,56 @@ from spark_prof.rules.environment import SettingRow
 
 @dataclass(frozen=True)
 class Engine:
-    """How an engine was set up; empty or None where nothing tells.
+    """How an engine was set up; empty or None where nothing tells."""
 
-    Attributes:
-        vllm: its version.
-        gpu: what the driver calls the GPU.
-        capability: the GPU's compute capability, such as 12.1.
-        quantization: the method, as vLLM calls it.
-        eager: whether it runs without CUDA graphs.
-        graph_mode: which CUDA graphs it uses, as vLLM calls it.
-        graph_sizes: token counts of a step for which graphs were captured.
-        prefix_caching: whether common beginnings of prompts are kept.
-        moe_backend: what was asked for with --moe-backend, or auto.
-        linear_backend: the same with --linear-backend.
-        kv_cache: the format of the KV cache that was asked for.
-        serves: whether it answers requests over the network.
-        environment: its environment variables that matter, by name.
-    """
-
-    vllm: str = ""
-    gpu: str = ""
-    capability: str = ""
-    quantization: str = ""
-    eager: bool | None = None
-    graph_mode: str = ""
-    graph_sizes: tuple[int, ...] = ()
-    prefix_caching: bool | None = None
-    moe_backend: str = ""
-    linear_backend: str = ""
-    kv_cache: str = ""
-    serves: bool = False
-    environment: tuple[tuple[str, str], ...] = ()
+    vllm: str = ""  # its version
+    gpu: str = ""  # what the driver calls the GPU
+    capability: str = ""  # the GPU's compute capability, such as 12.1
+    quantization: str = ""  # the method, as vLLM calls it
+    eager: bool | None = None  # whether it runs without CUDA graphs
+    graph_mode: str = ""  # which CUDA graphs it uses, as vLLM calls it
+    graph_sizes: tuple[int, ...] = ()  # token counts of a step for which graphs were captured
+    prefix_caching: bool | None = None  # whether common beginnings of prompts are kept
+    moe_backend: str = ""  # what was asked for with --moe-backend, or auto
+    linear_backend: str = ""  # the same with --linear-backend
+    kv_cache: str = ""  # the format of the KV cache that was asked for
+    serves: bool = False  # whether it answers requests over the network
+    environment: tuple[tuple[str, str], ...] = ()  # its environment variables that matter, by name
 
 
 @dataclass(frozen=True)
 class Witness:
-    """What one source says runs a group of layers.
+    """What one source says runs a group of layers."""
 
-    Attributes:
-        who: engine (the live model's own objects), log or trace.
-        kernel: the class, backend or kernel in its own words.
-        family: the library or method, such as Marlin.
-        activations: their format in the product, 16-bit where they are not quantized.
-    """
-
-    who: str
-    kernel: str
-    family: str
-    activations: str
+    who: str  # engine (the live model's own objects), log or trace
+    kernel: str  # the class, backend or kernel in its own words
+    family: str  # the library or method, such as Marlin
+    activations: str  # their format in the product, 16-bit where they are not quantized
 
 
 @dataclass(frozen=True)
 class AuditRow:
-    """Layers of one component that run alike.
+    """Layers of one component that run alike."""
 
-    Attributes:
-        layer: a component; linear or moe, where only a log tells.
-        modules: how many, 0 where only a log tells.
-        checkpoint: the scheme that the checkpoint asks for, such as W4A4 nvfp4.
-        executed: the scheme that runs.
-        witnesses: who says so; they agree unless `conflict` says otherwise.
-        cause: the name of what made vLLM choose it, where it is not what the checkpoint asks for.
-        why: that cause in a sentence.
-        fix: what changes it in this vLLM; empty where nothing should.
-        conflict: who contradicts whom.
-    """
-
-    layer: str
-    modules: int
-    checkpoint: str
-    executed: str
-    witnesses: tuple[Witness, ...]
+    layer: str  # a component; linear or moe, where only a log tells
+    modules: int  # how many, 0 where only a log tells
+    checkpoint: str  # the scheme that the checkpoint asks for, such as W4A4 nvfp4
+    executed: str  # the scheme that runs
+    witnesses: tuple[Witness, ...]  # who says so; they agree unless `conflict` says otherwise
+    # The name of what made vLLM choose it, where it is not what the checkpoint asks for.
     cause: str = ""
-    why: str = ""
-    fix: str = ""
-    conflict: str = ""
+    why: str = ""  # that cause in a sentence
+    fix: str = ""  # what changes it in this vLLM; empty where nothing should
+    conflict: str = ""  # who contradicts whom
 
 
 @dataclass(frozen=True)
 class BatchRow:
-    """Decode steps of one size.
+    """Decode steps of one size."""
 
-    Attributes:
-        tokens: that the step computes.
-        steps: how many there are.
-        graph: the captured size that such a step is padded to; None where there is none.
-    """
-
-    tokens: int
-    steps: int
-    graph: int | None
+    tokens: int  # that the step computes
+    steps: int  # how many there are
+    graph: int | None  # the captured size that such a step is padded to; None where there is none
 
 
 @dataclass(frozen=True)
@@ -126,10 +86,8 @@ class Audit:
     settings: tuple[SettingRow, ...] = ()
     batches: tuple[BatchRow, ...] = ()
     log: tuple[LogRow, ...] = ()
-    conflicts: tuple[str, ...] = ()
-    """Where two sources tell different things about the same run."""
-    notes: tuple[str, ...] = ()
-    """What could not be told, and why."""
+    conflicts: tuple[str, ...] = ()  # where two sources tell different things about the same run
+    notes: tuple[str, ...] = ()  # what could not be told, and why
 
     def said(self, *rules: str) -> tuple[LogRow, ...]:
         """What the log says by these rules."""

@@ -38,25 +38,15 @@ def _fusion(report: Report) -> str:
 
 @dataclass(frozen=True)
 class _Kind:
-    """Conversions that are one finding.
+    """Conversions that are one finding."""
 
-    Attributes:
-        id: of the finding.
-        what: what happens, in the words of a reader.
-        chosen: which conversions count.
-        least: share of the decode steps from which on they matter.
-        fix: what to do about them; `{fusion}` stands for how this vLLM fuses quantizations.
-        compiled: what torch.compile would do about them, for a run without it.
-        reported: what others measured, with the source.
-    """
-
-    id: str
-    what: str
-    chosen: Callable[[ChargedConversion], bool]
-    least: float
-    fix: str
-    compiled: str = ""
-    reported: str = ""
+    id: str  # of the finding
+    what: str  # what happens, in the words of a reader
+    chosen: Callable[[ChargedConversion], bool]  # which conversions count
+    least: float  # share of the decode steps from which on they matter
+    fix: str  # what to do about them; `{fusion}` stands for how this vLLM fuses quantizations
+    compiled: str = ""  # what torch.compile would do about them, for a run without it
+    reported: str = ""  # what others measured, with the source
 
     @property
     def looks_for(self) -> str:

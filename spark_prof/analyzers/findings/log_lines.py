@@ -15,21 +15,13 @@ _MOST_LINES = 20
 
 @dataclass(frozen=True)
 class LineFinding:
-    """Lines of a log that are a finding.
+    """Lines of a log that are a finding."""
 
-    Attributes:
-        id: of the finding.
-        fires: what fires it.
-        rules: ids of the rules that read such lines.
-        fix: what to do; {detail} stands for what the line names.
-        page: of the explorer.
-    """
-
-    id: str
-    fires: str
-    rules: tuple[str, ...]
-    fix: str
-    page: str = "fallbacks"
+    id: str  # of the finding
+    fires: str  # what fires it
+    rules: tuple[str, ...]  # ids of the rules that read such lines
+    fix: str  # what to do; {detail} stands for what the line names
+    page: str = "fallbacks"  # of the explorer
 
 
 LINE_FINDINGS: tuple[LineFinding, ...] = (

@@ -17,7 +17,6 @@ def ms_per_token(report: Report, decode_us: float) -> float | None:
     the time per step and the time per output token.
 
     Args:
-        report: whose steps count.
         decode_us: time in all its decode steps together, in microseconds.
 
     Returns:
@@ -86,19 +85,12 @@ _Find = Callable[[Report], Iterable[Finding]]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule reads a finished report and says what it finds; nothing, where there is nothing.
+    """A rule reads a finished report and says what it finds; nothing, where there is nothing."""
 
-    Attributes:
-        id: words joined by hyphens, of the findings that it makes.
-        page: of the explorer, where the evidence is.
-        looks_for: what fires it, in one line, as docs/findings.md has it.
-        find: from the report, whose own findings are still empty, to what was found.
-    """
-
-    id: str
-    page: str
-    looks_for: str
-    find: _Find
+    id: str  # words joined by hyphens, of the findings that it makes
+    page: str  # of the explorer, where the evidence is
+    looks_for: str  # what fires it, in one line, as docs/findings.md has it
+    find: _Find  # from the report, whose own findings are still empty, to what was found
 
 
 Look = Callable[[Audit], Iterable[Finding]]

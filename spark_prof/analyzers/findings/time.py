@@ -32,7 +32,6 @@ def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float
     what an eager run waits for is another finding.
 
     Args:
-        report: the report.
         name: of the row of the token ledger.
         usual_us: what of it is no gap to speak of.
     """

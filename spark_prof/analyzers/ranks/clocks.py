@@ -31,23 +31,14 @@ _TIMER_NS = 2_000.0
 
 @dataclass(frozen=True)
 class Offset:
-    """A clock against the reference clock, in ns: positive where it is ahead.
+    """A clock against the reference clock, in ns: positive where it is ahead."""
 
-    Attributes:
-        ns: the offset at `at_ns`.
-        drift: by how much it grows, in ns per ns.
-        at_ns: a time by that clock.
-        uncertainty_ns: the true offset lies no further away, at any time of the recording.
-        events: collectives or steps that it stands on.
-        basis: collectives or scheduler.
-    """
-
-    ns: float
-    drift: float
-    at_ns: int
-    uncertainty_ns: float
-    events: int
-    basis: str
+    ns: float  # the offset at `at_ns`
+    drift: float  # by how much it grows, in ns per ns
+    at_ns: int  # a time by that clock
+    uncertainty_ns: float  # the true offset lies no further away, at any time of the recording
+    events: int  # collectives or steps that it stands on
+    basis: str  # collectives or scheduler
 
     def at(self, time_ns: Int64s) -> Int64s:
         """What to take from times by that clock to get times by the reference clock."""

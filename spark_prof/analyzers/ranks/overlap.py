@@ -83,20 +83,16 @@ def _ascending(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Matched:
-    """The collectives of one team.
+    """The collectives of one team."""
 
-    Attributes:
-        steps: one row per step that all ranks have, a column per rank with its step number.
-        calls: one row per matched call and rank: `call` (from 0), `turn` (row of `steps`), `kind`,
-            `rank`, `start_ns`, `end_ns`.
-        unequal_steps: steps left out because the ranks ran different numbers of a collective.
-        unmatched: calls that were not matched: in such steps, of an unknown kind, or of a kind
-            whose participants may end before the last one has started.
-    """
-
+    # One row per step that all ranks have, a column per rank with its step number.
     steps: pd.DataFrame
+    # One row per matched call and rank: `call` (from 0), `turn` (row of `steps`), `kind`, `rank`,
+    # `start_ns`, `end_ns`.
     calls: pd.DataFrame
-    unequal_steps: int
+    unequal_steps: int  # steps left out because the ranks ran different numbers of a collective
+    # Calls that were not matched: in such steps, of an unknown kind, or of a kind whose
+    # participants may end before the last one has started.
     unmatched: int
 
 

@@ -77,19 +77,12 @@ def _few(ranks: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class RankShare:
-    """What collectives took from one rank, in us, and how often it was the slowest.
+    """What collectives took from one rank, in us, and how often it was the slowest."""
 
-    Attributes:
-        wait_us: in all steps.
-        transfer_us: in all steps.
-        slowest_steps: steps in which it came last.
-        held_up_us: how long the others waited for it in such a step, on average.
-    """
-
-    wait_us: float
-    transfer_us: float
-    slowest_steps: int
-    held_up_us: float
+    wait_us: float  # in all steps
+    transfer_us: float  # in all steps
+    slowest_steps: int  # steps in which it came last
+    held_up_us: float  # how long the others waited for it in such a step, on average
 
     def added_to(self, row: RankRow) -> RankRow:
         """The row with these figures."""

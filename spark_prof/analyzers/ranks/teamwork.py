@@ -16,19 +16,12 @@ from spark_prof.traces.bundle import HIGHEST_RANK, Bundle
 
 @dataclass(frozen=True)
 class Team:
-    """Ranks that run the same layers on the same batches: one tensor-parallel group.
+    """Ranks that run the same layers on the same batches: one tensor-parallel group."""
 
-    Attributes:
-        replica: data-parallel replica, from 0.
-        stage: pipeline stage, from 0.
-        ranks: its recorded ranks, ascending.
-        size: how many ranks it has, recorded or not.
-    """
-
-    replica: int
-    stage: int
-    ranks: tuple[int, ...]
-    size: int
+    replica: int  # data-parallel replica, from 0
+    stage: int  # pipeline stage, from 0
+    ranks: tuple[int, ...]  # its recorded ranks, ascending
+    size: int  # how many ranks it has, recorded or not
 
 
 @dataclass(frozen=True)
@@ -39,8 +32,7 @@ class Layout:
     pipeline: int
     data: int
     teams: tuple[Team, ...]
-    missing: tuple[int, ...]
-    """Ranks of the run that the bundle does not have."""
+    missing: tuple[int, ...]  # ranks of the run that the bundle does not have
     crosses_replicas: bool
     """Whether experts are spread over data-parallel replicas, whose batches differ."""
 

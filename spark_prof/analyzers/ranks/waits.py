@@ -21,16 +21,12 @@ _TIMES = ("start_ns", "end_ns")
 
 @dataclass(frozen=True)
 class Waits:
-    """Calls of a team, split.
+    """Calls of a team, split."""
 
-    Attributes:
-        calls: the calls with `wait_ns`, `transfer_ns`, `last` (whether this rank came last) and
-            `others_wait_ns` (mean wait of the other ranks where it did, else 0).
-        contradictory: rows left out, because a rank was done before another had begun.
-    """
-
+    # The calls with `wait_ns`, `transfer_ns`, `last` (whether this rank came last) and
+    # `others_wait_ns` (mean wait of the other ranks where it did, else 0).
     calls: pd.DataFrame
-    contradictory: int
+    contradictory: int  # rows left out, because a rank was done before another had begun
 
 
 def aligned(calls: pd.DataFrame, offsets: Mapping[int, Offset]) -> pd.DataFrame:

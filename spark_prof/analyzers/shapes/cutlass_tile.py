@@ -19,15 +19,10 @@ _BUILTIN = frozenset("vwbcahstijlmxynofdegz")
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A type, a template or a value.
+    """A type, a template or a value."""
 
-    Attributes:
-        name: without its namespaces; a value's digits.
-        arguments: of the template; of a pack its parts.
-    """
-
-    name: str
-    arguments: tuple[Node, ...] = ()
+    name: str  # without its namespaces; a value's digits
+    arguments: tuple[Node, ...] = ()  # of the template; of a pack its parts
 
 
 def template_of(symbol: str) -> Node | None:

@@ -30,9 +30,6 @@ def occupancy_of(
     """What one multiprocessor holds of a kernel; None where no GPU could have launched it so.
 
     Args:
-        limits: of the multiprocessor.
-        threads: of a block.
-        registers: of a thread.
         shared_bytes: static and dynamic shared memory of a block.
     """
     if not 0 < threads <= _MOST_THREADS or not 0 < registers <= _MOST_REGISTERS:
@@ -61,9 +58,7 @@ def busy_share(blocks: int, places: int, multiprocessors: int) -> float:
     """Share of the GPU that has something to do while a grid runs.
 
     Args:
-        blocks: of the grid.
         places: blocks that all multiprocessors hold together.
-        multiprocessors: of the GPU.
     """
     if blocks <= places:
         # Blocks spread over the multiprocessors before two share one.
@@ -94,8 +89,6 @@ def launches_of(
     """The launches of the steps of the counted phase, one row a name, component and shape.
 
     Args:
-        bundle: the bundle.
-        rank: the rank.
         placed: the rank's kernels in order of start: name, component, kind, step, start_ns, end_ns.
         steps: the analyzed steps indexed by step: phase and decode_tokens.
         sums: what `breakdown.sums_of` says of them.

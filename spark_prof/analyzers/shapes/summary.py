@@ -33,8 +33,6 @@ def shapes_of(
     """The launch shapes of a rank's decode steps; None where no kernel tells its shape.
 
     Args:
-        bundle: the bundle.
-        rank: the rank.
         placed: the rank's kernels in order of start, as `place_kernels` returns them.
         steps: the analyzed steps indexed by step.
         sums: what `breakdown.sums_of` says of them.
@@ -194,7 +192,6 @@ def rows_per_expert(config: Mapping[str, Any], tokens: float) -> float | None:
     Exact for one token: each of its experts gets that one.
 
     Args:
-        config: the model's configuration as Hugging Face writes it.
         tokens: tokens of the step, at least 1 counted.
 
     Returns:

@@ -23,26 +23,20 @@ _LARGEST = 1 << 14
 
 @dataclass(frozen=True)
 class Family:
-    """Kernels whose names hold their tile in the same way.
+    """Kernels whose names hold their tile in the same way."""
 
-    Attributes:
-        name: who makes them.
-        pattern: searched in the name as `spelling` writes it; its groups `a` and `b` are the sides
-            as they are named, `k` the depth.
-        tokens: the side that holds tokens. "same" where that is known of a square tile only,
-            "none" where its rows are no tokens.
-        evidence: why that is the side.
-        example: a real name, of the longest ones what counts.
-        tile: what the example says: first side, second side, depth, rows for tokens.
-        unit: what a number of the name counts, for first side, second side and depth.
-    """
-
-    name: str
+    name: str  # who makes them
+    # Searched in the name as `spelling` writes it; its groups `a` and `b` are the sides as they are
+    # named, `k` the depth.
     pattern: str
+    # The side that holds tokens. "same" where that is known of a square tile only, "none" where its
+    # rows are no tokens.
     tokens: Literal["first", "second", "same", "none"]
-    evidence: str
-    example: str
+    evidence: str  # why that is the side
+    example: str  # a real name, of the longest ones what counts
+    # What the example says: first side, second side, depth, rows for tokens.
     tile: tuple[int, int, int | None, int | None]
+    # What a number of the name counts, for first side, second side and depth.
     unit: tuple[int, int, int] = (1, 1, 1)
 
 
