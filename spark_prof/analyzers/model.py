@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_prof.analyzers.answers.model import Answer
-from spark_prof.analyzers.classify.machine_code import CodeRow, Conflict
-from spark_prof.analyzers.clients.model import ClientRow
-from spark_prof.analyzers.conversions.model import (
+from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
+from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.conversions.conversion_rows import (
     ChargedConversion,
     FusedConversion,
     LayerConversions,
     LoadTimeConversion,
     RepeatedQuantization,
 )
-from spark_prof.analyzers.counters.rows import Counters
-from spark_prof.analyzers.fallbacks.model import Audit
+from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.roofline.model import Roofline
-from spark_prof.analyzers.shapes.model import Shapes
+from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.token_ledger.model import Ledger
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.conversions.model import ChargedConversion
+from spark_prof.analyzers.conversions.conversion_rows import ChargedConversion
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import (
     MISSING,

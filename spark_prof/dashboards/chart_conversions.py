@@ -10,7 +10,7 @@ from types import MappingProxyType
 import plotly.graph_objects as go
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.conversions.model import ChargedConversion
+from spark_prof.analyzers.conversions.conversion_rows import ChargedConversion
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.chart_axes import time_ticks
 from spark_prof.dashboards.charts import label, set_style

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from time import monotonic
 
-from spark_prof.analyzers.fallbacks.machine import Library, Machine, Package
+from spark_prof.analyzers.fallbacks.machine_checks import Library, Machine, Package
 from spark_prof.errors import CommandError
 from spark_prof.profiler.facts import visible_environment
 from spark_prof.rules.environment import HARMLESS, setting_rows

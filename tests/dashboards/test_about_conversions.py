@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.conversions.model import (
+from spark_prof.analyzers.conversions.conversion_rows import (
     ChargedConversion,
     FusedConversion,
     LoadTimeConversion,

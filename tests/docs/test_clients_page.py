@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from spark_prof.analyzers.clients.model import VERDICTS, ClientRow, Comparison
-from spark_prof.analyzers.clients.summary import AGREES
+from spark_prof.analyzers.clients.client_comparison import AGREES
+from spark_prof.analyzers.clients.client_rows import VERDICTS, ClientRow, Comparison
 from spark_prof.traces.benchmarks.result import CLOCKS
 from tests.docs.pages import ROOT, tables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from spark_prof.analyzers.counters.rows import CounterBatch, CounterRow, Counters, WeightRow
+from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters, WeightRow
 from tests.docs.pages import ROOT, tables
 
 

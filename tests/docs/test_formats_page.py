@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from spark_prof.analyzers.classify.counters import find_counter
+from spark_prof.analyzers.classify.counted_kernels import find_counter
 from spark_prof.traces import sniff
 from spark_prof.traces.readers.nsys_stats import REPORTS
 from tests.docs.pages import ROOT, tables

@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 
 import spark_prof
-from spark_prof.analyzers.shapes.launches import occupancy_of
-from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
+from spark_prof.analyzers.shapes.grid_occupancy import occupancy_of
+from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.rules.gpus import SM_LIMITS
 from tests.docs.pages import ROOT, tables
 

@@ -23,9 +23,9 @@ from types import FrameType
 from spark_prof.analyzers.ceilings.model import Question
 from spark_prof.analyzers.ceilings.summary import ceilings_of
 from spark_prof.analyzers.classify.listing import list_code
-from spark_prof.analyzers.clients.summary import with_clients
+from spark_prof.analyzers.clients.client_comparison import with_clients
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.findings.fallbacks import findings_of_audit
+from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.swap_gain.model import Swapped, Untraced

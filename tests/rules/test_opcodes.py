@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from spark_prof.analyzers.classify.machine_code import code_row
+from spark_prof.analyzers.classify.code_rows import code_row
 from spark_prof.rules.opcodes import OPCODES, Opcode, find_opcode
 from spark_prof.vocabulary import PRECISIONS
 from tests.rows import each_row

@@ -13,8 +13,8 @@ from dataclasses import replace
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify
-from spark_prof.analyzers.classify.counters import Counted, CountedKernels
-from spark_prof.analyzers.classify.machine_code import CodeRow, Conflict, code_rows
+from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
+from spark_prof.analyzers.classify.counted_kernels import Counted, CountedKernels
 from spark_prof.analyzers.model import KernelRow
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.machine_code import machine_code_of

@@ -6,16 +6,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, BatchRow, Engine, LogRow
 from spark_prof.analyzers.fallbacks.causes import cause_of
-from spark_prof.analyzers.fallbacks.engine import (
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes
+from spark_prof.analyzers.fallbacks.engine_facts import (
     differences,
     engine_of_facts,
     engine_of_log,
     merged,
 )
-from spark_prof.analyzers.fallbacks.groups import Group, Module, groups_of, groups_of_log
-from spark_prof.analyzers.fallbacks.model import Audit, AuditRow, BatchRow, Engine, LogRow
-from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes
+from spark_prof.analyzers.fallbacks.layer_groups import Group, Module, groups_of, groups_of_log
 from spark_prof.analyzers.model import KernelRow
 from spark_prof.rules.environment import setting_rows
 from spark_prof.traces.bundle import Bundle

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_prof.analyzers.fallbacks.groups import Group
-from spark_prof.analyzers.fallbacks.model import Engine
-from spark_prof.analyzers.fallbacks.schemes import SIXTEEN_BIT, bits_of
+from spark_prof.analyzers.fallbacks.audit_rows import Engine
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import SIXTEEN_BIT, bits_of
+from spark_prof.analyzers.fallbacks.layer_groups import Group
 from spark_prof.rules.backends import choice_of
 from spark_prof.rules.environment import FLAGS_FROM, backend_flag, since, version_of
 from spark_prof.traces.readers.engine_log import Statement

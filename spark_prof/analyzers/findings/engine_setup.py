@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spark_prof.analyzers.fallbacks.model import Audit
+from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.findings.rule import AuditRule
 from spark_prof.analyzers.model import Finding
 

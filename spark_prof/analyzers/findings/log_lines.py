@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_prof.analyzers.fallbacks.model import Audit, LogRow
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, LogRow
 from spark_prof.analyzers.findings.rule import AuditRule, Look
 from spark_prof.analyzers.model import Finding
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from spark_prof.analyzers.fallbacks.model import Audit
+from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.model import Finding, Report
 
 

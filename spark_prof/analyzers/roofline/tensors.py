@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.fallbacks.schemes import bits_of
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
 from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.analyzers.roofline.weights import (
     LARGEST,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_prof.analyzers.shapes.model import Tile
+from spark_prof.analyzers.shapes.shape_rows import Tile
 
 _DEEPEST = 100
 _MOST_NODES = 20_000

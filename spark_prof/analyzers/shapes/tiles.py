@@ -14,7 +14,7 @@ from typing import Literal
 
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.shapes.cutlass_tile import cutlass_tile
-from spark_prof.analyzers.shapes.model import Tile
+from spark_prof.analyzers.shapes.shape_rows import Tile
 from spark_prof.rules.kernel_names import NAME_LIMIT
 
 _LARGEST = 1 << 14

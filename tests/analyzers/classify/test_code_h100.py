@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.classify.counters import CountedKernels
+from spark_prof.analyzers.classify.counted_kernels import CountedKernels
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.classify.counters import CountedKernels
+from spark_prof.analyzers.classify.counted_kernels import CountedKernels
 from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.traces.readers.ncu_csv import ncu_csv
 from tests.rows import each_row

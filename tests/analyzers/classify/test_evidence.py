@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.classify.classifier import classify, spelling
-from spark_prof.analyzers.classify.counters import COUNTERS, Counter, find_counter
+from spark_prof.analyzers.classify.counted_kernels import COUNTERS, Counter, find_counter
 from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.traces.readers.ncu_csv import ncu_csv
 from spark_prof.traces.readers.nsys_stats import nsys_stats_csv

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.analyzers.classify.code_rows import CodeRow, code_row, code_rows, opcode_counts
 from spark_prof.analyzers.classify.evidence import Evidence
-from spark_prof.analyzers.classify.machine_code import CodeRow, code_row, code_rows, opcode_counts
 from spark_prof.traces.machine_code import read_machine_code
 from tests.rows import each_row
 from tests.traces.cubins import ARCHITECTURES, probes

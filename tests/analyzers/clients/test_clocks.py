@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_prof.analyzers.clients.engine import place
+from spark_prof.analyzers.clients.engine_side import place
 from spark_prof.traces.benchmarks.result import BenchmarkRun
 from tests.rows import each_row
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.clients.engine import EngineSide, engine_side
-from spark_prof.analyzers.clients.remarks import in_window
+from spark_prof.analyzers.clients.client_remarks import in_window
+from spark_prof.analyzers.clients.engine_side import EngineSide, engine_side
 from spark_prof.traces.benchmarks.result import Request
 from tests.rows import each_row
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.conversions.flow import flow_of
+from spark_prof.analyzers.conversions.conversion_flow import flow_of
 from tests.rows import each_row
 
 from .frames import ATTENTION, CAST, COPY, GEMM, NORM, QUANTIZE, K, placed

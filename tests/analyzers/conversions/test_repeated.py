@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.conversions.flow import (
+from spark_prof.analyzers.conversions.conversion_costs import StepKernel, repeated_quantizations
+from spark_prof.analyzers.conversions.conversion_flow import (
     PADDING,
     ROLES,
     Role,
@@ -13,7 +14,6 @@ from spark_prof.analyzers.conversions.flow import (
     fills_numbers,
     role_of,
 )
-from spark_prof.analyzers.conversions.summary import StepKernel, repeated_quantizations
 from tests.rows import each_row
 
 from .frames import ACTIVATION, ATTENTION, GEMM, NORM, QUANTIZE

@@ -11,8 +11,8 @@ import pytest
 
 from spark_prof.analyzers.breakdown import kernel_rows, sums_of
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.conversions.flow import PADDING
-from spark_prof.analyzers.conversions.summary import conversions_of
+from spark_prof.analyzers.conversions.conversion_costs import conversions_of
+from spark_prof.analyzers.conversions.conversion_flow import PADDING
 from spark_prof.analyzers.model import Conversions, Report, Spread
 from spark_prof.analyzers.summary import summarize
 from spark_prof.importers.sources import open_source

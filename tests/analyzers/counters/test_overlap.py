@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from spark_prof.analyzers.counters.counter_rows import amounts_by_time
 from spark_prof.analyzers.counters.folding import overlaps, uncovered
-from spark_prof.analyzers.counters.rows import amounts_by_time
 from tests.rows import each_row
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.counters.rows import CounterRow, Counters
-from spark_prof.analyzers.counters.summary import FEWEST_STEPS, counters_of
+from spark_prof.analyzers.counters.counter_batches import FEWEST_STEPS, counters_of
+from spark_prof.analyzers.counters.counter_rows import CounterRow, Counters
 from tests.analyzers.counters.simulated import SLOW_ENDS, Simulated, simulate
 from tests.rows import each_row
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.fallbacks.model import AuditRow
+from spark_prof.analyzers.fallbacks.audit_rows import AuditRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.assemble import open_bundle

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.fallbacks.engine import (
+from spark_prof.analyzers.fallbacks.audit_rows import Engine
+from spark_prof.analyzers.fallbacks.engine_facts import (
     differences,
     engine_of_facts,
     engine_of_log,
     merged,
 )
-from spark_prof.analyzers.fallbacks.model import Engine
 from tests.analyzers.fallbacks.runs import facts, log
 
 CONFIG = (

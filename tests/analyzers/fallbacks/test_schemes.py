@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes, label
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes, label
 from tests.rows import each_row
 
 QKV = "model.layers.3.self_attn.qkv_proj"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.conversions.model import ChargedConversion, RepeatedQuantization
-from spark_prof.analyzers.findings.conversions import CONVERSIONS
+from spark_prof.analyzers.conversions.conversion_rows import ChargedConversion, RepeatedQuantization
+from spark_prof.analyzers.findings.format_conversions import CONVERSIONS
 from spark_prof.analyzers.model import Finding, Report
 from tests.dashboards.sample import SAMPLES
 from tests.rows import each_row

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from spark_prof.analyzers.classify.code_rows import code_row, opcode_counts
 from spark_prof.analyzers.classify.evidence import Evidence, code_of, conflicts_of
-from spark_prof.analyzers.classify.machine_code import code_row, opcode_counts
 from spark_prof.analyzers.model import Report
 from tests.analyzers.findings.reports import HEALTHY, MARLIN, NORM, STEPS, found, kernel
 from tests.rows import each_row

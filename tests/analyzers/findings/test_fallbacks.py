@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.findings.fallbacks import FALLBACKS, findings_of_audit
+from spark_prof.analyzers.findings.audit_findings import FALLBACKS, findings_of_audit
 from spark_prof.analyzers.model import Finding, Report
 from tests.analyzers.fallbacks.runs import (
     CUTLASS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.conversions.model import ChargedConversion
+from spark_prof.analyzers.conversions.conversion_rows import ChargedConversion
 from spark_prof.analyzers.findings.lm_head import LM_HEAD
 from spark_prof.analyzers.model import Finding, KernelRow, ModuleRow, Report
 from spark_prof.analyzers.summary import summarize

@@ -8,7 +8,7 @@ import pytest
 
 from spark_prof.analyzers.model import Gpu, Report
 from spark_prof.analyzers.roofline.model import Ceilings, Roofline, RooflinePhase, RooflineRow
-from spark_prof.analyzers.shapes.model import ShapeRow, Tile
+from spark_prof.analyzers.shapes.shape_rows import ShapeRow, Tile
 from tests.analyzers.findings.reports import (
     HEALTHY,
     MARLIN,

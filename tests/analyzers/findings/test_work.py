@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_prof.analyzers.model import Copies, CopyRow, Report
-from spark_prof.analyzers.shapes.model import ShapeRow
+from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from tests.analyzers.findings.reports import (
     HEALTHY,
     NORM,

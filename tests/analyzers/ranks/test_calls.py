@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from spark_prof.analyzers.ranks.calls import calls_among, collective_calls
+from spark_prof.analyzers.ranks.collective_calls import calls_among, collective_calls
 from tests.support import ORIGIN, Piece, Recorded, kineto, operator, step
 
 ROWS = ("name", "start_ns", "end_ns", "part", "stream", "step")

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.ranks.clocks import Offset, offset_of_collectives, offset_of_steps
-from spark_prof.analyzers.ranks.overlap import match_collectives
+from spark_prof.analyzers.ranks.align_ranks import match_collectives
+from spark_prof.analyzers.ranks.clock_offsets import Offset, offset_of_collectives, offset_of_steps
 from tests.analyzers.ranks.play import Play
 from tests.rows import each_row
 

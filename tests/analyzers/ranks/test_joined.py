@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from spark_prof.analyzers.ranks.overlap import join_steps
+from spark_prof.analyzers.ranks.align_ranks import join_steps
 from tests.rows import each_row
 
 

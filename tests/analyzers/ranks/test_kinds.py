@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.ranks.calls import KINDS, collective_kind, is_joint, returns_early
+from spark_prof.analyzers.ranks.collective_calls import (
+    KINDS,
+    collective_kind,
+    is_joint,
+    returns_early,
+)
 from tests.rows import each_row
 
 EXAMPLES = [(kind, name) for kind, _, names in KINDS for name in names]

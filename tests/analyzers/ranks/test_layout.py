@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spark_prof.analyzers.ranks.teamwork import clock_name, layout_of
+from spark_prof.analyzers.ranks.rank_teams import clock_name, layout_of
 from spark_prof.traces.bundle import Bundle
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.ranks.calls import calls_among
-from spark_prof.analyzers.ranks.clocks import offset_of_collectives
-from spark_prof.analyzers.ranks.overlap import match_collectives
-from spark_prof.analyzers.ranks.waits import slowest_of_steps, waits_of
+from spark_prof.analyzers.ranks.align_ranks import match_collectives
+from spark_prof.analyzers.ranks.clock_offsets import offset_of_collectives
+from spark_prof.analyzers.ranks.collective_calls import calls_among
+from spark_prof.analyzers.ranks.collective_waits import slowest_of_steps, waits_of
 from spark_prof.traces.readers.kineto import read_kineto
 from tests.analyzers.ranks.play import KINDS, Play
 from tests.rows import each_row

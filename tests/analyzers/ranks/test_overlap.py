@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.ranks.overlap import match_by_time, match_collectives
+from spark_prof.analyzers.ranks.align_ranks import match_by_time, match_collectives
 from tests.analyzers.ranks.play import Play
 from tests.rows import each_row
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.ranks.clocks import Offset
-from spark_prof.analyzers.ranks.overlap import match_collectives
-from spark_prof.analyzers.ranks.waits import aligned, slowest_of_steps, waits_of
+from spark_prof.analyzers.ranks.align_ranks import match_collectives
+from spark_prof.analyzers.ranks.clock_offsets import Offset
+from spark_prof.analyzers.ranks.collective_waits import aligned, slowest_of_steps, waits_of
 from tests.analyzers.ranks.play import Play
 from tests.docs.pages import ROOT, tables
 from tests.rows import each_row

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.shapes.launches import busy_share, occupancy_of
+from spark_prof.analyzers.shapes.grid_occupancy import busy_share, occupancy_of
 from spark_prof.rules.gpus import SM_LIMITS
 from tests.rows import each_row
 

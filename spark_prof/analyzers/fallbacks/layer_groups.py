@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_prof.analyzers.fallbacks.model import Witness
-from spark_prof.analyzers.fallbacks.schemes import (
+from spark_prof.analyzers.fallbacks.audit_rows import Witness
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import (
     SIXTEEN_BIT,
     CheckpointSchemes,
     label,

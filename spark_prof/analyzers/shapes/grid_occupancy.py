@@ -15,7 +15,7 @@ import pandas as pd
 
 from spark_prof.analyzers.lookup import NameColumn, positions
 from spark_prof.analyzers.placement import COPIES
-from spark_prof.analyzers.shapes.model import Occupancy
+from spark_prof.analyzers.shapes.shape_rows import Occupancy
 from spark_prof.rules.gpus import SmLimits
 from spark_prof.traces.bundle import Bundle
 

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.counters.folding import MOST_SLOTS, find_lag, overlaps
-from spark_prof.analyzers.counters.rows import (
+from spark_prof.analyzers.counters.counter_rows import (
     AMOUNTS,
     SHARES,
     CounterBatch,
@@ -19,7 +18,8 @@ from spark_prof.analyzers.counters.rows import (
     long_rows,
     weight_rows,
 )
-from spark_prof.analyzers.counters.slots import Estimate, sampled_steps, slotted
+from spark_prof.analyzers.counters.counter_slots import Estimate, sampled_steps, slotted
+from spark_prof.analyzers.counters.folding import MOST_SLOTS, find_lag, overlaps
 from spark_prof.analyzers.roofline.weights import needed_weights
 
 FEWEST_STEPS = 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.clients.model import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.traces.benchmarks.result import Request
 
 _ENOUGH = 0.5

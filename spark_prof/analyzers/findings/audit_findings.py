@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
 from spark_prof.analyzers.fallbacks.causes import capability_of
-from spark_prof.analyzers.fallbacks.model import Audit, AuditRow
 from spark_prof.analyzers.findings.engine_setup import SETUP
 from spark_prof.analyzers.findings.log_lines import LINES
 from spark_prof.analyzers.findings.rule import AuditRule, Look, Rule, ms_per_token

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.ranks.calls import collective_calls
-from spark_prof.analyzers.ranks.overlap import Matched, match_by_time, match_collectives
+from spark_prof.analyzers.ranks.align_ranks import Matched, match_by_time, match_collectives
+from spark_prof.analyzers.ranks.collective_calls import collective_calls
 from spark_prof.traces.bundle import HIGHEST_RANK, Bundle
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.clients import remarks
-from spark_prof.analyzers.clients.engine import Placement, engine_side, place
-from spark_prof.analyzers.clients.model import ClientRow, Comparison
-from spark_prof.analyzers.clients.remarks import in_window
+from spark_prof.analyzers.clients import client_remarks
+from spark_prof.analyzers.clients.client_remarks import in_window
+from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
+from spark_prof.analyzers.clients.engine_side import Placement, engine_side, place
 from spark_prof.analyzers.model import Overhead, Report
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.benchmarks.frames import imported_runs
@@ -97,7 +97,7 @@ def _compared(
     overhead: Sequence[Overhead],
 ) -> ClientRow:
     if steps.empty:
-        return client_row(run, (remarks.NO_DECODE,))
+        return client_row(run, (client_remarks.NO_DECODE,))
     first, last = int(steps["begin_ns"].min()), int(steps["finish_ns"].max())
     placed = place(run, facts, first, last)
     if placed.offset_ns is not None:
@@ -115,7 +115,7 @@ def _by_window(
     begin, end = int(shared["begin_ns"].min()), int(shared["finish_ns"].max())
     seen = in_window(run.requests, offset_ns, begin, end)
     if seen.token_us is None:
-        return _by_steps(run, shared, remarks.no_token(seen.requests), ())
+        return _by_steps(run, shared, client_remarks.no_token(seen.requests), ())
     engine = engine_side(shared, _prompt_tokens(run), same_requests=True)
     pairs = (
         ("output_token", seen.token_us, engine.token_us),
@@ -124,9 +124,9 @@ def _by_window(
     )
     compared = [Comparison(q, "mean", c, e) for q, c, e in pairs if c and e]
     said = [
-        remarks.same_time(run.duration_s, (end - begin) / 1e9, seen),
-        remarks.same_load(seen, engine.tokens),
-        remarks.stalls(engine.stalls_us),
+        client_remarks.same_time(run.duration_s, (end - begin) / 1e9, seen),
+        client_remarks.same_load(seen, engine.tokens),
+        client_remarks.stalls(engine.stalls_us),
     ]
     return _with(client_row(run), "window", compared, engine.steps, said, seen.requests)
 
@@ -138,14 +138,14 @@ def _by_steps(
     batch = steps["decode_requests"] + steps["prefill_requests"]
     decoding = batch[steps["decode_requests"] > 0]
     if decoding.empty:
-        return client_row(run, (reason, remarks.NO_DECODE))
+        return client_row(run, (reason, client_remarks.NO_DECODE))
     low, high = int(decoding.min()), int(decoding.max())
     wanted = _concurrency(run)
     if wanted is None and low != high:
-        return client_row(run, (reason, remarks.unknown_batch(low, high)))
+        return client_row(run, (reason, client_remarks.unknown_batch(low, high)))
     alike = steps[batch == (wanted or low)]
     if (alike["decode_requests"] > 0).sum() < _FEWEST:
-        return client_row(run, (reason, remarks.other_batch(wanted or low, low, high)))
+        return client_row(run, (reason, client_remarks.other_batch(wanted or low, low, high)))
     engine = engine_side(alike, _prompt_tokens(run), same_requests=False)
     pairs = (
         ("output_token", run.tpot, engine.token_us),
@@ -157,10 +157,10 @@ def _by_steps(
         for quantity, client, mean in pairs
         if client.typical and mean
     ]
-    said = [reason, remarks.alike(wanted, low), remarks.stalls(engine.stalls_us)]
+    said = [reason, client_remarks.alike(wanted, low), client_remarks.stalls(engine.stalls_us)]
     cost = next((row for row in overhead if row.batch_size == (wanted or low)), None)
     if cost is not None and engine.token_us:
-        said.append(remarks.watching(cost.ratio, engine.token_us))
+        said.append(client_remarks.watching(cost.ratio, engine.token_us))
     return _with(client_row(run), "steps", compared, engine.steps, said, 0)
 
 
@@ -175,12 +175,16 @@ def _with(
     """The row with its comparisons, and what they say first."""
     token = next((c for c in compared if c.quantity == "output_token"), None)
     verdict = _verdict(token, basis)
-    first = [remarks.NO_TPOT] if token is None else [remarks.verdict(token, verdict, basis)]
+    first = (
+        [client_remarks.NO_TPOT]
+        if token is None
+        else [client_remarks.verdict(token, verdict, basis)]
+    )
     chunk = next((c for c in compared if c.quantity == "chunk"), None)
     middle = row.itl.median
     if verdict == "slower" and chunk and middle and abs(middle / chunk.engine - 1) <= AGREES:
-        first.append(remarks.long_waits(middle))
-    if (text := remarks.chunks(row)) is not None:
+        first.append(client_remarks.long_waits(middle))
+    if (text := client_remarks.chunks(row)) is not None:
         first.append(text)
     return replace(
         row,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.conversions.model import ChargedConversion
+from spark_prof.analyzers.conversions.conversion_rows import ChargedConversion
 from spark_prof.analyzers.findings.rule import (
     Rule,
     decode_steps_us,

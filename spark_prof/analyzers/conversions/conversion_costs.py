@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, is_gemm
-from spark_prof.analyzers.conversions.flow import (
+from spark_prof.analyzers.conversions.conversion_flow import (
     Flow,
     alone,
     copies_within,
@@ -22,7 +22,7 @@ from spark_prof.analyzers.conversions.flow import (
     role_of,
     runs_at_load,
 )
-from spark_prof.analyzers.conversions.model import (
+from spark_prof.analyzers.conversions.conversion_rows import (
     ChargedConversion,
     FusedConversion,
     LayerConversions,

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.ranks.clocks import Offset, offset_of_collectives, offset_of_steps
-from spark_prof.analyzers.ranks.teamwork import Layout, Teamwork, clock_name, layout_of, teamwork_of
+from spark_prof.analyzers.ranks.clock_offsets import Offset, offset_of_collectives, offset_of_steps
+from spark_prof.analyzers.ranks.rank_teams import (
+    Layout,
+    Teamwork,
+    clock_name,
+    layout_of,
+    teamwork_of,
+)
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.clock import Shift
 

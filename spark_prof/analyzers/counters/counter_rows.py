@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.counters.counter_slots import RESOLVED, Estimate
 from spark_prof.analyzers.counters.folding import overlaps
-from spark_prof.analyzers.counters.slots import RESOLVED, Estimate
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spark_prof.analyzers.fallbacks.model import Engine
+from spark_prof.analyzers.fallbacks.audit_rows import Engine
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.traces.readers.engine_log import Statement
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.ranks.calls import is_joint
+from spark_prof.analyzers.ranks.collective_calls import is_joint
 
 
 def join_steps(steps: Mapping[int, pd.DataFrame]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.ranks.clocks import Offset
+from spark_prof.analyzers.ranks.clock_offsets import Offset
 
 _TIMER_NS = 2_000
 _TIMES = ("start_ns", "end_ns")

@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.counters.rows import Counters
-from spark_prof.analyzers.shapes.launches import (
+from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.shapes.grid_occupancy import (
     busy_share,
     counted_phase,
     launches_of,
     occupancy_of,
 )
-from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
+from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.rules.gpus import SM_LIMITS, SmLimits, find_gpu
 from spark_prof.traces.bundle import Bundle

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.classify.classifier import classify, short_name
-from spark_prof.analyzers.classify.machine_code import CodeRow, Conflict
+from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.findings.rule import Rule, ms_per_token, rule
 from spark_prof.analyzers.model import Finding, Report
 
