@@ -191,33 +191,21 @@ _OUTSIDE = re.compile(
 
 SHORTER_ROLES: tuple[tuple[str, str, tuple[str, str]], ...] = (
     (r"\.routed_experts(\..*)?$", "", ("layers.0.mlp.experts.routed_experts", "mlp.experts")),
-    (
-        r"\.experts\._shared_experts\b",
-        ".shared_experts",
-        ("layers.0.mlp.experts._shared_experts", "mlp.shared_experts"),
-    ),
-    (
-        r"\.impl\.do_kv_cache_update$",
-        ".kv_write",
-        ("layers.0.self_attn.attn.impl.do_kv_cache_update", "self_attn.attn.kv_write"),
-    ),
-    (
-        r"\.(?:forward_impl|conv_ssm_forward|_forward_core|_full_forward)$",
-        "",
-        ("layers.0.mixer.conv_ssm_forward", "mixer"),
-    ),
+    (r"\.experts\._shared_experts\b", ".shared_experts",
+        ("layers.0.mlp.experts._shared_experts", "mlp.shared_experts")),
+    (r"\.impl\.do_kv_cache_update$", ".kv_write",
+        ("layers.0.self_attn.attn.impl.do_kv_cache_update", "self_attn.attn.kv_write")),
+    (r"\.(?:forward_impl|conv_ssm_forward|_forward_core|_full_forward)$", "",
+        ("layers.0.mixer.conv_ssm_forward", "mixer")),
     (r"\.impl\.\w+$", "", ("layers.0.self_attn.attn.impl.forward", "self_attn.attn")),
-    (
-        r"\.(mla_attn|mamba)\.\1\b",
-        r".\1",
-        ("layers.0.self_attn.mla_attn.mla_attn", "self_attn.mla_attn"),
-    ),
+    (r"\.(mla_attn|mamba)\.\1\b", r".\1",
+        ("layers.0.self_attn.mla_attn.mla_attn", "self_attn.mla_attn")),
     (
         r"\.spark_prof_body\.run$",  # the marked call of a swapped kernel
         "",
         ("layers.0.self_attn.o_proj.spark_prof_body.run", "self_attn.o_proj"),
     ),
-)
+)  # fmt: skip
 """What of a path says nothing about the role: pattern, what stands there instead, an example."""
 
 PARTS: tuple[tuple[str, str, tuple[str, str]], ...] = (
@@ -226,7 +214,7 @@ PARTS: tuple[tuple[str, str, tuple[str, str]], ...] = (
     (r"^W_(?:UV|V)(?!\w*scale).*$", "absorb_v", ("W_UV", "absorb_v")),
     (r"^(?:A|A_log|D|dt_bias)$", "scan", ("A_log", "scan")),
     (r"^conv_weights$", "conv1d", ("conv_weights", "conv1d")),
-)
+)  # fmt: skip
 """The parts of a module that does several things, by the tensor that each of them reads: pattern,
 what stands behind the module's role, an example. Both products of experts; those of MLA in which
 the up-projections of keys and values are absorbed; the convolution and the scan of a mixer."""

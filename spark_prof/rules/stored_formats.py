@@ -39,97 +39,41 @@ FORMATS: tuple[FormatRow, ...] = (
     FormatRow("fp16", ("float16",), "", (("float16", ""),)),
     FormatRow("fp32", ("float32",), "", (("float32", ""),)),
     # Four-bit integers, with activations of eight bits or with scales of FP8.
-    FormatRow(
-        "int4",
-        (*_BYTES, *_WORDS),
-        r"W4A8_?(Fp8|FP8|Int)|W4A16_?Int4",
-        (
-            ("int32", "CompressedTensorsLinearMethod CompressedTensorsW4A8Fp8"),
-            ("int32", "QuarkLinearMethod QuarkW4A16Int4"),
-        ),
-    ),
-    FormatRow(
-        "int{bits}",
-        (*_BYTES, *_WORDS),
-        r"(?i)awq|gptq|wna\d|wna16",
-        (
-            ("int32", "AutoAWQMarlinLinearMethod AutoAWQConfig"),
-            ("int32", "GPTQMarlinLinearMethod GPTQMarlinConfig"),
-            ("int32", "CompressedTensorsLinearMethod CompressedTensorsWNA16"),
-            ("uint8", "MoeWNA16Method"),
-        ),
-    ),
-    FormatRow(
-        "nvfp4",
-        (*_BYTES, *_WORDS),
-        r"(?i)nv_?fp4|W4A(4|16)_?Fp4",
-        (
-            ("uint8", "ModelOptNvFp4LinearMethod ModelOptNvFp4Config"),
-            # 0.32 has one class for all of ModelOpt's formats: its kernel tells.
-            ("int32", "ModelOptLinearMethod ModelOptMixedPrecisionConfig MarlinNvFp4LinearKernel"),
-            ("uint8", "CompressedTensorsLinearMethod CompressedTensorsW4A4Fp4"),
-            ("int64", "CompressedTensorsW4A4Nvfp4MoEMethod"),
-            ("uint8", "nvfp4"),
-        ),
-    ),
-    FormatRow(
-        "mxfp4",
-        (*_BYTES, *_WORDS),
-        r"(?i)mxfp4",
-        (
-            ("uint8", "Mxfp4MoEMethod Mxfp4Config"),
-            ("int32", "GptOssMxfp4MoEMethod Mxfp4Backend.MARLIN"),
-            ("int32", "CompressedTensorsW4A4Mxfp4MoEMethod"),
-            ("uint8", "QuarkW4A8_MXFP4_FP8"),
-        ),
-    ),
-    FormatRow(
-        "mxfp8",
-        (*_FP8, "uint8", *_WORDS),
-        r"(?i)mxfp8",
-        (
-            ("float8_e4m3fn", "ModelOptMxFp8FusedMoE"),
-            ("int32", "CompressedTensorsW8A8Mxfp8 MarlinMxfp8LinearKernel"),
-        ),
-    ),
-    FormatRow(
-        "fp8",
-        ("uint8", *_WORDS),
-        r"(?i)fp8",
-        (
-            ("int32", "Fp8LinearMethod Fp8Config"),
-            ("int32", "CompressedTensorsLinearMethod CompressedTensorsW8A16Fp8"),
-            ("uint8", "fp8_e4m3"),
-        ),
-    ),
+    FormatRow("int4", (*_BYTES, *_WORDS), r"W4A8_?(Fp8|FP8|Int)|W4A16_?Int4",
+        (("int32", "CompressedTensorsLinearMethod CompressedTensorsW4A8Fp8"),
+        ("int32", "QuarkLinearMethod QuarkW4A16Int4"))),
+    FormatRow("int{bits}", (*_BYTES, *_WORDS), r"(?i)awq|gptq|wna\d|wna16",
+        (("int32", "AutoAWQMarlinLinearMethod AutoAWQConfig"),
+        ("int32", "GPTQMarlinLinearMethod GPTQMarlinConfig"),
+        ("int32", "CompressedTensorsLinearMethod CompressedTensorsWNA16"),
+        ("uint8", "MoeWNA16Method"))),
+    # 0.32 has one class for all of ModelOpt's formats: its kernel tells.
+    FormatRow("nvfp4", (*_BYTES, *_WORDS), r"(?i)nv_?fp4|W4A(4|16)_?Fp4",
+        (("uint8", "ModelOptNvFp4LinearMethod ModelOptNvFp4Config"),
+        ("int32", "ModelOptLinearMethod ModelOptMixedPrecisionConfig MarlinNvFp4LinearKernel"),
+        ("uint8", "CompressedTensorsLinearMethod CompressedTensorsW4A4Fp4"),
+        ("int64", "CompressedTensorsW4A4Nvfp4MoEMethod"), ("uint8", "nvfp4"))),
+    FormatRow("mxfp4", (*_BYTES, *_WORDS), r"(?i)mxfp4", (("uint8", "Mxfp4MoEMethod Mxfp4Config"),
+        ("int32", "GptOssMxfp4MoEMethod Mxfp4Backend.MARLIN"),
+        ("int32", "CompressedTensorsW4A4Mxfp4MoEMethod"), ("uint8", "QuarkW4A8_MXFP4_FP8"))),
+    FormatRow("mxfp8", (*_FP8, "uint8", *_WORDS), r"(?i)mxfp8",
+        (("float8_e4m3fn", "ModelOptMxFp8FusedMoE"),
+        ("int32", "CompressedTensorsW8A8Mxfp8 MarlinMxfp8LinearKernel"))),
+    FormatRow("fp8", ("uint8", *_WORDS), r"(?i)fp8", (("int32", "Fp8LinearMethod Fp8Config"),
+        ("int32", "CompressedTensorsLinearMethod CompressedTensorsW8A16Fp8"),
+        ("uint8", "fp8_e4m3"))),
     FormatRow("fp8", _FP8, "", (("float8_e4m3fn", "ModelOptLinearMethod"),)),
     FormatRow("nf4", ("uint8",), r"(?i)bitsandbytes|bnb", (("uint8", "BitsAndBytesLinearMethod"),)),
-    FormatRow(
-        "int8",
-        ("int8", *_WORDS),
-        r"(?i)int8|W8A8|bitsandbytes",
-        (
-            ("int8", "CompressedTensorsLinearMethod CompressedTensorsW8A8Int8"),
-            ("int8", "BitsAndBytesLinearMethod"),
-        ),
-    ),
+    FormatRow("int8", ("int8", *_WORDS), r"(?i)int8|W8A8|bitsandbytes",
+        (("int8", "CompressedTensorsLinearMethod CompressedTensorsW8A8Int8"),
+        ("int8", "BitsAndBytesLinearMethod"))),
     # Where no class tells: four-bit weights by the type of their scales.
-    FormatRow(
-        "nvfp4",
-        ("uint8", "float4_e2m1fn_x2", *_WORDS),
-        "",
-        (("uint8", "ModelOptLinearMethod"), ("int32", "ModelOptLinearMethod")),
-        ("float8_e4m3fn",),
-    ),
-    FormatRow(
-        "mxfp4",
-        ("uint8", "float4_e2m1fn_x2", *_WORDS),
-        r"^(?!.*(?i:fp6|ocp_mx))",
-        (("uint8", "OnlineMethod"), ("int32", "OnlineMethod")),
-        ("float8_e8m0fnu",),
-    ),
+    FormatRow("nvfp4", ("uint8", "float4_e2m1fn_x2", *_WORDS), "",
+        (("uint8", "ModelOptLinearMethod"), ("int32", "ModelOptLinearMethod")), ("float8_e4m3fn",)),
+    FormatRow("mxfp4", ("uint8", "float4_e2m1fn_x2", *_WORDS), r"^(?!.*(?i:fp6|ocp_mx))",
+        (("uint8", "OnlineMethod"), ("int32", "OnlineMethod")), ("float8_e8m0fnu",)),
     FormatRow("int8", ("int8",), "", (("int8", ""),)),
-)
+)  # fmt: skip
 
 _SCALES = re.compile(
     r"\w[._]?scale|scales|qzeros|zero_?point|absmax|(^|[._])g?\d?_?alphas?($|[._])"

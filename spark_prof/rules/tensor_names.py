@@ -31,87 +31,40 @@ class Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        r"(?:^|\.)(?:visual|vit|vision\w*|image_\w+|img_\w+|audio_\w+|sound_\w+|speech_\w+|"
+    Rule(r"(?:^|\.)(?:visual|vit|vision\w*|image_\w+|img_\w+|audio_\w+|sound_\w+|speech_\w+|"
         r"multi_modal_projector|mm_projector|aligner|connector|patch_merger|embed_tokens_extend|"
         r"talker|token2wav|code2wav)(?:\.|$)|^mlp1\.",
-        Place("other", "encoder"),
-        (
-            "model.visual.blocks.0.attn.qkv",
-            "vision_tower.encoder.layers.3.mlp.fc1",
-            "mlp1.0",
-            "talker.model.layers.0.self_attn.q_proj",
-        ),
-    ),
-    Rule(
-        r"(?:^|\.)(?:mtp\w*|nextn\w*|draft\w*|eagle\w*|medusa\w*)(?:\.|$)",
-        Place("other", "drafter"),
-        ("mtp.layers.0.mlp.experts.*.up_proj", "model.mtp.fc"),
-    ),
+        Place("other", "encoder"), ("model.visual.blocks.0.attn.qkv",
+        "vision_tower.encoder.layers.3.mlp.fc1", "mlp1.0",
+        "talker.model.layers.0.self_attn.q_proj")),
+    Rule(r"(?:^|\.)(?:mtp\w*|nextn\w*|draft\w*|eagle\w*|medusa\w*)(?:\.|$)",
+        Place("other", "drafter"), ("mtp.layers.0.mlp.experts.*.up_proj", "model.mtp.fc")),
     Rule(r"^output$", Place("lm_head"), ("output",)),
-    Rule(
-        r"(?:^|\.)(?:embed_tokens_per_layer|embeddings|embed_positions)$",
-        Place("embedding"),
-        ("backbone.embeddings", "model.language_model.embed_tokens_per_layer"),
-    ),
-    Rule(
-        r"\.(?:experts|routed_experts)(?:\.|$)|\.block_sparse_moe\.(?:input|output)_linear$",
-        Place("experts"),
-        (
-            "backbone.layers.1.mixer.experts.*.up_proj",
-            "model.layers.0.block_sparse_moe.experts.*.w1",
-            "model.layers.0.mlp.experts.gate_up_proj",
-            "model.layers.0.block_sparse_moe.input_linear",
-        ),
-    ),
-    Rule(
-        r"\.shared_(?:experts?|mlp)(?:\.|$)|\.shared_expert_gate$",
-        Place("shared_experts"),
-        (
-            "backbone.layers.1.mixer.shared_experts.down_proj",
-            "model.layers.2.shared_mlp.input_linear",
-        ),
-    ),
-    Rule(
-        r"\.(?:gate|router)(?:\.|$)|\.moe_statics(?:\.|$)|\.e_score_correction$",
-        Place("router"),
-        (
-            "model.layers.3.mlp.gate.e_score_correction",
-            "model.layers.0.block_sparse_moe.router.layer",
-            "backbone.layers.1.mixer.gate",
-            "model.layers.0.block_sparse_moe.e_score_correction",
-        ),
-    ),
-    Rule(
-        r"\.mixer\.(?:q|k|v|qkv)_proj$|\.(?:attention|attn|self_attn)\.(?:w?qkv|w[qkv]|[qkv])$|"
+    Rule(r"(?:^|\.)(?:embed_tokens_per_layer|embeddings|embed_positions)$", Place("embedding"),
+        ("backbone.embeddings", "model.language_model.embed_tokens_per_layer")),
+    Rule(r"\.(?:experts|routed_experts)(?:\.|$)|\.block_sparse_moe\.(?:input|output)_linear$",
+        Place("experts"), ("backbone.layers.1.mixer.experts.*.up_proj",
+        "model.layers.0.block_sparse_moe.experts.*.w1", "model.layers.0.mlp.experts.gate_up_proj",
+        "model.layers.0.block_sparse_moe.input_linear")),
+    Rule(r"\.shared_(?:experts?|mlp)(?:\.|$)|\.shared_expert_gate$", Place("shared_experts"),
+        ("backbone.layers.1.mixer.shared_experts.down_proj",
+        "model.layers.2.shared_mlp.input_linear")),
+    Rule(r"\.(?:gate|router)(?:\.|$)|\.moe_statics(?:\.|$)|\.e_score_correction$", Place("router"),
+        ("model.layers.3.mlp.gate.e_score_correction",
+        "model.layers.0.block_sparse_moe.router.layer", "backbone.layers.1.mixer.gate",
+        "model.layers.0.block_sparse_moe.e_score_correction")),
+    Rule(r"\.mixer\.(?:q|k|v|qkv)_proj$|\.(?:attention|attn|self_attn)\.(?:w?qkv|w[qkv]|[qkv])$|"
         r"\.self_attn\.(?:wq_[ab]|wkv)$",
-        Place("qkv"),
-        (
-            "backbone.layers.5.mixer.q_proj",
-            "model.layers.0.attention.wqkv",
-            "layers.0.attention.wq",
-        ),
-    ),
-    Rule(
-        r"\.mixer\.o_proj$|\.(?:attention|attn|self_attn)\.(?:wo|out|wo_[ab]|o_[ab]_proj)$",
-        Place("o_proj"),
-        ("backbone.layers.5.mixer.o_proj", "model.layers.0.attention.wo"),
-    ),
-    Rule(
-        r"\.mixer\.(?:up|down|gate)_proj$|\.mlps?\.\d+\.|\.fc[12]$",
-        Place("mlp"),
-        (
-            "backbone.layers.3.mixer.up_proj",
-            "model.layers.0.mlps.1.up_proj",
-            "model.decoder.layers.0.fc1",
-        ),
-    ),
-    Rule(
-        r"\.(?:short_)?conv(?:\.|$)",
-        Place("ssm"),
-        ("model.layers.0.conv.in_proj", "model.layers.0.short_conv.out_proj"),
-    ),
-)
+        Place("qkv"), ("backbone.layers.5.mixer.q_proj", "model.layers.0.attention.wqkv",
+        "layers.0.attention.wq")),
+    Rule(r"\.mixer\.o_proj$|\.(?:attention|attn|self_attn)\.(?:wo|out|wo_[ab]|o_[ab]_proj)$",
+        Place("o_proj"), ("backbone.layers.5.mixer.o_proj", "model.layers.0.attention.wo")),
+    Rule(r"\.mixer\.(?:up|down|gate)_proj$|\.mlps?\.\d+\.|\.fc[12]$", Place("mlp"),
+        ("backbone.layers.3.mixer.up_proj", "model.layers.0.mlps.1.up_proj",
+        "model.decoder.layers.0.fc1")),
+    Rule(r"\.(?:short_)?conv(?:\.|$)", Place("ssm"),
+        ("model.layers.0.conv.in_proj", "model.layers.0.short_conv.out_proj")),
+)  # fmt: skip
 
 _COMPILED = tuple((re.compile(rule.pattern), rule.place) for rule in RULES)
 

@@ -162,36 +162,24 @@ def _beginning(text: str) -> str:
 
 
 _OF_LAYERS = (
-    AuditRule(
-        "emulation-backend", "layers of a quantized checkpoint are computed by emulation", _emulated
-    ),
-    AuditRule(
-        "weight-only-fp4",
+    AuditRule("emulation-backend", "layers of a quantized checkpoint are computed by emulation",
+        _emulated),
+    AuditRule("weight-only-fp4",
         "layers with FP4 weights, and FP4 activations in the checkpoint, run with 16-bit ones "
         "on a GPU with FP4 tensor cores",
-        _weight_only(4),
-    ),
+        _weight_only(4)),
     AuditRule("weight-only-fp8", "the same of FP8 weights and activations", _weight_only(8)),
-    AuditRule(
-        "marlin-forced",
-        "the same, because a flag or variable asks for a weight-only kernel",
-        _forced,
-    ),
-    AuditRule(
-        "unquantized-layers", "layers that the checkpoint quantizes run unquantized", _unquantized
-    ),
-    AuditRule(
-        "witness-conflict",
+    AuditRule("marlin-forced", "the same, because a flag or variable asks for a weight-only kernel",
+        _forced),
+    AuditRule("unquantized-layers", "layers that the checkpoint quantizes run unquantized",
+        _unquantized),
+    AuditRule("witness-conflict",
         "engine, log and trace name different kernels for the same layers, or recording and log"
         " tell of different runs",
-        _conflicts,
-    ),
-    AuditRule(
-        "misleading-fp4-warning",
-        "the log says that a GPU with FP4 or FP8 tensor cores has none",
-        _misleading,
-    ),
-)
+        _conflicts),
+    AuditRule("misleading-fp4-warning",
+        "the log says that a GPU with FP4 or FP8 tensor cores has none", _misleading),
+)  # fmt: skip
 _AUDIT_RULES = (*_OF_LAYERS, *SETUP, *LINES)
 
 

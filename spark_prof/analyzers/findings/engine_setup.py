@@ -100,25 +100,15 @@ def _ignored(audit: Audit) -> Iterator[Finding]:
 
 SETUP = (
     AuditRule("eager-mode", "CUDA graphs are off by configuration", _eager, "timeline"),
-    AuditRule(
-        "graph-sizes-missing",
+    AuditRule("graph-sizes-missing",
         "decode steps are larger than the largest captured graph, or padded to 1.5 times their "
         "tokens",
-        _graph_sizes,
-        "steps",
-    ),
-    AuditRule(
-        "graphs-downgraded",
-        "the log says that full CUDA graphs were replaced by piecewise or none",
-        _graph_mode,
-        "timeline",
-    ),
-    AuditRule(
-        "prefix-caching-off", "a server does not keep common beginnings of prompts", _prefix_caching
-    ),
-    AuditRule(
-        "ignored-environment-variable",
-        "a variable is set that this vLLM does not read, or soon will not",
-        _ignored,
-    ),
-)
+        _graph_sizes, "steps"),
+    AuditRule("graphs-downgraded",
+        "the log says that full CUDA graphs were replaced by piecewise or none", _graph_mode,
+        "timeline"),
+    AuditRule("prefix-caching-off", "a server does not keep common beginnings of prompts",
+        _prefix_caching),
+    AuditRule("ignored-environment-variable",
+        "a variable is set that this vLLM does not read, or soon will not", _ignored),
+)  # fmt: skip

@@ -25,63 +25,43 @@ class LineFinding:
 
 
 LINE_FINDINGS: tuple[LineFinding, ...] = (
-    LineFinding(
-        "kernel-fallback",
-        "the log says that a better kernel was not to be had",
-        (
-            "simulated-mx", "mxfp8-widened", "no-kernel", "no-moe-backend",
-            "activations-not-quantized", "activations-ignored", "mxfp4-activations",
-            "flashinfer-unavailable-moe", "marlin-fp4-moe", "int4-fallback", "transformers-model",
-            "deepgemm-off", "kernel-failed", "no-image",
-        ),
+    LineFinding("kernel-fallback", "the log says that a better kernel was not to be had",
+        ("simulated-mx", "mxfp8-widened", "no-kernel", "no-moe-backend",
+        "activations-not-quantized", "activations-ignored", "mxfp4-activations",
+        "flashinfer-unavailable-moe", "marlin-fp4-moe", "int4-fallback", "transformers-model",
+        "deepgemm-off", "kernel-failed", "no-image"),
         "VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason; from 0.22 on --moe-backend and "
-        "--linear-backend ask for another kernel.",
-    ),
-    LineFinding(
-        "setting-overridden",
+        "--linear-backend ask for another kernel."),
+    LineFinding("setting-overridden",
         "the log says that a backend or size that was asked for is not used",
         ("backend-not-for-layer", "kernel-not-forced", "batch-invariant", "block-size"),
         "Leave the setting out where it does not apply, or ask for a backend that has a kernel for "
-        "every format of the checkpoint.",
-    ),
-    LineFinding(
-        "library-missing",
-        "the log says that FlashInfer, nvcc or Triton's kernels are missing",
-        (
-            "flashinfer-missing", "flashinfer-disabled", "nvcc-missing", "architecture-unknown",
-            "triton-kernels-missing", "sampler-fallback",
-        ),
+        "every format of the checkpoint."),
+    LineFinding("library-missing",
+        "the log says that FlashInfer, nvcc or Triton's kernels are missing", ("flashinfer-missing",
+        "flashinfer-disabled", "nvcc-missing", "architecture-unknown", "triton-kernels-missing",
+        "sampler-fallback"),
         "Install flashinfer-python and flashinfer-cubin of the version that vLLM pins, and a CUDA "
-        "toolkit that knows the GPU (12.9 or later for compute capability 12.1).",
-    ),
-    LineFinding(
-        "missing-moe-config",
+        "toolkit that knows the GPU (12.9 or later for compute capability 12.1)."),
+    LineFinding("missing-moe-config",
         "the log says that the Triton experts have no tuned configuration for the GPU",
         ("default-moe-config",),
         "Make {detail} with vLLM's benchmarks/kernels/benchmark_moe.py --tune, and name its folder "
-        "in VLLM_TUNED_CONFIG_FOLDER.",
-    ),
-    LineFinding(
-        "default-block-config",
-        "the log says so of the block-scaled Triton GEMM",
+        "in VLLM_TUNED_CONFIG_FOLDER."),
+    LineFinding("default-block-config", "the log says so of the block-scaled Triton GEMM",
         ("default-block-config",),
         "Make {detail} with vLLM's benchmarks/kernels/benchmark_w8a8_block_fp8.py, or try another "
-        "kernel with --linear-backend cutlass.",
-    ),
-    LineFinding(
-        "padded-weights",
+        "kernel with --linear-backend cutlass."),
+    LineFinding("padded-weights",
         "the log says that weights or activations are padded to fit a kernel",
         ("marlin-padding", "hidden-padding", "intermediate-padding"),
         "Another tensor-parallel size or backend may need no padding; the conversions of a report "
-        "show what padding and cutting take per token.",
-    ),
-    LineFinding(
-        "compiled-in-flight",
-        "the log says that a kernel was compiled while requests waited",
-        ("compiled-in-flight",),
+        "show what padding and cutting take per token."),
+    LineFinding("compiled-in-flight",
+        "the log says that a kernel was compiled while requests waited", ("compiled-in-flight",),
         "Send requests of every size that you serve before you measure; its time is in no later "
-        "step.", "steps",
-    ),
+        "step.",
+        "steps"),
 )  # fmt: skip
 
 
