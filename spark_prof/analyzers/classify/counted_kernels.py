@@ -49,31 +49,20 @@ COUNTERS = (
     Counter(r"ops_path_tensor.*", "sm__ops_path_tensor_src_fp4_fp6_fp8_dst_fp32.sum"),
     # Warp-group products, HMMA stands for fp16, bf16 and tf32, IMMA for int8 and int4: the
     # operation is no precision.
-    Counter(
-        r"inst_executed_pipe_tensor_op_(?!hmma).+", "sm__inst_executed_pipe_tensor_op_gmma.sum"
-    ),
-    Counter(
-        r"inst_executed_pipe_tensor_op_hmma(?!_type_hfma2).*",
-        "sm__inst_executed_pipe_tensor_op_hmma.sum", proves_on=_NO_HFMA2_MMA,
-    ),
+    Counter(r"inst_executed_pipe_tensor_op_(?!hmma).+",
+        "sm__inst_executed_pipe_tensor_op_gmma.sum"),
+    Counter(r"inst_executed_pipe_tensor_op_hmma(?!_type_hfma2).*",
+        "sm__inst_executed_pipe_tensor_op_hmma.sum", proves_on=_NO_HFMA2_MMA),
     # Since Hopper a warp group's product is one instruction, which not every unit counts here.
-    Counter(
-        r"inst_executed_pipe_tensor", "sm__inst_executed_pipe_tensor.sum",
-        complete_on=frozenset({7, 8, 12}), proves_on=_NO_HFMA2_MMA,
-    ),
-    Counter(
-        r"pipe_tensor(?:_op_hmma)?_type_hmma.+_cycles_active",
-        "sm__pipe_tensor_op_hmma_type_hmma_hgmma_qgmma_cycles_active.sum",
-    ),
-    Counter(
-        r"pipe_tensor_op_.+_cycles_active", "sm__pipe_tensor_op_hmma_cycles_active.sum",
-        proves_on=_NO_HFMA2_MMA,
-    ),
+    Counter(r"inst_executed_pipe_tensor", "sm__inst_executed_pipe_tensor.sum",
+        complete_on=frozenset({7, 8, 12}), proves_on=_NO_HFMA2_MMA),
+    Counter(r"pipe_tensor(?:_op_hmma)?_type_hmma.+_cycles_active",
+        "sm__pipe_tensor_op_hmma_type_hmma_hgmma_qgmma_cycles_active.sum"),
+    Counter(r"pipe_tensor_op_.+_cycles_active", "sm__pipe_tensor_op_hmma_cycles_active.sum",
+        proves_on=_NO_HFMA2_MMA),
     # Compute capability 10 has a second pipe, for tcgen05.
-    Counter(
-        r"pipe_tensor(?:_v2)?_cycles_active", "sm__pipe_tensor_cycles_active.sum",
-        complete_on=frozenset({7, 8, 9, 12}), proves_on=_NO_HFMA2_MMA,
-    ),
+    Counter(r"pipe_tensor(?:_v2)?_cycles_active", "sm__pipe_tensor_cycles_active.sum",
+        complete_on=frozenset({7, 8, 9, 12}), proves_on=_NO_HFMA2_MMA),
     Counter(r"(?:inst_executed_)?pipe_tc(?:_.+)?", "sm__pipe_tc_cycles_active.max"),
 )  # fmt: skip
 """The counters that tell of tensor cores; the first row that fits a metric counts."""

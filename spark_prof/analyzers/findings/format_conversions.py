@@ -83,84 +83,51 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind(
-        "activations-quantized-apart",
+    _Kind("activations-quantized-apart",
         "activations are quantized by kernels of their own before matrix products",
-        lambda row: row.kind == "quantize" and row.component not in (*_KV, "experts"),
-        0.01,
-        "{fusion}, which fuse it into the norm or the activation before it.",
-    ),
-    _Kind(
-        "expert-inputs-quantized-apart",
+        lambda row: row.kind == "quantize" and row.component not in (*_KV, "experts"), 0.01,
+        "{fusion}, which fuse it into the norm or the activation before it."),
+    _Kind("expert-inputs-quantized-apart",
         "the inputs of experts are quantized by kernels of their own",
-        lambda row: row.kind == "quantize" and row.component == "experts",
-        0.01,
+        lambda row: row.kind == "quantize" and row.component == "experts", 0.01,
         "Choose a MoE backend that reads BF16 activations (--moe-backend marlin) or one that "
         "quantizes while it permutes, and compare: the formats differ in accuracy too.",
         reported="Reported: BF16 to MXFP8 before the experts of gpt-oss-120b cost 8 % of the "
-        "tokens per second on a GB10 (NVIDIA developer forum).",
-    ),
-    _Kind(
-        "kv-cache-converted-apart",
+        "tokens per second on a GB10 (NVIDIA developer forum)."),
+    _Kind("kv-cache-converted-apart",
         "attention's inputs or KV cache are converted by kernels of their own",
-        lambda row: row.kind in ("quantize", "dequantize") and row.component in _KV,
-        0.01,
+        lambda row: row.kind in ("quantize", "dequantize") and row.component in _KV, 0.01,
         "Compare with --kv-cache-dtype auto: a BF16 cache needs none of it, and short contexts "
         "read few bytes of it.",
-        compiled="torch.compile can fuse the query's quantization",
-    ),
-    _Kind(
-        "weights-dequantized",
-        "weights are dequantized for each step",
-        lambda row: row.kind == "dequantize" and row.component not in _KV,
-        0.01,
+        compiled="torch.compile can fuse the query's quantization"),
+    _Kind("weights-dequantized", "weights are dequantized for each step",
+        lambda row: row.kind == "dequantize" and row.component not in _KV, 0.01,
         "Use a kernel that multiplies the weights as they are stored: --quantization awq_marlin or "
         "gptq_marlin for 4-bit integers, a --linear-backend and --moe-backend other than emulation "
-        "for FP4 and FP8.",
-    ),
-    _Kind(
-        "scales-swizzled",
-        "scales are rearranged at run time",
-        lambda row: row.kind == "swizzle",
+        "for FP4 and FP8."),
+    _Kind("scales-swizzled", "scales are rearranged at run time", lambda row: row.kind == "swizzle",
         0.005,
         "Scales of weights can be swizzled when they are loaded, those of activations by the "
         "kernel that quantizes them: choose another --linear-backend or --moe-backend, or a later "
-        "vLLM and FlashInfer.",
-    ),
-    _Kind(
-        "padding-around-products",
-        "inputs are padded by kernels of their own",
-        lambda row: row.kind == "pad",
-        0.005,
+        "vLLM and FlashInfer."),
+    _Kind("padding-around-products", "inputs are padded by kernels of their own",
+        lambda row: row.kind == "pad", 0.005,
         "Choose a backend whose tiles divide this model's sizes (--linear-backend, --moe-backend), "
-        "or pad the weights once, when they are loaded, and keep activations in the padded size.",
-    ),
-    _Kind(
-        "transposed-in-decode",
-        "data are transposed by kernels of their own",
-        lambda row: row.kind == "transpose",
-        0.01,
+        "or pad the weights once, when they are loaded, and keep activations in the padded size."),
+    _Kind("transposed-in-decode", "data are transposed by kernels of their own",
+        lambda row: row.kind == "transpose", 0.01,
         "Choose a backend that reads the layout in which its input is written (--linear-backend, "
-        "--moe-backend, --attention-backend).",
-    ),
-    _Kind(
-        "casts-in-decode",
-        "data are cast from one type to another by kernels of their own",
-        lambda row: row.kind == "cast" and row.component != "lm_head",
-        0.02,
+        "--moe-backend, --attention-backend)."),
+    _Kind("casts-in-decode", "data are cast from one type to another by kernels of their own",
+        lambda row: row.kind == "cast" and row.component != "lm_head", 0.02,
         "Run everything in the model's own type: --dtype auto, and no module that computes in FP32 "
         "between two that do not.",
-        compiled="torch.compile fuses casts into their neighbours",
-    ),
-    _Kind(
-        "repacked-in-decode",
-        "weights are repacked in decode steps",
-        lambda row: row.kind == "repack",
-        0.005,
+        compiled="torch.compile fuses casts into their neighbours"),
+    _Kind("repacked-in-decode", "weights are repacked in decode steps",
+        lambda row: row.kind == "repack", 0.005,
         "Repacking belongs into loading: report it to vLLM with this kernel's name, and choose "
-        "another --linear-backend or --moe-backend meanwhile.",
-    ),
-)
+        "another --linear-backend or --moe-backend meanwhile."),
+)  # fmt: skip
 
 
 @rule(

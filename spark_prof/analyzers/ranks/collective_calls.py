@@ -13,38 +13,21 @@ from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.traces.bundle import Bundle
 
 KINDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    (
-        "reduce_scatter",
-        r"reduce_?scatter",
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",),
-    ),
-    (
-        "all_reduce",
-        r"all_?reduce|cross_device_reduce|quickreduce",
-        (
-            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, int)",
-            "_C::shm_allreduce",
-            "c10d::allreduce_",
-        ),
-    ),
-    (
-        "all_gather",
-        r"all_?gather",
-        (
-            "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            "c10d::_allgather_base_",
-        ),
-    ),
+    ("reduce_scatter", r"reduce_?scatter",
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",)),
+    ("all_reduce", r"all_?reduce|cross_device_reduce|quickreduce",
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, int)",
+        "_C::shm_allreduce", "c10d::allreduce_")),
+    ("all_gather", r"all_?gather",
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "c10d::_allgather_base_")),
     ("all_to_all", r"all_?to_?all", ("c10d::alltoall_base_",)),
     ("broadcast", r"broadcast", ("ncclDevKernel_Broadcast_RING_LL",)),
-    (
-        "send_recv",
-        r"send_?recv",
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",),
-    ),
+    ("send_recv", r"send_?recv",
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",)),
     ("reduce", r"reduce", ("ncclDevKernel_Reduce_Sum_f32_RING_LL",)),
-)
+)  # fmt: skip
 """Kind, pattern and names that are its tests; the first that fits."""
 
 _JOINT = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"})
