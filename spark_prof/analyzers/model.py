@@ -11,7 +11,7 @@ from spark_prof.analyzers.answers.model import Answer
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.conversions.conversion_rows import (
-    ChargedConversion,
+    AttributedConversion,
     FusedConversion,
     LayerConversions,
     LoadTimeConversion,
@@ -360,11 +360,11 @@ class Conversions:
     items: tuple[KernelRow, ...]
     us_per_token: float | None = None
     """In the time of one token of a sequence; None where nothing tells it."""
-    charged: tuple[ChargedConversion, ...] = ()
+    charged: tuple[AttributedConversion, ...] = ()
     """The same time by what it was spent for, the most expensive in decode steps first."""
     layers: tuple[LayerConversions, ...] = ()
     """The same time by layer."""
-    padding: tuple[ChargedConversion, ...] = ()
+    padding: tuple[AttributedConversion, ...] = ()
     """PyTorch's pads: fills and copies that only their order gives away; in none of the sums."""
     fused: tuple[FusedConversion, ...] = ()
     """Kernels that convert beside other work; their time is in none of the sums."""

@@ -1,4 +1,4 @@
-"""All format conversions of a run: charged to their consumers, fused, and of load time."""
+"""All format conversions of a run: attributed to their consumers, fused, and of load time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_prof.analyzers.conversions.conversion_flow import (
     runs_at_load,
 )
 from spark_prof.analyzers.conversions.conversion_rows import (
-    ChargedConversion,
+    AttributedConversion,
     FusedConversion,
     LayerConversions,
     LoadTimeConversion,
@@ -137,16 +137,16 @@ def conversions_of(
     at_load = _load_time_names(calls, steps.decode)
     loading = (calls["phase"] == "") | calls["name"].isin(at_load)
     named = calls[~loading & ~calls["pads"]]
-    charged = _charged(named, steps)
+    attributed = _attributed(named, steps)
     items = tuple(row for row in kernels if row.conversion and row.name not in at_load)
     return Conversions(
         us=sum(row.us for row in items),
         share=sum(row.share for row in items),
         items=items,
-        us_per_token=_per_token(sum(row.decode_us for row in charged), steps),
-        charged=charged,
+        us_per_token=_per_token(sum(row.decode_us for row in attributed), steps),
+        charged=attributed,
         layers=_by_layer(named),
-        padding=_charged(calls[~loading & calls["pads"]], steps),
+        padding=_attributed(calls[~loading & calls["pads"]], steps),
         fused=_fused(kernels),
         load_time=_load_time(calls[loading & ~calls["pads"]]),
         repeated=_repeated(placed, windows, label_of),
@@ -213,14 +213,14 @@ def _phase_codes(
     return np.append(phases.codes, np.int8(-1))[step]
 
 
-def _charged(calls: pd.DataFrame, steps: Steps) -> tuple[ChargedConversion, ...]:
+def _attributed(calls: pd.DataFrame, steps: Steps) -> tuple[AttributedConversion, ...]:
     keys = ["kind", "name", "component", "consumer", "after"]
     rows = []
     for (kind, name, component, consumer, after), group in calls.groupby(keys, sort=False):
         decode = group[group["phase"] == "decode"]
         in_decode, decode_us = int(decode["calls"].sum()), int(decode["ns"].sum()) / 1e3
         rows.append(
-            ChargedConversion(
+            AttributedConversion(
                 kind=str(kind),
                 name=str(name),
                 component=str(component),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class ChargedConversion:
+class AttributedConversion:
     """All calls of one conversion kernel that work for the same kernel."""
 
     kind: str  # one of vocabulary.CONVERSIONS

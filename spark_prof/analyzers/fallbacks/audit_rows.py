@@ -27,7 +27,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Witness:
+class EvidenceSource:
     """What one source says runs a group of layers."""
 
     who: str  # engine (the live model's own objects), log or trace
@@ -44,7 +44,9 @@ class AuditRow:
     modules: int  # how many, 0 where only a log tells
     checkpoint: str  # the scheme that the checkpoint asks for, such as W4A4 nvfp4
     executed: str  # the scheme that runs
-    witnesses: tuple[Witness, ...]  # who says so; they agree unless `conflict` says otherwise
+    witnesses: tuple[
+        EvidenceSource, ...
+    ]  # who says so; they agree unless `conflict` says otherwise
     # The name of what made vLLM choose it, where it is not what the checkpoint asks for.
     cause: str = ""
     why: str = ""  # that cause in a sentence

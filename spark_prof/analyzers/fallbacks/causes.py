@@ -40,7 +40,7 @@ def capability_of(engine: Engine) -> float | None:
 def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause | None:
     """What made the engine leave the checkpoint's scheme; None where it did not."""
     weights = group.weights or group.asked[0]
-    families = {witness.family for witness in group.witnesses}
+    families = {source.family for source in group.witnesses}
     if "emulation" in families:
         return _of_emulation(group, engine, said)
     if "unquantized" in families:
@@ -154,7 +154,7 @@ def _of_order(group: Group, engine: Engine) -> Cause | None:
     """A weight-only kernel was tried first: vLLM issue 55397."""
     if version_of(engine.vllm) >= (0, 30):
         return None
-    if not any(_A16_FIRST in witness.kernel for witness in group.witnesses):
+    if not any(_A16_FIRST in source.kernel for source in group.witnesses):
         return None
     return Cause(
         "order",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_prof.analyzers.fallbacks.audit_rows import Witness
+from spark_prof.analyzers.fallbacks.audit_rows import EvidenceSource
 from spark_prof.analyzers.fallbacks.checkpoint_schemes import (
     SIXTEEN_BIT,
     CheckpointSchemes,
@@ -50,7 +50,7 @@ class Group:
     weights: str  # their format in the engine, or where nothing tells in the checkpoint
     asked: tuple[str, str]  # formats of weights and activations in the checkpoint
     modules: int = 0  # how many
-    witnesses: list[Witness] = field(default_factory=list)  # the engine's first
+    witnesses: list[EvidenceSource] = field(default_factory=list)  # the engine's first
 
     @property
     def checkpoint(self) -> str:
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def executed(self) -> str:
-        """The scheme that runs, by the best witness that tells."""
+        """The scheme that runs, by the best source that tells."""
         weights = self.weights or self.asked[0]
         told = (w.activations for w in self.witnesses if w.activations)
         activations = next(told, "")
@@ -132,9 +132,11 @@ def groups_of_log(
         group = groups.setdefault(
             (line.layer, weights), Group(line.layer, line.layer, weights, asked)
         )
-        witness = Witness("log", name, choice.family, _activations(choice.activations, weights))
-        if witness not in group.witnesses:
-            group.witnesses.append(witness)
+        source = EvidenceSource(
+            "log", name, choice.family, _activations(choice.activations, weights)
+        )
+        if source not in group.witnesses:
+            group.witnesses.append(source)
     experts = [group for group in groups.values() if group.kind == "moe"]
     # A draft model has experts of its own, and linear layers are of several formats.
     if len(experts) == 1:
@@ -160,21 +162,21 @@ def _group(module: Module, asked: tuple[str, str]) -> Group:
     family = choice.family if choice else ""
     activations = _activations(choice.activations if choice else "", weights)
     group = Group(module.component, kind, weights, asked)
-    group.witnesses.append(Witness("engine", name, family, activations))
+    group.witnesses.append(EvidenceSource("engine", name, family, activations))
     return group
 
 
-def _of_log(group: Group, said: Sequence[Statement]) -> list[Witness]:
+def _of_log(group: Group, said: Sequence[Statement]) -> list[EvidenceSource]:
     """What the log says of layers of that kind and format; it does not name single layers."""
     return [
-        witness
+        source
         for other in groups_of_log(said)
         if other.kind == group.kind and other.weights == group.weights
-        for witness in other.witnesses
+        for source in other.witnesses
     ]
 
 
-def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[Witness]:
+def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSource]:
     """The family of kernels that does most of the component's products."""
     times: dict[str, float] = {}
     names: Mapping[str, str] = {}
@@ -185,7 +187,7 @@ def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[Witness]:
             names = {family: row.name, **names}
     whole = sum(times.values())
     return [
-        Witness("trace", names[family], family, SIXTEEN_BIT if family == "Marlin" else "")
+        EvidenceSource("trace", names[family], family, SIXTEEN_BIT if family == "Marlin" else "")
         for family, us in sorted(times.items(), key=lambda item: -item[1])
         if us >= _ENOUGH * whole
     ]

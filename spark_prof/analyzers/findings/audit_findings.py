@@ -40,9 +40,9 @@ def _kernels(rows: list[AuditRow]) -> str:
 def _evidence(rows: list[AuditRow]) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(
-            f"{row.layer}: the {witness.who} says {witness.kernel[:120]}"
+            f"{row.layer}: the {source.who} says {source.kernel[:120]}"
             for row in rows
-            for witness in row.witnesses
+            for source in row.witnesses
         )
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.conversions.conversion_rows import ChargedConversion
+from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
 from spark_prof.analyzers.findings.rule import (
     Rule,
     decode_steps_us,
@@ -42,7 +42,7 @@ class _Kind:
 
     id: str  # of the finding
     what: str  # what happens, in the words of a reader
-    chosen: Callable[[ChargedConversion], bool]  # which conversions count
+    chosen: Callable[[AttributedConversion], bool]  # which conversions count
     least: float  # share of the decode steps from which on they matter
     fix: str  # what to do about them; `{fusion}` stands for how this vLLM fuses quantizations
     compiled: str = ""  # what torch.compile would do about them, for a run without it
