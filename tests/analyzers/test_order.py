@@ -57,18 +57,12 @@ def place(text: str, products: Mapping[str, int] | None = PRODUCTS) -> list[str]
 @each_row(
     ("rows", "wanted"),
     [
-        pytest.param(
-            "A0 G e G e E0 e G e K1", "o_proj0 norm0 router0 router0 norm1 qkv1 rope1",
-            id="a layer with experts",
-        ),
-        pytest.param(
-            "A0 G e G e G e G e K1", "o_proj0 norm0 mlp0 mlp0 mlp0 norm1 qkv1 rope1",
-            id="a dense layer",
-        ),
-        pytest.param(
-            "A0 e G e G e E0", "o_proj0 o_proj0 norm0 router0 router0",
-            id="what converts o_proj's input is o_proj's",
-        ),
+        pytest.param("A0 G e G e E0 e G e K1", "o_proj0 norm0 router0 router0 norm1 qkv1 rope1",
+         id="a layer with experts"),
+        pytest.param("A0 G e G e G e G e K1", "o_proj0 norm0 mlp0 mlp0 mlp0 norm1 qkv1 rope1",
+         id="a dense layer"),
+        pytest.param("A0 e G e G e E0", "o_proj0 o_proj0 norm0 router0 router0",
+         id="what converts o_proj's input is o_proj's"),
         pytest.param("A0 G g e G g E G K1", "o_proj0 o_proj0 norm0 router0 router0 qkv1",
                      id="stretches of one product, experts without a layer"),
         pytest.param("e e G e K0", "norm0 norm0 qkv0 rope0", id="the first segment"),
@@ -93,9 +87,8 @@ def place(text: str, products: Mapping[str, int] | None = PRODUCTS) -> list[str]
                      id="rows to be left alone do not count"),
         pytest.param("A0 G e G G e | e G e K0", "o_proj0 norm0 mlp0 mlp0 norm norm0 qkv0 rope0",
                      id="a segment ends with its step"),
-        pytest.param("A0 G e G e E | E e G e K0",
-                     "o_proj0 norm0 router0 router0 norm0 qkv0 rope0",
-                     id="experts are not those of the step before"),
+        pytest.param("A0 G e G e E | E e G e K0", "o_proj0 norm0 router0 router0 norm0 qkv0 rope0",
+         id="experts are not those of the step before"),
         pytest.param("A0 E0 | e G e | K0 A0", "? ? ?", id="a step without anchors tells nothing"),
         pytest.param("e G e", "? ? ?", id="no anchor at all"),
         pytest.param("e o e G e K0 | o e G K0 e o A0",
@@ -172,20 +165,15 @@ def test_products_of_a_model_whose_layers_are_alike() -> None:
             pd.concat([_layers(*NORMS, *LLAMA), _layers(("mixer.in_proj", "ssm"), count=1)]), {},
             id="Mamba in one layer",
         ),
-        pytest.param(
-            pd.concat([_layers(*NORMS, *LLAMA), _layers(*NORMS, *LLAMA[3:], count=5)]), {},
-            id="layers without attention",
-        ),
+        pytest.param(pd.concat([_layers(*NORMS, *LLAMA), _layers(*NORMS, *LLAMA[3:], count=5)]), {},
+         id="layers without attention"),
         pytest.param(_layers(NORMS[0], *LLAMA), {}, id="one norm for attention and mlp"),
-        pytest.param(
-            _layers(*NORMS, *LLAMA), {"architectures": ["GPTNeoXForCausalLM"]}, id="GPT-NeoX"
-        ),
+        pytest.param(_layers(*NORMS, *LLAMA), {"architectures": ["GPTNeoXForCausalLM"]},
+         id="GPT-NeoX"),
         pytest.param(_layers(*NORMS, *LLAMA), {"parallel_attn": True}, id="Falcon's config"),
         pytest.param(_layers(*NORMS, *LLAMA, kind="EncoderOnlyAttention"), {}, id="an encoder"),
-        pytest.param(
-            pd.concat([_layers(*NORMS, *LLAMA), _layers(LLAMA[0], count=1)]), {},
-            id="a layer with one product more",
-        ),
+        pytest.param(pd.concat([_layers(*NORMS, *LLAMA), _layers(LLAMA[0], count=1)]), {},
+         id="a layer with one product more"),
         pytest.param(_layers(*LLAMA).iloc[:0], {}, id="no table"),
     ],
 )  # fmt: skip

@@ -48,21 +48,15 @@ def test_the_rows_are_whole() -> None:
     ("line", "rule", "value", "weights", "detail"),
     [
         ("Using cutlass for NVFP4 GEMM", "linear-kernel", "cutlass", "nvfp4", ""),
-        (
-            "Using NvFp4LinearBackend.FLASHINFER_CUTLASS for NVFP4 GEMM",
-            "linear-kernel", "NvFp4LinearBackend.FLASHINFER_CUTLASS", "nvfp4", "",
-        ),
-        (
-            "Using default MoE config. Performance might be sub-optimal! Config file not found at "
-            "['/a b/configs/E=16,N=1536,device_name=NVIDIA_L40S,dtype=fp8_w8a8,"
-            "block_shape=[128,128].json']",
-            "default-moe-config", "MoE", "",
-            "E=16,N=1536,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128,128].json",
-        ),
-        (
-            "Using 'FLASHINFER_TRTLLM_MXFP4_BF16' Mxfp4 MoE backend.",
-            "moe-backend", "FLASHINFER_TRTLLM_MXFP4_BF16", "mxfp4", "",
-        ),
+        ("Using NvFp4LinearBackend.FLASHINFER_CUTLASS for NVFP4 GEMM", "linear-kernel",
+         "NvFp4LinearBackend.FLASHINFER_CUTLASS", "nvfp4", ""),
+        ("Using default MoE config. Performance might be sub-optimal! Config file not found at "
+         "['/a b/configs/E=16,N=1536,device_name=NVIDIA_L40S,dtype=fp8_w8a8,"
+         "block_shape=[128,128].json']",
+         "default-moe-config", "MoE", "",
+         "E=16,N=1536,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128,128].json"),
+        ("Using 'FLASHINFER_TRTLLM_MXFP4_BF16' Mxfp4 MoE backend.", "moe-backend",
+         "FLASHINFER_TRTLLM_MXFP4_BF16", "mxfp4", ""),
     ],
 )  # fmt: skip
 def test_what_a_line_names(line: str, rule: str, value: str, weights: str, detail: str) -> None:

@@ -69,49 +69,33 @@ def test_families_are_unique() -> None:
     ("name", "base"),
     [
         ("void vllm::rms_norm_kernel<c10::BFloat16, 8, 2>(long, int)", "vllm::rms_norm_kernel"),
-        (
-            "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type "
-            "vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long)",
-            "vllm::fused_add_rms_norm_kernel",
-        ),
-        (
-            "std::enable_if<!T7, void>::type internal::gemvx::kernel<int>(T13)",
-            "internal::gemvx::kernel",
-        ),
-        (
-            "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int*)",
-            "multimem_all_reduce_kernel",
-        ),
-        (
-            "void at::native::<unnamed>::CatArrayBatchedCopy<int>(T1 *)",
-            "at::native::CatArrayBatchedCopy",
-        ),
-        (
-            "void unnamed>::CatArrayBatchedCopy_vectorized<unnamed>::OpaqueType<2>, 3>(char *)",
-            "CatArrayBatchedCopy_vectorized",
-        ),
-        (
-            "void at::native::reduce_kernel<512, at::f()::{lambda(int)#1}, (a->b), (1 < 2)>(int)",
-            "at::native::reduce_kernel",
-        ),
+        ("std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type "
+         "vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long)",
+         "vllm::fused_add_rms_norm_kernel"),
+        ("std::enable_if<!T7, void>::type internal::gemvx::kernel<int>(T13)",
+         "internal::gemvx::kernel"),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int*)",
+         "multimem_all_reduce_kernel"),
+        ("void at::native::<unnamed>::CatArrayBatchedCopy<int>(T1 *)",
+         "at::native::CatArrayBatchedCopy"),
+        ("void unnamed>::CatArrayBatchedCopy_vectorized<unnamed>::OpaqueType<2>, 3>(char *)",
+         "CatArrayBatchedCopy_vectorized"),
+        ("void at::native::reduce_kernel<512, at::f()::{lambda(int)#1}, (a->b), (1 < 2)>(int)",
+         "at::native::reduce_kernel"),
         ("_ZN4vllm15rms_norm_kernelIN3c108BFloat16ELi8EEEvPT_", "vllm::rms_norm_kernel"),
-        (
-            "_ZN2at6native12_GLOBAL__N_119CatArrayBatchedCopyIfEEvv",
-            "at::native::CatArrayBatchedCopy",
-        ),
+        ("_ZN2at6native12_GLOBAL__N_119CatArrayBatchedCopyIfEEvv",
+         "at::native::CatArrayBatchedCopy"),
         ("_Z20gemv2T_kernel_val_xxIfEvv", "gemv2T_kernel_val_xx"),
         ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"),
         ("[CUDA memcpy Host-to-Device]", "CUDA memcpy Host-to-Device"),
         ("Memset (Device)", "Memset"),
         ("aten::mm", "aten::mm"),
         ("_C::cpu_fused_moe", "_C::cpu_fused_moe"),
-        (
-            "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1",
-            "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1",
-        ),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1",
+         "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1"),
         ("", ""),
     ],
-)
+)  # fmt: skip
 def test_base_name(name: str, base: str) -> None:
     assert base_name(name) == base
 
@@ -122,10 +106,8 @@ def test_base_name(name: str, base: str) -> None:
         ("volta_sgemm_128x32_nt", "cuda-core"),
         ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_ffma_kernel", "cuda-core"),
         ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(int)", "cuda-core"),
-        (
-            "void tensorrt_llm::kernels::quantize_with_block_size<flash::flash_fwd_kernel>(int)",
-            "cuda-core",
-        ),
+        ("void tensorrt_llm::kernels::quantize_with_block_size<flash::flash_fwd_kernel>(int)",
+         "cuda-core"),
         ("void flash::flash_fwd_splitkv_combine_kernel<1>(int)", "cuda-core"),
         ("void cublasLt::splitKreduce_kernel<32, 16>(int)", "cuda-core"),
         ("void vllm::moe_wna16_gemm_kernel<__nv_bfloat16, 4, 1>(int)", "cuda-core"),
@@ -135,7 +117,7 @@ def test_base_name(name: str, base: str) -> None:
         ("void my_own_flash_kernel<float>(int)", "unknown"),
         ("aten::mm", "unknown"),
     ],
-)
+)  # fmt: skip
 def test_traps(name: str, engine: str) -> None:
     assert classify(name).engine == engine
 
@@ -148,24 +130,17 @@ def test_traps(name: str, engine: str) -> None:
         ("void marlin::Marlin<(long)2814749767172868, (long)562949953487106>(int)", "fp8"),
         ("void marlin::Marlin<__half, 562949953487106l, 256>(int)", "fp16"),
         ("void marlin::Marlin<256, 1, 8, 8>(int)", None),
-        (
-            "void device_kernel<G<MainloopSm120TmaWarpSpecializedBlockScaled<2>,"
-            " cute::tuple<cutlass::float_e2m1_t, cutlass::float_ue4m3_t>, bfloat16_t> >(int)",
-            "fp4",
-        ),
-        (
-            "void device_kernel<G<MainloopSm120TmaWarpSpecializedBlockScaled<2>,"
-            " cutlass::float_e2m1_t, cutlass::float_e4m3_t> >(int)",
-            None,
-        ),
-        (
-            "void device_kernel<G<MainloopSm90TmaGmma<2>, float, bfloat16_t> >()",
-            None,
-        ),
+        ("void device_kernel<G<MainloopSm120TmaWarpSpecializedBlockScaled<2>,"
+         " cute::tuple<cutlass::float_e2m1_t, cutlass::float_ue4m3_t>, bfloat16_t> >(int)",
+         "fp4"),
+        ("void device_kernel<G<MainloopSm120TmaWarpSpecializedBlockScaled<2>,"
+         " cutlass::float_e2m1_t, cutlass::float_e4m3_t> >(int)",
+         None),
+        ("void device_kernel<G<MainloopSm90TmaGmma<2>, float, bfloat16_t> >()", None),
         ("bmm_Bfloat16_E2m1E2m1_Fp32_t128x16_dynBatch_sm100f", "fp4"),
         ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16_dynBatch_sm100f", "fp8"),
     ],
-)
+)  # fmt: skip
 def test_precision(name: str, precision: str | None) -> None:
     label = classify(name)
     assert label.engine == "tensor-core"

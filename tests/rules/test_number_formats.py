@@ -144,27 +144,18 @@ def test_an_output_is_no_weight() -> None:
     [
         ("void vllm::silu_mul_cvt_fp16_to_fp4<__nv_bfloat16, false>(int)", "quantize", None),
         ("void vllm::rms_norm_static_fp8_quant_kernel<c10::BFloat16>(int)", "quantize", None),
-        (
-            "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, unsigned char,"
-            " (vllm::Fp8KVCacheDataType)1>(int)",
-            "quantize",
-            None,
-        ),
-        (
-            "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16,"
-            " (vllm::Fp8KVCacheDataType)0>(int)",
-            None,
-            None,
-        ),
-        (
-            "void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel<__nv_bfloat16,"
-            " __nv_fp8_e4m3, true>(int)",
-            "quantize",
-            "permute",
-        ),
+        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, unsigned char,"
+         " (vllm::Fp8KVCacheDataType)1>(int)",
+         "quantize", None),
+        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16,"
+         " (vllm::Fp8KVCacheDataType)0>(int)",
+         None, None),
+        ("void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel<__nv_bfloat16,"
+         " __nv_fp8_e4m3, true>(int)",
+         "quantize", "permute"),
         ("void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>(int)", None, "quantize"),
     ],
-)
+)  # fmt: skip
 def test_a_fused_conversion_is_not_a_conversion(
     name: str, fused: str | None, conversion: str | None
 ) -> None:

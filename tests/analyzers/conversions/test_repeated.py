@@ -63,14 +63,11 @@ def test_quiet(layer: str) -> None:
     [
         pytest.param("norm q q q attention o", (("qkv",), 3, 2), id="q, k and v"),
         pytest.param("norm up up act down norm", (("mlp",), 2, 1), id="gate and up"),
-        pytest.param(
-            "norm shared router expert expert_act expert norm",
-            (("shared_experts", "experts"), 2, 1),
-            id="experts and shared experts",
-        ),
+        pytest.param("norm shared router expert expert_act expert norm",
+         (("shared_experts", "experts"), 2, 1), id="experts and shared experts"),
         pytest.param("norm q q norm q q", (("qkv",), 4, 2), id="in two layers"),
     ],
-)
+)  # fmt: skip
 def test_found(layer: str, wanted: tuple[tuple[str, ...], int, int]) -> None:
     assert extra(layer) == [wanted]
 

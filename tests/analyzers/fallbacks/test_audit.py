@@ -51,31 +51,21 @@ def test_a_native_kernel_needs_no_cause(tmp_path: Path) -> None:
         (DENSE, facts(model=W4A16), (), "scheme", "16-bit"),
         (DENSE, facts(gpu=H100), (), "architecture", "10.0"),
         (DENSE, facts(linear_backend="marlin"), (), "forced", "leave --linear-backend out"),
-        (
-            DENSE, facts(vllm="0.20.0", environment={"VLLM_NVFP4_GEMM_BACKEND": "marlin"}), (),
-            "forced", "unset VLLM_NVFP4_GEMM_BACKEND",
-        ),
-        (
-            DENSE, facts(environment={"VLLM_DISABLED_KERNELS": f"{NATIVE},{OTHER}"}),
-            (), "disabled", "VLLM_DISABLED_KERNELS",
-        ),
+        (DENSE, facts(vllm="0.20.0", environment={"VLLM_NVFP4_GEMM_BACKEND": "marlin"}), (),
+         "forced", "unset VLLM_NVFP4_GEMM_BACKEND"),
+        (DENSE, facts(environment={"VLLM_DISABLED_KERNELS": f"{NATIVE},{OTHER}"}), (), "disabled",
+         "VLLM_DISABLED_KERNELS"),
         (A16_FIRST, facts(vllm="0.29.0"), (), "order", "VLLM_DISABLED_KERNELS=" + A16_FIRST),
         (A16_FIRST, facts(vllm="0.31.0"), (), "unknown", "--linear-backend flashinfer_cutlass"),
-        (
-            DENSE, facts(),
-            ("FlashInfer unavailable since nvcc was not found and not using downloaded cubins",),
-            "install", "flashinfer-cubin",
-        ),
-        (
-            DENSE, facts(), (" - CutlassNvFp4LinearKernel: CUTLASS FP4 is not built",),
-            "refused", "CUTLASS FP4 is not built",
-        ),
+        (DENSE, facts(),
+         ("FlashInfer unavailable since nvcc was not found and not using downloaded cubins",),
+         "install", "flashinfer-cubin"),
+        (DENSE, facts(), (" - CutlassNvFp4LinearKernel: CUTLASS FP4 is not built",), "refused",
+         "CUTLASS FP4 is not built"),
         (DENSE, facts(), (), "unknown", "VLLM_LOGGING_LEVEL=DEBUG"),
         ("EmulationNvFp4LinearKernel", facts(), (), "emulation", "--linear-backend marlin"),
-        (
-            "EmulationNvFp4LinearKernel", facts(linear_backend="emulation"), (), "forced",
-            "leave that flag out",
-        ),
+        ("EmulationNvFp4LinearKernel", facts(linear_backend="emulation"), (), "forced",
+         "leave that flag out"),
     ],
 )  # fmt: skip
 def test_causes(

@@ -47,14 +47,12 @@ def test_arguments_and_sglang() -> None:
     ("line", "gpu", "capability"),
     [
         ("Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.", "NVIDIA GB10", "12.1"),
-        (
-            "Using default MoE config. Performance might be sub-optimal! Config file not found at "
-            "/x/E=256,N=512,device_name=NVIDIA_GB10.json", "NVIDIA GB10", "12.1",
-        ),
-        (
-            "FlashInfer resolved query dtypes: prefill=a, decode=b, decode_backend=xqa, "
-            "kv_cache_dtype=c, arch=sm120", "", "12.0",
-        ),
+        ("Using default MoE config. Performance might be sub-optimal! Config file not found at "
+         "/x/E=256,N=512,device_name=NVIDIA_GB10.json",
+         "NVIDIA GB10", "12.1"),
+        ("FlashInfer resolved query dtypes: prefill=a, decode=b, decode_backend=xqa, "
+         "kv_cache_dtype=c, arch=sm120",
+         "", "12.0"),
         ("ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "", ""),
     ],
 )  # fmt: skip

@@ -103,10 +103,8 @@ def test_it_is_cast() -> None:
     ("kernel", "weights", "share"),
     [
         pytest.param(product(0.1), modules("bfloat16", "bfloat16"), 0.001, id="a small cast"),
-        pytest.param(
-            product(0.1, "fp32", "volta_sgemm_128x32_nt"), modules("float32", "float32"), 0.0,
-            id="the whole model is FP32",
-        ),
+        pytest.param(product(0.1, "fp32", "volta_sgemm_128x32_nt"), modules("float32", "float32"),
+         0.0, id="the whole model is FP32"),
     ],
 )  # fmt: skip
 def test_not_widened(kernel: KernelRow, weights: tuple[ModuleRow, ...], share: float) -> None:
