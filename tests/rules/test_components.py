@@ -1,4 +1,7 @@
-"""The rule table of modules against its own examples."""
+"""The rule table of modules against its own examples.
+
+Every row of the rule table is tested by its own examples.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,17 @@ import csv
 import re
 from pathlib import Path
 
+import pytest
+
 from spark_prof.rules.components import (
+    CLASS_RULES,
     MODULE_RULES,
     PARTS,
     SHORTER_ROLES,
     Rule,
     component_of,
+    component_of_class,
+    is_layer_class,
     layer_of,
     role_of,
 )
@@ -177,3 +185,53 @@ def test_a_part_of_a_module_is_known_by_its_tensor(
 )  # fmt: skip
 def test_the_role_of_what_reads_a_tensor(path: str, tensor: str, role: str) -> None:
     assert role_of(path, tensor) == role
+
+
+CLASS_EXAMPLES = [(rule.component, *example) for rule in CLASS_RULES for example in rule.examples]
+
+
+@pytest.mark.parametrize(("component", "name", "around"), CLASS_EXAMPLES)
+def test_examples(component, name, around):
+    assert component_of_class(name, around) == component
+
+
+@pytest.mark.parametrize(
+    ("name", "component"),
+    [("Qwen3MoeAttention", "attention"), ("Qwen3MoeMLP", "mlp"), ("Qwen3MoeRMSNorm", "norm")],
+)
+def test_a_model_with_experts_in_its_name(name, component):
+    assert component_of_class(name, "Qwen3MoeDecoderLayer") == component
+
+
+def test_every_component_is_in_the_vocabulary():
+    assert {rule.component for rule in CLASS_RULES} <= {*COMPONENTS, ""}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Dropout",
+        "SiLU",
+        "ModuleList",
+        "GptOssForCausalLM",
+        "QuantFP8",
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeModel",
+        "Qwen3MoeDecoderLayer",
+    ],
+)
+def test_a_class_that_says_nothing(name):
+    assert component_of_class(name, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("TransformerBlock", True),
+        ("LlamaDecoderLayer", True),
+        ("Linear", False),
+        ("MLPBlock", False),
+    ],
+)
+def test_layer_classes(name, found):
+    assert is_layer_class(name) is found
