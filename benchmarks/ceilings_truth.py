@@ -15,9 +15,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from spark_prof.hardware import find_gpu
 from spark_prof.profiler.measure import measure
 from spark_prof.profiler.measuring.timing import Device, room_of
+from spark_prof.rules.gpus import find_gpu
 from spark_prof.traces.measured import keep_measured
 from spark_prof.vocabulary import PRECISIONS
 

@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from spark_prof.rules.engine_log_lines import LINE_RULES
 from spark_prof.traces.readers.engine_log import read_engine_log
-from spark_prof.traces.readers.engine_log_rules import LINE_RULES
 
 STATS = (
     "(APIServer pid=176) INFO 02-12 21:21:{second:02} [loggers.py:257] Engine 000: Avg prompt "

@@ -19,8 +19,7 @@ class RankFigures:
     rank: int
     steps: int
     decode_steps: int
-    decode_median_us: float | None
-    """Length of a decode step; None without any."""
+    decode_median_us: float | None  # length of a decode step; None without any
     decode_p99_us: float | None
     tokens_per_s: float | None
     """Tokens that the requests received over the window's wall time; None where unknown."""
@@ -34,27 +33,17 @@ class RankFigures:
 
 @dataclass(frozen=True)
 class Recording:
-    """One recording of a dataset.
+    """One recording of a dataset."""
 
-    Attributes:
-        name: its path below the dataset's folder.
-        model: model, architecture and quantization.
-        gpu: the GPU, or the processor of a CPU engine.
-        execution: how the model ran.
-        backend: what watched the kernels, or the format it was imported from.
-        state: complete, interrupted or salvaged.
-        ranks: at least one, the lowest first; the first one stands for the recording.
-        notes: what to know before believing a figure.
-    """
-
-    name: str
-    model: str
-    gpu: str
-    execution: str
-    backend: str
-    state: str
+    name: str  # its path below the dataset's folder
+    model: str  # model, architecture and quantization
+    gpu: str  # the GPU, or the processor of a CPU engine
+    execution: str  # how the model ran
+    backend: str  # what watched the kernels, or the format it was imported from
+    state: str  # complete, interrupted or salvaged
+    # At least one, the lowest first; the first one stands for the recording.
     ranks: tuple[RankFigures, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what to know before believing a figure
 
     @property
     def first(self) -> RankFigures:
@@ -72,25 +61,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Many recordings beside each other.
+    """Many recordings beside each other."""
 
-    Attributes:
-        name: the folder or URL.
-        recordings: the shortest median decode step first, those without decode steps last.
-        failures: by name.
-    """
-
-    name: str
+    name: str  # the folder or URL
+    # The shortest median decode step first, those without decode steps last.
     recordings: tuple[Recording, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[Failure, ...]  # by name
 
 
 def recording_of(bundle: Bundle, name: str) -> Recording:
     """The row of one recording.
-
-    Args:
-        bundle: the recording.
-        name: what it is called in the dataset.
 
     Raises:
         CommandError: the bundle has no steps, or is damaged.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Broken, Report
 from spark_prof.analyzers.roofline.sure_floors import memory_us, surely_us
-from spark_prof.hardware import find_gpu
+from spark_prof.rules.gpus import find_gpu
 
 _LOOKED_AT = 1 << 16
 

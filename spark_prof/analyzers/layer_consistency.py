@@ -34,17 +34,11 @@ _Ran = frozenset[tuple[str, int, bool]]
 
 @dataclass(frozen=True, eq=False)
 class LayerTables:
-    """What the layers of a recording are held against.
+    """What the layers of a recording are held against."""
 
-    Attributes:
-        sums: what `breakdown.sums_of` returned.
-        modules: layer and component of the `layers` table.
-        config: the model's configuration as Hugging Face writes it.
-    """
-
-    sums: pd.DataFrame
-    modules: pd.DataFrame
-    config: Mapping[str, Any]
+    sums: pd.DataFrame  # what `breakdown.sums_of` returned
+    modules: pd.DataFrame  # layer and component of the `layers` table
+    config: Mapping[str, Any]  # the model's configuration as Hugging Face writes it
 
     @classmethod
     def of(cls, bundle: Bundle, rank: int, sums: pd.DataFrame) -> LayerTables:
@@ -58,8 +52,6 @@ def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.Dat
     """The kernels without the layers that a report of that rank does not show.
 
     Args:
-        bundle: the recording.
-        rank: the rank.
         placed: what `place_kernels` returned for it.
 
     >>> with_known_layers(bundle, 0, place_kernels(bundle, 0))["layer"]  # doctest: +SKIP
@@ -88,7 +80,6 @@ def without_layers(rows: pd.DataFrame, layers: Collection[object]) -> pd.DataFra
 
     Args:
         rows: layer, component and placed of kernels, or of sums of kernels.
-        layers: the layers whose kernels are not known.
     """
     if not layers:
         return rows

@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_prof.analyzers.answers.model import Answer
-from spark_prof.analyzers.classify.model import CodeRow, Conflict
-from spark_prof.analyzers.clients.model import ClientRow
-from spark_prof.analyzers.conversions.model import (
-    ChargedConversion,
+from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
+from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.conversions.conversion_rows import (
+    AttributedConversion,
     FusedConversion,
     LayerConversions,
     LoadTimeConversion,
     RepeatedQuantization,
 )
-from spark_prof.analyzers.counters.model import Counters
-from spark_prof.analyzers.fallbacks.model import Audit
+from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.roofline.model import Roofline
-from spark_prof.analyzers.shapes.model import Shapes
+from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.token_ledger.model import Ledger
 
 
@@ -360,11 +360,11 @@ class Conversions:
     items: tuple[KernelRow, ...]
     us_per_token: float | None = None
     """In the time of one token of a sequence; None where nothing tells it."""
-    charged: tuple[ChargedConversion, ...] = ()
+    charged: tuple[AttributedConversion, ...] = ()
     """The same time by what it was spent for, the most expensive in decode steps first."""
     layers: tuple[LayerConversions, ...] = ()
     """The same time by layer."""
-    padding: tuple[ChargedConversion, ...] = ()
+    padding: tuple[AttributedConversion, ...] = ()
     """PyTorch's pads: fills and copies that only their order gives away; in none of the sums."""
     fused: tuple[FusedConversion, ...] = ()
     """Kernels that convert beside other work; their time is in none of the sums."""

@@ -22,8 +22,60 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Integers
+from spark_prof.analyzers.blocks import by_blocks
+from spark_prof.analyzers.lookup import Integers, ascends, positions
+from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
+
+Int64s = npt.NDArray[np.int64]
+
+
+def launch_order(rows: pd.DataFrame, host: pd.DataFrame, nodes: Int64s) -> Int64s | None:
+    """The positions of the rows in launch order, step by step; None if they are in it.
+
+    Args:
+        rows: kernels of a rank in order of start, with `start_ns`, `step` and `correlation`.
+        host: `correlation` and `start_ns` of the calls that launched them.
+        nodes: what `nodes_of` says of them.
+    """
+    start, step = rows["start_ns"].to_numpy(), rows["step"].to_numpy()
+    launched = _look_up(host[["correlation", "start_ns"]], rows["correlation"].to_numpy(), start)
+    order = None if ascends(step, launched) else np.lexsort((launched, step))
+    if order is not None:
+        step, launched, nodes = step[order], launched[order], nodes[order]
+    if not nodes.any():
+        return order
+    # What follows is about the kernels of one launch, which only the nodes put in order.
+    launch = np.zeros(len(rows), np.int64)
+    np.cumsum((np.diff(step) != 0) | (np.diff(launched) != 0), out=launch[1:])
+    if not ascends(launch, nodes):
+        within = np.lexsort((nodes, launch))
+        order = within if order is None else order[within]
+    return order
+
+
+def nodes_of(bundle: Bundle, rank: int, nodes: Int64s) -> Int64s:
+    """The captured node of each node, 0 for one whose creation nobody saw."""
+    known = bundle.frame("graph_nodes", rank, ["node", "original"])
+    return _look_up(known, nodes, np.zeros(len(nodes), np.int64))
+
+
+def _look_up(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Int64s:
+    """The table's second column where its first one is the key, the first row of equal ones."""
+    known, values = (table.iloc[:, column].to_numpy(np.int64) for column in range(2))
+    if not len(known):
+        return otherwise
+    if not (known[1:] > known[:-1]).all():
+        known, first = np.unique(known, return_index=True)
+        values = values[first]
+    found = positions(known, keys)
+
+    def chosen(block: slice) -> Int64s:
+        place = found[block]
+        return np.where(place >= 0, values[place], otherwise[block])
+
+    return by_blocks(len(keys), np.int64, chosen)
+
 
 Flags = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int8]
@@ -53,26 +105,17 @@ _OTHER_ORDER = ("is_encoder_decoder", "parallel_attn", "use_parallel_residual")
 
 @dataclass(frozen=True)
 class Launched:
-    """Kernels of one rank in launch order; arrays of one length.
+    """Kernels of one rank in launch order; arrays of one length."""
 
-    Attributes:
-        step: the step of each.
-        layer: its layer, -1 for none. Experts that only their name told count to the layer of the
-            attention before them.
-        component: code of what it is known to be, -1 for none.
-        loose: whether the order is to place it.
-        gemm: whether it is a matrix product.
-        begins: false for what only goes on with the product before it.
-        opens: whether it can only be the embedding's before the first attention: its lookup and
-            collectives.
-    """
-
-    step: Integers
+    step: Integers  # the step of each
+    # Its layer, -1 for none. Experts that only their name told count to the layer of the attention
+    # before them.
     layer: Integers
-    component: Codes
-    loose: Flags
-    gemm: Flags
-    begins: Flags
+    component: Codes  # code of what it is known to be, -1 for none
+    loose: Flags  # whether the order is to place it
+    gemm: Flags  # whether it is a matrix product
+    begins: Flags  # false for what only goes on with the product before it
+    # Whether it can only be the embedding's before the first attention: its lookup and collectives.
     opens: Flags
 
     def taken(self, order: Integers | slice) -> Launched:
@@ -120,7 +163,6 @@ def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[
     """Component and layer of the loose rows, as far as the order tells.
 
     Args:
-        rows: the kernels.
         products: what `products_of` says; None places nothing.
 
     Returns:

@@ -22,10 +22,16 @@ from spark_prof.analyzers.attribution.owned_launches import (
     own_launches,
 )
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
-from spark_prof.analyzers.components import LM_HEAD, role_of
-from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
-from spark_prof.analyzers.order import CODES, Launched, place_by_order, products_of
+from spark_prof.analyzers.order import (
+    CODES,
+    Launched,
+    launch_order,
+    nodes_of,
+    place_by_order,
+    products_of,
+)
+from spark_prof.rules.components import LM_HEAD, role_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.timeline import FINISH, MODEL_PATH
 from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER
@@ -54,8 +60,6 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     """The kernels of a rank, in order of start.
 
     Args:
-        bundle: the bundle.
-        rank: the rank.
         extra: further columns of the `kernels` table.
 
     Returns:

@@ -12,13 +12,12 @@ import pandas as pd
 
 from spark_prof.analyzers.answers.answering import answers_of
 from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
-from spark_prof.analyzers.classify.code_times import code_of, conflicts_of
-from spark_prof.analyzers.classify.evidence import evidence_of
-from spark_prof.analyzers.conversions.summary import conversions_of
+from spark_prof.analyzers.classify.evidence import code_of, conflicts_of, evidence_of
+from spark_prof.analyzers.conversions.conversion_costs import conversions_of
 from spark_prof.analyzers.copies import copies_of
-from spark_prof.analyzers.counters.summary import counters_of
+from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
-from spark_prof.analyzers.fallbacks.schemes import bits_of
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.gpu import gpu_of
 from spark_prof.analyzers.invariants import Facts, checked
@@ -38,11 +37,11 @@ from spark_prof.analyzers.model import (
 from spark_prof.analyzers.notes import notes_of
 from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.placement import COPIES, place_kernels
-from spark_prof.analyzers.ranks.summary import RankShare, collectives_of
+from spark_prof.analyzers.ranks.rank_summary import RankShare, collectives_of
 from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
 from spark_prof.analyzers.roofline.tensors import stored_as
 from spark_prof.analyzers.run import run_of
-from spark_prof.analyzers.shapes.summary import shapes_of
+from spark_prof.analyzers.shapes.shape_summary import shapes_of
 from spark_prof.analyzers.token_ledger.ledger import token_ledgers
 from spark_prof.analyzers.windows import timed_windows, tokens_per_sequence
 from spark_prof.cores import cores

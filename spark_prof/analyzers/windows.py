@@ -15,7 +15,7 @@ import pandas as pd
 
 from spark_prof.analyzers.clocks import Believed, believed_steps
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.ranks.layout import layout_of
+from spark_prof.analyzers.ranks.rank_teams import layout_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table

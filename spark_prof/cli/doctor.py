@@ -21,9 +21,9 @@ from spark_prof.cli.terminal import takes_color
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.analyzers.fallbacks.model import Audit
+    from spark_prof.analyzers.fallbacks.audit_rows import Audit
     from spark_prof.analyzers.model import Finding
-    from spark_prof.hardware import Gpu
+    from spark_prof.rules.gpus import Gpu
     from spark_prof.traces.measured import Measured
     from spark_prof.traces.readers.engine_log import EngineLog
 
@@ -97,7 +97,7 @@ def doctor(
     ceilings = model_ceilings(model, question, first, measured) if model else None
     machine = None
     if source is None and log is None and model is None and not measure:
-        from spark_prof.analyzers.fallbacks.machine import machine_findings
+        from spark_prof.analyzers.fallbacks.machine_checks import machine_findings
         from spark_prof.profiler.installed import installed
 
         machine = installed()
@@ -117,7 +117,7 @@ def doctor(
 def _gpu(name: str | None) -> Gpu | None:
     if name is None:
         return None
-    from spark_prof.hardware import GPUS, find_gpu
+    from spark_prof.rules.gpus import GPUS, find_gpu
 
     found = find_gpu(name)
     if found is None:
@@ -147,14 +147,14 @@ def _of_source(
 
 def _of_log(log: EngineLog, gpu: Gpu | None) -> tuple[Audit, tuple[Finding, ...]]:
     from spark_prof.analyzers.fallbacks.audit import audit_of_log
-    from spark_prof.analyzers.findings.fallbacks import findings_of_audit
+    from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 
     audit = audit_of_log(log, gpu.name if gpu else "", gpu.compute_capability if gpu else "")
     return audit, findings_of_audit(audit)
 
 
 def _recorded_gpu(audit: Audit | None) -> Gpu | None:
-    from spark_prof.hardware import find_gpu
+    from spark_prof.rules.gpus import find_gpu
 
     return find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None
 

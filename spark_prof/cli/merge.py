@@ -30,7 +30,7 @@ def merge(
     """Join the ranks of one run that were recorded on several hosts, on one clock."""
     if len(sources) < 2:
         raise CommandError("give at least two folders to merge, each with other ranks of one run")
-    from spark_prof.analyzers.ranks.shifts import untied, wanted_shifts
+    from spark_prof.analyzers.ranks.rank_clocks import untied, wanted_shifts
     from spark_prof.traces.merge import join_bundles, move_clocks, open_parts
     from spark_prof.traces.staging import staged
 

@@ -11,7 +11,7 @@ from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.ceilings import Ceilings, Question
-    from spark_prof.hardware import Gpu
+    from spark_prof.rules.gpus import Gpu
     from spark_prof.traces.measured import Measured
 
 _MOST = 1_000_000_000
@@ -63,7 +63,7 @@ def model_ceilings(
         CommandError: the folder tells no weights.
     """
     from spark_prof.analyzers.ceilings import ceilings_of
-    from spark_prof.hardware import GPUS, Figure, find_gpu
+    from spark_prof.rules.gpus import GPUS, Figure, find_gpu
     from spark_prof.traces.checkpoint import read_checkpoint
 
     here = find_gpu(measured.device, measured.compute_capability) if measured else None

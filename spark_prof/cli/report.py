@@ -97,7 +97,7 @@ def report(
         else:
             put(report_dataset(source, chosen.value, engine.value, width, color), out)
         return
-    from spark_prof.analyzers.clients.summary import with_clients
+    from spark_prof.analyzers.clients.client_comparison import with_clients
     from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import RENDERERS
     from spark_prof.datasets.ceilings import ceilings_for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.fallbacks.model import Audit, AuditRow, Witness
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, EvidenceSource
 from spark_prof.dashboards.formats import MISSING, clean, count, shorten
 from spark_prof.dashboards.section import Column, Section
 
@@ -43,7 +43,7 @@ def _reasons(row: AuditRow) -> list[str]:
     return [part for part in (row.why, row.fix) if part]
 
 
-def _witness(witnesses: tuple[Witness, ...], who: str) -> str:
+def _witness(witnesses: tuple[EvidenceSource, ...], who: str) -> str:
     said = [w.family or shorten(clean(w.kernel), _LONGEST_NAME) for w in witnesses if w.who == who]
     return ", ".join(dict.fromkeys(said)) or MISSING
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.odd import Comparison, OddCell
 from spark_prof.analyzers.views.odd_cause import Cause

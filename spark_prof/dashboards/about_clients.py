@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from spark_prof.analyzers.clients.model import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import (
     MISSING,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.conversions.model import ChargedConversion
+from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import (
     MISSING,
@@ -60,7 +60,7 @@ def charged(report: Report) -> Section:
     return Section("conversions", "Format conversions", columns, rows, tuple(intro))
 
 
-def _per_layer(row: ChargedConversion) -> str:
+def _per_layer(row: AttributedConversion) -> str:
     if not row.layers or row.us_per_token is None:
         return MISSING
     return nothing_as_missing(row.us_per_token / row.layers)

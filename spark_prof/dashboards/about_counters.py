@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.counters.model import CounterBatch, CounterRow, Counters
+from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import (
     MISSING,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.fallbacks.machine import Machine
+from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.dashboards.formats import MISSING, clean, shorten
 from spark_prof.dashboards.section import Column, Section
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.classify.model import CodeRow
+from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds
 from spark_prof.dashboards.section import Column, Section

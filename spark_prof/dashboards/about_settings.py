@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.fallbacks.model import Audit
+from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.dashboards.formats import MISSING, clean, count, share, shorten
 from spark_prof.dashboards.section import Column, Section
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.shapes.model import ShapeRow
+from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.dashboards.formats import MISSING, clean, count, share
 from spark_prof.dashboards.section import Column, Section
 

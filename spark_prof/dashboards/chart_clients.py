@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from spark_prof.analyzers.clients.model import ClientRow
+from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.dashboards.about_clients import name
 from spark_prof.dashboards.chart_axes import time_ticks
 from spark_prof.dashboards.charts import label, set_style

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import plotly.graph_objects as go
 
-from spark_prof.analyzers.conversions.model import ChargedConversion
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.chart_axes import time_ticks
 from spark_prof.dashboards.charts import label, set_style
@@ -26,7 +26,7 @@ _LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Colour and pattern of each kind; the hues are the components'."""
 
 
-def cost_of(row: ChargedConversion, report: Report) -> float:
+def cost_of(row: AttributedConversion, report: Report) -> float:
     """What a conversion takes of a token, else of a mean decode step, else of all steps, in us."""
     if row.us_per_token is not None:
         return row.us_per_token
@@ -34,7 +34,7 @@ def cost_of(row: ChargedConversion, report: Report) -> float:
     return row.decode_us / max(report.steps.decode, 1) if decodes else row.us
 
 
-def ranked(report: Report) -> list[ChargedConversion]:
+def ranked(report: Report) -> list[AttributedConversion]:
     """The conversions that take any time, the most expensive first."""
     rows = [row for row in report.conversions.charged if cost_of(row, report) > 0]
     return sorted(rows, key=lambda row: -cost_of(row, report))
@@ -118,7 +118,7 @@ def by_layer(report: Report) -> go.Figure:
     return figure
 
 
-def _named(row: ChargedConversion) -> str:
+def _named(row: AttributedConversion) -> str:
     """Its kind, for whom, and its kernel; a safe label."""
     return f"{label(row.kind)} for {label(row.component)}: {label(short_name(row.name), 34)}"
 

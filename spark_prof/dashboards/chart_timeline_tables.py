@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import KernelRow, Report
 from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.analyzers.views.timeline import Timeline

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.analyzers.views.timeline import Timeline
 from spark_prof.dashboards.charts import label

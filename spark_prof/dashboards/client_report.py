@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.analyzers.clients.summary import client_row
+from spark_prof.analyzers.clients.client_comparison import client_row
 from spark_prof.dashboards import about_clients
 from spark_prof.dashboards.formats import clean, shorten
 from spark_prof.dashboards.outline import without_empty_columns

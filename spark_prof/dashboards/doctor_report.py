@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spark_prof.analyzers.ceilings.model import Ceilings
-from spark_prof.analyzers.fallbacks.machine import Machine
-from spark_prof.analyzers.fallbacks.model import Audit
+from spark_prof.analyzers.fallbacks.audit_rows import Audit
+from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.analyzers.model import Finding
 from spark_prof.dashboards import (
     about_audit,

@@ -13,11 +13,11 @@ from dataclasses import asdict
 from numbers import Integral, Real
 from typing import Any
 
-from spark_prof.analyzers.clients.model import ClientRow
-from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.model import Books, Report, Spread
 from spark_prof.analyzers.roofline.model import Roofline
-from spark_prof.analyzers.shapes.model import Shapes
+from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.token_ledger.clients import beside_clients
 
 SCHEMA = 1

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.clients.model import ClientRow
-from spark_prof.analyzers.clients.summary import clients_of
+from spark_prof.analyzers.clients.client_comparison import clients_of
+from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.datasets.opened import opened
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.traces.benchmarks.read import read_benchmark

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from spark_prof.analyzers.clients.summary import with_clients
+from spark_prof.analyzers.clients.client_comparison import with_clients
 from spark_prof.analyzers.ledger import step_books
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.placement import kernels_in_order

@@ -8,54 +8,10 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.findings.ranking import PAGES
 from spark_prof.analyzers.model import Finding, KernelRow
 from spark_prof.datasets.prepared import Prepared
-
-_OTHERWISE = "fallbacks"
-
-PAGES: Mapping[str, str] = MappingProxyType(
-    {
-        "host-gaps": "timeline",
-        "scheduler-gaps": "timeline",
-        "eager-mode": "timeline",
-        "graphs-downgraded": "timeline",
-        "copies-in-decode": "timeline",
-        "slow-steps": "steps",
-        "mixed-steps": "steps",
-        "graph-sizes-missing": "steps",
-        "compiled-in-flight": "steps",
-        "small-kernels": "kernels",
-        "sampler-cost": "kernels",
-        "far-from-memory-floor": "kernels",
-        "bf16-weights-dominate": "kernels",
-        "read-more-than-needed": "kernels",
-        "grid-smaller-than-gpu": "kernels",
-        "tail-wave": "kernels",
-        "tile-waste": "kernels",
-        "low-occupancy": "kernels",
-        "lm-head-widened": "kernels",
-        "lm-head-not-quantized": "kernels",
-        "software-fp4-conversion": "kernels",
-        "plain-architecture-build": "kernels",
-        "emulated-fp8": "kernels",
-        "evidence-conflict": "kernels",
-        "clocks-held-down": "steps",
-        "straggler-rank": "ranks",
-        "nccl-all-reduce": "ranks",
-        "activations-quantized-apart": "conversions",
-        "expert-inputs-quantized-apart": "conversions",
-        "kv-cache-converted-apart": "conversions",
-        "weights-dequantized": "conversions",
-        "scales-swizzled": "conversions",
-        "padding-around-products": "conversions",
-        "transposed-in-decode": "conversions",
-        "casts-in-decode": "conversions",
-        "repacked-in-decode": "conversions",
-        "quantized-once-per-consumer": "conversions",
-    }
-)
-"""The page of each rule's evidence; those of the audit are not listed and all on one page."""
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {
@@ -94,7 +50,7 @@ class Place:
 
 def page_of(finding: Finding) -> str:
     """Path of the page that shows what a finding stands on."""
-    return PAGES.get(finding.id, _OTHERWISE)
+    return PAGES[finding.id]
 
 
 def place_of_finding(finding: Finding, shown: Prepared) -> Place:

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
-from spark_prof.analyzers.classify.names import split_name
+from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm, split_name
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.traces.bundle import Bundle
 

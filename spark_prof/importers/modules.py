@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.errors import CommandError
-from spark_prof.importers.module_names import (
-    ModuleName,
+from spark_prof.importers.module_names import ModuleName, module_name
+from spark_prof.rules.components import (
+    component_of,
     component_of_class,
     is_layer_class,
-    module_name,
+    layer_of,
 )
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 

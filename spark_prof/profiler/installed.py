@@ -14,10 +14,10 @@ from importlib import metadata
 from pathlib import Path
 from time import monotonic
 
-from spark_prof.analyzers.fallbacks.machine import Library, Machine, Package
-from spark_prof.analyzers.fallbacks.settings import HARMLESS, setting_rows
+from spark_prof.analyzers.fallbacks.machine_checks import Library, Machine, Package
 from spark_prof.errors import CommandError
 from spark_prof.profiler.facts import visible_environment
+from spark_prof.rules.environment import HARMLESS, setting_rows
 from spark_prof.traces.cuda_tools import ToolError, run_tool
 from spark_prof.traces.library_code import library_code
 

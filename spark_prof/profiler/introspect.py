@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from spark_prof.analyzers.components import component_of, layer_of
+from spark_prof.rules.components import component_of, layer_of
 
 _PACKAGES = ("vllm", "triton_kernels", "flashinfer", "compressed_tensors", "spark_prof")
 _CONFIGURATION = ("vllm.config", "vllm.distributed")

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.profiler.ranges import Target
 from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENTRY
+from spark_prof.rules.components import component_of, layer_of
 from spark_prof.traces.timeline import PHASE_MODULES
 
 DRAFTER = "drafter."

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_prof.analyzers.components import component_of, layer_of
-from spark_prof.analyzers.stored_formats import SCALE, stored_format
 from spark_prof.profiler.introspect import WrappedTensors, kernel_of, kind_of_wrapped
 from spark_prof.profiler.targets import DRAFTER, models_of
+from spark_prof.rules.components import component_of, layer_of
+from spark_prof.rules.stored_formats import SCALE, stored_format
 
 _MOST_ROWS = 200_000
 _STATES = ("conv_state", "ssm_state")

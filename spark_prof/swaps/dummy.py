@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from spark_prof.analyzers.components import component_of
 from spark_prof.kernels.errors import KernelError
+from spark_prof.rules.components import component_of
 from spark_prof.swaps.dummy_values import Fill
 from spark_prof.swaps.weights_experts import Extent, extent_of
 from spark_prof.swaps.weights_stored import EXPERTS, LINEAR, StoredAs, parameter, stored_as

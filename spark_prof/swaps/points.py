@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spark_prof.analyzers.components import component_of
+from spark_prof.rules.components import component_of
 
 SLOT_OF_COMPONENT = {
     "qkv": "qkv",

@@ -17,8 +17,8 @@ import pytest
 
 import spark_prof
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.components import component_of, layer_of
 from spark_prof.analyzers.placement import place_kernels
+from spark_prof.rules.components import component_of, layer_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPTURE = ROOT / "tests/data/h100-gpt-oss-20b-mxfp4-eager"

@@ -16,7 +16,7 @@ import pytest
 
 import spark_prof
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.counters.model import CounterBatch, Counters, WeightRow
+from spark_prof.analyzers.counters.counter_rows import CounterBatch, Counters, WeightRow
 from spark_prof.analyzers.floor_checks import kernel_floors
 from spark_prof.analyzers.invariants import CHECKS, Facts, checked
 from spark_prof.analyzers.labels import label_kernels

@@ -1,19 +1,34 @@
-"""What lies between two anchors of a compiled decoder layer."""
+"""What lies between two anchors of a compiled decoder layer.
+
+The order of the model's code: launches in order of time, graphs in order of capture.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.order import CODES, STRANGERS, Launched, place_by_order, products_of
+from spark_prof.analyzers.order import (
+    CODES,
+    STRANGERS,
+    Launched,
+    launch_order,
+    nodes_of,
+    place_by_order,
+    products_of,
+)
+from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
-from tests.support import layer_row
+from tests.support import Piece, Recorded, event, kernel, kineto, layer_row, step
+
+from .graphs import Captured, captured_node, clone_of, graph_launch
 
 PRODUCTS = {"qkv": 1, "o_proj": 1, "router": 1, "mlp": 2}
 POINTERS = Path(__file__).resolve().parents[3] / "shared/gpu/pointers-deepseek-v2-lite.txt"
@@ -57,18 +72,12 @@ def place(text: str, products: Mapping[str, int] | None = PRODUCTS) -> list[str]
 @each_row(
     ("rows", "wanted"),
     [
-        pytest.param(
-            "A0 G e G e E0 e G e K1", "o_proj0 norm0 router0 router0 norm1 qkv1 rope1",
-            id="a layer with experts",
-        ),
-        pytest.param(
-            "A0 G e G e G e G e K1", "o_proj0 norm0 mlp0 mlp0 mlp0 norm1 qkv1 rope1",
-            id="a dense layer",
-        ),
-        pytest.param(
-            "A0 e G e G e E0", "o_proj0 o_proj0 norm0 router0 router0",
-            id="what converts o_proj's input is o_proj's",
-        ),
+        pytest.param("A0 G e G e E0 e G e K1", "o_proj0 norm0 router0 router0 norm1 qkv1 rope1",
+         id="a layer with experts"),
+        pytest.param("A0 G e G e G e G e K1", "o_proj0 norm0 mlp0 mlp0 mlp0 norm1 qkv1 rope1",
+         id="a dense layer"),
+        pytest.param("A0 e G e G e E0", "o_proj0 o_proj0 norm0 router0 router0",
+         id="what converts o_proj's input is o_proj's"),
         pytest.param("A0 G g e G g E G K1", "o_proj0 o_proj0 norm0 router0 router0 qkv1",
                      id="stretches of one product, experts without a layer"),
         pytest.param("e e G e K0", "norm0 norm0 qkv0 rope0", id="the first segment"),
@@ -93,9 +102,8 @@ def place(text: str, products: Mapping[str, int] | None = PRODUCTS) -> list[str]
                      id="rows to be left alone do not count"),
         pytest.param("A0 G e G G e | e G e K0", "o_proj0 norm0 mlp0 mlp0 norm norm0 qkv0 rope0",
                      id="a segment ends with its step"),
-        pytest.param("A0 G e G e E | E e G e K0",
-                     "o_proj0 norm0 router0 router0 norm0 qkv0 rope0",
-                     id="experts are not those of the step before"),
+        pytest.param("A0 G e G e E | E e G e K0", "o_proj0 norm0 router0 router0 norm0 qkv0 rope0",
+         id="experts are not those of the step before"),
         pytest.param("A0 E0 | e G e | K0 A0", "? ? ?", id="a step without anchors tells nothing"),
         pytest.param("e G e", "? ? ?", id="no anchor at all"),
         pytest.param("e o e G e K0 | o e G K0 e o A0",
@@ -172,20 +180,15 @@ def test_products_of_a_model_whose_layers_are_alike() -> None:
             pd.concat([_layers(*NORMS, *LLAMA), _layers(("mixer.in_proj", "ssm"), count=1)]), {},
             id="Mamba in one layer",
         ),
-        pytest.param(
-            pd.concat([_layers(*NORMS, *LLAMA), _layers(*NORMS, *LLAMA[3:], count=5)]), {},
-            id="layers without attention",
-        ),
+        pytest.param(pd.concat([_layers(*NORMS, *LLAMA), _layers(*NORMS, *LLAMA[3:], count=5)]), {},
+         id="layers without attention"),
         pytest.param(_layers(NORMS[0], *LLAMA), {}, id="one norm for attention and mlp"),
-        pytest.param(
-            _layers(*NORMS, *LLAMA), {"architectures": ["GPTNeoXForCausalLM"]}, id="GPT-NeoX"
-        ),
+        pytest.param(_layers(*NORMS, *LLAMA), {"architectures": ["GPTNeoXForCausalLM"]},
+         id="GPT-NeoX"),
         pytest.param(_layers(*NORMS, *LLAMA), {"parallel_attn": True}, id="Falcon's config"),
         pytest.param(_layers(*NORMS, *LLAMA, kind="EncoderOnlyAttention"), {}, id="an encoder"),
-        pytest.param(
-            pd.concat([_layers(*NORMS, *LLAMA), _layers(LLAMA[0], count=1)]), {},
-            id="a layer with one product more",
-        ),
+        pytest.param(pd.concat([_layers(*NORMS, *LLAMA), _layers(LLAMA[0], count=1)]), {},
+         id="a layer with one product more"),
         pytest.param(_layers(*LLAMA).iloc[:0], {}, id="no table"),
     ],
 )  # fmt: skip
@@ -223,3 +226,107 @@ def test_nothing_of_deepseek_s_real_order_is_placed() -> None:
     assert set(place(text, products_of(_layers(*NORMS, *DEEPSEEK)))) == {"?"}
     plain = [row.rstrip("0123456789") for row in place(text, PRODUCTS)]
     assert not {"qkv", "o_proj", "router", "rope"} & set(plain)
+
+
+Order = Callable[..., list[str]]
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> Order:
+    """The names of the kernels in launch order."""
+
+    def ordered(rows: Sequence[Any], nodes: int = 0, steps: int = 1) -> list[str]:
+        piece = Piece([step(n, 1000 * n, 1000 * n + 900) for n in range(steps)], (), kineto(*rows))
+        recorded = Recorded({0: [piece]})
+        bundle = Captured(range(100, 100 + nodes), ()).assemble(recorded, tmp_path / "b")
+        found = bundle.frame("kernels", 0)
+        assert found["start_ns"].is_monotonic_increasing
+        nodes_seen = nodes_of(bundle, 0, found["graph_node"].to_numpy())
+        places = launch_order(found, bundle.frame("host", 0), nodes_seen)
+        names = found["name"] if places is None else found["name"].iloc[places]
+        return [str(name) for name in names]
+
+    return ordered
+
+
+def test_two_streams_in_the_order_of_their_launches(order: Order) -> None:
+    rows = [
+        kernel("first", 500, 600, 1, 100, stream=7),
+        kernel("second", 400, 450, 2, 200, stream=8),
+        kernel("third", 450, 460, 3, 300, stream=8),
+    ]
+    assert order(rows) == ["first", "second", "third"]
+
+
+def test_a_graph_of_two_streams_in_the_order_of_its_capture(order: Order) -> None:
+    launch = graph_launch(1, 50, ("b", 1, 100, 7), ("d", 3, 110, 8), ("a", 0, 120, 7),
+                          ("c", 2, 130, 8))  # fmt: skip
+    assert order(launch, nodes=4) == ["a", "b", "c", "d"]
+
+
+def test_pieces_of_a_graph_and_kernels_between_them(order: Order) -> None:
+    rows = [
+        *graph_launch(1, 50, ("b", 1, 300, 7), ("a", 0, 310, 7)),
+        *kernel("between", 200, 250, 2, 100),
+        *graph_launch(3, 150, ("d", 3, 260, 8), ("c", 2, 290, 8)),
+    ]
+    assert order(rows, nodes=4) == ["a", "b", "between", "c", "d"]
+
+
+def test_replays_of_one_graph_do_not_mix(order: Order) -> None:
+    rows = [
+        *graph_launch(1, 50, ("b1", 1, 100, 7), ("a1", 0, 300, 8)),
+        *graph_launch(2, 60, ("b2", 1, 150, 7), ("a2", 0, 350, 8)),
+    ]
+    assert order(rows, nodes=2) == ["a1", "b1", "a2", "b2"]
+
+
+def test_a_graph_that_nobody_saw_captured_in_the_order_of_the_device(order: Order) -> None:
+    launch = graph_launch(1, 50, ("x", 1, 100, 7), ("y", 0, 120, 8))
+    assert order(launch) == ["x", "y"]
+
+
+def test_steps_stay_apart(order: Order) -> None:
+    rows = [
+        kernel("late", 1500, 1600, 1, 100),
+        kernel("next", 1200, 1300, 2, 1100),
+    ]
+    assert order(rows, steps=2) == ["late", "next"]
+
+
+def test_a_kernel_whose_launch_is_unknown_stands_where_it_started(order: Order) -> None:
+    rows = [
+        kernel("first", 500, 600, 1, 100),
+        event("kernel", "alone", 150, 160, 7, correlation=99, device=0, stream=7),
+        kernel("second", 700, 750, 2, 200),
+    ]
+    # It belongs to no step and so comes before them.
+    assert order(rows) == ["alone", "first", "second"]
+
+
+def test_of_two_calls_with_one_number_the_first_counts(order: Order) -> None:
+    rows = [
+        event("cuda_runtime", "cudaLaunchKernelExC", 100, 101, correlation=1),
+        *kernel("first", 500, 600, 1, 300),
+        *kernel("second", 400, 450, 2, 200),
+    ]
+    assert order(rows) == ["first", "second"]
+
+
+def test_no_kernels(order: Order) -> None:
+    assert order([]) == []
+
+
+def _bundle(folder: Path, nodes: int) -> Bundle:
+    recorded = Recorded({0: [Piece([step(0, 0, 900)], (), kineto())]})
+    return Captured(range(100, 100 + nodes), ()).assemble(recorded, folder)
+
+
+def test_clones_lead_to_the_captured_nodes(tmp_path: Path) -> None:
+    wanted = np.array([clone_of(1), captured_node(0), 12345, 0, clone_of(0)])
+    found = nodes_of(_bundle(tmp_path / "b", 2), 0, wanted)
+    assert found.tolist() == [captured_node(1), captured_node(0), 0, 0, captured_node(0)]
+
+
+def test_without_nodes_none_is_known(tmp_path: Path) -> None:
+    assert nodes_of(_bundle(tmp_path / "b", 0), 0, np.array([5, 0])).tolist() == [0, 0]

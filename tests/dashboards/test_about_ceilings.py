@@ -12,7 +12,7 @@ from spark_prof.dashboards.about_ceilings import sections
 from spark_prof.dashboards.json_report import write
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Document
-from spark_prof.hardware import GPUS
+from spark_prof.rules.gpus import GPUS
 from spark_prof.traces.checkpoint import read_checkpoint
 from tests.checkpoints import MODELS, write_model
 from tests.rows import each_row

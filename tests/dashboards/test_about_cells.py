@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Finding, KernelRow
 from spark_prof.analyzers.views.columns import Launch
 from spark_prof.analyzers.views.kernel_calls import LaunchUse

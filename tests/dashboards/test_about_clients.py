@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.clients.model import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.about_clients import agreement, runs
 from spark_prof.dashboards.client_report import render_clients

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.conversions.model import (
-    ChargedConversion,
+from spark_prof.analyzers.conversions.conversion_rows import (
+    AttributedConversion,
     FusedConversion,
     LoadTimeConversion,
 )
@@ -19,7 +19,7 @@ from .sample import HOSTILE_NAME, SAMPLES
 
 FULL = SAMPLES["mixture_of_experts"]
 
-QUANTIZE = ChargedConversion(
+QUANTIZE = AttributedConversion(
     kind="quantize", name="cvt_fp16_to_fp4", component="experts", consumer="cutlass_gemm",
     gemm=True, after="norm", layers=4, calls=400, us=900.0, prefill_us=100.0, decode_us=800.0,
     decode_calls=320, calls_per_step=8.0, us_per_token=20.0,
@@ -30,7 +30,7 @@ CAST = replace(
 )  # fmt: skip
 
 
-def report(*charged: ChargedConversion, **more: object) -> Report:
+def report(*charged: AttributedConversion, **more: object) -> Report:
     found = replace(FULL.conversions, us=1800.0, share=0.05, us_per_token=22.5, charged=charged)
     return replace(FULL, conversions=replace(found, **more))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from spark_prof.analyzers.counters.model import CounterBatch, CounterRow, Counters, WeightRow
+from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters, WeightRow
 from spark_prof.dashboards import about_counters, html, json_report, markdown
 
 from .sample import HOSTILE_NAME, SAMPLES

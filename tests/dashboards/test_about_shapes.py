@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
+from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.dashboards import about_shapes, html, json_report, markdown, text
 from spark_prof.dashboards.outline import outline
 

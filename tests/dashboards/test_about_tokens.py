@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
-from spark_prof.analyzers.clients.model import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.token_ledger.model import (
     HOST,

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.fallbacks.machine import Library, Machine, Package
-from spark_prof.analyzers.findings.fallbacks import findings_of_audit
+from spark_prof.analyzers.fallbacks.machine_checks import Library, Machine, Package
+from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 from spark_prof.dashboards.doctor_report import Diagnosis, document, render_diagnosis
 from tests.analyzers.fallbacks.runs import log
 

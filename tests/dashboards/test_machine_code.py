@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.classify.machine_code import code_row, opcode_counts
-from spark_prof.analyzers.classify.model import CodeRow
+from spark_prof.analyzers.classify.code_rows import CodeRow, code_row, opcode_counts
 from spark_prof.dashboards import json_report, text
 from spark_prof.dashboards.about_machine_code import machine_code, products
 from tests.analyzers.findings.reports import HEALTHY

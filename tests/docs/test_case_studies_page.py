@@ -10,7 +10,7 @@ from spark_prof.analyzers.ceilings import Ceilings, Question, ceilings_of
 from spark_prof.analyzers.ceilings.formats import BYTES
 from spark_prof.analyzers.ceilings.model import Choice
 from spark_prof.cli.main import app
-from spark_prof.hardware import gpu_called
+from spark_prof.rules.gpus import gpu_called
 from spark_prof.traces.checkpoint import read_checkpoint
 from tests.analyzers.ceilings.test_published import CHECKPOINTS, GIGABYTES
 from tests.checkpoints import MODELS

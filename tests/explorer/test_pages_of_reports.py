@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from spark_prof.analyzers.clients.summary import with_clients
+from spark_prof.analyzers.clients.client_comparison import with_clients
 from spark_prof.datasets.opened import opened
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.errors import CommandError

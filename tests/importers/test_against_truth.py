@@ -10,10 +10,10 @@ import numpy as np
 import orjson
 import pytest
 
-from spark_prof.analyzers.components import component_of
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.summary import summarize
 from spark_prof.importers.sources import import_files, open_source
+from spark_prof.rules.components import component_of
 from tests.importers.traces import DATA, SHARED
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared traces are not here")

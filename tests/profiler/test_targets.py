@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.analyzers.components import role_of
+from spark_prof.rules.components import role_of
 
 torch = pytest.importorskip("torch")
 

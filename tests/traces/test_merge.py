@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from spark_prof.analyzers.ranks.shifts import untied, wanted_shifts
-from spark_prof.analyzers.ranks.summary import collectives_of
+from spark_prof.analyzers.ranks.rank_clocks import untied, wanted_shifts
+from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.clock import Shift, moved

@@ -49,52 +49,34 @@ _FAR = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Sequence:
-    """Launches in launch order, one step after the other; arrays have one entry each.
-
-    Attributes:
-        step: the step.
-        component: code of the component, -1 for none yet.
-        named: code of the component that the kernel's name tells, -1 for none; among kernels that
-            share data it is the more exact one.
-        layer: decoder layer, -1 for none yet, or for none at all.
-        role: number of the role.
-        known: whether component and layer are proven.
-        to_consumer: whether it works for what comes after it.
-        product: whether it is a matrix product by name.
-    """
+    """Launches in launch order, one step after the other; arrays have one entry each."""
 
     step: Integers
-    component: Integers
+    component: Integers  # code of the component, -1 for none yet
+    # Code of the component that the kernel's name tells, -1 for none; among kernels that share data
+    # it is the more exact one.
     named: Integers
-    layer: Integers
-    role: Integers
-    known: Flags
-    to_consumer: Flags
-    product: Flags
+    layer: Integers  # decoder layer, -1 for none yet, or for none at all
+    role: Integers  # number of the role
+    known: Flags  # whether component and layer are proven
+    to_consumer: Flags  # whether it works for what comes after it
+    product: Flags  # whether it is a matrix product by name
 
 
 @dataclass(frozen=True)
 class Held:
-    """Addresses of activations that launches hold; arrays have one entry each.
+    """Addresses of activations that launches hold; arrays have one entry each."""
 
-    Attributes:
-        holder: the launch.
-        address: the address.
-        use: 1 for what it reads, -1 for what it only writes, 0 where nothing tells.
-    """
-
-    holder: Integers
+    holder: Integers  # the launch
     address: Integers
-    use: Integers
+    use: Integers  # 1 for what it reads, -1 for what it only writes, 0 where nothing tells
 
 
 def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Integers:
     """What words among kernels' arguments are for, as `Held.use` has it.
 
     Args:
-        arguments: rows of the `arguments` table.
         name: number of the kernel's name of each.
-        names: the names.
 
     Example:
         Of `triton_poi_fused_mul_0`, argument 0 is read, argument 1 may be either.
@@ -189,9 +171,7 @@ def _spread(
     """Takes owners over from neighbours on one side until nothing changes.
 
     Args:
-        rows: the launches.
         pairs: launches, and a neighbour of each.
-        of: which launches take over.
         around: what `_proven_around` returned.
         forward: whether the neighbours come after.
         beyond: whether a nearest neighbour without an owner is passed over.

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.components import LM_HEAD, layer_of, role_of
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.analyzers.order import CODES
+from spark_prof.rules.components import LM_HEAD, layer_of, role_of
 
 Flags = npt.NDArray[np.bool_]
 
@@ -39,44 +39,26 @@ _SHARED, _OPEN = -2, -3
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """Stretches of addresses in ascending order; arrays have one entry each.
+    """Stretches of addresses in ascending order; arrays have one entry each."""
 
-    Attributes:
-        begin: first address.
-        end: the address behind the last.
-        starts: whether a tensor begins with it.
-        kind: 0 for weights and buffers, 1 for caches and states, -1 for both.
-        rank: the highest rank of its tensors.
-        bytes: of the largest tensor.
-        component: code of the common or most exact component, -1 for none.
-        components: a bit for the code of each component of its tensors.
-        layer: the common decoder layer, -1 for none.
-        role: number of the common role among `roles`; of a tied matrix the embedding's.
-        several: whether its tensors belong to several layers, so that the layer is open.
-        tied: whether the embedding's matrix is lm_head's as well.
-        weight: number in `weights` of the weight that begins last, of several the smallest; -1 for
-            none.
-        roles: texts; the first is empty, the second is LM_HEAD.
-        weights: rows of the `tensors` table; of one that several modules hold there are several.
-        of_module: for each role its module's, which has no part of it such as w13 in it.
-    """
-
-    begin: Integers
-    end: Integers
-    starts: Flags
-    kind: Integers
-    rank: Integers
-    bytes: Integers
-    component: Integers
-    components: Integers
-    layer: Integers
-    role: Integers
-    several: Flags
-    tied: Flags
+    begin: Integers  # first address
+    end: Integers  # the address behind the last
+    starts: Flags  # whether a tensor begins with it
+    kind: Integers  # 0 for weights and buffers, 1 for caches and states, -1 for both
+    rank: Integers  # the highest rank of its tensors
+    bytes: Integers  # of the largest tensor
+    component: Integers  # code of the common or most exact component, -1 for none
+    components: Integers  # a bit for the code of each component of its tensors
+    layer: Integers  # the common decoder layer, -1 for none
+    role: Integers  # number of the common role among `roles`; of a tied matrix the embedding's
+    several: Flags  # whether its tensors belong to several layers, so that the layer is open
+    tied: Flags  # whether the embedding's matrix is lm_head's as well
+    # Number in `weights` of the weight that begins last, of several the smallest; -1 for none.
     weight: Integers
-    roles: tuple[str, ...]
+    roles: tuple[str, ...]  # texts; the first is empty, the second is LM_HEAD
+    # Rows of the `tensors` table; of one that several modules hold there are several.
     weights: tuple[tuple[int, ...], ...]
-    of_module: Integers
+    of_module: Integers  # for each role its module's, which has no part of it such as w13 in it
 
     def find(self, addresses: Integers) -> Integers:
         """The stretch of each address that an argument may hold, -1 for none.
@@ -96,7 +78,6 @@ def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
     """The map of the `tensors` table, without its segments of the allocator.
 
     Args:
-        tensors: the table.
         roles: texts that are to come first among the roles, in this order.
 
     Example:

@@ -17,9 +17,8 @@ from spark_prof.analyzers.attribution.dataflow import Held, Sequence, follow, us
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.launch_order import launch_order, nodes_of
 from spark_prof.analyzers.lookup import Integers, positions
-from spark_prof.analyzers.order import CODES
+from spark_prof.analyzers.order import CODES, launch_order, nodes_of
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.vocabulary import BASES, COMPONENTS
 
@@ -45,25 +44,16 @@ _FILLS = "FillFunctor"
 
 @dataclass
 class Evidence:
-    """What is known of kernels or launches so far; arrays have one entry each.
+    """What is known of kernels or launches so far; arrays have one entry each."""
 
-    Attributes:
-        component: code, -1 for none.
-        layer: decoder layer, -1 for none.
-        role: number of the role in `roles`.
-        basis: number of the basis.
-        settled: whether component and layer are known, as far as there is a layer.
-        roles: texts, of which the first is empty.
-        reads: for each kernel the rows of the `tensors` table that hold the weights that it reads,
-            as tuples; None where no arguments tell.
-    """
-
-    component: Integers
-    layer: Integers
-    role: Integers
-    basis: Integers
-    settled: Flags
-    roles: tuple[str, ...]
+    component: Integers  # code, -1 for none
+    layer: Integers  # decoder layer, -1 for none
+    role: Integers  # number of the role in `roles`
+    basis: Integers  # number of the basis
+    settled: Flags  # whether component and layer are known, as far as there is a layer
+    roles: tuple[str, ...]  # texts, of which the first is empty
+    # For each kernel the rows of the `tensors` table that hold the weights that it reads, as
+    # tuples; None where no arguments tell.
     reads: pd.Categorical | None = None
 
 
@@ -92,8 +82,6 @@ def own_launches(
     """Gives rows the owners of their launches, in place, as far as arguments name any.
 
     Args:
-        bundle: the bundle.
-        rank: the rank.
         rows: name, module, start_ns, step, correlation and graph_node, in order of start.
         found: what the module that was open tells of each.
         by_name: code of the component that the name tells, -1 for none.
@@ -261,12 +249,6 @@ def _by_flow(
     """Settles launches by what they share with others, in place.
 
     Args:
-        rows: rows in launch order.
-        named: code of the component that the name of each tells.
-        product: which are matrix products.
-        launch: the launch of each.
-        found: what is known of the launches.
-        links: which launch holds which address.
         of_module: for each role its module's: what only shares data with a part of a module is no
             such part.
     """

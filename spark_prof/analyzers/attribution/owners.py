@@ -67,19 +67,12 @@ _LM_HEAD_ROLE = 1
 
 @dataclass(frozen=True)
 class Launches:
-    """Launches and captured nodes whose arguments are known; arrays have one entry each.
+    """Launches and captured nodes whose arguments are known; arrays have one entry each."""
 
-    Attributes:
-        name: number of the kernel's name.
-        step: the first step that runs it.
-        named: code of the component that its name tells, -1 for none.
-        names: the names.
-    """
-
-    name: Integers
-    step: Integers
-    named: Integers
-    names: Sequence[str]
+    name: Integers  # number of the kernel's name
+    step: Integers  # the first step that runs it
+    named: Integers  # code of the component that its name tells, -1 for none
+    names: Sequence[str]  # the names
 
     @cached_property
     def product(self) -> Flags:
@@ -90,27 +83,16 @@ class Launches:
 
 @dataclass(frozen=True)
 class Owners:
-    """What the memory that a launch reads says of it; arrays have one entry a launch.
+    """What the memory that a launch reads says of it; arrays have one entry a launch."""
 
-    Attributes:
-        rank: of the tensor that names the owner (see memory_map.py), 0 for none.
-        pointer: whether a plain pointer named it.
-        component: code, -1 for none.
-        components: a bit for the code of each component that holds the tensor.
-        layer: decoder layer, -1 for none or an open one.
-        open: whether it must have a layer that its tensors do not tell.
-        role: number of the role in the map's `roles`.
-        words: two rows: for each believed word the launch, and the stretch of the map.
-    """
-
-    rank: Integers
-    pointer: Flags
-    component: Integers
-    components: Integers
-    layer: Integers
-    open: Flags
-    role: Integers
-    words: Integers
+    rank: Integers  # of the tensor that names the owner (see memory_map.py), 0 for none
+    pointer: Flags  # whether a plain pointer named it
+    component: Integers  # code, -1 for none
+    components: Integers  # a bit for the code of each component that holds the tensor
+    layer: Integers  # decoder layer, -1 for none or an open one
+    open: Flags  # whether it must have a layer that its tensors do not tell
+    role: Integers  # number of the role in the map's `roles`
+    words: Integers  # two rows: for each believed word the launch, and the stretch of the map
 
 
 def owners_of(
@@ -123,7 +105,6 @@ def owners_of(
     """The owners of launches by what they read.
 
     Args:
-        memory: where the tensors are.
         arguments: rows of the `arguments` table.
         launch: the launch that each of them belongs to.
         launches: the launches.
@@ -187,9 +168,7 @@ def in_array(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> F
     """Which words are pointers of PyTorch's elementwise kernels: the result's, then the inputs'.
 
     Args:
-        arguments: rows of the `arguments` table.
         name: number of the kernel's name of each.
-        names: the names.
     """
     known = np.array([bool(_HAS_ARRAY.search(one)) for one in names] + [False])
     found: Flags = known[name] & (arguments["argument"] == _ARRAY).to_numpy()

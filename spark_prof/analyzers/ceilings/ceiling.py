@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from spark_prof.analyzers.ceilings.model import Ceiling, GpuCeilings, Step
-from spark_prof.hardware import Gpu
+from spark_prof.rules.gpus import Gpu
 
 _RUNS_IN = {
     "nvfp4": ("fp4", "fp8", "bf16"),

@@ -13,7 +13,7 @@ from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.ceilings.formats import BYTES
 from spark_prof.analyzers.ceilings.modules import Module
 from spark_prof.analyzers.ceilings.schemes import Schemes
-from spark_prof.analyzers.ceilings.tensor_names import place_of
+from spark_prof.rules.tensor_names import place_of
 
 # fmt: off
 _KNOWN = frozenset(

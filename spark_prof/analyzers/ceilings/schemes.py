@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from spark_prof.analyzers.ceilings.tensor_names import split_name
+from spark_prof.rules.tensor_names import split_name
 
 _MOST_PATTERNS = 2_000
 _LONGEST_PATTERN = 300

@@ -10,7 +10,7 @@ from spark_prof.analyzers.ceilings.model import Ceilings, Choice, Question, Weig
 from spark_prof.analyzers.ceilings.step import step_of
 from spark_prof.analyzers.ceilings.weights import weights_of
 from spark_prof.analyzers.ceilings.what_if import CHANGES, changed
-from spark_prof.hardware import GPUS, Gpu
+from spark_prof.rules.gpus import GPUS, Gpu
 from spark_prof.traces.checkpoint import Checkpoint
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

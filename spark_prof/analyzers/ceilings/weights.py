@@ -14,7 +14,7 @@ from spark_prof.analyzers.ceilings.formats import format_of
 from spark_prof.analyzers.ceilings.model import Architecture, Weights, WeightsOfModel
 from spark_prof.analyzers.ceilings.modules import Module
 from spark_prof.analyzers.ceilings.schemes import schemes_of
-from spark_prof.analyzers.ceilings.tensor_names import Place, place_of, split_name
+from spark_prof.rules.tensor_names import Place, place_of, split_name
 from spark_prof.traces.checkpoint import Checkpoint
 from spark_prof.traces.readers.safetensors_header import Tensor
 

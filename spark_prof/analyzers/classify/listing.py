@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import find_rule
+from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
 from spark_prof.analyzers.classify.evidence import Evidence, evidence_of
-from spark_prof.analyzers.classify.machine_code import code_rows
-from spark_prof.analyzers.classify.model import CodeRow, Conflict
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.demangle import demangler
@@ -18,32 +17,21 @@ from spark_prof.traces.demangle import demangler
 
 @dataclass(frozen=True)
 class Classified:
-    """One kernel, in the words of spark_prof.vocabulary; None where nothing tells.
+    """One kernel, in the words of spark_prof.vocabulary; None where nothing tells."""
 
-    Attributes:
-        name: as the source has it, of machine code demangled.
-        component: as far as the name alone tells; a report knows it from the layer.
-        evidence: of the engine: counter, sass, name or unknown.
-        fused_conversion: the format change that it does beside its other work.
-        load_time: whether it runs when weights are loaded, not for each token.
-        compiled_from: architecture of the PTX that the driver would compile, where there is no
-            machine code.
-        code: its machine code.
-        conflict: where its name contradicts better evidence.
-    """
-
-    name: str
-    component: str | None
+    name: str  # as the source has it, of machine code demangled
+    component: str | None  # as far as the name alone tells; a report knows it from the layer
     engine: str
     precision: str | None
-    evidence: str
+    evidence: str  # of the engine: counter, sass, name or unknown
     conversion: str | None
     weights: str | None
-    fused_conversion: str | None
-    load_time: bool
+    fused_conversion: str | None  # the format change that it does beside its other work
+    load_time: bool  # whether it runs when weights are loaded, not for each token
+    # Architecture of the PTX that the driver would compile, where there is no machine code.
     compiled_from: str | None = None
-    code: CodeRow | None = None
-    conflict: Conflict | None = None
+    code: CodeRow | None = None  # its machine code
+    conflict: Conflict | None = None  # where its name contradicts better evidence
 
 
 def list_names(names: Iterable[str]) -> tuple[Classified, ...]:

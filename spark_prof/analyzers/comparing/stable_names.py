@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from spark_prof.analyzers.classify.names import NAME_LIMIT
-from spark_prof.analyzers.classify.spelling import spelling
+from spark_prof.analyzers.classify.classifier import spelling
+from spark_prof.rules.kernel_names import NAME_LIMIT
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What changing formats costs, charged to the work that needs the format."""
+"""What changing formats costs, attributed to the work that needs the format."""

@@ -17,9 +17,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.counters.least_squares import gram, not_negative
-from spark_prof.analyzers.counters.overlap import overlaps, uncovered
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
@@ -36,21 +33,103 @@ _RIDGE = 1e-4
 """Of the mean diagonal: pulls what the samples leave open towards the amounts by time."""
 
 
+_ROUNDS = 24
+_TINY = 1e-6
+"""Of the largest unknown: one that is less far below 0 is taken for 0."""
+
+
+def gram(row: Integers, column: Integers, value: Floats, size: int) -> Floats:
+    """The product of the matrix's transpose with itself, from its entries."""
+    order = np.argsort(row, kind="stable")
+    row, column, value = row[order], column[order], value[order]
+    total = np.zeros(size * size)
+    # Entries of one row are neighbours: pair each with the next, the one after, and so on.
+    apart = 0
+    while True:
+        same = row[apart:] == row[: len(row) - apart]
+        if not same.any():
+            return total.reshape(size, size)
+        left, right = column[: len(row) - apart][same], column[apart:][same]
+        product = (value[: len(row) - apart] * value[apart:])[same]
+        total += np.bincount(left * size + right, weights=product, minlength=size * size)
+        if apart:
+            total += np.bincount(right * size + left, weights=product, minlength=size * size)
+        apart += 1
+
+
+def not_negative(normal: Floats, target: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Solves normal @ x = target under x >= 0; returns x and which of it is not held at 0.
+
+    Block principal pivoting: Kim and Park, SIAM Journal on Scientific Computing 33 (2011).
+    """
+    free = np.ones(len(target), bool)
+    x = np.zeros(len(target))
+    for attempt in range(_ROUNDS):
+        x[:] = 0.0
+        x[free] = np.linalg.solve(normal[np.ix_(free, free)], target[free])
+        slope = normal @ x - target
+        wrong = np.where(
+            free,
+            x < -_TINY * np.abs(x).max(initial=0.0),
+            slope < -_TINY * np.abs(target).max(initial=0.0),
+        )
+        if not wrong.any():
+            break
+        if attempt > _ROUNDS // 2:
+            # All at once may go round in circles; one at a time cannot.
+            wrong[: np.flatnonzero(wrong)[-1]] = False
+        free ^= wrong
+    return np.maximum(x, 0.0), free
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """Pairs that overlap, in order of kernel."""
+
+    sample: Integers  # index of the sampled interval
+    kernel: Integers  # index of the kernel
+    ns: Integers  # for how long both lasted
+
+
+def overlaps(begin: Integers, finish: Integers, start: Integers, end: Integers) -> Overlaps:
+    """All overlapping pairs of samples and kernels.
+
+    Args:
+        begin: when each sample began, ascending; samples do not overlap each other.
+        start: when each kernel started; kernels may overlap.
+    """
+    first = np.searchsorted(finish, start, side="right")
+    counts = np.maximum(np.searchsorted(begin, end, side="left") - first, 0)
+    kernel = np.repeat(np.arange(len(start)), counts)
+    within = np.arange(len(kernel)) - np.repeat(np.cumsum(counts) - counts, counts)
+    sample = first[kernel] + within
+    ns = np.minimum(finish[sample], end[kernel]) - np.maximum(begin[sample], start[kernel])
+    return Overlaps(sample, kernel, ns)
+
+
+def uncovered(begin: Integers, finish: Integers, start: Integers, end: Integers) -> Integers:
+    """Nanoseconds of each sample in which no kernel ran."""
+    if not len(start):
+        return finish - begin
+    order = np.argsort(start, kind="stable")
+    reach = np.maximum.accumulate(end[order])
+    # Kernels that touch become one stretch, so that nothing is counted twice.
+    fresh = np.append(True, start[order][1:] > reach[:-1])
+    stretch_start = start[order][fresh]
+    stretch_end = np.append(reach[:-1][fresh[1:]], reach[-1])
+    found = overlaps(begin, finish, stretch_start, stretch_end)
+    busy = np.bincount(found.sample, weights=found.ns, minlength=len(begin))
+    return (finish - begin) - busy.astype(np.int64)
+
+
 @dataclass(frozen=True)
 class Calls:
-    """Kernels that ran, one entry a call.
+    """Kernels that ran, one entry a call."""
 
-    Attributes:
-        start_ns: start.
-        end_ns: end.
-        slot: which calls share an amount, 0 to slots - 1.
-        step: which calls belong to one replay.
-    """
-
-    start_ns: Integers
-    end_ns: Integers
-    slot: Integers
-    step: Integers
+    start_ns: Integers  # start
+    end_ns: Integers  # end
+    slot: Integers  # which calls share an amount, 0 to slots - 1
+    step: Integers  # which calls belong to one replay
 
     def shifted(self, ns: int) -> Calls:
         """The same calls that much later."""
@@ -59,19 +138,12 @@ class Calls:
 
 @dataclass(frozen=True)
 class Folded:
-    """Amounts by slot of one sampled quantity.
+    """Amounts by slot of one sampled quantity."""
 
-    Attributes:
-        amount: what one call moves or does.
-        influence: each step's part in each amount's error; see `error`.
-        idle_rate: amount per nanosecond without any kernel.
-        conserved: what amounts and idle time explain, over what was sampled.
-    """
-
-    amount: Floats
-    influence: Floats
-    idle_rate: float
-    conserved: float
+    amount: Floats  # what one call moves or does
+    influence: Floats  # each step's part in each amount's error; see `error`
+    idle_rate: float  # amount per nanosecond without any kernel
+    conserved: float  # what amounts and idle time explain, over what was sampled
 
     def error(self, weights: Floats) -> float:
         """Standard error of the sum of amounts with those weights; NaN for fewer than 2 steps."""
@@ -87,8 +159,6 @@ class Equations:
 
     Args:
         begin: when each sample began, ascending.
-        finish: when it ended.
-        calls: the kernels that ran meanwhile.
         slots: how many slots there are, at most MOST_SLOTS.
 
     Attributes:
@@ -133,11 +203,7 @@ class Equations:
         return float(missed.var() / sampled.var()) if sampled.var() else 0.0
 
     def solve(self, sampled: Floats) -> Folded:
-        """Divides what was sampled among the slots.
-
-        Args:
-            sampled: the quantity in each sample, such as bytes.
-        """
+        """Divides what was sampled among the slots."""
         amount, free = self._amounts(sampled)
         explained = self._explained(amount)
         missed = sampled - explained
@@ -177,3 +243,55 @@ class Equations:
         sums = np.bincount(self._slot, part, self._slots)
         amounts: Floats = np.append(sums / np.maximum(self.seen, 1e-9), 0.0)
         return amounts
+
+
+_WIDEST_NS = 16_000
+_FINEST_NS = 50
+_MOST_CALLS = 4_000
+_BETTER = 0.7
+"""A lag is believed when it leaves less than this share of what no lag leaves unexplained.
+
+Kernels read most at their begin and the least at their end, so that a wrong lag can fit a little
+better than none: on an H100, whose clocks agree, one of -1 us leaves 0.95.
+"""
+
+
+def find_lag(
+    begin: Integers,
+    finish: Integers,
+    sampled: Floats,
+    calls: Calls,
+    slots: int,
+) -> int:
+    """Nanoseconds to add to the kernels' times so that the samples fit them best; 0 for none.
+
+    Args:
+        begin: when each sample began, ascending.
+    """
+    steps = np.unique(calls.step)
+    each = max(1, len(calls.step) // max(len(steps), 1))
+    chosen = np.isin(calls.step, steps[: max(4, _MOST_CALLS // each)])
+    few = Calls(*(item[chosen] for item in (calls.start_ns, calls.end_ns, calls.slot, calls.step)))
+    if not len(few.start_ns):
+        return 0
+    low, high = few.start_ns.min() + _WIDEST_NS, few.end_ns.max() - _WIDEST_NS
+    inside = (begin >= low) & (finish <= high)
+    if inside.sum() < 2 * slots or not sampled[inside].any():
+        return 0
+    begin, finish, sampled = begin[inside], finish[inside], sampled[inside]
+
+    known: dict[int, float] = {}
+
+    def left(lag: int) -> float:
+        if lag not in known:
+            equations = Equations(begin, finish, few.shifted(lag), slots)
+            known[lag] = equations.unexplained(sampled)
+        return known[lag]
+
+    best, stride = 0, _WIDEST_NS // 8
+    for lag in range(-_WIDEST_NS, _WIDEST_NS + 1, stride):
+        best = min(best, lag, key=left)
+    while stride > _FINEST_NS:
+        stride //= 2
+        best = min((best - stride, best, best + stride), key=left)
+    return best if left(best) < _BETTER * left(0) else 0

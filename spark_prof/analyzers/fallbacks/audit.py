@@ -6,18 +6,18 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, BatchRow, Engine, LogRow
 from spark_prof.analyzers.fallbacks.causes import cause_of
-from spark_prof.analyzers.fallbacks.engine import (
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes
+from spark_prof.analyzers.fallbacks.engine_facts import (
     differences,
     engine_of_facts,
     engine_of_log,
     merged,
 )
-from spark_prof.analyzers.fallbacks.groups import Group, Module, groups_of, groups_of_log
-from spark_prof.analyzers.fallbacks.model import Audit, AuditRow, BatchRow, Engine, LogRow
-from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes
-from spark_prof.analyzers.fallbacks.settings import setting_rows
+from spark_prof.analyzers.fallbacks.layer_groups import Group, Module, groups_of, groups_of_log
 from spark_prof.analyzers.model import KernelRow
+from spark_prof.rules.environment import setting_rows
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.engine_log import EngineLog, Statement, statements_of
 
@@ -34,9 +34,6 @@ def audit_of(
     """The audit of one rank of a recording.
 
     Args:
-        bundle: an opened bundle.
-        rank: the rank.
-        kernels: of its report.
         batches: how many decode steps compute how many tokens.
         log: of the same run; without one, what the bundle keeps of it counts.
 
@@ -64,7 +61,6 @@ def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
     """The audit of a log alone.
 
     Args:
-        log: the log.
         gpu: what the GPU is called, where the log does not tell.
         capability: its compute capability.
     """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_prof.analyzers.fallbacks.groups import Group
-from spark_prof.analyzers.fallbacks.kernels import choice_of
-from spark_prof.analyzers.fallbacks.model import Engine
-from spark_prof.analyzers.fallbacks.schemes import SIXTEEN_BIT, bits_of
-from spark_prof.analyzers.fallbacks.versions import FLAGS_FROM, backend_flag, since, version_of
+from spark_prof.analyzers.fallbacks.audit_rows import Engine
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import SIXTEEN_BIT, bits_of
+from spark_prof.analyzers.fallbacks.layer_groups import Group
+from spark_prof.rules.backends import choice_of
+from spark_prof.rules.environment import FLAGS_FROM, backend_flag, since, version_of
 from spark_prof.traces.readers.engine_log import Statement
 
 _FIRST_WITH = {"nvfp4": 10.0, "mxfp4": 10.0, "mxfp8": 10.0, "fp8": 8.9}
@@ -21,17 +21,11 @@ _A16_FIRST = "FlashInferCuteDslNvFp4W4A16LinearKernel"
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause.
+    """A cause."""
 
-    Attributes:
-        id: scheme, architecture, forced, disabled, order, install, refused, emulation or unknown.
-        why: it in a sentence.
-        fix: what changes it; empty where nothing should be changed.
-    """
-
-    id: str
-    why: str
-    fix: str = ""
+    id: str  # scheme, architecture, forced, disabled, order, install, refused, emulation or unknown
+    why: str  # it in a sentence
+    fix: str = ""  # what changes it; empty where nothing should be changed
 
 
 def capability_of(engine: Engine) -> float | None:
@@ -44,15 +38,9 @@ def capability_of(engine: Engine) -> float | None:
 
 
 def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause | None:
-    """What made the engine leave the checkpoint's scheme; None where it did not.
-
-    Args:
-        group: the layers.
-        engine: how it was set up.
-        said: lines of its log.
-    """
+    """What made the engine leave the checkpoint's scheme; None where it did not."""
     weights = group.weights or group.asked[0]
-    families = {witness.family for witness in group.witnesses}
+    families = {source.family for source in group.witnesses}
     if "emulation" in families:
         return _of_emulation(group, engine, said)
     if "unquantized" in families:
@@ -166,7 +154,7 @@ def _of_order(group: Group, engine: Engine) -> Cause | None:
     """A weight-only kernel was tried first: vLLM issue 55397."""
     if version_of(engine.vllm) >= (0, 30):
         return None
-    if not any(_A16_FIRST in witness.kernel for witness in group.witnesses):
+    if not any(_A16_FIRST in source.kernel for source in group.witnesses):
         return None
     return Cause(
         "order",

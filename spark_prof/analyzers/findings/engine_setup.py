@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from spark_prof.analyzers.fallbacks.model import Audit
+from spark_prof.analyzers.fallbacks.audit_rows import Audit
+from spark_prof.analyzers.findings.rule import AuditRule
 from spark_prof.analyzers.model import Finding
 
 _PADDED = 1.5
@@ -97,32 +98,17 @@ def _ignored(audit: Audit) -> Iterator[Finding]:
         yield Finding("ignored-environment-variable", None, text, fix, (f"The run had {given}.",))
 
 
-SETUP: tuple[tuple[str, str, Callable[[Audit], Iterator[Finding]]], ...] = (
-    (
-        "eager-mode",
-        "CUDA graphs are off by configuration",
-        _eager,
-    ),
-    (
-        "graph-sizes-missing",
+SETUP = (
+    AuditRule("eager-mode", "CUDA graphs are off by configuration", _eager, "timeline"),
+    AuditRule("graph-sizes-missing",
         "decode steps are larger than the largest captured graph, or padded to 1.5 times their "
         "tokens",
-        _graph_sizes,
-    ),
-    (
-        "graphs-downgraded",
-        "the log says that full CUDA graphs were replaced by piecewise or none",
-        _graph_mode,
-    ),
-    (
-        "prefix-caching-off",
-        "a server does not keep common beginnings of prompts",
-        _prefix_caching,
-    ),
-    (
-        "ignored-environment-variable",
-        "a variable is set that this vLLM does not read, or soon will not",
-        _ignored,
-    ),
-)
-"""Id, what fires it, and how it looks."""
+        _graph_sizes, "steps"),
+    AuditRule("graphs-downgraded",
+        "the log says that full CUDA graphs were replaced by piecewise or none", _graph_mode,
+        "timeline"),
+    AuditRule("prefix-caching-off", "a server does not keep common beginnings of prompts",
+        _prefix_caching),
+    AuditRule("ignored-environment-variable",
+        "a variable is set that this vLLM does not read, or soon will not", _ignored),
+)  # fmt: skip

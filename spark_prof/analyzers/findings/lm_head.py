@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.run_facts import decode_steps_us
-from spark_prof.analyzers.findings.tokens import ms_per_token
+from spark_prof.analyzers.findings.rule import Rule, decode_steps_us, ms_per_token, rule
 from spark_prof.analyzers.model import Finding, ModuleRow, Report
-from spark_prof.hardware import find_gpu
+from spark_prof.rules.gpus import find_gpu
 
 _WIDE = frozenset({"bfloat16", "float16"})
 _LINEAR = frozenset({"qkv", "o_proj", "experts", "shared_experts", "mlp", "ssm"})
@@ -32,6 +30,11 @@ def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:
     )
 
 
+@rule(
+    "lm-head-widened",
+    "kernels",
+    "lm_head computes in FP32, 1 % of the decode steps, or is cast, 0.5 %",
+)
 def _widened(report: Report) -> Iterator[Finding]:
     whole = decode_steps_us(report)
     casts_us = sum(
@@ -72,6 +75,12 @@ def _widened(report: Report) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "lm-head-not-quantized",
+    "kernels",
+    "lm_head has 16-bit weights while most of the layers' are quantized, and 4 bits would save "
+    "1 % of the decode steps",
+)
 def _not_quantized(report: Report) -> Iterator[Finding]:
     heads = [row for row in report.modules if row.component == "lm_head" and row.bytes]
     if not heads or any(row.weight_dtype not in _WIDE for row in heads):
@@ -122,16 +131,7 @@ def _floor(report: Report, size: int) -> tuple[str, ...]:
 
 
 LM_HEAD: tuple[Rule, ...] = (
-    Rule(
-        "lm-head-widened",
-        "lm_head computes in FP32, 1 % of the decode steps, or is cast, 0.5 %",
-        _widened,
-    ),
-    Rule(
-        "lm-head-not-quantized",
-        "lm_head has 16-bit weights while most of the layers' are quantized, and 4 bits would save "
-        "1 % of the decode steps",
-        _not_quantized,
-    ),
+    _widened,
+    _not_quantized,
 )
 """The rules about lm_head, as docs/findings.md lists them."""

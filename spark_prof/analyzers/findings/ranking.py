@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.findings.clocks import CLOCKS
-from spark_prof.analyzers.findings.conversions import CONVERSIONS
-from spark_prof.analyzers.findings.evidence import EVIDENCE
-from spark_prof.analyzers.findings.fallbacks import FALLBACKS
+from spark_prof.analyzers.findings.audit_findings import FALLBACKS
+from spark_prof.analyzers.findings.format_conversions import CONVERSIONS
+from spark_prof.analyzers.findings.fp4_builds import EVIDENCE
+from spark_prof.analyzers.findings.gaps_and_slow_steps import TIME
+from spark_prof.analyzers.findings.gpu_clock import CLOCKS
+from spark_prof.analyzers.findings.grids_and_tiles import SHAPES
 from spark_prof.analyzers.findings.lm_head import LM_HEAD
-from spark_prof.analyzers.findings.ranks import RANKS
-from spark_prof.analyzers.findings.roofline import ROOFLINE
+from spark_prof.analyzers.findings.memory_floor import ROOFLINE
 from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.shapes import SHAPES
-from spark_prof.analyzers.findings.time import TIME
-from spark_prof.analyzers.findings.work import WORK
+from spark_prof.analyzers.findings.small_work import WORK
+from spark_prof.analyzers.findings.stragglers import RANKS
 from spark_prof.analyzers.model import Finding, Report
 
 RULES: tuple[Rule, ...] = (
@@ -28,6 +28,9 @@ RULES: tuple[Rule, ...] = (
     *FALLBACKS,
 )
 """Every rule, in the order of docs/findings.md."""
+
+PAGES = {rule.id: rule.page for rule in RULES}
+"""The page of the explorer that shows what each rule's findings stand on."""
 
 
 def findings_of(report: Report, rules: tuple[Rule, ...] = RULES) -> tuple[Finding, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
-from spark_prof.hardware import find_gpu
+from spark_prof.rules.gpus import find_gpu
 from spark_prof.traces.measured import Measured
 from spark_prof.vocabulary import PRECISIONS
 

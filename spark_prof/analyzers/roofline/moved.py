@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.classify.spelling import spelling
-from spark_prof.analyzers.counters.model import Counters
+from spark_prof.analyzers.classify.classifier import spelling
+from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.roofline.model import Place
 
 _METRIC = "dram__bytes_read.sum"

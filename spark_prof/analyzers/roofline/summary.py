@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.counters.model import Counters
-from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes, bits_of
+from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes, bits_of
 from spark_prof.analyzers.model import KernelRow, Steps
 from spark_prof.analyzers.roofline.ceilings import ceilings_of, device_of
 from spark_prof.analyzers.roofline.model import (

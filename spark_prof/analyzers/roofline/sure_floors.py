@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_prof.analyzers.roofline.model import Ceilings, Roofline, RooflinePhase, RooflineRow
-from spark_prof.hardware import GPUS
+from spark_prof.rules.gpus import GPUS
 
 _FROM_BYTES = (
     "needed_bytes", "bandwidth", "of_data_sheet", "of_reached", "floor_us", "limiter", "left_us",

@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.ceilings.tensor_names import place_of
-from spark_prof.analyzers.fallbacks.schemes import bits_of
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
 from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.analyzers.roofline.weights import (
     LARGEST,
@@ -18,6 +17,7 @@ from spark_prof.analyzers.roofline.weights import (
     is_factor,
     order_of,
 )
+from spark_prof.rules.tensor_names import place_of
 
 _DIGITS = len(str(LARGEST))
 _ELEMENT_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}

@@ -16,9 +16,9 @@ import pandas as pd
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.ceilings.derived import derived_modules
 from spark_prof.analyzers.ceilings.schemes import schemes_of
-from spark_prof.analyzers.ceilings.tensor_names import place_of
-from spark_prof.analyzers.components import layer_of
 from spark_prof.analyzers.roofline.shape import Shape, shape_of
+from spark_prof.rules.components import layer_of
+from spark_prof.rules.tensor_names import place_of
 
 PRODUCTS = frozenset(
     {"qkv", "o_proj", "router", "experts", "shared_experts", "mlp", "ssm", "lm_head"}

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from spark_prof.analyzers.classify.names import NAME_LIMIT
-from spark_prof.analyzers.classify.spelling import spelling
+from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.shapes.cutlass_tile import cutlass_tile
-from spark_prof.analyzers.shapes.model import Tile
+from spark_prof.analyzers.shapes.shape_rows import Tile
+from spark_prof.rules.kernel_names import NAME_LIMIT
 
 _LARGEST = 1 << 14
 """No side of a tile is longer."""
@@ -23,26 +23,20 @@ _LARGEST = 1 << 14
 
 @dataclass(frozen=True)
 class Family:
-    """Kernels whose names hold their tile in the same way.
+    """Kernels whose names hold their tile in the same way."""
 
-    Attributes:
-        name: who makes them.
-        pattern: searched in the name as `spelling` writes it; its groups `a` and `b` are the sides
-            as they are named, `k` the depth.
-        tokens: the side that holds tokens. "same" where that is known of a square tile only,
-            "none" where its rows are no tokens.
-        evidence: why that is the side.
-        example: a real name, of the longest ones what counts.
-        tile: what the example says: first side, second side, depth, rows for tokens.
-        unit: what a number of the name counts, for first side, second side and depth.
-    """
-
-    name: str
+    name: str  # who makes them
+    # Searched in the name as `spelling` writes it; its groups `a` and `b` are the sides as they are
+    # named, `k` the depth.
     pattern: str
+    # The side that holds tokens. "same" where that is known of a square tile only, "none" where its
+    # rows are no tokens.
     tokens: Literal["first", "second", "same", "none"]
-    evidence: str
-    example: str
+    evidence: str  # why that is the side
+    example: str  # a real name, of the longest ones what counts
+    # What the example says: first side, second side, depth, rows for tokens.
     tile: tuple[int, int, int | None, int | None]
+    # What a number of the name counts, for first side, second side and depth.
     unit: tuple[int, int, int] = (1, 1, 1)
 
 
@@ -59,69 +53,37 @@ _NVJET = (
 )
 
 FAMILIES: tuple[Family, ...] = (
-    Family(
-        "cuBLAS nvjet, sm_120",
-        rf"\bnvjet_sm12\d_[a-z]{{2,8}}_(?:tf32_)?mma_{_SIDES}x(?P<k>\d{{1,5}})_",
-        "same",
+    Family("cuBLAS nvjet, sm_120",
+        rf"\bnvjet_sm12\d_[a-z]{{2,8}}_(?:tf32_)?mma_{_SIDES}x(?P<k>\d{{1,5}})_", "same",
         "no recording of it has told yet",
-        "nvjet_sm120_tst_mma_64x64x128_3_32x32x128_tmaAB_alignCD4_bz_TNNN",
-        (64, 64, 128, 64),
-    ),
-    Family(
-        "cuBLAS nvjet",
+        "nvjet_sm120_tst_mma_64x64x128_3_32x32x128_tmaAB_alignCD4_bz_TNNN", (64, 64, 128, 64)),
+    Family("cuBLAS nvjet",
         rf"\bnvjet_(?:sm\d{{2,3}}_)?[a-z]{{2,8}}_(?:tf32_)?{_SIDES}_(?P<k>\d{{1,5}})x\d{{1,3}}_",
-        "second",
-        _NVJET,
-        "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_bias_TNT",
-        (64, 8, 64, 8),
-    ),
-    Family(
-        "Marlin, at most 8 tokens",
-        _MARLIN + r"(?P<a>1),(?P<b>\d{1,2}),(?P<k>\d{1,2}),1,",
-        "first",
-        "vLLM's marlin_template.h: m_block_size_8 halves the 16 rows of a block",
+        "second", _NVJET, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_bias_TNT", (64, 8, 64, 8)),
+    Family("Marlin, at most 8 tokens", _MARLIN + r"(?P<a>1),(?P<b>\d{1,2}),(?P<k>\d{1,2}),1,",
+        "first", "vLLM's marlin_template.h: m_block_size_8 halves the 16 rows of a block",
         "void marlin::Marlin<1125899906909960l, 562949953487106l, 1125899906909960l, "
         "2814749767172868l, 256, 1, 8, 8, true, 4, 1, false>(int4 const*, int4 const*)",
-        (8, 128, 128, 8),
-        (8, 16, 16),
-    ),
-    Family(
-        "Marlin",
-        _MARLIN + r"(?P<a>[1-4]),(?P<b>\d{1,2}),(?P<k>\d{1,2}),",
-        "first",
+        (8, 128, 128, 8), (8, 16, 16)),
+    Family("Marlin", _MARLIN + r"(?P<a>[1-4]),(?P<b>\d{1,2}),(?P<k>\d{1,2}),", "first",
         "vLLM's marlin_template.h: thread_m_blocks of 16 rows",
         "void marlin::Marlin<1125899906909960l, 562949953487106l, 1125899906909960l, "
         "2814749767172868l, 256, 4, 16, 4, false, 4, 1, false>(int4 const*, int4 const*)",
-        (64, 256, 64, 64),
-        (16, 16, 16),
-    ),
-    Family(
-        "Triton matmul_ogs",
-        rf"\b_p?_?matmul(?:_ogs)?_[NT]{{3}}_\w{{1,40}}?_{_SIDES}x(?P<k>\d{{1,5}})(?!\d)",
-        "first",
+        (64, 256, 64, 64), (16, 16, 16)),
+    Family("Triton matmul_ogs",
+        rf"\b_p?_?matmul(?:_ogs)?_[NT]{{3}}_\w{{1,40}}?_{_SIDES}x(?P<k>\d{{1,5}})(?!\d)", "first",
         "triton_kernels: block_m of the tokens, block_n, block_k",
-        "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu",
-        (16, 256, 128, 16),
-    ),
-    Family(
-        "TensorRT-LLM, batch along the second side",
-        rf"\b(?:bmm|gemm)_\w{{1,60}}?_t{_SIDES}x(?P<k>\d{{1,5}})\w{{1,99}}_transOut_",
-        "second",
+        "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu", (16, 256, 128, 16)),
+    Family("TensorRT-LLM, batch along the second side",
+        rf"\b(?:bmm|gemm)_\w{{1,60}}?_t{_SIDES}x(?P<k>\d{{1,5}})\w{{1,99}}_transOut_", "second",
         "trtllm-gen: transOut computes the transposed product, weights first",
         "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_"
         "rM_TN_transOut_schedP2x1x2x3_biasM_bN_tmaOpt_clmp_dynBatch_sm100f",
-        (128, 16, 256, 16),
-    ),
-    Family(
-        "TensorRT-LLM",
-        rf"\b(?:bmm|gemm)_\w{{1,60}}?_t{_SIDES}x(?P<k>\d{{1,5}})",
-        "same",
+        (128, 16, 256, 16)),
+    Family("TensorRT-LLM", rf"\b(?:bmm|gemm)_\w{{1,60}}?_t{_SIDES}x(?P<k>\d{{1,5}})", "same",
         "without transOut no recording has told yet",
-        "bmm_E4m3_E4m3E4m3_Fp32_t128x64x128u2_s6_et64x64",
-        (128, 64, 128, None),
-    ),
-    Family(
-        "DeepGEMM",
+        "bmm_E4m3_E4m3E4m3_Fp32_t128x64x128u2_s6_et64x64", (128, 64, 128, None)),
+    Family("DeepGEMM",
         r"\bsm\d{2,3}_\w{0,12}gemm_1d[12]d_impl<(?:\(Major\))?\d,(?:\d{1,7},){4}"
         r"(?P<a>\d{1,4}),(?P<b>\d{1,4}),(?P<k>\d{1,4}),",
         "first",
@@ -129,36 +91,26 @@ FAMILIES: tuple[Family, ...] = (
         "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 4096u, 1024u, 1u, 256u, "
         "128u, 128u, 128u, 128u, 128u, 3u, 128u, 256u, 2u, true, 132u, (deep_gemm::GemmType)0, "
         "deep_gemm::epilogue::transform::EpilogueIdentity>(float*, int*)",
-        (256, 128, 128, 256),
-    ),
-    Family(
-        "vLLM CUTLASS, swapped",
+        (256, 128, 128, 256)),
+    Family("vLLM CUTLASS, swapped",
         rf"\bcutlass_3x_(?:group_)?gemm\w{{0,20}}<[^<>]{{1,80}},{_SIZES},tuple<[^()]{{1,200}},1>",
-        "second",
-        "vLLM's scaled_mm and grouped_mm_c3x: the last argument is swap_ab",
+        "second", "vLLM's scaled_mm and grouped_mm_c3x: the last argument is swap_ab",
         "void cutlass::device_kernel<vllm::cutlass_3x_gemm_sm90_fp8<cutlass::float_e4m3_t, "
         "cutlass::bfloat16_t, vllm::c3x::ScaledEpilogueColumnBias, cute::tuple<cute::C<64>, "
         "cute::C<16>, cute::C<256> >, cute::tuple<cute::C<1>, cute::C<4>, cute::C<1> >, "
         "cutlass::gemm::KernelTmaWarpSpecializedFP8FastAccum, cutlass::epilogue::"
         "TmaWarpSpecialized, true>::GemmKernel>()",
-        (64, 16, 256, 16),
-    ),
-    Family(
-        "vLLM CUTLASS",
+        (64, 16, 256, 16)),
+    Family("vLLM CUTLASS",
         rf"\bcutlass_3x_(?:group_)?gemm\w{{0,20}}<[^<>]{{1,80}},{_SIZES},tuple<[^()]{{1,200}}"
         r"(?:TmaWarpSpecialized|,0)>",
-        "first",
-        "vLLM's scaled_mm: without swap_ab the first operand is the activations",
+        "first", "vLLM's scaled_mm: without swap_ab the first operand is the activations",
         "void cutlass::device_kernel<vllm::cutlass_3x_gemm<signed char, cutlass::bfloat16_t, "
         "vllm::c3x::ScaledEpilogue, cute::tuple<cute::C<64>, cute::C<128>, cute::C<256> >, "
         "cute::tuple<cute::C<1>, cute::C<4>, cute::C<1> >, cutlass::gemm::KernelTmaWarpSpecialized,"
         " cutlass::epilogue::TmaWarpSpecialized>::GemmKernel>()",
-        (64, 128, 256, 64),
-    ),
-    Family(
-        "CUTLASS 3, result by columns",
-        rf"{_EPILOGUE}tuple<C<1>,long,(?:long|C<0>)>",
-        "second",
+        (64, 128, 256, 64)),
+    Family("CUTLASS 3, result by columns", rf"{_EPILOGUE}tuple<C<1>,long,(?:long|C<0>)>", "second",
         "a result that lies in memory by columns is the transpose of PyTorch's",
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, "
         "int, int>, machete::MacheteCollectiveMma<cute::tuple<cutlass::integer_subbyte<4, false>, "
@@ -173,12 +125,8 @@ FAMILIES: tuple[Family, ...] = (
         "cute::tuple<cute::C<128>, cute::C<16>, cute::C<64> >, cute::tuple<cute::C<128>, "
         "cute::C<16> >, void, cute::tuple<cute::C<1>, long, long>, cutlass::bfloat16_t, "
         "cute::tuple<cute::C<1>, long, long>, cutlass::epilogue::fusion::Sm90TreeVisitor<> > > >()",
-        (128, 16, 64, 16),
-    ),
-    Family(
-        "CUTLASS 3, result by rows",
-        rf"{_EPILOGUE}tuple<long,C<1>,(?:long|C<0>)>",
-        "first",
+        (128, 16, 64, 16)),
+    Family("CUTLASS 3, result by rows", rf"{_EPILOGUE}tuple<long,C<1>,(?:long|C<0>)>", "first",
         "a result that lies in memory by rows is PyTorch's",
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, "
         "int, int>, cutlass::epilogue::collective::CollectiveEpilogue<cutlass::epilogue::"
@@ -187,91 +135,58 @@ FAMILIES: tuple[Family, ...] = (
         "cute::tuple<long, cute::C<1>, long>, cutlass::bfloat16_t, cute::tuple<long, cute::C<1>, "
         "long>, cutlass::epilogue::fusion::FusionCallbacks<cutlass::epilogue::"
         "Sm120TmaWarpSpecialized<3, 2, 4, true, false> > > > >()",
-        (256, 128, 128, 256),
-    ),
-    Family(
-        "FlashAttention 3",
-        rf"\bCollectiveMainloopFwdSm90<\d{{1,2}},tuple<[^()]{{0,40}}>,{_SIZES},",
-        "none",
+        (256, 128, 128, 256)),
+    Family("FlashAttention 3",
+        rf"\bCollectiveMainloopFwdSm90<\d{{1,2}},tuple<[^()]{{0,40}}>,{_SIZES},", "none",
         "the first side holds queries, several heads of one token among them",
         "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<"
         "flash::CollectiveMainloopFwdSm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, "
         "cute::tuple<cute::C<64>, cute::C<128>, cute::C<128> >, 128, cutlass::bfloat16_t, float, "
         "cutlass::arch::Sm90, true, false, false, true>>>>()",
-        (64, 128, 128, None),
-    ),
-    Family(
-        "FlashAttention 2",
-        r"\bFlash_fwd_kernel_traits<(?P<k>\d{2,3}),(?P<a>\d{2,3}),(?P<b>\d{2,3}),",
-        "none",
+        (64, 128, 128, None)),
+    Family("FlashAttention 2",
+        r"\bFlash_fwd_kernel_traits<(?P<k>\d{2,3}),(?P<a>\d{2,3}),(?P<b>\d{2,3}),", "none",
         "the first side holds queries, several heads of one token among them",
         "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64, (int)128, "
         "(int)4, (bool)0, (bool)0, cutlass::bfloat16_t, Flash_kernel_traits<(int)128, (int)64, "
         "(int)128, (int)4, cutlass::bfloat16_t>>, (bool)0>(flash::Flash_fwd_params)",
-        (64, 128, 128, None),
-    ),
-    Family(
-        "TensorRT-LLM attention",
-        r"\b[fF]mhaSm\d{2,3}\w{1,150}?Q(?P<a>\d{1,4})Kv(?P<b>\d{1,4})",
-        "none",
-        "the first side holds queries, several heads of one token among them",
+        (64, 128, 128, None)),
+    Family("TensorRT-LLM attention", r"\b[fF]mhaSm\d{2,3}\w{1,150}?Q(?P<a>\d{1,4})Kv(?P<b>\d{1,4})",
+        "none", "the first side holds queries, several heads of one token among them",
         "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",
-        (128, 128, None, None),
-    ),
-    Family(
-        "cuDNN attention",
-        rf"\bcudnn_generated_\w{{1,60}}_flash_fprop_\w{{1,40}}?_{_SIDES}x(?P<k>\d{{1,4}})_",
-        "none",
+        (128, 128, None, None)),
+    Family("cuDNN attention",
+        rf"\bcudnn_generated_\w{{1,60}}_flash_fprop_\w{{1,40}}?_{_SIDES}x(?P<k>\d{{1,4}})_", "none",
         "the first side holds queries",
         "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_"
         "kernel0_0",
-        (64, 128, 128, None),
-    ),
-    Family(
-        "xFormers attention",
-        rf"\bfmha_cutlassF_\w{{1,30}}_{_SIDES}_",
-        "none",
+        (64, 128, 128, None)),
+    Family("xFormers attention", rf"\bfmha_cutlassF_\w{{1,30}}_{_SIDES}_", "none",
         "the first side holds queries",
         "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<"
         "cutlass::bfloat16_t, cutlass::arch::Sm80, true, 64, 64, 64, true, true>::Params)",
-        (64, 64, None, None),
-    ),
-    Family(
-        "CUTLASS 2",
+        (64, 64, None, None)),
+    Family("CUTLASS 2",
         rf"cutlass_\d{{2}}_(?:wmma_)?(?:tensorop|simt)_\w{{1,60}}?_{_SIDES}"
         r"_(?:(?P<k>\d{1,4})x\d{1,2}_)?",
-        "same",
-        "cuBLAS calls it with the operands in either order",
+        "same", "cuBLAS calls it with the operands in either order",
         "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>"
         "(cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8::Params)",
-        (64, 64, 64, 64),
-    ),
-    Family(
-        "CUTLASS 3 of cuBLAS",
-        rf"\bcutlass3x_sm\d{{2,3}}_\w{{1,60}}?_{_SIDES}x(?P<k>\d{{1,4}})_",
-        "same",
+        (64, 64, 64, 64)),
+    Family("CUTLASS 3 of cuBLAS",
+        rf"\bcutlass3x_sm\d{{2,3}}_\w{{1,60}}?_{_SIDES}x(?P<k>\d{{1,4}})_", "same",
         "cuBLAS calls it with the operands in either order",
         "cutlass3x_sm100_simt_sgemm_f32_f32_f32_f32_f32_128x64x16_1x1x1_3_tnn_align1_bias_f32_relu",
-        (128, 64, 16, None),
-    ),
-    Family(
-        "cuBLAS xmma",
-        rf"\bsm\d{{2,3}}_xmma_\w{{1,80}}_tilesize{_SIDES}x(?P<k>\d{{1,4}})_",
-        "same",
-        "cuBLAS calls it with the operands in either order",
+        (128, 64, 16, None)),
+    Family("cuBLAS xmma", rf"\bsm\d{{2,3}}_xmma_\w{{1,80}}_tilesize{_SIDES}x(?P<k>\d{{1,4}})_",
+        "same", "cuBLAS calls it with the operands in either order",
         "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1_"
         "execute_segment_k_off_kernel__5x_cublas",
-        (64, 64, 64, 64),
-    ),
-    Family(
-        "cuBLAS",
-        rf"\b(?:maxwell|volta|turing|ampere)_\w{{1,40}}?gemm\w{{0,10}}?_{_SIDES}_",
-        "same",
-        "cuBLAS calls it with the operands in either order",
-        "ampere_sgemm_32x128_tn",
-        (32, 128, None, None),
-    ),
-)
+        (64, 64, 64, 64)),
+    Family("cuBLAS", rf"\b(?:maxwell|volta|turing|ampere)_\w{{1,40}}?gemm\w{{0,10}}?_{_SIDES}_",
+        "same", "cuBLAS calls it with the operands in either order", "ampere_sgemm_32x128_tn",
+        (32, 128, None, None)),
+)  # fmt: skip
 """Every family whose names are read; the first that matches counts."""
 
 _COMPILED = tuple((family, re.compile(family.pattern)) for family in FAMILIES)

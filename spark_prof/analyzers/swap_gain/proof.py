@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.components import layer_of
 from spark_prof.analyzers.swap_gain.model import LayerProof, Ran, Swapped
 from spark_prof.analyzers.swap_gain.slots import component_of_swap, differing
+from spark_prof.rules.components import layer_of
 
 OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
 """Swaps that run the package's own kernels, whose names are not vLLM's."""

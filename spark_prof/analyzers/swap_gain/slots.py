@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from spark_prof.analyzers.components import component_of
 from spark_prof.analyzers.swap_gain.model import Swapped
+from spark_prof.rules.components import component_of
 
 COMPONENTS_OF_SLOT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

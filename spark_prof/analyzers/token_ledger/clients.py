@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spark_prof.analyzers.clients.model import ClientRow
+from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.token_ledger.model import Ledger
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 import streamlit as st
 
-from spark_prof.analyzers.findings.naming import short_name
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.views.cell_kernels import CellKernel, kernels_of_cell
 from spark_prof.analyzers.views.cells import CellTimes, StepCells, cell_times, step_cells
 from spark_prof.analyzers.views.makeup import makeups

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_prof.redact import redacted_text
-from spark_prof.traces.readers.engine_log_rules import LINE_RULES, WORDS, LineRule
+from spark_prof.rules.engine_log_lines import LINE_RULES, WORDS, LineRule
 from spark_prof.traces.readers.log_text import LogText
 
 _PREFIX = re.compile(

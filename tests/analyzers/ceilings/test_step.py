@@ -17,7 +17,7 @@ from spark_prof.analyzers.ceilings.model import (
     WeightsOfModel,
 )
 from spark_prof.analyzers.ceilings.step import expected_experts, step_of
-from spark_prof.hardware import GPUS, gpu_called
+from spark_prof.rules.gpus import GPUS, gpu_called
 from tests.rows import each_row
 
 DENSE = Weights("qkv", "bf16", "decoder", 1_000, 2_000.0, 1, matrix=True)

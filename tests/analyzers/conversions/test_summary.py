@@ -11,8 +11,8 @@ import pytest
 
 from spark_prof.analyzers.breakdown import kernel_rows, sums_of
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.conversions.roles import PADDING
-from spark_prof.analyzers.conversions.summary import conversions_of
+from spark_prof.analyzers.conversions.conversion_costs import conversions_of
+from spark_prof.analyzers.conversions.conversion_flow import PADDING
 from spark_prof.analyzers.model import Conversions, Report, Spread
 from spark_prof.analyzers.summary import summarize
 from spark_prof.importers.sources import open_source
@@ -117,12 +117,10 @@ def test_pytorch_s_pad_is_known_by_its_order() -> None:
         pytest.param([PAD[0], K(GEMM, "experts"), PAD[1]], id="something lies between"),
         pytest.param([PAD[0], replace(PAD[1], stream=9)], id="on another stream"),
         pytest.param([PAD[0], replace(PAD[1], component="norm")], id="for another component"),
-        pytest.param(
-            [replace(PAD[0], name=PAD[0].name.replace("c10::BFloat16", "int")), PAD[1]],
-            id="whole numbers",
-        ),
+        pytest.param([replace(PAD[0], name=PAD[0].name.replace("c10::BFloat16", "int")), PAD[1]],
+         id="whole numbers"),
     ],
-)
+)  # fmt: skip
 def test_fills_and_copies_that_are_no_pad(kernels: list[K]) -> None:
     assert conversions([*kernels, K(GEMM, "experts")], ["decode"]).padding == ()
 

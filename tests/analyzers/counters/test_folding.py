@@ -1,12 +1,25 @@
-"""Amounts of kernels that are shorter than the samples, against a simulated truth."""
+"""Amounts of kernels that are shorter than the samples, against a simulated truth.
+
+Least squares under x >= 0: the conditions that only the solution fulfils.
+
+Overlap of samples and kernels, against a count of every nanosecond.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.counters.folding import Calls, Equations
-from spark_prof.analyzers.counters.lag import find_lag
+from spark_prof.analyzers.counters.counter_rows import amounts_by_time
+from spark_prof.analyzers.counters.folding import (
+    Calls,
+    Equations,
+    find_lag,
+    gram,
+    not_negative,
+    overlaps,
+    uncovered,
+)
 from tests.analyzers.counters.simulated import Simulated, simulate
 from tests.rows import each_row
 
@@ -89,3 +102,63 @@ def test_without_a_difference_none_is_found() -> None:
     run = simulate(5, noise=0.02)
     lag = find_lag(run.begin, run.finish, run.sampled, run.calls, len(run.bytes))
     assert abs(lag) <= 100
+
+
+@each_row("seed", range(20))
+def test_the_solution_fulfils_the_conditions_of_karush_kuhn_and_tucker(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    size = int(random.integers(1, 40))
+    matrix = random.normal(size=(3 * size, size))
+    normal = matrix.T @ matrix
+    target = matrix.T @ random.normal(size=3 * size)
+    x, free = not_negative(normal, target)
+    slope = normal @ x - target
+    scale = np.abs(target).max()
+    assert (x >= 0).all()
+    assert (x[~free] == 0).all()
+    assert np.abs(slope[free]).max(initial=0) < 1e-4 * scale
+    assert slope[~free].min(initial=0) > -1e-5 * scale
+
+
+@each_row("seed", range(10))
+def test_the_product_of_a_sparse_matrix_is_that_of_the_dense_one(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows, size, entries = 30, 7, int(random.integers(0, 200))
+    row = random.integers(0, rows, entries)
+    column = random.integers(0, size, entries)
+    value = random.normal(size=entries)
+    dense = np.zeros((rows, size))
+    np.add.at(dense, (row, column), value)
+    assert gram(row, column, value, size) == pytest.approx(dense.T @ dense)
+
+
+def random_times(seed: int) -> tuple[np.ndarray, ...]:
+    random = np.random.default_rng(seed)
+    edges = np.sort(random.choice(200, 20, replace=False))
+    start = random.integers(0, 190, int(random.integers(0, 15)))
+    return edges[::2], edges[1::2], start, start + random.integers(0, 30, len(start))
+
+
+@each_row("seed", range(30))
+def test_every_nanosecond_is_counted_once(seed: int) -> None:
+    begin, finish, start, end = random_times(seed)
+    found = overlaps(begin, finish, start, end)
+    table = np.zeros((len(begin), len(start)), int)
+    np.add.at(table, (found.sample, found.kernel), found.ns)
+    for sample in range(len(begin)):
+        inside = np.arange(begin[sample], finish[sample])
+        ran = [(inside >= s) & (inside < e) for s, e in zip(start, end, strict=True)]
+        assert table[sample].tolist() == [int(r.sum()) for r in ran]
+        idle = ~np.any(ran, axis=0) if ran else np.ones(len(inside), bool)
+        assert uncovered(begin, finish, start, end)[sample] == idle.sum()
+    assert (found.ns >= 0).all()
+
+
+def test_a_long_kernel_has_what_its_samples_counted() -> None:
+    begin = np.arange(0, 100_000, 2_000)
+    sampled = np.ones(len(begin))
+    start, end = np.array([1_000, 50_000, 90_000]), np.array([41_000, 52_000, 130_000])
+    found = amounts_by_time(begin, begin + 2_000, sampled, start, end)
+    # The first kernel has the halves of two samples to itself; the last one runs out of samples.
+    assert found[0] == 21
+    assert np.isnan(found[1:]).all()

@@ -1,14 +1,28 @@
-"""The audit of whole runs: three witnesses, the checkpoint, causes."""
+"""The audit of whole runs: three witnesses, the checkpoint, causes.
+
+How an engine was set up, out of its log or a recording.
+
+What checkpoints of every format ask for, module by module.
+"""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.fallbacks.model import AuditRow
+from spark_prof.analyzers.fallbacks.audit_rows import AuditRow, Engine
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes, label
+from spark_prof.analyzers.fallbacks.engine_facts import (
+    differences,
+    engine_of_facts,
+    engine_of_log,
+    merged,
+)
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.assemble import open_bundle
@@ -51,31 +65,21 @@ def test_a_native_kernel_needs_no_cause(tmp_path: Path) -> None:
         (DENSE, facts(model=W4A16), (), "scheme", "16-bit"),
         (DENSE, facts(gpu=H100), (), "architecture", "10.0"),
         (DENSE, facts(linear_backend="marlin"), (), "forced", "leave --linear-backend out"),
-        (
-            DENSE, facts(vllm="0.20.0", environment={"VLLM_NVFP4_GEMM_BACKEND": "marlin"}), (),
-            "forced", "unset VLLM_NVFP4_GEMM_BACKEND",
-        ),
-        (
-            DENSE, facts(environment={"VLLM_DISABLED_KERNELS": f"{NATIVE},{OTHER}"}),
-            (), "disabled", "VLLM_DISABLED_KERNELS",
-        ),
+        (DENSE, facts(vllm="0.20.0", environment={"VLLM_NVFP4_GEMM_BACKEND": "marlin"}), (),
+         "forced", "unset VLLM_NVFP4_GEMM_BACKEND"),
+        (DENSE, facts(environment={"VLLM_DISABLED_KERNELS": f"{NATIVE},{OTHER}"}), (), "disabled",
+         "VLLM_DISABLED_KERNELS"),
         (A16_FIRST, facts(vllm="0.29.0"), (), "order", "VLLM_DISABLED_KERNELS=" + A16_FIRST),
         (A16_FIRST, facts(vllm="0.31.0"), (), "unknown", "--linear-backend flashinfer_cutlass"),
-        (
-            DENSE, facts(),
-            ("FlashInfer unavailable since nvcc was not found and not using downloaded cubins",),
-            "install", "flashinfer-cubin",
-        ),
-        (
-            DENSE, facts(), (" - CutlassNvFp4LinearKernel: CUTLASS FP4 is not built",),
-            "refused", "CUTLASS FP4 is not built",
-        ),
+        (DENSE, facts(),
+         ("FlashInfer unavailable since nvcc was not found and not using downloaded cubins",),
+         "install", "flashinfer-cubin"),
+        (DENSE, facts(), (" - CutlassNvFp4LinearKernel: CUTLASS FP4 is not built",), "refused",
+         "CUTLASS FP4 is not built"),
         (DENSE, facts(), (), "unknown", "VLLM_LOGGING_LEVEL=DEBUG"),
         ("EmulationNvFp4LinearKernel", facts(), (), "emulation", "--linear-backend marlin"),
-        (
-            "EmulationNvFp4LinearKernel", facts(linear_backend="emulation"), (), "forced",
-            "leave that flag out",
-        ),
+        ("EmulationNvFp4LinearKernel", facts(linear_backend="emulation"), (), "forced",
+         "leave that flag out"),
     ],
 )  # fmt: skip
 def test_causes(
@@ -197,3 +201,182 @@ def test_gpt_oss_on_marlin_is_no_fault_and_says_what_else_there_is(vllm: str, fi
     assert (found.executed, found.cause) == ("W4A16 mxfp4", "scheme")
     assert fix in found.fix
     assert audit_of_log(said, "H100", "9.0").rows[0].fix == ""
+
+
+CONFIG = (
+    "Initializing a V1 LLM engine (v0.24.0) with config: model='m', quantization=modelopt_fp4, "
+    "enforce_eager=False, kv_cache_dtype=fp8_e4m3, enable_prefix_caching=False, "
+    "compilation_config={'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>, "
+    "'cudagraph_capture_sizes': [1, 2, 4, 8]}, kernel_config=KernelConfig(moe_backend='marlin', "
+    "linear_backend='auto')"
+)
+
+
+def test_the_configuration_line() -> None:
+    assert engine_of_log(log("vLLM API server version 0.24.0", CONFIG).statements) == Engine(
+        vllm="0.24.0", quantization="modelopt_fp4", eager=False, graph_mode="FULL_AND_PIECEWISE",
+        graph_sizes=(1, 2, 4, 8), prefix_caching=False, moe_backend="marlin", kv_cache="fp8_e4m3",
+        serves=True,
+    )  # fmt: skip
+
+
+def test_arguments_and_sglang() -> None:
+    assert engine_of_log(log("non-default args: {'enforce_eager': True}").statements).eager is True
+    sglang = engine_of_log(
+        log(
+            "server_args=ServerArgs(model_path='m', disable_cuda_graph=True, "
+            "disable_radix_cache=True, quantization='modelopt_fp4')"
+        ).statements
+    )
+    assert (sglang.eager, sglang.prefix_caching, sglang.serves) == (True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "gpu", "capability"),
+    [
+        ("Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.", "NVIDIA GB10", "12.1"),
+        ("Using default MoE config. Performance might be sub-optimal! Config file not found at "
+         "/x/E=256,N=512,device_name=NVIDIA_GB10.json",
+         "NVIDIA GB10", "12.1"),
+        ("FlashInfer resolved query dtypes: prefill=a, decode=b, decode_backend=xqa, "
+         "kv_cache_dtype=c, arch=sm120",
+         "", "12.0"),
+        ("ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "", ""),
+    ],
+)  # fmt: skip
+def test_the_gpu_out_of_a_line(line: str, gpu: str, capability: str) -> None:
+    found = engine_of_log(log(line).statements)
+    assert (found.gpu, found.capability) == (gpu, capability)
+
+
+def test_lines_count_over_the_configuration() -> None:
+    found = engine_of_log(
+        log(
+            CONFIG,
+            "CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for attention "
+            "backend X (support: Y); setting cudagraph_mode=PIECEWISE",
+            "Enforce eager set, disabling torch.compile and CUDAGraphs.",
+        ).statements
+    )
+    assert (found.graph_mode, found.eager) == ("PIECEWISE", True)
+
+
+def test_an_empty_log_tells_nothing() -> None:
+    assert engine_of_log(()) == Engine()
+
+
+def test_a_recording_without_configuration_tells_what_it_has() -> None:
+    assert engine_of_facts({}, []) == Engine()
+    assert engine_of_facts({"execution": "eager"}, ["vllm", "serve", "m"]) == Engine(
+        eager=True, serves=True
+    )
+    for strange in ({"gpu": 3}, {"engine_config": {"cache_config": 4}}, {"environment": {"A": 1}}):
+        engine_of_facts(strange, [])
+
+
+def test_two_sources_are_one_engine_or_differ() -> None:
+    recorded = engine_of_facts(facts(cudagraph_capture_sizes="[1, 2]"), [])
+    logged = Engine(vllm="0.26.0", prefix_caching=True)
+    assert differences(recorded, logged) == ()
+    assert merged(recorded, logged) == replace(recorded, prefix_caching=True)
+    assert len(differences(recorded, replace(logged, vllm="0.24.0", eager=True))) == 2
+
+
+QKV = "model.layers.3.self_attn.qkv_proj"
+EXPERTS = "model.layers.3.mlp.experts.routed_experts"
+
+
+def group(weights: dict[str, Any], inputs: dict[str, Any] | None) -> dict[str, Any]:
+    return {"config_groups": {"group_0": {
+        "weights": weights, "input_activations": inputs, "targets": ["Linear"],
+    }}, "quant_method": "compressed-tensors", "ignore": ["lm_head"]}  # fmt: skip
+
+
+FP4 = {"num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group"}
+INT4 = {"num_bits": 4, "type": "int", "group_size": 128}
+FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
+
+
+@each_row(
+    ("config", "scheme"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "W4A4 nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, "W4A16 nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "W8A8 fp8"),
+        (group(FP4, FP4), "W4A4 nvfp4"),
+        (group(FP4, None), "W4A16 nvfp4"),
+        (group(FP4, FP8), "W4A8 nvfp4"),
+        (group(INT4, None), "W4A16 int4"),
+        (group(FP8, FP8), "W8A8 fp8"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "W8A8 fp8"),
+        ({"quant_method": "awq", "bits": 4}, "W4A16 int4"),
+        ({"quant_method": "gptq", "bits": 4}, "W4A16 int4"),
+        ({}, "16-bit"),
+    ],
+)
+def test_linear_layers(config: dict[str, Any], scheme: str) -> None:
+    assert label(*CheckpointSchemes({"quantization_config": config}).of(QKV)) == scheme
+
+
+def test_what_is_ignored_stays_as_it_is_under_either_name() -> None:
+    for ignored in ("model.layers.3.self_attn.q_proj", "model.layers.3.self_attn*", "*self_attn*"):
+        names = [ignored, ignored.replace("q_proj", "k_proj"), ignored.replace("q_proj", "v_proj")]
+        config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": names}
+        schemes = CheckpointSchemes({"quantization_config": config})
+        assert label(*schemes.of(QKV)) == "16-bit", ignored
+        assert label(*schemes.of(EXPERTS)) == "W4A4 nvfp4", ignored
+
+
+@pytest.mark.parametrize("method", ["mxfp4", "gpt_oss_mxfp4"])
+def test_gpt_oss_quantizes_its_experts_only(method: str) -> None:
+    schemes = CheckpointSchemes({"quantization_config": {
+        "quant_method": method, "modules_to_not_convert": ["lm_head", "model.embed_tokens"],
+    }})  # fmt: skip
+    assert schemes.of("model.layers.0.attn.qkv_proj") == ("16-bit", "16-bit")
+    assert schemes.of("model.layers.0.mlp.experts.routed_experts") == ("mxfp4", "")
+    assert label("mxfp4", "") == "W4A? mxfp4"
+
+
+def test_mixed_precision_by_module() -> None:
+    layers = {
+        **{f"model.layers.3.self_attn.{name}_proj": {"quant_algo": "FP8"} for name in "qkv"},
+        "model.layers.3.mlp.experts.0.gate_proj": {"quant_algo": "W4A16_NVFP4"},
+    }
+    config = {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": layers,
+    }
+    schemes = CheckpointSchemes({"quantization_config": config})
+    assert label(*schemes.of(QKV)) == "W8A8 fp8"
+    assert label(*schemes.of(EXPERTS)) == "W4A16 nvfp4"
+
+
+@each_row(
+    "config",
+    [
+        None, 7, "nvfp4", [], {"quant_method": None}, {"quant_method": ["x"]},
+        {"config_groups": {"a": None}}, {"config_groups": {"a": {"weights": 4}}},
+        {"config_groups": []}, {"quantized_layers": {"a": 1}}, {"quant_algo": {}},
+    ],
+)  # fmt: skip
+def test_a_configuration_that_names_no_format_is_one_without(config: object) -> None:
+    found = CheckpointSchemes({"quantization_config": config}).of(QKV)
+    assert found == CheckpointSchemes({"hidden_size": 8}).of(QKV)
+
+
+def test_what_is_no_pattern_ignores_nothing() -> None:
+    config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": [1, None, "re:("]}
+    assert CheckpointSchemes({"quantization_config": config}).of(QKV) == ("nvfp4", "nvfp4")
+
+
+def test_without_a_model_nothing_is_told() -> None:
+    assert CheckpointSchemes({}).of(QKV) == ("", "")
+
+
+@pytest.mark.parametrize("method", ["fp8", "gptq", "awq"])
+def test_lm_head_is_left_as_it_is_without_a_word(method: str) -> None:
+    config: dict[str, Any] = {"quant_method": method, "bits": 4, "group_size": 128}
+    assert CheckpointSchemes({"quantization_config": config}).of("lm_head") == ("16-bit", "16-bit")
+    asked = CheckpointSchemes({"quantization_config": {**config, "lm_head": True}}).of("lm_head")
+    assert asked[0] in ("fp8", "int4")

@@ -7,8 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.fallbacks.machine import Library, Machine, Package, machine_findings
-from spark_prof.analyzers.fallbacks.model import SettingRow
+from spark_prof.analyzers.fallbacks.audit_rows import SettingRow
+from spark_prof.analyzers.fallbacks.machine_checks import (
+    Library,
+    Machine,
+    Package,
+    machine_findings,
+)
 from tests.rows import each_row
 
 LIBRARY = Library(
@@ -48,10 +53,8 @@ def library(
         (without("flashinfer-python"), ["flashinfer-missing"]),
         (replace(without("flashinfer-cubin"), nvcc=""), ["flashinfer-missing"]),
         (without("flashinfer-cubin"), []),
-        (
-            replace(GOOD, packages=(*GOOD.packages[:2], Package("flashinfer-cubin", "0.6.8"))),
-            ["flashinfer-mismatch"],
-        ),
+        (replace(GOOD, packages=(*GOOD.packages[:2], Package("flashinfer-cubin", "0.6.8"))),
+         ["flashinfer-mismatch"]),
         (replace(GOOD, cuda="12.8"), ["old-toolkit"]),
         (replace(GOOD, cuda="12.9"), []),
         (replace(GOOD, cuda="12.8", capability="9.0", libraries=()), []),

@@ -22,7 +22,7 @@ from spark_prof.analyzers.model import (
     Spread,
     Steps,
 )
-from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
+from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 
 STEPS = 100

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.conversions.model import ChargedConversion, RepeatedQuantization
-from spark_prof.analyzers.findings.conversions import CONVERSIONS
+from spark_prof.analyzers.conversions.conversion_rows import (
+    AttributedConversion,
+    RepeatedQuantization,
+)
+from spark_prof.analyzers.findings.format_conversions import CONVERSIONS
 from spark_prof.analyzers.model import Finding, Report
 from tests.dashboards.sample import SAMPLES
 from tests.rows import each_row
@@ -19,17 +22,17 @@ STEP_US = SAMPLE.steps.decode_us.median
 GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_TNT"
 
 
-def conversion(kind: str, component: str, share: float) -> ChargedConversion:
+def conversion(kind: str, component: str, share: float) -> AttributedConversion:
     """A conversion that takes that share of each decode step."""
     us = share * STEP_US * SAMPLE.steps.decode
-    return ChargedConversion(
+    return AttributedConversion(
         kind=kind, name=f"{kind}_kernel", component=component, consumer=GEMM, gemm=True,
         after="norm", layers=2, calls=2 * SAMPLE.steps.count, us=us, prefill_us=0.0, decode_us=us,
         decode_calls=2 * SAMPLE.steps.decode, calls_per_step=2.0, us_per_token=share * STEP_US,
     )  # fmt: skip
 
 
-def report(*rows: ChargedConversion, execution: str = "", vllm: str = "0.26.0") -> Report:
+def report(*rows: AttributedConversion, execution: str = "", vllm: str = "0.26.0") -> Report:
     """The sample with these conversions and no others."""
     conversions = replace(SAMPLE.conversions, charged=rows)
     run = replace(SAMPLE.run, vllm=vllm, execution=execution or SAMPLE.run.execution)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
-from spark_prof.analyzers.findings.fallbacks import FALLBACKS, findings_of_audit
+from spark_prof.analyzers.findings.audit_findings import FALLBACKS, findings_of_audit
 from spark_prof.analyzers.model import Finding, Report
 from tests.analyzers.fallbacks.runs import (
     CUTLASS,
@@ -52,20 +52,14 @@ def test_a_healthy_run_has_none(healthy: Report) -> None:
     [
         (DENSE, MARLIN, facts(), "weight-only-fp4", "--linear-backend flashinfer_cutlass"),
         (DENSE, MARLIN, facts(linear_backend="marlin"), "marlin-forced", "Leave --linear-backend"),
-        (
-            "EmulationNvFp4LinearKernel", "x", facts(), "emulation-backend",
-            "--linear-backend marlin",
-        ),
+        ("EmulationNvFp4LinearKernel", "x", facts(), "emulation-backend",
+         "--linear-backend marlin"),
         (NATIVE, MARLIN, facts(), "witness-conflict", "Believe the trace"),
         (NATIVE, CUTLASS, facts(enforce_eager="True"), "eager-mode", "--enforce-eager"),
-        (
-            NATIVE, CUTLASS, facts(enable_prefix_caching="False"), "prefix-caching-off",
-            "--enable-prefix-caching",
-        ),
-        (
-            NATIVE, CUTLASS, facts(environment={"VLLM_USE_FLASHINFER_MOE_FP4": "1"}),
-            "ignored-environment-variable", "--moe-backend flashinfer_cutlass",
-        ),
+        (NATIVE, CUTLASS, facts(enable_prefix_caching="False"), "prefix-caching-off",
+         "--enable-prefix-caching"),
+        (NATIVE, CUTLASS, facts(environment={"VLLM_USE_FLASHINFER_MOE_FP4": "1"}),
+         "ignored-environment-variable", "--moe-backend flashinfer_cutlass"),
     ],
 )  # fmt: skip
 def test_a_recording_makes_it_fire(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.conversions.model import ChargedConversion
+from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
 from spark_prof.analyzers.findings.lm_head import LM_HEAD
 from spark_prof.analyzers.model import Finding, KernelRow, ModuleRow, Report
 from spark_prof.analyzers.summary import summarize
@@ -31,10 +31,10 @@ def product(share: float, precision: str = "bf16", name: str = BF16_GEMM) -> Ker
     )  # fmt: skip
 
 
-def cast(share: float) -> ChargedConversion:
+def cast(share: float) -> AttributedConversion:
     """Casts for lm_head, with that share of each decode step."""
     us = share * ALL_STEPS_US
-    return ChargedConversion(
+    return AttributedConversion(
         "cast", "direct_copy", "lm_head", BF16_GEMM, True, "norm", 0, SAMPLE.steps.count, us, 0.0,
         us, SAMPLE.steps.decode, 1.0, us / SAMPLE.steps.decode,
     )  # fmt: skip
@@ -49,7 +49,7 @@ def modules(head: str, layers: str) -> tuple[ModuleRow, ...]:
 
 
 def found(
-    kernel: KernelRow, weights: tuple[ModuleRow, ...], *casts: ChargedConversion
+    kernel: KernelRow, weights: tuple[ModuleRow, ...], *casts: AttributedConversion
 ) -> dict[str, Finding]:
     """What the rules say, by id."""
     subject = replace(
@@ -103,10 +103,8 @@ def test_it_is_cast() -> None:
     ("kernel", "weights", "share"),
     [
         pytest.param(product(0.1), modules("bfloat16", "bfloat16"), 0.001, id="a small cast"),
-        pytest.param(
-            product(0.1, "fp32", "volta_sgemm_128x32_nt"), modules("float32", "float32"), 0.0,
-            id="the whole model is FP32",
-        ),
+        pytest.param(product(0.1, "fp32", "volta_sgemm_128x32_nt"), modules("float32", "float32"),
+         0.0, id="the whole model is FP32"),
     ],
 )  # fmt: skip
 def test_not_widened(kernel: KernelRow, weights: tuple[ModuleRow, ...], share: float) -> None:

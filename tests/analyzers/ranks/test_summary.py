@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.ranks.summary import collectives_of
+from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.traces.assemble import assemble

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_prof.analyzers.roofline.ceilings import ceilings_of, device_of
-from spark_prof.hardware import gpu_called
+from spark_prof.rules.gpus import gpu_called
 from spark_prof.traces.measured import DeviceState, Measured, Measurement
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.counters.model import CounterBatch, CounterRow, Counters
+from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.roofline.model import Place
 from spark_prof.analyzers.roofline.moved import by_sampling, by_single_kernels
 

@@ -14,10 +14,10 @@ import pytest
 
 import spark_prof
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.counters.model import CounterBatch, CounterRow, Counters
+from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.placement import place_kernels
-from spark_prof.analyzers.shapes.model import ShapeRow, Shapes
-from spark_prof.analyzers.shapes.summary import rows_per_expert, shapes_of
+from spark_prof.analyzers.shapes.shape_rows import ShapeRow, Shapes
+from spark_prof.analyzers.shapes.shape_summary import rows_per_expert, shapes_of
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.bundle import META_FILE, Bundle
 from tests.rows import each_row

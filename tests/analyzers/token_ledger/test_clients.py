@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_prof.analyzers.clients.model import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.token_ledger.clients import beside_clients
 from spark_prof.analyzers.token_ledger.model import Ledger, StepSpread
 from spark_prof.traces.benchmarks.result import Latency

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_prof.analyzers.clients.summary import clients_of
+from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks import document
 from spark_prof.traces.benchmarks.frames import client_frames

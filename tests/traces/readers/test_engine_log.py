@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.rules.engine_log_lines import LINE_RULES, LineRule
 from spark_prof.traces.readers.engine_log import read_engine_log
-from spark_prof.traces.readers.engine_log_rules import LINE_RULES, LineRule
 from tests.rows import each_row
 
 LINES = [

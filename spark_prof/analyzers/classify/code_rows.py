@@ -1,0 +1,178 @@
+"""Where a kernel runs and in which precision, by the instructions that it is made of.
+
+A tensor-core instruction, however few there are, means tensor cores: a product's loop is short and
+what feeds it is long. Code that has none and calls no function elsewhere runs on CUDA cores. The
+precision is that of the products; where they differ, that of nine in ten, else none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from spark_prof.rules.opcodes import find_opcode
+
+
+@dataclass(frozen=True)
+class OpcodeCount:
+    """An opcode with its modifiers, and how often it stands in the code."""
+
+    opcode: str
+    count: int
+
+
+@dataclass(frozen=True)
+class CodeRow:
+    """The machine code of one kernel."""
+
+    name: str
+    function: str  # its symbol
+    cubin: str  # hash of the file that holds it
+    architecture: str  # such as sm_120, empty where nothing tells
+    # `a` where it was built for this architecture only, f for its family, plain for neither; empty
+    # where nothing tells.
+    suffix: str
+    registers: int  # per thread, 0 where unknown
+    instructions: int  # how many there are
+    local_loads: int  # instructions that load local memory: spilled registers, or local arrays
+    local_stores: int  # those that store it
+    engine: str | None  # tensor-core or cuda-core; None where the code does not tell
+    # Of the tensor-core products, or int8 of dot products; None where it does not tell or there are
+    # several.
+    precision: str | None
+    precisions: tuple[str, ...]  # all that were found
+    products: tuple[OpcodeCount, ...]  # the tensor-core instructions, the most frequent first
+    reads: tuple[str, ...]  # stored formats that the hardware turns into one to compute with
+    writes: tuple[str, ...]  # formats that it writes
+    doubles: int  # conversions to double precision
+    us: float = 0.0  # time of the kernel in the report, 0 outside of one
+    decode_us: float = 0.0  # what of it belongs to decode steps
+
+    @property
+    def target(self) -> str:
+        """Architecture and suffix as compilers spell them, such as sm_121a."""
+        return self.architecture + (self.suffix if self.suffix in ("a", "f") else "")
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A kernel whose name says something else than better evidence."""
+
+    name: str
+    by_name: str  # what its name says, such as tensor-core fp8
+    found: str
+    evidence: str  # counter or sass
+    basis: str  # the metric or the instructions that tell
+    us: float = 0.0  # time of the kernel in the report, 0 outside of one
+
+
+_MOST = 0.9
+"""Share of the products whose precision is the kernel's."""
+
+_OUTPUT = (
+    "ST", "STG", "STL", "STS", "STAS", "RED", "REDG", "REDAS", "ATOM", "ATOMG", "SUST", "SURED",
+    "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED", "UREDGR",
+)  # fmt: skip
+"""Opcodes that leave something behind. Libraries hold empty kernels for architectures on which
+the real one is not compiled: they have none."""
+
+
+def code_rows(functions: pd.DataFrame) -> tuple[CodeRow, ...]:
+    """What each row of the `functions` table says."""
+    columns = (
+        "name", "function", "hash", "architecture", "suffix", "registers", "instructions",
+        "opcodes",
+    )  # fmt: skip
+    rows: Iterable[tuple[str, ...]] = zip(
+        *(functions[column].tolist() for column in columns), strict=True
+    )
+    return tuple(
+        code_row(opcode_counts(str(opcodes)), name=str(name), function=str(function),
+                 cubin=str(cubin), architecture=str(architecture), suffix=str(suffix),
+                 registers=int(registers), instructions=int(instructions))
+        for name, function, cubin, architecture, suffix, registers, instructions, opcodes in rows
+    )  # fmt: skip
+
+
+def code_row(
+    counts: dict[str, int],
+    *,
+    name: str,
+    function: str = "",
+    cubin: str = "",
+    architecture: str = "",
+    suffix: str = "",
+    registers: int = 0,
+    instructions: int = 0,
+) -> CodeRow:
+    """What the opcodes of a function say; see `CodeRow` for the arguments."""
+    by_use: dict[str, list[str]] = {
+        "product": [],
+        "reads": [],
+        "writes": [],
+        "dot": [],
+        "double": [],
+    }
+    formats: dict[str, set[str]] = {"product": set(), "reads": set(), "writes": set()}
+    precisions: Counter[str] = Counter()
+    untold = 0
+    for opcode, count in counts.items():
+        row = find_opcode(opcode)
+        if row is None:
+            continue
+        by_use[row.does].append(opcode)
+        if row.stored and row.does in formats:
+            formats[row.does].add(row.stored)
+        if row.does == "product" and row.precision:
+            precisions[row.precision] += count
+        elif row.does == "product":
+            untold += count
+    engine = _engine(counts, by_use["product"])
+    precision = "int8" if engine == "cuda-core" and by_use["dot"] else None
+    if precisions:
+        most, found = precisions.most_common(1)[0]
+        precision = most if found >= _MOST * (precisions.total() + untold) else None
+    products = sorted(by_use["product"], key=lambda opcode: (-counts[opcode], opcode))
+    return CodeRow(
+        name=name,
+        function=function,
+        cubin=cubin,
+        architecture=architecture,
+        suffix=suffix,
+        registers=registers,
+        instructions=instructions,
+        local_loads=_words(counts, "LDL"),
+        local_stores=_words(counts, "STL"),
+        engine=engine,
+        precision=precision,
+        precisions=tuple(sorted(precisions)),
+        products=tuple(OpcodeCount(opcode, counts[opcode]) for opcode in products),
+        reads=tuple(sorted(formats["reads"] | formats["product"])),
+        writes=tuple(sorted(formats["writes"])),
+        doubles=sum(counts[opcode] for opcode in by_use["double"]),
+    )
+
+
+def opcode_counts(text: str) -> dict[str, int]:
+    """The counts that a row of the `functions` table holds; lines that are none are left out."""
+    counts: dict[str, int] = {}
+    for line in text.split("\n"):
+        opcode, _, count = line.rpartition(" ")
+        if opcode and count.isascii() and count.isdigit() and len(count) < 10:
+            counts[opcode] = int(count)
+    return counts
+
+
+def _engine(counts: dict[str, int], products: list[str]) -> str | None:
+    if products:
+        return "tensor-core"
+    calls_out = any(opcode.startswith("CALL.ABS") for opcode in counts)
+    works = any(opcode.partition(".")[0] in _OUTPUT for opcode in counts)
+    return "cuda-core" if works and not calls_out else None
+
+
+def _words(counts: dict[str, int], word: str) -> int:
+    return sum(n for opcode, n in counts.items() if opcode.partition(".")[0] == word)

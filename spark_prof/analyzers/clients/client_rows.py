@@ -1,0 +1,57 @@
+"""What a report says about the clients of a load generator, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_prof.traces.benchmarks.result import Latency
+
+BASES = ("window", "steps", "none")
+"""What is compared: the same stretch of time by a shared clock; the run with recorded steps of as
+many requests at a time; or nothing."""
+
+VERDICTS = ("agrees", "slower", "faster", "unknown")
+"""The client's time per token against the engine's."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One time as the client and the engine have it, in us."""
+
+    quantity: str  # output_token, chunk or first_token
+    statistic: str  # mean or median: what `client` is; `engine` is always a mean
+    client: float
+    engine: float
+
+    @property
+    def difference(self) -> float:
+        """How far the client's figure is above the engine's, as a fraction."""
+        return self.client / self.engine - 1
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """One run of a load generator beside the recorded steps."""
+
+    tool: str
+    model: str
+    label: str
+    concurrency: int | None  # the most requests at a time, as asked for
+    mean_concurrency: float | None
+    request_rate: float | None
+    duration_s: float | None
+    completed: int | None
+    failed: int | None
+    output_throughput: float | None
+    ttft: Latency
+    tpot: Latency
+    itl: Latency
+    e2e: Latency
+    tokens_per_chunk: float | None  # generated tokens over chunks of the stream
+    acceptance_length: float | None
+    basis: str = "none"  # one of BASES
+    verdict: str = "unknown"  # one of VERDICTS
+    steps: int = 0  # the recorded steps that were compared
+    requests: int = 0  # the client's requests that were in flight in them; 0 where that is unknown
+    comparisons: tuple[Comparison, ...] = ()
+    sentences: tuple[str, ...] = ()  # what follows, and what to know before believing it

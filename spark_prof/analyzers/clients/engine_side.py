@@ -1,0 +1,164 @@
+"""What the recorded steps took for a request, as means that a client's can be compared with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.traces.benchmarks.result import BenchmarkRun
+
+_ZONE_NS = 900_000_000_000
+"""Time zones are whole quarters of an hour from UTC."""
+
+_ZONES = (-48, 56)
+"""From UTC-12 to UTC+14, in quarters of an hour."""
+
+_WRITTEN_WITHIN_NS = 90_000_000_000
+"""A result is written this soon after its run."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A run's stretch of time by the recording's clock."""
+
+    offset_ns: int | None  # what to add to the run's times; None where nothing relates the clocks
+    begin_ns: int = 0  # the run begins
+    end_ns: int = 0  # the run ends
+    reason: str = ""  # why there is no offset or no common stretch, as a sentence; else empty
+
+
+def place(run: BenchmarkRun, facts: Mapping[str, Any], first_ns: int, last_ns: int) -> Placement:
+    """Relates the clock of a run to that of a recording.
+
+    Args:
+        facts: of a recorded process; `time_ns` and `monotonic_ns` are the same moment.
+        first_ns: the first recorded step begins.
+        last_ns: the last one ends.
+    """
+    if run.start_ns is None or run.duration_s is None or run.clock == "none":
+        return Placement(None, reason="The result does not say when it was measured.")
+    offset = _offset(run.clock, facts)
+    if offset is None:
+        return Placement(
+            None,
+            reason="The result's times count from the boot of a host, and the recording does not "
+            "relate that clock to its own.",
+        )
+    begin = run.start_ns + offset
+    end = begin + round(run.duration_s * 1e9)
+    if run.clock == "monotonic" and run.local_end_ns and not _plausible(run.local_end_ns, end):
+        return Placement(
+            None,
+            reason="The result's date contradicts its times by this host's clock: it was measured "
+            "on another host or after another boot.",
+        )
+    if end <= first_ns or begin >= last_ns:
+        apart, word = (first_ns - end, "before") if end <= first_ns else (begin - last_ns, "after")
+        host = ", if both ran on one host" if run.clock == "monotonic" else ""
+        return Placement(
+            None, reason=f"The run lies {apart / 1e9:,.1f} s {word} the recorded steps{host}."
+        )
+    return Placement(offset, begin, end)
+
+
+def _offset(clock: str, facts: Mapping[str, Any]) -> int | None:
+    if clock == "epoch":
+        return 0
+    pair = facts.get("time_ns"), facts.get("monotonic_ns")
+    if isinstance(pair[0], int) and isinstance(pair[1], int):
+        return pair[0] - pair[1]
+    return None
+
+
+def _plausible(local_ns: int, end_ns: int) -> bool:
+    """Whether a local wall clock could show that time when the run ended."""
+    quarters = round((local_ns - end_ns) / _ZONE_NS)
+    apart = abs(local_ns - end_ns - quarters * _ZONE_NS)
+    return apart <= _WRITTEN_WITHIN_NS and _ZONES[0] <= quarters <= _ZONES[1]
+
+
+_ALIKE = 1.5
+"""Prompts whose lengths differ by no more than this factor are about as long."""
+
+_STALL = 20
+"""So many times the median is no step's usual work."""
+
+_FEW = 4
+"""Fewer steps have no median to speak of."""
+
+
+@dataclass(frozen=True)
+class EngineSide:
+    """The engine's side of a comparison; None where no step tells."""
+
+    steps: int  # how many steps with decoding requests it stands on
+    token_us: float | None  # time per output token of a decoding request
+    step_us: float | None  # time of a step as a decoding request meets it
+    # Time of the steps that read a prompt, all of them where it takes several.
+    prefill_us: float | None
+    tokens: float | None  # how many all steps generated
+    # The steps that are left out because they took many times as long as their like: the first use
+    # of a kernel compiles it.
+    stalls_us: tuple[float, ...] = ()
+
+
+def engine_side(
+    steps: pd.DataFrame, prompt_tokens: float | None, *, same_requests: bool
+) -> EngineSide:
+    """Means over some of a recording's steps.
+
+    Args:
+        steps: what analyzers.windows.step_windows returned, with `step_us`, or a part of it.
+        prompt_tokens: the client's mean prompt, None where it is unknown.
+        same_requests: whether the steps worked for these very prompts, so that one that is longer
+            than what a step reads was read in several.
+    """
+    output = steps["output_tokens"]
+    tokens = float(output.sum()) if len(steps) and output.notna().all() else None
+    # One such step outweighs hundreds, and a client may meet it before its first token.
+    stalls = _stalls(steps)
+    stalled, steps = steps[stalls], steps[~stalls]
+    # A step counts once for each request that decodes in it, as each has a client that waits.
+    decoding = steps[steps["decode_requests"] > 0]
+    weights = decoding["decode_requests"].to_numpy(np.float64)
+    each = decoding["output_tokens"] / decoding["output_requests"].replace(0, np.nan)
+    time = float((weights * decoding["step_us"]).sum())
+    # Without the scheduler's record every decoding request is taken to get one token.
+    given = float((weights * each.fillna(1.0)).sum())
+    return EngineSide(
+        steps=len(decoding),
+        token_us=time / given if given else None,
+        step_us=time / float(weights.sum()) if len(decoding) else None,
+        prefill_us=_prefill(steps[steps["prefill_requests"] > 0], prompt_tokens, same_requests),
+        tokens=tokens,
+        stalls_us=tuple(stalled["step_us"]),
+    )
+
+
+def _stalls(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """The steps that took many times the median of those that read prompts, or do not."""
+    stalls = np.zeros(len(steps), bool)
+    reads = (steps["prefill_requests"] > 0).to_numpy()
+    time = steps["step_us"].to_numpy(np.float64)
+    for kind in (reads, ~reads):
+        if kind.sum() >= _FEW:
+            stalls |= kind & (time > _STALL * np.median(time[kind]))
+    return stalls
+
+
+def _prefill(steps: pd.DataFrame, prompt_tokens: float | None, same: bool) -> float | None:
+    if steps.empty:
+        return None
+    mean = float(steps["step_us"].mean())
+    at_once = float(steps["prefill_tokens"].sum() / steps["prefill_requests"].sum())
+    if same:
+        return mean * max(math.ceil((prompt_tokens or 0.0) / at_once), 1) if at_once else mean
+    # Steps that read other prompts say something about these only if they are about as long.
+    alike = prompt_tokens is not None and at_once / _ALIKE <= prompt_tokens <= at_once * _ALIKE
+    return mean if alike else None

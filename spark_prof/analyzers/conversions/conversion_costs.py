@@ -1,0 +1,325 @@
+"""All format conversions of a run: attributed to their consumers, fused, and of load time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.classify.classifier import Label, is_gemm
+from spark_prof.analyzers.conversions.conversion_flow import (
+    Flow,
+    alone,
+    copies_within,
+    fills_numbers,
+    flow_of,
+    fused_conversion,
+    pads,
+    role_of,
+    runs_at_load,
+)
+from spark_prof.analyzers.conversions.conversion_rows import (
+    AttributedConversion,
+    FusedConversion,
+    LayerConversions,
+    LoadTimeConversion,
+    RepeatedQuantization,
+)
+from spark_prof.analyzers.lookup import NameColumn, positions
+from spark_prof.analyzers.model import Conversions, KernelRow, Steps
+from spark_prof.analyzers.placement import COPIES
+from spark_prof.vocabulary import COMPONENTS
+
+_NEW_INPUT = frozenset(
+    {"norm", "rope", "kv_write", "attention", "ssm", "embedding", "lm_head", "sampler"}
+)
+"""Kernels of these components end what reads the same input."""
+
+
+@dataclass(frozen=True)
+class StepKernel:
+    """One kernel of a step."""
+
+    name: str  # as recorded
+    component: str  # where it was placed
+    role: str  # what conversions.roles.role_of says
+    conversion: str | None  # what it converts, None for nothing
+    us: float  # how long it ran
+
+
+@dataclass
+class _Input:
+    """What reads one input: by component of the product, each quantization's kernel and time."""
+
+    read: dict[str, list[tuple[str, float]]] = field(default_factory=lambda: defaultdict(list))
+    activated: set[str] = field(default_factory=set)
+
+    def repeated(self) -> Iterable[tuple[str, list[tuple[str, float]]]]:
+        """Kernel, and the components and times of its calls, where there are several."""
+        calls: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        for component, quantized in self.read.items():
+            # Two products of one component may follow each other, unless an activation came later.
+            parallel = component == "qkv" or component in self.activated
+            for name, us in quantized if parallel else quantized[:1]:
+                calls[name].append((component, us))
+        return ((name, found) for name, found in calls.items() if len(found) > 1)
+
+
+def repeated_quantizations(
+    kernels: Iterable[StepKernel], step: int
+) -> tuple[RepeatedQuantization, ...]:
+    """What is quantized several times, the most expensive first.
+
+    Args:
+        kernels: of one step, in order of start.
+    """
+    found: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(lambda: [0, 0, 0.0])
+    for source in _inputs(kernels):
+        for name, calls in source.repeated():
+            components = tuple(dict.fromkeys(component for component, _ in calls))
+            total = found[name, components]
+            total[0] += len(calls)
+            total[1] += len(calls) - 1
+            total[2] += sum(us for _, us in calls) * (len(calls) - 1) / len(calls)
+    rows = (
+        RepeatedQuantization(name, components, int(calls), int(extra), us, step)
+        for (name, components), (calls, extra, us) in found.items()
+    )
+    return tuple(sorted(rows, key=lambda row: -row.extra_us))
+
+
+def _inputs(kernels: Iterable[StepKernel]) -> Iterable[_Input]:
+    source = _Input()
+    pending: list[tuple[str, float]] = []
+    for kernel in kernels:
+        if kernel.conversion == "quantize":
+            pending.append((kernel.name, kernel.us))
+        elif kernel.role == "product":
+            if kernel.component not in source.activated:
+                source.read[kernel.component] += pending
+            pending = []
+        elif kernel.role == "activation":
+            source.activated.add(kernel.component)
+            pending = []
+        elif kernel.component in _NEW_INPUT and kernel.conversion is None:
+            yield source
+            source, pending = _Input(), []
+    yield source
+
+
+LabelOf = Callable[[str], Label]
+
+_LONGEST_STEP = 20_000
+"""Kernels of a step in which repeated quantizations are looked for."""
+
+
+def conversions_of(
+    placed: pd.DataFrame,
+    windows: pd.DataFrame,
+    steps: Steps,
+    kernels: tuple[KernelRow, ...],
+    label_of: LabelOf,
+    *,
+    timed: bool = True,
+) -> Conversions:
+    """What changing formats costs.
+
+    Args:
+        placed: everything that ran, from analyzers.placement.place_kernels, with `stream`.
+        windows: the analyzed steps, indexed by step.
+        timed: whether the rows have times; without them nothing tells what read a result.
+    """
+    calls = _calls(placed, windows, label_of, timed)
+    at_load = _load_time_names(calls, steps.decode)
+    loading = (calls["phase"] == "") | calls["name"].isin(at_load)
+    named = calls[~loading & ~calls["pads"]]
+    attributed = _attributed(named, steps)
+    items = tuple(row for row in kernels if row.conversion and row.name not in at_load)
+    return Conversions(
+        us=sum(row.us for row in items),
+        share=sum(row.share for row in items),
+        items=items,
+        us_per_token=_per_token(sum(row.decode_us for row in attributed), steps),
+        charged=attributed,
+        layers=_by_layer(named),
+        padding=_attributed(calls[~loading & calls["pads"]], steps),
+        fused=_fused(kernels),
+        load_time=_load_time(calls[loading & ~calls["pads"]]),
+        repeated=_repeated(placed, windows, label_of),
+    )
+
+
+def _calls(
+    placed: pd.DataFrame, windows: pd.DataFrame, label_of: LabelOf, timed: bool
+) -> pd.DataFrame:
+    """Conversions that are alike, summed: what they are, ns and calls."""
+    names = [str(name) for name in placed["name"].cat.categories]
+    column = NameColumn(placed["name"])
+    converts = column.flags(lambda name: bool(label_of(name).conversion))
+    copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    converts &= ~copies
+    if timed:
+        fills = column.flags(fills_numbers)
+        padding = fills
+        if fills.any():
+            padding = pads(placed, fills, column.flags(copies_within), copies) & ~converts
+        flow = flow_of(placed, converts | padding, copies)
+    else:
+        padding, flow = np.zeros(len(placed), bool), alone(converts)
+    name = placed["name"].cat.codes.to_numpy()
+    component = placed["component"].cat.codes.to_numpy()
+    found = flow.consumers >= 0
+    phases = pd.Categorical(windows["phase"])
+    rows = pd.DataFrame(
+        {
+            "name": name[flow.rows],
+            "consumer": np.where(found, name[flow.consumers], -1),
+            "producer": np.where(flow.producers >= 0, name[flow.producers], -1),
+            "component": component[flow.places],
+            "layer": placed["layer"].to_numpy()[flow.places],
+            "phase": _phase_codes(placed, windows, phases, flow),
+            "pads": padding[flow.rows],
+        }
+    )
+    took = placed["end_ns"].to_numpy()[flow.rows] - placed["start_ns"].to_numpy()[flow.rows]
+    calls = placed["part"].to_numpy()[flow.rows] == 0
+    keys = list(rows.columns)
+    sums = rows.assign(ns=took, calls=calls.astype(np.int64)).groupby(keys, sort=False).sum()
+    sums = sums.reset_index()
+    # A code of -1 is none, and the last.
+    text = [*names, ""]
+    return sums.assign(
+        kind=[
+            "pad" if pad else label_of(text[code]).conversion or ""
+            for code, pad in zip(sums["name"], sums["pads"], strict=True)
+        ],
+        name=[text[code] for code in sums["name"]],
+        consumer=[text[code] for code in sums["consumer"]],
+        after=[role_of(text[code]) for code in sums["producer"]],
+        component=[COMPONENTS[code] for code in sums["component"]],
+        phase=[[*phases.categories, ""][code] for code in sums["phase"]],
+    )
+
+
+def _phase_codes(
+    placed: pd.DataFrame, windows: pd.DataFrame, phases: pd.Categorical, flow: Flow
+) -> npt.NDArray[np.int8]:
+    """Code of the phase of each conversion's step, -1 outside the analyzed steps."""
+    step = positions(windows.index.to_numpy(), placed["step"].to_numpy()[flow.rows])
+    return np.append(phases.codes, np.int8(-1))[step]
+
+
+def _attributed(calls: pd.DataFrame, steps: Steps) -> tuple[AttributedConversion, ...]:
+    keys = ["kind", "name", "component", "consumer", "after"]
+    rows = []
+    for (kind, name, component, consumer, after), group in calls.groupby(keys, sort=False):
+        decode = group[group["phase"] == "decode"]
+        in_decode, decode_us = int(decode["calls"].sum()), int(decode["ns"].sum()) / 1e3
+        rows.append(
+            AttributedConversion(
+                kind=str(kind),
+                name=str(name),
+                component=str(component),
+                consumer=str(consumer) or None,
+                gemm=is_gemm(str(consumer)),
+                after=str(after),
+                layers=int(group.loc[group["layer"] >= 0, "layer"].nunique()),
+                calls=int(group["calls"].sum()),
+                us=int(group["ns"].sum()) / 1e3,
+                prefill_us=int(group.loc[group["phase"] == "prefill", "ns"].sum()) / 1e3,
+                decode_us=decode_us,
+                decode_calls=in_decode,
+                calls_per_step=in_decode / steps.decode if steps.decode else 0.0,
+                us_per_token=_per_token(decode_us, steps),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.decode_us, -row.us)))
+
+
+def _per_token(decode_us: float, steps: Steps) -> float | None:
+    """That time of all decode steps in the time per token, in us."""
+    if not steps.decode or steps.decode_us is None or steps.tpot_us is None:
+        return None
+    if not steps.decode_us.mean:
+        return None
+    return decode_us / steps.decode * steps.tpot_us.mean / steps.decode_us.mean
+
+
+def _by_layer(calls: pd.DataFrame) -> tuple[LayerConversions, ...]:
+    in_decode = calls["ns"].where(calls["phase"] == "decode", 0)
+    groups = calls.assign(decode=in_decode).groupby(["layer", "component", "kind"])
+    sums = groups[["ns", "decode", "calls"]].sum().itertuples(name=None)
+    rows = (
+        LayerConversions(
+            layer=int(layer) if layer >= 0 else None,
+            component=str(component),
+            kind=str(kind),
+            calls=int(count),
+            us=ns / 1e3,
+            decode_us=decode / 1e3,
+        )
+        for (layer, component, kind), ns, decode, count in sums
+    )
+    order = COMPONENTS.index
+    return tuple(
+        sorted(rows, key=lambda r: (-1 if r.layer is None else r.layer, order(r.component)))
+    )
+
+
+def _fused(kernels: tuple[KernelRow, ...]) -> tuple[FusedConversion, ...]:
+    return tuple(
+        FusedConversion(kind, row.name, row.component, row.calls, row.us, row.decode_us)
+        for row in kernels
+        if (kind := fused_conversion(row.name))
+    )
+
+
+def _load_time_names(calls: pd.DataFrame, decode_steps: int) -> set[str]:
+    """Kernels that belong to loading, unless they turn up in decode step after decode step."""
+    in_decode = calls[calls["phase"] == "decode"].groupby("name")["calls"].sum()
+    names = set(map(str, calls["name"]))
+    return {
+        name
+        for name in names
+        if runs_at_load(name) and in_decode.get(name, 0) < max(decode_steps / 2, 1)
+    }
+
+
+def _load_time(calls: pd.DataFrame) -> tuple[LoadTimeConversion, ...]:
+    outside = calls["calls"].where(calls["phase"] == "", 0)
+    groups = calls.assign(outside=outside).groupby(["kind", "name"], sort=False)
+    rows = (
+        LoadTimeConversion(str(kind), str(name), int(count), ns / 1e3, int(away))
+        for (kind, name), ns, count, away in groups[["ns", "calls", "outside"]]
+        .sum()
+        .itertuples(name=None)
+    )
+    return tuple(sorted(rows, key=lambda row: -row.us))
+
+
+def _repeated(
+    placed: pd.DataFrame, windows: pd.DataFrame, label_of: LabelOf
+) -> tuple[RepeatedQuantization, ...]:
+    """What is quantized repeatedly in the decode step of median length."""
+    kinds = {label_of(str(name)).conversion for name in placed["name"].cat.categories}
+    decode = windows[windows["phase"] == "decode"]
+    if "quantize" not in kinds or decode.empty:
+        return ()
+    length = decode["finish_ns"] - decode["begin_ns"]
+    step = int(length.sort_values(kind="stable").index[len(length) // 2])
+    rows = placed.iloc[np.flatnonzero(placed["step"].to_numpy() == step)[:_LONGEST_STEP]]
+    rows = rows[~NameColumn(rows["kind"]).flags(lambda kind: kind in COPIES)]
+    took = (rows["end_ns"] - rows["start_ns"]) / 1e3
+    return repeated_quantizations(
+        (
+            StepKernel(name, component, role_of(name), label_of(name).conversion, us)
+            for name, component, us in zip(
+                rows["name"].astype(str), rows["component"].astype(str), took, strict=True
+            )
+        ),
+        step,
+    )

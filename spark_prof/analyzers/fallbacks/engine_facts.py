@@ -1,0 +1,163 @@
+"""How an engine was set up: from what was recorded of it, or from its log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from spark_prof.analyzers.fallbacks.audit_rows import Engine
+from spark_prof.rules.gpus import find_gpu
+from spark_prof.traces.readers.engine_log import Statement
+
+_SERVERS = re.compile(r"\bserve\b|api_server|launch_server")
+_DEVICE = re.compile(r"device_name=([^,\]'\"]{1,80}?)(?:,|\.json|$)")
+_ARCHITECTURE = re.compile(r"^sm_?(\d{2,3})[af]?$")
+_MOST_SIZES = 2000
+
+
+def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
+    """The engine of a recorded process."""
+    config = _object(facts, "engine_config")
+    compilation = _object(config, "compilation_config")
+    model = _object(config, "model_config")
+    gpu = _object(facts, "gpu")
+    kernels = _object(config, "kernel_config")
+    cache = _object(config, "cache_config")
+    # An imported trace has no configuration and may have no execution.
+    execution = str(facts.get("execution") or "")
+    eager = _flag(model.get("enforce_eager"))
+    if eager is None and execution:
+        eager = execution.startswith("eager") and "CUDA graphs" not in execution
+    return Engine(
+        vllm=str(facts.get("vllm") or ""),
+        gpu=str(gpu.get("name") or ""),
+        capability=str(gpu.get("compute_capability") or ""),
+        quantization=str(facts.get("quantization") or ""),
+        eager=eager,
+        graph_mode=_last_word(compilation.get("cudagraph_mode")),
+        graph_sizes=_sizes(str(compilation.get("cudagraph_capture_sizes") or "")),
+        prefix_caching=_flag(cache.get("enable_prefix_caching")),
+        moe_backend=str(kernels.get("moe_backend") or ""),
+        linear_backend=str(kernels.get("linear_backend") or ""),
+        kv_cache=str(cache.get("cache_dtype") or ""),
+        serves=bool(_SERVERS.search(" ".join(command))),
+        environment=tuple(
+            (name, value)
+            for name, value in _object(facts, "environment").items()
+            if isinstance(value, str)
+        ),
+    )
+
+
+def engine_of_log(statements: Iterable[Statement]) -> Engine:
+    """The engine that wrote these lines."""
+    said = list(statements)
+    config = _first(said, "engine-config", "detail")
+    arguments = _first(said, "arguments", "detail")
+    sglang = _first(said, "sglang-arguments", "detail")
+    text = f"{config} {arguments} {sglang}"
+    name, capability = _gpu(said)
+    eager = _flag(_field(text, "enforce_eager") or _field(text, "disable_cuda_graph"))
+    if any(line.rule.id in ("eager", "graphs-skipped") for line in said):
+        eager = True
+    prefix = _flag(_field(text, "enable_prefix_caching"))
+    if (radix := _flag(_field(text, "disable_radix_cache"))) is not None:
+        prefix = not radix
+    if any(line.rule.id == "prefix-caching-off" for line in said):
+        prefix = False
+    modes = [line.value for line in said if line.rule.id == "graph-mode" and line.value]
+    sizes = _field(text, "cudagraph_capture_sizes", r"\[[\d, ]*\]")
+    return Engine(
+        vllm=_first(said, "engine-config", "value") or _first(said, "engine-version", "value"),
+        gpu=name,
+        capability=capability,
+        quantization=_none(_field(text, "quantization")),
+        eager=eager,
+        graph_mode=modes[-1] if modes else _last_word(_field(text, "cudagraph_mode", r"<?[\w.]+")),
+        graph_sizes=_sizes(sizes or _first(said, "graph-sizes-sglang", "value")),
+        prefix_caching=prefix,
+        moe_backend=_none(_field(text, "moe_backend") or _field(text, "moe_runner_backend")),
+        linear_backend=_none(_field(text, "linear_backend")),
+        kv_cache=_none(_field(text, "kv_cache_dtype")),
+        serves=bool(sglang) or any("API server" in line.text for line in said),
+    )
+
+
+def merged(first: Engine, second: Engine) -> Engine:
+    """One engine as two sources know it; what the first one knows counts."""
+    values = {
+        name: getattr(first, name) if getattr(first, name) not in ("", None, ()) else other
+        for name, other in vars(second).items()
+    }
+    return Engine(**{**values, "serves": first.serves or second.serves})
+
+
+def differences(recorded: Engine, logged: Engine) -> tuple[str, ...]:
+    """What a recording and a log say differently, as far as both say anything."""
+    found = []
+    for name, what in (
+        ("vllm", "the version of vLLM"), ("eager", "eager execution"),
+        ("prefix_caching", "prefix caching"), ("quantization", "the quantization"),
+        ("moe_backend", "--moe-backend"), ("linear_backend", "--linear-backend"),
+        ("graph_sizes", "the sizes of CUDA graphs"), ("capability", "the compute capability"),
+    ):  # fmt: skip
+        ours, theirs = getattr(recorded, name), getattr(logged, name)
+        if ours not in ("", None, ()) and theirs not in ("", None, ()) and ours != theirs:
+            found.append(
+                f"The recording and the log differ in {what}: {_short(ours)} and {_short(theirs)}. "
+                "Are they of the same run?"
+            )
+    return tuple(found)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 60 else f"{text[:57]}..."
+
+
+def _gpu(said: Sequence[Statement]) -> tuple[str, str]:
+    name, capability = _first(said, "gpu", "value"), _first(said, "gpu", "detail")
+    for line in said:
+        if not name and (found := _DEVICE.search(line.detail)):
+            name = found[1].replace("_", " ")
+        architecture = line.detail if line.rule.id == "flashinfer-decode" else line.format
+        if not capability and (found := _ARCHITECTURE.match(architecture)):
+            capability = f"{found[1][:-1]}.{found[1][-1]}"
+    known = find_gpu(name) if name and not capability else None
+    return name, known.compute_capability if known else capability
+
+
+def _first(said: Sequence[Statement], rule: str, attribute: str) -> str:
+    values = (str(getattr(line, attribute)) for line in said if line.rule.id == rule)
+    return next((value for value in values if value), "")
+
+
+def _field(text: str, name: str, value: str = r"[\w.:-]+") -> str:
+    """A value in what Python prints of an object or a dictionary; the first one counts."""
+    found = re.search(rf"\b{name}['\"]?[=:] ?['\"]?({value})", text)
+    return found[1] if found else ""
+
+
+def _none(text: str) -> str:
+    return "" if text in ("None", "auto") else text
+
+
+def _last_word(value: object) -> str:
+    """The name in `<CUDAGraphMode.FULL: 2>`, `CUDAGraphMode.FULL` or `FULL`."""
+    word = str(value or "").strip("<>").split(":")[0].split(".")[-1]
+    return word if word.isidentifier() and word != "None" else ""
+
+
+def _flag(value: object) -> bool | None:
+    return {"true": True, "false": False}.get(str(value).lower())
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    found = re.findall(r"\d{1,7}", text)[:_MOST_SIZES]
+    return tuple(sorted({int(size) for size in found}))
+
+
+def _object(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = value.get(name)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,202 @@
+"""Layers that run alike, with what the engine, the log and the trace say of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_prof.analyzers.fallbacks.audit_rows import EvidenceSource
+from spark_prof.analyzers.fallbacks.checkpoint_schemes import (
+    SIXTEEN_BIT,
+    CheckpointSchemes,
+    label,
+    scheme_of_algorithm,
+)
+from spark_prof.analyzers.model import KernelRow
+from spark_prof.rules.backends import choice_of, family_of_kernel
+from spark_prof.traces.readers.engine_log import Statement
+
+_COMPONENTS = ("qkv", "o_proj", "mlp", "experts", "shared_experts", "ssm", "router", "lm_head")
+_FORMATS = (
+    ("nvfp4", "nvfp4"), ("mxfp4", "mxfp4"), ("mxfp8", "mxfp8"), ("fp4", "nvfp4"),
+    ("awq", "int4"), ("gptq", "int4"), ("wna16", "int4"), ("w4a16", "int4"), ("w4a8", "int4"),
+    ("fp8", "fp8"), ("int8", "int8"), ("unquantized", SIXTEEN_BIT),
+)  # fmt: skip
+"""What in the name of a quantization method tells the weights' format; first match wins."""
+
+_CHOOSING = ("kernel", "fallback", "warning")
+"""Topics of lines that name a kernel."""
+
+_ENOUGH = 0.2
+"""Share of a component's known kernels from which on a family counts as running there."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of the live model, as the `layers` table has it."""
+
+    path: str
+    component: str
+    quant_method: str
+    kernel: str
+
+
+@dataclass
+class Group:
+    """Layers of one component, with the same method and kernel."""
+
+    layer: str  # the component; linear or moe, where only a log tells
+    kind: str  # linear or moe
+    weights: str  # their format in the engine, or where nothing tells in the checkpoint
+    asked: tuple[str, str]  # formats of weights and activations in the checkpoint
+    modules: int = 0  # how many
+    witnesses: list[EvidenceSource] = field(default_factory=list)  # the engine's first
+
+    @property
+    def checkpoint(self) -> str:
+        """The scheme that the checkpoint asks for."""
+        return label(*self.asked)
+
+    @property
+    def executed(self) -> str:
+        """The scheme that runs, by the best source that tells."""
+        weights = self.weights or self.asked[0]
+        told = (w.activations for w in self.witnesses if w.activations)
+        activations = next(told, "")
+        if any(w.family == "emulation" for w in self.witnesses):
+            return f"emulated in 16-bit, weights {weights}" if weights else "emulated in 16-bit"
+        return label(weights, activations)
+
+    @property
+    def conflict(self) -> str:
+        """Who contradicts whom; empty where they agree."""
+        first = self.witnesses[0] if self.witnesses else None
+        choice = choice_of(first.kernel) if first else None
+        if first is None or choice is None:
+            return ""
+        for who in ("log", "trace"):
+            others = [w for w in self.witnesses[1:] if w.who == who and w.family]
+            allowed = {choice.family} if who == "log" else set(choice.traced)
+            if others and allowed and not any(w.family in allowed for w in others):
+                named = " and ".join(dict.fromkeys(f"{w.family} ({w.kernel})" for w in others))
+                return f"the {first.who} says {first.family} ({first.kernel}), the {who} {named}"
+        return ""
+
+
+def groups_of(
+    modules: Iterable[Module],
+    checkpoint: CheckpointSchemes,
+    kernels: Sequence[KernelRow],
+    said: Sequence[Statement],
+) -> list[Group]:
+    """The groups of a recorded model, largest first within a component.
+
+    Args:
+        kernels: of the trace, by component.
+        said: lines of the engine's log, none where there is no log.
+    """
+    groups: dict[tuple[str, str, str, tuple[str, str]], Group] = {}
+    for module in modules:
+        if module.component not in _COMPONENTS or not module.quant_method:
+            continue
+        asked = checkpoint.of(module.path)
+        key = (module.component, module.quant_method, module.kernel, asked)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _group(module, asked)
+            group.witnesses += _of_log(group, said) + _of_trace(group.layer, kernels)
+        group.modules += 1
+    return sorted(groups.values(), key=lambda g: (_COMPONENTS.index(g.layer), -g.modules))
+
+
+def groups_of_log(
+    said: Sequence[Statement], quantization: str = "", kernels: Sequence[KernelRow] = ()
+) -> list[Group]:
+    """The groups that a log alone tells: one a kind of layer and format.
+
+    Args:
+        quantization: the method that the engine was set up with.
+        kernels: of a trace of the same run that tells nothing else.
+    """
+    groups: dict[tuple[str, str], Group] = {}
+    for line in said:
+        if line.rule.topic not in _CHOOSING or line.layer not in ("linear", "moe"):
+            continue
+        name = line.value or ("emulation" if line.rule.id == "nvfp4-emulation" else "")
+        weights = _format_of(line.format) or _format_of(f"{line.value} {line.detail}")
+        # In a log the name of a backend does not say of which format it is, as classes do.
+        choice = choice_of(f"{weights}.{name}") if name else None
+        if choice is None:
+            continue
+        asked = _asked_in_log(said, quantization, weights)
+        group = groups.setdefault(
+            (line.layer, weights), Group(line.layer, line.layer, weights, asked)
+        )
+        source = EvidenceSource(
+            "log", name, choice.family, _activations(choice.activations, weights)
+        )
+        if source not in group.witnesses:
+            group.witnesses.append(source)
+    experts = [group for group in groups.values() if group.kind == "moe"]
+    # A draft model has experts of its own, and linear layers are of several formats.
+    if len(experts) == 1:
+        experts[0].witnesses += _of_trace("experts", kernels)
+    return list(groups.values())
+
+
+def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) -> tuple[str, str]:
+    """The scheme of a checkpoint as far as a log tells; a mixed one it does not tell apart."""
+    if quantization.removeprefix("gpt_oss_") == weights == "mxfp4":
+        return "mxfp4", ""
+    algorithms = {line.value for line in said if line.rule.id == "modelopt-checkpoint"}
+    found = {scheme_of_algorithm(name) for name in algorithms}
+    fitting = [scheme for scheme in found if scheme[0] == weights]
+    return fitting[0] if len(fitting) == 1 else ("", "")
+
+
+def _group(module: Module, asked: tuple[str, str]) -> Group:
+    weights = _format_of(f"{module.kernel} {module.quant_method}") or asked[0]
+    kind = "moe" if module.component == "experts" else "linear"
+    name = module.kernel or module.quant_method
+    choice = choice_of(name) or choice_of(module.quant_method)
+    family = choice.family if choice else ""
+    activations = _activations(choice.activations if choice else "", weights)
+    group = Group(module.component, kind, weights, asked)
+    group.witnesses.append(EvidenceSource("engine", name, family, activations))
+    return group
+
+
+def _of_log(group: Group, said: Sequence[Statement]) -> list[EvidenceSource]:
+    """What the log says of layers of that kind and format; it does not name single layers."""
+    return [
+        source
+        for other in groups_of_log(said)
+        if other.kind == group.kind and other.weights == group.weights
+        for source in other.witnesses
+    ]
+
+
+def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSource]:
+    """The family of kernels that does most of the component's products."""
+    times: dict[str, float] = {}
+    names: Mapping[str, str] = {}
+    for row in kernels:
+        family = family_of_kernel(row.name) if row.component == component else ""
+        if family and row.engine != "cuda-core":
+            times[family] = times.get(family, 0.0) + row.us
+            names = {family: row.name, **names}
+    whole = sum(times.values())
+    return [
+        EvidenceSource("trace", names[family], family, SIXTEEN_BIT if family == "Marlin" else "")
+        for family, us in sorted(times.items(), key=lambda item: -item[1])
+        if us >= _ENOUGH * whole
+    ]
+
+
+def _format_of(name: str) -> str:
+    lowered = name.lower()
+    return next((found for word, found in _FORMATS if word in lowered), "")
+
+
+def _activations(told: str, weights: str) -> str:
+    return weights if told == "same" else told

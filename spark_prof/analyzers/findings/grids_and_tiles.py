@@ -1,0 +1,262 @@
+"""Rules about how kernels of decode steps are cut into blocks and tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from spark_prof.analyzers.classify.classifier import is_gemm, short_name
+from spark_prof.analyzers.findings.rule import (
+    Rule,
+    decode_steps_us,
+    is_at_least,
+    ms_per_token,
+    rule,
+)
+from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.roofline.model import RooflineRow
+from spark_prof.analyzers.roofline.rows import together
+from spark_prof.analyzers.shapes.shape_rows import ShapeRow
+from spark_prof.rules.gpus import find_gpu
+
+_MUCH = 0.02
+_LEAST_US = 5.0
+_IDLE = 0.1
+_HOLLOW_TAIL = 0.8
+_MUCH_WASTE = 0.5
+_NEAR_THE_RIDGE = 0.5
+_SLOW_READER = 0.5
+_FEW_WARPS = 0.25
+_DEEP_PIPELINE = 64 << 10
+"""Bytes of shared memory a multiprocessor that can hold what was fetched ahead: warps then matter
+less."""
+_NAMED = 3
+
+_WEIGHT_BYTES = {
+    "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5,
+}  # fmt: skip
+"""Bytes of one weight, its scales left out."""
+
+_Stake = tuple[float, ShapeRow]
+"""What could be won in a shape over all decode steps at most, in us."""
+
+
+def _products(report: Report) -> Iterator[ShapeRow]:
+    """Shapes that stream weights or the KV cache, and last long enough to be more than a start."""
+    for row in report.shapes.rows if report.shapes else ():
+        if row.us_per_call >= _LEAST_US and (is_gemm(row.name) or row.component == "attention"):
+            yield row
+
+
+def _floors(report: Report) -> dict[tuple[str, str], RooflineRow]:
+    """What the roofline says of decode steps, by kernel and component; empty without one."""
+    phase = report.roofline.decode if report.roofline else None
+    rows = together(phase.rows) if phase else {}
+    return {key: row for key, row in rows.items() if row.floor_us is not None and row.us > 0}
+
+
+def _idle_stake(row: ShapeRow, floors: Mapping[tuple[str, str], RooflineRow]) -> float:
+    """The time by the share of the GPU that idles, and no more than it is above its floor."""
+    idle = 1 - (1.0 if row.busy is None else row.busy)
+    if (floor := floors.get((row.name, row.component))) and floor.floor_us is not None:
+        idle = min(idle, max(0.0, 1 - floor.floor_us / floor.us))
+    return row.us * idle
+
+
+def _matters(report: Report, stakes: Sequence[_Stake]) -> float | None:
+    """Their sum in ms per token; None where it is too little of a decode step to speak of."""
+    us = sum(stake for stake, _ in stakes)
+    whole = decode_steps_us(report)
+    return ms_per_token(report, us) if whole and us >= _MUCH * whole else None
+
+
+def _named(stakes: Sequence[_Stake], describe: str) -> str:
+    """The shapes with the most at stake, each with the figures that `describe` formats."""
+    ordered = sorted(stakes, key=lambda item: -item[0])
+    texts = [
+        f"{short_name(row.name)} ({row.component}): {describe.format(row=row)}"
+        for _, row in ordered[:_NAMED]
+    ]
+    rest = len(ordered) - len(texts)
+    return "; ".join(texts) + (f"; and {rest} more" if rest else "")
+
+
+def _other_kernel(report: Report, stakes: Sequence[_Stake]) -> str:
+    """How to get another kernel for them."""
+    components = {row.component for _, row in stakes}
+    # vLLM 0.24 has both options; where the version is not known they are not promised.
+    if not is_at_least(report, 0, 24):
+        return "another backend"
+    options = [
+        *(["--moe-backend for the experts"] if "experts" in components else []),
+        *(["--attention-backend for attention"] if "attention" in components else []),
+        *(
+            ["--linear-backend for quantized linear layers"]
+            if components - {"experts", "attention"}
+            else []
+        ),
+    ]
+    return f"another {', '.join(options)}"
+
+
+@rule(
+    "grid-smaller-than-gpu",
+    "kernels",
+    "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
+    "decode step at stake",
+)
+def _small_grids(report: Report) -> Iterator[Finding]:
+    floors = _floors(report)
+    stakes = [
+        (_idle_stake(row, floors), row)
+        for row in _products(report)
+        if row.busy is not None
+        and row.busy < 1 - _IDLE
+        and report.shapes
+        and report.shapes.multiprocessors
+        and row.blocks < report.shapes.multiprocessors
+    ]
+    won = _matters(report, stakes)
+    if won is None or not report.shapes:
+        return
+    yield Finding(
+        "grid-smaller-than-gpu",
+        won,
+        f"Kernels that stream weights have fewer blocks than the GPU's "
+        f"{report.shapes.multiprocessors} multiprocessors: "
+        f"{_named(stakes, '{row.blocks} blocks')}.",
+        "A kernel with narrower tiles or a split inner dimension has more blocks: try "
+        f"{_other_kernel(report, stakes)}. Products that share an input can be one (q, k and v; "
+        "gate and up).",
+        (
+            "The time of these kernels by the share of the multiprocessors without a block, and no "
+            "more than it is above their floor where that is known: an upper bound.",
+        ),
+    )
+
+
+@rule(
+    "tail-wave",
+    "kernels",
+    "the same kernels in more than one wave that fills less than 80 % of its places, 2 % at stake",
+)
+def _tail_waves(report: Report) -> Iterator[Finding]:
+    floors = _floors(report)
+    stakes = [
+        (_idle_stake(row, floors), row)
+        for row in _products(report)
+        if row.busy is not None and row.waves and row.waves > 1 and row.busy < _HOLLOW_TAIL
+    ]
+    won = _matters(report, stakes)
+    if won is None:
+        return
+    yield Finding(
+        "tail-wave",
+        won,
+        "The last wave of blocks leaves much of the GPU idle: "
+        f"{_named(stakes, '{row.blocks} blocks in {row.waves:.2f} waves')}.",
+        "Other tiles, so that the blocks fill whole waves, or a persistent kernel: try "
+        f"{_other_kernel(report, stakes)}.",
+        (
+            "The time of these kernels by the places that the last wave leaves empty, if all "
+            "blocks take equally long, and no more than it is above their floor where that is "
+            "known: an upper bound.",
+        ),
+    )
+
+
+@rule(
+    "tile-waste",
+    "kernels",
+    "tiles half empty whose arithmetic takes half as long as their memory traffic, 2 % at stake",
+)
+def _tile_waste(report: Report) -> Iterator[Finding]:
+    stakes = [
+        (row.us * waste * min(ratio, 1.0), row)
+        for row in _products(report)
+        if (waste := row.tile_waste) is not None
+        and waste >= _MUCH_WASTE
+        and (ratio := _arithmetic_over_memory(report, row)) is not None
+        and ratio >= _NEAR_THE_RIDGE
+    ]
+    won = _matters(report, stakes)
+    if won is None:
+        return
+    described = "{row.rows_used:.3g} of {row.tile.token_rows} rows hold a token"
+    yield Finding(
+        "tile-waste",
+        won,
+        f"Tiles are mostly empty and still cost arithmetic: {_named(stakes, described)}.",
+        f"A kernel with fewer rows a tile, or with its operands swapped: try "
+        f"{_other_kernel(report, stakes)}. Larger batches fill the rows without more time.",
+        (
+            "The empty rows' share of the time, where the arithmetic of a whole tile takes at "
+            "least half as long as reading its weights does, by the GPU's data sheet.",
+        ),
+    )
+
+
+@rule(
+    "low-occupancy",
+    "kernels",
+    "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
+    "little fetched ahead, 2 % at stake",
+)
+def _low_occupancy(report: Report) -> Iterator[Finding]:
+    floors = _floors(report)
+    stakes = [
+        (row.us * (1 - floor.floor_us / floor.us), row)
+        for row in _products(report)
+        if (floor := floors.get((row.name, row.component)))
+        and floor.floor_us is not None
+        and floor.limiter == "memory"
+        and floor.of_reached is not None
+        and floor.of_reached < _SLOW_READER
+        and row.occupancy
+        and row.occupancy.share <= _FEW_WARPS
+        and row.occupancy.blocks * row.shared_bytes < _DEEP_PIPELINE
+        and row.busy is not None
+        and row.busy >= 1 - _IDLE
+    ]
+    won = _matters(report, stakes)
+    if won is None:
+        return
+    described = "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}"
+    yield Finding(
+        "low-occupancy",
+        won,
+        "Kernels that wait for memory have too few warps in flight to hide it: "
+        f"{_named(stakes, described)}.",
+        "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
+        f"memory: try {_other_kernel(report, stakes)}.",
+        (
+            "They read at less than half of what a reader reaches on this GPU; the time above "
+            "their floor is what more warps could save at most.",
+        ),
+    )
+
+
+def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float | None:
+    """How long the tile's arithmetic takes over how long reading its weights does.
+
+    None where the kernel's formats or the GPU's peaks are not known.
+    """
+    gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    kernel = next((k for k in report.kernels if k.name == row.name), None)
+    if gpu is None or kernel is None or row.tile is None or row.tile.token_rows is None:
+        return None
+    size = _WEIGHT_BYTES.get(kernel.weights or kernel.precision or "")
+    peak = gpu.peaks.get(kernel.precision or "")
+    if not size or not peak:
+        return None
+    bandwidth = gpu.read_bandwidth or gpu.memory_bandwidth
+    operations_per_byte = 2 * row.tile.token_rows / size
+    return operations_per_byte * bandwidth.value / peak.value
+
+
+SHAPES: tuple[Rule, ...] = (
+    _small_grids,
+    _tail_waves,
+    _tile_waste,
+    _low_occupancy,
+)
+"""Rules about blocks, waves and tiles."""

@@ -1,0 +1,203 @@
+"""Rules about kernels that are far from what the memory allows, and about bytes worth saving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.findings.rule import Rule, is_at_least, rule
+from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.rows import together
+
+_FAR = 2.0
+_MATTERS = 0.02
+"""Share of a decode step below which no kernel is worth a finding."""
+
+_MOST = 5
+_WIDE_SHARE = 0.25
+_REREAD = 1.2
+
+_NARROWED = ("qkv", "o_proj", "lm_head", "mlp", "shared_experts", "experts", "ssm")
+_FP8_SAVES = 1 - 1 / 2
+_MXFP4_SAVES = 1 - (0.5 + 1 / 32) / 2
+"""Of BF16's 2 bytes: a byte of scale for 32 elements comes on top of the half byte of each."""
+
+_BACKENDS_SINCE = (0, 23)
+_LINEAR = ("qkv", "o_proj", "mlp", "shared_experts", "ssm")
+
+
+@rule(
+    "far-from-memory-floor",
+    "kernels",
+    "a kernel that the memory limits takes more than twice its floor in decode steps, and the "
+    "rest is more than 2 % of the step; of experts only where one token chooses them",
+)
+def _far_from_floor(report: Report) -> Iterator[Finding]:
+    phase, step = _decode(report), _step_us(report)
+    if phase is None or report.roofline is None or not step:
+        return
+    # What one kernel does for a component is one thing to change, whatever its roles.
+    far = [
+        row
+        for row in sorted(together(phase.rows).values(), key=lambda row: -(row.left_us or 0.0))
+        if row.limiter == "memory"
+        and row.floor_us
+        and not row.expected
+        and row.us > _FAR * row.floor_us
+        and (row.left_us or 0.0) > _MATTERS * step
+    ]
+    for row in far[:_MOST]:
+        left = row.left_us or 0.0
+        reached = f", {row.of_reached:.0%} of what a reader reaches" if row.of_reached else ""
+        yield Finding(
+            "far-from-memory-floor",
+            row.left_ms_per_token,
+            f"{short_name(row.name)} ({row.component}; {row.what}) reads "
+            f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
+            f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
+            f"step are {left:,.0f} us above their floor, {left / step:.1%} of the step.",
+            _other_kernel(report, row),
+            (
+                f"Bytes: {row.basis}.",
+                *_source(report.roofline.ceilings),
+                "What a perfect reader would save: no kernel brings all of it.",
+            ),
+        )
+
+
+@rule(
+    "bf16-weights-dominate",
+    "kernels",
+    "a quarter of the bytes that a decode step streams are weights that nobody quantized, and "
+    "their kernels take an eighth of it",
+)
+def _wide_weights(report: Report) -> Iterator[Finding]:
+    phase, step = _decode(report), _step_us(report)
+    if phase is None or report.roofline is None or not step:
+        return
+    wide = [
+        row
+        for row in report.roofline.weights
+        if not row.quantized and row.component in _NARROWED and row.share >= _MATTERS
+    ]
+    share = sum(row.share for row in wide)
+    names = {row.component for row in wide}
+    rows = [row for row in phase.rows if row.limiter == "memory"]
+    rows = [row for row in (*rows, *phase.rows_by_component()) if row.component in names]
+    us = sum(row.us * row.calls for row in rows)
+    if share < _WIDE_SHARE or us < _WIDE_SHARE / 2 * step:
+        return
+    per_token = _ms_per_token(rows, us)
+    parts = ", ".join(f"{row.component} {row.bytes / 1e9:.2f} GB" for row in wide)
+    evidence = [
+        f"Read in {us:,.0f} us of the {step:,.0f} us of a decode step.",
+        "FP8 halves these bytes; MXFP4 takes 0.53 bytes in place of 2, NVFP4 0.56. At most that "
+        "share of their time goes, and accuracy has to be checked.",
+    ]
+    if per_token is not None:
+        evidence.append(
+            f"At most {per_token * _FP8_SAVES:.2f} ms per token with FP8, "
+            f"{per_token * _MXFP4_SAVES:.2f} ms with MXFP4."
+        )
+    yield Finding(
+        "bf16-weights-dominate",
+        None if per_token is None else per_token * _MXFP4_SAVES,
+        f"{share:.0%} of the bytes that a decode step streams are weights in "
+        f"{' and '.join(dict.fromkeys(row.dtype for row in wide))}: {parts}.",
+        _narrower(report),
+        tuple(evidence),
+    )
+
+
+@rule(
+    "read-more-than-needed",
+    "kernels",
+    "hardware counters saw a kernel of decode steps read 1.2 times its weights and KV cache",
+)
+def _read_again(report: Report) -> Iterator[Finding]:
+    phase, step = _decode(report), _step_us(report)
+    if phase is None or not step:
+        return
+    for row in phase.rows:
+        times, us = row.amplification, row.us * row.calls
+        if times is None or times < _REREAD or us < _MATTERS * step or row.limiter != "memory":
+            continue
+        saved = 1 - 1 / times
+        per_token = _ms_per_token([row], us)
+        yield Finding(
+            "read-more-than-needed",
+            None if per_token is None else per_token * saved,
+            f"{short_name(row.name)} ({row.component}; {row.what}) reads "
+            f"{(row.read_bytes or 0) / 1e6:,.1f} MB a call, {times:.2f} times the "
+            f"{row.streamed_bytes / 1e6:,.1f} MB of its weights and KV cache.",
+            "It reads weights more than once or pads them: "
+            + _other_kernel(report, row, begins=False),
+            (f"Read: {row.read_by}. Needed: {row.basis}.",),
+        )
+
+
+ROOFLINE: tuple[Rule, ...] = (
+    _far_from_floor,
+    _wide_weights,
+    _read_again,
+)
+"""Rules about the memory that decode steps wait for."""
+
+
+def _decode(report: Report) -> RooflinePhase | None:
+    return report.roofline.decode if report.roofline else None
+
+
+def _step_us(report: Report) -> float:
+    """What a decode step takes; its kernels' time where nothing tells the step's."""
+    phase = _decode(report)
+    return (phase.step_us or phase.kernels_us) if phase else 0.0
+
+
+def _ms_per_token(rows: list[RooflineRow], us: float) -> float | None:
+    """Time of a step in milliseconds per token, at the rate of these rows."""
+    for row in rows:
+        if row.left_us and row.left_ms_per_token is not None:
+            return us * row.left_ms_per_token / row.left_us
+    return None
+
+
+def _other_kernel(report: Report, row: RooflineRow, *, begins: bool = True) -> str:
+    first = "Try" if begins else "try"
+    weights = report.roofline.weights if report.roofline else ()
+    if any(not w.quantized for w in weights if w.component == row.component):
+        return (
+            f"{first} the {row.component} in a quantized format: vLLM has one kernel for layers "
+            "that are not quantized, and no flag for another."
+        )
+    if not is_at_least(report, *_BACKENDS_SINCE):
+        return f"{first} another kernel for {row.component}, and measure the same steps again."
+    if row.component == "experts":
+        flag = "--moe-backend (triton, marlin, cutlass, flashinfer_cutlass, flashinfer_trtllm)"
+    elif row.component in _LINEAR:
+        flag = "--linear-backend (cutlass, flashinfer_cutlass, marlin, machete)"
+    else:
+        return (
+            f"No flag of vLLM chooses the kernel of {row.component}; its own kernel library does."
+        )
+    return (
+        f"{first} the other values of {flag} that this GPU and format have, and record each the "
+        "same way."
+    )
+
+
+def _narrower(report: Report) -> str:
+    formats = {m.quant_method for m in report.modules if m.component in _NARROWED}
+    plain = all(not method or method.startswith("Unquantized") for method in formats)
+    if plain:
+        return "Serve it with --quantization fp8, or a checkpoint in FP8, NVFP4 or MXFP4."
+    return (
+        "Use or make a checkpoint in which these layers are quantized too (llm-compressor, NVIDIA "
+        "Model Optimizer): the one that ran leaves them out in its quantization_config."
+    )
+
+
+def _source(ceilings: Ceilings) -> tuple[str, ...]:
+    found = ceilings.bandwidth
+    return (f"Ceiling: {found.value / 1e9:,.0f} GB/s, {found.source}.",) if found else ()

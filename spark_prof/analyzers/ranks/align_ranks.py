@@ -1,0 +1,191 @@
+"""Matches collectives of ranks whose batches differ, by when they ended on one clock.
+
+Data-parallel replicas that share experts run every layer in step with each other, but each on a
+batch of its own, and an idle replica on none. So neither a fingerprint nor a count joins their
+steps. The ends of one collective lie near together on all ranks, nearer than two collectives of
+one rank: two calls belong together where each is the other's nearest by its end, both ran at some
+time together, and the kind is the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.ranks.collective_calls import is_joint
+
+
+def join_steps(steps: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
+    """One row per step that every rank has.
+
+    Args:
+        steps: for each rank its rows of the `steps` table, in the order in which they ran.
+
+    Returns:
+        One column per rank that holds its step number, in order.
+    """
+    ranks = sorted(steps)
+    first = steps[ranks[0]]
+    keys = first["key"].tolist()
+    places = {ranks[0]: {place: place for place in range(len(keys))}}
+    for rank in ranks[1:]:
+        places[rank] = dict(_common(keys, steps[rank]["key"].tolist()))
+    shared = sorted(set.intersection(*(set(found) for found in places.values())))
+    return pd.DataFrame(
+        {
+            rank: steps[rank]["step"].to_numpy()[[places[rank][place] for place in shared]]
+            for rank in ranks
+        }
+    )
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> list[tuple[int, int]]:
+    """Places of the same key in both sequences, ascending in both."""
+    once = {key for key, times in Counter(left).items() if times == 1}
+    once &= {key for key, times in Counter(right).items() if times == 1}
+    where = {key: place for place, key in enumerate(right) if key in once}
+    anchors = _ascending([(p, where[key]) for p, key in enumerate(left) if key in once])
+    found: list[tuple[int, int]] = []
+    before = (-1, -1)
+    for anchor in [*anchors, (len(left), len(right))]:
+        between = list(range(before[0] + 1, anchor[0])), list(range(before[1] + 1, anchor[1]))
+        # Keys that come back are taken only where what lies between two anchors is the same.
+        if [left[p] for p in between[0]] == [right[p] for p in between[1]]:
+            found += zip(*between, strict=True)
+        found.append(anchor)
+        before = anchor
+    return found[:-1]
+
+
+def _ascending(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest part of the pairs, ascending in the first, that ascends in the second too."""
+    ends: list[int] = []
+    last: list[int] = []
+    previous: list[int] = []
+    for index, (_, place) in enumerate(pairs):
+        slot = bisect_left(ends, place)
+        previous.append(last[slot - 1] if slot else -1)
+        ends[slot : slot + 1] = [place]
+        last[slot : slot + 1] = [index]
+    chain: list[tuple[int, int]] = []
+    index = last[-1] if last else -1
+    while index >= 0:
+        chain.append(pairs[index])
+        index = previous[index]
+    return chain[::-1]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The collectives of one team."""
+
+    # One row per step that all ranks have, a column per rank with its step number.
+    steps: pd.DataFrame
+    # One row per matched call and rank: `call` (from 0), `turn` (row of `steps`), `kind`, `rank`,
+    # `start_ns`, `end_ns`.
+    calls: pd.DataFrame
+    unequal_steps: int  # steps left out because the ranks ran different numbers of a collective
+    # Calls that were not matched: in such steps, of an unknown kind, or of a kind whose
+    # participants may end before the last one has started.
+    unmatched: int
+
+
+def match_collectives(
+    steps: Mapping[int, pd.DataFrame],
+    calls: Mapping[int, pd.DataFrame],
+    point_to_point: bool = False,
+) -> Matched:
+    """Matches the k-th collective of a kind in a step across ranks.
+
+    Args:
+        steps: for each rank its recorded steps in order: `step` and `key`.
+        calls: for each rank what `calls.collective_calls` returned.
+        point_to_point: whether sends and receives link pipeline stages; they are not matched then.
+    """
+    joined = join_steps(steps)
+    parts = []
+    for rank in map(int, joined.columns):
+        turn = pd.Series(np.arange(len(joined)), joined[rank])
+        part = calls[rank].assign(rank=rank, turn=turn.reindex(calls[rank]["step"]).to_numpy())
+        parts.append(part.dropna(subset="turn"))
+    found = pd.concat(parts, ignore_index=True).astype({"turn": np.int64, "kind": str})
+    joint = found["kind"].map(is_joint).astype(bool) & ~(
+        (found["kind"] == "send_recv") & point_to_point
+    )
+    left_out = int((~joint).sum())
+    found = found[joint]
+    counts = found.groupby(["turn", "kind", "rank"]).size().unstack(fill_value=0)
+    counts = counts.reindex(columns=list(joined.columns), fill_value=0)
+    unequal = counts.index[counts.min(axis=1) != counts.max(axis=1)].get_level_values("turn")
+    bad = found["turn"].isin(unequal)
+    left_out += int(bad.sum())
+    found = found[~bad].sort_values(["rank", "start_ns"], kind="stable")
+    order = found.groupby(["turn", "kind", "rank"]).cumcount()
+    call = pd.MultiIndex.from_arrays([found["turn"], found["kind"], order]).factorize(sort=True)[0]
+    found = found.assign(call=call).sort_values(["call", "rank"], ignore_index=True)
+    columns = ["call", "turn", "kind", "rank", "start_ns", "end_ns"]
+    return Matched(joined, found[columns], len(set(unequal)), left_out)
+
+
+def match_by_time(steps: pd.DataFrame, calls: Mapping[int, pd.DataFrame]) -> Matched:
+    """Matches the calls of ranks that read one clock.
+
+    Args:
+        steps: the recorded steps of the lowest rank, in order, by which the result is told.
+        calls: for each rank what `calls.collective_calls` returned.
+
+    Returns:
+        What `matching.match_collectives` returns; `steps` has the lowest rank only.
+    """
+    ranks = sorted(calls)
+    joint = {rank: _joint(calls[rank]) for rank in ranks}
+    first = joint[ranks[0]]
+    partner = {ranks[0]: np.arange(len(first))}
+    for rank in ranks[1:]:
+        partner[rank] = _partners(first, joint[rank])
+    turn = pd.Series(np.arange(len(steps)), steps["step"]).reindex(first["step"]).to_numpy()
+    whole = np.flatnonzero(np.all([partner[rank] >= 0 for rank in ranks], axis=0) & (turn >= 0))
+    parts = [
+        joint[rank]
+        .iloc[partner[rank][whole]]
+        .assign(call=np.arange(len(whole)), rank=rank, turn=turn[whole].astype(np.int64))
+        for rank in ranks
+    ]
+    found = pd.concat(parts).astype({"kind": str}).sort_values(["call", "rank"], ignore_index=True)
+    columns = ["call", "turn", "kind", "rank", "start_ns", "end_ns"]
+    unmatched = sum(map(len, calls.values())) - len(found)
+    joined = pd.DataFrame({ranks[0]: steps["step"].to_numpy()})
+    return Matched(joined, found[columns], 0, unmatched)
+
+
+def _joint(calls: pd.DataFrame) -> pd.DataFrame:
+    kept = calls["kind"].astype(str).map(is_joint).astype(bool)
+    return calls[kept].sort_values("end_ns", ignore_index=True)
+
+
+def _partners(first: pd.DataFrame, second: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """For each call of the first rank the row of its partner on the second, -1 for none."""
+    if first.empty or second.empty:
+        return np.full(len(first), -1, np.int64)
+    ends = [calls["end_ns"].to_numpy(np.int64) for calls in (first, second)]
+    there, back = _nearest(ends[0], ends[1]), _nearest(ends[1], ends[0])
+    other = second.iloc[there]
+    fits = back[there] == np.arange(len(first))
+    fits &= other["kind"].astype(str).to_numpy() == first["kind"].astype(str).to_numpy()
+    fits &= other["start_ns"].to_numpy() <= ends[0]
+    fits &= first["start_ns"].to_numpy() <= other["end_ns"].to_numpy()
+    return np.where(fits, there, -1).astype(np.int64)
+
+
+def _nearest(times: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """Index of the nearest of the sorted times, the earlier of two."""
+    after = np.searchsorted(among, times).clip(1, max(len(among) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(among) - 1)
+    return np.where(times - among[before] <= among[after] - times, before, after)

@@ -1,0 +1,285 @@
+"""Which component a module of a model belongs to: by its path and class, or by its class alone.
+
+A recording knows paths, a trace of PyTorch's profiler only classes: two tables of one shape, first
+match wins; each row carries examples that are its tests. It runs inside vLLM's workers too and
+needs only the standard library.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+LM_HEAD = "lm_head"
+"""The role of the module that computes the logits, which a tied embedding's matrix has as well."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Modules that match belong to the component; empty for a container whose children decide."""
+
+    component: str
+    pattern: str  # searched in the path, or in the class
+    examples: tuple[tuple[str, str], ...]  # pairs that match
+    beside: str = ""  # searched in what the table knows beside it, the class or the class around it
+
+
+MODULE_RULES: tuple[Rule, ...] = (
+    Rule("lm_head", r"(^|\.)(lm_head|logits_processor|embed_out|output_layer|shared_head\.head)$",
+        (("lm_head", "ParallelLMHead"), ("logits_processor", "LogitsProcessor"),
+        ("drafter.model.layers.61.shared_head.head", "ParallelLMHead"))),
+    Rule("sampler", r"(^|\.)(sampler|rejection_sampler)$", (("sampler", "Sampler"),)),
+    Rule("norm", r"(norm|layernorm|norm_f|ln_f|ln_\d)$",
+        (("model.layers.0.input_layernorm", "RMSNorm"),
+        ("model.layers.3.self_attn.q_norm", "RMSNorm"), ("model.norm", "RMSNorm"))),
+    Rule("norm", r"", (("model.layers.0.mixer.gate", "RMSNormGated"),), r"Norm"),
+    Rule("rope", r"(rotary_emb|rotary_pos_emb|rope)(\.apply_rotary_emb)?$",
+        (("model.layers.0.self_attn.rotary_emb", "RotaryEmbedding"),
+        ("model.layers.0.self_attn.rotary_emb.apply_rotary_emb", "ApplyRotaryEmb"))),
+    Rule("rope", r"", (("model.layers.0.attn.pos", "YaRNScalingRotaryEmbedding"),), "Rotary"),
+    Rule("embedding",
+        r"(^|\.)(embed_tokens|embed_in|embed_positions|wte|wpe|word_embeddings|tok_embeddings|"
+        r"embeddings?)$",
+        (("model.embed_tokens", "VocabParallelEmbedding"), ("model.embedding", "Embedding"),
+        ("backbone.embeddings", "VocabParallelEmbedding"))),
+    Rule("ssm", r"\.(linear_attn|mamba|ssm|gdn|delta_net|short_conv)(\.|$)",
+        (("model.layers.1.linear_attn", "QwenGatedDeltaNetAttention"),
+        ("model.layers.1.linear_attn.in_proj_qkvz", "ColumnParallelLinear"),
+        ("model.layers.0.mamba.mamba.conv1d", "MergedColumnParallelLinear"))),
+    Rule("ssm", r"\.(mixer|self_attn|attn)$", (("backbone.layers.0.mixer", "MambaMixer2"),
+        ("model.layers.0.self_attn", "KimiDeltaAttention"),
+        ("model.layers.0.self_attn", "MiniMaxText01LinearAttention")),
+        r"Mamba|Delta|Linear\w*Attention"),
+    Rule("ssm", r"\.mixer\.(in_proj\w*|conv1d|x_proj|dt_proj|out_proj)$",
+        (("backbone.layers.0.mixer.in_proj", "MergedColumnParallelLinear"),
+        ("backbone.layers.0.mixer.out_proj", "RowParallelLinear"))),
+    Rule("shared_experts",
+        r"\.shared_experts?(\.|$|_gate$)|\._shared_experts(\.|$)|\.shared_mlp(\.|$)",
+        (("model.layers.2.mlp.shared_experts.down_proj", "RowParallelLinear"),
+        ("model.layers.2.mlp.shared_expert_gate", "ReplicatedLinear"),
+        ("backbone.layers.1.mixer.shared_experts.up_proj", "ColumnParallelLinear"))),
+    Rule("router", r"\.(gate|router|router_gate|gate_linear)(\.wg)?$",
+        (("model.layers.0.mlp.gate", "GateLinear"),
+        ("model.layers.0.mlp.router", "ReplicatedLinear"),
+        ("model.layers.0.mlp.gate.wg", "ReplicatedLinear"))),
+    Rule("router", r"\.select_experts$",
+        (("model.layers.0.mlp.experts.router.select_experts", "FusedTopKRouter"),)),
+    Rule("experts", r"\.(experts|routed_experts|expert_mlp|fc[12]_latent_proj)(\.|$)",
+        (("model.layers.0.mlp.experts", "MoERunner"),
+        ("model.layers.0.mlp.experts.routed_experts.forward_modular", "RoutedExperts"),
+        ("backbone.layers.1.mixer.experts.routed_experts", "RoutedExperts"),
+        ("backbone.layers.1.mixer.fc1_latent_proj", "ReplicatedLinear"))),
+    # Not the dense layers of Qwen2-MoE, Qwen2MoeMLP.
+    Rule("experts", r"\.(mlp|moe|block_sparse_moe|feed_forward|ffn|mixer)$",
+        (("model.layers.0.mlp", "Qwen3MoeSparseMoeBlock"), ("model.layers.0.mlp", "MLPBlock"),
+        ("backbone.layers.1.mixer", "NemotronHMoE")),
+        r"^(?!.*(?i:mlp)$).*(?i:moe|mlpblock|sparse)"),
+    Rule("kv_write", r"\.do_kv_cache_update$",
+        (("model.layers.0.self_attn.attn.impl.do_kv_cache_update", "FlashAttentionImpl"),)),
+    Rule("qkv",
+        r"\.(qkv|qkv_proj|q_proj|k_proj|v_proj|Wqkv|query_key_value|c_attn|q_a_proj|q_b_proj|"
+        r"kv_a_proj_with_mqa|kv_b_proj|fused_qkv_a_proj|kv_a_proj)$",
+        (("model.layers.0.self_attn.qkv_proj", "QKVParallelLinear"),
+        ("model.layers.0.attn.qkv", "QKVParallelLinear"),
+        ("backbone.layers.5.mixer.qkv_proj", "QKVParallelLinear"))),
+    # Jamba has o_proj in the layer itself.
+    Rule("o_proj",
+        r"\.(self_attn|attn|attention|self_attention|mixer)\.(o_proj|out_proj|dense|c_proj|wo)$|"
+        r"\.layers\.\d+\.o_proj$",
+        (("model.layers.0.self_attn.o_proj", "RowParallelLinear"),
+        ("backbone.layers.5.mixer.o_proj", "RowParallelLinear"),
+        ("model.layers.1.o_proj", "RowParallelLinear"))),
+    Rule("attention", r"\.(self_attn|attn|attention|self_attention|mla_attn)(\.|$)",
+        (("model.layers.0.self_attn", "Qwen3MoeAttention"),
+        ("model.layers.0.self_attn.attn.impl.forward", "FlashAttentionImpl"),
+        ("model.layers.0.attn.attn", "Attention"),
+        ("model.layers.0.self_attn.indexer.wq_b", "ReplicatedLinear"))),
+    Rule("attention", r"\.mixer$", (("backbone.layers.5.mixer", "NemotronHAttention"),),
+        r"Attention"),
+    # OPT has fc1 and fc2 in the layer itself.
+    Rule("mlp",
+        r"\.(mlp|feed_forward|ffn)(\.|$)|\.mixer\.(gate_up_proj|up_proj|down_proj|act_fn)$|"
+        r"\.layers\.\d+\.(fc1|fc2|activation_fn)$",
+        (("model.layers.0.mlp.gate_up_proj", "MergedColumnParallelLinear"),
+        ("model.layers.0.mlp", "LlamaMLP"),
+        ("backbone.layers.3.mixer.up_proj", "ColumnParallelLinear"),
+        ("model.decoder.layers.0.fc1", "ColumnParallelLinear"))),
+    Rule("mlp", r"\.mixer$", (("backbone.layers.3.mixer", "NemotronHMLP"),), r"MLP$"),
+    Rule("ssm", r"\.mixer(\.|$)", (("backbone.layers.0.mixer.act", "SiluAndMul"),)),
+)  # fmt: skip
+"""Paths, each with the class of its module."""
+
+_ATTENTION = r"Attention|Attn(?!Norm)|MLA(?!P)"
+_EXPERTS = r"(MoE|Moe)(Block|Layer)?$|SparseMoe|MLPBlock$|SparseMLP$|Experts$"
+
+CLASS_RULES: tuple[Rule, ...] = (
+    Rule("", r"(De|En)coderLayer(V\d)?$", (("NemotronHMambaDecoderLayer", "NemotronHModel"),)),
+    Rule("kv_write", r"^vllm::\w*kv_cache_update",
+        (("vllm::unified_kv_cache_update", "Attention"),)),
+    Rule("ssm", r"^vllm::\w*(mamba|gdn|kda|linear_attention|short_conv)",
+        (("vllm::mamba_mixer2", ""), ("vllm::qwen_gdn_attention_core", ""))),
+    Rule("attention", r"^vllm::\w*(attention|mla)",
+        (("vllm::unified_attention_with_output", "Attention"),)),
+    Rule("experts", r"^vllm::moe_forward", (("vllm::moe_forward", "FusedMoE"),)),
+    Rule("sampler", r"Sampler", (("Sampler", ""), ("TopKTopPSampler", "Sampler"),
+        ("RejectionSampler", ""))),
+    Rule("lm_head", r"^(LogitsProcessor|ParallelLMHead|LMHead|LMHeadModel\w*Head)$",
+        (("LogitsProcessor", ""), ("ParallelLMHead", "LogitsProcessor"))),
+    Rule("rope", r"Rotary|RoPE|Rope", (("YaRNScalingRotaryEmbedding", "OAIAttention"),
+        ("MRotaryEmbedding", "Qwen2Attention"))),
+    Rule("norm", r"Norm(Gated)?(\d?d)?$|^RMSNorm|^LayerNorm", (("RMSNorm", "TransformerBlock"),
+        ("LayerNorm", "BertOutput"), ("RMSNormGated", "Mixer"))),
+    Rule("embedding", r"Embedding(s)?$|PatchEmbed",
+        (("VocabParallelEmbedding", "GptOssForCausalLM"), ("BertEmbeddings", "BertModel"))),
+    Rule("embedding", r"^(Conv2d|Conv3d|Embedding)$", (("Conv2d", "Owlv2VisionEmbeddings"),),
+        r"Embed"),
+    Rule("ssm", r"Mamba|GatedDeltaNet|DeltaNet|SSM|LinearAttention|ShortConv",
+        (("MambaMixer2", "Zamba2Layer"), ("Qwen3NextGatedDeltaNet", "Qwen3NextDecoderLayer"))),
+    Rule("shared_experts", r"SharedExpert|SharedMLP", (("SharedExpertMLP", "Qwen2MoeBlock"),)),
+    Rule("qkv", r"^QKV\w*Linear$|^QKVCrossParallelLinear$|^Fused\w*QKV",
+        (("QKVParallelLinear", "OAIAttention"),)),
+    Rule("o_proj", r"^RowParallelLinear$", (("RowParallelLinear", "OAIAttention"),
+        ("RowParallelLinear", "DeepseekV2MLAAttention")), _ATTENTION),
+    Rule("qkv", r"^(ColumnParallelLinear|MergedColumnParallelLinear|ReplicatedLinear)$",
+        (("ColumnParallelLinear", "DeepseekV2MLAAttention"),), _ATTENTION),
+    Rule("o_proj", r"SelfOutput$", (("BertSelfOutput", "BertAttention"),)),
+    Rule("experts", r"FusedMoE|MoERunner|Experts|GroupedGemm|ExpertMLP", (("FusedMoE", "MLPBlock"),
+        ("GptOssExperts", "GptOssMLP"), ("RoutedExperts", ""))),
+    Rule("router", r"Router|TopK|^Gate(Linear)?$|Gating|^(Replicated)?Linear$",
+        (("ReplicatedLinear", "MLPBlock"), ("Linear", "MLPBlock"),
+        ("GateLinear", "Qwen3MoeSparseMoeBlock"), ("ReplicatedLinear", "vllm::moe_forward")),
+        rf"{_EXPERTS}|moe_forward"),
+    Rule("router", r"Router$|^TopK", (("GptOssTopKRouter", "GptOssMLP"),)),
+    Rule("experts", _EXPERTS, (("MLPBlock", "TransformerBlock"),
+        ("Qwen3MoeSparseMoeBlock", "Qwen3MoeDecoderLayer"))),
+    Rule("attention", _ATTENTION, (("OAIAttention", "TransformerBlock"),
+        ("Attention", "OAIAttention"), ("MLA", ""))),
+    Rule("mlp", r"MLP|Mlp|FeedForward|FFN|(?<!Self)Intermediate$|(?<!Self)(?<!Model)Output$",
+        (("LlamaMLP", "LlamaDecoderLayer"), ("BertIntermediate", "BertLayer"),
+        ("BertOutput", "BertLayer"))),
+    Rule("lm_head", r"^Linear$", (("Linear", "Qwen2ForCausalLM"),),
+        r"(ForCausalLM|LMHeadModel|ForConditionalGeneration|ForMaskedLM)$"),
+)  # fmt: skip
+"""Classes, each with the class around it."""
+
+_Compiled = tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...]
+
+
+def _compiled(rules: tuple[Rule, ...]) -> _Compiled:
+    return tuple((r.component, re.compile(r.pattern), re.compile(r.beside)) for r in rules)
+
+
+_MODULES, _CLASSES = _compiled(MODULE_RULES), _compiled(CLASS_RULES)
+_LAYER_CLASS = re.compile(r"(Layer|Block|DecoderLayer|EncoderLayer)(V\d)?$")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|decoder_layers)\.(\d{1,5})(?:\.|$)")
+_BARE_ATTENTION = re.compile(r"^(\d{1,5})\.attn$")
+"""How vLLM names the attention of a layer whose model is one of Transformers."""
+_IN_FULL = r"layers.\1.self_attn.attn"
+_NO_DECODER = re.compile(r"(?:^|\.)(drafter|visual|vision\w*|audio\w*|encoder)\.")
+"""Parts whose layers are none of the decoder's."""
+
+_NUMBERED = re.compile(r"^[A-Z]\w*_\d+(\.|$)")
+"""A path of classes and their running numbers, as PyTorch's profiler names modules."""
+_NUMBERED_LAYER = re.compile(r"^(?:.*?\.)??\w+(?:Layer|Block)(?:V\d)?_\d+(?:\.|$)")
+
+_OUTSIDE = re.compile(
+    r"^(drafter\.)?(?:language_model\.)?(?:model|backbone|transformer|gpt_neox)\."
+)
+"""What the paths of everything outside the layers begin with."""
+
+
+SHORTER_ROLES: tuple[tuple[str, str, tuple[str, str]], ...] = (
+    (r"\.routed_experts(\..*)?$", "", ("layers.0.mlp.experts.routed_experts", "mlp.experts")),
+    (r"\.experts\._shared_experts\b", ".shared_experts",
+        ("layers.0.mlp.experts._shared_experts", "mlp.shared_experts")),
+    (r"\.impl\.do_kv_cache_update$", ".kv_write",
+        ("layers.0.self_attn.attn.impl.do_kv_cache_update", "self_attn.attn.kv_write")),
+    (r"\.(?:forward_impl|conv_ssm_forward|_forward_core|_full_forward)$", "",
+        ("layers.0.mixer.conv_ssm_forward", "mixer")),
+    (r"\.impl\.\w+$", "", ("layers.0.self_attn.attn.impl.forward", "self_attn.attn")),
+    (r"\.(mla_attn|mamba)\.\1\b", r".\1",
+        ("layers.0.self_attn.mla_attn.mla_attn", "self_attn.mla_attn")),
+    (
+        r"\.spark_prof_body\.run$",  # the marked call of a swapped kernel
+        "",
+        ("layers.0.self_attn.o_proj.spark_prof_body.run", "self_attn.o_proj"),
+    ),
+)  # fmt: skip
+"""What of a path says nothing about the role: pattern, what stands there instead, an example."""
+
+PARTS: tuple[tuple[str, str, tuple[str, str]], ...] = (
+    (r"^(?:.*\.)?(w13|w2|w1|w3)(?:_.*)?$", r"\1", ("w13_weight_scale", "w13")),
+    (r"^W_(?:UK|K)(?!\w*scale).*$", "absorb_k", ("W_UK_T", "absorb_k")),
+    (r"^W_(?:UV|V)(?!\w*scale).*$", "absorb_v", ("W_UV", "absorb_v")),
+    (r"^(?:A|A_log|D|dt_bias)$", "scan", ("A_log", "scan")),
+    (r"^conv_weights$", "conv1d", ("conv_weights", "conv1d")),
+)  # fmt: skip
+"""The parts of a module that does several things, by the tensor that each of them reads: pattern,
+what stands behind the module's role, an example. Both products of experts; those of MLA in which
+the up-projections of keys and values are absorbed; the convolution and the scan of a mixer."""
+
+_PARTS = tuple((re.compile(pattern), part) for pattern, part, _ in PARTS)
+_SHORTER = tuple((re.compile(pattern), shorter) for pattern, shorter, _ in SHORTER_ROLES)
+
+
+@lru_cache(maxsize=65536)
+def component_of(path: str, type_name: str) -> str:
+    """The component of that module, or an empty string where the table has no row for it."""
+    return _component(_MODULES, path, type_name)
+
+
+@lru_cache(maxsize=1 << 14)
+def component_of_class(name: str, around: str) -> str:
+    """The component of a class inside another, empty where the table has no row for it."""
+    return _component(_CLASSES, name, around)
+
+
+def _component(rules: _Compiled, text: str, beside: str) -> str:
+    found = (c for c, pattern, other in rules if pattern.search(text) and other.search(beside))
+    return next(found, "")
+
+
+def is_layer_class(name: str) -> bool:
+    """Whether a class of that name is a layer of a transformer, also where there is only one."""
+    return bool(_LAYER_CLASS.search(name)) and not component_of_class(name, "")
+
+
+def layer_of(path: str) -> int:
+    """The decoder layer in the path, -1 for none: also in a drafter and in an encoder."""
+    path = _BARE_ATTENTION.sub(_IN_FULL, path)
+    match = _LAYER.search(path)
+    return int(match[1]) if match and not _NO_DECODER.search(path[: match.start() + 1]) else -1
+
+
+@lru_cache(maxsize=65536)
+def role_of(path: str, tensor: str = "") -> str:
+    """What the module is for in its layer: its path without the part that names the layer.
+
+    Modules of one kind have the same role in every layer. A drafter's begin with `drafter.`, an
+    encoder's with its name, so that they are never taken for the decoder's.
+
+    Args:
+        tensor: its name in the module, where what reads it is meant: of a module that does several
+            things it says which one (`PARTS`).
+
+    Example:
+        `model.layers.3.self_attn.qkv_proj` -> `self_attn.qkv_proj`; `model.norm` -> `norm`;
+        `model.layers.3` -> an empty string, for it is no part of a layer;
+        `model.layers.3.mlp.experts`, `w2_weight` -> `mlp.experts.w2`;
+        `Qwen3ForCausalLM_0.Qwen3DecoderLayer_3.Qwen3Attention_3` -> `Qwen3Attention`.
+    """
+    if tensor:
+        role = role_of(path)
+        parts = [p.sub(part, tensor) for p, part in _PARTS if role and p.search(tensor)]
+        return ".".join([role, *parts])
+    path = _BARE_ATTENTION.sub(_IN_FULL, path)
+    if _NUMBERED.search(path):
+        inside = _NUMBERED_LAYER.sub("", path).split(".")
+        return ".".join(re.sub(r"_\d+$", "", name) for name in inside)
+    match = _LAYER.search(path)
+    other = _NO_DECODER.search(path[: match.start() + 1]) if match else None
+    role = path[match.end() :] if match else _OUTSIDE.sub(r"\1", path)
+    for pattern, shorter in _SHORTER:
+        role = pattern.sub(shorter, f".{role}").removeprefix(".")
+    return f"{other[1]}.{role}".rstrip(".") if other else role

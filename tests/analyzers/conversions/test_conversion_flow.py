@@ -1,0 +1,208 @@
+"""Which kernel reads what a conversion wrote.
+
+Activations that are quantized once for each consumer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.conversions.conversion_costs import StepKernel, repeated_quantizations
+from spark_prof.analyzers.conversions.conversion_flow import (
+    PADDING,
+    ROLES,
+    Role,
+    copies_within,
+    fills_numbers,
+    flow_of,
+    role_of,
+)
+from tests.rows import each_row
+
+from .frames import ACTIVATION, ATTENTION, CAST, COPY, GEMM, NORM, QUANTIZE, K, placed
+
+
+def flow(kernels: Sequence[K]) -> dict[int, tuple[int, int, int]]:
+    """Consumer, producer and place of each conversion, by its position."""
+    converts = np.array([classify(kernel.name).conversion is not None for kernel in kernels])
+    copies = np.array([kernel.kind != "kernel" for kernel in kernels])
+    found = flow_of(placed(kernels), converts & ~copies, copies)
+    return dict(
+        zip(
+            found.rows.tolist(),
+            zip(
+                found.consumers.tolist(),
+                found.producers.tolist(),
+                found.places.tolist(),
+                strict=True,
+            ),
+            strict=True,
+        )
+    )
+
+
+def test_between_a_norm_and_a_product() -> None:
+    assert flow([K(NORM, "norm"), K(QUANTIZE), K(GEMM, "qkv")]) == {1: (2, 0, 2)}
+
+
+def test_conversions_in_a_row_have_one_consumer() -> None:
+    found = flow([K(NORM, "norm"), K(QUANTIZE), K(CAST), K(QUANTIZE), K(GEMM, "qkv")])
+    assert found == {1: (4, 0, 4), 2: (4, 0, 4), 3: (4, 0, 4)}
+
+
+def test_where_it_was_placed_comes_first() -> None:
+    # The routing of experts runs between the quantization of their input and their product.
+    kernels = [K(NORM, "norm"), K(QUANTIZE, "experts"), K("topk", "router"), K(GEMM, "experts")]
+    assert flow(kernels) == {1: (3, 0, 1)}
+
+
+def test_placed_where_nothing_follows_goes_to_the_next() -> None:
+    assert flow([K(QUANTIZE, "experts"), K(GEMM, "qkv")]) == {0: (1, -1, 0)}
+
+
+def test_the_place_of_a_norm_tells_nothing() -> None:
+    # Under torch.compile what stands before qkv's product is placed with the norm.
+    kernels = [K(QUANTIZE, "norm"), K(GEMM, "qkv"), K(NORM, "norm")]
+    assert flow(kernels) == {0: (1, -1, 1)}
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param(K(COPY, "memcpy", kind="memcpy"), id="copy"),
+        pytest.param(K("other", stream=9), id="another stream"),
+    ],
+)
+def test_what_does_not_come_between(between: K) -> None:
+    assert flow([K(QUANTIZE), between, K(GEMM, "qkv")]) == {0: (2, -1, 2)}
+
+
+def test_nothing_of_another_step_or_stream_reads_it() -> None:
+    kernels = [K(QUANTIZE, step=0), K(GEMM, "qkv", step=1), K(QUANTIZE, stream=9, step=1)]
+    assert flow(kernels) == {0: (-1, -1, 0), 2: (-1, -1, 2)}
+
+
+def test_streams_run_by_themselves() -> None:
+    kernels = [K(NORM, "norm"), K(QUANTIZE, stream=9), K(QUANTIZE),
+               K(GEMM, "shared_experts", stream=9), K(GEMM, "experts")]  # fmt: skip
+    assert flow(kernels) == {1: (3, -1, 3), 2: (4, 0, 4)}
+
+
+def test_no_conversions() -> None:
+    assert flow([K(NORM, "norm"), K(ATTENTION, "attention")]) == {}
+
+
+def one_by_one(kernels: Sequence[K]) -> dict[int, tuple[int, int, int]]:
+    """The same by looking at the kernels one after another."""
+
+    def same(a: K, b: K) -> bool:
+        return (a.step, a.stream) == (b.step, b.stream)
+
+    def plain(kernel: K) -> bool:
+        return classify(kernel.name).conversion is None and kernel.kind == "kernel"
+
+    found = {}
+    for number, kernel in enumerate(kernels):
+        if kernel.kind != "kernel" or plain(kernel):
+            continue
+        after = [n for n in range(number + 1, len(kernels))
+                 if same(kernels[n], kernel) and plain(kernels[n])]  # fmt: skip
+        before = [n for n in range(number) if same(kernels[n], kernel) and plain(kernels[n])]
+        own = kernel.component not in ("other", "norm")
+        first = after[0] if after else -1
+        fitting = [n for n in after[:8] if kernels[n].component == kernel.component]
+        consumer = fitting[0] if own and fitting else first
+        place = number if own or consumer < 0 else consumer
+        found[number] = (consumer, before[-1] if before else -1, place)
+    return found
+
+
+@each_row("seed", range(40))
+def test_against_one_by_one(seed: int) -> None:
+    chosen = random.Random(seed)
+    names = [QUANTIZE, CAST, GEMM, NORM, COPY]
+    step, kernels = 0, []
+    for _ in range(chosen.randrange(1, 80)):
+        step += chosen.random() < 0.1
+        name = chosen.choice(names)
+        kernels.append(
+            K(name, chosen.choice(["other", "norm", "qkv", "experts"]), step,
+              chosen.choice([7, 7, 9]), kind="memcpy" if name == COPY else "kernel")
+        )  # fmt: skip
+    assert flow(kernels) == one_by_one(kernels)
+
+
+LAYER = {
+    "norm": [(NORM, "norm")],
+    "q": [(QUANTIZE, "qkv"), (GEMM, "qkv")],
+    "attention": [(ATTENTION, "attention")],
+    "o": [(QUANTIZE, "o_proj"), (GEMM, "o_proj")],
+    "up": [(QUANTIZE, "mlp"), (GEMM, "mlp")],
+    "act": [(ACTIVATION, "mlp")],
+    "down": [(QUANTIZE, "mlp"), (GEMM, "mlp")],
+    "router": [(GEMM, "router"), ("topk", "router")],
+    "expert": [(QUANTIZE, "experts"), (GEMM, "experts")],
+    "expert_act": [(ACTIVATION, "experts")],
+    "shared": [(QUANTIZE, "shared_experts"), (GEMM, "shared_experts")],
+}
+
+
+def extra(layer: str) -> list[tuple[tuple[str, ...], int, int]]:
+    """Components, calls and how many are too many, of a layer spelled by the words above."""
+    kernels = [
+        StepKernel(name, component, role_of(name), classify(name).conversion, 2.0)
+        for word in layer.split()
+        for name, component in LAYER[word]
+    ]
+    rows = repeated_quantizations(kernels, 5)
+    assert all(row.extra_us == 2.0 * row.extra and row.step == 5 for row in rows)
+    return [(row.components, row.calls, row.extra) for row in rows]
+
+
+@each_row(
+    "layer",
+    [
+        pytest.param("norm q attention o norm up act down", id="once for each input"),
+        pytest.param("norm q attention o norm up down", id="the activation may be in a product"),
+        pytest.param("norm router expert expert_act expert", id="experts before and after theirs"),
+        pytest.param("", id="nothing"),
+    ],
+)
+def test_quiet(layer: str) -> None:
+    assert extra(layer) == []
+
+
+@each_row(
+    ("layer", "wanted"),
+    [
+        pytest.param("norm q q q attention o", (("qkv",), 3, 2), id="q, k and v"),
+        pytest.param("norm up up act down norm", (("mlp",), 2, 1), id="gate and up"),
+        pytest.param("norm shared router expert expert_act expert norm",
+         (("shared_experts", "experts"), 2, 1), id="experts and shared experts"),
+        pytest.param("norm q q norm q q", (("qkv",), 4, 2), id="in two layers"),
+    ],
+)  # fmt: skip
+def test_found(layer: str, wanted: tuple[tuple[str, ...], int, int]) -> None:
+    assert extra(layer) == [wanted]
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_an_example_of_each_role(role: Role) -> None:
+    assert role_of(role.example) == role.name
+
+
+def test_an_example_of_what_a_pad_launches() -> None:
+    fill, copy = PADDING
+    assert fills_numbers(fill.example)
+    assert copies_within(copy.example)
+    assert not fills_numbers(copy.example)
+    assert not copies_within(fill.example)
+
+
+def test_products_and_attention_by_the_rule_table() -> None:
+    assert (role_of(GEMM), role_of(ATTENTION), role_of("")) == ("product", "attention", "")

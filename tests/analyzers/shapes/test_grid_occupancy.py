@@ -1,0 +1,275 @@
+"""Occupancy against NVIDIA's calculator, against Nsight Compute, and by its own laws.
+
+occupancy.csv holds what cudaOccMaxActiveBlocksPerMultiprocessor of CUDA 13.0's cuda_occupancy.h
+returns with the largest shared memory: two launches for each number of blocks that it gives for a
+compute capability, out of 127,776.
+
+Launches added up by shape: against a slow reckoning, in samples, and out of order.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.shapes import grid_occupancy
+from spark_prof.analyzers.shapes.grid_occupancy import SHAPE, busy_share, launches_of, occupancy_of
+from spark_prof.analyzers.windows import step_windows
+from spark_prof.errors import CommandError
+from spark_prof.rules.gpus import SM_LIMITS
+from spark_prof.traces.bundle import Bundle, table_file
+from tests.rows import each_row
+from tests.support import Piece, Recorded, kernel, kineto, step
+
+with open(Path(__file__).with_name("occupancy.csv"), encoding="utf-8") as _file:
+    CALCULATED = [tuple(row.values()) for row in csv.DictReader(_file)]
+
+NCU = Path(__file__).parents[4] / "shared" / "traces" / "ncu_rtx5090"
+
+
+def test_the_blocks_are_those_of_the_calculator() -> None:
+    wrong = []
+    for capability, *numbers in CALCULATED:
+        threads, registers, shared, blocks = map(int, numbers)
+        found = occupancy_of(SM_LIMITS[capability], threads, registers, shared)
+        if (found.blocks if found else 0) != blocks:
+            wrong.append((capability, *numbers, found))
+    assert wrong == []
+    assert {row[0] for row in CALCULATED} >= {"7.5", "8.0", "9.0", "10.0", "12.0", "12.1"}
+
+
+@each_row(
+    ("threads", "registers", "shared", "warps", "limiters"),
+    [
+        (384, 168, 0, 12, ("registers",)),
+        (128, 16, 0, 48, ("threads",)),
+        (32, 16, 0, 24, ("blocks",)),
+        (128, 16, 99 * 1024, 4, ("shared memory",)),
+        (128, 168, 33 * 1024, 8, ("shared memory",)),
+    ],
+)
+def test_on_a_gb10_what_limits(
+    threads: int, registers: int, shared: int, warps: int, limiters: tuple[str, ...]
+) -> None:
+    found = occupancy_of(SM_LIMITS["12.1"], threads, registers, shared)
+    assert found is not None
+    assert (found.warps, found.limiters) == (warps, limiters)
+    assert found.share == warps / 48
+
+
+@each_row(
+    ("threads", "registers", "shared"),
+    [(0, 32, 0), (1025, 32, 0), (-1, 32, 0), (128, 0, 0), (128, 256, 0), (128, 32, -1),
+     (128, 32, 1 << 40), (1024, 255, 0)],
+)  # fmt: skip
+def test_what_no_gpu_launches_has_none(threads: int, registers: int, shared: int) -> None:
+    assert occupancy_of(SM_LIMITS["9.0"], threads, registers, shared) is None
+
+
+@each_row("capability", SM_LIMITS)
+def test_more_of_anything_never_makes_room_for_more_blocks(capability: str) -> None:
+    rng = random.Random(capability)
+    for _ in range(300):
+        threads, registers = rng.randint(1, 1024), rng.randint(1, 255)
+        shared = rng.randint(0, SM_LIMITS[capability].block_shared_bytes)
+        smaller = occupancy_of(SM_LIMITS[capability], threads, registers, shared)
+        larger = occupancy_of(
+            SM_LIMITS[capability],
+            min(1024, threads + rng.randint(0, 64)),
+            min(255, registers + rng.randint(0, 16)),
+            min(SM_LIMITS[capability].block_shared_bytes, shared + rng.randint(0, 4096)),
+        )
+        assert (larger.blocks if larger else 0) <= (smaller.blocks if smaller else 0)
+        if smaller:
+            assert 0 < smaller.share <= 1
+            assert smaller.limiters
+
+
+def test_theoretical_occupancy_as_nsight_compute_printed_it() -> None:
+    """Its files give the occupancy; the blocks that make it are the only number that fits."""
+    if not NCU.exists():
+        pytest.skip(f"{NCU} is not there")
+    checked = 0
+    for path in sorted(NCU.glob("*.csv")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        printed = re.search(
+            r"theoretical occupancy \((\d+\.\d)%\) is limited by (.{10,80}?)\.", text
+        )
+        shape = re.search(r'"\((\d+), (\d+), (\d+)\)","\((?:\d+), (?:\d+), (?:\d+)\)"', text)
+        if not printed or not shape:
+            continue
+        threads = int(shape[1]) * int(shape[2]) * int(shape[3])
+        reachable = {
+            f"{100 * found.share:.1f}"
+            for registers in range(16, 256)
+            if (found := occupancy_of(SM_LIMITS["12.0"], threads, registers, 0))
+        }
+        by_memory = {
+            f"{100 * found.share:.1f}"
+            for shared in range(0, 99 * 1024, 512)
+            if (found := occupancy_of(SM_LIMITS["12.0"], threads, 32, shared))
+        }
+        assert printed[1] in (by_memory if "registers" not in printed[2] else reachable)
+        checked += 1
+    assert checked >= 5
+
+
+@each_row(
+    ("blocks", "places", "multiprocessors", "busy"),
+    [(16, 48, 48, 1 / 3), (48, 48, 48, 1.0), (96, 96, 48, 1.0), (60, 96, 48, 1.0),
+     (97, 96, 48, 97 / 192), (49, 48, 48, 49 / 96), (480, 48, 48, 1.0), (1, 132, 132, 1 / 132)],
+)  # fmt: skip
+def test_busy(blocks: int, places: int, multiprocessors: int, busy: float) -> None:
+    assert busy_share(blocks, places, multiprocessors) == pytest.approx(busy)
+
+
+def test_busy_is_a_share_and_whole_waves_are_full() -> None:
+    rng = random.Random(3)
+    for _ in range(500):
+        multiprocessors, held = rng.randint(1, 200), rng.randint(1, 32)
+        places = multiprocessors * held
+        assert 0 < busy_share(rng.randint(1, 10**6), places, multiprocessors) <= 1
+        assert busy_share(places * rng.randint(1, 9), places, multiprocessors) == 1
+
+
+CAPTURE = Path(__file__).parents[2] / "data" / "h100-gpt-oss-20b-mxfp4-eager"
+
+
+def launch(
+    name: str, start: int, number: int, grid: int, registers: int = 32
+) -> list[dict[str, Any]]:
+    return kernel(
+        name, start, start + 10 * number, number, start, grid=[grid, 1, 1], block=[128, 1, 1],
+        **{"registers per thread": registers, "shared memory": 1024},
+    )  # fmt: skip
+
+
+def looked_at(bundle: Bundle) -> tuple[pd.DataFrame, float]:
+    placed = place_kernels(bundle, 0)
+    steps = step_windows(bundle, 0, placed)
+    return launches_of(bundle, 0, placed, steps, sums_of(placed, steps["phase"]))
+
+
+def slowly(bundle: Bundle) -> dict[tuple[object, ...], tuple[int, int, float]]:
+    """Time, calls and mean tokens of each shape, one launch after the other."""
+    placed = place_kernels(bundle, 0, SHAPE)
+    steps = bundle.frame("steps", 0).set_index("step")
+    found: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+    for row in placed.itertuples():
+        if row.step in steps.index and steps.phase[row.step] == "decode" and row.kind == "kernel":
+            key = (row.name, row.component, *(getattr(row, name) for name in SHAPE))
+            found[key].append((row.end_ns - row.start_ns, steps.decode_tokens[row.step]))
+    return {
+        key: (sum(ns for ns, _ in rows), len(rows), float(np.mean([t for _, t in rows])))
+        for key, rows in found.items()
+    }
+
+
+def as_dict(found: pd.DataFrame) -> dict[tuple[object, ...], tuple[float, float, float]]:
+    keys = found[["name", "component", *SHAPE]].astype(object).itertuples(index=False, name=None)
+    values = found[["ns", "calls", "tokens"]].itertuples(index=False, name=None)
+    return dict(zip(keys, values, strict=True))
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    if not CAPTURE.exists():
+        pytest.skip(f"{CAPTURE} is not there")
+    return Path(shutil.copytree(CAPTURE, tmp_path / "capture"))
+
+
+def rewrite(folder: Path, order: Sequence[int], group: int) -> None:
+    """Writes the kernels in another order, in row groups of so many."""
+    path = folder / table_file("kernels", 0)
+    table = pq.read_table(path)
+    pq.write_table(table.take(pa.array(order)), path, row_group_size=group)
+
+
+def test_a_capture_as_if_every_launch_was_looked_at(capture: Path) -> None:
+    bundle = Bundle(capture)
+    found, share = looked_at(bundle)
+    assert share == 1
+    wanted = slowly(bundle)
+    assert {key: pytest.approx(value) for key, value in wanted.items()} == as_dict(found)
+    assert found["ns"].is_monotonic_decreasing
+
+
+def test_a_sample_keeps_what_each_kernel_takes(
+    capture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle(capture)
+    rows = bundle.meta.tables[table_file("kernels", 0)]
+    rewrite(capture, range(rows), 500)
+    monkeypatch.setattr(grid_occupancy, "_ROWS", rows // 4)
+    found, share = looked_at(Bundle(capture))
+    assert share == pytest.approx(0.25, abs=0.05)
+    wanted: dict[object, int] = defaultdict(int)
+    for key, (ns, _, _) in slowly(bundle).items():
+        wanted[key[:2]] += ns
+    sampled = found.groupby(["name", "component"])["ns"].sum()
+    # Kernels of a few steps may be in no row group that was read; what was read is exact.
+    assert len(sampled) >= 0.9 * len(wanted)
+    for key, ns in sampled.items():
+        assert ns == pytest.approx(wanted[key])
+
+
+def test_a_table_out_of_order(capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ordered, _ = looked_at(Bundle(capture))
+    rows = Bundle(capture).meta.tables[table_file("kernels", 0)]
+    order = list(range(rows))
+    random.Random(2).shuffle(order)
+    rewrite(capture, order, 1000)
+    monkeypatch.setattr(grid_occupancy, "_ROWS", rows // 3)
+    shuffled, share = looked_at(Bundle(capture))
+    assert share == 1
+    # Which of two kernels that start in the same nanosecond comes first is all that can differ.
+    same = as_dict(shuffled)
+    assert {key: pytest.approx(value) for key, value in as_dict(ordered).items()} == same
+
+
+def test_two_shapes_of_one_kernel_are_two_rows(tmp_path: Path) -> None:
+    steps = [step(0, 0, 900), step(1, 1000, 1900, decode_requests=8, decode_tokens=8)]
+    events = [
+        launch("gemm", 100, 1, 16), launch("gemm", 300, 2, 16), launch("gemm", 1100, 3, 48),
+        launch("gemm", 1300, 4, 16, 64),
+    ]  # fmt: skip
+    bundle = Recorded({0: [Piece(steps, (), kineto(*events))]}).assemble(tmp_path / "b")
+    found, _ = looked_at(bundle)
+    rows = found[["grid", "registers", "calls", "ns", "tokens"]].itertuples(index=False, name=None)
+    assert sorted(rows) == [
+        ("16,1,1", 32, 2.0, 30.0, 1.0),
+        ("16,1,1", 64, 1.0, 40.0, 8.0),
+        ("48,1,1", 32, 1.0, 30.0, 8.0),
+    ]
+
+
+def test_prefill_and_copies_are_left_out(tmp_path: Path) -> None:
+    piece = Piece([step(0, 0, 900, "prefill")], (), kineto(launch("gemm", 100, 1, 16)))
+    bundle = Recorded({0: [piece]}).assemble(tmp_path / "b")
+    found, _ = looked_at(bundle)
+    assert len(found) == 0
+
+
+def test_a_damaged_table_is_refused(capture: Path) -> None:
+    bundle = Bundle(capture)
+    path = capture / table_file("kernels", 0)
+    content = bytearray(path.read_bytes())
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content[4:footer] = b"\xff" * (footer - 4)
+    path.write_bytes(content)
+    with pytest.raises(CommandError, match="record again"):
+        bundle.spread("kernels", 0, SHAPE, 10)

@@ -1,0 +1,237 @@
+"""The rule table of modules against its own examples.
+
+Every row of the rule table is tested by its own examples.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_prof.rules.components import (
+    CLASS_RULES,
+    MODULE_RULES,
+    PARTS,
+    SHORTER_ROLES,
+    Rule,
+    component_of,
+    component_of_class,
+    is_layer_class,
+    layer_of,
+    role_of,
+)
+from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
+
+PATHS = Path(__file__).parents[1] / "data" / "module-paths.csv"
+
+EXAMPLES = [(rule, *example) for rule in MODULE_RULES for example in rule.examples]
+
+
+def _first(path: str, type_name: str) -> Rule | None:
+    for rule in MODULE_RULES:
+        if re.search(rule.pattern, path) and re.search(rule.beside, type_name):
+            return rule
+    return None
+
+
+@each_row(("rule", "path", "type_name"), EXAMPLES)
+def test_an_example_matches_its_own_row_first(rule: Rule, path: str, type_name: str) -> None:
+    assert _first(path, type_name) is rule
+    assert component_of(path, type_name) == rule.component
+
+
+@each_row("rule", MODULE_RULES)
+def test_every_row_has_an_example_and_a_word_of_the_vocabulary(rule: Rule) -> None:
+    assert rule.examples
+    assert rule.component in (*COMPONENTS, "")
+
+
+@each_row(
+    ("path", "type_name", "component"),
+    [
+        ("", "Qwen3ForCausalLM", ""),
+        ("model", "Qwen3Model", ""),
+        ("model.layers.0", "Qwen3DecoderLayer", ""),
+        ("model.layers.0.mlp.gate_up_proj", "MergedColumnParallelLinear", "mlp"),
+        ("model.layers.0.mlp.gate_proj", "ColumnParallelLinear", "mlp"),
+        ("transformer.h.3.attn.c_attn", "QKVParallelLinear", "qkv"),
+        ("transformer.h.3.attn.c_proj", "RowParallelLinear", "o_proj"),
+        ("transformer.h.3.mlp.c_proj", "RowParallelLinear", "mlp"),
+        ("model.layers.1.linear_attn.out_proj", "RowParallelLinear", "ssm"),
+        ("model.layers.1.linear_attn.norm", "RMSNormGated", "norm"),
+        ("model.layers.1.block_sparse_moe.gate", "ReplicatedLinear", "router"),
+        ("model.layers.1.block_sparse_moe.experts", "FusedMoE", "experts"),
+        ("model.layers.1.mlp.experts.gate", "GateLinear", "router"),
+        ("model.layers.1.mlp.shared_expert.act_fn", "SiluAndMul", "shared_experts"),
+        ("model.layers.1.self_attn.kv_b_proj", "ColumnParallelLinear", "qkv"),
+        ("model.layers.1.self_attn.k_norm", "RMSNorm", "norm"),
+        ("model.layers.1.self_attn.attn", "Attention", "attention"),
+        ("language_model.lm_head", "ParallelLMHead", "lm_head"),
+    ],
+)
+def test_modules_of_real_models(path: str, type_name: str, component: str) -> None:
+    assert component_of(path, type_name) == component
+
+
+@each_row(
+    ("path", "layer"),
+    [
+        ("model.layers.0.self_attn", 0),
+        ("model.layers.17", 17),
+        ("layers.3.mlp", 3),
+        ("transformer.h.4.attn", 4),
+        ("transformer.blocks.5", 5),
+        ("model.layers", -1),
+        ("model.sublayers.3", -1),
+        ("model.layers.x.3", -1),
+        ("model.layers.3a", -1),
+        ("model.layers.1234567", -1),
+        ("lm_head", -1),
+        ("", -1),
+        ("drafter.model.layers.61.mtp_block.self_attn.o_proj", -1),
+        ("visual.blocks.3.attn.qkv", -1),
+        ("vision_tower.vision_model.encoder.layers.3.mlp", -1),
+        ("model.encoder.layers.2.self_attn", -1),
+        ("model.decoder.layers.2.self_attn", 2),
+    ],
+)
+def test_the_layer_in_a_path(path: str, layer: int) -> None:
+    assert layer_of(path) == layer
+
+
+def test_modules_of_many_architectures() -> None:
+    """The modules of vLLM 0.32's models: each kind of layer once, its parts as vLLM made them."""
+    with PATHS.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    found = [row | {"component": component_of(row["path"], row["type"]),
+                    "role": role_of(row["path"])} for row in rows]  # fmt: skip
+    assert [row for row in zip(found, rows, strict=True) if row[0] != row[1]] == []
+    assert len({row["architecture"] for row in rows}) >= 30
+
+
+@each_row(("pattern", "shorter", "example"), SHORTER_ROLES)
+def test_a_role_leaves_out_what_says_nothing(
+    pattern: str, shorter: str, example: tuple[str, str]
+) -> None:
+    path, role = example
+    assert re.search(pattern, path)
+    assert role_of(path) == role
+
+
+@each_row(
+    ("path", "role"),
+    [
+        ("model.layers.3.self_attn.qkv_proj", "self_attn.qkv_proj"),
+        ("model.layers.0.mlp.experts.routed_experts.forward_modular", "mlp.experts"),
+        ("language_model.model.layers.1.mlp.down_proj", "mlp.down_proj"),
+        ("transformer.h.4.attn.c_attn", "attn.c_attn"),
+        ("model.norm", "norm"),
+        ("language_model.model.embed_tokens", "embed_tokens"),
+        ("lm_head", "lm_head"),
+        ("model.layers.3", ""),
+        ("", ""),
+        ("drafter.model.layers.61.mtp_block.self_attn.o_proj",
+         "drafter.mtp_block.self_attn.o_proj"),
+        ("drafter.model.layers.61", "drafter"),
+        ("drafter.model.norm", "drafter.norm"),
+        ("drafter.lm_head", "drafter.lm_head"),
+        ("model.layers.0.mamba.mamba.in_proj", "mamba.in_proj"),
+        # Classes and their running numbers, as PyTorch's profiler names modules.
+        ("Qwen3MoeForCausalLM_0.Qwen3MoeDecoderLayer_3.Qwen3MoeAttention_3.QKVParallelLinear_3",
+         "Qwen3MoeAttention.QKVParallelLinear"),
+        ("GptOssForCausalLM_0.TransformerBlock_2.MLPBlock_2", "MLPBlock"),
+        ("GptOssForCausalLM_0.TransformerBlock_2", ""),
+        ("LogitsProcessor_0", "LogitsProcessor"),
+        ("lm_head.spark_prof_body.run", "lm_head"),
+        ("visual.blocks.3.attn.qkv", "visual.attn.qkv"),
+    ],
+)  # fmt: skip
+def test_the_role_in_a_path(path: str, role: str) -> None:
+    assert role_of(path) == role
+
+
+@each_row(("pattern", "part", "example"), PARTS)
+def test_a_part_of_a_module_is_known_by_its_tensor(
+    pattern: str, part: str, example: tuple[str, str]
+) -> None:
+    tensor, found = example
+    assert re.search(pattern, tensor)
+    assert role_of("model.layers.1.mlp", tensor) == f"mlp.{found}"
+    # Of a tensor of no module nothing is known.
+    assert role_of("", tensor) == ""
+
+
+@each_row(
+    ("path", "tensor", "role"),
+    [
+        ("model.layers.0.mlp.experts.routed_experts", "w2_bias", "mlp.experts.w2"),
+        ("model.layers.0.mlp.experts.routed_experts",
+         "quant_method.w13_precision_config.weight_scale.storage.data", "mlp.experts.w13"),
+        ("drafter.model.layers.1.self_attn.mla_attn.mla_attn", "W_UV",
+         "drafter.self_attn.mla_attn.absorb_v"),
+        ("backbone.layers.0.mixer", "dt_bias", "mixer.scan"),
+        ("backbone.layers.0.mixer.conv1d", "weight", "mixer.conv1d"),
+        ("backbone.layers.0.mixer", "conv_weights", "mixer.conv1d"),
+        # A scale is read with its weight, but is not one of the two absorbed products.
+        ("model.layers.0.self_attn.mla_attn", "W_K_scale", "self_attn.mla_attn"),
+        ("model.layers.0.self_attn.qkv_proj", "weight", "self_attn.qkv_proj"),
+        ("model.layers.0.self_attn.attn", "_k_scale", "self_attn.attn"),
+        ("model.layers.0.feed_forward.w2", "weight", "feed_forward.w2"),
+    ],
+)  # fmt: skip
+def test_the_role_of_what_reads_a_tensor(path: str, tensor: str, role: str) -> None:
+    assert role_of(path, tensor) == role
+
+
+CLASS_EXAMPLES = [(rule.component, *example) for rule in CLASS_RULES for example in rule.examples]
+
+
+@pytest.mark.parametrize(("component", "name", "around"), CLASS_EXAMPLES)
+def test_examples(component, name, around):
+    assert component_of_class(name, around) == component
+
+
+@pytest.mark.parametrize(
+    ("name", "component"),
+    [("Qwen3MoeAttention", "attention"), ("Qwen3MoeMLP", "mlp"), ("Qwen3MoeRMSNorm", "norm")],
+)
+def test_a_model_with_experts_in_its_name(name, component):
+    assert component_of_class(name, "Qwen3MoeDecoderLayer") == component
+
+
+def test_every_component_is_in_the_vocabulary():
+    assert {rule.component for rule in CLASS_RULES} <= {*COMPONENTS, ""}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Dropout",
+        "SiLU",
+        "ModuleList",
+        "GptOssForCausalLM",
+        "QuantFP8",
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeModel",
+        "Qwen3MoeDecoderLayer",
+    ],
+)
+def test_a_class_that_says_nothing(name):
+    assert component_of_class(name, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("TransformerBlock", True),
+        ("LlamaDecoderLayer", True),
+        ("Linear", False),
+        ("MLPBlock", False),
+    ],
+)
+def test_layer_classes(name, found):
+    assert is_layer_class(name) is found

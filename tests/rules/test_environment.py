@@ -1,0 +1,53 @@
+"""Variables that a version of vLLM reads or does not."""
+
+from __future__ import annotations
+
+from spark_prof.rules.environment import HARMLESS, VARIABLES, backend_flag, setting_rows, version_of
+from tests.rows import each_row
+
+FP4 = "VLLM_USE_FLASHINFER_MOE_FP4"
+
+
+@each_row(
+    ("vllm", "status"),
+    [
+        ("0.12.0", None), ("0.21.0", None), ("0.22.1rc1.dev3+g1", "deprecated"),
+        ("0.23.0", "ignored"), ("0.26.0", "ignored"), ("v0.33", "ignored"), ("", None),
+        ("nightly", None),
+    ],
+)  # fmt: skip
+def test_a_removed_variable_is_told_from_its_version_on(vllm: str, status: str | None) -> None:
+    rows = setting_rows({FP4: "1"}, vllm, (), ())
+    assert [row.status for row in rows] == ([status] if status else [])
+    for row in rows:
+        assert "--moe-backend" in row.instead
+
+
+@each_row("variable", VARIABLES)
+def test_every_row_is_told_where_it_is_gone(variable: object) -> None:
+    name, gone = variable.name, variable.gone  # type: ignore[attr-defined]
+    (row,) = setting_rows({name: "17"}, f"{gone[0]}.{gone[1]}.0" if any(gone) else "0.9", (), ())
+    assert row.status == ("ignored" if any(gone) else "never")
+    assert row.why
+
+
+def test_a_variable_that_changes_nothing_is_not_told() -> None:
+    assert setting_rows({FP4: "0"}, "0.26.0", (), ()) == ()
+    assert setting_rows({"VLLM_USE_DEEP_GEMM": "1"}, "0.26.0", (), ()) == ()
+
+
+def test_what_the_log_calls_unknown_counts_without_a_version() -> None:
+    (row,) = setting_rows({}, "", ("VLLM_MXFP4_BACKEND",), ())
+    assert (row.name, row.status, row.instead) == ("VLLM_MXFP4_BACKEND", "ignored", "--moe-backend")
+    assert setting_rows({}, "", tuple(HARMLESS), ()) == ()
+
+
+def test_a_row_is_told_once() -> None:
+    assert len(setting_rows({FP4: "1"}, "0.26.0", (FP4, FP4), (FP4,))) == 1
+
+
+def test_the_flag_is_that_of_the_version() -> None:
+    assert backend_flag("moe", "flashinfer_cutlass", "0.26.0") == "--moe-backend flashinfer_cutlass"
+    assert backend_flag("linear", "marlin", "") == "--linear-backend marlin"
+    assert FP4 in backend_flag("moe", "flashinfer_cutlass", "0.12.0")
+    assert version_of("v0.24.0+092c4842.dev") == (0, 24)
