@@ -158,10 +158,10 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         CommandError: it cannot be written.
     """
-    from spark_prof.traces.durable import write_whole as write
+    from spark_prof.files import write_whole as write
 
     try:
-        write(path, lambda file: file.write(text.encode()))
+        write(path, text)
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
 

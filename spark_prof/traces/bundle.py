@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
+from spark_prof.files import write_whole
 from spark_prof.redact import redacted_value
 from spark_prof.traces.columns import is_array, read_columns
-from spark_prof.traces.durable import write_whole
 from spark_prof.traces.tables import TABLES, Column, empty_table
 
 SCHEMA = 1
@@ -85,7 +85,7 @@ class Meta:
         Secrets in it are hidden.
         """
         text = json.dumps(redacted_value(asdict(self)), indent=1).encode()
-        write_whole(folder / META_FILE, lambda file: file.write(text), durable=True)
+        write_whole(folder / META_FILE, text, durable=True)
 
     @classmethod
     def read(cls, folder: Path) -> Meta:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.durable import write_whole
+from spark_prof.files import write_whole
 
 _SCHEMA = 1
 _LARGEST_FILE = 1 << 20
@@ -127,7 +127,7 @@ def keep_measured(measured: Measured, folder: Path | None = None) -> Path:
     text = msgspec.json.format(msgspec.json.encode(measured), indent=2) + b"\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda file: file.write(text))
+        write_whole(path, text)
     except OSError as error:
         raise CommandError(
             f"cannot write {path}: {error.strerror or error}; set XDG_STATE_HOME to another folder"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from spark_prof.ending import removed_afterwards
+from spark_prof.files import replacing
 from spark_prof.traces.assemble import SALVAGED, assemble, open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle, Meta, table_file
 from spark_prof.traces.clock import Shift, moved
@@ -157,12 +156,9 @@ def _files_of(meta: Meta, process: str) -> Iterator[str]:
 
 def _move(path: Path, table: str, shift: Shift) -> None:
     """Rewrites one table file, a row group at a time, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with removed_afterwards(temporary):
-        with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-                for index in range(file.num_row_groups):
-                    group = file.read_row_group(index)
-                    writer.write_table(moved(group, table, shift).cast(schema))
-        os.replace(temporary, path)
+    with replacing(path) as temporary, pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+            for index in range(file.num_row_groups):
+                group = file.read_row_group(index)
+                writer.write_table(moved(group, table, shift).cast(schema))

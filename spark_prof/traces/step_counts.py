@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from spark_prof.traces.durable import write_whole
+from spark_prof.files import write_whole
 
 _FILE = np.dtype(
     [
