@@ -92,7 +92,7 @@ def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
         CommandError: none of them can be read.
     """
     from spark_prof.datasets.opened import opened
-    from spark_prof.traces.members import find_members
+    from spark_prof.traces.resolve import find_members
 
     bundles: dict[str, Bundle] = {}
     failed: list[str] = []

@@ -19,6 +19,8 @@ from spark_prof.errors import CommandError
 from spark_prof.redact import redacted_text
 from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, OtherSchemaError, own_version
 from spark_prof.traces.piece_files import (
+    assembling,
+    being_recorded,
     json_files,
     other_recordings,
     piece_numbers,
@@ -26,7 +28,6 @@ from spark_prof.traces.piece_files import (
 )
 from spark_prof.traces.piece_tables import PieceTables
 from spark_prof.traces.pieces import RECORDING_FILE, append_log, pieces_folder
-from spark_prof.traces.running import assembling, being_recorded
 from spark_prof.traces.step_counts import read_counts
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.unflushed import absent_ranks, unflushed

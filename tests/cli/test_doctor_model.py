@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.cli.doctor import model_ceilings, question_of
 from spark_prof.cli.main import main
-from spark_prof.cli.model_ceilings import model_ceilings, question_of
 from spark_prof.hardware import gpu_called
 from spark_prof.traces.measured import Measured, Measurement
 from tests.checkpoints import MODELS, write_model

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_prof.analyzers.classify.counters import find_counter
-from spark_prof.traces import sniff
+from spark_prof.traces import formats
 from spark_prof.traces.readers.nsys_stats import REPORTS
 from tests.docs.pages import ROOT, tables
 
@@ -17,8 +17,8 @@ PAGE = ROOT / "docs" / "formats.md"
 def test_every_format_has_a_row() -> None:
     rows = tables(PAGE, "What can be read")[0]
     found = {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])}
-    folders = {sniff.BENCHMARK, sniff.BUNDLE, sniff.PIECES, sniff.FOLDER}
-    assert found == {known.name for known in sniff.FORMATS} | folders
+    folders = {formats.BENCHMARK, formats.BUNDLE, formats.PIECES, formats.FOLDER}
+    assert found == {known.name for known in formats.FORMATS} | folders
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)

@@ -16,9 +16,14 @@ from spark_prof.analyzers.ranks.shifts import untied, wanted_shifts
 from spark_prof.analyzers.ranks.summary import collectives_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.clock import Shift, moved
-from spark_prof.traces.merge import join_bundles, move_clocks, open_parts
-from spark_prof.traces.same_run import SHARED_TABLES
+from spark_prof.traces.merge import (
+    SHARED_TABLES,
+    Shift,
+    join_bundles,
+    move_clocks,
+    moved,
+    open_parts,
+)
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.ranks.bundles import bundle, parallel, write
 from tests.analyzers.ranks.play import KINDS, Play

@@ -6,7 +6,7 @@ from spark_prof.analyzers.ranks.alignment import RankClock, clocks_of
 from spark_prof.analyzers.ranks.layout import clock_name, layout_of
 from spark_prof.analyzers.ranks.teamwork import teamwork_of
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.clock import Shift
+from spark_prof.traces.merge import Shift
 
 
 def wanted_shifts(bundle: Bundle) -> dict[str, Shift]:
