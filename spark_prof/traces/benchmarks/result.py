@@ -14,6 +14,15 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+TEXTS = ("tool", "model", "label", "clock")
+COUNTS = ("concurrency", "completed", "failed", "input_tokens", "output_tokens")
+"""Fields of a run that are no figures, as `FIGURES` are."""
+
+FIGURES = (
+    "mean_concurrency", "request_rate", "duration_s", "request_throughput", "output_throughput",
+    "total_throughput", "tokens_per_chunk", "acceptance_length",
+)  # fmt: skip
+
 CLOCKS = ("epoch", "monotonic", "none")
 """What start times count from: the Unix epoch, the boot of the client's host, or unknown."""
 
