@@ -26,7 +26,6 @@ def write_whole(
     """Writes a file under its name only when all of it is written, over one that is there.
 
     Args:
-        path: the file.
         content: what it holds, or a function that writes it.
         durable: return only when the file would outlive a power cut.
 
@@ -79,7 +78,6 @@ def publish(temporary: Path, path: Path, ending: bytes) -> None:
 
     Args:
         temporary: the written file, in the same folder; it is gone afterwards.
-        path: the file's name.
         ending: the last bytes of a whole file, white space left aside.
 
     Raises:

@@ -16,11 +16,9 @@ class Shape:
     """A secret that is known by its look.
 
     Attributes:
-        name: what it is.
         pattern: matched where no letter or digit stands before.
         example: a text that is hidden as a whole.
         ordinary: one that looks alike and stays.
-        source: who says so.
     """
 
     name: str
@@ -37,7 +35,6 @@ class Name:
     Attributes:
         pattern: matched against the end of the name in lower case with underscores, as api_key of
             ``--api-key`` and ``apiKey``.
-        examples: names that it knows.
         ordinary: names that look alike and hold no secret.
         weak: the same name is also used for what is none: numbers and markup are shown.
         where: any; variable (in capitals); or query (of a URL).
@@ -55,7 +52,6 @@ class Program:
     """A program that takes a secret without a name.
 
     Attributes:
-        program: its name.
         option: after which the secret stands, or to which it is joined; empty for an argument.
         kind: value; joined (``-pSECRET``); login (``user:SECRET``); or argument after that word.
         example: a command line with the secret s3cr3t-value.

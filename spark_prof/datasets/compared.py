@@ -31,7 +31,6 @@ def read_side(source: str | Source, rank: int | None = None) -> Side:
 
     Args:
         source: a bundle, a trace, or the URL of one.
-        rank: the rank, the lowest one if None.
 
     Raises:
         CommandError: the source is none of these, or damaged.

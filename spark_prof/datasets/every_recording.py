@@ -31,8 +31,6 @@ def import_each(
     Args:
         source: a folder or its URL; with Ray every worker must be able to read it.
         out: the folder of the bundles; with Ray every worker must be able to write it.
-        like: a bundle or trace of the same model whose layers are known.
-        engine: where the recordings are imported.
 
     Returns:
         The name of each recording with the lines of what it lacks, or the reason why it could not
@@ -75,7 +73,6 @@ def summarize_dataset(folder: Folder, engine: Engine = Engine.LOCAL) -> Dataset:
 
     Args:
         folder: with Ray every worker must be able to read it.
-        engine: where the recordings are read.
 
     Raises:
         CommandError: the engine cannot be used.

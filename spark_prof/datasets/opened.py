@@ -17,7 +17,6 @@ def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> 
     """What `spark-prof doctor --measure` kept of the GPU of a rank; None where it kept nothing.
 
     Args:
-        bundle: the recording.
         rank: the rank, the lowest one if None.
         file: what a person named, else the latest one that is kept on this machine.
 

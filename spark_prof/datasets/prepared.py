@@ -35,13 +35,7 @@ class Prepared:
     """One rank of a source.
 
     Attributes:
-        source: as the user named it.
-        rank: that is shown.
-        ranks: that there are.
-        report: the whole report.
-        kernels: of that rank, in order of start.
         steps: the rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us ...
-        layers: the live model's modules, the table `layers`.
         live: whether the source was still being recorded.
         timed: whether anything tells when the kernels ran; where nothing does, as in a table of
             sums, they lie end to end, and steps have no times.
@@ -63,7 +57,6 @@ def prepare(source: str, rank: int | None = None) -> Prepared:
 
     Args:
         source: a bundle, the folder of a recording that goes on, a trace, or the URL of one.
-        rank: the rank, the lowest one if None.
 
     Example:
         >>> prepare("tests/data/h100-gpt-oss-20b-mxfp4-graphs").report.steps.count
@@ -138,10 +131,6 @@ def _books(summary: Summary) -> pd.DataFrame:
 
 def clients_beside(shown: Prepared, results: Sequence[Path]) -> tuple[ClientRow, ...]:
     """The runs that the recording holds, then those of the results, each beside its steps.
-
-    Args:
-        shown: a recording.
-        results: results of load generators.
 
     Raises:
         CommandError: a result is missing or damaged.

@@ -29,12 +29,7 @@ _MARKERS = TABLES["markers"].schema
 
 @dataclass(frozen=True)
 class ComputedView:
-    """One such view.
-
-    Attributes:
-        schema: its columns.
-        rows: works out its rows for a rank of a bundle.
-    """
+    """One such view."""
 
     name: str
     schema: pa.Schema
@@ -111,8 +106,6 @@ def create_views(
     """Creates a view a table with `bundle` and `rank` first, the computed ones, and `bundles`.
 
     Args:
-        database: an empty database.
-        bundles: the bundles by name.
         folder: an empty folder, which must stay as long as the database.
         wanted: the computed views to fill; the others have no rows.
 

@@ -51,9 +51,7 @@ def assemble(
     """Turns the pieces in the folder into a bundle and removes them.
 
     Args:
-        folder: the bundle's folder, which holds a folder of pieces.
         state: complete, interrupted or salvaged; see `Meta`. What lacks steps is not complete.
-        progress: told after each piece how many of how many are done.
         ends: how processes ended that did not say so themselves, by their names.
 
     Raises:
@@ -118,13 +116,7 @@ def write_tables(
     """Writes pieces as the tables and the meta.json of a bundle, and leaves them as they are.
 
     Args:
-        pieces: the folder of pieces.
-        folder: the bundle's folder.
-        facts: what each process said about itself.
-        chosen: the pieces of each process to take.
-        state: see `Meta`.
         lost: what is missing besides what is found to be.
-        progress: told after each piece how many of how many are done.
         ends: how processes ended; None while they still record, when nothing is missing yet.
 
     Returns:

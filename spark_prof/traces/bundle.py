@@ -59,12 +59,8 @@ class Meta:
     Attributes:
         state: complete; interrupted, when somebody ended the recording early; or salvaged, when
             the recorded process died and this is what it had written.
-        command: the recorded command line.
         created: when the recording ended, ISO 8601 in UTC.
-        backend: what watched the kernels.
-        settings: what was asked for.
         facts: for each recorded process its versions, model, configuration, GPU and clocks.
-        lost: what is missing, one line each.
         tables: rows of each table file.
     """
 
@@ -154,9 +150,6 @@ def is_table_file(name: str) -> bool:
 
 class Bundle:
     """An opened bundle; tables are read when they are asked for.
-
-    Args:
-        path: the bundle's folder.
 
     Raises:
         CommandError: the folder is no bundle, or part of it is missing or damaged.

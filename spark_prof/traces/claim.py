@@ -99,7 +99,6 @@ def locked_folder(folder: Path, how: int = fcntl.LOCK_EX) -> int | None:
     """Opens and locks a folder; None where another process has. Closing it unlocks it.
 
     Args:
-        folder: the folder.
         how: `fcntl.LOCK_EX`, or `fcntl.LOCK_SH` only to see whether somebody writes.
 
     Raises:

@@ -41,10 +41,8 @@ def library_code(library: Path, generation: int, seconds: float) -> LibraryCode:
     """Lists the code of a library.
 
     Args:
-        library: a shared library or executable.
         generation: 12 for compute capability 12.x; 0 for none. Its plain cubins are taken out and
             looked at, because a build for a family looks plain in a list.
-        seconds: how long that may take.
 
     Raises:
         CommandError: cuobjdump is missing, failed or took too long.

@@ -41,9 +41,6 @@ class Cubins:
 
     Args:
         folder: the cubins that the driver handed over, and those found in JIT caches.
-
-    Attributes:
-        lost: what could not be read, one line each.
     """
 
     def __init__(self, folder: Path) -> None:

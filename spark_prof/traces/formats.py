@@ -70,8 +70,6 @@ class FileFormat:
     """A format of files.
 
     Attributes:
-        meaning: what such a file is, in words.
-        shows: whether a file is one.
         example: the shortest content that is recognised.
         reader: module and function below `spark_prof.traces.readers`; empty where another step,
             such as unpacking, comes first.

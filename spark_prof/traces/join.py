@@ -61,8 +61,6 @@ def join_piece(
         modules: rows of the `modules` table.
         read: reads the trace of the piece; None where there is none. Where it is missing or
             damaged (CommandError) the piece has no kernels.
-        piece: the piece's number.
-        nodes: the placed nodes of the rank's CUDA graphs.
         thread: the thread that runs the steps, where no step says so; -1 if unknown.
     """
     paths = [module["path"] for module in modules]

@@ -120,7 +120,6 @@ def machine_code_of(bundle: Bundle, seconds: float = MOST_SECONDS) -> MachineCod
     """The functions of a bundle that ran; those that its table lacks are read from its cubins.
 
     Args:
-        bundle: an opened bundle.
         seconds: how long may be spent on disassembling what is not in the user's cache.
     """
     known = bundle.frame("functions", 0)
@@ -147,7 +146,6 @@ def read_machine_code(
 
     Args:
         wanted: the cubins, named after their hash, and of each the symbols to read, all if None.
-        seconds: how long may be spent on disassembling.
     """
     result = MachineCode()
     codes: list[tuple[str, Code]] = []

@@ -31,7 +31,6 @@ class Shift:
     """A clock against the reference clock, in ns: positive where it is ahead.
 
     Attributes:
-        reference_rank: whose clock is the reference.
         offset_ns: the offset at `at_ns`, a time by the moved clock.
         drift: by how much it grows, in ns per ns.
         uncertainty_ns: the true offset is no further away.
@@ -56,11 +55,6 @@ class Shift:
 
 def moved(rows: pa.Table, table: str, shift: Shift) -> pa.Table:
     """The rows by the reference clock: every column of nanoseconds, which end in `_ns`.
-
-    Args:
-        rows: rows of that table.
-        table: its name, for errors.
-        shift: the offset of the clock that wrote them.
 
     Raises:
         ValueError: a time column holds no int64.
@@ -154,10 +148,6 @@ def open_parts(sources: Sequence[Path]) -> list[Bundle]:
 def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
     """Writes one bundle with the tables of all parts; times stay as they were recorded.
 
-    Args:
-        parts: what `open_parts` returned.
-        folder: an empty folder.
-
     Raises:
         OSError: it cannot be written.
     """
@@ -184,9 +174,7 @@ def move_clocks(bundle: Bundle, shifts: Mapping[str, Shift], lost: Sequence[str]
     """Moves the tables of these processes to the reference clock; meta.json keeps the shifts.
 
     Args:
-        bundle: what `join_bundles` wrote.
         shifts: by process, such as ``rank2`` or ``engine1``.
-        lost: lines to add to what the bundle lacks.
 
     Raises:
         OSError: it cannot be written.

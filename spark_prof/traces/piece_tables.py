@@ -96,7 +96,6 @@ class PieceTables:
     """Reads one process after another, and a rank piece by piece.
 
     Attributes:
-        lost: what is missing, one line each.
         unreadable: the files that could not be read.
         steps: of each process the numbers of the kept steps; of a scheduler those of its rows.
     """

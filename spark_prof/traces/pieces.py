@@ -165,9 +165,6 @@ def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any], run: str = 
     """Writes one array so that it is there whole or not at all.
 
     Args:
-        folder: the folder of pieces.
-        name: the file's name.
-        rows: the array.
         run: the recording; it follows the array, where `np.load` does not look.
     """
     buffer = io.BytesIO()  # np.save says nothing when a file on a full disk is cut off
@@ -214,8 +211,6 @@ def sync_new(folder: Path, process: str, synced: MutableMapping[Path, tuple[int,
     """Syncs the files of a process that are new or have changed; for a thread of its own.
 
     Args:
-        folder: the folder of pieces.
-        process: the process, such as ``rank0``.
         synced: size and time of change of each file when it was synced; the caller keeps it.
 
     Returns:

@@ -106,7 +106,6 @@ class Member:
 
     Attributes:
         name: its path below the dataset's folder, with / between the parts.
-        source: its path or URL.
     """
 
     name: str

@@ -37,7 +37,6 @@ def snapshot(
     """The whole pieces of a recording as a bundle.
 
     Args:
-        folder: the bundle's folder, which holds a folder of pieces.
         into: an empty folder for the snapshot.
         most_pieces: of a rank; older pieces than that are left out.
         most_bytes: of the files of all pieces that are taken; but one of each rank is.
@@ -120,9 +119,7 @@ class Salvage:
     """What a folder holds after it was salvaged.
 
     Attributes:
-        bundle: the whole bundle.
         made: whether it was made just now; else it had been whole before.
-        ranks: what was kept of each.
         missing: what lacks and belongs to no rank that left anything.
     """
 
@@ -134,10 +131,6 @@ class Salvage:
 
 def salvage(folder: Path, *, progress: Callable[[int, int], None] | None = None) -> Salvage:
     """Makes the bundle if the folder holds only pieces; a whole bundle is left as it is.
-
-    Args:
-        folder: the bundle's folder.
-        progress: told after each piece how many of how many are done.
 
     Raises:
         CommandError: the folder is neither, is still being recorded, or cannot be written.

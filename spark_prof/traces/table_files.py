@@ -25,9 +25,6 @@ class TableFiles:
 
     A context: at its end the files are closed and on the disk; after an exception they are gone.
     Secrets in texts, such as those of ranges and logs, are hidden.
-
-    Attributes:
-        rows: how many rows each file has.
     """
 
     def __init__(self, folder: Path) -> None:

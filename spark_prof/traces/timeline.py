@@ -144,8 +144,6 @@ def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]
     Args:
         nodes: rows of pieces.NODE_DTYPE; a clone may be reported as a new node too.
         events: what was entered and left meanwhile, rows of pieces.EVENT_DTYPE.
-        captures: rows of pieces.CAPTURE_DTYPE, in order.
-        layers: decoder layer of each module, -1 for none.
     """
     timeline, _ = replay(events, layers, None)
     rows = nodes[last_of_each(nodes["node"], nodes["original"])]

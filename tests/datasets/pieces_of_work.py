@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spark_prof.dashboards.dataset_report import render_dataset
 from spark_prof.datasets.engines import Engine
-from spark_prof.datasets.report import summarize_dataset
+from spark_prof.datasets.every_recording import summarize_dataset
 from spark_prof.errors import CommandError
 from spark_prof.traces.resolve import Folder, resolve
 

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from spark_prof.datasets.imports import import_each
 
 from spark_prof.datasets.engines import Engine
+from spark_prof.datasets.every_recording import import_each
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.tables import TABLES

@@ -36,12 +36,7 @@ _REQUEST_COUNTS = ("input_tokens", "output_tokens", "chunks")
 
 
 def client_frames(result: BenchmarkResult, first_run: int = 0) -> dict[str, pd.DataFrame]:
-    """The rows that a result adds to the tables `clients` and `requests`.
-
-    Args:
-        result: what a reader returned.
-        first_run: the number of its first run.
-    """
+    """The rows that a result adds to the tables `clients` and `requests`."""
     runs = list(enumerate(result.runs, first_run))
     clients = [_client(number, result.source, run) for number, run in runs]
     requests = [_request(number, request) for number, run in runs for request in run.requests]
