@@ -55,7 +55,6 @@ def temporary_folder(prefix: str = "spark-prof-", parent: Path | None = None) ->
     """A new folder for this user alone, which is gone afterwards.
 
     Args:
-        prefix: how its name begins.
         parent: where it is made; among the temporary files if None.
 
     Raises:

@@ -12,8 +12,16 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from spark_prof.redact_text import HIDDEN, header_value, redacted_text
-from spark_prof.secret_names import REFERENCE, SEVERAL, is_shown, name_strength, plain_name
-from spark_prof.secret_rules import PROGRAM_NAMES, PROGRAMS, TAKEN
+from spark_prof.secret_rules import (
+    PROGRAM_NAMES,
+    PROGRAMS,
+    REFERENCE,
+    SEVERAL,
+    TAKEN,
+    is_shown,
+    name_strength,
+    plain_name,
+)
 
 __all__ = ["HIDDEN", "is_secret", "redacted", "redacted_text", "redacted_value"]
 

@@ -10,14 +10,18 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
-from spark_prof.secret_names import REFERENCE, SEVERAL, is_shown, name_strength, plain_name
 from spark_prof.secret_rules import (
     ORDINARY_WORDS,
     PHRASES,
     PROGRAM_NAMES,
     PROGRAMS,
+    REFERENCE,
+    SEVERAL,
     SHAPES,
     TAKEN,
+    is_shown,
+    name_strength,
+    plain_name,
 )
 
 HIDDEN = "***"

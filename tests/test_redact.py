@@ -121,6 +121,19 @@ def test_the_rest_of_a_text_stays_readable(text: str, wanted: str) -> None:
     assert redacted_text(text) == wanted
 
 
+@each_row("scheme", ["Bearer", "Basic", "Token", "Digest", "ApiKey", "Negotiate"])
+@each_row("name", ["Authorization", "authorization", "Proxy-Authorization", "authorisation"])
+def test_an_authorization_header_shows_its_scheme_alone(name: str, scheme: str) -> None:
+    header = f"{name}: {scheme} x9 y8,z7"
+    hidden = f"{name}: {scheme} {HIDDEN}"
+    assert redacted_text(f"> {header}\n> Accept: */*") == f"> {hidden}\n> Accept: */*"
+    assert redacted(["curl", "-H", header, "https://h"]) == ["curl", "-H", hidden, "https://h"]
+    assert redacted(["curl", "--header", header]) == ["curl", "--header", hidden]
+    assert redacted_text(f"curl -H '{header}' h") == f"curl -H '{hidden}' h"
+    assert redacted_value({"headers": {name: f"{scheme} x9"}}) == {"headers": {name: HIDDEN}}
+    assert redacted_text(f"{name}: x9y8") == f"{name}: {HIDDEN}"
+
+
 @dataclass(frozen=True)
 class _Kept:
     api_key: str

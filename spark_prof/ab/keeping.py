@@ -9,8 +9,8 @@ from typing import Any
 from spark_prof.ab.result import Result, to_json
 from spark_prof.ab.result_file import RESULT_FILE
 from spark_prof.errors import CommandError, one_line
+from spark_prof.files import write_whole
 from spark_prof.redact import redacted_value
-from spark_prof.traces.durable import write_whole
 
 _PAGE = "report.html"
 
@@ -54,7 +54,7 @@ class Keeper:
 
     def _put(self, name: str, content: bytes) -> None:
         try:
-            write_whole(self.folder / name, lambda file: file.write(content))
+            write_whole(self.folder / name, content)
         except OSError as error:
             raise CommandError(
                 f"cannot write {self.folder / name}: {error.strerror or error}"

@@ -81,15 +81,15 @@ def _of_names(names: list[str]) -> tuple[tuple[Classified, ...], tuple[str, ...]
 
 def _of_source(source: str, arch: str | None) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
     from spark_prof.analyzers.classify.listing import list_bundle
-    from spark_prof.datasets.opened import local_path, opened
-    from spark_prof.traces.code_files import holds_machine_code
+    from spark_prof.datasets.opened import opened
+    from spark_prof.traces.resolve import MachineCode, fetched
 
-    with local_path(source) as path:
-        if holds_machine_code(path):
-            return _of_code(path, arch)
+    with fetched(source) as found:
+        if isinstance(found, MachineCode):
+            return _of_code(found.path, arch)
         if arch:
             raise CommandError(f"{source} is no library; --arch chooses among the code of one")
-        with opened(str(path)) as bundle:
+        with opened(found) as bundle:
             return list_bundle(bundle)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,8 +71,6 @@ def compare(
         check_folder(out.parent)
     if len(others) > _MOST:
         raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
-    for source in (reference, *others):
-        _refuse_result(source)
     from spark_prof.analyzers.comparing.gate.verdict import check
     from spark_prof.analyzers.comparing.summary import compare as compare_sides
     from spark_prof.dashboards.compare_report import Compared, render_comparison
@@ -84,8 +81,6 @@ def compare(
         raise CommandError(
             f"{sum(map(len, sides))} recordings are too many; compare at most {_MOST_RECORDINGS}"
         )
-    for source in (source for side in sides for source in side):
-        _refuse_result(source)
     a = [read_side(source, rank) for source in sides[0]]
     found = tuple(
         compare_sides(a, [read_side(source, rank) for source in side]) for side in sides[1:]
@@ -98,16 +93,6 @@ def compare(
     put(render_comparison(compared, chosen.value, width, color), out)
     if _failed(compared, strict):
         raise typer.Exit(1)
-
-
-def _refuse_result(source: str) -> None:
-    from spark_prof.ab.result_file import find_result
-
-    if find_result(source):
-        raise CommandError(
-            f"{source} is a result of spark-prof ab, which has compared already; "
-            f"spark-prof report {shlex.quote(source)} shows it"
-        )
 
 
 def _failed(compared: Compared, strict: bool) -> bool:

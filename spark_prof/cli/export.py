@@ -53,7 +53,7 @@ def export(
     from spark_prof.datasets.opened import opened
     from spark_prof.exporters.selection import Selection, parse_steps
     from spark_prof.exporters.table_folder import write_tables
-    from spark_prof.traces.staging import staged
+    from spark_prof.traces.claim import staged
 
     first, stop = parse_steps(steps) if steps is not None else (None, None)
     selection = Selection(_numbers(ranks) if ranks is not None else None, first, stop)
@@ -89,7 +89,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _write_trace(bundle: Bundle, selection: Selection, out: Path) -> None:
     from spark_prof.exporters.perfetto import write_perfetto
-    from spark_prof.traces.durable import write_whole
+    from spark_prof.files import write_whole
 
     if out.name.lower().endswith(".gz"):
         from isal import igzip

@@ -52,13 +52,13 @@ def import_traces(
         raise CommandError("--engine spreads many imports over a cluster: give --each with it")
     from contextlib import ExitStack
 
-    from spark_prof.datasets.opened import local_path
     from spark_prof.importers.sources import import_files
     from spark_prof.traces.claim import Claim
+    from spark_prof.traces.resolve import fetched_path
 
     with ExitStack() as stack:
         claim = stack.enter_context(Claim(out))
-        paths = [stack.enter_context(local_path(file)) for file in files]
+        paths = [stack.enter_context(fetched_path(file)) for file in files]
         bundle = import_files(paths, claim, like)
     ranks = ", ".join(map(str, bundle.ranks))
     words = f"ranks {ranks}" if len(bundle.ranks) > 1 else f"rank {ranks}"
@@ -69,7 +69,7 @@ def import_traces(
 
 
 def _import_each(files: list[str], out: Path, like: Path | None, engine: Engine) -> None:
-    from spark_prof.datasets.imports import import_each
+    from spark_prof.datasets.every_recording import import_each
 
     if len(files) != 1:
         raise CommandError("--each wants one folder of recordings")

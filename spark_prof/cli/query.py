@@ -64,7 +64,7 @@ def query(
         check_folder(out.absolute().parent)
     from spark_prof.dashboards.query_result import WRITERS
     from spark_prof.datasets.query import query as run
-    from spark_prof.traces.durable import write_whole
+    from spark_prof.files import write_whole
 
     with _opened_bundles(sources[:-1]) as bundles, run(bundles, sources[-1]) as result:
         if out is None:
@@ -92,7 +92,7 @@ def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
         CommandError: none of them can be read.
     """
     from spark_prof.datasets.opened import opened
-    from spark_prof.traces.members import find_members
+    from spark_prof.traces.resolve import find_members
 
     bundles: dict[str, Bundle] = {}
     failed: list[str] = []

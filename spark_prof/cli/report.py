@@ -7,13 +7,17 @@ import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from spark_prof.cli.terminal import takes_color
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:
+    from spark_prof.analyzers.dataset import Dataset
+    from spark_prof.traces.resolve import Folder
 
 Kind = TypeVar("Kind")
 
@@ -75,53 +79,64 @@ def report(
     chosen = format or format_by_ending(out, ENDINGS)
     if out is not None:
         check_folder(out.parent)
-    from spark_prof.ab.result_file import find_result
-    from spark_prof.cli.dataset import report_dataset
-    from spark_prof.datasets.report import is_dataset
+    from spark_prof.traces.resolve import AbResult, Folder, LoadTest, fetched, resolve
 
-    compared = find_result(source)
-    if compared or is_dataset(source):
+    named = resolve(source)
+    of_ab = isinstance(named, AbResult)
+    if isinstance(named, AbResult | Folder):
         if rank is not None or bench or measured:
-            held = "a result of spark-prof ab" if compared else "several recordings"
+            held = "a result of spark-prof ab" if of_ab else "several recordings"
             raise CommandError(
                 f"{source} holds {held}; --rank, --bench and --measured need one recording"
             )
         on_terminal = out is None and sys.stdout.isatty()
         color = takes_color(out)
         width = terminal_width() if on_terminal else 100
-        if compared:
+        if isinstance(named, Folder):
+            from spark_prof.dashboards.dataset_report import render_dataset
+
+            put(render_dataset(_dataset(named, engine), chosen.value, width, color), out)
+        else:
             from spark_prof.ab.result_file import read_result
             from spark_prof.dashboards.ab_report import render_ab
 
-            put(render_ab(read_result(compared), chosen.value, width, color), out)
-        else:
-            put(report_dataset(source, chosen.value, engine.value, width, color), out)
+            put(render_ab(read_result(named.file), chosen.value, width, color), out)
         return
     from spark_prof.analyzers.clients.client_comparison import with_clients
     from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import RENDERERS
-    from spark_prof.datasets.ceilings import ceilings_for
-    from spark_prof.datasets.opened import local_path, opened
+    from spark_prof.datasets.opened import ceilings_for, opened
     from spark_prof.traces.benchmarks.read import read_benchmark
-    from spark_prof.traces.sniff import BENCHMARK, format_of
 
     results = [read_benchmark(path) for path in bench or ()]
-    with local_path(source) as path:
-        if os.path.isfile(path) and format_of(path) == BENCHMARK:
+    with fetched(named) as found:
+        if isinstance(found, LoadTest):
             from spark_prof.dashboards.client_report import render_clients
 
-            put(render_clients([read_benchmark(path), *results], chosen.value), out)
+            put(render_clients([read_benchmark(found.path), *results], chosen.value), out)
             return
-        with opened(str(path)) as bundle:
+        with opened(found) as bundle:
             ceilings = ceilings_for(bundle, rank, measured)
-            found = summarize(bundle, rank, measured=ceilings)
-            summary = with_clients(found, bundle, rank, results)
+            report = summarize(bundle, rank, measured=ceilings)
+            summary = with_clients(report, bundle, rank, results)
     if chosen is Format.TEXT and out is None and sys.stdout.isatty():
         from spark_prof.dashboards import text
 
         show(text.render(summary, width=terminal_width(), color=takes_color(out)))
         return
     put(RENDERERS[chosen.value](summary), out)
+
+
+def _dataset(folder: Folder, engine: Engine) -> Dataset:
+    from spark_prof.datasets.every_recording import summarize_dataset
+
+    dataset = summarize_dataset(folder, engine)
+    if not dataset.recordings:
+        first = dataset.failures[0]
+        raise CommandError(
+            f"no recording in {folder.name} could be read: {first.name}: {first.reason}"
+        )
+    return dataset
 
 
 def put(drawn: str, out: Path | None) -> None:
@@ -158,10 +173,10 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         CommandError: it cannot be written.
     """
-    from spark_prof.traces.durable import write_whole as write
+    from spark_prof.files import write_whole as write
 
     try:
-        write(path, lambda file: file.write(text.encode()))
+        write(path, text)
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
 

@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from spark_prof.analyzers.comparing.model import Side
-from spark_prof.analyzers.lookup import NameColumn
-from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.summary import summary_of
-from spark_prof.analyzers.views.columns import KernelColumns
-from spark_prof.datasets.ceilings import ceilings_for
-from spark_prof.datasets.opened import local_path, opened
+from spark_prof.analyzers.views.column_making import columns_of
+from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.members import NoMembersError, find_members, is_bundle
 from spark_prof.traces.remote import is_url
+from spark_prof.traces.resolve import (
+    AbResult,
+    BundleFolder,
+    Folder,
+    RecordingInProgress,
+    Source,
+    fetched,
+    resolve,
+)
 
-_HIGHEST_LAYER = (1 << 15) - 1
 
-
-def read_side(source: str, rank: int | None = None) -> Side:
+def read_side(source: str | Source, rank: int | None = None) -> Side:
     """One side of a comparison.
 
     Args:
         source: a bundle, a trace, or the URL of one.
-        rank: the rank, the lowest one if None.
 
     Raises:
         CommandError: the source is none of these, or damaged.
     """
     with opened(source) as bundle:
-        return _side(source, bundle, rank)
+        return _side(source if isinstance(source, str) else source.name, bundle, rank)
 
 
-def recordings_of(named: str) -> tuple[str, ...]:
+def recordings_of(named: str) -> list[Source]:
     """The recordings that a person named as one side: one, several with commas, or a folder.
 
     A path that exists is one name, whatever commas it has, and so is a URL up to a comma with
@@ -55,13 +54,13 @@ def recordings_of(named: str) -> tuple[str, ...]:
             f"{named!r} has no recording before or after a comma; write several as A1,A2,A3"
         )
     found = [member for name in names for member in _members(name)]
-    places = [each if is_url(each) else os.path.realpath(each) for each in found]
+    places = [each.name if is_url(each.name) else os.path.realpath(each.name) for each in found]
     for place, each in zip(places, found, strict=True):
         if places.count(place) > 1:
             raise CommandError(
-                f"{each} stands twice on one side; give recordings of different engine starts"
+                f"{each.name} stands twice on one side; give recordings of different engine starts"
             )
-    return tuple(found)
+    return found
 
 
 def _names(named: str) -> list[str]:
@@ -86,24 +85,27 @@ def _longest(parts: Sequence[str]) -> int:
     return next((end for end in lengths if os.path.lexists(",".join(parts[:end]))), 0)
 
 
-def _members(name: str) -> list[str]:
+def _members(name: str) -> list[Source]:
     """The bundles of a folder of several; anything else is itself."""
-    if is_url(name) or not Path(name).is_dir() or is_bundle(Path(name)):
-        return [name]
-    try:
-        members = find_members(name)
-    except NoMembersError:
-        return [name]
-    bundles = all(is_bundle(Path(each.source)) for each in members)
-    return [each.source for each in members] if bundles else [name]
+    found = resolve(name)
+    if isinstance(found, AbResult):
+        raise CommandError(
+            f"{name} is a result of spark-prof ab, which has compared already; "
+            f"spark-prof report {shlex.quote(name)} shows it"
+        )
+    if not isinstance(found, Folder) or is_url(name):
+        return [found]
+    members = [resolve(each.source) for each in found.members]
+    bundles = all(isinstance(each, BundleFolder | RecordingInProgress) for each in members)
+    return members if bundles else [found]
 
 
 def facts_of(source: str, rank: int) -> Mapping[str, Any]:
     """What the recorder of a bundle noted; empty for a trace, which would be imported for it."""
-    with local_path(source) as path:
-        if not is_bundle(path):
+    with fetched(source) as found:
+        if not isinstance(found, BundleFolder | RecordingInProgress):
             return {}
-        return open_bundle(path).facts(rank)
+        return open_bundle(found.path).facts(rank)
 
 
 def _side(source: str, bundle: Bundle, rank: int | None) -> Side:
@@ -117,30 +119,7 @@ def _side(source: str, bundle: Bundle, rank: int | None) -> Side:
     return Side(
         source=source,
         report=summary.report,
-        kernels=_columns(kernels),
+        kernels=columns_of(kernels, summary.steps["step"].to_numpy()),
         steps=summary.steps.reset_index(drop=True),
         facts=bundle.facts(rank or 0),
-    )
-
-
-def _columns(placed: pd.DataFrame) -> KernelColumns:
-    """The columns that are compared; shapes of launches and streams are not."""
-    names = placed["name"].cat
-    copies = np.zeros(len(names.categories), bool)
-    flags = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
-    copies[names.codes.to_numpy()[flags]] = True
-    layer = placed["layer"].to_numpy()
-    return KernelColumns(
-        start_ns=placed["start_ns"].to_numpy(np.int64),
-        end_ns=placed["end_ns"].to_numpy(np.int64),
-        step=placed["step"].to_numpy(np.int32),
-        layer=np.where((layer < 0) | (layer > _HIGHEST_LAYER), -1, layer).astype(np.int16),
-        component=placed["component"].cat.codes.to_numpy().astype(np.uint8),
-        name=names.codes.to_numpy().astype(np.int32),
-        launch=np.zeros(len(placed), np.int32),
-        stream=np.zeros(len(placed), np.uint16),
-        names=tuple(map(str, names.categories)),
-        copies=tuple(copies.tolist()),
-        launches=(),
-        streams=(),
     )

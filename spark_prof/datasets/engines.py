@@ -55,7 +55,6 @@ def run_each(
     Args:
         function: of a module that every worker can import.
         items: what it is called with; paths in them must mean the same on every worker.
-        engine: where to run it.
 
     Raises:
         CommandError: Ray is not installed, or its cluster cannot be reached.

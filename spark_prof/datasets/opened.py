@@ -6,39 +6,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_prof.ending import temporary_folder
+from spark_prof.analyzers.roofline.ceilings import device_of
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.members import is_bundle
-from spark_prof.traces.remote import is_url, local_copy
+from spark_prof.traces.measured import Measured, measured_for
+from spark_prof.traces.resolve import BundleFolder, RecordingInProgress, Source, fetched
 
 
-@contextmanager
-def local_path(source: str) -> Iterator[Path]:
-    """The path of a source; what a URL names is copied and removed again.
+def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> Measured | None:
+    """What `spark-prof doctor --measure` kept of the GPU of a rank; None where it kept nothing.
+
+    Args:
+        rank: the rank, the lowest one if None.
+        file: what a person named, else the latest one that is kept on this machine.
 
     Raises:
-        CommandError: the URL cannot be read.
+        CommandError: the file cannot be read, or was measured on another device.
     """
-    if not is_url(source):
-        yield Path(source)
-        return
-    with temporary_folder() as folder:
-        yield local_copy(source, folder)
+    if rank is None:
+        rank = bundle.ranks[0] if bundle.ranks else 0
+    return measured_for(device_of(bundle.facts(rank))[0], file)
 
 
 @contextmanager
-def opened(source: str) -> Iterator[Bundle]:
+def opened(source: str | Source) -> Iterator[Bundle]:
     """The bundle, or the trace as a bundle.
 
     Raises:
         CommandError: it is neither, or damaged.
     """
-    with local_path(source) as path:
-        if is_bundle(path):
-            yield open_bundle(path)
+    with fetched(source) as found:
+        if isinstance(found, BundleFolder | RecordingInProgress):
+            yield open_bundle(found.path)
             return
         from spark_prof.importers.sources import open_source
 
-        with open_source(path) as bundle:
+        with open_source(found.path) as bundle:
             yield bundle

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -16,13 +17,13 @@ from spark_prof.analyzers.placement import kernels_in_order
 from spark_prof.analyzers.summary import Summary, summary_of
 from spark_prof.analyzers.views.column_making import SHAPE_COLUMNS, columns_of
 from spark_prof.analyzers.views.columns import KernelColumns
-from spark_prof.datasets.ceilings import ceilings_for
-from spark_prof.datasets.opened import opened
+from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
+from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.remote import is_url
-from spark_prof.traces.snapshot import is_recording, snapshot
+from spark_prof.traces.resolve import RecordingInProgress, is_bundle, resolve
+from spark_prof.traces.salvage import snapshot
 
 _NEED_TIMES = ("step_us", "union_us", "overlap_us", "gap_us", "residual_us", "engine_us")
 """Columns of `step_books` that say nothing where nothing tells when kernels ran."""
@@ -33,13 +34,7 @@ class Prepared:
     """One rank of a source.
 
     Attributes:
-        source: as the user named it.
-        rank: that is shown.
-        ranks: that there are.
-        report: the whole report.
-        kernels: of that rank, in order of start.
         steps: the rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us ...
-        layers: the live model's modules, the table `layers`.
         live: whether the source was still being recorded.
         timed: whether anything tells when the kernels ran; where nothing does, as in a table of
             sums, they lie end to end, and steps have no times.
@@ -61,7 +56,6 @@ def prepare(source: str, rank: int | None = None) -> Prepared:
 
     Args:
         source: a bundle, the folder of a recording that goes on, a trace, or the URL of one.
-        rank: the rank, the lowest one if None.
 
     Example:
         >>> prepare("tests/data/h100-gpt-oss-20b-mxfp4-graphs").report.steps.count
@@ -91,13 +85,14 @@ def prepare(source: str, rank: int | None = None) -> Prepared:
 @contextmanager
 def _opened(source: str) -> Iterator[tuple[Bundle, bool]]:
     """The source as a bundle, and whether it is still being recorded."""
-    if is_url(source) or not is_recording(Path(source)):
-        with opened(source) as bundle:
+    found = resolve(source)
+    if not isinstance(found, RecordingInProgress):
+        with opened(found) as bundle:
             yield bundle, False
         return
     with temporary_folder() as folder:
         try:
-            yield snapshot(Path(source), folder), True
+            yield snapshot(found.path, folder), True
         except CommandError as error:
             # Nobody has ever heard of the snapshot's folder.
             raise CommandError(str(error).replace(str(folder), source)) from error
@@ -131,3 +126,27 @@ def _books(summary: Summary) -> pd.DataFrame:
             **dict.fromkeys(_NEED_TIMES, float("nan"))
         )
     return steps.reset_index(drop=True)
+
+
+def clients_beside(shown: Prepared, results: Sequence[Path]) -> tuple[ClientRow, ...]:
+    """The runs that the recording holds, then those of the results, each beside its steps.
+
+    Raises:
+        CommandError: a result is missing or damaged.
+    """
+    runs = [run for path in results for run in read_benchmark(path).runs]
+    if not runs:
+        return shown.report.clients
+    steps = shown.steps if shown.timed else pd.DataFrame()
+    return (
+        *shown.report.clients,
+        *clients_of(runs, steps, _facts(shown), shown.report.overhead),
+    )
+
+
+def _facts(shown: Prepared) -> Mapping[str, Any]:
+    """Of the recorded process; nothing of a trace, which would have to be read again for them."""
+    if shown.live or not is_bundle(Path(shown.source)):
+        return {}
+    with opened(shown.source) as bundle:
+        return bundle.facts(shown.rank)

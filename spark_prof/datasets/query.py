@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import psutil
 
-from spark_prof.datasets.views import create_views
+from spark_prof.datasets.sql_views import create_views
 from spark_prof.ending import interrupted_by, temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle

@@ -13,7 +13,7 @@ import streamlit as st
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.errors import CommandError
 from spark_prof.explorer import widgets
-from spark_prof.traces.source_state import source_state
+from spark_prof.traces.resolve import source_state
 
 _MOST = 6
 """Recordings that are kept; the one that was looked at longest ago goes first."""

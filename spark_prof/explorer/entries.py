@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from spark_prof.ab.result_file import find_result
 from spark_prof.dashboards.formats import clean
-from spark_prof.datasets.report import is_dataset
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
-from spark_prof.traces.members import find_members, is_bundle
 from spark_prof.traces.remote import is_url
-from spark_prof.traces.sniff import BENCHMARK, format_of
+from spark_prof.traces.resolve import AbResult, Folder, LoadTest, find_result, is_bundle, resolve
 
 MOST_ENTRIES = 1000
 """So many names fit into a list that a browser gets with every picture."""
@@ -105,22 +102,17 @@ def newest_here(folder: Path) -> list[str]:
 
 
 def _look(source: str) -> list[Entry]:
-    result = None if is_url(source) else find_result(source)
-    if result:
-        return [Entry(source, "", result)]
-    if is_url(source) or not is_bundle(Path(source)):
-        if is_dataset(source):
-            return [Entry(member.source, "") for member in find_members(source)]
-        if not is_url(source):
-            format_of(Path(source))  # what is nothing that can be read is told here
-    return [Entry(source, "")]
+    found = resolve(source)
+    if isinstance(found, Folder):
+        return [Entry(member.source, "") for member in found.members]
+    return [Entry(source, "", found.file if isinstance(found, AbResult) else None)]
 
 
 def _is_client_result(source: str) -> bool:
-    if is_url(source) or is_bundle(Path(source)):
+    if is_url(source):
         return False
     try:
-        return format_of(Path(source)) == BENCHMARK
+        return isinstance(resolve(source), LoadTest)
     except CommandError:
         return False
 

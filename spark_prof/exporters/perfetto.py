@@ -24,8 +24,7 @@ from spark_prof.exporters.rank_trace import Int64s, RankTrace, slices
 from spark_prof.exporters.selection import Selection
 from spark_prof.exporters.span_tracks import write_counters, write_spans, write_steps
 from spark_prof.exporters.tracks import Tracks
-from spark_prof.traces.batches import table_batches
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.bundle import Bundle, table_batches
 
 _TIMED = ("kernels", "host", "ranges", "steps", "counters")
 

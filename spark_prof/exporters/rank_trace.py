@@ -14,8 +14,7 @@ import pyarrow as pa
 from spark_prof.exporters.event_text import events, microseconds
 from spark_prof.exporters.selection import Selection
 from spark_prof.exporters.tracks import Tracks
-from spark_prof.traces.batches import ROWS
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.bundle import ROWS, Bundle
 
 Int64s = npt.NDArray[np.int64]
 

@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.exporters.selection import Selection
-from spark_prof.traces.batches import ROWS, table_batches
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.bundle import ROWS, Bundle, table_batches
 from spark_prof.traces.tables import TABLES
 
 PLACED = "placed"

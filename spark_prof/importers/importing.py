@@ -23,10 +23,9 @@ from spark_prof.importers.process import BehindTables, ProcessWriter
 from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.result import BenchmarkResult
 from spark_prof.traces.bundle import HIGHEST_RANK, IMPORTED, SCHEMA, Bundle, Meta, own_version
-from spark_prof.traces.claim import Claim
+from spark_prof.traces.claim import Claim, staged
 from spark_prof.traces.foreign import Foreign, Process, Window
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
-from spark_prof.traces.staging import staged
 from spark_prof.traces.table_files import TableFiles
 
 _ALONE = "ncu"

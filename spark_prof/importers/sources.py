@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
@@ -20,38 +19,18 @@ from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.foreign import Foreign
+from spark_prof.traces.formats import BENCHMARK, BUNDLE, BY_NAME, FOLDER, PIECES, format_of
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
-from spark_prof.traces.sniff import BENCHMARK, BUNDLE, FOLDER, PIECES, format_of
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Where a format's reader is, and whether it wants to know which ranges name modules."""
-
-    module: str
-    function: str
-    scoped: bool = True
-
-    def read(self, path: Path) -> Foreign:
-        """Begins to read a file."""
-        function: Callable[..., Foreign] = getattr(
-            import_module(f"spark_prof.traces.readers.{self.module}"), self.function
-        )
-        return function(path, names_module) if self.scoped else function(path)
-
-
-READERS: Mapping[str, _Reader] = MappingProxyType(
-    {
-        "kineto": _Reader("kineto", "kineto_trace"),
-        "nsys-sqlite": _Reader("nsys_import", "nsys_export"),
-        "nsys-stats": _Reader("nsys_stats", "nsys_stats_csv", scoped=False),
-        "ncu": _Reader("ncu_csv", "ncu_csv", scoped=False),
-        "cupti": _Reader("cupti_buffers", "cupti_buffers"),
-        "proton-tree": _Reader("proton_tree", "proton_tree"),
-        "proton-trace": _Reader("proton_trace", "proton_trace"),
-    }
-)
-"""The reader of each format of traces."""
+def read_trace(kind: str, path: Path) -> Foreign:
+    """Begins to read a file of that format."""
+    known = BY_NAME[kind]
+    module, function = known.reader.split(".")
+    read: Callable[..., Foreign] = getattr(
+        import_module(f"spark_prof.traces.readers.{module}"), function
+    )
+    return read(path, names_module) if known.scoped else read(path)
 
 
 @dataclass
@@ -128,7 +107,7 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
 
         into = stack.enter_context(temporary_folder())
         found.traces.append(("nsys-sqlite", export_report(path, into)))
-    elif kind in READERS:
+    elif kind in BY_NAME and BY_NAME[kind].reader:
         found.traces.append((kind, path))
     elif named and kind == FOLDER:
         for file in _files(path):
@@ -175,8 +154,8 @@ def _read(traces: Sequence[tuple[str, Path]]) -> Iterator[Foreign]:
     """The traces, one after another; kernels that were measured alone come last, as one."""
     for kind, path in traces:
         if kind != NCU:
-            yield READERS[kind].read(path)
-    alone = [READERS[NCU].read(path) for kind, path in traces if kind == NCU]
+            yield read_trace(kind, path)
+    alone = [read_trace(NCU, path) for kind, path in traces if kind == NCU]
     if alone:
         yield one_process(alone)
 
@@ -195,7 +174,7 @@ def _captures(paths: Sequence[Path], found: _Found) -> dict[int | None, list[Cap
     """The captured graphs of each rank."""
     graphs: dict[int | None, list[Capture]] = {}
     for path in paths:
-        foreign = READERS["kineto"].read(path)
+        foreign = read_trace("kineto", path)
         captures = captures_of(foreign, path)
         graphs.setdefault(foreign.processes[0].rank, []).extend(captures)
         if not captures:

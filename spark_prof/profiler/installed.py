@@ -18,8 +18,8 @@ from spark_prof.analyzers.fallbacks.machine_checks import Library, Machine, Pack
 from spark_prof.errors import CommandError
 from spark_prof.profiler.facts import visible_environment
 from spark_prof.rules.environment import HARMLESS, setting_rows
+from spark_prof.traces.code_files import library_code
 from spark_prof.traces.cuda_tools import ToolError, run_tool
-from spark_prof.traces.library_code import library_code
 
 _PACKAGES = (
     "vllm", "torch", "triton", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache",

@@ -19,6 +19,8 @@ from spark_prof.errors import CommandError
 from spark_prof.redact import redacted_text
 from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, OtherSchemaError, own_version
 from spark_prof.traces.piece_files import (
+    assembling,
+    being_recorded,
     json_files,
     other_recordings,
     piece_numbers,
@@ -26,7 +28,6 @@ from spark_prof.traces.piece_files import (
 )
 from spark_prof.traces.piece_tables import PieceTables
 from spark_prof.traces.pieces import RECORDING_FILE, append_log, pieces_folder
-from spark_prof.traces.running import assembling, being_recorded
 from spark_prof.traces.step_counts import read_counts
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.unflushed import absent_ranks, unflushed
@@ -50,9 +51,7 @@ def assemble(
     """Turns the pieces in the folder into a bundle and removes them.
 
     Args:
-        folder: the bundle's folder, which holds a folder of pieces.
         state: complete, interrupted or salvaged; see `Meta`. What lacks steps is not complete.
-        progress: told after each piece how many of how many are done.
         ends: how processes ended that did not say so themselves, by their names.
 
     Raises:
@@ -117,13 +116,7 @@ def write_tables(
     """Writes pieces as the tables and the meta.json of a bundle, and leaves them as they are.
 
     Args:
-        pieces: the folder of pieces.
-        folder: the bundle's folder.
-        facts: what each process said about itself.
-        chosen: the pieces of each process to take.
-        state: see `Meta`.
         lost: what is missing besides what is found to be.
-        progress: told after each piece how many of how many are done.
         ends: how processes ended; None while they still record, when nothing is missing yet.
 
     Returns:

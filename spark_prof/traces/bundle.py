@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
+from spark_prof.files import write_whole
 from spark_prof.redact import redacted_value
 from spark_prof.traces.columns import is_array, read_columns
-from spark_prof.traces.durable import write_whole
 from spark_prof.traces.tables import TABLES, Column, empty_table
 
 SCHEMA = 1
@@ -59,12 +59,8 @@ class Meta:
     Attributes:
         state: complete; interrupted, when somebody ended the recording early; or salvaged, when
             the recorded process died and this is what it had written.
-        command: the recorded command line.
         created: when the recording ended, ISO 8601 in UTC.
-        backend: what watched the kernels.
-        settings: what was asked for.
         facts: for each recorded process its versions, model, configuration, GPU and clocks.
-        lost: what is missing, one line each.
         tables: rows of each table file.
     """
 
@@ -85,7 +81,7 @@ class Meta:
         Secrets in it are hidden.
         """
         text = json.dumps(redacted_value(asdict(self)), indent=1).encode()
-        write_whole(folder / META_FILE, lambda file: file.write(text), durable=True)
+        write_whole(folder / META_FILE, text, durable=True)
 
     @classmethod
     def read(cls, folder: Path) -> Meta:
@@ -154,9 +150,6 @@ def is_table_file(name: str) -> bool:
 
 class Bundle:
     """An opened bundle; tables are read when they are asked for.
-
-    Args:
-        path: the bundle's folder.
 
     Raises:
         CommandError: the folder is no bundle, or part of it is missing or damaged.
@@ -303,3 +296,48 @@ class Bundle:
         found = metadata.schema.to_arrow_schema()
         if metadata.num_rows != rows or TABLES[name.split("-rank")[0]].later_columns(found) is None:
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")
+
+
+ROWS = 1 << 18
+"""Rows of a batch; a row group may hold more."""
+
+
+def table_batches(
+    bundle: Bundle, table: str, rank: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of one table of a rank in their order, at most `ROWS` at a time.
+
+    Columns that came after the bundle was written have their default. Nothing comes of a table
+    that the bundle lacks.
+
+    Raises:
+        CommandError: the file is damaged.
+    """
+    name = table_file(table, rank)
+    if name not in bundle.meta.tables:
+        return
+    schema = TABLES[table].schema
+    names = list(columns) if columns is not None else schema.names
+    path = bundle.path / name
+    try:
+        later = TABLES[table].later_columns(pq.read_schema(path)) or []
+        absent = {column.name: column for column in later}
+        texts = [f.name for f in schema if pa.types.is_dictionary(f.type) and f.name not in absent]
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            there = [n for n in names if n not in absent]
+            for batch in file.iter_batches(ROWS, columns=there):
+                arrays = {
+                    n: pa.repeat(pa.scalar(absent[n].default), len(batch)).cast(absent[n].type)
+                    if n in absent
+                    else batch[n].cast(schema.field(n).type)
+                    for n in names
+                }
+                yield _checked(pa.table(arrays), path)
+    except (OSError, pa.ArrowException) as error:
+        raise CommandError(f"{path} is damaged; record again") from error
+
+
+def _checked(found: pa.Table, path: object) -> pa.Table:
+    if any(column.null_count for column in found.columns):
+        raise CommandError(f"{path} lacks values; record again")
+    return found

@@ -26,7 +26,6 @@ class Checkpoint:
     """What a model's folder says without its weights being read.
 
     Attributes:
-        folder: where it is.
         config: config.json, else Mistral's params.json; empty where there is none.
         quantization: quantization_config of config.json, else what hf_quant_config.json says.
         tensors: of the safetensors files, empty where there are none.

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 
 _TRIES = 100
@@ -97,7 +99,6 @@ def locked_folder(folder: Path, how: int = fcntl.LOCK_EX) -> int | None:
     """Opens and locks a folder; None where another process has. Closing it unlocks it.
 
     Args:
-        folder: the folder.
         how: `fcntl.LOCK_EX`, or `fcntl.LOCK_SH` only to see whether somebody writes.
 
     Raises:
@@ -134,3 +135,24 @@ def _unwritable(folder: Path, error: OSError) -> CommandError:
     return CommandError(
         f"cannot write to {folder}: {error.strerror or error}; choose another --out"
     )
+
+
+@contextmanager
+def staged(out: Path | Claim) -> Iterator[Path]:
+    """A folder beside `out` to write into; it takes the name when all is written.
+
+    Args:
+        out: the folder that is wanted, claimed by the caller or not: one that is there is empty.
+
+    Raises:
+        CommandError: it cannot be written. After any error nothing of it is left.
+    """
+    with Claim(out) if isinstance(out, Path) else out as claim:
+        folder = claim.folder
+        try:
+            with temporary_folder(f".{folder.name}.", folder.parent) as staging:
+                yield staging
+                staging.chmod(0o755)
+                staging.rename(folder)  # over the empty one, at once
+        except OSError as error:
+            raise CommandError(f"cannot write {folder}: {error.strerror or error}") from error

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.durable import sync_file, sync_folder
+from spark_prof.files import sync
 from spark_prof.traces.readers.cubin import read_functions
 
 CUBINS_FOLDER = "cubins"
@@ -41,9 +41,6 @@ class Cubins:
 
     Args:
         folder: the cubins that the driver handed over, and those found in JIT caches.
-
-    Attributes:
-        lost: what could not be read, one line each.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,11 +77,11 @@ class Cubins:
                 target = bundle / CUBINS_FOLDER
                 target.mkdir(exist_ok=True)
                 shutil.copyfile(cubin.path, target / f"{key}.cubin")
-                sync_file(target / f"{key}.cubin")
+                sync(target / f"{key}.cubin")
             functions = "\n".join(sorted(cubin.ran))
             rows.append((key, cubin.bytes, cubin.source, functions))
         if (bundle / CUBINS_FOLDER).is_dir():
-            sync_folder(bundle / CUBINS_FOLDER)
+            sync(bundle / CUBINS_FOLDER)
         return pd.DataFrame(rows, columns=["hash", "bytes", "source", "functions"])
 
     def _add(self, path: Path, source: str) -> None:

@@ -69,9 +69,6 @@ def run_tool(
     """Runs a tool and hands over what it prints.
 
     Args:
-        command: the tool and its options.
-        seconds: how long it may take.
-        on_line: told each line of its standard output.
         folder: where it runs and leaves files, the current one if None.
 
     Raises:

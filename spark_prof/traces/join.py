@@ -14,10 +14,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.graph_nodes import GraphNodes
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import empty_frame
-from spark_prof.traces.timeline import FINISH, MODEL_PATH, PREPARE, Call, Timeline, replay
+from spark_prof.traces.timeline import (
+    FINISH,
+    MODEL_PATH,
+    PREPARE,
+    Call,
+    GraphNodes,
+    Timeline,
+    replay,
+)
 from spark_prof.vocabulary import PHASES
 
 Rows = npt.NDArray[Any]
@@ -54,8 +61,6 @@ def join_piece(
         modules: rows of the `modules` table.
         read: reads the trace of the piece; None where there is none. Where it is missing or
             damaged (CommandError) the piece has no kernels.
-        piece: the piece's number.
-        nodes: the placed nodes of the rank's CUDA graphs.
         thread: the thread that runs the steps, where no step says so; -1 if unknown.
     """
     paths = [module["path"] for module in modules]

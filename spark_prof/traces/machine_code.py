@@ -2,29 +2,98 @@
 
 Functions that ran are disassembled once, bounded in time, and reduced to counts of their opcodes.
 Opcodes whose modifiers tell what was computed keep them, loads keep their width, all others are
-counted by their first word.
+counted by their first word. What was disassembled is kept in the user's cache under the hash of the
+instructions and their architecture: what a file calls itself decides nothing, so nobody else's
+bundle can put something wrong into it. A cache that cannot be read or written is done without.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
 from spark_prof.errors import CommandError
+from spark_prof.files import cache_folder
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import ToolError, find_tool, missing_tool
 from spark_prof.traces.demangle import demangler
-from spark_prof.traces.opcode_cache import cached, function_key, remember
 from spark_prof.traces.readers.cubin import Code, read_code
 from spark_prof.traces.readers.nvdisasm import count_opcodes
 from spark_prof.traces.tables import TABLES, empty_frame
+
+_VERSION = 1
+"""Raised when other counts are kept; it is part of the file's name."""
+_MOST_ROWS = 200_000
+_AT_ONCE = 500
+_PATIENCE_S = 2.0
+_TABLE = "CREATE TABLE IF NOT EXISTS functions (key TEXT PRIMARY KEY, opcodes TEXT NOT NULL)"
+
+
+def function_key(architecture: str, instructions: bytes) -> str:
+    """What a function's code is kept under."""
+    return hashlib.sha256(architecture.encode() + b"\0" + instructions).hexdigest()[:32]
+
+
+def cached(keys: Sequence[str]) -> dict[str, str]:
+    """The opcodes of those functions that are known, by key."""
+    found: dict[str, str] = {}
+    with suppress(sqlite3.Error, OSError), _open() as connection:
+        for at in range(0, len(keys), _AT_ONCE):
+            part = keys[at : at + _AT_ONCE]
+            marks = ",".join("?" * len(part))
+            query = f"SELECT key, opcodes FROM functions WHERE key IN ({marks})"
+            found |= {
+                key: text
+                for key, text in connection.execute(query, part)
+                if isinstance(key, str) and isinstance(text, str)
+            }
+    return found
+
+
+def remember(opcodes: Mapping[str, str]) -> None:
+    """Keeps the opcodes of functions by key; the oldest ones make room."""
+    with suppress(sqlite3.Error, OSError), _open() as connection, connection:
+        connection.executemany("REPLACE INTO functions VALUES (?, ?)", opcodes.items())
+        connection.execute(
+            "DELETE FROM functions WHERE rowid <= (SELECT max(rowid) FROM functions) - ?",
+            (_MOST_ROWS,),
+        )
+
+
+@contextmanager
+def _open() -> Iterator[sqlite3.Connection]:
+    """The cache; one that is damaged is replaced by an empty one."""
+    folder = cache_folder()
+    if folder is None:
+        raise OSError("no home folder is known")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"opcodes-{_VERSION}.sqlite"
+    for attempt in range(2):
+        connection = sqlite3.connect(path, timeout=_PATIENCE_S)
+        with closing(connection):
+            try:
+                connection.execute(_TABLE)
+                connection.execute("SELECT key, opcodes FROM functions LIMIT 1").fetchall()
+            except sqlite3.OperationalError:
+                raise  # busy, or read only
+            except sqlite3.DatabaseError:
+                if attempt:
+                    raise
+                path.unlink(missing_ok=True)
+                continue
+            yield connection
+            return
+
 
 MOST_SECONDS = 60.0
 """How long functions are disassembled for one recording."""
@@ -51,7 +120,6 @@ def machine_code_of(bundle: Bundle, seconds: float = MOST_SECONDS) -> MachineCod
     """The functions of a bundle that ran; those that its table lacks are read from its cubins.
 
     Args:
-        bundle: an opened bundle.
         seconds: how long may be spent on disassembling what is not in the user's cache.
     """
     known = bundle.frame("functions", 0)
@@ -78,7 +146,6 @@ def read_machine_code(
 
     Args:
         wanted: the cubins, named after their hash, and of each the symbols to read, all if None.
-        seconds: how long may be spent on disassembling.
     """
     result = MachineCode()
     codes: list[tuple[str, Code]] = []

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.durable import write_whole
+from spark_prof.files import write_whole
 
 _SCHEMA = 1
 _LARGEST_FILE = 1 << 20
@@ -33,9 +33,6 @@ class Measurement:
             operations/s of a matrix product), launch_graph or launch_eager (s).
         value: the median of the repeats, in `unit`.
         unit: B/s, op/s or s.
-        lowest: the smallest of the repeats.
-        highest: the largest.
-        repeats: how many there were.
         how: what ran.
     """
 
@@ -80,14 +77,9 @@ class Measured:
         device: name of the GPU as its driver tells it, or of the processor.
         taken: when, ISO 8601 in UTC.
         measurements: one a quantity.
-        before: the device before the first measurement.
-        after: right after the last one.
         uuid: of the GPU, empty for a processor.
         compute_capability: None for a processor.
-        driver: version of the driver, empty where unknown.
-        torch: version of the torch that measured.
         notes: what was not measured, and why.
-        schema: version of this format.
     """
 
     device: str
@@ -127,7 +119,7 @@ def keep_measured(measured: Measured, folder: Path | None = None) -> Path:
     text = msgspec.json.format(msgspec.json.encode(measured), indent=2) + b"\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda file: file.write(text))
+        write_whole(path, text)
     except OSError as error:
         raise CommandError(
             f"cannot write {path}: {error.strerror or error}; set XDG_STATE_HOME to another folder"
@@ -171,7 +163,6 @@ def find_measured(device: str, folder: Path | None = None) -> tuple[Path, Measur
     Files that are damaged are passed over: nobody named them.
 
     Args:
-        device: the GPU's name as its driver tells it, or the processor's.
         folder: where to look, the state folder if None.
     """
     found = [
@@ -185,7 +176,6 @@ def measured_for(device: str, file: Path | None = None) -> Measured | None:
     """The measured ceilings to hold a recording of that device against; None where there are none.
 
     Args:
-        device: the recorded GPU or processor.
         file: what a person named, else the latest measurement that is kept here.
 
     Raises:

@@ -2,26 +2,134 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_prof.ending import removed_afterwards
+from spark_prof.errors import CommandError
+from spark_prof.files import replacing
 from spark_prof.traces.assemble import SALVAGED, assemble, open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle, Meta, table_file
-from spark_prof.traces.clock import Shift, moved
 from spark_prof.traces.cubins import CUBINS_FOLDER
-from spark_prof.traces.piece_files import json_files
+from spark_prof.traces.piece_files import being_recorded, json_files
 from spark_prof.traces.pieces import pieces_folder
-from spark_prof.traces.running import being_recorded
-from spark_prof.traces.same_run import SHARED_TABLES, check_same_run
 from spark_prof.traces.table_files import TableFiles
+
+_UNSET = 0
+"""A time that never came, such as an update of the scheduler; it stays."""
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A clock against the reference clock, in ns: positive where it is ahead.
+
+    Attributes:
+        offset_ns: the offset at `at_ns`, a time by the moved clock.
+        drift: by how much it grows, in ns per ns.
+        uncertainty_ns: the true offset is no further away.
+        basis: what it stands on: collectives or scheduler.
+        events: how many of them.
+        applied: whether the times were moved; an offset below its uncertainty moves nothing.
+    """
+
+    reference_rank: int
+    offset_ns: float
+    drift: float
+    at_ns: int
+    uncertainty_ns: float
+    basis: str
+    events: int
+    applied: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as meta.json keeps them."""
+        return asdict(self)
+
+
+def moved(rows: pa.Table, table: str, shift: Shift) -> pa.Table:
+    """The rows by the reference clock: every column of nanoseconds, which end in `_ns`.
+
+    Raises:
+        ValueError: a time column holds no int64.
+    """
+    for index, field in enumerate(rows.schema):
+        if not field.name.endswith("_ns"):
+            continue
+        if field.type != pa.int64():
+            raise ValueError(f"{table}.{field.name} is {field.type}")
+        time = rows.column(index).to_numpy()
+        # As whole ns and the small drifted rest: a float of the time itself would lose digits.
+        whole = int(shift.offset_ns)
+        rest = shift.offset_ns - whole + shift.drift * (time - shift.at_ns).astype(np.float64)
+        there = time - whole - np.rint(rest).astype(np.int64)
+        column = pa.array(np.where(time == _UNSET, _UNSET, there), pa.int64())
+        rows = rows.set_column(index, field, column)
+    return rows
+
+
+SHARED_TABLES = frozenset({"log", "cubins", "functions"})
+"""Tables of all processes of a bundle, kept as rank 0's."""
+
+_ALIKE = ("vllm", "model", "model_config", "quantization", "dtype", "parallel")
+"""Facts that all ranks of one run share."""
+
+
+def check_same_run(parts: Sequence[Bundle]) -> None:
+    """Refuses parts that do not belong together.
+
+    Raises:
+        CommandError: one line that says which and why.
+    """
+    owners: dict[str, Bundle] = {}
+    for part in parts:
+        if not part.ranks:
+            raise CommandError(f"{part.path} has no rank; give the folders that hold the ranks")
+        for name in part.meta.tables:
+            if name.rpartition("-rank")[0] in SHARED_TABLES:
+                continue
+            other = owners.setdefault(name, part)
+            if other is not part:
+                what = name.removesuffix(".parquet").replace("-rank", " of rank ")
+                raise CommandError(
+                    f"{other.path} and {part.path} both hold {what}; give different ranks of one "
+                    "run"
+                )
+    first = parts[0]
+    for part in parts[1:]:
+        if why := _difference(first, part):
+            raise CommandError(f"{first.path} and {part.path} are not of one run: {why}")
+
+
+def _difference(first: Bundle, second: Bundle) -> str | None:
+    """Why the two cannot be parts of one run."""
+    runs = [_runs(part) for part in (first, second)]
+    if all(runs) and runs[0] != runs[1]:
+        return "they were recorded by different calls of spark-prof record"
+    commands = [part.meta.command for part in (first, second)]
+    if all(commands) and commands[0] != commands[1]:
+        return "their commands differ"
+    ours, theirs = (_rank_facts(part) for part in (first, second))
+    for name in _ALIKE:
+        if name in ours and name in theirs and ours[name] != theirs[name]:
+            return f"{name} differs ({ours[name]!r:.40} and {theirs[name]!r:.40})"
+    return None
+
+
+def _runs(part: Bundle) -> set[str]:
+    found = {str(fact.get("run") or "") for fact in part.meta.facts.values()}
+    return found - {""}
+
+
+def _rank_facts(part: Bundle) -> Mapping[str, Any]:
+    return part.facts(part.ranks[0]) if part.ranks else {}
+
 
 _STATES = ("complete", "interrupted", SALVAGED)
 
@@ -39,10 +147,6 @@ def open_parts(sources: Sequence[Path]) -> list[Bundle]:
 
 def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
     """Writes one bundle with the tables of all parts; times stay as they were recorded.
-
-    Args:
-        parts: what `open_parts` returned.
-        folder: an empty folder.
 
     Raises:
         OSError: it cannot be written.
@@ -70,9 +174,7 @@ def move_clocks(bundle: Bundle, shifts: Mapping[str, Shift], lost: Sequence[str]
     """Moves the tables of these processes to the reference clock; meta.json keeps the shifts.
 
     Args:
-        bundle: what `join_bundles` wrote.
         shifts: by process, such as ``rank2`` or ``engine1``.
-        lost: lines to add to what the bundle lacks.
 
     Raises:
         OSError: it cannot be written.
@@ -157,12 +259,9 @@ def _files_of(meta: Meta, process: str) -> Iterator[str]:
 
 def _move(path: Path, table: str, shift: Shift) -> None:
     """Rewrites one table file, a row group at a time, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with removed_afterwards(temporary):
-        with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-                for index in range(file.num_row_groups):
-                    group = file.read_row_group(index)
-                    writer.write_table(moved(group, table, shift).cast(schema))
-        os.replace(temporary, path)
+    with replacing(path) as temporary, pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+            for index in range(file.num_row_groups):
+                group = file.read_row_group(index)
+                writer.write_table(moved(group, table, shift).cast(schema))

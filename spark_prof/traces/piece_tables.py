@@ -17,11 +17,10 @@ import pandas as pd
 from spark_prof.errors import CommandError
 from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
 from spark_prof.traces.cuda_tools import find_tool
-from spark_prof.traces.graph_nodes import GraphNodes, capture_rows, place_nodes
 from spark_prof.traces.join import join_piece
 from spark_prof.traces.machine_code import read_machine_code
+from spark_prof.traces.nsys_pieces import read_nsys_piece
 from spark_prof.traces.piece_files import load_array, load_tensors, log_lines, piece_numbers
-from spark_prof.traces.piece_trace import read_trace, trace_files
 from spark_prof.traces.pieces import (
     ARGUMENT_DTYPE,
     CAPTURE_DTYPE,
@@ -30,16 +29,62 @@ from spark_prof.traces.pieces import (
     EVENT_DTYPE,
     NODE_DTYPE,
     STEP_DTYPE,
+    activity_name,
     array_name,
     capture_name,
     cubins_folder,
+    kineto_name,
     names_name,
     tensors_name,
 )
+from spark_prof.traces.readers.kineto import read_kineto
 from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES
+from spark_prof.traces.timeline import GraphNodes, capture_rows, place_nodes
 from spark_prof.vocabulary import PHASES
+
+
+def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
+    """The kernels of that piece; None where no backend wrote any.
+
+    Raises:
+        CommandError: what it wrote is missing in part or damaged.
+    """
+    raw = pieces / activity_name(process, piece)
+    if raw.exists():
+        from spark_prof.traces.readers.cupti import read_cupti
+
+        names, lost = _names(pieces, process, piece)
+        trace = read_cupti(raw, names)
+        return replace(trace, lost=(*trace.lost, *lost))
+    kineto = pieces / kineto_name(process, piece)
+    if kineto.exists():
+        return read_kineto(kineto)
+    return read_nsys_piece(pieces, process, piece)
+
+
+def _names(pieces: Path, process: str, piece: int) -> tuple[Path, list[str]]:
+    """The piece's file of names, and what to say about it.
+
+    A process that was killed within a piece had not written it yet. The addresses of names do not
+    change while a process lives, so the last piece before it has most of them.
+    """
+    own = pieces / names_name(process, piece)
+    if own.exists():
+        return own, []
+    for number in reversed(range(piece)):
+        other = pieces / names_name(process, number)
+        if other.exists():
+            return other, [f"its names were not flushed: those of piece {number} are used"]
+    return own, []
+
+
+def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:
+    """The files that `read_trace` reads."""
+    names = (activity_name, names_name, kineto_name)
+    return [path for name in names if (path := pieces / name(process, piece)).exists()]
+
 
 Rows = npt.NDArray[Any]
 
@@ -51,7 +96,6 @@ class PieceTables:
     """Reads one process after another, and a rank piece by piece.
 
     Attributes:
-        lost: what is missing, one line each.
         unreadable: the files that could not be read.
         steps: of each process the numbers of the kept steps; of a scheduler those of its rows.
     """

@@ -11,13 +11,15 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from spark_prof.files import sync, write_whole
 from spark_prof.redact import redacted_text, redacted_value
-from spark_prof.traces.durable import write_whole
 
 _RUN_MARK = b"spark-prof run "
 _LONGEST_RUN = 256
@@ -163,16 +165,13 @@ def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any], run: str = 
     """Writes one array so that it is there whole or not at all.
 
     Args:
-        folder: the folder of pieces.
-        name: the file's name.
-        rows: the array.
         run: the recording; it follows the array, where `np.load` does not look.
     """
     buffer = io.BytesIO()  # np.save says nothing when a file on a full disk is cut off
     np.save(buffer, rows, allow_pickle=False)
     if run:
         buffer.write(_RUN_MARK + run.encode())
-    write_whole(folder / name, lambda file: file.write(buffer.getbuffer()))
+    write_whole(folder / name, buffer.getvalue())
 
 
 def array_run(path: Path) -> str:
@@ -191,8 +190,8 @@ def write_json(folder: Path, name: str, value: object, *, symbols: bool = False)
 
     Where its keys are symbols of code, they say nothing about their values.
     """
-    text = json.dumps(value if symbols else redacted_value(value)).encode()
-    write_whole(folder / name, lambda file: file.write(text))
+    text = json.dumps(value if symbols else redacted_value(value))
+    write_whole(folder / name, text)
 
 
 def write_refusal(folder: Path, reason: str) -> None:
@@ -206,3 +205,32 @@ def append_log(folder: Path, process: str, time_ns: int, message: str) -> None:
     line = json.dumps({"time_ns": time_ns, "process": process, "message": shown})
     with open(folder / f"{process}.log.jsonl", "a", encoding="utf-8") as file:
         file.write(line + "\n")
+
+
+def sync_new(folder: Path, process: str, synced: MutableMapping[Path, tuple[int, int]]) -> int:
+    """Syncs the files of a process that are new or have changed; for a thread of its own.
+
+    Args:
+        synced: size and time of change of each file when it was synced; the caller keeps it.
+
+    Returns:
+        How many files were synced.
+
+    Raises:
+        OSError: the disk could not keep one.
+    """
+    changed = {}
+    for path in folder.glob(f"{process}.*"):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            mark = (status.st_size, status.st_mtime_ns)
+            if synced.get(path) != mark:
+                changed[path] = mark
+    for path in changed:
+        with suppress(FileNotFoundError):
+            sync(path)
+    if changed:
+        with suppress(FileNotFoundError):
+            sync(folder)
+    synced.update(changed)
+    return len(changed)

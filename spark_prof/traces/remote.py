@@ -40,7 +40,6 @@ def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
     Args:
         url: such as s3://bucket/run or https://host/trace.json.gz.
         into: an empty folder.
-        most_bytes: more than that is refused.
 
     Returns:
         The copy, a path below `into`.

@@ -1,16 +1,101 @@
-"""Makes a bundle of what a dead recording flushed, and says per rank what that is."""
+"""Makes a bundle of what a recording flushed: of a dead one all of it, of a live one a look at it.
+
+Salvage says per rank what was kept. A snapshot only reads, and leaves the recording alone; of a
+long one it takes only the newest pieces, so that looking costs the recorded machine little.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_prof.traces.assemble import SALVAGED, assemble, finished_bundle, remove_pieces
+from spark_prof.errors import CommandError
+from spark_prof.traces.assemble import (
+    SALVAGED,
+    assemble,
+    finished_bundle,
+    remove_pieces,
+    write_tables,
+)
 from spark_prof.traces.bundle import Bundle, table_file
-from spark_prof.traces.piece_files import piece_numbers, processes
-from spark_prof.traces.pieces import pieces_folder
-from spark_prof.traces.running import being_recorded
+from spark_prof.traces.piece_files import being_recorded, other_recordings, piece_numbers, processes
+from spark_prof.traces.pieces import array_name, pieces_folder
+
+SNAPSHOT = "recording"
+"""State of a bundle whose recording goes on."""
+
+_MOST_PIECES = 32
+_MOST_BYTES = 128 << 20
+
+
+def snapshot(
+    folder: Path, into: Path, most_pieces: int = _MOST_PIECES, most_bytes: int = _MOST_BYTES
+) -> Bundle:
+    """The whole pieces of a recording as a bundle.
+
+    Args:
+        into: an empty folder for the snapshot.
+        most_pieces: of a rank; older pieces than that are left out.
+        most_bytes: of the files of all pieces that are taken; but one of each rank is.
+
+    Raises:
+        CommandError: no step was flushed yet, or the snapshot cannot be written.
+    """
+    pieces = pieces_folder(folder)
+    try:
+        facts = processes(pieces)
+        if other_recordings(pieces):
+            raise CommandError(f"{folder} holds pieces of two recordings; wait until they end")
+        whole = {name: _whole(pieces, name) for name in facts}
+        total = sum(map(len, whole.values()))
+        if not total:
+            raise CommandError(
+                f"{folder} is being recorded and has no whole piece yet; look again in a minute"
+            )
+        chosen = {
+            name: _newest(pieces, name, numbers[-most_pieces:], most_bytes // len(facts))
+            for name, numbers in whole.items()
+        }
+        left = total - sum(map(len, chosen.values()))
+        lost = ["it is still being recorded: this is what was flushed so far"]
+        if left:
+            lost.append(f"{left} of {total} flushed pieces are older and are not looked at")
+        write_tables(pieces, into, facts, chosen, SNAPSHOT, lost)
+    except OSError as error:
+        raise CommandError(
+            f"cannot look at the pieces of {folder}: {error.strerror or error}; try again"
+        ) from error
+    return Bundle(into)
+
+
+def _whole(pieces: Path, process: str) -> list[int]:
+    """The pieces of which every file is there: the steps are written last."""
+    names = {entry.name for entry in os.scandir(pieces)}
+    return [
+        number
+        for number in piece_numbers(pieces, process)
+        if array_name(process, "steps", number) in names
+    ]
+
+
+def _newest(pieces: Path, process: str, numbers: Sequence[int], most_bytes: int) -> list[int]:
+    """The newest pieces whose files have no more than so many bytes; at least one."""
+    sizes: Counter[str] = Counter()
+    for entry in os.scandir(pieces):
+        name, _, rest = entry.name.partition(".")
+        piece = rest.partition(".")[0]
+        if name == process and piece.isdecimal() and int(piece) >= min(numbers, default=0):
+            sizes[piece] += entry.stat().st_size
+    chosen: list[int] = []
+    for number in sorted(numbers, reverse=True):
+        most_bytes -= sizes[f"{number:05d}"]
+        if chosen and most_bytes < 0:
+            break
+        chosen.append(number)
+    return sorted(chosen)
 
 
 @dataclass(frozen=True)
@@ -34,9 +119,7 @@ class Salvage:
     """What a folder holds after it was salvaged.
 
     Attributes:
-        bundle: the whole bundle.
         made: whether it was made just now; else it had been whole before.
-        ranks: what was kept of each.
         missing: what lacks and belongs to no rank that left anything.
     """
 
@@ -48,10 +131,6 @@ class Salvage:
 
 def salvage(folder: Path, *, progress: Callable[[int, int], None] | None = None) -> Salvage:
     """Makes the bundle if the folder holds only pieces; a whole bundle is left as it is.
-
-    Args:
-        folder: the bundle's folder.
-        progress: told after each piece how many of how many are done.
 
     Raises:
         CommandError: the folder is neither, is still being recorded, or cannot be written.

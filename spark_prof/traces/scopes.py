@@ -27,7 +27,6 @@ class Scopes:
 
     Attributes:
         parents: the parent of each scope.
-        names: the name of each scope as the trace has it.
     """
 
     def __init__(self) -> None:
@@ -85,9 +84,7 @@ def innermost(start: Int64s, end: Int64s, parents: Int64s, times: Int64s) -> Int
 
     Args:
         start: starts in ns, sorted as for `enclosing`.
-        end: ends in ns.
         parents: what `enclosing` returned.
-        times: moments in ns, in any order.
     """
     found = np.searchsorted(start, times, side="right") - 1
     active = np.flatnonzero(found >= 0)

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from spark_prof.traces.durable import write_whole
+from spark_prof.files import write_whole
 
 _FILE = np.dtype(
     [
@@ -46,8 +46,6 @@ class StepCounts:
     """What the file of one process says.
 
     Attributes:
-        process: its name, such as ``rank0``.
-        run: the recording.
         pid: its number, in its own namespace.
         begun: steps of the recording that began; one more than `recorded` while a step runs.
         recorded: steps (of a scheduler: iterations) that were recorded.

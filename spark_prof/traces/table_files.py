@@ -11,9 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_prof.files import sync
 from spark_prof.redact import redacted_text
 from spark_prof.traces.bundle import META_FILE, is_table_file, table_file
-from spark_prof.traces.durable import sync_file
 from spark_prof.traces.tables import TABLES
 
 _OF_COMPILERS = {"cubins", "functions"}
@@ -25,9 +25,6 @@ class TableFiles:
 
     A context: at its end the files are closed and on the disk; after an exception they are gone.
     Secrets in texts, such as those of ranges and logs, are hidden.
-
-    Attributes:
-        rows: how many rows each file has.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +48,7 @@ class TableFiles:
                 self._stack.close()
             if kind is None:
                 for name in self._open:
-                    sync_file(self._folder / name)
+                    sync(self._folder / name)
                 whole = True
         finally:
             if not whole:

@@ -25,8 +25,6 @@ def unflushed(
     """Lines about the steps that are missing, by process.
 
     Args:
-        pieces: the folder of pieces.
-        facts: what each process said about itself.
         kept: of each process the numbers of the steps in the bundle.
         ends: how processes ended that did not say so themselves.
     """

@@ -34,8 +34,7 @@ from spark_prof.analyzers.summary import summarize, summary_of
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards.about_cells import placed_by
 from spark_prof.dashboards.render import RENDERERS
-from spark_prof.datasets.ceilings import ceilings_for
-from spark_prof.datasets.opened import opened
+from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
 from tests.analyzers.agreeing import contradictions
 from tests.analyzers.roofline.recorded import CONFIG, FIRST, HEAD, LAYERS, bundle

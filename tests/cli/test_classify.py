@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_prof.cli import main as cli
 from spark_prof.vocabulary import COMPONENTS, CONVERSIONS, ENGINES, EVIDENCE, PRECISIONS
+from tests.cli.conftest import Refuses, Run
 from tests.traces.cubins import SM_90, library, probes
 
 pytestmark = pytest.mark.timeout(120)
 
+COMMAND = "classify"
 DATA = Path(__file__).parents[1] / "data"
 GRAPHS = DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"
 CONTRACT = {"name", "component", "engine", "precision", "evidence", "conversion"}
@@ -26,16 +26,10 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def classify(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["spark-prof", "classify", *map(str, words)])
-    return cli.main()
-
-
-def kernels(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
-) -> list[dict[str, Any]]:
-    assert classify(monkeypatch, *words, "--format", "json") == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+def kernels(run: Run, *words: object) -> list[dict[str, Any]]:
+    code, out, _ = run(*words, "--format", "json")
+    assert code == 0
+    found: list[dict[str, Any]] = json.loads(out)
     for kernel in found:
         assert kernel.keys() >= CONTRACT
         assert kernel["engine"] in ENGINES
@@ -46,28 +40,24 @@ def kernels(
     return found
 
 
-def test_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names(run: Run) -> None:
     names = ("void vllm::rms_norm_kernel<c10::BFloat16>(c10::BFloat16*)", "nobody knows it", "")
-    found = kernels(monkeypatch, capsys, *(word for name in names for word in ("--name", name)))
+    found = kernels(run, *(word for name in names for word in ("--name", name)))
     assert [kernel["name"] for kernel in found] == list(names)
     assert [kernel["engine"] for kernel in found] == ["cuda-core", "unknown", "unknown"]
     assert [kernel["evidence"] for kernel in found] == ["name", "unknown", "unknown"]
 
 
-def test_a_bundle_and_a_trace(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_and_a_trace(run: Run) -> None:
     for source in (GRAPHS, DATA / "kineto" / "gpt-oss-eager.json.gz"):
-        found = kernels(monkeypatch, capsys, source)
+        found = kernels(run, source)
         names = [kernel["name"] for kernel in found]
         assert len(names) == len(set(names)) > 20
         assert not any(name.startswith(("Memcpy", "Memset")) for name in names)
 
 
-def test_a_cubin(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    found = {k["name"]: k for k in kernels(monkeypatch, capsys, probes("sm_121a", tmp_path))}
+def test_a_cubin(run: Run, tmp_path: Path) -> None:
+    found = {k["name"]: k for k in kernels(run, probes("sm_121a", tmp_path))}
     nvf4 = found["mma_nvf4"]
     assert (nvf4["engine"], nvf4["precision"], nvf4["evidence"]) == ("tensor-core", "fp4", "sass")
     assert nvf4["code"]["architecture"] == "sm_121a"
@@ -76,47 +66,39 @@ def test_a_cubin(
     assert found["ffma"]["engine"] == "cuda-core"
 
 
-def test_a_folder_of_cubins(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_folder_of_cubins(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "triton" / "hash"
     folder.mkdir(parents=True)
     shutil.copy(SM_90, folder / "mix.cubin")
     (folder / "broken.cubin").write_bytes(SM_90.read_bytes()[:999])
-    assert classify(monkeypatch, folder.parent, "--format", "json") == 0
-    shown = capsys.readouterr()
-    assert {kernel["evidence"] for kernel in json.loads(shown.out)} == {"sass"}
-    (line,) = shown.err.splitlines()
+    code, out, err = run(folder.parent, "--format", "json")
+    assert code == 0
+    assert {kernel["evidence"] for kernel in json.loads(out)} == {"sass"}
+    (line,) = err.splitlines()
     assert "broken.cubin" in line
 
 
-def test_a_library(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_library(run: Run, tmp_path: Path) -> None:
     path = library(tmp_path)
-    found = {k["name"]: k for k in kernels(monkeypatch, capsys, path, "--arch", "sm_90")}
+    found = {k["name"]: k for k in kernels(run, path, "--arch", "sm_90")}
     assert found["wgmma_e4m3"]["precision"] == "fp8"
     assert found["only_ptx"]["compiled_by_driver_from"] == "sm_80"
     assert found["only_ptx"]["evidence"] == "unknown"
-    assert classify(monkeypatch, path) == 0
-    shown = capsys.readouterr()
-    assert "--arch chooses another" in shown.err
-    assert "sm_80 PTX, compiled by the driver" in shown.out
+    code, out, err = run(path)
+    assert code == 0
+    assert "--arch chooses another" in err
+    assert "sm_80 PTX, compiled by the driver" in out
 
 
-@pytest.mark.parametrize("ending", ["txt", "md", "json"])
-def test_a_file_is_written(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, ending: str
-) -> None:
-    out = tmp_path / f"out.{ending}"
-    assert classify(monkeypatch, SM_90, "-o", out) == 0
-    assert "void add<int>(int*, int)" in out.read_text()
-    assert capsys.readouterr().out == ""
+def test_a_file_is_written(run: Run, tmp_path: Path) -> None:
+    for ending in ("txt", "md", "json"):
+        out = tmp_path / f"out.{ending}"
+        assert run(SM_90, "-o", out)[:2] == (0, "")
+        assert "void add<int>(int*, int)" in out.read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_usage_errors_are_one_line(refuses: Refuses) -> None:
+    for words, says in (
         ((), "give either a source or --name"),
         (("x", "--name", "y"), "give either a source or --name"),
         (("/nonexistent",), "/nonexistent"),
@@ -128,39 +110,21 @@ def test_a_file_is_written(
         ((str(SM_90), "--format", "html"), "html"),
         ((str(SM_90), "--arch", "sm_90"), "is no library"),
         ((str(SM_90.parent), "--arch", "sm_90"), "is no library"),
-    ],
-)
-def test_usage_errors_are_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    message: str,
-) -> None:
-    assert classify(monkeypatch, *words) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    (line,) = shown.err.splitlines()
-    assert message in line
+    ):
+        refuses(words, says)
 
 
-def test_a_damaged_cubin_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_damaged_cubin_is_one_line(refuses: Refuses, tmp_path: Path) -> None:
     whole = SM_90.read_bytes()
     for length in (20, 64, 500, len(whole) // 2):
-        path = tmp_path / "cut.cubin"
-        path.write_bytes(whole[:length])
-        assert classify(monkeypatch, path) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "cut.cubin" in line
+        (tmp_path / "cut.cubin").write_bytes(whole[:length])
+        refuses("cut.cubin", "cut.cubin", files=False)
 
 
-def test_hostile_names_do_not_reach_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hostile_names_do_not_reach_the_terminal(run: Run) -> None:
     name = "evil\x1b[2J\u202e\n| x |<script>" + "a" * 100_000
     for kind in ("text", "md", "json"):
-        assert classify(monkeypatch, "--name", name, "--format", kind) == 0
-        shown = capsys.readouterr().out
+        code, shown, _ = run("--name", name, "--format", kind)
+        assert code == 0
         assert "\x1b" not in shown
         assert "\u202e" not in shown

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from spark_prof.cli import main as cli
+from tests.cli.conftest import Refuses, Run
 from tests.slowed import slowed
 
+COMMAND = "compare"
 DATA = Path(__file__).parents[1] / "data"
 AWQ, NVFP4, BF16 = (
     str(DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4", "dense-bf16")
@@ -20,7 +21,7 @@ QWEN = DATA / "code-h100" / "qwen3-30b-a3b-nvfp4"
 EARLIER = str(DATA / "h100-qwen3-30b-a3b-nvfp4-graphs")
 
 
-class Run:
+class Done:
     """What one command line did."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
@@ -28,38 +29,32 @@ class Run:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def command(*words: str) -> Run:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", "compare", *words])
-        code = cli.main()
-        told = capsys.readouterr()
-        return Run(code, told.out, told.err)
-
-    return command
+def compared(run: Run) -> Callable[..., Done]:
+    return lambda *words: Done(*run(*words))
 
 
-def test_text_fits_a_hundred_columns(run) -> None:
-    done = run(AWQ, NVFP4)
+def test_text_fits_a_hundred_columns(compared) -> None:
+    done = compared(AWQ, NVFP4)
     assert done.code == 0
     assert max(map(len, done.out.splitlines())) <= 100
     assert "slower than a" in done.out
 
 
-def test_markdown_fits_a_post(run, tmp_path: Path) -> None:
-    assert run(AWQ, NVFP4, "-o", str(tmp_path / "out.md")).code == 0
+def test_markdown_fits_a_post(compared, tmp_path: Path) -> None:
+    assert compared(AWQ, NVFP4, "-o", str(tmp_path / "out.md")).code == 0
     assert len((tmp_path / "out.md").read_text()) <= 65_536
 
 
-def test_html_is_one_file(run, tmp_path: Path) -> None:
-    assert run(AWQ, NVFP4, "-o", str(tmp_path / "out.html")).code == 0
+def test_html_is_one_file(compared, tmp_path: Path) -> None:
+    assert compared(AWQ, NVFP4, "-o", str(tmp_path / "out.html")).code == 0
     page = (tmp_path / "out.html").read_text()
     assert len(page) < 6_000_000
     assert 'id="chart-compare_components_decode"' in page
     assert "src=" not in page.split("<script")[0]
 
 
-def test_json_has_every_comparison(run) -> None:
-    done = run(AWQ, NVFP4, BF16, "--format", "json", "--fail-on", "decode_us.median > 0%")
+def test_json_has_every_comparison(compared) -> None:
+    done = compared(AWQ, NVFP4, BF16, "--format", "json", "--fail-on", "decode_us.median > 0%")
     assert done.code == 1
     found = json.loads(done.out)
     assert found["schema"] == 1
@@ -68,18 +63,18 @@ def test_json_has_every_comparison(run) -> None:
     assert found["gate"][0]["outcome"] == "failed"
 
 
-def test_one_recording_a_side_decides_what_is_large(run, tmp_path: Path) -> None:
+def test_one_recording_a_side_decides_what_is_large(compared, tmp_path: Path) -> None:
     limits = ("--fail-on", "decode_us.median > 3%")
     for sides in ((EARLIER, str(QWEN)), (str(QWEN), EARLIER)):
-        done = run(*sides, *limits)
+        done = compared(*sides, *limits)
         assert done.code == 0
         assert "undecided" in done.err
         assert "one recording a side" in done.err
         assert "compare A1,A2,A3 B1,B2,B3" in done.err
         assert "taken to differ by up to 1.5 %" in " ".join(done.out.split())
-        assert run(*sides, *limits, "--strict").code == 1
+        assert compared(*sides, *limits, "--strict").code == 1
     slow = slowed(QWEN, tmp_path / "slow", 0.12, "experts")
-    done = run(EARLIER, str(slow), *limits)
+    done = compared(EARLIER, str(slow), *limits)
     assert done.code == 1
     [reason] = done.err.splitlines()
     assert reason.startswith("spark-prof: gate failed: decode_us.median > 3%: 4.54 ms on a")
@@ -99,11 +94,11 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[st
 
 
 def test_several_starts_a_side_decide_what_is_small(
-    run, starts: tuple[list[str], list[str]], tmp_path: Path
+    compared, starts: tuple[list[str], list[str]], tmp_path: Path
 ) -> None:
     same, slow = starts
     limits = ("--fail-on", "decode_us.median > 3%")
-    done = run(",".join(same), ",".join(slow), *limits, "--format", "json")
+    done = compared(",".join(same), ",".join(slow), *limits, "--format", "json")
     assert done.code == 1
     [found] = json.loads(done.out)["comparisons"]
     assert found["assumed_start_share"] is None
@@ -111,42 +106,41 @@ def test_several_starts_a_side_decide_what_is_small(
     like = found["phases"][0]["like"]
     assert like["us"] == pytest.approx(sum(like["values_b"]) / 3 - sum(like["values_a"]) / 3)
     assert like["share_low"] < 0.05 < like["share_high"]
-    assert run(",".join(same), ",".join(slow[:1]), *limits, "--strict").code == 1
+    assert compared(",".join(same), ",".join(slow[:1]), *limits, "--strict").code == 1
     folder = tmp_path / "folder"
     folder.mkdir()
     for path in slow:
         shutil.copytree(path, folder / Path(path).name)
-    text = run(",".join(same), str(folder), *limits)
+    text = compared(",".join(same), str(folder), *limits)
     assert text.code == 1
     assert "means of 3 and 3 recordings" in " ".join(text.out.split())
 
 
 def test_a_name_with_a_comma_is_one_recording(
-    run, starts: tuple[list[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compared, starts: tuple[list[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     same, slow = starts
     monkeypatch.chdir(tmp_path)
     for source, name in ((same[0], "a,1"), (same[1], "a"), (slow[0], "1"), (slow[1], "b,2,x")):
         shutil.copytree(source, tmp_path / name)
-    done = run("a,1", "1,b,2,x", "--format", "json")
+    done = compared("a,1", "1,b,2,x", "--format", "json")
     assert done.code == 0
     found = json.loads(done.out)
     assert found["reference"]["recordings"] == ["a,1"]
     assert found["comparisons"][0]["other"]["recordings"] == ["1", "b,2,x"]
 
 
-def test_what_is_undecided_is_told_and_fails_only_if_asked(run) -> None:
+def test_what_is_undecided_is_told_and_fails_only_if_asked(compared) -> None:
     limits = ("--fail-on", "prefill_us.median > 3%")
-    done = run(AWQ, NVFP4, *limits)
+    done = compared(AWQ, NVFP4, *limits)
     assert done.code == 0
     assert "gate undecided: prefill_us.median > 3%" in done.err
     assert "8 are needed" in done.err
-    assert run(AWQ, NVFP4, *limits, "--strict").code == 1
+    assert compared(AWQ, NVFP4, *limits, "--strict").code == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_cannot_be_compared_is_one_line(refuses: Refuses) -> None:
+    for words, said in (
         ((AWQ, "nowhere"), "nowhere"),
         ((AWQ, NVFP4, "--fail-on", "decode_us.medain > 3%"), "median"),
         ((AWQ, NVFP4, "--fail-on", "3 > 2"), "decode_us.median > 3%"),
@@ -161,22 +155,13 @@ def test_what_is_undecided_is_told_and_fails_only_if_asked(run) -> None:
         ((f"{AWQ},{AWQ}", NVFP4), "stands twice"),
         ((f"{AWQ},", NVFP4), "A1,A2,A3"),
         ((AWQ, f"{NVFP4},nowhere"), "nowhere"),
-    ],
-)
-def test_what_cannot_be_compared_is_one_line(run, words: tuple[str, ...], said: str) -> None:
-    done = run(*words)
-    assert done.code == 2
-    assert len(done.err.splitlines()) == 1
-    assert said in done.err
-    assert not done.out
+    ):
+        refuses(words, said)
 
 
-def test_a_damaged_recording_leaves_no_output(run, tmp_path: Path) -> None:
+def test_a_damaged_recording_leaves_no_output(refuses: Refuses, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(AWQ, damaged)
     table = damaged / "kernels-rank0.parquet"
     table.write_bytes(table.read_bytes()[:1000])
-    done = run(NVFP4, str(damaged), "-o", str(tmp_path / "out.html"))
-    assert done.code == 2
-    assert len(done.err.splitlines()) == 1
-    assert not (tmp_path / "out.html").exists()
+    refuses((NVFP4, damaged, "-o", tmp_path / "out.html"))

@@ -5,41 +5,27 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.cli import main as cli
 from spark_prof.traces.bundle import Bundle
+from tests.cli.conftest import Run
 from tests.support import Recorded, eager_decode
 
-Run = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line beside a folder `runs` of two bundles and a broken one."""
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path) -> None:
+    """A folder `runs` of two bundles and a broken one, and others of which nothing can be read."""
     for name in ("a", "deep/b"):
         Recorded({0: [eager_decode()]}).assemble(tmp_path / "runs" / name)
-    (tmp_path / "runs" / "broken").mkdir()
-    (tmp_path / "runs" / "broken" / "meta.json").write_text("{")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").write_text("x")
-    (tmp_path / "allbad").mkdir()
-    (tmp_path / "allbad" / "cut.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [')[:-9])
-    (tmp_path / "allbad" / "empty.sqlite").write_bytes(b"")
-    monkeypatch.chdir(tmp_path)
-
-    def runner(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", *words])
-        code = cli.main()
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return runner
+    for name, content in (
+        ("runs/broken/meta.json", b"{"), ("full/x", b"x"), ("allbad/empty.sqlite", b""),
+        ("allbad/cut.json.gz", gzip.compress(b'{"traceEvents": [')[:-9]),
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
 
 
 BAD = [
@@ -73,18 +59,15 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("line", BAD, ids=lambda line: line[:60])
-def test_bad_input(run: Run, line: str, tmp_path: Path) -> None:
-    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
-    code, out, errors = run(*line.split())
-    assert code == 2
-    assert out == ""
-    # A recording that is left out of a query is told before the error.
-    last = errors.splitlines()[-1]
-    assert last.startswith("spark-prof: ")
-    assert not last.startswith("spark-prof: left out")
-    assert all(text.startswith("spark-prof: ") for text in errors.splitlines())
-    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
+def test_bad_input(run: Run, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    for line in BAD:
+        code, out, errors = run(*line.split())
+        assert (code, out) == (2, ""), line
+        # A recording that is left out of a query is told before the error.
+        assert all(text.startswith("spark-prof: ") for text in errors.splitlines()), line
+        assert not errors.splitlines()[-1].startswith("spark-prof: left out"), line
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_export_chooses_by_the_ending(run: Run, tmp_path: Path) -> None:

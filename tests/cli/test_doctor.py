@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from spark_prof.cli import main as cli
+from tests.cli.conftest import Refuses, Run
 
+COMMAND = "doctor"
 DATA = Path(__file__).parents[1] / "data"
 BUNDLE = DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"
 EAGER = DATA / "h100-gpt-oss-20b-mxfp4-eager"
@@ -27,19 +26,6 @@ for NVFP4 GEMM
 vllm-1  | (EngineCore pid=310) WARNING 06-01 21:40:20 [marlin_utils_fp4.py:300] Your GPU does not \
 have native support for FP4 computation but FP4 quantization is being used.
 """
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def runner(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", "doctor", *map(str, words)])
-        code = cli.main()
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return runner
 
 
 @pytest.fixture
@@ -135,13 +121,13 @@ def test_everything_at_once(run: Run, log: Path, tmp_path: Path) -> None:
     assert found["ceilings"]
 
 
-@pytest.mark.parametrize("ending", ["txt", "md", "html", "json"])
-def test_formats_by_ending(run: Run, log: Path, tmp_path: Path, ending: str) -> None:
-    out = tmp_path / f"d.{ending}"
-    assert run("--log", log, "--gpu", "gb10", "-o", out)[0] == 0
-    text = out.read_text()
-    assert "weight-only-fp4" in text
-    assert ("<table" in text) == (ending == "html")
+def test_formats_by_ending(run: Run, log: Path, tmp_path: Path) -> None:
+    for ending in ("txt", "md", "html", "json"):
+        out = tmp_path / f"d.{ending}"
+        assert run("--log", log, "--gpu", "gb10", "-o", out)[0] == 0
+        text = out.read_text()
+        assert "weight-only-fp4" in text
+        assert ("<table" in text) == (ending == "html")
 
 
 def test_findings_fail_only_if_asked(run: Run, log: Path) -> None:
@@ -159,9 +145,12 @@ def test_a_log_that_says_nothing_is_no_clean_bill(run: Run, tmp_path: Path) -> N
     assert "none of its 1 lines is known" in " ".join(out.split())
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_bad_input_is_one_line(refuses: Refuses, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "silent").mkdir()
+    (tmp_path / "silent" / "config.json").write_text('{"architectures": ["X"]}')
+    (tmp_path / "binary").write_bytes(bytes(range(256)) * 8)
+    for words, says in (
         (["nosuch"], "nosuch"),
         (["--log", "nosuch"], "nosuch"),
         (["--log", "."], "cannot be read"),
@@ -174,22 +163,8 @@ def test_a_log_that_says_nothing_is_no_clean_bill(run: Run, tmp_path: Path) -> N
         (["-o", "nosuch/x.txt"], "does not exist"),
         (["-o", "x.pdf"], "x.pdf"),
         (["--format", "yaml"], "yaml"),
-    ],
-)
-def test_bad_input_is_one_line(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").touch()
-    (tmp_path / "silent").mkdir()
-    (tmp_path / "silent" / "config.json").write_text('{"architectures": ["X"]}')
-    (tmp_path / "binary").write_bytes(bytes(range(256)) * 8)
-    code, out, err = run(*words)
-    assert code == 2
-    assert out == ""
-    assert err.startswith("spark-prof: ")
-    assert err.count("\n") == 1
-    assert says in err
+    ):
+        refuses(words, says)
 
 
 def test_hostile_lines_stay_lines(run: Run, tmp_path: Path) -> None:

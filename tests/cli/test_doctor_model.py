@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
-import pytest
-
-from spark_prof.cli.main import main
+from spark_prof.cli.doctor import model_ceilings, question_of
 from spark_prof.cli.model_ceilings import model_ceilings, question_of
 from spark_prof.rules.gpus import gpu_called
 from spark_prof.traces.measured import Measured, Measurement
 from tests.checkpoints import MODELS, write_model
+from tests.cli.conftest import Refuses, Run
 
+COMMAND = "doctor --model"
 MODEL = str(MODELS / "gpt-oss-20b")
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["spark-prof", "doctor", "--model", *words])
-        code = main()
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_what_is_asked_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_asked_is_answered(run: Run) -> None:
     asked = ("--batch", "4", "--context", "1024", "--drafts", "2", "--tokens-per-step", "2.5")
-    code, out, _ = run(capsys, MODEL, *asked, "--tensor-parallel", "2", "--format", "json")
+    code, out, _ = run(MODEL, *asked, "--tensor-parallel", "2", "--format", "json")
     assert code == 0
     question = json.loads(out)["ceilings"]["question"]
     assert question == {
@@ -40,8 +31,8 @@ def test_what_is_asked_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_a_gpu_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, MODEL, "--gpu", "L40S", "--format", "json")
+def test_a_gpu_comes_first(run: Run) -> None:
+    _, out, _ = run(MODEL, "--gpu", "L40S", "--format", "json")
     gpus = json.loads(out)["ceilings"]["choices"][0]["gpus"]
     assert [gpu["gpu"] for gpu in gpus][:2] == ["L40S", "GB10 (DGX Spark)"]
     assert len(gpus) == len({gpu["gpu"] for gpu in gpus})
@@ -57,45 +48,29 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("options", "line"), WRONG.items(), ids=str)
-def test_what_cannot_be_is_said_in_one_line(
-    options: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, MODEL, *options)
-    assert (code, out) == (2, "")
-    assert line in err
-    assert err.count("\n") == 1
-
-
-def test_a_folder_that_holds_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_said_in_one_line(refuses: Refuses, tmp_path: Path) -> None:
+    for options, line in WRONG.items():
+        refuses((MODEL, *options), line)
     for folder in (tmp_path, tmp_path / "nothing", Path(__file__)):
-        code, out, err = run(capsys, str(folder))
-        assert (code, out, err.count("\n")) == (2, "", 1)
+        refuses((folder,))
 
 
-@pytest.mark.parametrize("kind", ["text", "md", "html", "json"])
-def test_a_damaged_model_is_reported_as_far_as_it_goes(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_model_is_reported_as_far_as_it_goes(run: Run, tmp_path: Path) -> None:
     config = {"architectures": ["X\x1b[31m\n"], "vocab_size": -3, "hidden_size": 64}
     write_model(tmp_path, config | {"num_hidden_layers": 2}, {})
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 300)
-    code, out, _ = run(capsys, str(tmp_path), "--format", kind)
-    assert code == 0
-    assert "\x1b" not in out
-    assert "no safetensors file" in " ".join(out.split())
+    for kind in ("text", "md", "html", "json"):
+        code, out, _ = run(tmp_path, "--format", kind)
+        assert code == 0
+        assert "\x1b" not in out
+        assert "no safetensors file" in " ".join(out.split())
 
 
-def test_a_model_that_tells_no_weights_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_tells_no_weights_is_refused(refuses: Refuses, tmp_path: Path) -> None:
     write_model(tmp_path, {"architectures": ["X\x1b[31m\n"], "vocab_size": -3}, {})
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 300)
-    code, out, err = run(capsys, str(tmp_path))
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "no safetensors file" in err
-    assert "no num_hidden_layers and hidden_size" in err
-    assert "\x1b" not in err
+    said = refuses((tmp_path,), "no safetensors file")
+    assert "no num_hidden_layers and hidden_size" in said
 
 
 def test_a_measured_machine_reads_at_its_own_bandwidth() -> None:

@@ -6,40 +6,25 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from spark_prof.cli import main as cli
+from tests.cli.conftest import Refuses, Run
 from tests.support import Recorded, eager_decode, engine
 
 ROOT = Path(__file__).parents[2]
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line in a folder with a bundle `b`, a file `file` and a full folder `full`."""
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path) -> None:
+    """A bundle `b`, a file `file`, a full folder `full`, an empty one, a bundle that was cut."""
     engines = {0: [engine(0, -50, 950), engine(1, 960, 1950)]}
     Recorded({0: [eager_decode()]}, engines).assemble(tmp_path / "b")
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").write_text("x")
+    for name, text in (("file", "x"), ("full/x", "x"), ("cut/meta.json", '{"schema": 1')):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
     (tmp_path / "empty").mkdir()
-    (tmp_path / "cut").mkdir()
-    (tmp_path / "cut" / "meta.json").write_text('{"schema": 1')
-    monkeypatch.chdir(tmp_path)
-
-    def runner(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", *words])
-        code = cli.main()
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return runner
 
 
 BAD = [
@@ -84,30 +69,17 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(
-    "line",
-    BAD,
-    ids=lambda line: line[:50],
-)  # fmt: skip
-def test_bad_input(run: Run, line: str, tmp_path: Path) -> None:
-    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
-    code, out, errors = run(*line.split())
-    assert code == 2
-    assert out == ""
-    assert errors.startswith("spark-prof: ")
-    assert errors.count("\n") == 1
-    assert errors.endswith("\n")
-    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
+def test_bad_input(refuses: Refuses) -> None:
+    for line in BAD:
+        refuses(line)
 
 
-@pytest.mark.parametrize(
-    "line", ["", "--help", "-h", "report --help", "report -h", "record --help"]
-)
-def test_help(run: Run, line: str) -> None:
-    code, out, errors = run(*line.split())
-    assert (code, errors) == (0, "")
-    assert "Usage:" in out
-    assert "spark-prof" in out
+def test_help(run: Run) -> None:
+    for line in ("", "--help", "-h", "report --help", "report -h", "record --help"):
+        code, out, errors = run(*line.split())
+        assert (code, errors) == (0, ""), line
+        assert "Usage:" in out
+        assert "spark-prof" in out
 
 
 def test_help_names_every_option_of_the_contract(run: Run) -> None:
@@ -123,25 +95,20 @@ def test_version(run: Run) -> None:
     assert out.startswith("spark-prof ")
 
 
-@pytest.mark.parametrize("kind", ["text", "md", "html", "json"])
-def test_a_report_in_every_format(run: Run, tmp_path: Path, kind: str) -> None:
-    code, out, errors = run("report", "b", "--format", kind)
-    assert (code, errors) == (0, "")
-    assert "flash_fwd" in out
-    code, shown, errors = run("report", "b", "--format", kind, "-o", "report")
-    assert (code, shown) == (0, "")
-    assert errors == "spark-prof: wrote report\n"
-    assert (tmp_path / "report").read_text().rstrip("\n") == out.rstrip("\n")
+def test_a_report_in_every_format(run: Run, tmp_path: Path) -> None:
+    for kind in ("text", "md", "html", "json"):
+        code, out, errors = run("report", "b", "--format", kind)
+        assert (code, errors) == (0, "")
+        assert "flash_fwd" in out
+        code, shown, errors = run("report", "b", "--format", kind, "-o", "report")
+        assert (code, shown, errors) == (0, "", "spark-prof: wrote report\n")
+        assert (tmp_path / "report").read_text().rstrip("\n") == out.rstrip("\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "begins"), [("r.json", "{"), ("r.HTML", "<!"), ("r.md", "#"), ("r.htm", "<!")]
-)
-def test_the_ending_of_a_file_chooses_its_format(
-    run: Run, tmp_path: Path, name: str, begins: str
-) -> None:
-    assert run("report", "b", "-o", name)[0] == 0
-    assert (tmp_path / name).read_text().startswith(begins)
+def test_the_ending_of_a_file_chooses_its_format(run: Run, tmp_path: Path) -> None:
+    for name, begins in (("r.json", "{"), ("r.HTML", "<!"), ("r.md", "#"), ("r.htm", "<!")):
+        assert run("report", "b", "-o", name)[0] == 0
+        assert (tmp_path / name).read_text().startswith(begins)
 
 
 def test_json_is_one_document_with_the_keys_of_the_contract(run: Run) -> None:

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from spark_prof.cli import main as cli
 from spark_prof.traces.bundle import Bundle
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
+from tests.cli.conftest import Refuses, Run
 
-Run = Callable[..., tuple[int, str]]
+COMMAND = "merge"
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `merge` in a folder with two parts `a` and `b` of a run, and another run `c`."""
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path) -> None:
+    """Two parts `a` and `b` of a run, another run `c`, and a folder that is full."""
     play = Play(ranks=3, offset_ns={1: 50_000_000})
     for rank, name in enumerate("abc"):
         facts = {rank: {"boot": name, "run": "other" if name == "c" else "r"}}
         bundle(tmp_path / name, play, facts, parallel=parallel(tensor=2))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
-    monkeypatch.chdir(tmp_path)
-
-    def runner(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", "merge", *words])
-        code = cli.main()
-        return code, capsys.readouterr().err
-
-    return runner
 
 
 def test_two_hosts_become_one_bundle(run: Run, tmp_path: Path) -> None:
-    code, said = run("b", "a", "-o", "deep/whole")
+    code, _, said = run("b", "a", "-o", "deep/whole")
     assert code == 0
     assert "ranks 0, 1 in deep/whole" in said
     assert "rank1: clock +50,0" in said
@@ -50,15 +40,9 @@ def test_an_empty_folder_is_taken(run: Run, tmp_path: Path) -> None:
     assert run("a", "b", "-o", "whole")[0] == 0
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["a -o whole", "a b", "a b -o full", "a b -o a", "a a -o whole", "a c -o whole",
-     "a nosuch -o whole", "a full -o whole", "-o whole", "a b -o full/x/whole"],
-)  # fmt: skip
-def test_bad_input_is_one_line(run: Run, tmp_path: Path, words: str) -> None:
-    before = sorted(path.name for path in tmp_path.rglob("*"))
-    code, said = run(*words.split())
-    assert code == 2
-    assert said.startswith("spark-prof: ")
-    assert said.count("\n") == 1
-    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+def test_bad_input_is_one_line(refuses: Refuses) -> None:
+    for words in (
+        "a -o whole", "a b", "a b -o full", "a b -o a", "a a -o whole", "a c -o whole",
+        "a nosuch -o whole", "a full -o whole", "-o whole", "a b -o full/x/whole",
+    ):  # fmt: skip
+        refuses(words)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_prof.cli import main as cli
 from spark_prof.profiler import record as record_module
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 from spark_prof.traces.bundle import Bundle
+from tests.cli.conftest import Refuses, Run
 from tests.support import Recorded, eager_decode
 
-Run = Callable[..., tuple[int, str]]
+COMMAND = "record"
 
 
 @pytest.fixture
@@ -32,23 +30,11 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return found
 
 
-@pytest.fixture
-def run(
-    wanted: list[Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-
-    def runner(*options: str) -> tuple[int, str]:
-        words = ["spark-prof", "record", *options, "--", "python", "-c", "pass"]
-        monkeypatch.setattr(sys, "argv", words)
-        return cli.main(), capsys.readouterr().err
-
-    return runner
+PROGRAM = ("--", "python", "-c", "pass")
 
 
 def test_without_options(run: Run, wanted: list[Settings]) -> None:
-    assert run()[0] == 0
+    assert run(*PROGRAM)[0] == 0
     [found] = wanted
     assert (found.steps, found.steady, found.batch_sizes) == (DEFAULT_STEPS, False, ())
     assert (found.stretch, found.period, found.backend) == (0, 0, "auto")
@@ -56,9 +42,8 @@ def test_without_options(run: Run, wanted: list[Settings]) -> None:
     assert found.watched_steps == DEFAULT_STEPS
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_options(run: Run, wanted: list[Settings]) -> None:
+    expectations: tuple[tuple[str, dict[str, Any]], ...] = (
         ("--steady", {"steady": True, "stretch": 25, "period": 50, "batch_sizes": ()}),
         ("--steady --batch-sizes 1,8", {"batch_sizes": (1, 8), "watched_steps": 2 * DEFAULT_STEPS}),
         ("--steady --batch-sizes 1 --steps 50", {"batch_sizes": (1,), "watched_steps": 50}),
@@ -70,18 +55,16 @@ def test_without_options(run: Run, wanted: list[Settings]) -> None:
         ("--backend torch", {"backend": "torch", "nvtx": False}),
         ("--backend nsys", {"backend": "nsys"}),
         ("--backend auto", {"backend": "auto"}),
-    ],
-)
-def test_options(run: Run, wanted: list[Settings], options: str, expected: dict[str, Any]) -> None:
-    assert run(*options.split())[0] == 0
-    [found] = wanted
-    assert {name: getattr(found, name) for name in expected} == expected
-    assert Settings.from_json(found.to_json()) == found
+    )
+    for options, expected in expectations:
+        assert run(*options.split(), *PROGRAM)[0] == 0
+        found = wanted.pop()
+        assert {name: getattr(found, name) for name in expected} == expected, options
+        assert Settings.from_json(found.to_json()) == found
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
+def test_bad_options_are_told_in_one_line(refuses: Refuses, wanted: list[Settings]) -> None:
+    for options, named in (
         ("--batch-sizes 1,8", "--steady"),
         ("--steady --warmup-steps 5", "leave out --warmup-steps"),
         ("--steady --batch-sizes 1,,8", "1,,8"),
@@ -106,19 +89,11 @@ def test_options(run: Run, wanted: list[Settings], options: str, expected: dict[
         ("--counters=1", "--counters"),
         ("--nvtx --backend torch", "--nvtx needs the CUPTI backend"),
         ("--nvtx --backend nsys", "--nvtx needs the CUPTI backend"),
-    ],
-)
-def test_bad_options_are_told_in_one_line(
-    run: Run, wanted: list[Settings], options: str, named: str
-) -> None:
-    code, said = run(*options.split())
-    assert code == 2
-    assert len(said.splitlines()) == 1
-    assert len(said) < 300
-    assert named in said
+    ):
+        assert len(refuses((*options.split(), *PROGRAM), named)) < 300
     assert wanted == []
 
 
-def test_a_bundle_s_number_of_steps_is_told(run: Run) -> None:
-    said = run("-o", "b")[1]
+def test_a_bundle_s_number_of_steps_is_told(run: Run, wanted: list[Settings]) -> None:
+    said = run("-o", "b", *PROGRAM)[2]
     assert "2 steps in b; next: spark-prof report b" in said

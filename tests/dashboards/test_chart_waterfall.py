@@ -12,8 +12,7 @@ from spark_prof.dashboards.about_waterfall import verdict, waterfall
 from spark_prof.dashboards.chart_axes import logarithmic_time_ticks, time_ticks
 from spark_prof.dashboards.chart_waterfall import floor_waterfall
 from spark_prof.dashboards.formats import microseconds
-from spark_prof.datasets.ceilings import ceilings_for
-from spark_prof.datasets.opened import opened
+from spark_prof.datasets.opened import ceilings_for, opened
 from tests.rows import each_row
 
 from .sample import HOSTILE_NAME, SAMPLES

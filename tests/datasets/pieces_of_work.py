@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
+from spark_prof.dashboards.dataset_report import render_dataset
+from spark_prof.datasets.engines import Engine
+from spark_prof.datasets.every_recording import summarize_dataset
 from spark_prof.errors import CommandError
+from spark_prof.traces.resolve import Folder, resolve
 
 
 def process_of(item: int) -> int:
@@ -32,3 +37,10 @@ def some_fail(item: int) -> int:
     if item == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return item * item
+
+
+def report_dataset(folder: Path, kind: str, engine: str) -> str:
+    """The report of a folder of recordings, drawn."""
+    found = resolve(str(folder))
+    assert isinstance(found, Folder)
+    return render_dataset(summarize_dataset(found, Engine(engine)), kind, 100, False)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.cli.dataset import report_dataset
 from spark_prof.datasets.engines import Engine
-from spark_prof.datasets.imports import import_each
+from spark_prof.datasets.every_recording import import_each
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.tables import TABLES
+from tests.datasets.pieces_of_work import report_dataset
 
 TRACES = Path(__file__).parents[1] / "data" / "kineto"
 NAMES = ["gpt-oss-eager", "gpt-oss-graphs", "qwen3-eager", "qwen3-graphs"]
@@ -33,10 +33,10 @@ def test_ray_imports_what_is_imported_here(tmp_path: Path, cluster: set[str]) ->
     assert all(outcome.value is not None for _, outcome in local)
     assert tables(tmp_path / "local") == tables(tmp_path / "spread")
     shutil.move(tmp_path / "local", tmp_path / "bundles")
-    first = report_dataset(str(tmp_path / "bundles"), "json", "local", 100, False)
+    first = report_dataset(tmp_path / "bundles", "json", "local")
     shutil.rmtree(tmp_path / "bundles")
     shutil.move(tmp_path / "spread", tmp_path / "bundles")
-    assert report_dataset(str(tmp_path / "bundles"), "json", "ray", 100, False) == first
+    assert report_dataset(tmp_path / "bundles", "json", "ray") == first
 
 
 def test_one_that_is_broken_ends_none_of_the_others(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from spark_prof.analyzers.clients.model import VERDICTS
 from spark_prof.analyzers.clients.summary import AGREES
 from spark_prof.analyzers.shapes.occupancy import occupancy_of
-from spark_prof.rules.gpus import SM_LIMITS
 
 import spark_prof
 from spark_prof import vocabulary
@@ -21,6 +20,7 @@ from spark_prof.analyzers.views.odd import threshold
 from spark_prof.dashboards.formats import microseconds, share
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.profiler.settings import Settings
+from spark_prof.rules.gpus import SM_LIMITS
 from spark_prof.traces import sniff
 from spark_prof.traces.benchmarks.result import CLOCKS
 from spark_prof.traces.bundle import Meta

@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces import batches
-from spark_prof.traces.batches import table_batches
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces import columns
+from spark_prof.traces.bundle import Bundle, table_batches
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
 from tests.support import Recorded, eager_decode
@@ -24,7 +23,7 @@ DATA = Path(__file__).parents[1] / "data"
 def test_together_they_are_the_table(
     capture: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "ROWS", rows)
+    monkeypatch.setattr(columns, "ROWS", rows)
     bundle = Bundle(DATA / capture)
     # Captures of before a column came have its default.
     for table in ("steps", "kernels") if rows > 1 else ("steps",):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.code_files import library_code
 from spark_prof.traces.cuda_tools import find_tool
-from spark_prof.traces.library_code import library_code
 from tests.traces.cubins import library
 
 needs_tool = pytest.mark.skipif(find_tool("cuobjdump") is None, reason="cuobjdump is not installed")
@@ -50,6 +50,6 @@ def test_no_time_is_a_line(tmp_path: Path) -> None:
 def test_without_cuobjdump_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_prof.traces.library_code.find_tool", lambda _: None)
+    monkeypatch.setattr("spark_prof.traces.code_files.find_tool", lambda _: None)
     with pytest.raises(CommandError, match="pip install"):
         library_code(tmp_path / "x.so", 12, 60)

@@ -17,7 +17,7 @@ import pytest
 
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.classify.listing import list_bundle
-from spark_prof.traces import opcode_cache
+from spark_prof.traces import machine_code
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.cubins import CUBINS_FOLDER
@@ -137,10 +137,10 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 
 
 def test_a_full_cache_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opcode_cache, "_MOST_ROWS", 3)
+    monkeypatch.setattr(machine_code, "_MOST_ROWS", 3)
     for number in range(5):
-        opcode_cache.remember({f"key{number}": "NOP 1"})
-    assert set(opcode_cache.cached([f"key{n}" for n in range(5)])) == {"key2", "key3", "key4"}
+        machine_code.remember({f"key{number}": "NOP 1"})
+    assert set(machine_code.cached([f"key{n}" for n in range(5)])) == {"key2", "key3", "key4"}
 
 
 def test_damaged_code_is_told_and_the_rest_is_read(tmp_path: Path) -> None:

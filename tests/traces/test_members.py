@@ -10,8 +10,8 @@ import fsspec
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces import members
-from spark_prof.traces.members import find_members
+from spark_prof.traces import resolve
+from spark_prof.traces.resolve import find_members
 
 TRACE = json.dumps({"schemaVersion": 1, "traceEvents": []})
 
@@ -104,7 +104,7 @@ def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
 
 
 def test_too_many_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "MOST_MEMBERS", 3)
+    monkeypatch.setattr(resolve, "MOST_MEMBERS", 3)
     for number in range(4):
         (tmp_path / f"{number}.json.gz").write_text("")
     with pytest.raises(CommandError, match="more than 3"):

@@ -10,15 +10,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.analyzers.ranks.rank_clocks import untied, wanted_shifts
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.clock import Shift, moved
-from spark_prof.traces.merge import join_bundles, move_clocks, open_parts
-from spark_prof.traces.same_run import SHARED_TABLES
+from spark_prof.traces.merge import (
+    SHARED_TABLES,
+    Shift,
+    join_bundles,
+    move_clocks,
+    moved,
+    open_parts,
+)
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.ranks.bundles import bundle, parallel, write
 from tests.analyzers.ranks.play import KINDS, Play
@@ -115,6 +121,34 @@ def test_cubins_of_both_are_kept(tmp_path: Path) -> None:
         (part.path / "cubins" / name).write_text(name)
     whole = merged(tmp_path / "whole", here, there)
     assert sorted(path.name for path in (whole.path / "cubins").iterdir()) == ["aa", "bb"]
+
+
+def test_of_two_readings_that_of_the_lowest_rank_stays(tmp_path: Path) -> None:
+    """Both hosts ran the same machine code; one may have had another nvdisasm."""
+    parts = two_hosts(tmp_path, Play())
+    for part, opcodes, ran in zip(parts, ("HMMA 1", "FFMA 1"), ("a", "a\nb"), strict=True):
+        meta = json.loads((part.path / "meta.json").read_text())
+        rows = {
+            "functions": ["aa", "k", "k", "sm_90", "", 8, 2, opcodes],
+            "cubins": {"hash": "aa", "source": opcodes, "functions": ran},
+        }
+        for table, row in rows.items():
+            names = TABLES[table].schema.names
+            values = row if isinstance(row, list) else [row.get(name, 1) for name in names]
+            found = pd.DataFrame([values], columns=names)
+            pq.write_table(
+                pa.Table.from_pandas(found, TABLES[table].schema),
+                part.path / f"{table}-rank0.parquet",
+            )
+            meta["tables"][f"{table}-rank0.parquet"] = 1
+        meta["facts"]["recorder"] = {"host": opcodes}
+        (part.path / "meta.json").write_text(json.dumps(meta))
+    here, there = (Bundle(part.path) for part in parts)
+    whole = merged(tmp_path / "whole", there, here)
+    assert whole.frame("functions", 0)["opcodes"].tolist() == ["HMMA 1"]
+    assert whole.frame("cubins", 0)["source"].tolist() == ["HMMA 1"]
+    assert whole.frame("cubins", 0)["functions"].tolist() == ["a\nb"]
+    assert whole.meta.facts["recorder"] == {"host": "HMMA 1"}
 
 
 def test_each_rank_keeps_where_its_tensors_lie(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.pieces import array_name, pieces_folder, progress_name, write_json
-from spark_prof.traces.snapshot import is_recording, snapshot
-from spark_prof.traces.source_state import source_state
+from spark_prof.traces.resolve import RecordingInProgress, resolve, source_state
+from spark_prof.traces.salvage import snapshot
 from tests.flushed import flushed_in, lacking
 from tests.support import Recorded, eager_decode
 
@@ -53,7 +53,7 @@ def content(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 def test_a_snapshot_has_what_was_flushed_and_changes_nothing(folder: Path, tmp_path: Path) -> None:
     before = content(folder)
-    assert is_recording(folder)
+    assert isinstance(resolve(str(folder)), RecordingInProgress)
     (tmp_path / "snapshot").mkdir()
     bundle = snapshot(folder, tmp_path / "snapshot")
     assert lacking(flushed_in(pieces_folder(folder)), bundle) == []
@@ -115,11 +115,11 @@ def test_a_recording_that_ended_is_none(folder: Path, recorder: subprocess.Popen
     state = source_state(str(folder))
     recorder.kill()
     os.waitid(os.P_PID, recorder.pid, os.WEXITED | os.WNOWAIT)
-    assert not is_recording(folder)
+    assert not isinstance(resolve(str(folder)), RecordingInProgress)
     assert source_state(str(folder)) != state
     recorder.wait()
     assemble(folder, state="salvaged")
-    assert not is_recording(folder)
+    assert not isinstance(resolve(str(folder)), RecordingInProgress)
 
 
 def test_a_snapshot_that_cannot_be_written_says_so(folder: Path, tmp_path: Path) -> None:

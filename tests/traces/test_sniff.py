@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces import sniff
-from spark_prof.traces.sniff import FORMATS, FileFormat, format_of
+from spark_prof.traces import formats
+from spark_prof.traces.formats import FORMATS, FileFormat, format_of
 from tests.rows import each_row
 from tests.traces.attempts import attempt
 
@@ -95,11 +95,11 @@ def test_other_reports_of_nsys_are_refused_with_the_names_of_those_that_are_read
 
 
 def test_folders(tmp_path: Path) -> None:
-    assert format_of(tmp_path) == sniff.FOLDER
+    assert format_of(tmp_path) == formats.FOLDER
     (tmp_path / "pieces").mkdir()
-    assert format_of(tmp_path) == sniff.PIECES
+    assert format_of(tmp_path) == formats.PIECES
     (tmp_path / "meta.json").write_text("{}")
-    assert format_of(tmp_path) == sniff.BUNDLE
+    assert format_of(tmp_path) == formats.BUNDLE
 
 
 def test_a_link_and_a_pipe(tmp_path: Path) -> None:
@@ -142,4 +142,4 @@ def test_no_damage_gives_a_traceback(tmp_path: Path) -> None:
         path.write_bytes(data)
         found, error = attempt(lambda: [format_of(path)])
         assert "\n" not in str(error)
-        assert set(found) <= {known.name for known in FORMATS} | {sniff.BENCHMARK}
+        assert set(found) <= {known.name for known in FORMATS} | {formats.BENCHMARK}

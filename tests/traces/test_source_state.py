@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.traces.source_state import source_state
+from spark_prof.traces.resolve import source_state
 from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 

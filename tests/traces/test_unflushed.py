@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_prof import files
 from spark_prof.errors import CommandError
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.worker import WorkerRecording
-from spark_prof.traces import durable
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle, Meta
 from spark_prof.traces.piece_files import other_recordings
@@ -70,7 +70,7 @@ def record_until(folder: Path, piece: int, way: str, at: int, how: str, ran: Any
         if way == "after a rename" and renames == at:
             end(how)
 
-    durable.os.replace = counted  # type: ignore[attr-defined]
+    files.os.replace = counted  # type: ignore[attr-defined]
     model = worker.model_runner.model
     forward = model.forward
 

@@ -22,14 +22,18 @@ _UNKNOWN_LAUNCH = Launch("", "", 0, 0)
 _OTHER_STREAMS = "others"
 
 
-def columns_of(kernels: pd.DataFrame, steps: Integers, shapes: pd.DataFrame) -> KernelColumns:
+def columns_of(
+    kernels: pd.DataFrame, steps: Integers, shapes: pd.DataFrame | None = None
+) -> KernelColumns:
     """The kernels of a rank as plain columns.
 
     Args:
         kernels: what `place_kernels` returned.
         steps: the analyzed steps, ascending.
-        shapes: SHAPE_COLUMNS of the same rows in the same order.
+        shapes: SHAPE_COLUMNS of the same rows in the same order; None where no launch is looked at.
     """
+    if shapes is None:
+        shapes = pd.DataFrame(0, index=range(len(kernels)), columns=list(SHAPE_COLUMNS))
     name, names = _used(kernels["name"])
     launch, kinds = _combinations(shapes, SHAPE_COLUMNS[2:], _MOST_LAUNCHES)
     stream, lanes = _combinations(shapes, SHAPE_COLUMNS[:2], _MOST_STREAMS)

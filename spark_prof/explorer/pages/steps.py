@@ -10,7 +10,7 @@ from spark_prof.analyzers.views.context_fit import context_fits
 from spark_prof.analyzers.views.step_series import Steps, batch_times, steps_of
 from spark_prof.dashboards import about_clients, about_steps, about_time, chart_steps
 from spark_prof.dashboards.chart_clients import clients_beside_steps
-from spark_prof.datasets.clients import clients_beside
+from spark_prof.datasets.prepared import clients_beside
 from spark_prof.explorer import clicks, links, state, widgets
 from spark_prof.explorer.page import Page, Sources
 

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from spark_prof.traces.durable import publish
+from spark_prof.files import publish
 from spark_prof.traces.pieces import kineto_name
 
 

@@ -14,6 +14,9 @@ import pandas as pd
 
 from spark_prof.traces.benchmarks.result import (
     CLOCKS,
+    COUNTS,
+    FIGURES,
+    TEXTS,
     BenchmarkResult,
     BenchmarkRun,
     Latency,
@@ -28,23 +31,12 @@ CLIENTS_RANK = 0
 
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _STATISTICS = ("mean", "median", "p90", "p99", "std")
-_TEXTS = ("tool", "model", "label", "clock")
 _TIMES = ("start_ns", "local_end_ns")
-_COUNTS = ("concurrency", "completed", "failed", "input_tokens", "output_tokens")
-_FIGURES = (
-    "mean_concurrency", "request_rate", "duration_s", "request_throughput", "output_throughput",
-    "total_throughput", "tokens_per_chunk", "acceptance_length",
-)  # fmt: skip
 _REQUEST_COUNTS = ("input_tokens", "output_tokens", "chunks")
 
 
 def client_frames(result: BenchmarkResult, first_run: int = 0) -> dict[str, pd.DataFrame]:
-    """The rows that a result adds to the tables `clients` and `requests`.
-
-    Args:
-        result: what a reader returned.
-        first_run: the number of its first run.
-    """
+    """The rows that a result adds to the tables `clients` and `requests`."""
     runs = list(enumerate(result.runs, first_run))
     clients = [_client(number, result.source, run) for number, run in runs]
     requests = [_request(number, request) for number, run in runs for request in run.requests]
@@ -66,10 +58,10 @@ def imported_runs(bundle: Bundle) -> tuple[BenchmarkRun, ...]:
 def _client(number: int, source: str, run: BenchmarkRun) -> dict[str, Any]:
     row: dict[str, Any] = {"run": number, "source": _text(source), "notes": "\n".join(run.notes)}
     row["itl_per_token"] = run.itl_per_token
-    row |= {name: _text(getattr(run, name)) for name in _TEXTS}
+    row |= {name: _text(getattr(run, name)) for name in TEXTS}
     row |= {name: getattr(run, name) or 0 for name in _TIMES}
-    row |= {name: _or(getattr(run, name), -1) for name in _COUNTS}
-    row |= {name: _or(getattr(run, name), math.nan) for name in _FIGURES}
+    row |= {name: _or(getattr(run, name), -1) for name in COUNTS}
+    row |= {name: _or(getattr(run, name), math.nan) for name in FIGURES}
     for name in _LATENCIES:
         latency: Latency = getattr(run, name)
         row |= {f"{name}_{s}_us": _or(getattr(latency, s), math.nan) for s in _STATISTICS}
@@ -88,10 +80,10 @@ def _request(number: int, request: Request) -> dict[str, Any]:
 
 
 def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
-    found: dict[str, Any] = {name: row[name] for name in _TEXTS}
+    found: dict[str, Any] = {name: row[name] for name in TEXTS}
     found |= {name: row[name] or None for name in _TIMES}
-    found |= {name: row[name] if row[name] >= 0 else None for name in _COUNTS}
-    found |= {name: _known(row[name]) for name in _FIGURES}
+    found |= {name: row[name] if row[name] >= 0 else None for name in COUNTS}
+    found |= {name: _known(row[name]) for name in FIGURES}
     for name in _LATENCIES:
         figures = (_known(row[f"{name}_{s}_us"]) for s in _STATISTICS)
         found[name] = replace(given_latency(figures), derived=row[f"{name}_derived"])

@@ -1,50 +1,42 @@
-"""Tells which load generator wrote a file, by its content, and reads it."""
+"""Tells which load generator wrote a file, by its content, and reads it: a row for each dialect."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted_text, redacted_value
-from spark_prof.traces.benchmarks.aiperf import read_aiperf_records, read_aiperf_summary
-from spark_prof.traces.benchmarks.document import read_head, read_text
-from spark_prof.traces.benchmarks.guidellm import read_guidellm
-from spark_prof.traces.benchmarks.llama_benchy import read_llama_benchy, read_llama_benchy_tables
-from spark_prof.traces.benchmarks.offline import (
-    read_latency,
-    read_printed_offline,
-    read_throughput,
-)
+from spark_prof.traces.benchmarks import json_dialects, printed
+from spark_prof.traces.benchmarks.document import Document, documents, read_bytes, read_head
 from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun
-from spark_prof.traces.benchmarks.serving import read_sglang, read_vllm
-from spark_prof.traces.benchmarks.serving_text import read_printed
-from spark_prof.traces.benchmarks.vllm_log import read_vllm_log
 
 _MOST_RUNS = 10_000
 _TEXTS = ("tool", "model", "label", "notes")
 
 
 @dataclass(frozen=True)
-class JsonFormat:
+class JsonDialect:
     """One result format in JSON.
 
     Attributes:
         signs: regular expressions of keys that all stand near its begin.
         example: the shortest file that is recognised.
+        refusal: why it is not read, instead of a reader.
     """
 
     name: str
     signs: tuple[str, ...]
-    read: Callable[[Path], list[BenchmarkRun]]
+    read: Callable[[Sequence[Document]], list[BenchmarkRun]] | None
     example: str
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
-class TextFormat:
+class TextDialect:
     """One printed format; a text can hold several, and anything else.
 
     Attributes:
@@ -58,49 +50,51 @@ class TextFormat:
     example: str
 
 
-def _no_responses(path: Path) -> list[BenchmarkRun]:
-    raise CommandError(
-        f"{path} holds perf_analyzer's raw responses; give the ..._genai_perf.json beside it"
-    )
-
-
-JSON_FORMATS = (
-    JsonFormat("aiperf records", ("metadata", "request_start_ns", "metrics|error"),
-               read_aiperf_records,
-               '{"metadata": {"request_start_ns": 1}, "metrics": {}}'),
-    JsonFormat("aiperf summary", ("request_latency", "unit", "aiperf_version"),
-               read_aiperf_summary,
-               '{"aiperf_version": "0.13.0", "request_latency": {"unit": "ms"}}'),
-    JsonFormat("genai-perf summary", ("request_latency", "unit", "avg"), read_aiperf_summary,
-               '{"request_latency": {"unit": "ms", "avg": 1.0}}'),
-    JsonFormat("perf_analyzer responses", ("experiments", "response_timestamps"), _no_responses,
-               '{"experiments": [{"requests": [{"response_timestamps": []}]}]}'),
-    JsonFormat("guidellm", ("benchmarks", "request_totals|scheduler_metrics|guidellm_version"),
-               read_guidellm, '{"metadata": {"guidellm_version": "0.4"}, "benchmarks": []}'),
-    JsonFormat("llama-benchy", ("benchmarks", "latency_mode"), read_llama_benchy,
-               '{"latency_mode": "api", "benchmarks": []}'),
-    JsonFormat("sglang bench_serving", ("request_throughput", "mean_e2e_latency_ms|accept_length"),
-               read_sglang, '{"request_throughput": 1.0, "mean_e2e_latency_ms": 1.0}'),
-    JsonFormat("vllm bench serve", ("request_throughput", "total_token_throughput"), read_vllm,
-               '{"request_throughput": 1.0, "total_token_throughput": 1.0}'),
-    JsonFormat("vllm bench latency", ("avg_latency", "latencies"), read_latency,
-               '{"avg_latency": 1.0, "latencies": [1.0]}'),
-    JsonFormat("vllm bench throughput", ("elapsed_time", "num_requests", "tokens_per_second"),
-               read_throughput,
-               '{"elapsed_time": 1.0, "num_requests": 1, "tokens_per_second": 1.0}'),
+JSON_DIALECTS = (
+    JsonDialect("aiperf records", ("metadata", "request_start_ns", "metrics|error"),
+                json_dialects.read_aiperf_records,
+                '{"metadata": {"request_start_ns": 1}, "metrics": {}}'),
+    JsonDialect("aiperf summary", ("request_latency", "unit", "aiperf_version"),
+                json_dialects.read_aiperf_summary,
+                '{"aiperf_version": "0.13.0", "request_latency": {"unit": "ms"}}'),
+    JsonDialect("genai-perf summary", ("request_latency", "unit", "avg"),
+                json_dialects.read_aiperf_summary,
+                '{"request_latency": {"unit": "ms", "avg": 1.0}}'),
+    JsonDialect("perf_analyzer responses", ("experiments", "response_timestamps"), None,
+                '{"experiments": [{"requests": [{"response_timestamps": []}]}]}',
+                "holds perf_analyzer's raw responses; give the ..._genai_perf.json beside it"),
+    JsonDialect("guidellm", ("benchmarks", "request_totals|scheduler_metrics|guidellm_version"),
+                json_dialects.read_guidellm,
+                '{"metadata": {"guidellm_version": "0.4"}, "benchmarks": []}'),
+    JsonDialect("llama-benchy", ("benchmarks", "latency_mode"), json_dialects.read_llama_benchy,
+                '{"latency_mode": "api", "benchmarks": []}'),
+    JsonDialect("sglang bench_serving",
+                ("request_throughput", "mean_e2e_latency_ms|accept_length"),
+                json_dialects.read_sglang,
+                '{"request_throughput": 1.0, "mean_e2e_latency_ms": 1.0}'),
+    JsonDialect("vllm bench serve", ("request_throughput", "total_token_throughput"),
+                json_dialects.read_vllm,
+                '{"request_throughput": 1.0, "total_token_throughput": 1.0}'),
+    JsonDialect("vllm bench latency", ("avg_latency", "latencies"), json_dialects.read_latency,
+                '{"avg_latency": 1.0, "latencies": [1.0]}'),
+    JsonDialect("vllm bench throughput", ("elapsed_time", "num_requests", "tokens_per_second"),
+                json_dialects.read_throughput,
+                '{"elapsed_time": 1.0, "num_requests": 1, "tokens_per_second": 1.0}'),
 )  # fmt: skip
 """The first whose signs are all there is the file's."""
 
-TEXT_FORMATS = (
-    TextFormat("printed serving result", r"={5,} Serving Benchmark Result ={5,}", read_printed,
-               "===== Serving Benchmark Result ====="),
-    TextFormat("printed offline result",
-               r"Avg latency: [\d.]+ seconds|Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s",
-               read_printed_offline, "Avg latency: 1.5 seconds"),
-    TextFormat("llama-benchy table", r"\b(?:pp|tg)\d*(?: ?@ ?d\d+)?[^\n]*? ± ",
-               read_llama_benchy_tables, "| m | tg32 | 82.01 ± 0.51 |"),
-    TextFormat("vLLM log", r"Avg prompt throughput: [\d.]+ tokens/s, Avg generation throughput:",
-               read_vllm_log, "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 1"),
+TEXT_DIALECTS = (
+    TextDialect("printed serving result", r"={5,} Serving Benchmark Result ={5,}",
+                printed.read_printed, "===== Serving Benchmark Result ====="),
+    TextDialect("printed offline result",
+                r"Avg latency: [\d.]+ seconds|Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s",
+                printed.read_printed_offline, "Avg latency: 1.5 seconds"),
+    TextDialect("llama-benchy table", r"\b(?:pp|tg)\d*(?: ?@ ?d\d+)?[^\n]*? ± ",
+                printed.read_llama_benchy_tables, "| m | tg32 | 82.01 ± 0.51 |"),
+    TextDialect("vLLM log",
+                r"Avg prompt throughput: [\d.]+ tokens/s, Avg generation throughput:",
+                printed.read_vllm_log,
+                "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 1"),
 )  # fmt: skip
 """All of them are looked for in a text."""
 
@@ -109,9 +103,9 @@ def recognise(path: Path) -> str | None:
     """The name of a result file's format, several joined by commas; None for any other file."""
     head = read_head(path).lstrip()
     if head[:1] in ("{", "["):
-        found = _json_format(head)
+        found = _json_dialect(head)
         return found.name if found else None
-    return ", ".join(f.name for f in TEXT_FORMATS if re.search(f.sign, head)) or None
+    return ", ".join(f.name for f in TEXT_DIALECTS if re.search(f.sign, head)) or None
 
 
 def read_benchmark(path: Path) -> BenchmarkResult:
@@ -122,11 +116,11 @@ def read_benchmark(path: Path) -> BenchmarkResult:
     """
     head = read_head(path).lstrip()
     if head[:1] in ("{", "["):
-        found = _json_format(head)
-        runs = found.read(path) if found else []
+        found = _json_dialect(head)
+        runs = _read_json(path, found) if found else []
     else:
-        text = read_text(path)
-        runs = list(chain.from_iterable(f.read(text) for f in TEXT_FORMATS))
+        text = read_bytes(path).decode("utf-8", errors="replace")
+        runs = list(chain.from_iterable(f.read(text) for f in TEXT_DIALECTS))
     if not runs:
         tools = "vllm bench, SGLang, llama-benchy, guidellm, aiperf or genai-perf"
         raise CommandError(f"{path} holds no result of {tools}, nor lines of vLLM's log")
@@ -139,8 +133,18 @@ def read_benchmark(path: Path) -> BenchmarkResult:
     return BenchmarkResult(redacted_text(str(path)), tuple(shown), _lost(runs))
 
 
-def _json_format(head: str) -> JsonFormat | None:
-    for known in JSON_FORMATS:
+def _read_json(path: Path, dialect: JsonDialect) -> list[BenchmarkRun]:
+    if dialect.read is None:
+        raise CommandError(f"{path} {dialect.refusal}")
+    try:
+        return dialect.read(documents(read_bytes(path)))
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise CommandError(f"{path} is damaged ({reason}); export it again") from error
+
+
+def _json_dialect(head: str) -> JsonDialect | None:
+    for known in JSON_DIALECTS:
         if all(re.search(rf'"(?:{sign})"\s*:', head) for sign in known.signs):
             return known
     return None

@@ -14,6 +14,15 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+TEXTS = ("tool", "model", "label", "clock")
+COUNTS = ("concurrency", "completed", "failed", "input_tokens", "output_tokens")
+"""Fields of a run that are no figures, as `FIGURES` are."""
+
+FIGURES = (
+    "mean_concurrency", "request_rate", "duration_s", "request_throughput", "output_throughput",
+    "total_throughput", "tokens_per_chunk", "acceptance_length",
+)  # fmt: skip
+
 CLOCKS = ("epoch", "monotonic", "none")
 """What start times count from: the Unix epoch, the boot of the client's host, or unknown."""
 
@@ -50,10 +59,7 @@ class Request:
 
     Attributes:
         start_ns: when it was sent, by the run's clock.
-        ttft_us: until its first token.
-        e2e_us: until its last one.
         chunks: pieces of the stream that brought tokens.
-        gaps_us: time between one chunk and the next.
         failed: whether it ended in an error; its times then say nothing.
     """
 
@@ -84,12 +90,9 @@ class BenchmarkRun:
         concurrency: the most requests in flight at a time, as it was asked for.
         mean_concurrency: requests in flight on average, as the tool measured it.
         request_rate: requests per second, as it was asked for; None for as fast as they go.
-        start_ns: when it began, by `clock`.
         clock: one of CLOCKS.
         local_end_ns: its end as the client's wall clock showed it, in a time zone that nobody
             wrote down, as if it were UTC.
-        request_throughput: completed requests per second.
-        output_throughput: generated tokens per second.
         total_throughput: prompt and generated tokens per second.
         tokens_per_chunk: generated tokens over chunks of the stream.
         itl_per_token: whether `itl` shares the time of a chunk out among its tokens.
@@ -130,8 +133,6 @@ class BenchmarkResult:
     """What one file of a load generator holds.
 
     Attributes:
-        source: the file.
-        runs: at least one.
         lost: what the format does not tell, one line each.
     """
 

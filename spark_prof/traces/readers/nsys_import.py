@@ -17,7 +17,6 @@ import pandas as pd
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Window
-from spark_prof.traces.graph_nodes import last_of_each, roots
 from spark_prof.traces.readers.nsys_buckets import BUCKET_ROWS
 from spark_prof.traces.readers.nsys_clock import Clock, read_clock, session_clock
 from spark_prof.traces.readers.nsys_events import Events, RangeRows
@@ -29,6 +28,7 @@ from spark_prof.traces.readers.nsys_scan import Scan, scan_export
 from spark_prof.traces.readers.nsys_texts import ModuleNames
 from spark_prof.traces.readers.nsys_windows import Unplaced, windows
 from spark_prof.traces.scopes import NO_SCOPE, groups
+from spark_prof.traces.timeline import last_of_each, roots
 
 Int64s = npt.NDArray[np.int64]
 

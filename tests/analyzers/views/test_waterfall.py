@@ -11,8 +11,7 @@ import pytest
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.views.waterfall import SMALL_US, waterfall_of
-from spark_prof.datasets.ceilings import ceilings_for
-from spark_prof.datasets.opened import opened
+from spark_prof.datasets.opened import ceilings_for, opened
 from tests.dashboards.sample import SAMPLES
 from tests.rows import each_row
 

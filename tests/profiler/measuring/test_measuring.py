@@ -130,7 +130,7 @@ def test_the_machine_s_ceilings(tmp_path: Path) -> None:
 def test_nothing_that_analyzes_imports_torch() -> None:
     program = (
         "import sys\n"
-        "import spark_prof.analyzers.summary, spark_prof.datasets.ceilings\n"
+        "import spark_prof.analyzers.summary, spark_prof.datasets.opened\n"
         "import spark_prof.dashboards.render\n"
         "assert 'torch' not in sys.modules and 'triton' not in sys.modules\n"
     )

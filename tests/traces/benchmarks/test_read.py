@@ -9,10 +9,10 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks.read import (
-    JSON_FORMATS,
-    TEXT_FORMATS,
-    JsonFormat,
-    TextFormat,
+    JSON_DIALECTS,
+    TEXT_DIALECTS,
+    JsonDialect,
+    TextDialect,
     read_benchmark,
     recognise,
 )
@@ -46,8 +46,8 @@ def runs(name: str) -> tuple[BenchmarkRun, ...]:
     return read_benchmark(DATA / name).runs
 
 
-@each_row("known", [*JSON_FORMATS, *TEXT_FORMATS])
-def test_each_rule_recognises_its_example(tmp_path: Path, known: JsonFormat | TextFormat) -> None:
+@each_row("known", [*JSON_DIALECTS, *TEXT_DIALECTS])
+def test_each_rule_recognises_its_example(tmp_path: Path, known: JsonDialect | TextDialect) -> None:
     path = tmp_path / "file"
     path.write_text(known.example, encoding="utf-8")
     assert recognise(path) == known.name

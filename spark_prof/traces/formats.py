@@ -1,6 +1,7 @@
-"""Tells what a file or folder is by what it holds; its name says nothing.
+"""The formats of files that can be read, each a row: how it is recognised, and what reads it.
 
-A file's first MiB is looked at, of a compressed one the first MiB of its content.
+A file's content decides; its first MiB is looked at, of a compressed one the first MiB of its
+content. Names only decide which files of a folder are worth a look.
 """
 
 from __future__ import annotations
@@ -69,15 +70,22 @@ class FileFormat:
     """A format of files.
 
     Attributes:
-        meaning: what such a file is, in words.
-        shows: whether a file is one.
         example: the shortest content that is recognised.
+        reader: module and function below `spark_prof.traces.readers`; empty where another step,
+            such as unpacking, comes first.
+        scoped: whether the reader takes a function that finds the ranges that name modules.
+        endings: of names by which a file in a folder is taken for one without a look.
+        loose_endings: other usual ones, which are cut off too where a bundle is named after a file.
     """
 
     name: str
     meaning: str
     shows: Callable[[Head], bool]
     example: bytes
+    reader: str = ""
+    scoped: bool = True
+    endings: tuple[str, ...] = ()
+    loose_endings: tuple[str, ...] = ()
 
 
 FORMATS = (
@@ -85,32 +93,38 @@ FORMATS = (
         "nsys-sqlite", "an SQLite export of nsys",
         lambda h: h.raw.startswith(b"SQLite format 3\0"),
         b"SQLite format 3\0",
+        "nsys_import.nsys_export", endings=(".sqlite",),
     ),
     FileFormat(
         "nsys-rep", "a report of nsys",
         lambda h: h.raw.startswith(b"NVIDIA Tegra Profiler Report"),
         b"NVIDIA Tegra Profiler Report 2025@6@1@190-",
+        endings=(".nsys-rep",),
     ),
     FileFormat(
         "cupti", "raw CUPTI buffers", lambda h: h.raw.startswith(MAGIC), MAGIC,
+        "cupti_buffers.cupti_buffers",
     ),
     FileFormat("parquet", "a Parquet table", lambda h: h.raw.startswith(b"PAR1"), b"PAR1"),
     FileFormat(
         "archive", "a zip or tar of these",
         lambda h: h.raw.startswith((b"PK\3\4", b"PK\5\6")) or h.content[_TAR_MAGIC] == b"ustar",
         b"PK\3\4",
+        loose_endings=(".zip", ".tar", ".tgz"),
     ),
     FileFormat(
         "proton-tree", "a call tree of Proton",
         lambda h: h.content[1:8] == b"\x83\xa5frame"
         or h.holds(b"[", b'"frame"', b'"metrics"', b'"children"'),
         b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
+        "proton_tree.proton_tree", endings=(".hatchet",),
     ),
     FileFormat(
         "proton-trace", "a Chrome trace of Proton",
         lambda h: h.holds(b"{", b'"traceEvents"', b'"call_stack"')
         and b'"schemaVersion"' not in h.text,
         b'{"traceEvents": [{"ph": "X", "args": {"call_stack": ["ROOT"]}}]}',
+        "proton_trace.proton_trace", endings=(".chrome_trace",),
     ),
     FileFormat(
         "kineto", "a JSON trace of PyTorch's profiler",
@@ -118,19 +132,43 @@ FORMATS = (
         or h.holds(b"{", b'"schemaVersion"', b'"deviceProperties"')
         or h.holds(b"[", b'"ph"', b'"ts"'),
         b'{"traceEvents": []}',
+        "kineto.kineto_trace", endings=(".json.gz", ".json.zst"),
+        loose_endings=(".gz", ".zst", ".json", ".trace", ".pt"),
     ),
     FileFormat(
         "nsys-stats", f"a CSV report of nsys stats ({REPORT_NAMES})",
         lambda h: h.has_table(lambda head: report_of(head) is not None),
         b"Total Time (ns),Instances,Name\n",
+        "nsys_stats.nsys_stats_csv", scoped=False, loose_endings=(".csv",),
     ),
     FileFormat(
         "ncu", "what ncu --csv printed",
         lambda h: h.has_table(lambda head: is_details_page(head) or is_raw_page(head)),
         b'"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n',
+        "ncu_csv.ncu_csv", scoped=False, loose_endings=(".csv",),
     ),
 )  # fmt: skip
-"""The formats of files; the first that shows counts. Results of load generators come after them."""
+"""The first that shows counts. Results of load generators come after them."""
+
+BY_NAME = {known.name: known for known in FORMATS}
+
+_SURE = tuple(ending for known in FORMATS for ending in known.endings)
+_ENDINGS = (*_SURE, *(ending for known in FORMATS for ending in known.loose_endings))
+
+
+def named_as_trace(path: str) -> bool:
+    """Whether a file is taken for a trace by its name alone; others may be, by what they hold."""
+    path = path.lower()
+    file = path.rsplit("/", 1)[-1]
+    return path.endswith(_SURE) or (file.endswith(".json") and "trace" in file)
+
+
+def without_endings(name: str) -> str:
+    """A file's name without the endings that only say its format."""
+    left = name
+    while left.lower().endswith(_ENDINGS):
+        left = left[: left.rindex(".")]
+    return left or name
 
 
 def format_of(path: Path) -> str:

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 import pytest
 
-from spark_prof.traces import durable
-from spark_prof.traces.durable import publish, sync_new, write_whole
+from spark_prof.files import cache_folder, publish, write_whole
+from spark_prof.traces import pieces
 from tests.rows import each_row
 
 
@@ -19,9 +19,10 @@ def fail(file: BinaryIO) -> None:
 
 
 def test_a_file_is_replaced_by_a_whole_one(tmp_path: Path) -> None:
-    for content in (b"first", b"second"):
-        write_whole(tmp_path / "f", lambda file, content=content: file.write(content))
-        assert (tmp_path / "f").read_bytes() == content
+    for content in (b"first", "second", lambda file: file.write(b"third")):
+        write_whole(tmp_path / "f", content)
+        assert (tmp_path / "f").read_bytes() in (b"first", b"second", b"third")
+    assert (tmp_path / "f").read_bytes() == b"third"
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
@@ -50,7 +51,7 @@ def test_a_durable_file_is_synced_before_it_has_its_name_and_its_folder_after(
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", renamed)
-    write_whole(tmp_path / "f", lambda file: file.write(b"x"), durable=True)
+    write_whole(tmp_path / "f", b"x", durable=True)
     assert len(done) == 3
     assert Path(done[0]).name.startswith(".f.")
     assert done[1:] == ["rename", str(tmp_path)]
@@ -76,15 +77,34 @@ def test_only_what_is_new_or_has_changed_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(durable, "sync_file", lambda path: synced.append(path.name))
+    monkeypatch.setattr(pieces, "sync", lambda path: synced.append(path.name))
     marks: dict[Path, tuple[int, int]] = {}
     for name in ("rank0.a", "rank0.b", "rank1.a", ".rank0.c"):
         (tmp_path / name).write_bytes(b"x")
-    assert sync_new(tmp_path, "rank0", marks) == 2
+    assert pieces.sync_new(tmp_path, "rank0", marks) == 2
     assert sorted(synced) == sorted(["rank0.a", "rank0.b", tmp_path.name])
-    assert sync_new(tmp_path, "rank0", marks) == 0
+    assert pieces.sync_new(tmp_path, "rank0", marks) == 0
     synced.clear()
     (tmp_path / "rank0.b").write_bytes(b"longer")
-    assert sync_new(tmp_path, "rank0", marks) == 1
+    assert pieces.sync_new(tmp_path, "rank0", marks) == 1
     assert synced == ["rank0.b", tmp_path.name]
-    assert sync_new(tmp_path / "gone", "rank0", marks) == 0
+    assert pieces.sync_new(tmp_path / "gone", "rank0", marks) == 0
+
+
+def test_the_cache_folder_is_that_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given, home, found in (
+        (str(tmp_path), "/home/a", tmp_path / "spark-prof"),
+        ("relative", "/home/a", Path("/home/a/.cache/spark-prof")),
+        ("", "/home/a", Path("/home/a/.cache/spark-prof")),
+    ):
+        monkeypatch.setenv("XDG_CACHE_HOME", given)
+        monkeypatch.setenv("HOME", home)
+        assert cache_folder() == found, given
+
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cache_folder() is None

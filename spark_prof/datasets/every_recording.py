@@ -1,19 +1,17 @@
-"""Imports every recording of a folder into a bundle of its own, wherever the engine runs it."""
+"""Puts a dataset together: one recording at a time, wherever the engine reads it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from spark_prof.analyzers.dataset import Dataset, Failure, Recording, recording_of
 from spark_prof.datasets.engines import Engine, Outcome, run_each
-from spark_prof.datasets.opened import local_path
+from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
-from spark_prof.traces.members import Member, find_members, is_bundle
-
-_ENDINGS = (
-    ".gz", ".zst", ".json", ".trace", ".pt", ".sqlite", ".nsys-rep", ".hatchet", ".chrome_trace",
-    ".csv", ".zip", ".tar", ".tgz",
-)  # fmt: skip
+from spark_prof.traces.formats import without_endings
+from spark_prof.traces.resolve import Folder, Member, fetched, find_members, is_bundle
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,6 @@ def import_each(
     Args:
         source: a folder or its URL; with Ray every worker must be able to read it.
         out: the folder of the bundles; with Ray every worker must be able to write it.
-        like: a bundle or trace of the same model whose layers are known.
-        engine: where the recordings are imported.
 
     Returns:
         The name of each recording with the lines of what it lacks, or the reason why it could not
@@ -60,8 +56,8 @@ def _import(wanted: _Wanted) -> tuple[str, ...]:
     """Imports one recording; what runs in the workers."""
     from spark_prof.importers.sources import import_files
 
-    with local_path(wanted.member.source) as path:
-        return import_files([path], wanted.out, wanted.like).meta.lost
+    with fetched(wanted.member.source) as found:
+        return import_files([found.path], wanted.out, wanted.like).meta.lost
 
 
 def _name(member: str) -> str:
@@ -69,7 +65,35 @@ def _name(member: str) -> str:
     path = PurePosixPath(member)
     if path.is_absolute() or ".." in path.parts:
         raise CommandError(f"{member!r:.80} leads out of its folder")
-    name = path.name
-    while name.lower().endswith(_ENDINGS):
-        name = name[: name.rindex(".")]
-    return str(path.with_name(name or path.name))
+    return str(path.with_name(without_endings(path.name)))
+
+
+def summarize_dataset(folder: Folder, engine: Engine = Engine.LOCAL) -> Dataset:
+    """All recordings of a folder; one that cannot be read is a failure with its reason.
+
+    Args:
+        folder: with Ray every worker must be able to read it.
+
+    Raises:
+        CommandError: the engine cannot be used.
+    """
+    members = folder.members
+    outcomes = run_each(summarize_member, members, engine)
+    found = [outcome.value for outcome in outcomes if outcome.value is not None]
+    failures = [
+        Failure(member.name, outcome.reason)
+        for member, outcome in zip(members, outcomes, strict=True)
+        if outcome.value is None
+    ]
+    return Dataset(folder.name, tuple(sorted(found, key=_fastest)), tuple(failures))
+
+
+def summarize_member(member: Member) -> Recording:
+    """Reads one recording; what runs in the workers."""
+    with opened(member.source) as bundle:
+        return recording_of(bundle, member.name)
+
+
+def _fastest(recording: Recording) -> tuple[float, str]:
+    median = recording.first.decode_median_us
+    return (math.inf if median is None else median, recording.name)

@@ -1,0 +1,371 @@
+"""Finds out what a person named: asked once a command, and answered by what is found there.
+
+Recordings in a folder or below a URL are looked for at most four folders deep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from spark_prof.ending import temporary_folder
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import META_FILE
+from spark_prof.traces.code_files import holds_machine_code
+from spark_prof.traces.formats import BENCHMARK, format_of, named_as_trace
+from spark_prof.traces.piece_files import being_recorded
+from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.remote import is_url, list_files, local_copy
+
+_PIECES = "pieces"
+_WHOLE = ".steps.npy"
+"""Written last of all files of a piece."""
+
+_MOST_FILES = 10_000
+_MOST_META = 64 << 20
+
+
+def source_state(source: str) -> str | None:
+    """A text that changes when the source does; None where it is no local file or folder.
+
+    Args:
+        source: a bundle, the folder of its pieces, a trace, or a folder of traces.
+    """
+    digest = hashlib.sha256()
+    try:
+        for fact in _facts(Path(source)):
+            digest.update(repr(fact).encode("utf-8", "surrogateescape"))
+    except (OSError, ValueError):
+        return None
+    return digest.hexdigest()[:32]
+
+
+def _facts(path: Path) -> Iterator[object]:
+    if not path.is_dir():
+        yield _state(path.stat())
+        return
+    meta, pieces = path / META_FILE, path / _PIECES
+    if meta.exists():
+        with meta.open("rb") as file:
+            yield hashlib.sha256(file.read(_MOST_META)).digest()
+    elif pieces.is_dir():
+        yield being_recorded(pieces)
+        yield sorted(entry.name for entry in os.scandir(pieces) if entry.name.endswith(_WHOLE))
+        return
+    yield from _files(path)
+
+
+def _files(folder: Path) -> Iterator[object]:
+    """Every file below a folder; links to folders and what is hidden are left out."""
+    seen = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.startswith("."):
+                continue
+            seen += 1
+            if seen > _MOST_FILES:
+                return
+            path = os.path.join(place, name)
+            yield os.path.relpath(path, folder), _state(os.stat(path))
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+MOST_MEMBERS = 10_000
+_DEPTH = 4
+_MOST_ENTRIES = 1_000_000
+_TIMELINES = ("kineto", "proton-trace", "proton-tree")
+"""Formats of traces whose files may end in .json, as much else does."""
+_CAPTURES = "capture_traces"
+_CAPTURE_FILE = "graph_capture_rank"
+"""Folder and files with what vLLM and SGLang recorded while they captured CUDA graphs."""
+
+RESULT_FILE = "result.json"
+"""A result of `spark-prof ab`, in the folder of its run."""
+_RESULT_MARK = b'"kind": "spark-prof ab"'
+_RESULT_HEAD = 256
+
+_RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+
+
+class NoMembersError(CommandError):
+    """A folder that holds neither a bundle nor a trace."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One recording of a dataset.
+
+    Attributes:
+        name: its path below the dataset's folder, with / between the parts.
+    """
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something that a person named, and where it lies; which kind of thing its class says."""
+
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """Where it lies; of what is `Remote` nothing lies on this disk yet."""
+        return Path(self.name)
+
+
+@dataclass(frozen=True)
+class BundleFolder(Source):
+    """A bundle, or what a dead recording left to make one from."""
+
+
+@dataclass(frozen=True)
+class RecordingInProgress(Source):
+    """A folder that a recording still writes into."""
+
+
+@dataclass(frozen=True)
+class Trace(Source):
+    """What can be imported: a file in one of `formats.FORMATS`, or a folder with one run."""
+
+    format: str
+
+
+@dataclass(frozen=True)
+class Folder(Source):
+    """A folder, or a URL, with several recordings or with a bundle further down."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class LoadTest(Source):
+    """The result of a load generator."""
+
+
+@dataclass(frozen=True)
+class AbResult(Source):
+    """The result of `spark-prof ab`, in this file."""
+
+    file: Path
+
+
+@dataclass(frozen=True)
+class MachineCode(Source):
+    """A cubin, a folder of them, a library or an executable."""
+
+
+@dataclass(frozen=True)
+class Remote(Source):
+    """One thing in a store, which has to be copied before it is known what it is."""
+
+
+def resolve(source: str) -> Source:
+    """What the person named.
+
+    Raises:
+        CommandError: there is nothing, it cannot be read, or it is nothing that is known.
+    """
+    if is_url(source):
+        members = _several(source)
+        return Folder(source, members) if members else Remote(source)
+    path = Path(source)
+    if result := find_result(path):
+        return AbResult(source, result)
+    if is_bundle(path):
+        going_on = not (path / META_FILE).exists() and being_recorded(pieces_folder(path))
+        return RecordingInProgress(source) if going_on else BundleFolder(source)
+    if members := _several(source):
+        return Folder(source, members)
+    if holds_machine_code(path):
+        return MachineCode(source)
+    kind = format_of(path)
+    return LoadTest(source) if kind == BENCHMARK else Trace(source, kind)
+
+
+@contextmanager
+def fetched(source: str | Source) -> Iterator[Source]:
+    """What the person named, on this disk: a copy of what is remote, which is gone afterwards.
+
+    Raises:
+        CommandError: as `resolve`.
+    """
+    found = resolve(source) if isinstance(source, str) else source
+    with fetched_path(found.name) as path:
+        yield resolve(str(path)) if is_url(found.name) else found
+
+
+@contextmanager
+def fetched_path(source: str) -> Iterator[Path]:
+    """The path of what the person named; what a URL names is copied, and removed again.
+
+    Raises:
+        CommandError: the URL cannot be read.
+    """
+    if not is_url(source):
+        yield Path(source)
+        return
+    with temporary_folder() as folder:
+        yield local_copy(source, folder)
+
+
+def find_result(path: Path) -> Path | None:
+    """The file of a result of `spark-prof ab`, named itself or by its folder; None for neither.
+
+    Only the first bytes are looked at: the file may be damaged further on.
+    """
+    with suppress(OSError, ValueError):
+        path = path / RESULT_FILE if path.is_dir() else path
+        if path.is_file():
+            with open(path, "rb") as file:
+                if _RESULT_MARK in file.read(_RESULT_HEAD):
+                    return path
+    return None
+
+
+def _several(source: str) -> tuple[Member, ...]:
+    """The members of what holds recordings and is none itself; none where it is or holds one."""
+    if not is_url(source) and not os.path.isdir(source):
+        return ()
+    try:
+        members = find_members(source)
+    except NoMembersError:
+        return ()
+    # A trace alone in a folder may have a load generator's result beside it: they belong together.
+    below = members[0].source != source and is_bundle(Path(members[0].source))
+    return tuple(members) if len(members) > 1 or below else ()
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether the folder is a bundle, or holds the pieces of one."""
+    try:
+        return path.is_dir() and ((path / META_FILE).is_file() or pieces_folder(path).is_dir())
+    except OSError:
+        return False
+
+
+def find_members(source: str) -> list[Member]:
+    """The recordings that a folder or URL holds, sorted by name; itself if it is one.
+
+    A folder whose traces are those of several ranks, by their names, is one recording with all
+    that lies below it. Links to folders are not followed, so that a link to a folder above ends
+    nothing. What is hidden is left out, and so is what lies in a bundle.
+
+    Raises:
+        CommandError: there are none, or too many, or the folder cannot be read.
+    """
+    found = _in_store(source) if is_url(source) else _in_folder(Path(source), source)
+    if len(found) > MOST_MEMBERS:
+        raise CommandError(
+            f"{source} holds more than {MOST_MEMBERS:,} recordings; give a folder of fewer"
+        )
+    if not found:
+        raise NoMembersError(f"{source} holds no bundle and no trace; record or import one first")
+    return sorted(found, key=lambda member: member.name)
+
+
+def _in_folder(folder: Path, source: str) -> list[Member]:
+    if is_bundle(folder) or folder.is_file():
+        return [Member(folder.name or source, source)]
+    if not folder.is_dir():
+        raise CommandError(f"{folder} does not exist; give a bundle, a trace or a folder of them")
+    found: list[Member] = []
+    waiting = [("", 0)]
+    seen = 0
+    while waiting and len(found) <= MOST_MEMBERS:
+        prefix, depth = waiting.pop()
+        entries = _entries(folder / prefix)
+        seen += len(entries)
+        if seen > _MOST_ENTRIES:
+            raise CommandError(f"{source} holds more than {_MOST_ENTRIES:,} files; give one below")
+        traces: list[str] = []
+        folders: list[tuple[str, int]] = []
+        for entry in entries:
+            name = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if is_bundle(folder / name):
+                    found.append(Member(name, str(folder / name)))
+                elif depth + 1 < _DEPTH:
+                    folders.append((f"{name}/", depth + 1))
+            elif entry.is_file() and (named_as_trace(name) or _holds_trace(folder / name)):
+                traces.append(name)
+        if _one_run(traces, [name for name, _ in folders]):
+            here = prefix.rstrip("/")
+            member = Member(here, str(folder / here)) if here else Member(folder.name, source)
+            found.append(member)
+        else:
+            found += [Member(name, str(folder / name)) for name in traces if not _captured(name)]
+            waiting += folders
+    return found
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise CommandError(f"cannot look into {folder}: {error.strerror or error}") from error
+
+
+def _in_store(url: str) -> list[Member]:
+    """The same below a URL, from the names of the files alone."""
+    files = list_files(url)
+    if files is None:
+        return [Member(PurePosixPath(url).name or url, url)]
+    if META_FILE in files:
+        return [Member(PurePosixPath(url.rstrip("/")).name or url, url)]
+    base = url.rstrip("/")
+    bundles = {str(PurePosixPath(name).parent) for name in files if name.endswith(f"/{META_FILE}")}
+    by_folder: dict[str, list[str]] = {}
+    for name in files:
+        path = PurePosixPath(name)
+        if not any(str(folder) in bundles for folder in path.parents) and named_as_trace(name):
+            by_folder.setdefault("" if len(path.parts) == 1 else str(path.parent), []).append(name)
+    found = [Member(name, f"{base}/{name}") for name in bundles]
+    for folder, traces in by_folder.items():
+        if _captured(f"{folder}/"):
+            continue
+        captures = str(PurePosixPath(folder) / _CAPTURES)
+        if _one_run(traces, [f"{captures}/"] if captures in by_folder else []):
+            whole = f"{base}/{folder}" if folder else url
+            found.append(Member(folder or PurePosixPath(base).name, whole))
+        else:
+            found += [Member(name, f"{base}/{name}") for name in traces if not _captured(name)]
+    return [member for member in found if member.name.count("/") < _DEPTH]
+
+
+def _holds_trace(path: Path) -> bool:
+    if path.suffix.lower() != ".json":
+        return False
+    try:
+        return format_of(path) in _TIMELINES
+    except CommandError:
+        return False
+
+
+def _captured(name: str) -> bool:
+    """Whether the file belongs to the trace beside it and is none of its own."""
+    return f"/{_CAPTURES}/" in f"/{name}" or _CAPTURE_FILE in name
+
+
+def _one_run(traces: Iterable[str], folders: Iterable[str]) -> bool:
+    """Whether the traces of a folder are the ranks of one run: each has another rank's number.
+
+    One rank alone is a run only with the captures of its graphs beside it.
+    """
+    names = list(traces)
+    own = [name.rsplit("/", 1)[-1] for name in names if not _captured(name)]
+    numbers = [match[1] for name in own if (match := _RANK.search(name))]
+    captures = len(own) < len(names) or any(_captured(name) for name in folders)
+    alone = len(numbers) == 1 and not captures
+    return bool(numbers) and len(numbers) == len(own) == len(set(numbers)) and not alone

@@ -1,0 +1,79 @@
+"""`spark-prof report --bench`, and `--measured`: which ceilings a recording is held against."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_prof.traces.measured import Measured, Measurement, keep_measured
+from tests.analyzers.roofline.recorded import GPU, bundle
+from tests.cli.conftest import Refuses, Run
+
+COMMAND = "report"
+DATA = Path(__file__).parents[1] / "data" / "benchmarks"
+BUNDLE = DATA / "vllm-serve-bundle"
+SLOW = Measured(
+    str(GPU["name"]), "2026-11-21T10:00:00+00:00",
+    (Measurement("read", 1.5e12, "B/s", 1.4e12, 1.6e12, 20, "a reader"),),
+)  # fmt: skip
+
+
+def test_two_results_beside_a_recording(run: Run) -> None:
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in BUNDLE.iterdir())
+    results = [DATA / "vllm-serve-detailed.json", DATA / "sglang.jsonl"]
+    options = [word for path in results for word in ("--bench", path)]
+    code, out, errors = run(BUNDLE, "--format", "json", *options)
+    assert (code, errors) == (0, "")
+    rows = json.loads(out)["clients"]
+    assert [(r["basis"], r["verdict"]) for r in rows[:1]] == [("window", "agrees")]
+    assert [r["tool"] for r in rows[1:]] == ["sglang bench_serving"] * 2
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in BUNDLE.iterdir()) == before
+
+
+def test_without_the_option_nobody_is_compared(run: Run) -> None:
+    assert json.loads(run(BUNDLE, "--format", "json")[1])["clients"] == []
+
+
+def test_what_is_no_result(refuses: Refuses) -> None:
+    for name in ("nosuch.json", "README.md", "vllm-serve-bundle"):
+        refuses((BUNDLE, "--bench", DATA / name), name)
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "spark-prof" / "ceilings"
+
+
+def reached(run: Run, *words: object) -> dict[str, Any]:
+    code, out, _ = run(*words, "--format", "json")
+    assert code == 0
+    found: dict[str, Any] = json.loads(out)["roofline"]["ceilings"]["reached"]
+    return found
+
+
+def test_a_named_file_goes_before_what_this_machine_kept(
+    run: Run, tmp_path: Path, state: Path
+) -> None:
+    folder = bundle(tmp_path / "b").path
+    assert reached(run, folder)["value"] == 3.03e12
+    named = keep_measured(SLOW, tmp_path / "elsewhere")
+    assert reached(run, folder, "--measured", named)["value"] == 1.5e12
+    assert not state.exists()
+    keep_measured(SLOW, state)
+    found = reached(run, folder)
+    assert found["value"] == 1.5e12
+    assert SLOW.taken in found["source"]
+
+
+def test_a_file_of_ceilings_that_does_not_fit(
+    refuses: Refuses, tmp_path: Path, state: Path
+) -> None:
+    folder = bundle(tmp_path / "b").path
+    other = '{"device": "NVIDIA GB10", "taken": "", "measurements": []}'
+    for content in ("", "{}", other):
+        (tmp_path / "x.json").write_text(content)
+        refuses((folder, "--measured", tmp_path / "x.json"), "x.json")
