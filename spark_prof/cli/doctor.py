@@ -78,7 +78,7 @@ def model_ceilings(
         CommandError: the folder tells no weights.
     """
     from spark_prof.analyzers.ceilings import ceilings_of
-    from spark_prof.hardware import GPUS, Figure, find_gpu
+    from spark_prof.rules.gpus import GPUS, Figure, find_gpu
     from spark_prof.traces.checkpoint import read_checkpoint
 
     here = find_gpu(measured.device, measured.compute_capability) if measured else None
@@ -185,7 +185,7 @@ def doctor(
 def _gpu(name: str | None) -> Gpu | None:
     if name is None:
         return None
-    from spark_prof.rules.gpus import GPUS, find_gpu
+    from spark_prof.rules.gpus import GPUS, Figure, find_gpu
 
     found = find_gpu(name)
     if found is None:

@@ -31,7 +31,6 @@ def merge(
     if len(sources) < 2:
         raise CommandError("give at least two folders to merge, each with other ranks of one run")
     from spark_prof.analyzers.ranks.rank_clocks import untied, wanted_shifts
-    from spark_prof.analyzers.ranks.shifts import untied, wanted_shifts
     from spark_prof.traces.claim import staged
     from spark_prof.traces.merge import join_bundles, move_clocks, open_parts
 

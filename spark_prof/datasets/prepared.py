@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.clients.client_comparison import with_clients
+from spark_prof.analyzers.clients.client_comparison import clients_of, with_clients
+from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.ledger import step_books
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.placement import kernels_in_order

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from spark_prof.cli.doctor import model_ceilings, question_of
-from spark_prof.cli.model_ceilings import model_ceilings, question_of
 from spark_prof.rules.gpus import gpu_called
 from spark_prof.traces.measured import Measured, Measurement
 from tests.checkpoints import MODELS, write_model

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_prof.analyzers.clients.model import VERDICTS
-from spark_prof.analyzers.clients.summary import AGREES
-from spark_prof.analyzers.shapes.occupancy import occupancy_of
 
 import spark_prof
 from spark_prof import vocabulary
+from spark_prof.analyzers.clients.client_comparison import AGREES
+from spark_prof.analyzers.clients.client_rows import VERDICTS
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.shapes.grid_occupancy import occupancy_of
 from spark_prof.analyzers.views.odd import threshold
 from spark_prof.dashboards.formats import microseconds, share
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.profiler.settings import Settings
 from spark_prof.rules.gpus import SM_LIMITS
-from spark_prof.traces import sniff
+from spark_prof.traces import formats as trace_formats
 from spark_prof.traces.benchmarks.result import CLOCKS
 from spark_prof.traces.bundle import Meta
 from tests.docs.pages import CAPTURE, DOCS, README_CAPTURE, ROOT, tables
@@ -120,8 +120,13 @@ def test_every_field_of_meta_json_is_explained() -> None:
 def test_every_format_has_a_row() -> None:
     rows = tables(DOCS / "import.md", "Formats")[0]
     found = {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])}
-    folders = {sniff.BENCHMARK, sniff.BUNDLE, sniff.PIECES, sniff.FOLDER}
-    assert found == {known.name for known in sniff.FORMATS} | folders
+    folders = {
+        trace_formats.BENCHMARK,
+        trace_formats.BUNDLE,
+        trace_formats.PIECES,
+        trace_formats.FOLDER,
+    }
+    assert found == {known.name for known in trace_formats.FORMATS} | folders
 
 
 def test_every_verdict_and_clock_of_clients_is_explained() -> None:
