@@ -124,7 +124,7 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
     if kind == BENCHMARK:
         found.results.append(path)
     elif kind == "nsys-rep":
-        from spark_prof.traces.readers.nsys_report import export_report
+        from spark_prof.traces.nsys_tool import export_report
 
         into = stack.enter_context(temporary_folder())
         found.traces.append(("nsys-sqlite", export_report(path, into)))

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.foreign import Trace
 from spark_prof.traces.graph_nodes import GraphNodes
-from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import empty_frame
 from spark_prof.traces.timeline import FINISH, MODEL_PATH, PREPARE, Call, Timeline, replay
 from spark_prof.vocabulary import PHASES

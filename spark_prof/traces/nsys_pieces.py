@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.foreign import Trace
 from spark_prof.traces.piece_files import json_files, load_array
 from spark_prof.traces.pieces import (
     STEP_DTYPE,
@@ -21,9 +22,8 @@ from spark_prof.traces.pieces import (
     write_json,
 )
 from spark_prof.traces.readers.nsys import nsys_trace
+from spark_prof.traces.readers.nsys_facts import nsys_lacks, nsys_nodes, nsys_processes
 from spark_prof.traces.readers.nsys_file import index_export
-from spark_prof.traces.readers.nsys_graphs import nsys_lacks, nsys_nodes, nsys_processes
-from spark_prof.traces.readers.trace import Trace
 
 
 def export_link(process: str) -> str:

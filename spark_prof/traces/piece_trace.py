@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from spark_prof.traces.foreign import Trace
 from spark_prof.traces.nsys_pieces import read_nsys_piece
 from spark_prof.traces.pieces import activity_name, kineto_name, names_name
 from spark_prof.traces.readers.kineto import read_kineto
-from spark_prof.traces.readers.trace import Trace
 
 
 def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_prof.importers.step_names import RULES, batch_of, rule_of
+from spark_prof.importers.steps import RULES, batch_of, rule_of
 
 EXAMPLES = [(i, name, batch) for i, rule in enumerate(RULES) for name, batch in rule.examples]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_prof.traces.readers.growing import Columns, Names
+from spark_prof.traces.readers.cupti_parts import Columns, Names
 from tests.rows import each_row
 
 

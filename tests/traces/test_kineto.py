@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.foreign import Trace
 from spark_prof.traces.readers.kineto import read_kineto
-from spark_prof.traces.readers.trace import Trace
 from tests.rows import each_row
 from tests.support import ORIGIN, THREAD, event, kernel, kineto, operator
 

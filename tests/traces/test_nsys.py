@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.foreign import Trace
 from spark_prof.traces.readers.nsys import nsys_trace
 from spark_prof.traces.readers.nsys_file import index_export
 from spark_prof.traces.readers.nsys_work import WHOLE_GRAPH
-from spark_prof.traces.readers.trace import Trace
 from tests.nsys_files import BEGUN, GRAPH, KERNEL, MEMCPY, MEMSET, PID, THREAD, Export, global_pid
 
 REAL = Path(__file__).parents[3] / "shared" / "traces"

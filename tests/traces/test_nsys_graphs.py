@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.traces.pieces import NODE_DTYPE
-from spark_prof.traces.readers.nsys_graphs import nsys_lacks, nsys_nodes, nsys_processes
+from spark_prof.traces.readers.nsys_facts import nsys_lacks, nsys_nodes, nsys_processes
 from tests.nsys_files import BEGUN, KERNEL, PID, TABLES, THREAD, Export, global_pid
 from tests.rows import each_row
 

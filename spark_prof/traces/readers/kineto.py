@@ -16,9 +16,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, NamesModule, Process, Window
+from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.readers.kineto_collect import Collected, collect
-from spark_prof.traces.readers.kineto_facts import process_facts, rank_of, replica_of
+from spark_prof.traces.readers.kineto_facts import (
+    process_facts,
+    rank_of,
+    replica_of,
+    what_is_lost,
+    why_refused,
+)
 from spark_prof.traces.readers.kineto_frames import (
     gpu_frame,
     launch_frame,
@@ -27,10 +33,13 @@ from spark_prof.traces.readers.kineto_frames import (
     overhead_frame,
     thread_numbers,
 )
-from spark_prof.traces.readers.kineto_launches import Launches, find_launches, operators_of
-from spark_prof.traces.readers.kineto_lost import what_is_lost, why_refused
-from spark_prof.traces.readers.kineto_scopes import Calls, module_calls
-from spark_prof.traces.readers.trace import Trace
+from spark_prof.traces.readers.kineto_launches import (
+    Calls,
+    Launches,
+    find_launches,
+    module_calls,
+    operators_of,
+)
 from spark_prof.traces.scopes import NO_SCOPE
 from spark_prof.traces.tables import empty_frame
 

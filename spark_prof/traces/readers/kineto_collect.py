@@ -19,8 +19,9 @@ import numpy.typing as npt
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.readers.kineto_blocks import TraceText
-from spark_prof.traces.readers.kineto_events import Event, EventDecoder
-from spark_prof.traces.readers.kineto_rows import (
+from spark_prof.traces.readers.kineto_events import (
+    Event,
+    EventDecoder,
     GpuRows,
     HostRows,
     InexactTimesError,

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.traces.foreign import Trace
 from spark_prof.traces.readers.nsys_clock import Clock, read_clock
 from spark_prof.traces.readers.nsys_file import (
     ID_MASK,
@@ -24,7 +25,6 @@ from spark_prof.traces.readers.nsys_file import (
     open_export,
 )
 from spark_prof.traces.readers.nsys_work import GPU_COLUMNS, WHOLE_GRAPH, work_frame
-from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import empty_frame
 
 Int64s = npt.NDArray[np.int64]

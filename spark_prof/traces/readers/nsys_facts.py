@@ -3,11 +3,149 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from spark_prof.traces.readers.nsys_file import GRAPH, KERNEL, RUNTIME, NsysFile
-from spark_prof.traces.readers.nsys_graphs import diagnostics
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.traces.pieces import NODE_DTYPE
+from spark_prof.traces.readers.nsys_clock import read_clock
+from spark_prof.traces.readers.nsys_file import (
+    CUDA_TABLES,
+    GRAPH,
+    ID_MASK,
+    KERNEL,
+    PROCESS_SHIFT,
+    RUNTIME,
+    NsysFile,
+    open_export,
+)
 from spark_prof.traces.readers.nsys_scan import NVTX, Scan
+
+Int64s = npt.NDArray[np.int64]
+
+_NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+"""Since 2024 and before; the second then got another meaning, and has no graphNodeId."""
+
+_WARNING, _WORST = 2, 4
+"""DIAGNOSTIC_EVENT.severity from a warning to the worst."""
+
+_MOST_DIAGNOSTICS, _LONGEST_DIAGNOSTIC = 8, 200
+
+
+def nsys_processes(path: Path) -> dict[int, int]:
+    """How many rows about the GPU each process has in the export, by process id.
+
+    Raises:
+        CommandError: it is no whole export.
+    """
+    counts: dict[int, int] = {}
+    with open_export(path) as export:
+        for table in CUDA_TABLES:
+            owner = "globalTid" if table == RUNTIME else "globalPid"
+            if not export.has(table, owner):
+                continue
+            sql = (
+                f"SELECT ({owner} >> {PROCESS_SHIFT}) & {ID_MASK}, count(*) FROM {table} "
+                f"WHERE {owner} IS NOT NULL GROUP BY 1"
+            )
+            for pid, rows in export.rows(sql):
+                if isinstance(pid, int) and isinstance(rows, int):
+                    counts[pid] = counts.get(pid, 0) + rows
+    return counts
+
+
+def nsys_nodes(path: Path, pid: int) -> npt.NDArray[Any]:
+    """The graph nodes that a process created or cloned, as rows of pieces.NODE_DTYPE.
+
+    `graph` is 0: the export names no graph for a node.
+
+    Raises:
+        CommandError: it is no whole export, or does not say when its session started.
+    """
+    with open_export(path) as export:
+        owned = f"(globalTid >> {PROCESS_SHIFT}) & {ID_MASK} = ?"
+        found = created_nodes(export, owned, (pid,))
+        nodes = np.zeros(len(found["start"]), NODE_DTYPE)
+        if not len(nodes):
+            return nodes
+        nodes["created_ns"] = read_clock(export).to_epoch(found["start"])
+    nodes["node"], nodes["original"] = found["graphNodeId"], found["originalGraphNodeId"]
+    nodes["thread"] = found["globalTid"] & ID_MASK
+    return nodes
+
+
+def created_nodes(
+    export: NsysFile, condition: str = "1", values: tuple[int, ...] = ()
+) -> dict[str, Int64s]:
+    """The graph nodes that were created or cloned; originalGraphNodeId is 0 for no clone.
+
+    Args:
+        export: the export.
+        condition: SQL, which rows.
+        values: what its question marks stand for.
+    """
+    wanted = {"start": 0, "graphNodeId": 0, "originalGraphNodeId": 0, "globalTid": 0}
+    table = _node_table(export)
+    if not table:
+        return {name: np.empty(0, np.int64) for name in wanted}
+    found = export.integers(table, wanted, condition, values)
+    itself = found["originalGraphNodeId"] == found["graphNodeId"]
+    found["originalGraphNodeId"] = np.where(itself, 0, found["originalGraphNodeId"])
+    return found
+
+
+def nsys_lacks(path: Path, pid: int) -> tuple[str, ...]:
+    """What the export as a whole lacks for that process, one line each.
+
+    Raises:
+        CommandError: it is no whole export, or does not say when its session started.
+    """
+    lacks = []
+    owned, values = f"(globalPid >> {PROCESS_SHIFT}) & {ID_MASK} = ?", (pid,)
+    with open_export(path) as export:
+        if not export.count(KERNEL, owned, values) and not export.count(GRAPH, owned, values):
+            lacks.append(
+                "the nsys report has no GPU kernels of this process; trace with --trace=cuda, by "
+                "an nsys that is not older than the driver"
+            )
+        if not export.has(RUNTIME, "correlationId"):
+            lacks.append("the nsys report has no CUDA API calls: its kernels belong to no step")
+        in_graphs = f"graphNodeId IS NOT NULL AND graphNodeId <> 0 AND {owned}"
+        if export.has(KERNEL, "graphNodeId") and export.count(KERNEL, in_graphs, values):
+            table = _node_table(export)
+            if not table or not export.count(table, owned.replace("Pid", "Tid"), values):
+                lacks.append(
+                    "the nsys report does not show how the CUDA graphs were captured: kernels in "
+                    "graphs have no layer; trace from the start of vLLM on"
+                )
+        if not read_clock(export).marked:
+            lacks.append(
+                "the nsys report has no clock marks of spark-prof: its times are placed by the "
+                "start of its session, and how far the clocks drifted apart since is unknown"
+            )
+        lacks += diagnostics(export, pid)
+    return tuple(lacks)
+
+
+def _node_table(export: NsysFile) -> str:
+    columns = ("start", "globalTid", "graphNodeId")
+    return next((table for table in _NODE_TABLES if export.has(table, *columns)), "")
+
+
+def diagnostics(export: NsysFile, pid: int | None = None) -> list[str]:
+    """Nsys's own warnings about a process or about all of them; None for those about any."""
+    if not export.has("DIAGNOSTIC_EVENT", "severity", "text", "globalPid"):
+        return []
+    sql = (
+        "SELECT DISTINCT substr(CAST(text AS TEXT), 1, ?) FROM DIAGNOSTIC_EVENT "
+        "WHERE severity BETWEEN ? AND ? AND (? OR globalPid <= 0 OR globalPid IS NULL"
+        f" OR (globalPid >> {PROCESS_SHIFT}) & {ID_MASK} IN (0, ?)) LIMIT ?"
+    )
+    values = (_LONGEST_DIAGNOSTIC, _WARNING, _WORST, pid is None, pid, _MOST_DIAGNOSTICS)
+    return [f"nsys: {' '.join(str(text).split())}" for (text,) in export.rows(sql, values)]
+
 
 _LONGEST = 200
 _MEANINGS = {

@@ -19,9 +19,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, NamesModule, Process, Window
-from spark_prof.traces.readers.proton_file import FORMAT, ROOT, OwnWork, read_whole, scope_of
-from spark_prof.traces.readers.windows import CALL_COLUMNS, gpu_frame, window
+from spark_prof.traces.foreign import (
+    CALL_COLUMNS,
+    Foreign,
+    NamesModule,
+    Process,
+    Window,
+    gpu_frame,
+    window,
+)
+from spark_prof.traces.readers.proton_tree import FORMAT, ROOT, OwnWork, read_whole, scope_of
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
 _LATEST_NS = 1 << 62

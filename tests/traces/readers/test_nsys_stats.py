@@ -155,7 +155,7 @@ def test_an_older_head_and_a_byte_order_mark(read: Read) -> None:
 def test_kernels_lie_end_to_end_over_many_windows(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_prof.traces.readers.windows._ROWS", 7)
+    monkeypatch.setattr("spark_prof.traces.foreign._ROWS", 7)
     windows = list(
         read(SUMS + "".join(f"1,{100 + i},{i + 1},,,,,,k{i}\n" for i in range(9))).windows
     )
