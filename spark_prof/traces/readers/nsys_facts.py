@@ -196,11 +196,7 @@ def lacks(export: NsysFile, scan: Scan, dated: bool) -> list[str]:
         )
     if not scan.rows.get(NVTX):
         lost.append("the export has no NVTX ranges: modules and layers are unknown")
-    if count := scan.rows.get(GRAPH):
-        lost.append(
-            f"{count} CUDA graph launches were traced as a whole: the kernels inside them, with "
-            "their names, layers and components, are missing; trace with --cuda-graph-trace=node"
-        )
+    lost += whole_graphs(scan.rows.get(GRAPH, 0))
     if scan.endless:
         lost.append(
             f"{scan.endless} NVTX ranges had not ended when the recording did; they end with it"
@@ -210,6 +206,16 @@ def lacks(export: NsysFile, scan: Scan, dated: bool) -> list[str]:
         for table, count in sorted(scan.impossible.items())
     ]
     return lost + diagnostics(export)
+
+
+def whole_graphs(count: int) -> list[str]:
+    """What to say about graph launches whose kernels were not traced."""
+    if not count:
+        return []
+    return [
+        f"{count} CUDA graph launches were traced as a whole: the kernels inside them, with "
+        "their names, layers and components, are missing; trace with --cuda-graph-trace=node"
+    ]
 
 
 def _said(export: NsysFile) -> Mapping[str, str]:

@@ -184,35 +184,5 @@ def open_export(path: Path) -> Iterator[NsysFile]:
         connection.close()
 
 
-def index_export(path: Path) -> None:
-    """Adds what makes reading a stretch of time fast to an export of our own.
-
-    nsys writes no index; without one, every piece of a recording would read the whole file.
-
-    Raises:
-        CommandError: it cannot be written, or is no export.
-    """
-    with open_export(path) as export:
-        timed = [table for table in CUDA_TABLES if export.has(table, "start")]
-        marked = export.has("NVTX_EVENTS", "eventType")
-    try:
-        connection = sqlite3.connect(path)
-        try:
-            with connection:
-                for table in timed:
-                    name = _quoted(f"spark_prof_{table}")
-                    sql = f"CREATE INDEX IF NOT EXISTS {name} ON {_quoted(table)} (start)"
-                    connection.execute(sql)
-                if marked:
-                    connection.execute(
-                        "CREATE INDEX IF NOT EXISTS spark_prof_marks ON NVTX_EVENTS (eventType)"
-                        " WHERE eventType = 34"
-                    )
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise CommandError(f"cannot index {path}: {error}") from error
-
-
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
