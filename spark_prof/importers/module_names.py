@@ -19,7 +19,6 @@ class ModuleName:
 
     Attributes:
         path: its path in the model, empty where only the class is known.
-        type: its class, empty where only the path is known.
         number: the class's running number, -1 without one.
     """
 
@@ -105,7 +104,6 @@ class ClassRule:
 
     Attributes:
         component: the component; empty for a module whose children decide.
-        pattern: searched in the class's name.
         examples: (class, class around it) that match.
         around: searched in the name of the class around it, empty for any.
     """

@@ -172,14 +172,8 @@ class ProcessWriter:
     """Writes one process, window by window.
 
     Args:
-        process: the process.
-        rank: its rank in the bundle.
-        tables: the bundle's tables.
         layers: what tells the layers where no range does.
         source: what the model is called where nothing names it.
-
-    Attributes:
-        lost: what the process lacks, one line each.
     """
 
     def __init__(
@@ -274,9 +268,6 @@ class BehindTables:
     """Table files to which a thread of their own adds the frames, in the order in which they came.
 
     A context, inside that of the files; at its end everything is written.
-
-    Args:
-        tables: the files.
     """
 
     def __init__(self, tables: TableFiles) -> None:

@@ -67,7 +67,6 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
     """Makes one bundle of traces of one run: its ranks, its benchmark results.
 
     Args:
-        sources: files, archives or folders of them.
         out: the bundle's folder, claimed or not, which must not exist or be empty.
         like: a bundle or trace of the same model whose layers are known.
 

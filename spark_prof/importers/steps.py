@@ -37,7 +37,6 @@ class StepRule:
     """Ranges whose whole name matches are steps.
 
     Attributes:
-        source: who writes such ranges.
         pattern: for the whole name. Its groups `prefill_requests`, `prefill_tokens`,
             `decode_requests`, `decode_tokens`, `prefill_context` and `decode_context` are numbers,
             `mode` is a word of `modes`.
@@ -159,7 +158,6 @@ class Steps:
     """The steps of one process, found window by window.
 
     Attributes:
-        lost: what to say about them, one line each.
         known: whether they are iterations of an engine, and not just the whole trace.
     """
 
@@ -293,13 +291,7 @@ def steps_by_graphs(window: Window) -> Steps | None:
 
 
 def _longest_pause(calls: Int64s, after: int, before: int) -> int:
-    """When the call begins that ends the longest pause between two moments.
-
-    Args:
-        calls: start and end of each call, in order.
-        after: the first moment, at which a call begins.
-        before: the last one, at which a call begins.
-    """
+    """When the call begins that ends the longest pause between two moments."""
     low, high = np.searchsorted(calls[:, 0], [after, before + 1])
     between = calls[low:high]
     if len(between) < 2:

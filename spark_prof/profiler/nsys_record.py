@@ -51,8 +51,6 @@ def profile_command(nsys: Path, command: Command, report: Path, session: str) ->
     """The command line that runs a command under nsys.
 
     Args:
-        nsys: the program.
-        command: what starts vLLM.
         report: the report to write, without its suffix.
         session: the name by which nsys_tool.stop_command finds this run.
 
@@ -119,15 +117,8 @@ Say = Callable[[str], None]
 class NsysRun:
     """One command under nsys.
 
-    Args:
-        nsys: the program.
-        command: what starts vLLM.
-        settings: the recording.
-        say: shows one line of progress.
-
     Attributes:
         by_ray: Ray starts each worker under its own nsys, whose report is there when it has ended.
-        argv: the command line to start instead of the command's own.
     """
 
     def __init__(self, nsys: Nsys, command: Command, settings: Settings, say: Say) -> None:
@@ -211,7 +202,6 @@ def ray_reports(environment: Mapping[str, str], since: float) -> Iterator[Path]:
     Ray puts them into logs/nsight of its session, under RAY_TMPDIR, TMPDIR or /tmp.
 
     Args:
-        environment: what says where Ray's folder is.
         since: seconds since the epoch; older reports are of another run.
     """
     given = [environment.get("RAY_TMPDIR"), environment.get("TMPDIR"), "/tmp"]

@@ -31,7 +31,6 @@ class Trace:
         operators: the stretches of CPU operators with their `thread`; empty on a GPU.
         overhead: what the profiler itself cost, the `overhead` table.
         markers: the NVTX ranges and marks, the `markers` table without its `step`.
-        lost: what the trace lacks, one line each.
     """
 
     gpu: pd.DataFrame
@@ -111,7 +110,6 @@ class Foreign:
 
     Attributes:
         format: kineto, nsys, proton, cupti...
-        processes: whose trace it is.
         windows: the stretches, in order of time within a process; they can be read once.
         lost: what the trace lacks, one line each; complete when the windows have been read.
         refusal: why nothing of it can be analyzed, empty where something can.
@@ -149,7 +147,6 @@ class KernelSum:
     """A kernel of which only the sum is known.
 
     Attributes:
-        total_ns: time of all its instances together.
         scope: what all of them were launched for.
     """
 
@@ -220,11 +217,6 @@ def window(
 
 def end_to_end(process: int, sums: list[KernelSum], source: object) -> Iterator[Window]:
     """Lays the instances of every kernel one behind the other, their sums kept to the nanosecond.
-
-    Args:
-        process: index of the process.
-        sums: the kernels in the order in which they shall lie.
-        source: the file, for the error.
 
     Raises:
         CommandError: a sum cannot be right; before the first window.

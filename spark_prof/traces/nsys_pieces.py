@@ -55,10 +55,6 @@ def link_exports(pieces: Path, exports: Sequence[Path]) -> None:
     """Finds each rank in the exports, and writes the work of its pieces and its graphs' nodes.
 
     What an export lacks goes to the rank's log. An export that cannot be read is as good as none.
-
-    Args:
-        pieces: the folder of pieces.
-        exports: what nsys exported.
     """
     found: dict[int, list[Path]] = {}
     for export in exports:
@@ -154,11 +150,11 @@ def _write_work(pieces: Path, export: Path, ranks: Mapping[int, _Rank]) -> None:
         for piece in rank.spans:
             _write(pieces, rank.name, piece, 0, empty)
     for number, window in enumerate(foreign.windows, 1):
-        rank = owners[window.process]
-        for piece, span in rank.spans.items() if rank else ():
+        owner = owners[window.process]
+        for piece, span in owner.spans.items() if owner else ():
             frames = tuple(_inside(window, *span))
-            if rank and any(map(len, frames)):
-                _write(pieces, rank.name, piece, number, frames)
+            if owner and any(map(len, frames)):
+                _write(pieces, owner.name, piece, number, frames)
 
 
 def _inside(window: Window, first: int, last: int) -> Iterator[pd.DataFrame]:

@@ -41,7 +41,6 @@ class Nsys:
     """An nsys that can be used.
 
     Attributes:
-        path: the program.
         version: year, release, and what follows.
     """
 
@@ -71,10 +70,6 @@ class Nsys:
 
 def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
     """The nsys on PATH, else the newest where NVIDIA's packages put it.
-
-    Args:
-        path: where programs are looked for; PATH if not given.
-        root: the root of the file system.
 
     Raises:
         CommandError: there is none, or none that can be used.
@@ -197,13 +192,6 @@ def report_version(path: Path) -> str | None:
 
 def export_report(path: Path, folder: Path) -> Path:
     """Exports a report with the nsys of this machine.
-
-    Args:
-        path: the report, which is only read.
-        folder: where the export is put.
-
-    Returns:
-        The export.
 
     Raises:
         CommandError: it is no report, or there is no nsys that can export it.

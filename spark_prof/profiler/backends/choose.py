@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_prof.profiler.backends.base import Backend
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
-from spark_prof.profiler.backends.nsys_clock import NsysBackend, mark_clock
+from spark_prof.profiler.backends.nsys_marks import NsysBackend, mark_clock
 from spark_prof.profiler.backends.nvtx import send_to_cupti
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.registry import registry_folder

@@ -50,12 +50,8 @@ class Section:
 class Elf:
     """A cubin, read into memory.
 
-    Args:
-        path: the file.
-
     Attributes:
         abi: `EI_OSABI`, which CUDA counts up when its layout changes.
-        flags: `e_flags`.
 
     Raises:
         OSError: it cannot be read.
@@ -131,12 +127,10 @@ class Code:
     """The code of one function.
 
     Attributes:
-        symbol: its mangled name.
         registers: per thread, 0 where unknown.
         architecture: such as sm_121, empty where the file names none.
         suffix: what it was built for beyond that: a (this architecture only), f (its family),
             plain, or empty where nothing tells.
-        instructions: as the GPU reads them.
     """
 
     symbol: str
@@ -159,7 +153,6 @@ def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
     """The functions of a cubin with their code.
 
     Args:
-        path: the cubin.
         wanted: symbols of the functions whose code is read, all if None; the others come without.
 
     Raises:

@@ -52,7 +52,6 @@ class Markers:
     Args:
         names: the name or domain at each address.
         offset_ns: what to add to CUPTI's clock.
-        size: bytes of all records.
     """
 
     def __init__(self, names: Mapping[int, str], offset_ns: int, size: int) -> None:
@@ -134,9 +133,7 @@ class Rows:
 
     Args:
         names: the kernel name at each address.
-        marker_names: the name or domain of NVTX markers at each address.
         offset_ns: what to add to CUPTI's clock.
-        size: bytes of all records.
     """
 
     def __init__(
@@ -258,7 +255,6 @@ def read_cupti(path: Path, names: Path) -> Trace:
     """Reads one piece, as far as it was written.
 
     Args:
-        path: the raw buffers.
         names: JSON with `names` and `markers`, names by their address, and `clock_offset_ns`.
 
     Raises:

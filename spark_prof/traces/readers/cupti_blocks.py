@@ -65,7 +65,6 @@ def walk(words: Words, sizes: Sequence[int]) -> Iterator[Found]:
     """Finds the records of one buffer, in groups of a bounded size.
 
     Args:
-        words: the buffer.
         sizes: bytes of a record by its kind, 0 for a kind that does not exist.
     """
     steps = [size // 4 for size in sizes]

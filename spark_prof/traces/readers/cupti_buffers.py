@@ -36,9 +36,7 @@ class Piece:
     """A file of buffers.
 
     Attributes:
-        process: the name of the process that wrote it, such as rank0.
         rank: its rank, None where the file's name does not tell.
-        number: the number of the piece.
     """
 
     path: Path
@@ -52,7 +50,6 @@ def cupti_buffers(path: Path, names_module: NamesModule) -> Foreign:
 
     Args:
         path: the file, with its file of names beside it or not, or the folder.
-        names_module: which NVTX ranges name modules; they become scopes.
 
     Raises:
         CommandError: there is none, or it cannot be read; the latter from the windows too.

@@ -59,7 +59,6 @@ class Columns:
     """Columns of one length, as arrays that are filled from the front.
 
     Args:
-        types: name and dtype of each column.
         expected: room for that many rows. Room that is not used takes no memory, because the
             system gives memory only when it is written to.
     """
@@ -97,10 +96,8 @@ class Part:
     """Records of one kind as columns.
 
     Attributes:
-        kind: their kind.
         columns: by the name of the table's column.
         names: what tells their names apart; of kernels also grid, block and shared memory.
-        timeless: how many more have no time.
     """
 
     kind: int
@@ -198,7 +195,6 @@ class Distinct:
 
     Attributes:
         codes: for each row which of the keys it has.
-        keys: the different keys.
         rows: for each key a record that has it; None where the key says everything.
     """
 
@@ -224,12 +220,8 @@ def distinct_launches(rows: Any) -> Distinct:
 class Launches:
     """The different launches seen so far.
 
-    Args:
-        names: the names of kernels, by their address.
-
     Attributes:
         grids: the different grids, as ``x,y,z``; number 0 is none.
-        blocks: likewise.
     """
 
     def __init__(self, names: Names) -> None:

@@ -30,10 +30,7 @@ class LogText:
     """The lines of one log; what was found out about it stands here once they have been read.
 
     Attributes:
-        path: the file.
-        lines: how many lines it has.
         cut: how many of them were longer than 64 KiB; of those only the first part is looked at.
-        encoding: utf-8, or a variant of utf-16.
         foreign: lines among the given ones that are not valid in it.
     """
 
@@ -164,14 +161,10 @@ class Statement:
     """What the lines say that match one rule alike.
 
     Attributes:
-        rule: the rule.
         value: the kernel, backend, variable or size that they name.
         format: the weights' format, lower case, such as nvfp4; empty where they do not tell.
         layer: linear, moe or another kind; empty where they do not tell.
-        detail: a reason, a file or a configuration.
         line: number of the first such line, from 1.
-        count: how many there are.
-        text: the first one without its prefix, shortened.
     """
 
     rule: LineRule

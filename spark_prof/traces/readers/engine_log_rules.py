@@ -22,8 +22,6 @@ class LineRule:
     """One kind of line.
 
     Attributes:
-        id: words joined by hyphens.
-        topic: one of `TOPICS`.
         level: the engine's own: D, I, W or E.
         word: stands in every such line; what is searched for before the pattern is tried, so that
             rules share words where they can.

@@ -68,7 +68,6 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
     """Reads a trace of vLLM, SGLang or any PyTorch program: each process as one window.
 
     Args:
-        path: the file, plain, .gz or .zst.
         names_module: says which frames and annotations are calls of modules.
 
     Raises:

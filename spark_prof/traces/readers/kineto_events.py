@@ -205,7 +205,6 @@ class Rows:
 
     Args:
         names: numbers the names and categories, of all kinds together.
-        threads: numbers the pairs of process and thread.
 
     Attributes:
         dropped: how many events had no name or no time that can be.

@@ -144,13 +144,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def why_refused(found: Collected, launches: Launches, name: str) -> str:
-    """Why a trace without work on a GPU is of no use, empty where it may be of a CPU.
-
-    Args:
-        found: the trace.
-        launches: what launched work.
-        name: what the file is called.
-    """
+    """Why a trace without work on a GPU is of no use, empty where it may be of a CPU."""
     accelerator = accelerator_of(found)
     if len(found.gpu) or not (accelerator or launches.idle):
         return ""
@@ -166,9 +160,6 @@ def what_is_lost(
     """One line for each thing that the trace lacks.
 
     Args:
-        found: the trace.
-        gpu: what ran on its GPU.
-        launches: what launched that.
         by_operator: how many rows have their module from an operator for want of a launch.
     """
     orphans = int((launches.of_gpu < 0).sum())

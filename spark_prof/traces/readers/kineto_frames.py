@@ -18,10 +18,7 @@ class Stretches:
     """Stretches of operators, none of which overlap within a thread.
 
     Attributes:
-        operator: index of the operator.
         part: 0 for its first stretch, then 1, 2...
-        start_ns: begins.
-        end_ns: ends.
     """
 
     operator: Int64s
@@ -34,8 +31,6 @@ def stretches(thread: Int64s, start: Int64s, end: Int64s) -> Stretches:
     """Splits nested operators into stretches; one that is shorter than a tick still has one.
 
     Args:
-        thread: the thread of each operator.
-        start: starts in ns.
         end: ends in ns; one that ends after its caller goes on alone.
     """
     order = np.lexsort((-end, start, thread))

@@ -16,18 +16,11 @@ class Calls:
     """Calls of modules, sorted by thread and start.
 
     Args:
-        scopes: takes what the calls make new.
         name: the module's name as a number, of each call.
-        names: what these numbers stand for.
         thread: its thread as a number from 0.
-        start: when it began, ns.
-        end: when it ended, ns.
 
     Attributes:
-        scope: the scope of each call.
         thread: its thread.
-        start: when it began.
-        end: when it ended.
     """
 
     def __init__(
@@ -98,7 +91,6 @@ class Launches:
     """The launches among the API calls of a trace.
 
     Attributes:
-        rows: which of the API calls are launches.
         of_gpu: the API call that launched each row of the GPU, -1 for none.
         idle: how many launches of kernels have none.
         shared: how many correlation numbers belong to several launches.
@@ -151,14 +143,7 @@ def operators_of(found: Collected) -> Int64s:
 
 
 def _latest_before(numbers: Int64s, times: Int64s, wanted: Int64s, moments: Int64s) -> Int64s:
-    """For each wanted number the last of its rows up to that moment, else its first; -1 for none.
-
-    Args:
-        numbers: the number of each row.
-        times: the time of each row in ns.
-        wanted: the numbers to look for.
-        moments: a time for each of these.
-    """
+    """For each wanted number the last of its rows up to that moment, else its first; -1 for none."""
     if not len(numbers) or not len(wanted):
         return np.full(len(wanted), -1, np.int64)
     distinct = np.unique(numbers)

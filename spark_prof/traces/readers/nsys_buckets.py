@@ -27,8 +27,6 @@ def bounds_of(starts: Int64s, rows: int, bucket_rows: int) -> Int64s:
 
     Args:
         starts: starts of some rows, of each table as many as stand for its share.
-        rows: rows of all tables.
-        bucket_rows: about how many make a bucket.
     """
     count = min(_MOST, rows // bucket_rows + 1)
     if count == 1 or not len(starts):
@@ -41,7 +39,6 @@ class Buckets:
     """Rows of several tables by the time of their start.
 
     Args:
-        folder: an empty folder for them.
         bounds: the first time of each bucket but the first, ascending.
     """
 
@@ -59,9 +56,6 @@ class Buckets:
         """Adds rows with a column `start`. Each chunk may be added by a thread of its own.
 
         Args:
-            table: whose rows they are.
-            chunk: the number of the chunk.
-            batch: the rows.
             delay: they count as if they began so much later, in ns.
         """
         bucket = self.of(batch["start"].to_numpy() + delay)

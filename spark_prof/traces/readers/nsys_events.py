@@ -29,7 +29,6 @@ class RangeTexts:
     """The texts of some ranges.
 
     Attributes:
-        codes: the number of each range's text.
         texts: all texts, each once.
     """
 
@@ -65,9 +64,6 @@ def read_texts(table: pa.Table, export: NsysFile) -> RangeTexts:
 
 class ModuleNames:
     """Numbers the names of modules.
-
-    Args:
-        names_module: says whether a text names one.
 
     Attributes:
         names: what names modules, by number.
@@ -164,7 +160,6 @@ class Events:
     """An export whose events lie in buckets.
 
     Attributes:
-        names: what its ranges name.
         numbers: the number of each process in the trace, by its global id; the events of others
             are passed over.
     """

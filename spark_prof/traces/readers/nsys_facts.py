@@ -79,13 +79,7 @@ def nsys_nodes(path: Path, pid: int) -> npt.NDArray[Any]:
 def created_nodes(
     export: NsysFile, condition: str = "1", values: tuple[int, ...] = ()
 ) -> dict[str, Int64s]:
-    """The graph nodes that were created or cloned; originalGraphNodeId is 0 for no clone.
-
-    Args:
-        export: the export.
-        condition: SQL, which rows.
-        values: what its question marks stand for.
-    """
+    """The graph nodes that were created or cloned; originalGraphNodeId is 0 for no clone."""
     wanted = {"start": 0, "graphNodeId": 0, "originalGraphNodeId": 0, "globalTid": 0}
     table = _node_table(export)
     if not table:
@@ -160,8 +154,6 @@ def process_facts(export: NsysFile, pid: int, devices: list[int]) -> dict[str, A
     """What is known of a process, with the keys of Meta.facts.
 
     Args:
-        export: the export.
-        pid: the process.
         devices: the GPUs that it used, as its own CUDA numbers them.
     """
     facts: dict[str, Any] = {"pid": pid}
@@ -178,8 +170,6 @@ def lacks(export: NsysFile, scan: Scan, dated: bool) -> list[str]:
     """What the export as a whole lacks, one line each.
 
     Args:
-        export: the export.
-        scan: what one reading of it found.
         dated: whether it says when its session started.
     """
     lost = []

@@ -82,10 +82,7 @@ class NsysFile:
         """Reads integer columns.
 
         Args:
-            table: one that is there.
             wanted: each column with what stands for NULL, and for the column where it is absent.
-            where: an SQL condition on the table's columns.
-            values: what its question marks stand for.
         """
         cursor = self._connection.execute(
             f"SELECT {self.selected(table, wanted)} FROM {_quoted(table)} WHERE {where}", values

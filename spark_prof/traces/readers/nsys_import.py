@@ -46,7 +46,6 @@ class Unplaced:
 
     Attributes:
         work: kernels and copies whose launch is not in the export.
-        launches: calls that launch work.
         idle: those of them that have none.
     """
 
@@ -58,14 +57,7 @@ class Unplaced:
 def windows(
     events: Events, processes: Sequence[Process], clock: Clock, unplaced: Unplaced
 ) -> Iterator[Window]:
-    """The windows, bucket by bucket; a bucket is forgotten when it was read.
-
-    Args:
-        events: the events of the export.
-        processes: its processes, by their numbers.
-        clock: turns its times into those of the windows.
-        unplaced: counts what could not be joined.
-    """
+    """The windows, bucket by bucket; a bucket is forgotten when it was read."""
     ranks = [
         _Rank(number, process, events, clock, unplaced) for number, process in enumerate(processes)
     ]
@@ -259,7 +251,6 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
     """Reads an export; its events pass through temporary files, so that memory stays bounded.
 
     Args:
-        path: the export, which is only read.
         names_module: says whether an NVTX range's name names a module of the model.
         bucket_rows: about how many events are in memory at once.
 

@@ -25,10 +25,6 @@ class Launched:
     """API calls of one process.
 
     Attributes:
-        correlation: what joins them with their work.
-        start: ns.
-        thread: the calling thread.
-        scope: what they were made for.
         launches: whether such a call launches work.
         graph: whether it launches a CUDA graph, which is work of many kernels.
     """
@@ -115,8 +111,6 @@ class ModuleRanges:
 
     Attributes:
         start: ns.
-        end: ns.
-        thread: the thread.
         name: the number of its name in the list that the walk was given.
     """
 
@@ -140,7 +134,6 @@ class ScopeWalk:
     """Follows the ranges of one process through its stretches, in order of time.
 
     Args:
-        scopes: the tree to which it adds what it finds.
         names: names of modules by their number; it may grow meanwhile.
     """
 
@@ -152,7 +145,6 @@ class ScopeWalk:
         """Goes on to the next stretch.
 
         Args:
-            ranges: those that begin in it.
             begin: when it begins, ns.
 
         Returns:

@@ -45,9 +45,7 @@ class Chunk:
     """Some rows of one table.
 
     Attributes:
-        table: the table's name.
         rows: about how many.
-        sql: the query that reads them.
     """
 
     table: str
@@ -59,8 +57,6 @@ def chunks(export: NsysFile, table: str, wanted: Mapping[str, int]) -> list[Chun
     """Cuts a table into chunks that can be read apart from each other.
 
     Args:
-        export: the export.
-        table: one that is there.
         wanted: each integer column with what stands for NULL and where it is absent; the column
             `text`, if it is among them, is read as text.
     """
@@ -171,12 +167,8 @@ class Scan:
 
     Attributes:
         devices: the GPUs that each process used, by process.
-        callers: processes that called CUDA.
         domains: the text of each NVTX domain, by process and number.
         domain_ids: its number in the table of strings where it has no text of its own.
-        marks: how many marks there are.
-        last_ns: the latest end.
-        rows: how many events each table has.
         impossible: how many events had times that cannot be, by table.
         endless: ranges that had not ended.
     """
@@ -209,11 +201,6 @@ class Scan:
 
 def scan_export(export: NsysFile, folder: Path, bucket_rows: int) -> tuple[Scan, Buckets]:
     """Reads every event of an export into buckets.
-
-    Args:
-        export: the export.
-        folder: an empty folder for the buckets.
-        bucket_rows: about how many events make a bucket.
 
     Raises:
         CommandError: the export is damaged, or the folder cannot hold its events.

@@ -52,9 +52,6 @@ def work_frame(
 
     Args:
         table: which table, one of GPU_COLUMNS.
-        rows: its columns.
-        clock: turns its times into ns since the epoch.
-        naming: gives the names of kernels.
     """
     place = {
         "start_ns": clock.to_epoch(rows["start"]),

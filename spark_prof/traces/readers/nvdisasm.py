@@ -44,9 +44,7 @@ def count_opcodes(
     """How often each opcode, with its modifiers, stands in each function.
 
     Args:
-        tool: nvdisasm.
         architecture: of all the functions, such as sm_90.
-        functions: their instructions.
         seconds: how long it may take.
 
     Returns:

@@ -100,10 +100,6 @@ class Paths:
 def proton_trace(path: Path, names_module: NamesModule) -> Foreign:
     """Reads a trace, plain or compressed.
 
-    Args:
-        path: what Proton wrote, such as ``proton.chrome_trace``.
-        names_module: which frames name modules; they become scopes.
-
     Raises:
         CommandError: it is no whole trace, or holds no kernel.
     """

@@ -124,10 +124,6 @@ class Node(msgspec.Struct):
 def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
     """Reads a tree, JSON or msgpack, plain or compressed.
 
-    Args:
-        path: what Proton wrote, such as ``proton.hatchet``.
-        names_module: which frames name modules; they become scopes.
-
     Raises:
         CommandError: it is no whole tree, or holds no time.
     """
