@@ -135,7 +135,7 @@ def guess_layers(
 
 
 def keeps_cache(names: pd.Series, attentions: int) -> bool:
-    """Whether as many kernels as there are attentions write a KV cache, or an attention reads one."""
+    """Whether about every attention has a write of a KV cache, or an attention reads one."""
     column = NameColumn(names)
     reads = column.flags(lambda name: is_attention(name) and bool(re.search(_CACHED, name)))
     # A mixed step may run two attentions a layer, for what it reads and what it goes on with.

@@ -143,7 +143,7 @@ def operators_of(found: Collected) -> Int64s:
 
 
 def _latest_before(numbers: Int64s, times: Int64s, wanted: Int64s, moments: Int64s) -> Int64s:
-    """For each wanted number the last of its rows up to that moment, else its first; -1 for none."""
+    """For each wanted number its last row up to that moment, else its first; -1 for none."""
     if not len(numbers) or not len(wanted):
         return np.full(len(wanted), -1, np.int64)
     distinct = np.unique(numbers)
