@@ -311,25 +311,6 @@ def test_a_file_that_is_no_export(tmp_path: Path, content: bytes) -> None:
             nsys_export(tmp_path / name, model_name)
 
 
-@each_row("seed", range(40))
-def test_a_damaged_export_is_read_or_refused(tmp_path: Path, seed: int) -> None:
-    """Whatever the bytes are, there is no other error."""
-    source = random.Random(seed)
-    export, _ = random_export(2)
-    content = bytearray(export.write(tmp_path / "whole.sqlite").read_bytes())
-    for _ in range(source.choice((1, 10, 300))):
-        content[source.randrange(len(content))] = source.randrange(256)
-    path = tmp_path / "damaged.sqlite"
-    path.write_bytes(content)
-    said = "damaged.sqlite"
-    try:
-        list(nsys_export(path, model_name).windows)
-    except CommandError as error:
-        said = str(error)
-    assert "damaged.sqlite" in said
-    assert "\n" not in said
-
-
 def test_a_damaged_definition_of_a_table_is_told_in_one_line(tmp_path: Path) -> None:
     export, _ = random_export(1)
     path = export.write(tmp_path / "x.sqlite")
