@@ -47,8 +47,8 @@ READERS: Mapping[str, _Reader] = MappingProxyType(
         "nsys-stats": _Reader("nsys_stats", "nsys_stats_csv", scoped=False),
         "ncu": _Reader("ncu_csv", "ncu_csv", scoped=False),
         "cupti": _Reader("cupti_buffers", "cupti_buffers"),
-        "proton-tree": _Reader("proton_tree", "proton_tree"),
-        "proton-trace": _Reader("proton_trace", "proton_trace"),
+        "proton-tree": _Reader("proton", "proton_tree"),
+        "proton-trace": _Reader("proton", "proton_trace"),
     }
 )
 """The reader of each format of traces."""

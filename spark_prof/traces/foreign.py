@@ -35,10 +35,12 @@ class Trace:
 
     gpu: pd.DataFrame
     launches: pd.DataFrame
-    operators: pd.DataFrame
-    overhead: pd.DataFrame
+    operators: pd.DataFrame = field(
+        default_factory=lambda: empty_frame("overhead").assign(part=0, thread=0)
+    )
+    overhead: pd.DataFrame = field(default_factory=lambda: empty_frame("overhead"))
     markers: pd.DataFrame = field(default_factory=lambda: empty_frame("markers"))
-    lost: tuple[str, ...] = field(default=())
+    lost: tuple[str, ...] = ()
 
 
 Int64s = npt.NDArray[np.int64]
@@ -204,8 +206,6 @@ def window(
         trace=Trace(
             gpu=gpu,
             launches=_frame("host", launches),
-            operators=empty_frame("overhead").assign(part=0, thread=0),
-            overhead=empty_frame("overhead"),
             markers=_frame("markers", markers),
         ),
         launch_ns=or_unknown(launch_ns),

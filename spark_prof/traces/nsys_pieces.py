@@ -115,7 +115,6 @@ def read_nsys_piece(pieces: Path, process: str, piece: int) -> Trace | None:
     return Trace(
         gpu=gpu.drop(columns="launched"),
         launches=launches[named | started].reset_index(drop=True),
-        operators=empty_frame("overhead").assign(part=0, thread=0),
         overhead=frames["overhead"],
         lost=_lost(gpu, launches[named]),
     )

@@ -33,6 +33,8 @@ _SECTION = np.dtype(
         ("size", "<u8"), ("link", "<u4"), ("info", "<u4"), ("align", "<u8"), ("entry", "<u8"),
     ]
 )  # fmt: skip
+# pyelftools reads the same, but takes 30 times as long, 5 ms in place of 0.15 ms for 26 sections; a
+# process that runs vLLM loads 76 cubins with thousands.
 _CUDA_MACHINE = 190
 _LARGEST = 1 << 30
 

@@ -37,7 +37,6 @@ from spark_prof.traces.readers.cupti_records import (
     fill_name,
     overhead_name,
 )
-from spark_prof.traces.tables import empty_frame
 
 _INSTANT, _BEGIN, _END = 1, 2, 4
 """CUPTI_ACTIVITY_FLAG_MARKER_*; the flags of synchronization objects are passed over."""
@@ -268,7 +267,6 @@ def read_cupti(path: Path, names: Path) -> Trace:
     return Trace(
         gpu=rows.gpu(),
         launches=rows.launches(),
-        operators=empty_frame("overhead").assign(part=0, thread=0),
         overhead=rows.overhead(),
         markers=rows.markers(),
         lost=(*lost, *rows.lost()),

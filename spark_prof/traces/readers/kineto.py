@@ -34,14 +34,12 @@ from spark_prof.traces.readers.kineto_frames import (
     thread_numbers,
 )
 from spark_prof.traces.readers.kineto_launches import (
-    Calls,
     Launches,
     find_launches,
     module_calls,
     operators_of,
 )
-from spark_prof.traces.scopes import NO_SCOPE
-from spark_prof.traces.tables import empty_frame
+from spark_prof.traces.scopes import NO_SCOPE, Calls
 
 Int64s = npt.NDArray[np.int64]
 
@@ -60,7 +58,6 @@ def read_kineto(path: Path) -> Trace:
         gpu=_as_texts(gpu_frame(found)),
         launches=_as_texts(launch_frame(found, launches.rows)),
         operators=_as_texts(operator_frame(found, True)),
-        overhead=empty_frame("overhead"),
     )
 
 

@@ -2,6 +2,9 @@
 
 The rows of an export are about in order, but not for sure: each goes into the bucket of its start.
 A bucket is some files, one for each table and each chunk that had rows for it.
+
+DuckDB sorts with spilling too, but took 1.6 times the processor time, twice the time and four times
+the memory for taking in and giving back 4.6 million rows (4.9 s and 0.9 GiB to 2.7 s and 0.23 GiB).
 """
 
 from __future__ import annotations

@@ -115,7 +115,6 @@ class _Rank:
         trace = Trace(
             gpu=gpu,
             launches=launches,
-            operators=empty_frame("overhead").assign(part=0, thread=0),
             overhead=self._overhead(overhead),
             markers=self._markers(ranges),
         )

@@ -13,8 +13,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign
-from spark_prof.traces.readers.proton_trace import proton_trace
-from spark_prof.traces.readers.proton_tree import proton_tree
+from spark_prof.traces.readers.proton import proton_trace, proton_tree
 
 DATA = Path(__file__).parents[2] / "data" / "proton"
 Rows = list[tuple[str, int, tuple[str, ...]]]
