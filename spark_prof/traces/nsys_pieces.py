@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Trace, Window, gpu_frame
+from spark_prof.traces.foreign import Foreign, Process, Trace, Window, gpu_frame
 from spark_prof.traces.piece_files import json_files, load_array, piece_numbers
 from spark_prof.traces.pieces import (
+    NODE_DTYPE,
     STEP_DTYPE,
     append_log,
     array_name,
@@ -29,8 +30,6 @@ from spark_prof.traces.pieces import (
 )
 from spark_prof.traces.readers.nsys_facts import (
     nsys_lacks,
-    nsys_nodes,
-    nsys_processes,
     whole_graphs,
 )
 from spark_prof.traces.readers.nsys_import import nsys_export
@@ -56,41 +55,43 @@ def link_exports(pieces: Path, exports: Sequence[Path]) -> None:
 
     What an export lacks goes to the rank's log. An export that cannot be read is as good as none.
     """
-    found: dict[int, list[Path]] = {}
+    opened: list[Foreign] = []
+    found: dict[int, list[tuple[Path, Process]]] = {}
     for export in exports:
         try:
-            for number in nsys_processes(export):
-                found.setdefault(number, []).append(export)
+            opened.append(nsys_export(export, lambda _: False))
         except CommandError as error:
             append_log(pieces, "nsys", time.time_ns(), str(error))
-    ranks: dict[Path, dict[int, _Rank]] = {}
+            continue
+        for process in opened[-1].processes:
+            found.setdefault(process.facts["pid"], []).append((export, process))
+    ranks: dict[int, _Rank] = {}
     for facts in json_files(pieces, "rank*.facts.json"):
-        process, pid = str(facts.get("process")), facts.get("pid")
+        name, pid = str(facts.get("process")), facts.get("pid")
         candidates = found.get(pid, []) if isinstance(pid, int) else []
-        if not isinstance(pid, int) or len(candidates) != 1:
-            line = (
-                f"several nsys reports hold process {pid}: whose kernels are its is unknown"
-                if candidates
-                else f"nsys saw no CUDA work of process {pid}: its kernels are missing"
-            )
-            append_log(pieces, process, time.time_ns(), line)
-            continue
+        lines: tuple[str, ...]
+        if len(candidates) == 1:
+            export, process = candidates[0]
+            try:
+                lines = nsys_lacks(export, process.facts["pid"])
+            except CommandError as error:
+                lines = (str(error),)
+            else:
+                _write_nodes(pieces, name, process.nodes)
+                ranks[id(process)] = _Rank(name, _spans(pieces, name))
+        elif candidates:
+            lines = (f"several nsys reports hold process {pid}: whose kernels are its is unknown",)
+        else:
+            lines = (f"nsys saw no CUDA work of process {pid}: its kernels are missing",)
+        for line in lines:
+            append_log(pieces, name, time.time_ns(), line)
+    for foreign in opened:
+        owners = [ranks.get(id(process)) for process in foreign.processes]
         try:
-            for line in nsys_lacks(candidates[0], pid):
-                append_log(pieces, process, time.time_ns(), line)
-            nodes = nsys_nodes(candidates[0], pid)
+            _write_work(pieces, foreign, owners)
         except CommandError as error:
-            append_log(pieces, process, time.time_ns(), str(error))
-            continue
-        if len(nodes):
-            write_array(pieces, capture_name(process, "nodes"), nodes)
-        ranks.setdefault(candidates[0], {})[pid] = _Rank(process, _spans(pieces, process))
-    for export, mine in ranks.items():
-        try:
-            _write_work(pieces, export, mine)
-        except CommandError as error:
-            for rank in mine.values():
-                append_log(pieces, rank.name, time.time_ns(), str(error))
+            for owner in filter(None, owners):
+                append_log(pieces, owner.name, time.time_ns(), str(error))
 
 
 def read_nsys_piece(pieces: Path, process: str, piece: int) -> Trace | None:
@@ -133,19 +134,22 @@ def _file_name(process: str, piece: int, table: str, part: str) -> str:
     return f"{process}.{piece:05}.nsys-{table}-{part}.parquet"
 
 
-def _write_work(pieces: Path, export: Path, ranks: Mapping[int, _Rank]) -> None:
-    """Cuts the windows of an export into the ranks' pieces."""
-    foreign = nsys_export(export, lambda _: False)
-    owners = [ranks.get(int(process.facts["pid"])) for process in foreign.processes]
-    for rank in ranks.values():
+def _write_nodes(pieces: Path, process: str, nodes: pd.DataFrame) -> None:
+    if nodes.empty:
+        return
+    rows = np.zeros(len(nodes), NODE_DTYPE)
+    rows["node"], rows["created_ns"] = nodes["node"], nodes["created_ns"]
+    rows["original"] = np.where(nodes["original"] == nodes["node"], 0, nodes["original"])
+    write_array(pieces, capture_name(process, "nodes"), rows)
+
+
+def _write_work(pieces: Path, foreign: Foreign, owners: Sequence[_Rank | None]) -> None:
+    """Cuts the windows of an export into the pieces of the ranks that its processes are."""
+    for rank in filter(None, owners):
         # A piece without work was recorded as well: its table is there, and empty.
         nothing = np.empty(0, np.int64)
         work = gpu_frame(name="", start_ns=nothing, end_ns=nothing).assign(launched=False)
-        empty = (
-            work,
-            empty_frame("host").drop(columns="step", errors="ignore"),
-            empty_frame("overhead"),
-        )
+        empty = (work, empty_frame("host"), empty_frame("overhead"))
         for piece in rank.spans:
             _write(pieces, rank.name, piece, 0, empty)
     for number, window in enumerate(foreign.windows, 1):

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.traces.pieces import NODE_DTYPE
 from spark_prof.traces.readers.nsys_clock import read_clock
 from spark_prof.traces.readers.nsys_file import (
-    CUDA_TABLES,
     GRAPH,
     ID_MASK,
     KERNEL,
@@ -34,57 +32,13 @@ _WARNING, _WORST = 2, 4
 _MOST_DIAGNOSTICS, _LONGEST_DIAGNOSTIC = 8, 200
 
 
-def nsys_processes(path: Path) -> dict[int, int]:
-    """How many rows about the GPU each process has in the export, by process id.
-
-    Raises:
-        CommandError: it is no whole export.
-    """
-    counts: dict[int, int] = {}
-    with open_export(path) as export:
-        for table in CUDA_TABLES:
-            owner = "globalTid" if table == RUNTIME else "globalPid"
-            if not export.has(table, owner):
-                continue
-            sql = (
-                f"SELECT ({owner} >> {PROCESS_SHIFT}) & {ID_MASK}, count(*) FROM {table} "
-                f"WHERE {owner} IS NOT NULL GROUP BY 1"
-            )
-            for pid, rows in export.rows(sql):
-                if isinstance(pid, int) and isinstance(rows, int):
-                    counts[pid] = counts.get(pid, 0) + rows
-    return counts
-
-
-def nsys_nodes(path: Path, pid: int) -> npt.NDArray[Any]:
-    """The graph nodes that a process created or cloned, as rows of pieces.NODE_DTYPE.
-
-    `graph` is 0: the export names no graph for a node.
-
-    Raises:
-        CommandError: it is no whole export, or does not say when its session started.
-    """
-    with open_export(path) as export:
-        owned = f"(globalTid >> {PROCESS_SHIFT}) & {ID_MASK} = ?"
-        found = created_nodes(export, owned, (pid,))
-        nodes = np.zeros(len(found["start"]), NODE_DTYPE)
-        if not len(nodes):
-            return nodes
-        nodes["created_ns"] = read_clock(export).to_epoch(found["start"])
-    nodes["node"], nodes["original"] = found["graphNodeId"], found["originalGraphNodeId"]
-    nodes["thread"] = found["globalTid"] & ID_MASK
-    return nodes
-
-
-def created_nodes(
-    export: NsysFile, condition: str = "1", values: tuple[int, ...] = ()
-) -> dict[str, Int64s]:
+def created_nodes(export: NsysFile) -> dict[str, Int64s]:
     """The graph nodes that were created or cloned; originalGraphNodeId is 0 for no clone."""
     wanted = {"start": 0, "graphNodeId": 0, "originalGraphNodeId": 0, "globalTid": 0}
     table = _node_table(export)
     if not table:
         return {name: np.empty(0, np.int64) for name in wanted}
-    found = export.integers(table, wanted, condition, values)
+    found = export.integers(table, wanted)
     itself = found["originalGraphNodeId"] == found["graphNodeId"]
     found["originalGraphNodeId"] = np.where(itself, 0, found["originalGraphNodeId"])
     return found

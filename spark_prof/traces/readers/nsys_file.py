@@ -136,13 +136,6 @@ class NsysFile:
             found.update({int(number): str(text) for number, text in self.rows(sql, some)})  # type: ignore[call-overload]
         return found
 
-    def names(self, ids: Int64s) -> npt.NDArray[np.object_]:
-        """The text of each number; empty where there is none."""
-        unique, position = np.unique(ids, return_inverse=True)
-        known = self.strings(unique.tolist())
-        texts = np.array([known.get(number, "") for number in unique.tolist()], dtype=object)
-        return texts[position] if len(texts) else texts
-
     def categories(self, ids: Int64s) -> pd.Categorical:
         """The text of each number as a category; empty where there is none."""
         codes, unique = pd.factorize(ids)
