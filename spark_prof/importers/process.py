@@ -1,4 +1,4 @@
-"""Writes one process of a foreign trace into the tables of a bundle."""
+"""Joins one process of a foreign trace with its steps and modules, and writes it into the tables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Finds the engine's iterations in a foreign trace: by ranges, by CUDA graph launches, or none.
 
-A kernel belongs to the step in which it was launched, on whichever thread.
+A kernel belongs to the step in which it was launched, on whichever thread. Which ranges are
+iterations, and what their names say about the batch, is a rule table in order of preference: of the
+rules whose ranges occur in a trace the first one decides for all of it. Each row carries examples
+that are its test.
 """
 
 from __future__ import annotations

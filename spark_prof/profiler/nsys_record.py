@@ -1,4 +1,8 @@
-"""A recording whose kernels nsys takes: runs the command under nsys, then brings in its reports."""
+"""A recording whose kernels nsys takes: runs the command under nsys, then brings in its reports.
+
+Options: `nsys profile --help`, `nsys stop --help` and `nsys export --help` of nsys 2022.4 and
+2023.4, and NVIDIA's user guide for later ones.
+"""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from time import monotonic
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.cuda_tools import find_tool, missing_tool
+from spark_prof.traces.readers.binary_utilities import FatFile, read_fatbin, take_out
 from spark_prof.traces.readers.cubin import read_code
-from spark_prof.traces.readers.fatbin import FatFile, read_fatbin, take_out
 
 
 @dataclass(frozen=True)

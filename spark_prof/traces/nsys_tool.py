@@ -1,4 +1,8 @@
-"""Finds nsys on this machine and runs what is short about it: version, stop, export."""
+"""Finds nsys on this machine and runs what is short about it: version, stop, export.
+
+The format of a report, `.nsys-rep`, is NVIDIA's own: only nsys turns it into an SQLite export. Its
+first line names the version that wrote it, such as `NVIDIA Tegra Profiler Report 2025@6@1@190-`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Takes the wanted fields out of the records of one buffer: what can be done for each alone."""
+"""Takes the wanted fields out of CUPTI's records, and collects them in columns.
+
+`take_parts` does for one buffer what can be done for it alone. Launches that are alike share name,
+grid, block and shared memory, which are looked up once for all of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How libcupti lays out its activity records: sizes of all kinds, fields of those that are read.
+"""How libcupti lays out its activity records, and names for what they only number.
 
 Source: cupti_activity.h and cupti_activity_deprecated.h of CUDA 12.4 to 13.5, compiled by
 scripts/cupti_layouts.py. A record begins with its kind, a uint32, and is a multiple of 8 bytes

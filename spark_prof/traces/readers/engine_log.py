@@ -1,4 +1,7 @@
-"""Reads what an inference engine's log says about kernels, formats, settings and execution."""
+"""Reads what an inference engine's log says about kernels, formats, settings and execution.
+
+Only lines that hold one of some words are looked at, in bounded memory.
+"""
 
 from __future__ import annotations
 

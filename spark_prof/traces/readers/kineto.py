@@ -26,18 +26,16 @@ from spark_prof.traces.readers.kineto_facts import (
     why_refused,
 )
 from spark_prof.traces.readers.kineto_frames import (
+    Launches,
+    find_launches,
     gpu_frame,
     launch_frame,
     marker_frame,
+    module_calls,
     operator_frame,
+    operators_of,
     overhead_frame,
     thread_numbers,
-)
-from spark_prof.traces.readers.kineto_launches import (
-    Launches,
-    find_launches,
-    module_calls,
-    operators_of,
 )
 from spark_prof.traces.scopes import NO_SCOPE, Calls
 

@@ -1,7 +1,8 @@
-"""Decodes the events of a Kineto trace: fast where they are as Kineto writes them, else one by one.
+"""Decodes the events of a Kineto trace and keeps their numbers as columns.
 
 Format: Chrome's trace event format as libkineto's output_json.cpp writes it. `ts` and `dur` are
-microseconds with up to three decimals.
+microseconds with up to three decimals. Events are decoded together where they are as Kineto writes
+them, else one by one. Names are numbers too: a few thousand names stand for millions of events.
 """
 
 from __future__ import annotations

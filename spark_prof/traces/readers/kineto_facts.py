@@ -1,4 +1,4 @@
-"""What a Kineto trace says about the process and the GPU that it is of."""
+"""What a Kineto trace says about the process and the GPU that it is of, and what it lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from spark_prof.traces.readers.kineto_collect import Collected
 from spark_prof.traces.readers.kineto_events import plain_text
-from spark_prof.traces.readers.kineto_launches import Launches
+from spark_prof.traces.readers.kineto_frames import Launches
 
 ACCELERATORS = (
     ("mtia_", "mtia_ccp_events", "an MTIA"),

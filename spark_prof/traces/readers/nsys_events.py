@@ -1,4 +1,7 @@
-"""Hands out the events of an nsys export, a bucket at a time and process by process."""
+"""Hands out the events of an nsys export, a bucket at a time and process by process.
+
+An export may have as many texts of NVTX ranges as ranges: each is looked at once.
+"""
 
 from __future__ import annotations
 

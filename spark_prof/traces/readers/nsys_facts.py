@@ -1,4 +1,4 @@
-"""Reads what an nsys export says about the machine, the GPUs and the recording itself."""
+"""Reads what an nsys export says about the machine, the GPUs and CUDA graphs, and what it lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads an nsys export once from end to end, and leaves its events in buckets of time."""
+"""Reads an nsys export once from end to end, and leaves its events in buckets of time.
+
+The tables are read whole, in chunks of rows as Arrow batches, without a Python object for every
+value: nsys writes no index, so that a stretch of time could only be found by reading everything.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Format: "Statistical Reports Shipped With Nsight Systems" in NVIDIA's analysis guide, and the
 reports of 2021 to 2026. A column's name holds the unit, which `--timeunit` changes.
+`cuda_gpu_trace` lists kernels, copies and memsets; `cuda_kern_exec_trace` kernels with the calls
+that launched them. Times count from the beginning of the nsys session.
 """
 
 from __future__ import annotations
