@@ -1,10 +1,10 @@
 """Reads which functions a cubin holds, and their code: NVIDIA's GPU machine code in an ELF file.
 
-Formats: ELF64, elf.h; CUDA's machine number is 190. A function `f` is the section ``.text.f``, whose `sh_info` is its symbol; ``.nv.info``
-holds attributes as (format u8, attribute u8, size u16), and EIATTR_REGCOUNT (0x2f) with (symbol
-u32, registers u32), as `cuobjdump -elf` prints them. `e_flags` names the architecture without its
-suffix; ``.note.nv.tkinfo`` holds ptxas' command line, the only place that tells ``sm_121`` from
-``sm_121a`` and ``sm_121f``.
+Formats: ELF64, elf.h; CUDA's machine number is 190. A function `f` is the section ``.text.f``,
+whose `sh_info` is its symbol; ``.nv.info`` holds attributes as (format u8, attribute u8, size u16),
+and EIATTR_REGCOUNT (0x2f) with (symbol u32, registers u32), as `cuobjdump -elf` prints them.
+`e_flags` names the architecture without its suffix; ``.note.nv.tkinfo`` holds ptxas' command line,
+the only place that tells ``sm_121`` from ``sm_121a`` and ``sm_121f``.
 """
 
 from __future__ import annotations

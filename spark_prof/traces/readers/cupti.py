@@ -1,8 +1,8 @@
 """Reads one piece that the CUPTI backend recorded: raw activity buffers and a file of names.
 
 Format: docs/bundle.md. A record points to its kernel's name in the memory of a process that is
-gone, so the names lie beside the buffers. Times are CUPTI's clock plus the offset noted there. Of an
-NVTX range one record says where it begins, another where it ends.
+gone, so the names lie beside the buffers. Times are CUPTI's clock plus the offset noted there. Of
+an NVTX range one record says where it begins, another where it ends.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Records have different lengths, one after another: where each begins follows from the kinds of all
 before it. What is usual is quick: a pattern of kinds that repeats (a thousand kernels; launch,
-kernel, launch, kernel) is guessed from the last records and checked for all its repetitions at once.
-Only the rest is walked one by one.
+kernel, launch, kernel) is guessed from the last records and checked for all its repetitions at
+once. Only the rest is walked one by one.
 """
 
 from __future__ import annotations

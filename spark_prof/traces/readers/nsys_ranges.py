@@ -1,9 +1,9 @@
 """Finds launch and module of the work in an nsys export, stretch by stretch.
 
 Push/pop ranges of one thread are nested. Those that name modules are followed from stretch to
-stretch; what is open at the end of one goes on into the next. Work and the API call that launched it
-share a correlation number. Work may start long after its launch, in a later stretch; so launches are
-kept until nothing more can be theirs.
+stretch; what is open at the end of one goes on into the next. Work and the API call that launched
+it share a correlation number. Work may start long after its launch, in a later stretch; so launches
+are kept until nothing more can be theirs.
 """
 
 from __future__ import annotations
