@@ -1,4 +1,4 @@
-"""Joins one process of a foreign trace with its steps and modules, and writes it into the tables."""
+"""Joins one process of a foreign trace with its steps and modules, and writes its tables."""
 
 from __future__ import annotations
 
