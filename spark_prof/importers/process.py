@@ -15,7 +15,7 @@ from spark_prof.importers.layers import Layers
 from spark_prof.importers.modules import Modules, modules_of
 from spark_prof.importers.steps import Steps, one_step, steps_by_graphs
 from spark_prof.traces.demangle import demangler
-from spark_prof.traces.foreign import Process, Window
+from spark_prof.traces.foreign import Process, Window, operator_rows
 from spark_prof.traces.scopes import NO_SCOPE
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
@@ -54,7 +54,10 @@ def kernel_rows(
         placed_by=np.where(outside & (gpu["kind"] == "kernel").to_numpy(), "guess", ""),
     )
     if len(window.trace.operators) and gpu.empty:
-        rows = _operator_rows(window.trace.operators, steps)
+        began = window.trace.operators["start_ns"].to_numpy(np.int64)
+        rows = operator_rows(window.trace.operators).assign(
+            step=steps.of(began), module=-1, layer=-1, in_graph=False, placed_by=""
+        )
     start = rows["start_ns"].to_numpy(np.int64)
     if (np.diff(start) < 0).any():
         rows = rows.iloc[np.argsort(start, kind="stable")]
@@ -118,16 +121,6 @@ def _readable(names: pd.Series) -> pd.Series:
 def _module(modules: Modules, scope: Int64s) -> Int64s:
     found = modules.of_scope[scope]
     return np.where(found >= 0, found + FIRST_MODULE, -1).astype(np.int64)
-
-
-def _operator_rows(operators: pd.DataFrame, steps: Steps) -> pd.DataFrame:
-    """The rows of a run on the CPU, where operators stand for kernels."""
-    start = operators["start_ns"].to_numpy(np.int64)
-    return operators.rename(columns={"thread": "stream"}).assign(
-        kind="op", device=-1, correlation=-1, graph_node=0, grid="", block="", registers=0,
-        shared_bytes=0, bytes=0, cubin="", step=steps.of(start), module=-1, layer=-1,
-        in_graph=False, placed_by="",
-    )  # fmt: skip
 
 
 def _outside_modules(window: Window, modules: Modules, steps: Steps) -> Int64s:

@@ -21,6 +21,7 @@ from spark_prof.analyzers.classify.classifier import is_attention
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.importers.repeats import keeps_cache
 from spark_prof.traces.foreign import Window
+from spark_prof.traces.join import stretch_at
 
 
 @dataclass(frozen=True)
@@ -215,11 +216,7 @@ class Steps:
 
     def of(self, times: Int64s) -> Int64s:
         """The step that was running at each time, -1 for none."""
-        if not len(self):
-            return np.full(len(times), -1, np.int64)
-        index = np.searchsorted(self._start, times, side="right") - 1
-        inside = (index >= 0) & (times <= self._until[np.maximum(index, 0)])
-        return np.where(inside, index, -1).astype(np.int64)
+        return stretch_at(times, self._start, self._until)
 
     def frame(self) -> pd.DataFrame:
         """Rows of the `steps` table."""
