@@ -187,7 +187,7 @@ def gpu_frame(**known: Any) -> pd.DataFrame:
 
 def operator_rows(operators: pd.DataFrame) -> pd.DataFrame:
     """Rows of Trace.operators with the columns of Trace.gpu: on a CPU they stand for kernels."""
-    unknown = {name: value for name, value in _UNKNOWN.items() if name != "stream"}
+    unknown: dict[str, Any] = {name: _UNKNOWN[name] for name in _UNKNOWN if name != "stream"}
     known = operators.rename(columns={"thread": "stream"})
     return known.assign(**(unknown | {"kind": "op", "device": -1}))
 
