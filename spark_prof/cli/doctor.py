@@ -185,7 +185,7 @@ def doctor(
 def _gpu(name: str | None) -> Gpu | None:
     if name is None:
         return None
-    from spark_prof.rules.gpus import GPUS, Figure, find_gpu
+    from spark_prof.rules.gpus import GPUS, find_gpu
 
     found = find_gpu(name)
     if found is None:

@@ -47,13 +47,7 @@ class _Sequence:
 
 @dataclass(frozen=True)
 class Reference:
-    """A trace whose layers are known.
-
-    Attributes:
-        source: what it is called.
-        places: distinct `path`, `type`, `layer` and `component` of its kernels.
-        sequences: its most common steps, by phase.
-    """
+    """A trace whose layers are known."""
 
     source: str
     places: pd.DataFrame
@@ -63,7 +57,6 @@ class Reference:
         """The place of each kernel of a step, -1 for none; None where no step is like it.
 
         Args:
-            names: the step's kernels in launch order.
             phase: the step's phase; of an unknown one all sequences are tried.
         """
         known = self.sequences.get(phase) or [s for found in self.sequences.values() for s in found]
@@ -143,7 +136,6 @@ def align(first: Sequence[str], second: Sequence[str]) -> Int64s:
     both products; what a compiler fused is alike to the norm that its name tells.
 
     Args:
-        first: kernel names in launch order.
         second: the same of the other run; at most _MOST_CELLS pairs in all.
     """
     partner = np.full(len(first), -1, np.int64)

@@ -39,7 +39,6 @@ class Capture:
     """One captured graph of the whole model.
 
     Attributes:
-        source: the name of the trace's file.
         tokens: tokens of the batch that it was captured for.
         components: for each launch the number of its component in COMPONENTS, -1 where nothing
             tells it.
@@ -66,12 +65,7 @@ def holds_captures(path: Path) -> bool:
 
 
 def captures_of(foreign: Foreign, path: Path) -> list[Capture]:
-    """The graphs of the whole model that a capture's trace holds.
-
-    Args:
-        foreign: the trace.
-        path: its path, which tells the batch size of SGLang's.
-    """
+    """The graphs of the whole model that a capture's trace holds."""
     found = []
     for window in foreign.windows:
         scopes = foreign.processes[window.process].scopes

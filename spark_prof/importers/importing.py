@@ -38,9 +38,6 @@ class Import:
 
     Attributes:
         source: what the user named, for the report.
-        traces: the traces, read one after another.
-        results: results of load generators.
-        layers: what tells the layers where no range does.
         lost: what is missing before anything is read.
     """
 

@@ -59,9 +59,6 @@ class Layers:
 
         Args:
             kernels: rows of the `kernels` table, `in_graph` beside them.
-            rank: the process's rank.
-            steps: its steps.
-            modules: its modules, whose numbers are taken.
             training: whether the trace says itself that a model is trained.
         """
         free = FIRST_MODULE + len(modules.frame)

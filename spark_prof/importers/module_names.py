@@ -19,7 +19,6 @@ class ModuleName:
 
     Attributes:
         path: its path in the model, empty where only the class is known.
-        type: its class, empty where only the path is known.
         number: the class's running number, -1 without one.
     """
 

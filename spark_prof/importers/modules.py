@@ -40,7 +40,6 @@ class Modules:
     """The modules of one process.
 
     Attributes:
-        frame: rows of the `modules` table.
         of_scope: the module of each scope; the last entry stands for no scope.
         layer_of_scope: the decoder layer that each scope lies in, -1 for none; as `of_scope`.
     """

@@ -54,7 +54,6 @@ class Repeats:
     Attributes:
         component: a number of COMPONENTS for each kernel, -1 for none.
         layer: its layer, -1 for none.
-        notes: what has no layer and why, one line each.
     """
 
     component: Int64s
@@ -136,12 +135,7 @@ def guess_layers(
 
 
 def keeps_cache(names: pd.Series, attentions: int) -> bool:
-    """Whether as many kernels as there are attentions write a KV cache, or an attention reads one.
-
-    Args:
-        names: their names as categories.
-        attentions: how many attentions there are.
-    """
+    """Whether about every attention has a write of a KV cache, or an attention reads one."""
     column = NameColumn(names)
     reads = column.flags(lambda name: is_attention(name) and bool(re.search(_CACHED, name)))
     # A mixed step may run two attentions a layer, for what it reads and what it goes on with.

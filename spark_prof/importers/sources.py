@@ -46,7 +46,6 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
     """Makes one bundle of traces of one run: its ranks, its benchmark results.
 
     Args:
-        sources: files, archives or folders of them.
         out: the bundle's folder, claimed or not, which must not exist or be empty.
         like: a bundle or trace of the same model whose layers are known.
 
@@ -103,7 +102,7 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
     if kind == BENCHMARK:
         found.results.append(path)
     elif kind == "nsys-rep":
-        from spark_prof.traces.readers.nsys_report import export_report
+        from spark_prof.traces.nsys_tool import export_report
 
         into = stack.enter_context(temporary_folder())
         found.traces.append(("nsys-sqlite", export_report(path, into)))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.profiler.backends.choose import early_native
-from spark_prof.profiler.backends.nsys_clock import mark_clock
+from spark_prof.profiler.backends.nsys_marks import mark_clock
 from spark_prof.profiler.engine import EngineRecording
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.readers.trace import Trace
+from spark_prof.traces.foreign import Trace, operator_rows
 from spark_prof.traces.tables import empty_frame
 from spark_prof.traces.timeline import (
     FINISH,
@@ -97,16 +97,20 @@ def _step_rows(steps: Rows, piece: int) -> pd.DataFrame:
     return frame
 
 
-def _step_of(times: npt.NDArray[np.int64], steps: Rows) -> npt.NDArray[np.int64]:
-    """The step that was running at each time, -1 for none."""
-    if not len(steps):
+def stretch_at(times: Int64s, start: Int64s, end: Int64s) -> Int64s:
+    """Which stretch was running at each time, -1 for none; they ascend and do not overlap."""
+    if not len(start):
         return np.full(len(times), -1, np.int64)
-    if (np.diff(steps["start_ns"]) < 0).any():
-        # The clock was set back: what is looked up by time has to ascend.
-        steps = steps[np.argsort(steps["start_ns"], kind="stable")]
-    index = np.searchsorted(steps["start_ns"], times, side="right") - 1
-    inside = (index >= 0) & (times <= steps["end_ns"][np.maximum(index, 0)])
-    return np.where(inside, steps["step"][np.maximum(index, 0)], -1).astype(np.int64)
+    index = np.searchsorted(start, times, side="right") - 1
+    inside = (index >= 0) & (times <= end[np.maximum(index, 0)])
+    return np.where(inside, index, -1).astype(np.int64)
+
+
+def _step_of(times: Int64s, steps: Rows) -> Int64s:
+    # Where the clock was set back, the steps have to be sorted: they are looked up by time.
+    steps = steps[np.argsort(steps["start_ns"], kind="stable")]
+    index = stretch_at(times, steps["start_ns"], steps["end_ns"])
+    return np.append(steps["step"], -1)[index].astype(np.int64)
 
 
 def _range_rows(calls: Sequence[Call], steps: Rows, thread: int) -> pd.DataFrame:
@@ -119,13 +123,9 @@ def _range_rows(calls: Sequence[Call], steps: Rows, thread: int) -> pd.DataFrame
 
 
 def _kernels(trace: Trace, steps: Rows, timeline: Timeline, thread: int) -> pd.DataFrame:
-    operators = trace.operators.assign(
-        kind="op", device=-1, correlation=-1, graph_node=0, grid="", block="",
-        registers=0, shared_bytes=0, bytes=0, cubin="",
-    )  # fmt: skip
+    operators = operator_rows(trace.operators)
     if thread >= 0:
-        operators = operators[operators["thread"] == thread]
-    operators = operators.rename(columns={"thread": "stream"})
+        operators = operators[operators["stream"] == thread]
     launched = operators["start_ns"].to_numpy(np.int64)
     gpu = trace.gpu.assign(part=0)
     launches = trace.launches.drop_duplicates("correlation").set_index("correlation")

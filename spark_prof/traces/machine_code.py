@@ -27,8 +27,8 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import ToolError, find_tool, missing_tool
 from spark_prof.traces.demangle import demangler
+from spark_prof.traces.readers.binary_utilities import count_opcodes
 from spark_prof.traces.readers.cubin import Code, read_code
-from spark_prof.traces.readers.nvdisasm import count_opcodes
 from spark_prof.traces.tables import TABLES, empty_frame
 
 _VERSION = 1

@@ -1,91 +1,194 @@
-"""Ties the SQLite exports of nsys to the recorded ranks, and reads a piece's kernels from them.
+"""Gives each piece of a recording its kernels out of the SQLite exports of nsys.
 
-One report holds all processes of a host, or one per worker where Ray started them. A rank's process
-says its number, and which export is its is kept in `<process>.export.json`.
+One report holds all processes of a host, or one per worker where Ray started them; a rank's process
+says its number. Exports are read once, as an import reads them, and what a rank launched in a piece
+is left beside the other files of the piece.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from spark_prof.errors import CommandError
-from spark_prof.traces.piece_files import json_files, load_array
+from spark_prof.traces.foreign import Foreign, Process, Trace, Window, gpu_frame
+from spark_prof.traces.piece_files import json_files, load_array, piece_numbers
 from spark_prof.traces.pieces import (
+    NODE_DTYPE,
     STEP_DTYPE,
     append_log,
     array_name,
     capture_name,
     write_array,
-    write_json,
 )
-from spark_prof.traces.readers.nsys import nsys_trace
-from spark_prof.traces.readers.nsys_file import index_export
-from spark_prof.traces.readers.nsys_graphs import nsys_lacks, nsys_nodes, nsys_processes
-from spark_prof.traces.readers.trace import Trace
+from spark_prof.traces.readers.nsys_facts import (
+    nsys_lacks,
+    whole_graphs,
+)
+from spark_prof.traces.readers.nsys_import import nsys_export
+from spark_prof.traces.readers.nsys_work import WHOLE_GRAPH
+from spark_prof.traces.tables import empty_frame
+
+_TABLES = ("gpu", "launches", "overhead")
+_LAUNCHES = "launch|memcpy|memset"
+_UNMATCHED = 0.1
+"""Above this share of launches without work on the GPU, the report is not whole."""
 
 
-def export_link(process: str) -> str:
-    """The JSON file that names a rank's export and its process in there."""
-    return f"{process}.export.json"
+@dataclass(frozen=True)
+class _Rank:
+    """A recorded process, and the first and last ns of each of its pieces."""
+
+    name: str
+    spans: Mapping[int, tuple[int, int]]
 
 
 def link_exports(pieces: Path, exports: Sequence[Path]) -> None:
-    """Finds each rank in the exports, and writes the nodes of its CUDA graphs.
+    """Finds each rank in the exports, and writes the work of its pieces and its graphs' nodes.
 
     What an export lacks goes to the rank's log. An export that cannot be read is as good as none.
-
-    Args:
-        pieces: the folder of pieces, in which the exports lie.
-        exports: what nsys exported.
     """
-    found: dict[int, list[Path]] = {}
+    opened: list[Foreign] = []
+    found: dict[int, list[tuple[Path, Process]]] = {}
     for export in exports:
         try:
-            index_export(export)
-            for number in nsys_processes(export):
-                found.setdefault(number, []).append(export)
+            opened.append(nsys_export(export, lambda _: False))
         except CommandError as error:
             append_log(pieces, "nsys", time.time_ns(), str(error))
-    for facts in json_files(pieces, "rank*.facts.json"):
-        process, pid = str(facts.get("process")), facts.get("pid")
-        candidates = found.get(pid, []) if isinstance(pid, int) else []
-        if not isinstance(pid, int) or len(candidates) != 1:
-            line = (
-                f"several nsys reports hold process {pid}: whose kernels are its is unknown"
-                if candidates
-                else f"nsys saw no CUDA work of process {pid}: its kernels are missing"
-            )
-            append_log(pieces, process, time.time_ns(), line)
             continue
+        for process in opened[-1].processes:
+            found.setdefault(process.facts["pid"], []).append((export, process))
+    ranks: dict[int, _Rank] = {}
+    for facts in json_files(pieces, "rank*.facts.json"):
+        name, pid = str(facts.get("process")), facts.get("pid")
+        candidates = found.get(pid, []) if isinstance(pid, int) else []
+        lines: tuple[str, ...]
+        if len(candidates) == 1:
+            export, process = candidates[0]
+            try:
+                lines = nsys_lacks(export, process.facts["pid"])
+            except CommandError as error:
+                lines = (str(error),)
+            else:
+                _write_nodes(pieces, name, process.nodes)
+                ranks[id(process)] = _Rank(name, _spans(pieces, name))
+        elif candidates:
+            lines = (f"several nsys reports hold process {pid}: whose kernels are its is unknown",)
+        else:
+            lines = (f"nsys saw no CUDA work of process {pid}: its kernels are missing",)
+        for line in lines:
+            append_log(pieces, name, time.time_ns(), line)
+    for foreign in opened:
+        owners = [ranks.get(id(process)) for process in foreign.processes]
         try:
-            _link(pieces, process, pid, candidates[0])
+            _write_work(pieces, foreign, owners)
         except CommandError as error:
-            append_log(pieces, process, time.time_ns(), str(error))
+            for owner in filter(None, owners):
+                append_log(pieces, owner.name, time.time_ns(), str(error))
 
 
 def read_nsys_piece(pieces: Path, process: str, piece: int) -> Trace | None:
     """What the rank launched in the steps of a piece; None where no export is its.
 
     Raises:
-        CommandError: the export is damaged, or does not say when its session started.
+        CommandError: what was left beside the piece is damaged.
     """
-    link = next(json_files(pieces, export_link(process)), {})
-    name, pid = link.get("export"), link.get("pid")
-    if not isinstance(name, str) or not isinstance(pid, int):
-        return None
-    path = pieces / Path(name).name
-    steps = load_array(pieces / array_name(process, "steps", piece), STEP_DTYPE)
-    if not len(steps):
-        return None
-    return nsys_trace(path, pid, int(steps["start_ns"].min()), int(steps["end_ns"].max()))
+    frames = {}
+    for table in _TABLES:
+        files = sorted(pieces.glob(_file_name(process, piece, table, "*")))
+        try:
+            parts = [pq.read_table(file).to_pandas() for file in files]
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise CommandError(f"{files[0]} cannot be read ({error})") from error
+        if table == "gpu" and not parts:
+            return None
+        frames[table] = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
+    gpu, launches = frames["gpu"], frames["launches"]
+    named = launches["name"].str.lower().str.contains(_LAUNCHES)
+    started = launches["correlation"].isin(gpu["correlation"])
+    return Trace(
+        gpu=gpu.drop(columns="launched"),
+        launches=launches[named | started].reset_index(drop=True),
+        overhead=frames["overhead"],
+        lost=_lost(gpu, launches[named]),
+    )
 
 
-def _link(pieces: Path, process: str, pid: int, export: Path) -> None:
-    for line in nsys_lacks(export, pid):
-        append_log(pieces, process, time.time_ns(), line)
-    nodes = nsys_nodes(export, pid)
-    if len(nodes):
-        write_array(pieces, capture_name(process, "nodes"), nodes)
-    write_json(pieces, export_link(process), {"export": export.name, "pid": pid})
+def _spans(pieces: Path, process: str) -> dict[int, tuple[int, int]]:
+    found = {}
+    for piece in piece_numbers(pieces, process):
+        steps = load_array(pieces / array_name(process, "steps", piece), STEP_DTYPE)
+        if len(steps):
+            found[piece] = int(steps["start_ns"].min()), int(steps["end_ns"].max())
+    return found
+
+
+def _file_name(process: str, piece: int, table: str, part: str) -> str:
+    return f"{process}.{piece:05}.nsys-{table}-{part}.parquet"
+
+
+def _write_nodes(pieces: Path, process: str, nodes: pd.DataFrame) -> None:
+    if nodes.empty:
+        return
+    rows = np.zeros(len(nodes), NODE_DTYPE)
+    rows["node"], rows["created_ns"] = nodes["node"], nodes["created_ns"]
+    rows["original"] = np.where(nodes["original"] == nodes["node"], 0, nodes["original"])
+    write_array(pieces, capture_name(process, "nodes"), rows)
+
+
+def _write_work(pieces: Path, foreign: Foreign, owners: Sequence[_Rank | None]) -> None:
+    """Cuts the windows of an export into the pieces of the ranks that its processes are."""
+    for rank in filter(None, owners):
+        # A piece without work was recorded as well: its table is there, and empty.
+        nothing = np.empty(0, np.int64)
+        work = gpu_frame(name="", start_ns=nothing, end_ns=nothing).assign(launched=False)
+        empty = (work, empty_frame("host"), empty_frame("overhead"))
+        for piece in rank.spans:
+            _write(pieces, rank.name, piece, 0, empty)
+    for number, window in enumerate(foreign.windows, 1):
+        owner = owners[window.process]
+        for piece, span in owner.spans.items() if owner else ():
+            frames = tuple(_inside(window, *span))
+            if owner and any(map(len, frames)):
+                _write(pieces, owner.name, piece, number, frames)
+
+
+def _inside(window: Window, first: int, last: int) -> Iterator[pd.DataFrame]:
+    """The rows of a window that belong to a piece; work without a launch by its own time."""
+    trace, known = window.trace, window.launch_ns >= 0
+    begun = np.where(known, window.launch_ns, trace.gpu["start_ns"].to_numpy())
+    yield trace.gpu.assign(launched=known)[(begun >= first) & (begun <= last)]
+    for frame in (trace.launches, trace.overhead):
+        yield frame[frame["start_ns"].between(first, last)]
+
+
+def _write(
+    pieces: Path, process: str, piece: int, part: int, frames: Sequence[pd.DataFrame]
+) -> None:
+    for table, frame in zip(_TABLES, frames, strict=True):
+        texts = frame.columns[frame.dtypes == "category"]
+        plain = pa.Table.from_pandas(
+            frame.astype(dict.fromkeys(texts, "str")), preserve_index=False
+        )
+        pq.write_table(plain, pieces / _file_name(process, piece, table, f"{part:05}"))
+
+
+def _lost(gpu: pd.DataFrame, launches: pd.DataFrame) -> tuple[str, ...]:
+    lost = whole_graphs(int((gpu["name"] == WHOLE_GRAPH).sum()))
+    idle = int((~launches["correlation"].isin(gpu["correlation"])).sum())
+    if idle > _UNMATCHED * len(launches):
+        lost.append(
+            f"{idle} of {len(launches)} launches have no kernel in the nsys report; an nsys that "
+            "is older than the driver misses kernels, take the one of your CUDA toolkit or a newer"
+        )
+    unknown = int((~gpu["launched"]).sum())
+    if unknown:
+        lost.append(f"{unknown} kernels and copies have no launch in the nsys report, so no step")
+    return tuple(lost)

@@ -1,4 +1,8 @@
-"""Finds nsys on this machine and runs what is short about it: version, stop, export."""
+"""Finds nsys on this machine and runs what is short about it: version, stop, export.
+
+The format of a report, `.nsys-rep`, is NVIDIA's own: only nsys turns it into an SQLite export. Its
+first line names the version that wrote it, such as `NVIDIA Tegra Profiler Report 2025@6@1@190-`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from spark_prof.errors import CommandError
 
@@ -40,7 +45,6 @@ class Nsys:
     """An nsys that can be used.
 
     Attributes:
-        path: the program.
         version: year, release, and what follows.
     """
 
@@ -70,10 +74,6 @@ class Nsys:
 
 def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
     """The nsys on PATH, else the newest where NVIDIA's packages put it.
-
-    Args:
-        path: where programs are looked for; PATH if not given.
-        root: the root of the file system.
 
     Raises:
         CommandError: there is none, or none that can be used.
@@ -174,3 +174,45 @@ def _last_line(output: str) -> str:
     lines: Iterable[str] = re.split(r"[\r\n]+", output)
     told = [line.strip() for line in lines if line.strip() and not _BAR.search(line)]
     return told[-1][:300] if told else ""
+
+
+_HEAD = re.compile(rb"NVIDIA Tegra Profiler Report (\d{1,6}(?:@\d{1,6}){1,4})")
+_HEAD_BYTES = 256
+
+
+def report_version(path: Path) -> str | None:
+    """The version of nsys that wrote a report; None for a file that is no report.
+
+    Raises:
+        CommandError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            found = _HEAD.match(file.read(_HEAD_BYTES))
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    return found[1].decode().replace("@", ".") if found else None
+
+
+def export_report(path: Path, folder: Path) -> Path:
+    """Exports a report with the nsys of this machine.
+
+    Raises:
+        CommandError: it is no report, or there is no nsys that can export it.
+    """
+    version = report_version(path)
+    if version is None:
+        raise CommandError(
+            f"{path} is no Nsight Systems report; give the .nsys-rep that nsys wrote"
+        )
+    export = folder / f"{path.stem}.sqlite"
+    try:
+        find_nsys().export(path, export, lambda _: None)
+    except CommandError as error:
+        command = f"nsys export --type sqlite -o {quote(export.name)} {quote(path.name)}"
+        why = str(error).split("; install ")[0]
+        raise CommandError(
+            f"{path} was written by nsys {version} and must be exported first ({why}); where that "
+            f"version or a newer one is, run: {command}"
+        ) from error
+    return export

@@ -17,6 +17,7 @@ import pandas as pd
 from spark_prof.errors import CommandError
 from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
 from spark_prof.traces.cuda_tools import find_tool
+from spark_prof.traces.foreign import Trace
 from spark_prof.traces.join import join_piece
 from spark_prof.traces.machine_code import read_machine_code
 from spark_prof.traces.nsys_pieces import read_nsys_piece
@@ -38,7 +39,6 @@ from spark_prof.traces.pieces import (
     tensors_name,
 )
 from spark_prof.traces.readers.kineto import read_kineto
-from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES
 from spark_prof.traces.timeline import GraphNodes, capture_rows, place_nodes

@@ -109,3 +109,54 @@ def groups(keys: Int64s) -> Iterator[tuple[int, Int64s]]:
     edges = np.cumsum(np.bincount(codes, minlength=len(unique)))
     for key, first, last in zip(unique, [0, *edges[:-1]], edges, strict=True):
         yield int(key), order[first:last]
+
+
+class Calls:
+    """Calls of modules, sorted by thread and start.
+
+    Args:
+        name: the module's name as a number, of each call.
+        thread: its thread as a number from 0.
+
+    Attributes:
+        thread: its thread.
+    """
+
+    def __init__(
+        self, scopes: Scopes, name: Int64s, names: list[str], thread: Int64s, start: Int64s,
+        end: Int64s,
+    ) -> None:  # fmt: skip
+        order = np.lexsort((-end, start, thread))
+        self.thread, self.start, self.end = thread[order], start[order], end[order]
+        # Every thread gets a stretch of the same line, so that one search serves them all.
+        self._moments = np.unique(np.concatenate([start, end]))
+        self._starts, self._ends = self._on_line(self.start), self._on_line(self.end)
+        self._parents = enclosing(self._starts, self._ends)
+        self.scope = np.empty(len(order), np.int64)
+        found: list[int] = []
+        for parent, number in zip(self._parents.tolist(), name[order].tolist(), strict=True):
+            above = found[parent] if parent >= 0 else NO_SCOPE
+            found.append(scopes.child(above, names[number]))
+        self.scope[:] = found
+
+    def at(self, thread: Int64s, times: Int64s) -> Int64s:
+        """The scope of the innermost call that is open in that thread at that time."""
+        if not len(self.scope):
+            return np.full(len(times), NO_SCOPE, np.int64)
+        # A moment between two known ones lies half-way between their places.
+        place = 2 * np.searchsorted(self._moments, times)
+        known = np.minimum(place // 2, len(self._moments) - 1)
+        place -= self._moments[known] != times
+        line = place + thread * self._width
+        found = innermost(self._starts, self._ends, self._parents, line)
+        inside = (found != NO_SCOPE) & (self.thread[found] == thread)
+        scope: Int64s = np.where(inside, self.scope[found], NO_SCOPE)
+        return scope
+
+    @property
+    def _width(self) -> int:
+        return 2 * len(self._moments) + 4
+
+    def _on_line(self, times: Int64s) -> Int64s:
+        line: Int64s = 2 * np.searchsorted(self._moments, times) + self.thread * self._width
+        return line

@@ -1,12 +1,16 @@
-"""From windows to a bundle."""
+"""From windows to a bundle, written behind the reader."""
 
+import pandas as pd
 import pytest
 
 from spark_prof.analyzers.summary import summarize
 from spark_prof.errors import CommandError
-from spark_prof.importers.importing import Import, write_import
-from spark_prof.traces.foreign import Process
+from spark_prof.importers.importing import Import, one_process, write_import
+from spark_prof.importers.process import BehindTables
+from spark_prof.traces.bundle import table_file
+from spark_prof.traces.foreign import Foreign, Process
 from spark_prof.traces.scopes import Scopes
+from spark_prof.traces.table_files import TableFiles
 from tests.importers.traces import foreign, window
 
 STEP = "execute_context_0(0)_generation_1(1)"
@@ -108,3 +112,55 @@ def test_what_runs_around_the_model_counts_to_its_phase(tmp_path):
         "step.sample",
     ]  # fmt: skip
     assert [rows.loc[name, "placed_by"] for name in names] == ["guess", "", "guess", "", "guess"]
+
+
+def measured(name, times, launches):
+    rows = [(name, t, s, e, -1, -1) for t, (s, e) in enumerate(times)]
+    trace = foreign([window(rows)])
+    metrics = pd.DataFrame({"launch": launches, "name": name})
+    return Foreign("ncu", [Process(None, {}, metrics=metrics)], trace.windows, ["alone", name])
+
+
+def test_several_files_of_nsight_compute_are_one_process():
+    whole = one_process([measured("a", [(5, 10), (10, 12)], [0, 1]), measured("b", [(0, 3)], [0])])
+    (one,) = whole.windows
+    gpu = one.trace.gpu
+    assert gpu["name"].tolist() == ["a", "a", "b"]
+    assert list(zip(gpu["start_ns"], gpu["end_ns"], strict=True)) == [(0, 5), (5, 7), (7, 10)]
+    assert whole.processes[0].metrics["launch"].tolist() == [0, 1, 2]
+    assert whole.lost == ["alone", "a", "b"]
+    assert len(one.scope) == len(one.launch_ns) == len(one.thread) == 3
+
+
+def calls(first, count):
+    starts = range(first, first + count)
+    return pd.DataFrame({"name": "n", "start_ns": starts, "end_ns": starts})
+
+
+def test_frames_are_written_in_order(tmp_path):
+    with TableFiles(tmp_path) as tables, BehindTables(tables) as behind:
+        for first in range(0, 300, 10):
+            behind.add("overhead", 0, calls(first, 10))
+        assert behind.rows() == {table_file("overhead", 0): 300}
+    found = pd.read_parquet(tmp_path / table_file("overhead", 0), partitioning=None)
+    assert found["start_ns"].tolist() == list(range(300))
+
+
+def write(folder, *tables, error=None):
+    with TableFiles(folder) as files, BehindTables(files) as behind:
+        for table in tables:
+            behind.add(table, 0, calls(0, 1))
+        if error:
+            raise error
+
+
+def test_what_cannot_be_written_is_raised_and_nothing_is_left(tmp_path):
+    with pytest.raises(KeyError):
+        write(tmp_path, "overhead", "no such table")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(OSError, match="gone"):
+        write(tmp_path, "overhead", error=OSError("gone"))
+    assert list(tmp_path.iterdir()) == []

@@ -1,9 +1,9 @@
 """Alignment of kernel sequences."""
 
 import numpy as np
-import pytest
 
 from spark_prof.importers.alignment import align
+from tests.rows import each_row
 
 
 def test_the_same_sequence_aligns_with_itself():
@@ -11,7 +11,7 @@ def test_the_same_sequence_aligns_with_itself():
     assert align(names, names).tolist() == list(range(20))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_row("seed", range(10))
 def test_what_was_left_out_has_no_partner_and_the_rest_has_its_own(seed):
     random = np.random.default_rng(seed)
     names = [f"kernel_{chr(97 + i)}" for i in random.integers(0, 26, 120)]

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spark_prof.traces.foreign import Foreign, Process, Window
-from spark_prof.traces.readers.trace import Trace
+from spark_prof.traces.foreign import Foreign, Process, Trace, Window
 from spark_prof.traces.scopes import Scopes
 from spark_prof.traces.tables import empty_frame
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.backends.nsys import (
+from spark_prof.profiler.commands import Command
+from spark_prof.profiler.nsys_record import (
     PROFILE_OPTIONS,
     profile_command,
     runs_on_ray,
     with_ray_workers,
 )
-from spark_prof.profiler.commands import Command
 from spark_prof.traces.nsys_tool import export_command, find_nsys, stop_command
 from tests.rows import each_row
 

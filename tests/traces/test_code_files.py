@@ -11,7 +11,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.code_files import code_files, holds_machine_code
 from spark_prof.traces.cuda_tools import FOLDER_VARIABLE
-from spark_prof.traces.readers.fatbin import FatFile
+from spark_prof.traces.readers.binary_utilities import FatFile
 from tests.rows import each_row
 
 from .cubins import SM_90, SM_121, library

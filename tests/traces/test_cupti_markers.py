@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import spark_prof
+from spark_prof.traces.foreign import Trace
 from spark_prof.traces.pieces import activity_name, names_name
 from spark_prof.traces.readers.cupti import read_cupti
 from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
-from spark_prof.traces.readers.trace import Trace
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
 from tests.support import ORIGIN, Piece, Recorded, step
@@ -155,12 +155,6 @@ def test_synchronization_objects_are_passed_over(read: Read) -> None:
     assert trace.lost == ()
 
 
-def test_a_buffer_of_markers_without_a_time(read: Read) -> None:
-    trace = read(block(marker(INSTANT, 0, 1, MARK), marker(END, 0, 2)))
-    assert trace.markers.empty
-    assert trace.lost == ("2 records have no time and were left out",)
-
-
 @pytest.mark.parametrize("time", [0, 2**62, 2**64 - 1])
 def test_a_marker_without_a_time_is_left_out(read: Read, time: int) -> None:
     trace = read(block(marker(INSTANT, time, 1, MARK), marker(INSTANT, 5, 2, MARK)))
@@ -168,31 +162,11 @@ def test_a_marker_without_a_time_is_left_out(read: Read, time: int) -> None:
     assert trace.lost == ("1 records have no time and were left out",)
 
 
-def test_many_in_a_row_and_between_kernels(read: Read) -> None:
-    rows = [part for i in range(5000) for part in both(100 * i + 1, 100 * i + 50, i, DECODE)]
-    more = [part for i in range(6000, 6100) for part in both(i, i + 49, i, PREFILL)]
-    trace = read(block(*rows), block(*(p for r in more for p in (r, records(KERNEL)))))
-    assert len(trace.gpu) == 200
-    assert len(trace.markers) == 5100
-    assert (trace.markers["end_ns"] - trace.markers["start_ns"] == 49).all()
-
-
 def test_the_addresses_of_texts(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(block(*both(1, 2, 1, DECODE, domain=NCCL), records(KERNEL, name=GEMM)))
     assert marker_pointers(path) == {DECODE, NCCL}
     assert name_pointers(path) == {GEMM}
-
-
-@each_row("seed", range(20))
-def test_any_bytes_are_read(read: Read, seed: int) -> None:
-    dice = np.random.default_rng(seed)
-    whole = bytearray(block(*(p for i in range(100) for p in both(i + 1, i + 9, i, DECODE))))
-    for _ in range(int(dice.integers(1, 300))):
-        whole[int(dice.integers(32, len(whole)))] = int(dice.integers(256))
-    trace = read(bytes(whole))
-    assert len(trace.markers) <= 200
-    assert (trace.markers["end_ns"] >= trace.markers["start_ns"]).all()
 
 
 def recorded(bundle: Path, *parts: Any, nvtx: bool = True, backend: str = "cupti") -> Any:

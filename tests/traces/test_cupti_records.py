@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from spark_prof.traces.readers.cupti_names import CALLS
 from spark_prof.traces.readers.cupti_records import (
+    CALLS,
     DRIVER_CALL,
     NEWEST,
     OLDEST,

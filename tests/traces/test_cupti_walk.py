@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_prof.traces.readers import cupti_walk
-from spark_prof.traces.readers.cupti_walk import walk
+from spark_prof.traces.readers import cupti_blocks
+from spark_prof.traces.readers.cupti_blocks import walk
 from tests.rows import each_row
 
 SIZES = (0, 96, 88, 216, 40, 40, 0, 24)
@@ -81,7 +81,7 @@ def test_all_records_of_a_mixture_are_found(seed: int) -> None:
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cupti_walk, "_MOST", 1000)
+    monkeypatch.setattr(cupti_blocks, "_MOST", 1000)
     kinds = [3] * 5000 + mixed(1) + [4, 3] * 2000
     groups = list(walk(buffer(kinds), SIZES))
     assert max(sum(map(len, group.places.values())) for group in groups) < 2100

@@ -25,8 +25,8 @@ from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, find_tool
 from spark_prof.traces.machine_code import machine_code_of, read_machine_code, short_opcode
 from spark_prof.traces.merge import join_bundles
 from spark_prof.traces.pieces import cubins_folder, names_name, write_json
+from spark_prof.traces.readers.binary_utilities import count_opcodes
 from spark_prof.traces.readers.cubin import read_code
-from spark_prof.traces.readers.nvdisasm import count_opcodes
 from tests.support import Piece, Recorded, kernel, kineto, step
 
 from .cubins import ARCHITECTURES, CUBINS, SM_90, SM_121, probes

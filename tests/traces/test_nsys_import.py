@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import random
 import sqlite3
 from collections import Counter
@@ -20,6 +22,8 @@ from tests.nsys_files import (
     BEGUN,
     GRAPH,
     KERNEL,
+    MEMCPY,
+    MEMSET,
     PID,
     RUNTIME,
     TABLES,
@@ -83,6 +87,61 @@ def test_a_kernel_goes_to_its_own_processs_launch(read: Callable[..., object]) -
         (0, f"of {PID + 1}", BEGUN + 100, THREAD, f"model.{PID + 1}"),
         (1, f"of {PID}", BEGUN + 101, THREAD, f"model.{PID}"),
     ]
+
+
+def test_a_kernel_and_its_launch(read: Callable[..., object]) -> None:
+    export = Export().launch(100, 3).kernel("gemm<float>", 500, 900, 3, node=77)
+    export.add("CUPTI_ACTIVITY_KIND_OVERHEAD", start=10, end=90, globalTid=global_pid(PID) | 1,
+               nameId=export.text("Buffer flush"))  # fmt: skip
+    trace = read(export)[1][0].trace
+    assert trace.gpu.to_dict("records") == [
+        {
+            "name": "gemm<float>", "kind": "kernel", "start_ns": BEGUN + 500,
+            "end_ns": BEGUN + 900, "device": 0, "stream": 7, "correlation": 3, "graph_node": 77,
+            "grid": "4,2,1", "block": "128,1,1", "registers": 32, "shared_bytes": 48, "bytes": 0,
+            "cubin": "",
+        }
+    ]  # fmt: skip
+    assert trace.launches.to_dict("records") == [
+        {
+            "name": "cudaLaunchKernel_v7000", "start_ns": BEGUN + 100, "end_ns": BEGUN + 105,
+            "thread": THREAD, "correlation": 3,
+        }
+    ]  # fmt: skip
+    assert trace.overhead.to_dict("records") == [
+        {"name": "Buffer flush", "start_ns": BEGUN + 10, "end_ns": BEGUN + 90}
+    ]
+
+
+def test_copies_and_sets_are_named_as_torch_names_them(read: Callable[..., object]) -> None:
+    place = {"deviceId": 1, "streamId": 13, "globalPid": global_pid(PID)}
+    export = Export().add(MEMCPY, start=10, end=20, correlationId=1, bytes=4096, copyKind=1,
+                          srcKind=1, dstKind=2, **place)  # fmt: skip
+    export.add(MEMSET, start=30, end=31, correlationId=2, bytes=64, memKind=2, **place)
+    gpu = read(export)[1][0].trace.gpu
+    assert gpu[["name", "kind", "bytes", "device", "stream"]].to_numpy().tolist() == [
+        ["Memcpy HtoD (Pinned -> Device)", "memcpy", 4096, 1, 13],
+        ["Memset (Device)", "memset", 64, 1, 13],
+    ]
+
+
+def test_columns_that_a_version_does_not_have(read: Callable[..., object]) -> None:
+    export = Export().launch(1, 1).kernel("gemm", 10, 20, 1)
+    export.columns[KERNEL] = "start end deviceId streamId correlationId globalPid shortName"
+    gpu = read(export)[1][0].trace.gpu
+    assert gpu[["name", "grid", "graph_node"]].to_numpy().tolist() == [["short", "0,0,0", 0]]
+
+
+def test_a_view_is_no_table_and_the_file_is_left_as_it_was(tmp_path: Path) -> None:
+    path = Export().launch(1, 1).write(tmp_path / "export.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"CREATE VIEW {KERNEL} AS SELECT 1 AS start, 2 AS end, 3 AS globalPid")
+    connection.close()
+    before = path.read_bytes()
+    path.chmod(0o400)
+    assert all(window.trace.gpu.empty for window in nsys_export(path, model_name).windows)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["export.sqlite"]
 
 
 def test_what_names_modules(read: Callable[..., object]) -> None:
@@ -244,34 +303,12 @@ def test_texts_that_are_no_texts(read: Callable[..., object], tmp_path: Path) ->
     assert windows[0].trace.markers["name"].tolist() == ["m\ufffd"]
 
 
-@each_row("cut", [0, 100, 5000, 20_000])
-def test_a_truncated_export_is_refused(tmp_path: Path, cut: int) -> None:
-    export, _ = random_export(1)
-    whole = export.write(tmp_path / "whole.sqlite").read_bytes()
-    path = tmp_path / "cut.sqlite"
-    path.write_bytes(whole[:cut])
-    with pytest.raises(CommandError, match=r"cut\.sqlite"):
-        list(nsys_export(path, model_name).windows)
-    assert path.read_bytes() == whole[:cut]
-
-
-@each_row("seed", range(40))
-def test_a_damaged_export_is_read_or_refused(tmp_path: Path, seed: int) -> None:
-    """Whatever the bytes are, there is no other error."""
-    source = random.Random(seed)
-    export, _ = random_export(2)
-    content = bytearray(export.write(tmp_path / "whole.sqlite").read_bytes())
-    for _ in range(source.choice((1, 10, 300))):
-        content[source.randrange(len(content))] = source.randrange(256)
-    path = tmp_path / "damaged.sqlite"
-    path.write_bytes(content)
-    said = "damaged.sqlite"
-    try:
-        list(nsys_export(path, model_name).windows)
-    except CommandError as error:
-        said = str(error)
-    assert "damaged.sqlite" in said
-    assert "\n" not in said
+@each_row("content", [b"", b"no database", b"SQLite format 3\x00" + b"\xff" * 200])
+def test_a_file_that_is_no_export(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "cut.sqlite").write_bytes(content)
+    for name in ("cut.sqlite", "missing.sqlite"):
+        with pytest.raises(CommandError, match=name):
+            nsys_export(tmp_path / name, model_name)
 
 
 def test_a_damaged_definition_of_a_table_is_told_in_one_line(tmp_path: Path) -> None:
@@ -314,6 +351,23 @@ def test_an_export_without_cuda(tmp_path: Path) -> None:
     path = push(Export(), 1, 2, "model").write(tmp_path / "x.sqlite")
     with pytest.raises(CommandError, match="no CUDA work"):
         nsys_export(path, model_name)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the folder shared/traces is not there")
+def test_a_real_export_sums_to_what_nvidias_own_tool_says(read: Callable[..., object]) -> None:
+    reference = REAL.parent / "nsys_stats_2023.4" / "h100_2gpu_1s_cuda_gpu_kern_sum.csv.gz"
+    with gzip.open(reference, "rt") as file:
+        wanted = {
+            row["Name"]: (int(row["Total Time (ns)"]), int(row["Instances"]))
+            for row in csv.DictReader(file)
+        }
+    gpu = pd.concat(
+        [w.trace.gpu.astype({"name": "str"}) for w in read(REAL / "h100_2gpu_1s.sqlite")[1]]
+    )
+    kernels = gpu[gpu["kind"] == "kernel"]
+    spent = (kernels["end_ns"] - kernels["start_ns"]).groupby(kernels["name"]).agg(["sum", "count"])
+    assert len(wanted) == 41
+    assert {name: (row["sum"], row["count"]) for name, row in spent.iterrows()} == wanted
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the folder shared/traces is not there")

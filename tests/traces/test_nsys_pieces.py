@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.nsys_pieces import link_exports, read_nsys_piece
 from spark_prof.traces.pieces import CAPTURE_DTYPE, EVENT_DTYPE, capture_name, write_array
-from tests.nsys_files import BEGUN, PID, Export
+from tests.nsys_files import BEGUN, GRAPH, PID, Export, global_pid
+from tests.rows import each_row
 from tests.support import (
     ATTENTION,
     EXPERTS,
@@ -106,7 +106,7 @@ def test_every_rank_has_its_own_process(tmp_path: Path) -> None:
     assert bundle.frame("kernels", 1)["name"].tolist() == ["second"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("exports", "says"),
     [
         ([], "nsys saw no CUDA work of process 1234"),
@@ -132,12 +132,55 @@ def test_a_damaged_export_costs_only_the_kernels(tmp_path: Path) -> None:
     assert any("no whole Nsight Systems export" in line for line in bundle.meta.lost)
 
 
-def test_a_link_cannot_point_out_of_the_pieces(tmp_path: Path) -> None:
+def test_work_belongs_to_where_it_was_launched(tmp_path: Path) -> None:
+    pieces = recorded(tmp_path / "b", pieces=2)
+    export = Export().mark(0, MARK).launch(-50, 1).kernel("launched before", 110, 120, 1)
+    export.launch(150, 2).kernel("inside", 160, 170, 2).launch(190, 3)
+    export.kernel("queued", 4500, 4600, 3).kernel("no launch", 2300, 2310, None)
+    export.launch(200, 5, "cudaStreamSynchronize_v3020")
+    export.launch(2100, 6, pid=PID + 1).kernel("theirs", 2110, 2120, 6, pid=PID + 1)
+    link_exports(pieces, [export.write(tmp_path / "export.sqlite")])
+    first, second = (read_nsys_piece(pieces, "rank0", number) for number in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert first.gpu["name"].tolist() == ["inside", "queued"]
+    assert first.launches["correlation"].tolist() == [2, 3]
+    assert second.gpu[["name", "correlation"]].to_numpy().tolist() == [["no launch", -1]]
+    assert [first.lost, second.lost] == [
+        (), ("1 kernels and copies have no launch in the nsys report, so no step",),
+    ]  # fmt: skip
+
+
+def test_what_the_work_of_a_piece_lacks(tmp_path: Path) -> None:
+    recorded(tmp_path / "b")
+    export = Export().mark(0, MARK)
+    for number in range(1, 11):
+        export.launch(number, number, "cudaGraphLaunch_v10000")
+    export.add(GRAPH, start=10, end=500, deviceId=0, streamId=7, correlationId=1,
+               globalPid=global_pid(PID), graphId=3)  # fmt: skip
+    lost = finished(tmp_path / "b", export).meta.lost
+    assert any("1 CUDA graph launches were traced as a whole" in line for line in lost)
+    assert any("9 of 10 launches have no kernel" in line for line in lost)
+
+
+def test_a_damaged_file_of_a_piece_costs_only_its_kernels(tmp_path: Path) -> None:
     pieces = recorded(tmp_path / "b")
-    Export().launch(110, 1).kernel("gemm", 150, 350, 1).write(tmp_path / "other.sqlite")
-    (pieces / "rank0.export.json").write_text(f'{{"export": "../../other.sqlite", "pid": {PID}}}')
+    path = Export().mark(0, MARK).launch(110, 1).kernel("k", 150, 350, 1).write(tmp_path / "x")
+    link_exports(pieces, [path])
+    (file,) = pieces.glob("*nsys-gpu-00001*")
+    file.write_bytes(file.read_bytes()[:100])
     bundle = assemble(tmp_path / "b", state="complete")
     assert bundle.frame("kernels", 0).empty
+    assert any("cannot be read" in line for line in bundle.meta.lost)
+
+
+def test_an_export_without_the_start_of_its_session_gives_no_kernels(tmp_path: Path) -> None:
+    recorded(tmp_path / "b")
+    export = Export().launch(110, 1).kernel("k", 150, 350, 1)
+    del export.rows["TARGET_INFO_SESSION_START_TIME"]
+    bundle = finished(tmp_path / "b", export)
+    assert bundle.frame("kernels", 0).empty
+    assert any("does not say when its session started" in line for line in bundle.meta.lost)
 
 
 def test_without_nsys_there_is_no_link(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from spark_prof.traces.readers.nsys_ranges import ModuleRanges, ScopeWalk
-from spark_prof.traces.scopes import Scopes, groups
+from spark_prof.traces.scopes import Scopes
 from tests.rows import each_row
 
 NAMES = ["a", "b", "c"]
@@ -79,12 +79,3 @@ def test_ranges_deeper_than_any_model() -> None:
     scope = ScopeWalk(scopes, NAMES).advance(rows, 0)
     assert len(scopes) == 256
     assert scope.tolist() == [*range(256), *[255] * (count - 256)]
-
-
-def test_groups_cover_every_row_once() -> None:
-    keys = np.random.default_rng(1).integers(-3, 4, 1000)
-    found = dict(groups(keys))
-    assert sorted(found) == sorted(set(keys.tolist()))
-    for key, rows in found.items():
-        assert rows.tolist() == np.flatnonzero(keys == key).tolist()
-    assert not list(groups(np.empty(0, np.int64)))

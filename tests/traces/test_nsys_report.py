@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.readers.nsys_report import export_report, report_version
+from spark_prof.traces.nsys_tool import export_report, report_version
 
 HEAD = b"NVIDIA Tegra Profiler Report 2025@6@1@190-256136788515v0\n\0\1\2"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
-from spark_prof.profiler.backends.nsys_clock import NsysBackend, mark_clock
+from spark_prof.profiler.backends.nsys_marks import NsysBackend, mark_clock
 from spark_prof.profiler.backends.nvtx import send_to_cupti
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings, registry_folder

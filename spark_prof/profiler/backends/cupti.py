@@ -32,8 +32,8 @@ from spark_prof.traces.pieces import (
     write_json,
 )
 from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
-from spark_prof.traces.readers.cupti_names import CALLS
 from spark_prof.traces.readers.cupti_records import (
+    CALLS,
     COPY,
     DRIVER_CALL,
     FILL,

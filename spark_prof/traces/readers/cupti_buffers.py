@@ -17,13 +17,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, NamesModule, Process, Window
+from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.piece_files import json_files
 from spark_prof.traces.pieces import facts_name
 from spark_prof.traces.readers.cupti import read_cupti
-from spark_prof.traces.readers.trace import Trace
-from spark_prof.traces.readers.windows import CALL_COLUMNS
-from spark_prof.traces.scopes import NO_SCOPE, Scopes, enclosing, innermost
+from spark_prof.traces.scopes import NO_SCOPE, Calls, Scopes
 
 FORMAT = "cupti"
 
@@ -38,9 +36,7 @@ class Piece:
     """A file of buffers.
 
     Attributes:
-        process: the name of the process that wrote it, such as rank0.
         rank: its rank, None where the file's name does not tell.
-        number: the number of the piece.
     """
 
     path: Path
@@ -54,7 +50,6 @@ def cupti_buffers(path: Path, names_module: NamesModule) -> Foreign:
 
     Args:
         path: the file, with its file of names beside it or not, or the folder.
-        names_module: which NVTX ranges name modules; they become scopes.
 
     Raises:
         CommandError: there is none, or it cannot be read; the latter from the windows too.
@@ -108,37 +103,26 @@ def _facts(piece: Piece) -> dict[str, Any]:
 
 
 def _window(process: int, trace: Trace, scopes: Scopes, names_module: NamesModule) -> Window:
-    calls = _module_calls(trace.markers, names_module)
+    markers = trace.markers.astype({"name": "category"})
+    wanted = [name for name in markers["name"].cat.categories if names_module(str(name))]
+    markers = markers.assign(name=markers["name"].cat.set_categories(wanted))
+    markers = markers[markers["name"].notna() & (markers["thread"] >= 0)]
+    callers, threads = pd.factorize(markers["thread"])
+    start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    names = np.asarray(markers["name"].cat.codes, np.int64)
+    calls = Calls(scopes, names, list(map(str, wanted)), callers.astype(np.int64), start, end)
     launch_ns, thread = _launched(trace)
-    own = np.full(len(calls), NO_SCOPE, np.int64)
-    scope = np.full(len(launch_ns), NO_SCOPE, np.int64)
-    for caller in calls["thread"].unique():
-        rows = np.flatnonzero(calls["thread"] == caller)
-        start, end = (calls[name].to_numpy(np.int64)[rows] for name in ("start_ns", "end_ns"))
-        parents = enclosing(start, end)
-        for row, parent in zip(rows.tolist(), parents.tolist(), strict=True):
-            above = own[rows[parent]] if parent >= 0 else NO_SCOPE
-            own[row] = scopes.child(int(above), str(calls["name"].iat[row]))
-        mine = np.flatnonzero((thread == caller) & (launch_ns >= 0))
-        found = innermost(start, end, parents, launch_ns[mine])
-        scope[mine] = np.where(found >= 0, own[rows[found]], NO_SCOPE)
+    caller = pd.Index(threads).get_indexer(pd.Index(thread)).astype(np.int64)
+    known = (caller >= 0) & (launch_ns >= 0)
+    called = {"scope": calls.scope, "start_ns": calls.start, "end_ns": calls.end}
     return Window(
         process=process,
         trace=trace,
         launch_ns=launch_ns,
         thread=thread,
-        scope=scope,
-        calls=calls.assign(scope=own)[CALL_COLUMNS].astype(np.int64),
+        scope=np.where(known, calls.at(caller, launch_ns), NO_SCOPE),
+        calls=pd.DataFrame(called | {"thread": np.asarray(threads)[calls.thread]}, dtype=np.int64),
     )
-
-
-def _module_calls(markers: pd.DataFrame, names_module: NamesModule) -> pd.DataFrame:
-    """The ranges of threads that name modules, in the order that `scopes.enclosing` wants."""
-    names = markers["name"].astype("category")
-    wanted = [name for name in names.cat.categories if names_module(str(name))]
-    calls = markers.assign(name=names.cat.set_categories(wanted))
-    calls = calls[calls["name"].notna() & (calls["thread"] >= 0)]
-    return calls.sort_values(["start_ns", "end_ns"], ascending=[True, False], ignore_index=True)
 
 
 def _launched(trace: Trace) -> tuple[Int64s, Int64s]:

@@ -16,23 +16,28 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, NamesModule, Process, Window
+from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.readers.kineto_collect import Collected, collect
-from spark_prof.traces.readers.kineto_facts import process_facts, rank_of, replica_of
+from spark_prof.traces.readers.kineto_facts import (
+    process_facts,
+    rank_of,
+    replica_of,
+    what_is_lost,
+    why_refused,
+)
 from spark_prof.traces.readers.kineto_frames import (
+    Launches,
+    find_launches,
     gpu_frame,
     launch_frame,
     marker_frame,
+    module_calls,
     operator_frame,
+    operators_of,
     overhead_frame,
     thread_numbers,
 )
-from spark_prof.traces.readers.kineto_launches import Launches, find_launches, operators_of
-from spark_prof.traces.readers.kineto_lost import what_is_lost, why_refused
-from spark_prof.traces.readers.kineto_scopes import Calls, module_calls
-from spark_prof.traces.readers.trace import Trace
-from spark_prof.traces.scopes import NO_SCOPE
-from spark_prof.traces.tables import empty_frame
+from spark_prof.traces.scopes import NO_SCOPE, Calls
 
 Int64s = npt.NDArray[np.int64]
 
@@ -51,7 +56,6 @@ def read_kineto(path: Path) -> Trace:
         gpu=_as_texts(gpu_frame(found)),
         launches=_as_texts(launch_frame(found, launches.rows)),
         operators=_as_texts(operator_frame(found, True)),
-        overhead=empty_frame("overhead"),
     )
 
 
@@ -59,7 +63,6 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
     """Reads a trace of vLLM, SGLang or any PyTorch program: each process as one window.
 
     Args:
-        path: the file, plain, .gz or .zst.
         names_module: says which frames and annotations are calls of modules.
 
     Raises:

@@ -33,9 +33,6 @@ _LARGEST = 64 << 20
 class TraceText:
     """The text of one trace.
 
-    Args:
-        chunks: the text as it comes, in pieces of any size.
-
     Attributes:
         bare: whether it is a list of events with nothing around it.
     """

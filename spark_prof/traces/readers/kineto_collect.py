@@ -19,8 +19,9 @@ import numpy.typing as npt
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.readers.kineto_blocks import TraceText
-from spark_prof.traces.readers.kineto_events import Event, EventDecoder
-from spark_prof.traces.readers.kineto_rows import (
+from spark_prof.traces.readers.kineto_events import (
+    Event,
+    EventDecoder,
     GpuRows,
     HostRows,
     InexactTimesError,
@@ -52,14 +53,11 @@ class Collected:
 
     Attributes:
         names: the names and categories that rows give the number of.
-        threads: the pairs of process and thread that they give the number of.
         texts: what the numbers of names stand for.
         base_ns: what times count from, ns since the epoch.
         around: what the trace says beside its events.
         bare: whether it is a list of events with nothing around it.
-        categories: the categories of all events.
         unmatched: begins without an end, and ends without a begin.
-        damaged: events that are no events.
         repaired: whether the file is not strictly JSON.
     """
 
@@ -100,7 +98,6 @@ def collect(path: Path, is_module: Callable[[str], bool]) -> Collected:
     """Reads a trace, plain or compressed, in one pass.
 
     Args:
-        path: the file.
         is_module: whether a Python frame of that name is the call of a module to keep.
 
     Raises:

@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, Process, Window
+from spark_prof.traces.foreign import Foreign, KernelSum, Process, Window, end_to_end
 from spark_prof.traces.readers.printed_tables import PrintedTable, number, time_ns, whole
-from spark_prof.traces.readers.windows import KernelSum, end_to_end
 from spark_prof.traces.tables import TABLES
 
 FORMAT = "ncu"

@@ -2,6 +2,9 @@
 
 The rows of an export are about in order, but not for sure: each goes into the bucket of its start.
 A bucket is some files, one for each table and each chunk that had rows for it.
+
+DuckDB sorts with spilling too, but took 1.6 times the processor time, twice the time and four times
+the memory for taking in and giving back 4.6 million rows (4.9 s and 0.9 GiB to 2.7 s and 0.23 GiB).
 """
 
 from __future__ import annotations
@@ -27,8 +30,6 @@ def bounds_of(starts: Int64s, rows: int, bucket_rows: int) -> Int64s:
 
     Args:
         starts: starts of some rows, of each table as many as stand for its share.
-        rows: rows of all tables.
-        bucket_rows: about how many make a bucket.
     """
     count = min(_MOST, rows // bucket_rows + 1)
     if count == 1 or not len(starts):
@@ -41,7 +42,6 @@ class Buckets:
     """Rows of several tables by the time of their start.
 
     Args:
-        folder: an empty folder for them.
         bounds: the first time of each bucket but the first, ascending.
     """
 
@@ -59,9 +59,6 @@ class Buckets:
         """Adds rows with a column `start`. Each chunk may be added by a thread of its own.
 
         Args:
-            table: whose rows they are.
-            chunk: the number of the chunk.
-            batch: the rows.
             delay: they count as if they began so much later, in ns.
         """
         bucket = self.of(batch["start"].to_numpy() + delay)

@@ -1,13 +1,99 @@
-"""Reads what an nsys export says about the machine, the GPUs and the recording itself."""
+"""Reads what an nsys export says about the machine, the GPUs and CUDA graphs, and what it lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from spark_prof.traces.readers.nsys_file import GRAPH, KERNEL, RUNTIME, NsysFile
-from spark_prof.traces.readers.nsys_graphs import diagnostics
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.traces.readers.nsys_clock import read_clock
+from spark_prof.traces.readers.nsys_file import (
+    GRAPH,
+    ID_MASK,
+    KERNEL,
+    PROCESS_SHIFT,
+    RUNTIME,
+    NsysFile,
+    open_export,
+)
 from spark_prof.traces.readers.nsys_scan import NVTX, Scan
+
+Int64s = npt.NDArray[np.int64]
+
+_NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+"""Since 2024 and before; the second then got another meaning, and has no graphNodeId."""
+
+_WARNING, _WORST = 2, 4
+"""DIAGNOSTIC_EVENT.severity from a warning to the worst."""
+
+_MOST_DIAGNOSTICS, _LONGEST_DIAGNOSTIC = 8, 200
+
+
+def created_nodes(export: NsysFile) -> dict[str, Int64s]:
+    """The graph nodes that were created or cloned; originalGraphNodeId is 0 for no clone."""
+    wanted = {"start": 0, "graphNodeId": 0, "originalGraphNodeId": 0, "globalTid": 0}
+    table = _node_table(export)
+    if not table:
+        return {name: np.empty(0, np.int64) for name in wanted}
+    found = export.integers(table, wanted)
+    itself = found["originalGraphNodeId"] == found["graphNodeId"]
+    found["originalGraphNodeId"] = np.where(itself, 0, found["originalGraphNodeId"])
+    return found
+
+
+def nsys_lacks(path: Path, pid: int) -> tuple[str, ...]:
+    """What the export as a whole lacks for that process, one line each.
+
+    Raises:
+        CommandError: it is no whole export, or does not say when its session started.
+    """
+    lacks = []
+    owned, values = f"(globalPid >> {PROCESS_SHIFT}) & {ID_MASK} = ?", (pid,)
+    with open_export(path) as export:
+        if not export.count(KERNEL, owned, values) and not export.count(GRAPH, owned, values):
+            lacks.append(
+                "the nsys report has no GPU kernels of this process; trace with --trace=cuda, by "
+                "an nsys that is not older than the driver"
+            )
+        if not export.has(RUNTIME, "correlationId"):
+            lacks.append("the nsys report has no CUDA API calls: its kernels belong to no step")
+        in_graphs = f"graphNodeId IS NOT NULL AND graphNodeId <> 0 AND {owned}"
+        if export.has(KERNEL, "graphNodeId") and export.count(KERNEL, in_graphs, values):
+            table = _node_table(export)
+            if not table or not export.count(table, owned.replace("Pid", "Tid"), values):
+                lacks.append(
+                    "the nsys report does not show how the CUDA graphs were captured: kernels in "
+                    "graphs have no layer; trace from the start of vLLM on"
+                )
+        if not read_clock(export).marked:
+            lacks.append(
+                "the nsys report has no clock marks of spark-prof: its times are placed by the "
+                "start of its session, and how far the clocks drifted apart since is unknown"
+            )
+        lacks += diagnostics(export, pid)
+    return tuple(lacks)
+
+
+def _node_table(export: NsysFile) -> str:
+    columns = ("start", "globalTid", "graphNodeId")
+    return next((table for table in _NODE_TABLES if export.has(table, *columns)), "")
+
+
+def diagnostics(export: NsysFile, pid: int | None = None) -> list[str]:
+    """Nsys's own warnings about a process or about all of them; None for those about any."""
+    if not export.has("DIAGNOSTIC_EVENT", "severity", "text", "globalPid"):
+        return []
+    sql = (
+        "SELECT DISTINCT substr(CAST(text AS TEXT), 1, ?) FROM DIAGNOSTIC_EVENT "
+        "WHERE severity BETWEEN ? AND ? AND (? OR globalPid <= 0 OR globalPid IS NULL"
+        f" OR (globalPid >> {PROCESS_SHIFT}) & {ID_MASK} IN (0, ?)) LIMIT ?"
+    )
+    values = (_LONGEST_DIAGNOSTIC, _WARNING, _WORST, pid is None, pid, _MOST_DIAGNOSTICS)
+    return [f"nsys: {' '.join(str(text).split())}" for (text,) in export.rows(sql, values)]
+
 
 _LONGEST = 200
 _MEANINGS = {
@@ -22,8 +108,6 @@ def process_facts(export: NsysFile, pid: int, devices: list[int]) -> dict[str, A
     """What is known of a process, with the keys of Meta.facts.
 
     Args:
-        export: the export.
-        pid: the process.
         devices: the GPUs that it used, as its own CUDA numbers them.
     """
     facts: dict[str, Any] = {"pid": pid}
@@ -40,8 +124,6 @@ def lacks(export: NsysFile, scan: Scan, dated: bool) -> list[str]:
     """What the export as a whole lacks, one line each.
 
     Args:
-        export: the export.
-        scan: what one reading of it found.
         dated: whether it says when its session started.
     """
     lost = []
@@ -58,11 +140,7 @@ def lacks(export: NsysFile, scan: Scan, dated: bool) -> list[str]:
         )
     if not scan.rows.get(NVTX):
         lost.append("the export has no NVTX ranges: modules and layers are unknown")
-    if count := scan.rows.get(GRAPH):
-        lost.append(
-            f"{count} CUDA graph launches were traced as a whole: the kernels inside them, with "
-            "their names, layers and components, are missing; trace with --cuda-graph-trace=node"
-        )
+    lost += whole_graphs(scan.rows.get(GRAPH, 0))
     if scan.endless:
         lost.append(
             f"{scan.endless} NVTX ranges had not ended when the recording did; they end with it"
@@ -72,6 +150,16 @@ def lacks(export: NsysFile, scan: Scan, dated: bool) -> list[str]:
         for table, count in sorted(scan.impossible.items())
     ]
     return lost + diagnostics(export)
+
+
+def whole_graphs(count: int) -> list[str]:
+    """What to say about graph launches whose kernels were not traced."""
+    if not count:
+        return []
+    return [
+        f"{count} CUDA graph launches were traced as a whole: the kernels inside them, with "
+        "their names, layers and components, are missing; trace with --cuda-graph-trace=node"
+    ]
 
 
 def _said(export: NsysFile) -> Mapping[str, str]:

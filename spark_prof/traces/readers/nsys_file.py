@@ -82,10 +82,7 @@ class NsysFile:
         """Reads integer columns.
 
         Args:
-            table: one that is there.
             wanted: each column with what stands for NULL, and for the column where it is absent.
-            where: an SQL condition on the table's columns.
-            values: what its question marks stand for.
         """
         cursor = self._connection.execute(
             f"SELECT {self.selected(table, wanted)} FROM {_quoted(table)} WHERE {where}", values
@@ -139,13 +136,6 @@ class NsysFile:
             found.update({int(number): str(text) for number, text in self.rows(sql, some)})  # type: ignore[call-overload]
         return found
 
-    def names(self, ids: Int64s) -> npt.NDArray[np.object_]:
-        """The text of each number; empty where there is none."""
-        unique, position = np.unique(ids, return_inverse=True)
-        known = self.strings(unique.tolist())
-        texts = np.array([known.get(number, "") for number in unique.tolist()], dtype=object)
-        return texts[position] if len(texts) else texts
-
     def categories(self, ids: Int64s) -> pd.Categorical:
         """The text of each number as a category; empty where there is none."""
         codes, unique = pd.factorize(ids)
@@ -182,36 +172,6 @@ def open_export(path: Path) -> Iterator[NsysFile]:
         raise CommandError(f"{path} is no whole Nsight Systems export ({why})") from error
     finally:
         connection.close()
-
-
-def index_export(path: Path) -> None:
-    """Adds what makes reading a stretch of time fast to an export of our own.
-
-    nsys writes no index; without one, every piece of a recording would read the whole file.
-
-    Raises:
-        CommandError: it cannot be written, or is no export.
-    """
-    with open_export(path) as export:
-        timed = [table for table in CUDA_TABLES if export.has(table, "start")]
-        marked = export.has("NVTX_EVENTS", "eventType")
-    try:
-        connection = sqlite3.connect(path)
-        try:
-            with connection:
-                for table in timed:
-                    name = _quoted(f"spark_prof_{table}")
-                    sql = f"CREATE INDEX IF NOT EXISTS {name} ON {_quoted(table)} (start)"
-                    connection.execute(sql)
-                if marked:
-                    connection.execute(
-                        "CREATE INDEX IF NOT EXISTS spark_prof_marks ON NVTX_EVENTS (eventType)"
-                        " WHERE eventType = 34"
-                    )
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise CommandError(f"cannot index {path}: {error}") from error
 
 
 def _quoted(name: str) -> str:

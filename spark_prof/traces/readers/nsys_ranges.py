@@ -1,7 +1,9 @@
-"""Finds the module of the model that each launch of an nsys export was made for.
+"""Finds launch and module of the work in an nsys export, stretch by stretch.
 
 Push/pop ranges of one thread are nested. Those that name modules are followed from stretch to
-stretch; what is open at the end of one goes on into the next.
+stretch; what is open at the end of one goes on into the next. Work and the API call that launched
+it share a correlation number. Work may start long after its launch, in a later stretch; so launches
+are kept until nothing more can be theirs.
 """
 
 from __future__ import annotations
@@ -13,6 +15,91 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.traces.scopes import NO_SCOPE, Scopes, enclosing, groups, innermost
+
+Bools = npt.NDArray[np.bool_]
+
+_QUEUE_NS = 5_000_000_000
+"""The kernels of one graph start at most this long after its launch."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """API calls of one process.
+
+    Attributes:
+        launches: whether such a call launches work.
+        graph: whether it launches a CUDA graph, which is work of many kernels.
+    """
+
+    correlation: Int64s
+    start: Int64s
+    thread: Int64s
+    scope: Int64s
+    launches: Bools
+    graph: Bools
+
+    def take(self, rows: Int64s) -> Launched:
+        """Some of them."""
+        return Launched(**{name: values[rows] for name, values in vars(self).items()})
+
+
+class Pending:
+    """The calls of one process whose work may still come.
+
+    Attributes:
+        launches: how many calls that launch work were added.
+        worked: how many of them have work.
+    """
+
+    def __init__(self) -> None:
+        self.launches = self.worked = 0
+        self._calls: Launched | None = None
+        self._used = np.empty(0, bool)
+
+    def add(self, calls: Launched) -> None:
+        """Adds the calls of a stretch."""
+        self.launches += int(calls.launches.sum())
+        used = np.zeros(len(calls.start), bool)
+        if self._calls is not None:
+            calls = Launched(
+                **{n: np.append(values, vars(calls)[n]) for n, values in vars(self._calls).items()}
+            )
+            used = np.append(self._used, used)
+        if (calls.correlation[1:] < calls.correlation[:-1]).any():
+            order = np.argsort(calls.correlation, kind="stable")
+            calls, used = calls.take(order), used[order]
+        self._calls, self._used = calls, used
+
+    def find(self, correlation: Int64s) -> tuple[Bools, Launched]:
+        """Whether each piece of work has a launch, and which; what has none has any."""
+        calls = self._calls
+        if calls is None or not len(calls.start):
+            nothing = np.zeros(len(correlation), np.int64)
+            flags = nothing.astype(bool)
+            return flags, Launched(nothing, nothing, nothing, nothing, flags, flags)
+        place = np.searchsorted(calls.correlation, correlation)
+        place = np.minimum(place, len(calls.start) - 1)
+        found: Bools = (calls.correlation[place] == correlation) & (correlation >= 0)
+        hit = np.zeros(len(calls.start), bool)
+        hit[place[found]] = True
+        self.worked += int((hit & calls.launches & ~self._used).sum())
+        self._used |= hit
+        return found, calls.take(place)
+
+    def forget(self, before: int, now: int) -> None:
+        """Drops calls that nothing more can belong to.
+
+        Args:
+            before: those that began since are kept in any case, ns.
+            now: the next stretch begins then.
+        """
+        if self._calls is None:
+            return
+        calls = self._calls
+        waits = ~self._used | (calls.graph & (calls.start > now - _QUEUE_NS))
+        kept = np.flatnonzero((calls.start >= before) | (calls.launches & waits))
+        self._calls, self._used = calls.take(kept), self._used[kept]
+
 
 Int64s = npt.NDArray[np.int64]
 
@@ -26,8 +113,6 @@ class ModuleRanges:
 
     Attributes:
         start: ns.
-        end: ns.
-        thread: the thread.
         name: the number of its name in the list that the walk was given.
     """
 
@@ -51,7 +136,6 @@ class ScopeWalk:
     """Follows the ranges of one process through its stretches, in order of time.
 
     Args:
-        scopes: the tree to which it adds what it finds.
         names: names of modules by their number; it may grow meanwhile.
     """
 
@@ -63,7 +147,6 @@ class ScopeWalk:
         """Goes on to the next stretch.
 
         Args:
-            ranges: those that begin in it.
             begin: when it begins, ns.
 
         Returns:

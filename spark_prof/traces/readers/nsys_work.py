@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.traces.foreign import gpu_frame
 from spark_prof.traces.readers.nsys_clock import Clock
 from spark_prof.traces.readers.nsys_file import GRAPH, KERNEL, MEMCPY, MEMSET, category
-from spark_prof.traces.readers.windows import gpu_frame
 
 Int64s = npt.NDArray[np.int64]
 Naming = Callable[[Int64s], pd.Categorical]
@@ -52,9 +52,6 @@ def work_frame(
 
     Args:
         table: which table, one of GPU_COLUMNS.
-        rows: its columns.
-        clock: turns its times into ns since the epoch.
-        naming: gives the names of kernels.
     """
     place = {
         "start_ns": clock.to_epoch(rows["start"]),

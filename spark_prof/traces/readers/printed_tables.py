@@ -44,12 +44,9 @@ class PrintedTable:
     """A table in a file, which may be compressed; its rows can be read more than once.
 
     Args:
-        path: the file.
         wanted: which table; the first one counts.
-        what: what is read, in words, for the error.
 
     Attributes:
-        head: the names of its columns.
         passed_over: lines inside the table that were none of its rows; known after reading.
 
     Raises:

@@ -2,6 +2,8 @@
 
 The format: 8 bytes, little-endian, the length of a JSON object; that object, from a tensor's name
 to its dtype, shape and place in the data; the data. Source: huggingface/safetensors, README.md.
+The package `safetensors` refuses a file that is cut short, or that has one entry which it does not
+know, as a whole; here is told what such a file holds, and what is missing.
 """
 
 from __future__ import annotations

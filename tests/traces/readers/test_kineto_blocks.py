@@ -12,8 +12,7 @@ import pytest
 
 from spark_prof.traces.readers import kineto_blocks
 from spark_prof.traces.readers.kineto_blocks import TraceText
-from spark_prof.traces.readers.kineto_scopes import Calls
-from spark_prof.traces.scopes import Scopes
+from spark_prof.traces.scopes import Calls, Scopes
 from tests.rows import each_row
 
 

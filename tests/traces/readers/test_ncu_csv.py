@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign
 from spark_prof.traces.readers.ncu_csv import ncu_csv
-from tests.traces.attempts import attempt
 
 REAL = Path(__file__).parents[4] / "shared" / "traces" / "ncu_rtx5090"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is absent")
@@ -133,21 +131,3 @@ def test_a_file_without_measurements_is_one_line(read: Read, text: str) -> None:
     with pytest.raises(CommandError) as caught:
         read(text)
     assert str(caught.value).isprintable()
-
-
-def test_no_damage_gives_a_traceback(read: Read) -> None:
-    whole = (
-        RAW + '"0","5","p","h","k","1","7","","","0","9.0","1"\n',
-        DETAILS + detail(0, 5, "gemm", "gpu__time_duration.sum", "us", "1,023.42") * 3,
-    )
-    chance = random.Random(5)
-    for case in range(200):
-        data = list(
-            whole if case % 2 else RAW + '"0","5","p","h","k","1","7","","","0","9.0","1"\n'
-        )
-        for _ in range(chance.randint(1, 10)):
-            data[chance.randrange(len(data))] = chr(chance.randrange(1, 0x250))
-        text = "".join(data)
-        found, error = attempt(lambda text=text: times(read(text)))
-        assert str(error).isprintable()
-        assert all(ns >= 0 for _, ns, _, _ in found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +13,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign
-from spark_prof.traces.readers.proton_trace import proton_trace
-from spark_prof.traces.readers.proton_tree import proton_tree
-from tests.traces.attempts import attempt
+from spark_prof.traces.readers.proton import proton_trace, proton_tree
 
 DATA = Path(__file__).parents[2] / "data" / "proton"
 Rows = list[tuple[str, int, tuple[str, ...]]]
@@ -218,23 +215,3 @@ def test_no_trace_is_one_line(file: Any, content: bytes | str) -> None:
     with pytest.raises(CommandError) as caught:
         rows(proton_trace(file(content), is_module))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("read", "whole"),
-    [
-        (proton_tree, json.dumps(TREE).encode()),
-        (proton_tree, msgspec.msgpack.encode(TREE)),
-        (proton_trace, document(LATER_TRACE).encode()),
-    ],
-)
-def test_no_damage_gives_a_traceback(file: Any, read: Any, whole: bytes) -> None:
-    chance = random.Random(6)
-    for _ in range(150):
-        data = bytearray(whole)
-        for _ in range(chance.randint(1, 4)):
-            data[chance.randrange(len(data))] = chance.randrange(256)
-        path = file(bytes(data))
-        found, error = attempt(lambda path=path: rows(read(path, is_module)))
-        assert "\n" not in str(error)
-        assert all(ns >= 0 for _, ns, _ in found)
