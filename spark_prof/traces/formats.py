@@ -117,14 +117,14 @@ FORMATS = (
         lambda h: h.content[1:8] == b"\x83\xa5frame"
         or h.holds(b"[", b'"frame"', b'"metrics"', b'"children"'),
         b'[{"children": [], "frame": {"name": "ROOT"}, "metrics": {}}]',
-        "proton_tree.proton_tree", endings=(".hatchet",),
+        "proton.proton_tree", endings=(".hatchet",),
     ),
     FileFormat(
         "proton-trace", "a Chrome trace of Proton",
         lambda h: h.holds(b"{", b'"traceEvents"', b'"call_stack"')
         and b'"schemaVersion"' not in h.text,
         b'{"traceEvents": [{"ph": "X", "args": {"call_stack": ["ROOT"]}}]}',
-        "proton_trace.proton_trace", endings=(".chrome_trace",),
+        "proton.proton_trace", endings=(".chrome_trace",),
     ),
     FileFormat(
         "kineto", "a JSON trace of PyTorch's profiler",
