@@ -29,15 +29,18 @@ import numpy.typing as npt
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from spark_prof.analyzers.comparing.gate.expression import parse  # noqa: E402
-from spark_prof.analyzers.comparing.gate.reading import Reading  # noqa: E402
-from spark_prof.analyzers.comparing.gate.verdict import check, of_change  # noqa: E402
-from spark_prof.analyzers.comparing.model import Side  # noqa: E402
+from spark_prof.analyzers.comparing.compare_sides import compare  # noqa: E402
+from spark_prof.analyzers.comparing.comparison import Side  # noqa: E402
+from spark_prof.analyzers.comparing.kernel_time import Ran, charges_of  # noqa: E402
 from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_of  # noqa: E402
 from spark_prof.analyzers.comparing.parts import Taken  # noqa: E402
-from spark_prof.analyzers.comparing.ran import Ran, charges_of  # noqa: E402
-from spark_prof.analyzers.comparing.summary import compare  # noqa: E402
-from spark_prof.analyzers.comparing.typical import typical_of  # noqa: E402
+from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E402
+from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
+    Reading,
+    check,
+    of_change,
+)
+from spark_prof.analyzers.comparing.typical_step import typical_of  # noqa: E402
 from spark_prof.datasets.compared import read_side  # noqa: E402
 from spark_prof.vocabulary import COMPONENTS  # noqa: E402
 

@@ -16,9 +16,8 @@ from typing import TypeVar
 import msgspec
 import psutil
 
-from spark_prof.ab.channel import Channel
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.messages import Answer, Facts, Failed, Request, Shutdown, Start
+from spark_prof.ab.messages import Answer, Channel, Facts, Failed, Request, Shutdown, Start
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed

@@ -9,9 +9,8 @@ from typing import Literal
 
 from spark_prof.ab.engine import Engine
 from spark_prof.ab.messages import Batch, Done, Facts, Generate, Switch, Times
-from spark_prof.ab.plan import SETTLE, Block, block_order, quads_within, running
 from spark_prof.ab.statistics import FEWEST_QUADS
-from spark_prof.ab.steps import Step, read_steps
+from spark_prof.ab.steps import SETTLE, Block, Step, block_order, quads_within, read_steps, running
 from spark_prof.errors import CommandError
 
 _STEPS = {"decode": 12, "prefill": SETTLE + 4}

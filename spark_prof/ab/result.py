@@ -8,16 +8,103 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from spark_prof.ab.gate import Verdict
+from spark_prof.ab.accuracy_gate import Verdict
 from spark_prof.ab.statistics import AATest, Estimate
-from spark_prof.ab.swapped import RankSwaps
-from spark_prof.analyzers.swap_gain.model import Attribution
+from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.errors import CommandError
+
+
+@dataclass(frozen=True)
+class SwappedModule:
+    """One module that a side wanted to swap.
+
+    Attributes:
+        slot: a word of swaps.spec.SLOTS.
+        name: the module's path.
+        kernel: as it was asked for.
+        side: which asked.
+        state: live, or fell back: vLLM's own kernel runs.
+        why: it fell back, one line; else empty.
+        bits: kept where it computes with the weights' own bits, changed where it does not; empty
+            where nothing was built.
+        bytes: of memory that it holds beside vLLM's own weights.
+        line: what the kernel says of itself, such as what quantizing lost.
+        calls: how often it was called from Python, by side; replays of CUDA graphs are no calls.
+    """
+
+    slot: str
+    name: str
+    kernel: str
+    side: str
+    state: Literal["live", "fell back"]
+    why: str = ""
+    bits: Literal["kept", "changed", ""] = ""
+    bytes: int = 0
+    line: str = ""
+    calls: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        """Whether the replacement runs."""
+        return self.state == "live"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What the swaps took when the engine started.
+
+    Attributes:
+        build: packing or quantizing the weights.
+        trial: trying each replacement before the first request.
+        capture: CUDA graphs, by side.
+    """
+
+    build: float = 0.0
+    trial: float = 0.0
+    capture: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RankSwaps:
+    """The answer of one rank to `spark_prof_swaps`.
+
+    Attributes:
+        rank: of tensor parallelism.
+        swaps: one a module and side.
+        sides: that are live.
+        captured: CUDA graphs of each side.
+        seconds: what it took.
+        memory_bytes: by what holds it.
+    """
+
+    rank: int
+    swaps: tuple[SwappedModule, ...] = ()
+    sides: tuple[str, ...] = ()
+    captured: dict[str, int] = field(default_factory=dict)
+    seconds: Seconds = Seconds()
+    memory_bytes: dict[str, int] = field(default_factory=dict)
+
+
+def read_swaps(answer: object) -> RankSwaps:
+    """Checks what a worker answered.
+
+    Raises:
+        CommandError: it is no such answer.
+    """
+    try:
+        return msgspec.convert(answer, RankSwaps)
+    except msgspec.ValidationError as error:
+        raise CommandError(
+            f"the engine's answer about its swaps is not of this version of spark-prof ({error})"
+        ) from error
+
 
 KIND = "spark-prof ab"
 """Stands in each file, by which it is told from other JSON."""
@@ -282,3 +369,43 @@ def _plain(value: Any) -> Any:
         # A variable of the environment may hold bytes that are no UTF-8.
         return value.encode("utf-8", "backslashreplace").decode()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+RESULT_FILE = "result.json"
+"""Its name in the folder of a run."""
+
+_MARK = f'"kind": "{KIND}"'.encode()
+_HEAD = 256
+_LARGEST_FILE = 64 << 20
+
+
+def find_result(source: str | Path) -> Path | None:
+    """The file of a result that a path names, or whose folder it names; None where it is neither.
+
+    Only the first bytes are looked at: the file may be damaged further on.
+    """
+    path = Path(source)
+    with suppress(OSError, ValueError):
+        if path.is_dir():
+            path /= RESULT_FILE
+        if path.is_file():
+            with open(path, "rb") as file:
+                if _MARK in file.read(_HEAD):
+                    return path
+    return None
+
+
+def read_result(path: Path) -> Result:
+    """Reads a result.
+
+    Raises:
+        CommandError: it cannot be read, or is none.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(text) > _LARGEST_FILE:
+        raise CommandError(f"{path} is too long for a result of spark-prof ab; run it again")
+    return from_json(text, str(path))

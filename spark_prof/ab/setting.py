@@ -5,19 +5,99 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine import Engine
-from spark_prof.ab.keeping import Keeper
 from spark_prof.ab.machine import Sample
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
-from spark_prof.ab.options import Options
 from spark_prof.ab.outcome import RANDOM_WEIGHTS
-from spark_prof.ab.result import Machine, Range, SideCosts
+from spark_prof.ab.result import RESULT_FILE, Machine, Range, RankSwaps, Result, SideCosts, to_json
 from spark_prof.ab.sides import Side
-from spark_prof.ab.swapped import RankSwaps
+from spark_prof.errors import CommandError, one_line
+from spark_prof.redact import redacted_value
 from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
+from spark_prof.traces.durable import write_whole
+
+_PAGE = "report.html"
+
+
+class Keeper:
+    """The result of a run that goes on, on disk after every part.
+
+    Args:
+        folder: of the run.
+        result: what is known before it begins.
+        draw: makes a page of HTML of the result.
+    """
+
+    def __init__(
+        self, folder: Path, result: Result, draw: Callable[[Result], str] = lambda _: ""
+    ) -> None:
+        self._draw = draw
+        self.folder = folder
+        self.result: Result = redacted_value(result)
+        self._write()
+
+    def add(self, **parts: tuple[Any, ...]) -> None:
+        """Appends to the parts of the result that these are named like."""
+        self.set(**{name: getattr(self.result, name) + more for name, more in parts.items()})
+
+    def set(self, **parts: Any) -> None:
+        """Replaces parts of the result; secrets in them are hidden."""
+        self.result = replace(self.result, **redacted_value(parts))
+        self._write()
+
+    def miss(self, line: str) -> None:
+        """Says what could not be measured, and why."""
+        if line and line not in self.result.missing:
+            self.add(missing=(one_line(line),))
+
+    def write_page(self) -> None:
+        """Writes the page that stands alone beside the result."""
+        self._put(_PAGE, self._draw(self.result).encode("utf-8", "backslashreplace"))
+
+    def _write(self) -> None:
+        self._put(RESULT_FILE, to_json(self.result))
+
+    def _put(self, name: str, content: bytes) -> None:
+        try:
+            write_whole(self.folder / name, lambda file: file.write(content))
+        except OSError as error:
+            raise CommandError(
+                f"cannot write {self.folder / name}: {error.strerror or error}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a run.
+
+    Attributes:
+        folder: where everything goes.
+        batch_sizes: requests that decode at a time, one measurement each.
+        prefill: lengths of prompts whose prefill is measured.
+        seconds: to spend on one measurement.
+        context: tokens of each prompt when decoding is measured.
+        gate_tokens: that each request generates for the correctness gate; None for as many as make
+            the gate's positions enough.
+        record: kernels of both sides are recorded, for where the gain comes from.
+        starts: of engines, where the sides need one each; a multiple of four.
+        timeout: seconds after which an engine that neither answers nor logs is given up.
+        time_anyway: times are taken after a failed gate, too; they do not count.
+    """
+
+    folder: Path
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    prefill: tuple[int, ...] = (128, 1024)
+    seconds: float = 20.0
+    context: int = 128
+    gate_tokens: int | None = None
+    record: bool = True
+    starts: int = 4
+    timeout: float = 600.0
+    time_anyway: bool = False
 
 
 @dataclass(frozen=True)

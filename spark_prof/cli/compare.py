@@ -64,7 +64,7 @@ def compare(
     ] = False,
 ) -> None:
     """Show where the difference between recordings comes from: components, layers, kernels."""
-    from spark_prof.analyzers.comparing.gate.expression import parse
+    from spark_prof.analyzers.comparing.threshold_expression import parse
 
     limits = [parse(text) for text in fail_on or ()]
     chosen = format or format_by_ending(out, ENDINGS)
@@ -74,8 +74,8 @@ def compare(
         raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
     for source in (reference, *others):
         _refuse_result(source)
-    from spark_prof.analyzers.comparing.gate.verdict import check
-    from spark_prof.analyzers.comparing.summary import compare as compare_sides
+    from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
+    from spark_prof.analyzers.comparing.thresholds import check
     from spark_prof.dashboards.compare_report import Compared, render_comparison
     from spark_prof.datasets.compared import read_side, recordings_of
 
@@ -101,7 +101,7 @@ def compare(
 
 
 def _refuse_result(source: str) -> None:
-    from spark_prof.ab.result_file import find_result
+    from spark_prof.ab.result import find_result
 
     if find_result(source):
         raise CommandError(
@@ -112,8 +112,7 @@ def _refuse_result(source: str) -> None:
 
 def _failed(compared: Compared, strict: bool) -> bool:
     """Tells what became of every limit that was not kept; whether that is a failure."""
-    from spark_prof.dashboards.compare_gate import reason
-    from spark_prof.dashboards.compare_words import LETTERS
+    from spark_prof.dashboards.compare_gate import LETTERS, reason
 
     failed = False
     for letter, checked in zip(LETTERS[1:], compared.gate, strict=False):

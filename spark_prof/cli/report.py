@@ -75,7 +75,7 @@ def report(
     chosen = format or format_by_ending(out, ENDINGS)
     if out is not None:
         check_folder(out.parent)
-    from spark_prof.ab.result_file import find_result
+    from spark_prof.ab.result import find_result
     from spark_prof.cli.dataset import report_dataset
     from spark_prof.datasets.report import is_dataset
 
@@ -90,7 +90,7 @@ def report(
         color = takes_color(out)
         width = terminal_width() if on_terminal else 100
         if compared:
-            from spark_prof.ab.result_file import read_result
+            from spark_prof.ab.result import read_result
             from spark_prof.dashboards.ab_report import render_ab
 
             put(render_ab(read_result(compared), chosen.value, width, color), out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spark_prof.analyzers.swap_gain.model import (
+from spark_prof.analyzers.comparing.swap_attribution import (
     Attribution,
     ComponentGain,
     KernelGain,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.comparing.model import Side
+from spark_prof.analyzers.comparing.comparison import Side
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.summary import summary_of

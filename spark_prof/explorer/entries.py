@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from spark_prof.ab.result_file import find_result
+from spark_prof.ab.result import find_result
 from spark_prof.dashboards.formats import clean
 from spark_prof.datasets.report import is_dataset
 from spark_prof.errors import CommandError

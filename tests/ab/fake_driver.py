@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.ab.channel import Channel
 from spark_prof.ab.messages import (
     Answer,
+    Channel,
     Compare,
     Compared,
     DescribeSwaps,

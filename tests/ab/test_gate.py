@@ -9,8 +9,14 @@ from functools import cache
 
 import pytest
 
-from spark_prof.ab.gate import Depth, LayerError, Position, judge, judge_layer
-from spark_prof.ab.gate_bounds import rounding_deviation
+from spark_prof.ab.accuracy_gate import (
+    Depth,
+    LayerError,
+    Position,
+    judge,
+    judge_layer,
+    rounding_deviation,
+)
 
 torch = pytest.importorskip("torch")
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_prof.ab.machine import Sample, Sampler, keep_steady
-from spark_prof.ab.plan import block_order
-from spark_prof.ab.steps import Quad, make_quads
+from spark_prof.ab.steps import Quad, block_order, make_quads
 from spark_prof.traces.measured import DeviceState
 from tests.ab.timed import STEP_US, timed
 from tests.rows import each_row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_prof.ab.plan import SETTLE, block_order, quads_within
+from spark_prof.ab.steps import SETTLE, block_order, quads_within
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks.ab_power import Design, Found, measured
-from spark_prof.ab.power import Spread, minimum_effect
+from spark_prof.ab.statistics import Spread, minimum_effect
 from tests.rows import each_row
 
 RUNS = 100

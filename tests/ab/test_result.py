@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.result import Machine, Range, Result, from_json, to_json
-from spark_prof.ab.result_file import find_result, read_result
-from spark_prof.ab.swapped import read_swaps
+from spark_prof.ab.result import (
+    Machine,
+    Range,
+    Result,
+    find_result,
+    from_json,
+    read_result,
+    read_swaps,
+    to_json,
+)
 from spark_prof.errors import CommandError
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
 from tests.dashboards.filled import filled_as

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spark_prof.ab.plan import block_order
 from spark_prof.ab.statistics import (
     Estimate,
     Interval,
@@ -18,8 +17,8 @@ from spark_prof.ab.statistics import (
     compare_starts,
     why_unknown,
 )
-from spark_prof.ab.steps import Quad, make_quads
-from spark_prof.analyzers.student import student_quantile
+from spark_prof.ab.steps import Quad, block_order, make_quads
+from spark_prof.analyzers.t_distribution import student_quantile
 from tests.ab.timed import STEP_US, timed
 from tests.rows import each_row
 

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from spark_prof.ab.plan import block_order
-from spark_prof.ab.steps import Step, make_quads, middle_mean, read_steps, share_ahead
+from spark_prof.ab.steps import Step, block_order, make_quads, middle_mean, read_steps, share_ahead
 from spark_prof.errors import CommandError
 from tests.ab.timed import START_NS, STEP_US, timed
 from tests.rows import each_row

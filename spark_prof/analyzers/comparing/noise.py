@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.student import student_quantile
+from spark_prof.analyzers.t_distribution import student_quantile
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.model import KernelPart, LayerPart, Part
+from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part
+from spark_prof.analyzers.comparing.kernel_time import Ran
 from spark_prof.analyzers.comparing.noise import (
     CALL_FLOOR_US,
     GAP_FLOOR,
@@ -18,8 +19,7 @@ from spark_prof.analyzers.comparing.noise import (
     Figure,
     change,
 )
-from spark_prof.analyzers.comparing.ran import Ran
-from spark_prof.analyzers.comparing.typical import Typical, figures
+from spark_prof.analyzers.comparing.typical_step import Typical, figures
 from spark_prof.analyzers.model import KernelRow, Report
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 from spark_prof.vocabulary import COMPONENTS

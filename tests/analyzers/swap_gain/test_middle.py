@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.swap_gain.middle import middle_of
+from spark_prof.analyzers.comparing.typical_step import middle_of
 from tests.rows import each_row
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from spark_prof.ab import sides
+from spark_prof.analyzers.comparing.swap_attribution import LayerProof, Swapped
+from spark_prof.analyzers.comparing.swap_proof import OWN_KERNELS
 from spark_prof.analyzers.components import layer_of
-from spark_prof.analyzers.swap_gain.model import LayerProof, Swapped
-from spark_prof.analyzers.swap_gain.proof import OWN_KERNELS
 from tests.rows import each_row
 
 from .recordings import (

@@ -14,17 +14,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.swap_gain.middle import middle_of
-from spark_prof.analyzers.swap_gain.model import (
+from spark_prof.analyzers.comparing.attribute_gain import per_step, summarize
+from spark_prof.analyzers.comparing.swap_attribution import (
     FOR_THE_HOST,
     Attribution,
     ComponentGain,
     Swapped,
     Untraced,
 )
-from spark_prof.analyzers.swap_gain.side import Side
-from spark_prof.analyzers.swap_gain.summary import summarize
-from spark_prof.analyzers.swap_gain.tables import per_step
+from spark_prof.analyzers.comparing.swapped_steps import Side
+from spark_prof.analyzers.comparing.typical_step import middle_of
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 

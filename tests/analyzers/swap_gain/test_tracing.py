@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.swap_gain.tracing import tracing_cost, without_tracing
+from spark_prof.analyzers.comparing.swapped_steps import tracing_cost, without_tracing
 from tests.rows import each_row
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.sides import Side
+from spark_prof.analyzers.comparing.swap_proof import COMPONENTS_OF_SLOT
 from spark_prof.analyzers.components import component_of
-from spark_prof.analyzers.swap_gain.slots import COMPONENTS_OF_SLOT
 from spark_prof.errors import CommandError
 from spark_prof.swaps.spec import Swap
 from spark_prof.traces.checkpoint import read_checkpoint

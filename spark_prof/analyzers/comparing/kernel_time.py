@@ -1,21 +1,108 @@
-"""What ran in some steps, charged so that kernels and gaps add up to each step's length.
+"""Charges every instant to one kernel, so that overlap is never counted twice.
 
-Every instant is charged to one kernel, as in `swap_gain.charging`; a kernel belongs to the step in
-whose window it starts.
+In the order in which kernels start, each is charged what it adds to the time in which anything
+runs. One that starts early and waits for the one before it (programmatic dependent launch) is
+charged from that one's end on, and one that runs beside a longer one on another stream nothing.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.comparing.stable_names import stable_name
+from spark_prof.analyzers.classify.names import NAME_LIMIT
+from spark_prof.analyzers.classify.spelling import spelling
 from spark_prof.analyzers.order import CODES
-from spark_prof.analyzers.swap_gain.charging import charge
 from spark_prof.analyzers.views.columns import KernelColumns
+
+
+@dataclass(frozen=True)
+class Changing:
+    """One thing in names that differs from compilation to compilation.
+
+    Attributes:
+        what: it is.
+        pattern: where it stands.
+        example: a name that has it.
+        stable: what is left of that name.
+    """
+
+    what: str
+    pattern: re.Pattern[str]
+    example: str
+    stable: str
+
+
+CHANGING = (
+    Changing(
+        "Inductor numbers the kernels of a graph",
+        re.compile(r"^(triton_(?:poi|red|per|for|spl|tem|unk)_fused\w*?)_\d+$"),
+        "triton_red_fused__to_copy_add_rms_norm_12",
+        "triton_red_fused__to_copy_add_rms_norm",
+    ),
+    Changing(
+        "Inductor numbers kernels of C++ and CUTLASS templates",
+        re.compile(r"^((?:cpp|cuda|cutlass)_fused\w*?)_\d+$"),
+        "cuda_fused_mm_0",
+        "cuda_fused_mm",
+    ),
+    Changing(
+        "Triton before 3.0 wrote how its arguments are specialized",
+        re.compile(r"^(\w+?)_(?:\d{1,2}(?:de|d|c)){3,64}\d{0,2}$"),
+        "fused_moe_kernel_0d1d2d3d4c5de6de7c",
+        "fused_moe_kernel",
+    ),
+    Changing(
+        "a hash of what was compiled",
+        re.compile(r"^(\w+?)_(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}$"),
+        "kernel_cutlass_gemm_9f86d081884c7d65",
+        "kernel_cutlass_gemm",
+    ),
+)
+"""What is taken out of names before two recordings are matched; each row's example is its test."""
+
+
+@lru_cache(maxsize=16384)
+def stable_name(name: str) -> str:
+    """The name as it would also be after another compilation, in `spelling`'s spelling."""
+    name = name[:NAME_LIMIT]
+    for each in CHANGING:
+        if found := each.pattern.match(name):
+            name = found[1]
+            break
+    return spelling(name).removesuffix("<>")
+
+
+@dataclass(frozen=True)
+class Charged:
+    """What each kernel is charged, in the order of the arguments.
+
+    Attributes:
+        busy: of its run, the time since all before had ended, in ns.
+        gap: how long nothing ran before it, in ns.
+    """
+
+    busy: Int64s
+    gap: Int64s
+
+
+def charge(start: Int64s, end: Int64s) -> Charged:
+    """The charges, which add up to the time from the first start to the last end.
+
+    Args:
+        start: ns, ascending.
+        end: ns; one before its start counts as that.
+    """
+    end = np.maximum(end, start)
+    reached = np.append(start[:1], np.maximum.accumulate(end)[:-1])
+    busy = np.maximum(end - np.maximum(start, reached), 0)
+    return Charged(busy, np.maximum(start - reached, 0))
+
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -6,19 +6,53 @@ so that steps after one another add up to the time that they took together.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.comparing.kernel_time import charge
+from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST, Untraced
+from spark_prof.analyzers.comparing.typical_step import Middle, middle_of
 from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.placement import place_kernels
-from spark_prof.analyzers.swap_gain.charging import charge
-from spark_prof.analyzers.swap_gain.middle import Middle, middle_of
-from spark_prof.analyzers.swap_gain.model import FOR_THE_HOST
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
+
+Floats = npt.NDArray[np.float64]
+
+
+def tracing_cost(gaps: npt.NDArray[np.int64], excess: float) -> float:
+    """The ns that, taken off every gap, make up the excess; no gap loses more than it has.
+
+    Args:
+        gaps: all gaps of some steps, in ns.
+        excess: by how much these steps together took longer than without tracing, in ns.
+
+    Returns:
+        0 without an excess; the longest gap where all gaps together are no more than it.
+    """
+    lengths = np.sort(gaps[gaps > 0]).astype(np.float64)
+    if excess <= 0 or not len(lengths):
+        return 0.0
+    # With the n shortest gaps gone, the others have lost as much each as the n-th.
+    gone = np.append(0.0, np.cumsum(lengths))[:-1]
+    left = len(lengths) - np.arange(len(lengths))
+    number = int(np.searchsorted(gone + left * lengths, excess))
+    if number == len(lengths):
+        return float(lengths[-1])
+    return float((excess - gone[number]) / left[number])
+
+
+def without_tracing(gaps: npt.NDArray[np.int64], cost: float) -> Floats:
+    """The gaps in ns with that cost taken off, none below 0."""
+    if not math.isfinite(cost) or cost < 0:
+        raise ValueError(f"{cost} ns is no cost")
+    left: Floats = np.maximum(gaps - cost, 0.0)
+    return left
+
 
 Int64s = npt.NDArray[np.int64]
 
@@ -169,3 +203,47 @@ def _next_known(step: Int64s) -> Int64s:
         return step
     following = np.searchsorted(known, np.arange(len(step)))
     return np.where(following < len(known), step[known[np.minimum(following, len(known) - 1)]], -1)
+
+
+_SHARE = 0.02
+"""From this share of a recorded step on the waits matter."""
+
+
+def is_host_bound(sides: tuple[Side, Side]) -> bool:
+    """Whether the device of either side waits for the host while it is recorded."""
+    return any(side.waits_us > _SHARE * side.traced_us for side in sides)
+
+
+def with_measured_waits(
+    table: pd.DataFrame, sides: tuple[Side, Side], untraced: Untraced, cost: float
+) -> pd.DataFrame:
+    """A table of `tables.beside` in which the waits fill the measured step; never below 0.
+
+    Args:
+        table: with a column `component`.
+        sides: a and b.
+        untraced: times of a step without recording.
+        cost: what tracing adds to a gap, in ns.
+    """
+    found = table.copy()
+    rows = found["component"] == FOR_THE_HOST
+    for name, side, measured in (("a", sides[0], untraced.a_us), ("b", sides[1], untraced.b_us)):
+        waits = max(0.0, measured - _device_us(side, cost))
+        found.loc[rows, [f"{name}_us", f"gap_{name}_us"]] = waits
+    found.loc[rows, "saved_us"] = found["a_us"] - found["b_us"]
+    return found
+
+
+def without_waits(table: pd.DataFrame) -> pd.DataFrame:
+    """The table where the host was ahead: the device waited because it was recorded."""
+    found = table.copy()
+    rows = found["component"] == FOR_THE_HOST
+    found.loc[rows, ["a_us", "gap_a_us", "b_us", "gap_b_us", "saved_us", "noise_us"]] = 0.0
+    return found
+
+
+def _device_us(side: Side, cost: float) -> float:
+    """The device's own time of a step."""
+    rows = side.middle_rows[side.middle_rows["component"] != FOR_THE_HOST]
+    gaps = without_tracing(rows["gap_ns"].to_numpy(), cost)
+    return float(rows["busy_ns"].sum() + gaps.sum()) / (1e3 * len(side.middle.steps))

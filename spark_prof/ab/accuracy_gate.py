@@ -8,8 +8,138 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import Literal
 
-from spark_prof.ab.gate_bounds import Bounds, Depth, Floor, changed_bounds, kept_bounds
 from spark_prof.swaps.spec import LAYER_BOUNDS
+
+_ROUNDING = 2.0**-7 / math.sqrt(12 * 1.5 / math.log(2))
+_IN_A_BLOCK = 6
+_THROUGH_A_BLOCK = 1.5
+_MARGIN = 2.0
+_ROUTED = 0.5
+_WORST_OF_MEAN = 16.0
+"""KL of the worst position, in means: 6 at most in simulations of models without experts."""
+_WORST_ELEMENT = 8.0
+"""In allowed deviations, so 16 of the derived ones. 2e8 logits of a normal distribution lie within
+6.2; positions differ by a factor of 2."""
+_NEAR_TIE = 4.0
+"""In allowed deviations; the difference of two logits has sqrt(2) of the derived ones."""
+_CLEAR = 0.99
+_STANDARD_ERRORS = 3.0
+_UNRELATED = 0.5
+"""In squares of the scale: KL of normally distributed logits without anything in common is 1."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What a model does to rounding errors.
+
+    Attributes:
+        layers: decoder layers.
+        routed: some of them choose experts.
+    """
+
+    layers: int
+    routed: bool
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What side a against itself shows, disturbed.
+
+    Attributes:
+        kl_mean: nats.
+        kl_error: standard error of that mean.
+        kl_worst: of one position.
+        worst: largest difference of a logit, in standard deviations of the logits.
+    """
+
+    kl_mean: float
+    kl_error: float
+    kl_worst: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a run must keep to; a side that changes bits has wide ones.
+
+    Attributes:
+        clear_agreement: at least.
+        kl_mean: at most, nats.
+        kl_worst: at most, nats, of one position; None for any.
+        worst: at most, in standard deviations of the logits; None for any.
+        why: where they come from, in words.
+        near_tie: margins up to it may be decided by rounding, in standard deviations of the logits.
+    """
+
+    clear_agreement: float
+    kl_mean: float
+    kl_worst: float | None
+    worst: float | None
+    why: str
+    near_tie: float = 0.0
+
+
+def rounding_deviation(layers: int) -> float:
+    """How far bfloat16 rounding alone drives two sides apart, in standard deviations of the logits.
+
+    Args:
+        layers: of a model without experts, at least 1.
+    """
+    square = 0.0
+    for blocks in range(1, 2 * layers + 1):
+        rounded = 2 * _ROUNDING**2 * (blocks + 1 + _IN_A_BLOCK)
+        square = square * (1 + _THROUGH_A_BLOCK / blocks) + rounded
+    return math.sqrt(square / (2 * layers))
+
+
+def kept_bounds(depth: Depth, scale: float, floor: Floor | None) -> Bounds:
+    """The bounds where both sides compute with the same bits.
+
+    Args:
+        depth: of the model.
+        scale: root mean square of the logits' standard deviations.
+        floor: side a against itself; None where that was not measured.
+    """
+    allowed = _MARGIN * rounding_deviation(depth.layers)
+    why = f"bfloat16 rounding through {depth.layers} layers"
+    if floor is not None and floor.kl_mean > _kl(allowed, scale) / 16:
+        largest = floor.kl_mean + _STANDARD_ERRORS * floor.kl_error
+        allowed = max(allowed, math.sqrt(2 * _MARGIN * largest) / scale)
+        why += f", or {_MARGIN:g} times what side a against itself shows"
+    elif depth.routed:
+        allowed = _ROUTED
+        why += " and routers that exchange experts at near ties"
+    kl_mean = _kl(allowed, scale)
+    kl_worst, worst = _WORST_OF_MEAN * kl_mean, _WORST_ELEMENT * allowed
+    if floor is not None:
+        kl_worst = max(kl_worst, _MARGIN * floor.kl_worst)
+        worst = max(worst, _MARGIN * floor.worst)
+    if depth.routed:
+        kl_worst = max(kl_worst, _WORST_OF_MEAN * _kl(_ROUTED, scale))
+        worst = max(worst, _WORST_ELEMENT * _ROUTED)
+    return Bounds(_CLEAR, kl_mean, kl_worst, worst, why, _NEAR_TIE * allowed)
+
+
+def changed_bounds(depth: Depth, scale: float) -> Bounds:
+    """The bounds where a side computes with other bits: only what is no model any more fails.
+
+    Args:
+        depth: of the model.
+        scale: root mean square of the logits' standard deviations.
+    """
+    return Bounds(
+        clear_agreement=0.0,
+        kl_mean=_UNRELATED * scale**2,
+        kl_worst=None,
+        worst=None,
+        why="half the KL of logits that have nothing in common; the loss is stated, not judged",
+        near_tie=_NEAR_TIE * _MARGIN * rounding_deviation(depth.layers),
+    )
+
+
+def _kl(deviation: float, scale: float) -> float:
+    return (deviation * scale) ** 2 / 2
+
 
 Bits = Literal["kept", "changed"]
 """Whether all swaps compute with the weights' own bits, or some with others."""
