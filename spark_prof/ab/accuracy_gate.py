@@ -1,4 +1,39 @@
-"""Whether the model still says the same: the verdict that comes before any timing."""
+"""Whether the model still says the same: the verdict that comes before any timing.
+
+How far two sides' logits may lie apart where both compute the same: derived, not tuned.
+
+Both sides multiply the same numbers and differ in the order of their float32 sums, so that some
+results round to another bfloat16. Such a difference changes later roundings, and after some layers
+the roundings of the sides have nothing to do with each other. So their errors add up as independent
+ones do:
+
+- A rounding to bfloat16 is off by up to half a unit in the last place. Over values whose logarithms
+  are spread evenly that is 2^-7 / sqrt(12 * 2.16) = 0.0015 of their size (root mean square); for
+  the difference of two sides, sqrt(2) times that.
+- A layer adds the results of two blocks to the residual stream, N = 2 x layers in all. They are of
+  one size, so after m of them the stream's square is m. Each addition is rounded; inside a block
+  there are 6 roundings one after another (norm, product, activation or probabilities, product ...).
+- What is wrong with the stream goes through each block, too. SwiGLU is a product, where the squares
+  of the relative errors of both factors add up; attention is an average. So 1.5 times the relative
+  square comes out of a block in the mean.
+
+With E for the square of the difference, from E = 0 and m = 1 to N, that is
+
+    E(m + 1) = E(m) (1 + 1.5 / m) + 2 * 0.0015^2 * (m + 1 + 6)
+
+and sqrt(E / N) is the deviation of the hidden state, and of the logits, in their own standard
+deviations: 0.025 for 24 layers, 0.034 for 48. Logits that are off by a deviation d of a scale s
+change the distribution by KL <= (d s)^2 / 2, half the variance of the change, to second order.
+Twice that deviation is allowed.
+
+A router chooses experts by the largest scores. Where two are nearly equal a rounding exchanges one
+for the other, the layer's result changes by a large part, and by that later choices. How often is a
+matter of the model: in simulations with random weights (tests/ab) the deviation is 0.1 to 0.25. So
+0.5 is allowed where nothing is known. Better is to measure it: side a against itself, disturbed at
+its beginning by no more than a rounding. Twice the mean KL that this brings is allowed, and so are
+three standard errors of it: a few positions meet such an exchange or not, by chance. For the same
+reason a single position of a model with experts may be as far off as one exchange takes it.
+"""
 
 from __future__ import annotations
 
@@ -30,61 +65,37 @@ _UNRELATED = 0.5
 
 @dataclass(frozen=True)
 class Depth:
-    """What a model does to rounding errors.
+    """What a model does to rounding errors."""
 
-    Attributes:
-        layers: decoder layers.
-        routed: some of them choose experts.
-    """
-
-    layers: int
-    routed: bool
+    layers: int  # decoder layers
+    routed: bool  # some of them choose experts
 
 
 @dataclass(frozen=True)
 class Floor:
-    """What side a against itself shows, disturbed.
+    """What side a against itself shows, disturbed."""
 
-    Attributes:
-        kl_mean: nats.
-        kl_error: standard error of that mean.
-        kl_worst: of one position.
-        worst: largest difference of a logit, in standard deviations of the logits.
-    """
-
-    kl_mean: float
-    kl_error: float
-    kl_worst: float
-    worst: float
+    kl_mean: float  # nats
+    kl_error: float  # standard error of that mean
+    kl_worst: float  # of one position
+    worst: float  # largest difference of a logit, in standard deviations of the logits
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a run must keep to; a side that changes bits has wide ones.
+    """What a run must keep to; a side that changes bits has wide ones."""
 
-    Attributes:
-        clear_agreement: at least.
-        kl_mean: at most, nats.
-        kl_worst: at most, nats, of one position; None for any.
-        worst: at most, in standard deviations of the logits; None for any.
-        why: where they come from, in words.
-        near_tie: margins up to it may be decided by rounding, in standard deviations of the logits.
-    """
-
-    clear_agreement: float
-    kl_mean: float
-    kl_worst: float | None
-    worst: float | None
-    why: str
+    clear_agreement: float  # at least
+    kl_mean: float  # at most, nats
+    kl_worst: float | None  # at most, nats, of one position; None for any
+    worst: float | None  # at most, in standard deviations of the logits; None for any
+    why: str  # where they come from, in words
     near_tie: float = 0.0
+    """Margins up to it may be decided by rounding, in standard deviations of the logits."""
 
 
 def rounding_deviation(layers: int) -> float:
-    """How far bfloat16 rounding alone drives two sides apart, in standard deviations of the logits.
-
-    Args:
-        layers: of a model without experts, at least 1.
-    """
+    """How far rounding alone drives two sides apart, in standard deviations of the logits."""
     square = 0.0
     for blocks in range(1, 2 * layers + 1):
         rounded = 2 * _ROUNDING**2 * (blocks + 1 + _IN_A_BLOCK)
@@ -121,12 +132,7 @@ def kept_bounds(depth: Depth, scale: float, floor: Floor | None) -> Bounds:
 
 
 def changed_bounds(depth: Depth, scale: float) -> Bounds:
-    """The bounds where a side computes with other bits: only what is no model any more fails.
-
-    Args:
-        depth: of the model.
-        scale: root mean square of the logits' standard deviations.
-    """
+    """The bounds where a side computes with other bits: only what is no model any more fails."""
     return Bounds(
         clear_agreement=0.0,
         kl_mean=_UNRELATED * scale**2,
@@ -152,103 +158,60 @@ _UNKNOWN_DEPTH = Depth(48, routed=True)
 
 @dataclass(frozen=True)
 class Position:
-    """One sampled position of both sides, a row of a worker's `spark_prof_compared`.
+    """One sampled position of both sides, a row of a worker's `spark_prof_compared`."""
 
-    Attributes:
-        step: the engine's step, from 0.
-        row: the request in it.
-        token_a: the largest logit of side a.
-        token_b: the largest logit of side b.
-        agree: both are the same.
-        margin_a: how far side a's largest logit is above its second.
-        kl_nats: of side b's distribution from side a's, KL(a || b).
-        worst: largest difference of two logits of a token.
-        scale: standard deviation of side a's logits.
-    """
-
-    step: int
-    row: int
-    token_a: int
-    token_b: int
-    agree: bool
-    margin_a: float
-    kl_nats: float
-    worst: float
-    scale: float
+    step: int  # the engine's step, from 0
+    row: int  # the request in it
+    token_a: int  # the largest logit of side a
+    token_b: int  # the largest logit of side b
+    agree: bool  # both are the same
+    margin_a: float  # how far side a's largest logit is above its second
+    kl_nats: float  # of side b's distribution from side a's, KL(a || b)
+    worst: float  # largest difference of two logits of a token
+    scale: float  # standard deviation of side a's logits
 
 
 @dataclass(frozen=True)
 class Figures:
-    """How two sides' logits compare over all positions.
+    """How two sides' logits compare over all positions."""
 
-    Attributes:
-        positions: compared.
-        not_finite: of them with a NaN or an infinity; no other figure counts them.
-        agreement: share of positions whose largest logit is the same token's.
-        near_ties: positions whose margin is so small that rounding alone may decide it.
-        clear_agreement: share among the others; None where all are near ties.
-        kl_mean: nats.
-        kl_worst: nats, of one position.
-        worst: largest difference of a logit, in standard deviations of the logits.
-    """
-
-    positions: int
-    not_finite: int
-    agreement: float | None
-    near_ties: int
-    clear_agreement: float | None
-    kl_mean: float | None
-    kl_worst: float | None
-    worst: float | None
+    positions: int  # compared
+    not_finite: int  # of them with a NaN or an infinity; no other figure counts them
+    agreement: float | None  # share of positions whose largest logit is the same token's
+    near_ties: int  # positions whose margin is so small that rounding alone may decide it
+    clear_agreement: float | None  # share among the others; None where all are near ties
+    kl_mean: float | None  # nats
+    kl_worst: float | None  # nats, of one position
+    worst: float | None  # largest difference of a logit, in standard deviations of the logits
 
 
 @dataclass(frozen=True)
 class LayerError:
-    """One swapped layer, alone, on the input that vLLM's own had.
+    """One swapped layer, alone, on the input that vLLM's own had."""
 
-    Attributes:
-        layer: the module's path.
-        slot: which it is.
-        bits: of this swap.
-        relative: L2 norm of the difference over that of vLLM's own result; None where either is
-            not finite.
-        bound: at most; None where the loss is only stated.
-        passed: within the bound and finite.
-        where: the row and the call that `relative` is of: `row 1 of 2 rows (large tokens)`.
-    """
-
-    layer: str
-    slot: str
-    bits: Bits
+    layer: str  # the module's path
+    slot: str  # which it is
+    bits: Bits  # of this swap
     relative: float | None
-    bound: float | None
-    passed: bool
-    where: str = ""
+    """L2 norm of the difference over that of vLLM's own result; None where either is not finite."""
+    bound: float | None  # at most; None where the loss is only stated
+    passed: bool  # within the bound and finite
+    where: str = ""  # the row and the call that `relative` is of: `row 1 of 2 rows (large tokens)`
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The gate's.
+    """The gate's."""
 
-    Attributes:
-        passed: timings count.
-        bits: of the swaps together.
-        reasons: why it failed, one line each; empty where it passed.
-        notes: what is stated beside it, such as the loss of a side that quantizes.
-        figures: of a against b; None where nothing was compared.
-        floor: of a against itself, disturbed by a rounding; None where that was not compared.
-        bounds: that were applied; None where nothing was compared.
-        layers: of each swapped layer that was compared alone.
-    """
-
-    passed: bool
-    bits: Bits
-    reasons: tuple[str, ...]
-    notes: tuple[str, ...]
-    figures: Figures | None
+    passed: bool  # timings count
+    bits: Bits  # of the swaps together
+    reasons: tuple[str, ...]  # why it failed, one line each; empty where it passed
+    notes: tuple[str, ...]  # what is stated beside it, such as the loss of a side that quantizes
+    figures: Figures | None  # of a against b; None where nothing was compared
     floor: Figures | None
-    bounds: Bounds | None
-    layers: tuple[LayerError, ...]
+    """Of a against itself, disturbed by a rounding; None where that was not compared."""
+    bounds: Bounds | None  # that were applied; None where nothing was compared
+    layers: tuple[LayerError, ...]  # of each swapped layer that was compared alone
 
 
 def judge(

@@ -1,4 +1,4 @@
-"""Asks a live engine whether its sides agree, position by position."""
+"""Asks a live engine whether its sides agree: position by position, and layer by layer."""
 
 from __future__ import annotations
 
@@ -69,13 +69,7 @@ _FEWEST_TOKENS = 32
 
 
 def gate_batch(setting: Setting, shape: Shape, facts: Facts) -> Batch:
-    """The prompts of the gate, and how many tokens each request generates.
-
-    Args:
-        setting: of the run.
-        shape: whose batch size it is.
-        facts: of the engine.
-    """
+    """The prompts of the gate, and how many tokens each request generates."""
     tokens = setting.options.gate_tokens
     if tokens is None:
         wanted = max(_FEWEST_TOKENS, -(-_POSITIONS // shape.requests))
@@ -104,16 +98,7 @@ def keep_verdict(
     floor: Sequence[Position],
     layers: Sequence[LayerError],
 ) -> bool:
-    """Adds the verdict of a batch size to the result; whether it passed.
-
-    Args:
-        setting: of the run.
-        shape: whose batch size it is.
-        facts: of the engine.
-        positions: of a against b.
-        floor: of a against itself, disturbed.
-        layers: each swapped layer alone.
-    """
+    """Adds the verdict of a batch size to the result; whether it passed."""
     depth = None if facts.layers is None else Depth(facts.layers, facts.routed)
     verdict = judge(positions, bits_of(setting), floor, layers, depth)
     setting.keeper.add(gates=(Gate(shape.requests, verdict),))
@@ -131,15 +116,7 @@ def keep_logits(engine: Engine, side: str, batch: Batch, path: Path) -> None:
 def compare_logits(
     engine: Engine, side: str, batch: Batch, path: Path, *, disturbed: bool = False
 ) -> tuple[Position, ...]:
-    """Generates the same tokens on a side and compares its logits with those in the file.
-
-    Args:
-        engine: that has the side.
-        side: which.
-        batch: as it was kept.
-        path: the file.
-        disturbed: with embeddings that are off by a rounding.
-    """
+    """Generates the same tokens on a side and compares its logits with those in the file."""
     doing = f"comparing the logits of side {side}"
     request = Compare(side, batch, str(path), keep=False, disturbed=disturbed)
     answer = engine.ask(request, Compared, doing)

@@ -182,10 +182,6 @@ def side_of_result(path: Path, typed: Side | None = None) -> Side:
 def exports_of(side: Side, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables with which `vllm serve` runs a side.
 
-    Args:
-        side: what to serve with.
-        environment: in which vLLM will be started, but for these.
-
     Raises:
         CommandError: the side changes nothing, or a value has a character that is no text.
     """

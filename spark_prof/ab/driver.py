@@ -45,13 +45,7 @@ from spark_prof.errors import CommandError
 
 
 def engine_facts(config: Any, vocabulary: int, seconds: float) -> Facts:
-    """What `Facts` says of an engine.
-
-    Args:
-        config: vLLM's configuration of it.
-        vocabulary: tokens that the model knows.
-        seconds: that it took to start.
-    """
+    """What `Facts` says of an engine."""
     from vllm.platforms import current_platform as platform
 
     from spark_prof.profiler.facts import execution_of, processor

@@ -22,17 +22,11 @@ _CACHE_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Shape:
-    """What steps are timed.
+    """What steps are timed."""
 
-    Attributes:
-        phase: of the steps.
-        requests: in each.
-        prompt_tokens: of each request.
-    """
-
-    phase: Literal["decode", "prefill"]
+    phase: Literal["decode", "prefill"]  # of the steps
     requests: int
-    prompt_tokens: int
+    prompt_tokens: int  # of each request
 
     @property
     def words(self) -> str:
@@ -72,13 +66,6 @@ def time_quads(
     engine: Engine, shape: Shape, facts: Facts, seconds: float, sides: tuple[str, str]
 ) -> tuple[Step, ...]:
     """Steps of both sides in the order of `plan.block_order`.
-
-    Args:
-        engine: in which both are live.
-        shape: of the steps.
-        facts: of the engine.
-        seconds: to spend; a few quads are timed in any case.
-        sides: the one that is compared with, and the other.
 
     Raises:
         CommandError: the engine failed.

@@ -27,15 +27,10 @@ _BITS_OF_FORMAT = {"mxfp4": 4.25, "fp8": 8.0}
 
 @dataclass(frozen=True)
 class Room:
-    """What is known about memory.
+    """What is known about memory."""
 
-    Attributes:
-        fits: whether both sides do; None where that is not known.
-        line: the figures, or why they are not known.
-    """
-
-    fits: bool | None
-    line: str
+    fits: bool | None  # whether both sides do; None where that is not known
+    line: str  # the figures, or why they are not known
 
 
 def room_for(command: EngineCommand, a: Side, b: Side, free: int | None) -> Room:

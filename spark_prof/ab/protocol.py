@@ -34,16 +34,6 @@ def run_ab(
 ) -> Result:
     """Measures both sides. What was found before a failure is kept, with the failure's line.
 
-    Args:
-        command: the engine.
-        a: the side that is compared with.
-        b: the side that is asked about.
-        asked: the mode: auto, one or two.
-        options: what to measure.
-        words: of spark-prof's command line.
-        say: shows one line of progress.
-        draw: makes a page of HTML of the result.
-
     Raises:
         CommandError: the sides or the folder cannot be; nothing was started.
         KeyboardInterrupt: after what was found has been kept.

@@ -1,4 +1,4 @@
-"""Records the kernels of one side of a live engine into a bundle."""
+"""Records the kernels of both sides into bundles, and says where the gain came from."""
 
 from __future__ import annotations
 
@@ -38,15 +38,6 @@ def record_side(
     say: Callable[[str], None],
 ) -> Bundle:
     """Records steps that decode, all of them watched.
-
-    Args:
-        engine: in which the side is live.
-        side: its name there.
-        requests: the batch size.
-        context: tokens of each prompt.
-        folder: of the bundle.
-        command: of the engine, for the bundle.
-        say: shows one line of progress.
 
     Raises:
         CommandError: it cannot be recorded; what was written stays.
@@ -91,15 +82,7 @@ def _all_there(watcher: Watcher) -> bool:
 
 
 def record(setting: Setting, engine: Engine, side: str, name: str, shape: Shape) -> Bundle | None:
-    """A recording of one side, None where none could be made; the result says why.
-
-    Args:
-        setting: of the run.
-        engine: in which the side is live.
-        side: a or b.
-        name: of the side in this engine.
-        shape: of the steps.
-    """
+    """A recording of one side, None where none could be made; the result says why."""
     folder = setting.options.folder / f"recording-{side}-{shape.requests}"
     setting.say(f"recording side {side} at batch size {shape.requests}")
     try:

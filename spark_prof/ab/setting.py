@@ -1,4 +1,4 @@
-"""What the parts of a run share: what is compared, how, and where the result is kept."""
+"""What the parts of a run share: its options, what is compared, and the folder of the result."""
 
 from __future__ import annotations
 
@@ -72,53 +72,34 @@ class Keeper:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a run.
+    """The options of a run."""
 
-    Attributes:
-        folder: where everything goes.
-        batch_sizes: requests that decode at a time, one measurement each.
-        prefill: lengths of prompts whose prefill is measured.
-        seconds: to spend on one measurement.
-        context: tokens of each prompt when decoding is measured.
-        gate_tokens: that each request generates for the correctness gate; None for as many as make
-            the gate's positions enough.
-        record: kernels of both sides are recorded, for where the gain comes from.
-        starts: of engines, where the sides need one each; a multiple of four.
-        timeout: seconds after which an engine that neither answers nor logs is given up.
-        time_anyway: times are taken after a failed gate, too; they do not count.
-    """
-
-    folder: Path
+    folder: Path  # where everything goes
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
-    prefill: tuple[int, ...] = (128, 1024)
-    seconds: float = 20.0
-    context: int = 128
+    """Requests that decode at a time, one measurement each."""
+    prefill: tuple[int, ...] = (128, 1024)  # lengths of prompts whose prefill is measured
+    seconds: float = 20.0  # to spend on one measurement
+    context: int = 128  # tokens of each prompt when decoding is measured
     gate_tokens: int | None = None
-    record: bool = True
-    starts: int = 4
+    """That each request generates for the correctness gate; None for as many as make the gate's
+    positions enough."""
+    record: bool = True  # kernels of both sides are recorded, for where the gain comes from
+    starts: int = 4  # of engines, where the sides need one each; a multiple of four
     timeout: float = 600.0
-    time_anyway: bool = False
+    """Seconds after which an engine that neither answers nor logs is given up."""
+    time_anyway: bool = False  # times are taken after a failed gate, too; they do not count
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One run.
+    """One run."""
 
-    Attributes:
-        command: the engine, without what the sides add.
-        a: the side that is compared with.
-        b: the side that is asked about.
-        options: what to measure.
-        keeper: takes what is found.
-        say: shows one line of progress.
-    """
-
-    command: EngineCommand
-    a: Side
-    b: Side
-    options: Options
-    keeper: Keeper
-    say: Callable[[str], None]
+    command: EngineCommand  # the engine, without what the sides add
+    a: Side  # the side that is compared with
+    b: Side  # the side that is asked about
+    options: Options  # what to measure
+    keeper: Keeper  # takes what is found
+    say: Callable[[str], None]  # shows one line of progress
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -129,13 +110,7 @@ class Setting:
         return (*decode, *prefill)
 
     def engine(self, side: Side, swaps: SwapSettings, log: str) -> Engine:
-        """An engine with a side's options and environment.
-
-        Args:
-            side: whose.
-            swaps: what to swap in it.
-            log: name of the log's file in the folder of the run.
-        """
+        """An engine with a side's options and environment."""
         command = replace(self.command, arguments=self.command.arguments + side.options)
         environment = {**dict(side.environment), SWAPS_ENVIRONMENT: swaps.to_json()}
         path = self.options.folder / log
@@ -147,13 +122,7 @@ class Setting:
 
 
 def costs_of(side: str, facts: Facts, ranks: tuple[RankSwaps, ...]) -> SideCosts:
-    """What a side costs beside its steps, of the rank where that is most.
-
-    Args:
-        side: its name in the engine.
-        facts: of the engine.
-        ranks: of the engine.
-    """
+    """What a side costs beside its steps, of the rank where that is most."""
     held = [sum(swap.bytes for swap in rank.swaps if swap.side == side) for rank in ranks]
     capture = [r.seconds.capture[side] for r in ranks if side in r.seconds.capture]
     graphs = [rank.captured[side] for rank in ranks if side in rank.captured]
@@ -174,14 +143,7 @@ def keep_facts(
     ranks: tuple[RankSwaps, ...],
     costs: Mapping[str, SideCosts],
 ) -> None:
-    """Puts what an engine is into the result.
-
-    Args:
-        setting: of the run.
-        facts: of the engine.
-        ranks: what became of its swaps.
-        costs: of the sides that it has.
-    """
+    """Puts what an engine is into the result."""
     keeper = setting.keeper
     cache = "" if facts.cache_tokens is None else f"; KV cache of {facts.cache_tokens:,} tokens"
     note = f"runs as {facts.execution}{cache}"

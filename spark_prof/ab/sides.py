@@ -50,21 +50,13 @@ _MODES = ("auto", "one", "two")
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two things that are compared.
+    """One of the two things that are compared."""
 
-    Attributes:
-        text: as it was written.
-        swaps: the kernels that are swapped in.
-        options: vLLM's, as they follow the command's own.
-        environment: variables and their values.
-        notes: what a word means beyond what it says, a line each.
-    """
-
-    text: str
-    swaps: tuple[Swap, ...] = ()
-    options: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+    text: str  # as it was written
+    swaps: tuple[Swap, ...] = ()  # the kernels that are swapped in
+    options: tuple[str, ...] = ()  # vLLM's, as they follow the command's own
+    environment: tuple[tuple[str, str], ...] = ()  # variables and their values
+    notes: tuple[str, ...] = ()  # what a word means beyond what it says, a line each
 
     @property
     def name(self) -> str:
@@ -76,15 +68,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Mode:
-    """How the two sides are run.
+    """How the two sides are run."""
 
-    Attributes:
-        one: in one engine, switched between steps; else in engines of their own.
-        why: one line.
-    """
-
-    one: bool
-    why: str
+    one: bool  # in one engine, switched between steps; else in engines of their own
+    why: str  # one line
 
 
 def parse_side(text: str) -> Side:
@@ -167,11 +154,6 @@ def is_own_or_installed(kernel: str) -> bool:
 
 def choose_mode(asked: str, a: Side, b: Side) -> Mode:
     """Whether both sides can live in one engine, and whether they shall.
-
-    Args:
-        asked: auto, one or two.
-        a: the side that is compared with.
-        b: the side that is asked about.
 
     Raises:
         CommandError: one engine was asked for and cannot be, or the sides are the same.
@@ -266,10 +248,6 @@ def _is_installed(kernel: str) -> bool:
 
 def checked_file(path: Path, function: str) -> str:
     """FILE:FUNCTION with the whole path. The file is read, not run.
-
-    Args:
-        path: of the file.
-        function: a name at its top level.
 
     Raises:
         CommandError: it cannot be read, is no Python, or has no such name.

@@ -1,4 +1,12 @@
-"""Timed steps of an engine, block by block, and the quads that they make."""
+"""The plan of a run, A B B A and B A A B, its timed steps, and the quads that they make.
+
+In a quad A B B A both sides have the same mean place in time, so that what drifts in proportion to
+time, as the context does while tokens are added, is the same for both. What grows with its square
+is not: its sign turns over in B A A B. Quads follow each other as in the Thue-Morse sequence,
+A B B A  B A A B  B A A B  A B B A: over every two of them a drift of the second order cancels, over
+every four one of the third (Prouhet 1851; Allouche and Shallit, The ubiquitous Prouhet-Thue-Morse
+sequence, 1999).
+"""
 
 from __future__ import annotations
 
@@ -22,15 +30,10 @@ _MOST_QUADS = 1024
 
 @dataclass(frozen=True)
 class Block:
-    """Steps that follow each other on one side.
+    """Steps that follow each other on one side."""
 
-    Attributes:
-        side: a, b, a2 or AGAIN.
-        steps: how many, the first ones that do not count included.
-    """
-
-    side: str
-    steps: int
+    side: str  # a, b, a2 or AGAIN
+    steps: int  # how many, the first ones that do not count included
 
 
 def block_order(quads: int, steps: int, sides: tuple[str, str] = ("a", "b")) -> tuple[Block, ...]:
@@ -81,62 +84,39 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the plan, as a worker's `spark_prof_times` tells it.
+    """One step of the plan, as a worker's `spark_prof_times` tells it."""
 
-    Attributes:
-        block: its place in the plan, from 0.
-        side: a, b or a2.
-        index: its place in the block, from 0.
-        duration_ns: from its start to the start of the next step.
-        end_ns: when it ended, since 1970.
-        prefill_tokens: of prompts, in this step.
-        decode_requests: requests that it gave a token each.
-        context_tokens: that its attention read, over all requests.
-        ahead: whether the device was still at the step before when the host had launched this one;
-            None where nothing tells.
-    """
-
-    block: int
-    side: str
-    index: int
-    duration_ns: int
-    end_ns: int
-    prefill_tokens: int
-    decode_requests: int
-    context_tokens: int
+    block: int  # its place in the plan, from 0
+    side: str  # a, b or a2
+    index: int  # its place in the block, from 0
+    duration_ns: int  # from its start to the start of the next step
+    end_ns: int  # when it ended, since 1970
+    prefill_tokens: int  # of prompts, in this step
+    decode_requests: int  # requests that it gave a token each
+    context_tokens: int  # that its attention read, over all requests
     ahead: bool | None = None
+    """Whether the device was still at the step before when the host had launched this one; None
+    where nothing tells."""
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A quad that does not count.
+    """A quad that does not count."""
 
-    Attributes:
-        quad: its place in the plan, from 0.
-        why: one line.
-    """
-
-    quad: int
-    why: str
+    quad: int  # its place in the plan, from 0
+    why: str  # one line
 
 
 @dataclass(frozen=True)
 class Quad:
-    """Four blocks, two of each side, in the order A B B A or B A A B.
+    """Four blocks, two of each side, in the order A B B A or B A A B."""
 
-    Attributes:
-        number: its place in the plan, from 0.
-        a_us: time of a step on the first side, the mean of two blocks; see `middle_mean`.
-        b_us: the same of the second side.
-        steps: that count, of both sides.
-        spans: start and end of each block since 1970, in ns, with its side.
-    """
-
-    number: int
-    a_us: float
-    b_us: float
-    steps: int
+    number: int  # its place in the plan, from 0
+    a_us: float  # time of a step on the first side, the mean of two blocks; see `middle_mean`
+    b_us: float  # the same of the second side
+    steps: int  # that count, of both sides
     spans: tuple[tuple[str, int, int], ...]
+    """Start and end of each block since 1970, in ns, with its side."""
 
 
 def read_steps(rows: Sequence[Sequence[object]]) -> tuple[Step, ...]:
@@ -179,11 +159,6 @@ def make_quads(
     """The quads of a plan, and those that are not whole.
 
     What counts of a block is the mean of the middle half of its steps.
-
-    Args:
-        steps: of one plan; blocks are numbered from 0, four a quad.
-        sides: what is compared.
-        settle: first steps of a block that do not count.
     """
     blocks: dict[int, list[Step]] = {}
     for step in steps:
@@ -207,9 +182,6 @@ def middle_mean(durations: Sequence[int]) -> float:
     A hiccup of the host in up to a quarter of the steps moves it hardly, as it would not move the
     median; but a step that starts late, so that one is longer and the next one shorter, cancels as
     it does in a mean, and it varies less than a median does.
-
-    Args:
-        durations: at least one.
     """
     ordered = sorted(durations)
     cut = len(ordered) // 4

@@ -20,14 +20,7 @@ _MOST_COMPONENTS = 5
 
 
 def sections(found: Attribution, *, has_gain: bool, each_layer: bool) -> Iterator[Section]:
-    """All that is said of one attribution.
-
-    Args:
-        found: the attribution.
-        has_gain: whether the sides differ by more than the measurement does; shares of a gain that
-            is none say nothing.
-        each_layer: whether the table of the layers is wanted, which is long.
-    """
+    """All that is said of one attribution."""
     yield components(found, has_gain=has_gain)
     yield proof(found, has_gain=has_gain)
     if each_layer:

@@ -16,14 +16,7 @@ from spark_prof.dashboards.section import Document, Section
 
 
 def render_ab(result: Result, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a result.
-
-    Args:
-        result: of a run, finished or not.
-        kind: text, md, html or json.
-        width: columns of the text.
-        color: whether the text is coloured.
-    """
+    """Draws a result."""
     if kind == "json":
         return _json(result)
     drawn = document(result, each_layer=kind == "html")
@@ -50,12 +43,7 @@ def _json(result: Result) -> str:
 
 
 def document(result: Result, *, each_layer: bool) -> Document:
-    """The document that text, Markdown and HTML draw; its title is the answer.
-
-    Args:
-        result: of a run.
-        each_layer: whether the table of the layers is wanted, which is long.
-    """
+    """The document that text, Markdown and HTML draw; its title is the answer."""
     return Document(
         answer(result),
         headline(result),

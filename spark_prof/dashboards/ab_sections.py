@@ -1,4 +1,4 @@
-"""Sections about what was compared: the sides, their swaps and costs, and how it was measured."""
+"""Sections of a result of `spark-prof ab`: sides, gain, accuracy gate, swaps, costs."""
 
 from __future__ import annotations
 

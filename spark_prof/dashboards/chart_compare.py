@@ -1,4 +1,8 @@
-"""The figures of a comparison of recordings. What got slower is orange, what got faster blue."""
+"""The figures of a comparison and of a result of `spark-prof ab`.
+
+What got slower is orange, what got faster blue. Every string from a recording goes through
+`charts.label`, as plotly reads some HTML.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of each limit of `compare --fail-on`, as a section and as lines."""
+"""How a comparison writes its changes, and what became of each limit of `compare --fail-on`."""
 
 from __future__ import annotations
 
@@ -46,12 +46,7 @@ def verdict(change: Change) -> str:
 
 
 def gate(checked: Sequence[Checked], letters: Sequence[str]) -> Section:
-    """One row a limit and side.
-
-    Args:
-        checked: the limits.
-        letters: of each the side that was held against it.
-    """
+    """One row a limit and side."""
     columns = (
         Column("Limit", "prose"),
         Column("Side"),

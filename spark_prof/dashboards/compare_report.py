@@ -1,4 +1,8 @@
-"""Draws a comparison of recordings in every format."""
+"""Draws a comparison of recordings in every format.
+
+Its JSON is read by other people's scripts: keys may be added, none goes. Times are microseconds and
+shares fractions of 1; an interval that is not known is null.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +24,15 @@ from spark_prof.dashboards.section import Document, Section
 
 @dataclass(frozen=True)
 class Compared:
-    """What one run of `compare` found.
+    """What one run of `compare` found."""
 
-    Attributes:
-        found: each recording against the reference, at least one.
-        gate: for each of them what became of the limits; empty without limits.
-    """
-
-    found: tuple[Comparison, ...]
+    found: tuple[Comparison, ...]  # each recording against the reference, at least one
     gate: tuple[tuple[Checked, ...], ...] = ()
+    """For each of them what became of the limits; empty without limits."""
 
 
 def render_comparison(compared: Compared, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a comparison.
-
-    Args:
-        compared: what was found.
-        kind: text, md, html or json.
-        width: columns of the text.
-        color: whether the text is coloured.
-    """
+    """Draws a comparison."""
     if kind == "json":
         return render(compared)
     drawn = document(compared)

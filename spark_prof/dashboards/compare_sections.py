@@ -1,4 +1,4 @@
-"""Sections about where the difference of a step comes from: components, layers, kernels."""
+"""Sections of a comparison: its recordings and set-ups, and where the difference comes from."""
 
 from __future__ import annotations
 

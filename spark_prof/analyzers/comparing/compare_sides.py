@@ -26,10 +26,6 @@ _MIX = 0.005
 def compare(a: Side | Sequence[Side], b: Side | Sequence[Side]) -> Comparison:
     """Compares with the reference.
 
-    Args:
-        a: the reference: a recording, or several of the same thing.
-        b: the other, likewise.
-
     Raises:
         CommandError: a recording has sums only, or they share no phase.
     """

@@ -19,78 +19,48 @@ from spark_prof.analyzers.views.columns import KernelColumns
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One recording that is compared.
+    """One recording that is compared."""
 
-    Attributes:
-        source: as the user named it.
-        report: its report.
-        kernels: its kernels, of one rank.
-        steps: the rows of `ledger.step_books`, in order.
-        facts: what the recorder noted of versions, configuration, environment and GPU.
-    """
-
-    source: str
+    source: str  # as the user named it
     report: Report
-    kernels: KernelColumns
-    steps: pd.DataFrame
+    kernels: KernelColumns  # its kernels, of one rank
+    steps: pd.DataFrame  # the rows of `ledger.step_books`, in order
     facts: Mapping[str, Any]
+    """What the recorder noted of versions, configuration, environment and GPU."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One thing in which the set-ups differ.
+    """One thing in which the set-ups differ."""
 
-    Attributes:
-        group: versions, GPU, engine, model, environment, command or recording.
-        name: of the setting.
-        a: its value on side a, empty where that has none.
-        b: on side b.
-    """
-
-    group: str
+    group: str  # versions, GPU, engine, model, environment, command or recording
     name: str
-    a: str
-    b: str
+    a: str  # its value on side a, empty where that has none
+    b: str  # on side b
 
 
 @dataclass(frozen=True)
 class SizeRow:
-    """Steps of one size on both sides.
+    """Steps of one size on both sides."""
 
-    Attributes:
-        size: requests that decode, or prompt tokens.
-        steps_a: steps of that size.
-        steps_b: the same on side b.
-        weight: their share in what the sides are compared by, 0 where one side has none.
-        median: of their times; None where one side has none.
-    """
-
-    size: int
-    steps_a: int
-    steps_b: int
-    weight: float
-    median: Change | None
+    size: int  # requests that decode, or prompt tokens
+    steps_a: int  # steps of that size
+    steps_b: int  # the same on side b
+    weight: float  # their share in what the sides are compared by, 0 where one side has none
+    median: Change | None  # of their times; None where one side has none
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a typical step: a component, or time in which nothing ran.
+    """One part of a typical step: a component, or time in which nothing ran."""
 
-    Attributes:
-        name: of the component, or `launch_gaps` or `host` as in the token ledger.
-        change: of its time.
-        calls_a: kernels a step.
-        calls_b: the same on side b.
-        engines_a: what its time ran on, such as ("tensor-core fp4", 0.9), the most first.
-        engines_b: the same on side b.
-    """
-
-    name: str
-    change: Change
-    calls_a: float
-    calls_b: float
+    name: str  # of the component, or `launch_gaps` or `host` as in the token ledger
+    change: Change  # of its time
+    calls_a: float  # kernels a step
+    calls_b: float  # the same on side b
     engines_a: tuple[tuple[str, float], ...] = ()
-    engines_b: tuple[tuple[str, float], ...] = ()
+    """What its time ran on, such as ("tensor-core fp4", 0.9), the most first."""
+    engines_b: tuple[tuple[str, float], ...] = ()  # the same on side b
 
 
 @dataclass(frozen=True)
@@ -104,29 +74,17 @@ class LayerPart:
 
 @dataclass(frozen=True)
 class KernelPart:
-    """The kernels of one stable name in one component.
+    """The kernels of one stable name in one component."""
 
-    Attributes:
-        name: as side a wrote it, or side b where only that has it.
-        component: that they work for.
-        change: of their time in a step.
-        calls_a: a step, 0 where side a lacks it.
-        calls_b: a step.
-        layers_a: in which it ran.
-        layers_b: the same on side b.
-        engine_a: such as "tensor-core bf16"; empty where side a lacks it.
-        engine_b: the same on side b.
-    """
-
-    name: str
-    component: str
-    change: Change
-    calls_a: float
-    calls_b: float
-    layers_a: tuple[int, ...]
-    layers_b: tuple[int, ...]
-    engine_a: str
-    engine_b: str
+    name: str  # as side a wrote it, or side b where only that has it
+    component: str  # that they work for
+    change: Change  # of their time in a step
+    calls_a: float  # a step, 0 where side a lacks it
+    calls_b: float  # a step
+    layers_a: tuple[int, ...]  # in which it ran
+    layers_b: tuple[int, ...]  # the same on side b
+    engine_a: str  # such as "tensor-core bf16"; empty where side a lacks it
+    engine_b: str  # the same on side b
 
     @property
     def where(self) -> str:
@@ -138,22 +96,13 @@ class KernelPart:
 
 @dataclass(frozen=True)
 class ContextEffect:
-    """What longer contexts explain of a difference.
+    """What longer contexts explain of a difference."""
 
-    Attributes:
-        tokens_a: mean of what is in the KV cache in a step, all requests.
-        tokens_b: the same on side b.
-        us_per_token: by how much a step grows with each such token; the mean of both sides.
-        us: what follows for the difference.
-        low: of its 95 % interval.
-        high: of it.
-    """
-
-    tokens_a: float
-    tokens_b: float
-    us_per_token: float
-    us: float
-    low: float
+    tokens_a: float  # mean of what is in the KV cache in a step, all requests
+    tokens_b: float  # the same on side b
+    us_per_token: float  # by how much a step grows with each such token; the mean of both sides
+    us: float  # what follows for the difference
+    low: float  # of its 95 % interval
     high: float
 
 
@@ -164,63 +113,39 @@ class PhaseComparison:
     A typical step is the mean over the middle half of the steps by length, so that hiccups count
     for nothing and parts add up. `typical.us` is the sum of what `parts` differ by;
     `like.us` = `typical.us` + `residual_us`; `whole.us` = `like.us` + `mix_us`.
-
-    Attributes:
-        phase: decode, prefill or unknown.
-        unit: "step" or "prompt token".
-        whole: median over all steps of the phase, as each side ran them.
-        like: median over steps of the same sizes, weighted as on side a.
-        mix_us: what of the difference is that the sides ran steps of other sizes.
-        sizes: the sizes that occur.
-        alike: whether any size is in all recordings; else all steps are compared as they are.
-        fewest: steps that are compared of the recording that has the fewest.
-        typical: of the steps that `like` compares.
-        parts: components, then gaps, the slower one first.
-        residual_us: what medians and typical steps disagree about.
-        conversions: what of the typical step goes to kernels that only convert formats.
-        layers: the layers, all components of each together, the slower one first.
-        layer_parts: each component of each layer, the slower one first.
-        kernels: the kernels, the slower one first.
-        context: what contexts of other lengths explain; None where they do not differ.
     """
 
-    phase: str
-    unit: str
-    whole: Change
-    like: Change
-    mix_us: float
-    sizes: tuple[SizeRow, ...]
-    alike: bool
-    fewest: int
-    typical: Change
-    parts: tuple[Part, ...]
-    residual_us: float
-    conversions: Change
+    phase: str  # decode, prefill or unknown
+    unit: str  # "step" or "prompt token"
+    whole: Change  # median over all steps of the phase, as each side ran them
+    like: Change  # median over steps of the same sizes, weighted as on side a
+    mix_us: float  # what of the difference is that the sides ran steps of other sizes
+    sizes: tuple[SizeRow, ...]  # the sizes that occur
+    alike: bool  # whether any size is in all recordings; else all steps are compared as they are
+    fewest: int  # steps that are compared of the recording that has the fewest
+    typical: Change  # of the steps that `like` compares
+    parts: tuple[Part, ...]  # components, then gaps, the slower one first
+    residual_us: float  # what medians and typical steps disagree about
+    conversions: Change  # what of the typical step goes to kernels that only convert formats
     layers: tuple[LayerPart, ...]
-    layer_parts: tuple[LayerPart, ...]
-    kernels: tuple[KernelPart, ...]
+    """The layers, all components of each together, the slower one first."""
+    layer_parts: tuple[LayerPart, ...]  # each component of each layer, the slower one first
+    kernels: tuple[KernelPart, ...]  # the kernels, the slower one first
     context: ContextEffect | None
+    """What contexts of other lengths explain; None where they do not differ."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One side against the reference.
+    """One side against the reference."""
 
-    Attributes:
-        a: the first recording of the reference.
-        b: the first recording of what is compared with it.
-        phases: decode first; none where the sides share no phase.
-        setup: in what the set-ups of these two differ.
-        notes: what to know before believing the figures, one line each.
-        further: the other recordings of both sides.
-    """
-
-    a: Side
-    b: Side
-    phases: tuple[PhaseComparison, ...]
-    setup: tuple[Setting, ...]
-    notes: tuple[str, ...]
+    a: Side  # the first recording of the reference
+    b: Side  # the first recording of what is compared with it
+    phases: tuple[PhaseComparison, ...]  # decode first; none where the sides share no phase
+    setup: tuple[Setting, ...]  # in what the set-ups of these two differ
+    notes: tuple[str, ...]  # what to know before believing the figures, one line each
     further: tuple[tuple[Side, ...], tuple[Side, ...]] = ((), ())
+    """The other recordings of both sides."""
 
     @property
     def sides(self) -> tuple[tuple[Side, ...], tuple[Side, ...]]:

@@ -1,8 +1,9 @@
-"""Charges every instant to one kernel, so that overlap is never counted twice.
+"""The time of kernels in steps: every instant is charged to one kernel, so overlap counts once.
 
 In the order in which kernels start, each is charged what it adds to the time in which anything
 runs. One that starts early and waits for the one before it (programmatic dependent launch) is
-charged from that one's end on, and one that runs beside a longer one on another stream nothing.
+charged from that one's end on, and one that runs beside a longer one on another stream
+nothing. Kernels and gaps so add up to the length of a step.
 """
 
 from __future__ import annotations
@@ -20,22 +21,18 @@ from spark_prof.analyzers.classify.spelling import spelling
 from spark_prof.analyzers.order import CODES
 from spark_prof.analyzers.views.columns import KernelColumns
 
+Int64s = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class Changing:
-    """One thing in names that differs from compilation to compilation.
+    """One thing in names that differs from compilation to compilation."""
 
-    Attributes:
-        what: it is.
-        pattern: where it stands.
-        example: a name that has it.
-        stable: what is left of that name.
-    """
-
-    what: str
-    pattern: re.Pattern[str]
-    example: str
-    stable: str
+    what: str  # it is
+    pattern: re.Pattern[str]  # where it stands
+    example: str  # a name that has it
+    stable: str  # what is left of that name
 
 
 CHANGING = (
@@ -80,15 +77,10 @@ def stable_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Charged:
-    """What each kernel is charged, in the order of the arguments.
+    """What each kernel is charged, in the order of the arguments."""
 
-    Attributes:
-        busy: of its run, the time since all before had ended, in ns.
-        gap: how long nothing ran before it, in ns.
-    """
-
-    busy: Int64s
-    gap: Int64s
+    busy: Int64s  # of its run, the time since all before had ended, in ns
+    gap: Int64s  # how long nothing ran before it, in ns
 
 
 def charge(start: Int64s, end: Int64s) -> Charged:
@@ -104,27 +96,16 @@ def charge(start: Int64s, end: Int64s) -> Charged:
     return Charged(busy, np.maximum(start - reached, 0))
 
 
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
-
 @dataclass(frozen=True, eq=False)
 class Charges:
-    """The kernels of a rank, to be charged step by step.
-
-    Attributes:
-        kernels: the kernels.
-        steps: the steps.
-        names: of each of the kernels' names the place in `stable`.
-        stable: stable names.
-    """
+    """The kernels of a rank, to be charged step by step."""
 
     kernels: KernelColumns
     steps: pd.DataFrame
-    names: Int64s
-    stable: tuple[str, ...]
+    names: Int64s  # of each of the kernels' names the place in `stable`
+    stable: tuple[str, ...]  # stable names
 
-    def of(self, chosen: Int64s) -> Ran:
+    def of(self, chosen: Int64s) -> KernelTime:
         """What ran in some steps, given by their places in ascending order."""
         columns = self.kernels
         begin = self.steps["begin_ns"].to_numpy(np.int64)
@@ -141,7 +122,7 @@ class Charges:
         name = columns.name[rows]
         component = columns.component[rows].astype(np.int64)
         component[np.array(columns.copies, bool)[name]] = CODES["memcpy"]
-        return Ran(
+        return KernelTime(
             step=step,
             us=charged.busy / 1e3,
             gap_us=np.where(follows, charged.gap, 0) / 1e3,
@@ -153,61 +134,42 @@ class Charges:
 
 
 @dataclass(frozen=True, eq=False)
-class Ran:
-    """Kernels of some steps, and how long these steps were.
+class KernelTime:
+    """Kernels of some steps, and how long these steps were."""
 
-    Attributes:
-        step: of each kernel the place among the steps.
-        us: what it is charged.
-        gap_us: how long nothing ran before it within its step.
-        component: place in `vocabulary.COMPONENTS`; a copy's is memcpy.
-        layer: -1 for none.
-        name: place among the stable names.
-        length_us: of each step.
-    """
+    step: Int64s  # of each kernel the place among the steps
+    us: Floats  # what it is charged
+    gap_us: Floats  # how long nothing ran before it within its step
+    component: Int64s  # place in `vocabulary.COMPONENTS`; a copy's is memcpy
+    layer: Int64s  # -1 for none
+    name: Int64s  # place among the stable names
+    length_us: Floats  # of each step
 
-    step: Int64s
-    us: Floats
-    gap_us: Floats
-    component: Int64s
-    layer: Int64s
-    name: Int64s
-    length_us: Floats
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return len(self.length_us)
 
     def table(self, code: Int64s, rows: int, values: Floats | None = None) -> Floats:
-        """Sums by step: one row each code, one column each step.
-
-        Args:
-            code: of each kernel its row.
-            rows: how many there are.
-            values: of each kernel; its charge if None.
-        """
-        steps = len(self.length_us)
+        """Sums by step of values, else of times: one row each code, one column each step."""
         values = self.us if values is None else values
-        place = code * steps + self.step
-        sums = np.bincount(place, weights=values, minlength=rows * steps).astype(np.float64)
-        return sums.reshape(rows, steps)
+        return sums_by_step(code, self.step, values, rows, self.steps)
 
     def calls(self, code: Int64s, rows: int) -> Floats:
-        """How far the calls of each row move together: the root of the sum of squares by name.
-
-        Args:
-            code: of each kernel its row.
-            rows: how many there are.
-        """
+        """How far the calls of each row move together: the root of the sum of squares by name."""
         names = int(self.name.max(initial=0)) + 1
         pair, count = np.unique(code * names + self.name, return_counts=True)
-        a_step = count / max(len(self.length_us), 1)
+        a_step = count / max(self.steps, 1)
         return np.sqrt(np.bincount(pair // names, weights=a_step**2, minlength=rows))
 
 
-def charges_of(kernels: KernelColumns, steps: pd.DataFrame, stable: dict[str, int]) -> Charges:
-    """The kernels of a rank, to be charged.
+def sums_by_step(code: Int64s, step: Int64s, values: Floats, rows: int, steps: int) -> Floats:
+    """One row each code, one column each step."""
+    sums = np.bincount(code * steps + step, weights=values, minlength=rows * steps)
+    return sums.astype(np.float64).reshape(rows, steps)
 
-    Args:
-        kernels: in order of start.
-        steps: with begin_ns, finish_ns and step_us, in order.
-        stable: the places of stable names; those of these kernels are added to it.
-    """
+
+def charges_of(kernels: KernelColumns, steps: pd.DataFrame, stable: dict[str, int]) -> Charges:
+    """The kernels of a rank, to be charged."""
     names = [stable.setdefault(stable_name(name), len(stable)) for name in kernels.names]
     return Charges(kernels, steps, np.array(names, np.int64), tuple(stable))

@@ -1,4 +1,4 @@
-"""Compares a statistic of the steps of one phase, like with like."""
+"""Which steps are compared: those of the same size, weighted as on side a."""
 
 from __future__ import annotations
 
@@ -23,17 +23,12 @@ _MOST_SIZES = 16
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Steps of one size.
+    """Steps of one size."""
 
-    Attributes:
-        size: requests that decode, or prompt tokens; 0 where nothing tells.
-        places: of the steps, in order: of both sides, of each recording.
-        weight: their share in the comparison, 0 where a recording has none.
-    """
-
-    size: int
+    size: int  # requests that decode, or prompt tokens; 0 where nothing tells
     places: tuple[tuple[Int64s, ...], tuple[Int64s, ...]]
-    weight: float
+    """Of the steps, in order: of both sides, of each recording."""
+    weight: float  # their share in the comparison, 0 where a recording has none
 
     def steps(self, side: int) -> int:
         """How many one side has, all of its recordings together."""
@@ -53,10 +48,6 @@ def like_groups(a: Sequence[Sizes], b: Sequence[Sizes]) -> tuple[Group, ...]:
     """The sizes that occur, those that most of a's steps have first.
 
     Only the 16 sizes in all recordings that most steps have get a weight.
-
-    Args:
-        a: of each recording of side a.
-        b: the same of side b.
     """
     nothing = np.zeros(0, np.int64)
     everywhere = set.intersection(*(set(sizes) for sizes in (*a, *b)))
@@ -79,15 +70,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """What is compared of the steps of one recording.
+    """What is compared of the steps of one recording."""
 
-    Attributes:
-        us: of every step.
-        start: by how much engine starts of this kind are taken to differ, as a share.
-    """
-
-    us: Floats
-    start: float
+    us: Floats  # of every step
+    start: float  # by how much engine starts of this kind are taken to differ, as a share
 
     def figure(self, places: Int64s, statistic: str = "median") -> Figure:
         """A statistic of some of the steps."""
@@ -99,19 +85,13 @@ BothValues = tuple[Sequence[Values], Sequence[Values]]
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """The steps of one phase of both sides.
-
-    Attributes:
-        groups: those that are compared, by size; one group of all where no size is everywhere.
-        sizes: every size that occurs.
-        alike: whether any size is in all recordings.
-        whole: all steps of the phase.
-    """
+    """The steps of one phase of both sides."""
 
     groups: tuple[Group, ...]
-    sizes: tuple[Group, ...]
-    alike: bool
-    whole: Group
+    """Those that are compared, by size; one group of all where no size is everywhere."""
+    sizes: tuple[Group, ...]  # every size that occurs
+    alike: bool  # whether any size is in all recordings
+    whole: Group  # all steps of the phase
 
     @property
     def fewest(self) -> int:
@@ -140,13 +120,7 @@ def matched(sides: tuple[Sequence[Side], Sequence[Side]], phase: str) -> Matched
 
 
 def like_change(found: Matched, values: BothValues, statistic: str = "median") -> Change:
-    """The change of a statistic over steps of the same sizes, weighted as on side a.
-
-    Args:
-        found: the steps.
-        values: of the recordings of each side.
-        statistic: median, mean or p99.
-    """
+    """The change of a statistic over steps of the same sizes, weighted as on side a."""
     a, b = (
         [
             _weighted(

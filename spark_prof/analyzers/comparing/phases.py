@@ -28,7 +28,7 @@ from spark_prof.analyzers.comparing.parts import (
     typical_change,
     whole_layers,
 )
-from spark_prof.analyzers.comparing.typical_step import typical_of
+from spark_prof.analyzers.comparing.typical_step import steps_of_size
 from spark_prof.analyzers.t_distribution import student_quantile
 
 Floats = npt.NDArray[np.float64]
@@ -45,10 +45,6 @@ def context_effect(
 
     Within each recording contexts grow while nothing else changes: the slope of the steps' times,
     by least squares over the middle half of the steps of the largest group.
-
-    Args:
-        sides: the recordings of the reference and of the other.
-        groups: the steps that are compared.
     """
     tokens = [
         float(
@@ -112,13 +108,7 @@ def compare_phase(
     charges: tuple[Sequence[Charges], Sequence[Charges]],
     phase: str,
 ) -> PhaseComparison | None:
-    """The comparison of one phase; None where a recording has no such step.
-
-    Args:
-        sides: the recordings of the reference and of the other.
-        charges: of each.
-        phase: decode, prefill or unknown.
-    """
+    """The comparison of one phase; None where a recording has no such step."""
     found = matched(sides, phase)
     if found is None:
         return None
@@ -182,18 +172,9 @@ def _taken(
     divisor: Floats,
     place: tuple[int, int],
 ) -> Taken:
-    """The steps of one recording, to be taken apart.
-
-    Args:
-        found: the steps of all.
-        side: the recording.
-        charges: of its kernels.
-        stable: the stable names of all.
-        divisor: of each of its steps.
-        place: 0 for side a or 1 for side b, and which of its recordings it is.
-    """
+    """The steps of one recording, to be taken apart."""
     typical = [
-        typical_of(charges, group.places[place[0]][place[1]], group.weight, divisor)
+        steps_of_size(charges, group.places[place[0]][place[1]], group.weight, divisor)
         for group in found.groups
     ]
     # Of several names that mean the same the first one is shown.

@@ -74,12 +74,7 @@ class _Place:
 
 
 def proofs_of(swaps: Iterable[Swapped], table: pd.DataFrame) -> tuple[LayerProof, ...]:
-    """One proof each side, slot and layer, of the swaps that tell the sides apart.
-
-    Args:
-        swaps: those of both sides.
-        table: from `tables.beside`, by layer, component and name.
-    """
+    """One proof each side, slot and layer, of the swaps that tell the sides apart."""
     places: Counter[tuple[str, _Place]] = Counter()
     foreign: set[_Place] = set()
     for swap in differing(swaps):
@@ -108,14 +103,7 @@ def _untold(proof: LayerProof) -> LayerProof:
 
 
 def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame) -> LayerProof:
-    """The proof of one place.
-
-    Args:
-        side: which is swapped there.
-        place: the place.
-        modules: how many are swapped there.
-        table: kernels of both sides.
-    """
+    """The proof of one place."""
     rows = table[(table["layer"] == place.layer) & (table["component"] == place.component)]
     other = "a" if side == "b" else "b"
     here, there = rows[f"kernels_{side}"], rows[f"kernels_{other}"]

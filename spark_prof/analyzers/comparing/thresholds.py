@@ -1,4 +1,4 @@
-"""Says whether a limit is kept, where noise may hide or feign a change.
+"""Holds a comparison against what `--fail-on` allows, where noise may hide or feign a change.
 
 A limit fails where the whole 95 % interval lies beyond it, and passes where the whole interval lies
 within it. Else the recordings do not tell: undecided. That holds for changes (in per cent, or with
@@ -36,27 +36,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a metric says of two sides.
+    """What a metric says of two sides."""
 
-    Attributes:
-        kind: time in us, rate a second, share of 1, or count.
-        change: from side a to side b; the interval of what has no noise is a point.
-        there: whether side b has it at all.
-        short: why its noise is not known, such as too few steps; empty where it is.
-    """
-
-    kind: Kind
-    change: Change
-    there: bool = True
-    short: str = ""
+    kind: Kind  # time in us, rate a second, share of 1, or count
+    change: Change  # from side a to side b; the interval of what has no noise is a point
+    there: bool = True  # whether side b has it at all
+    short: str = ""  # why its noise is not known, such as too few steps; empty where it is
 
 
 def read(found: Comparison, metric: Sequence[str]) -> Reading:
     """Reads a metric.
-
-    Args:
-        found: the comparison.
-        metric: its words.
 
     Raises:
         CommandError: there is none of that name; the message has those that are near.
@@ -363,23 +352,15 @@ _EDGE = 1e-9
 
 @dataclass(frozen=True)
 class Checked:
-    """One limit and what became of it.
+    """One limit and what became of it."""
 
-    Attributes:
-        expression: the limit.
-        outcome: failed, passed or undecided.
-        reading: what was compared.
-        relative: whether the limit is a share of side a's figure.
-        is_change: whether it limits a change, and not side b's figure.
-        why: why nothing could be decided, or what is missing; empty where the figures say it.
-    """
-
-    expression: Expression
-    outcome: Outcome
-    reading: Reading
-    relative: bool
-    is_change: bool
+    expression: Expression  # the limit
+    outcome: Outcome  # failed, passed or undecided
+    reading: Reading  # what was compared
+    relative: bool  # whether the limit is a share of side a's figure
+    is_change: bool  # whether it limits a change, and not side b's figure
     why: str = ""
+    """Why nothing could be decided, or what is missing; empty where the figures say it."""
 
 
 def check(found: Comparison, expressions: Iterable[Expression]) -> tuple[Checked, ...]:
@@ -417,13 +398,7 @@ def _of(limit: Expression, reading: Reading, relative: bool, is_change: bool) ->
 
 
 def of_change(limit: Expression, reading: Reading, relative: bool) -> Outcome:
-    """What becomes of a limit on a change.
-
-    Args:
-        limit: the limit.
-        reading: what is held against it.
-        relative: whether the limit is a share of side a's figure.
-    """
+    """What becomes of a limit on a change."""
     change = reading.change
     return _outcome(limit, *(change.shares if relative else (change.low, change.high)))
 

@@ -1,4 +1,4 @@
-"""The middle of some steps: the mean over those of middle length, and how sure it is.
+"""A typical step: the mean over those of middle length, in parts that add up, each with its error.
 
 A hiccup of the host is among the longest steps and swings nothing, and parts of a step still add up
 to it, which medians of parts do not.
@@ -13,25 +13,24 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.kernel_time import Charges, Ran
+from spark_prof.analyzers.comparing.kernel_time import Charges, KernelTime
 from spark_prof.analyzers.comparing.noise import FEWEST_STEPS, Figure, stretch_of
+
+Int64s = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 _RESAMPLES = 200
 _SEED = 7
 
 
 @dataclass(frozen=True, eq=False)
-class Middle:
-    """Which steps count.
+class TypicalStep:
+    """Which steps count."""
 
-    Attributes:
-        steps: the middle half of all steps by length.
-        resampled: weights of all steps, one column each time that as many steps were drawn again
-            from all of them, and their middle half taken.
-    """
-
-    steps: Int64s
+    steps: Int64s  # the middle half of all steps by length
     resampled: Floats
+    """Weights of all steps, one column each time that as many steps were drawn again from all of
+    them, and their middle half taken."""
 
     def mean(self, values: Floats) -> Floats:
         """The mean of each row, which holds a value each step."""
@@ -42,13 +41,8 @@ class Middle:
         return np.asarray((values @ self.resampled).std(axis=1), np.float64)
 
 
-def middle_of(length: Floats, stretch: int = 1) -> Middle:
-    """The middle half of steps of these lengths; of fewer than four all.
-
-    Args:
-        length: of steps that follow one another.
-        stretch: how many neighbours are drawn together, where they are alike.
-    """
+def typical_step(length: Floats, stretch: int = 1) -> TypicalStep:
+    """The middle half of steps of these lengths; of fewer than four all."""
     count = len(length)
     starts = np.random.default_rng(_SEED).integers(0, count, (_RESAMPLES, -(-count // stretch)))
     places = (starts[:, :, None] + np.arange(stretch)) % count
@@ -57,7 +51,7 @@ def middle_of(length: Floats, stretch: int = 1) -> Middle:
     for column, draw in enumerate(draws):
         chosen = draw[_middle_half(length[draw])]
         resampled[:, column] = np.bincount(chosen, minlength=count) / len(chosen)
-    return Middle(np.sort(_middle_half(length)), resampled)
+    return TypicalStep(np.sort(_middle_half(length)), resampled)
 
 
 def _middle_half(length: Floats) -> Int64s:
@@ -66,52 +60,34 @@ def _middle_half(length: Floats) -> Int64s:
     return order[cut : len(length) - cut].astype(np.int64)
 
 
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
 _MOST_STEPS = 1024
 """Steps of one size that are taken apart, in runs that are spread over the recording."""
 _RUN = 128
 
 
 @dataclass(frozen=True, eq=False)
-class Typical:
-    """Steps of one size of one side, and which of them are typical.
+class SizedSteps:
+    """Steps of one size of one side, and which of them are typical."""
 
-    Attributes:
-        ran: what ran in them.
-        middle: those of middle length.
-        weight: their share in the comparison.
-        divisor: what each step's times are divided by: 1, or its prompt tokens.
-        free: degrees of freedom of errors.
-    """
-
-    ran: Ran
-    middle: Middle
-    weight: float
-    divisor: Floats
-    free: float
+    time: KernelTime
+    typical: TypicalStep
+    weight: float  # their share in the comparison
+    divisor: Floats  # what each step's times are divided by: 1, or its prompt tokens
+    free: float  # degrees of freedom of errors
 
 
-def typical_of(charges: Charges, chosen: Int64s, weight: float, divisor: Floats) -> Typical:
-    """The typical ones of some steps.
-
-    Args:
-        charges: of a side.
-        chosen: places of the steps, in order; at least one.
-        weight: their share in the comparison.
-        divisor: of every step of the side.
-    """
+def steps_of_size(charges: Charges, chosen: Int64s, weight: float, divisor: Floats) -> SizedSteps:
+    """The typical ones of some steps."""
     chosen = _spread(chosen)
-    ran = charges.of(chosen)
-    length = ran.length_us / divisor[chosen]
+    time = charges.of(chosen)
+    length = time.length_us / divisor[chosen]
     stretch = stretch_of(length)
     free = max(len(chosen) / stretch - 1, 1.0)
-    return Typical(ran, middle_of(length, stretch), weight, divisor[chosen], free)
+    return SizedSteps(time, typical_step(length, stretch), weight, divisor[chosen], free)
 
 
 def figures(
-    typical: Sequence[Typical],
+    typical: Sequence[SizedSteps],
     tables: Sequence[Floats],
     floors: Callable[[Floats], Floats],
     start: float,
@@ -120,20 +96,20 @@ def figures(
 
     Args:
         typical: of the groups.
-        tables: of each group the rows by step, as `Ran.table` makes them.
+        tables: of each group the rows by step, as `KernelTime.table` makes them.
         floors: from the figures to their own standard deviations from recording to recording.
         start: by how much engine starts are taken to differ, as a share of all figures alike.
     """
     value = sum(
-        each.weight * each.middle.mean(table / each.divisor)
+        each.weight * each.typical.mean(table / each.divisor)
         for each, table in zip(typical, tables, strict=True)
     )
     variance = sum(
-        (each.weight * each.middle.error(table / each.divisor)) ** 2
+        (each.weight * each.typical.error(table / each.divisor)) ** 2
         for each, table in zip(typical, tables, strict=True)
     )
     free = min(each.free for each in typical)
-    unknown = min(len(each.ran.length_us) for each in typical) < FEWEST_STEPS
+    unknown = min(each.time.steps for each in typical) < FEWEST_STEPS
     return [
         Figure(
             float(mean),
