@@ -152,7 +152,7 @@ def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
         for _ in range(size):
             first = int(random.integers(0, len(places) - _TAKEN + 1))
             typical = steps_of_size(charges, places[first : first + _TAKEN], 1.0, divisor)
-            taken = Taken([typical], side.report, charges.stable, {})
+            taken = Taken([typical], side.report, side.start, charges.stable, {})
             for name, code in codes.items():
                 found[name].append(taken.figures(code, rows[name]))
         for name, figures in found.items():

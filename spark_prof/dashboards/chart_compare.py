@@ -18,10 +18,27 @@ from spark_prof.dashboards.ab_answer import what_ran
 from spark_prof.dashboards.about_layers import in_decoder_order
 from spark_prof.dashboards.charts import bars, label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
-from spark_prof.dashboards.compare_gate import LETTERS, by_us
+from spark_prof.dashboards.compare_gate import LETTERS, by_us, shown_part
 from spark_prof.dashboards.formats import microseconds
 
 _GAIN = "#0072B2"
+DIVERGING = (
+    (0.0, "#0072B2"),
+    (0.25, "#56B4E9"),
+    (0.5, "rgba(128, 132, 140, 0.12)"),
+    (0.75, "#E69F00"),
+    (1.0, "#D55E00"),
+)
+"""From faster to slower, in Okabe and Ito's colours."""
+
+_SMALL = 0.002
+"""Parts that change by a smaller share of the step are drawn together."""
+_MOST_LAYERS = 200
+_ROOM = 0.15
+"""Share of the axis that a label takes."""
+
+_Part = tuple[str, float, str]
+"""A safe label, by how many us it makes the step longer, and a colour."""
 
 
 def ab_figures(result: Result) -> Mapping[str, go.Figure]:
@@ -94,20 +111,28 @@ def waterfall(found: Attribution) -> go.Figure:
         residual = found.residual_us or 0.0
     rows = sorted(found.components, key=lambda row: -row.saved_us)
     shown = [row for row in rows if abs(row.saved_us) >= _SMALL * a]
-    parts = [
-        (label(row.component), -row.saved_us, COLORS.get(row.component, NEUTRAL)) for row in shown
-    ]
     small = sum(row.saved_us for row in rows if row not in shown)
+    parts = [*(_part(row.component, -row.saved_us) for row in shown)]
     parts.append(("smaller components", -small, NEUTRAL))
     if residual:
         parts.append(("residual", -residual, NEUTRAL))
-    bases, running = [0.0], a
+    return _waterfall("From a's step to b's", ("a", a), parts, ("b", b))[0]
+
+
+def _part(name: str, us: float) -> _Part:
+    return label(shown_part(name)), us, COLORS.get(name, NEUTRAL)
+
+
+def _waterfall(
+    title: str, first: tuple[str, float], parts: Sequence[_Part], last: tuple[str, float]
+) -> tuple[go.Figure, list[float]]:
+    """Leads from one time to the other, and says where each part begins."""
+    begins = [first[1]]
     for _, us, _ in parts:
-        bases.append(running)
-        running += us
-    drawn = [("a", a, NEUTRAL), *parts, ("b", b, NEUTRAL)]
+        begins.append(begins[-1] + us)
+    drawn = [(*first, NEUTRAL), *parts, (*last, NEUTRAL)]
     # Plotly draws the first bar at the bottom; this is read from the top down.
-    return bars("From a's step to b's", drawn[::-1], [*bases, 0.0][::-1])
+    return bars(title, drawn[::-1], [0.0, *begins[:-1], 0.0][::-1]), begins[:-1]
 
 
 def layer_bars(found: Attribution) -> go.Figure:
@@ -140,23 +165,6 @@ def layer_bars(found: Attribution) -> go.Figure:
     return figure
 
 
-DIVERGING = (
-    (0.0, "#0072B2"),
-    (0.25, "#56B4E9"),
-    (0.5, "rgba(128, 132, 140, 0.12)"),
-    (0.75, "#E69F00"),
-    (1.0, "#D55E00"),
-)
-"""From faster to slower, in Okabe and Ito's colours."""
-
-_SMALL = 0.002
-"""Parts that change by a smaller share of the step are drawn together."""
-_NAMES = {"launch_gaps": "launch gaps"}
-_MOST_LAYERS = 200
-_ROOM = 0.15
-"""Share of the axis that a label takes."""
-
-
 def compare_figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
     """The figures by the id of the section in which they stand."""
     drawn: dict[str, go.Figure] = {}
@@ -174,30 +182,17 @@ def difference_waterfall(phase: PhaseComparison, b: str = "b") -> go.Figure:
     """Leads from a's median step to the other's, part by part, the slower one first."""
     visible = _SMALL * max(phase.like.a, phase.like.b)
     shown = [part for part in phase.parts if abs(part.change.us) >= visible]
-    parts = [
-        (
-            label(_NAMES.get(part.name, part.name)),
-            part.change.us,
-            COLORS.get(part.name, NEUTRAL),
-        )
-        for part in shown
-    ]
     small = sum(part.change.us for part in phase.parts if part not in shown)
-    parts.append(("smaller parts", small, NEUTRAL))
+    parts = [*(_part(part.name, part.change.us) for part in shown)]
     # The bars begin and end at medians, the parts are of typical steps.
-    parts.append(("residual", phase.residual_us, NEUTRAL))
+    parts += [("smaller parts", small, NEUTRAL), ("residual", phase.residual_us, NEUTRAL)]
     parts = [part for part in parts if abs(part[1]) >= visible / 100]
-    bases, running = [0.0], phase.like.a
-    for _, us, _ in parts:
-        bases.append(running)
-        running += us
-    drawn = [("a", phase.like.a, NEUTRAL), *parts, (b, phase.like.b, NEUTRAL)]
-    # Plotly draws the first bar at the bottom; this is read from the top down.
-    figure = bars(f"From a's {phase.phase} {phase.unit} to {b}'s", drawn[::-1], [*bases, 0.0][::-1])
+    title = f"From a's {phase.phase} {phase.unit} to {b}'s"
+    figure, begins = _waterfall(title, ("a", phase.like.a), parts, (b, phase.like.b))
     texts = [microseconds(phase.like.a), *(by_us(us) for _, us, _ in parts)]
     texts.append(microseconds(phase.like.b))
     figure.update_traces(text=texts[::-1])
-    edges = [phase.like.a, phase.like.b, *bases[1:]]
+    edges = [phase.like.a, phase.like.b, *begins]
     lowest, highest = min(edges), max(edges)
     if lowest > 2 * (highest - lowest):
         # Small changes of long steps are the rule; from 0 on nothing of them would be seen.
@@ -224,7 +219,7 @@ def component_pairs(phase: PhaseComparison, b: str = "b") -> go.Figure:
             go.Bar(
                 name=side,
                 orientation="h",
-                y=[label(_NAMES.get(name, name)) for name in reversed(names)],
+                y=[label(shown_part(name)) for name in reversed(names)],
                 x=values,
                 customdata=[[name] for name in reversed(names)],
                 marker={

@@ -14,6 +14,16 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """What sides are called: the reference is a."""
 
 
+def numbers(*titles: str, optional: bool = False) -> tuple[Column, ...]:
+    """Columns of numbers."""
+    return tuple(Column(title, "number", optional) for title in titles)
+
+
+def shown_part(name: str) -> str:
+    """The name of a part of a step, as it is shown."""
+    return "launch gaps" if name == "launch_gaps" else name
+
+
 def by_us(us: float) -> str:
     """A change with its sign: +12.3 us."""
     if not math.isfinite(us):
@@ -50,9 +60,7 @@ def gate(checked: Sequence[Checked], letters: Sequence[str]) -> Section:
     columns = (
         Column("Limit", "prose"),
         Column("Side"),
-        Column("a", "number"),
-        Column("Side's", "number"),
-        Column("Change", "number"),
+        *numbers("a", "Side's", "Change"),
         Column("95 %", optional=True),
         Column("Gate"),
         Column("Why", "prose", optional=True),
@@ -119,12 +127,6 @@ def _interval(checked: Checked) -> str:
     if kind == "share":
         return f"{100 * change.low:+.1f} to {100 * change.high:+.1f} points"
     if checked.relative or kind == "rate":
-        return _shares(change)
+        low, high = (f"{100 * each:+.1f}" for each in change.shares)
+        return f"{low} to {high} %" if all(map(math.isfinite, change.shares)) else MISSING
     return span(change)
-
-
-def _shares(change: Change) -> str:
-    if not all(map(math.isfinite, change.shares)):
-        return MISSING
-    low, high = (f"{100 * share:+.1f}" for share in change.shares)
-    return f"{low} to {high} %"

@@ -16,7 +16,15 @@ from spark_prof.analyzers.comparing.comparison import (
     Side,
 )
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.dashboards.compare_gate import LETTERS, by_share, by_us, span, verdict
+from spark_prof.dashboards.compare_gate import (
+    LETTERS,
+    by_share,
+    by_us,
+    numbers,
+    shown_part,
+    span,
+    verdict,
+)
 from spark_prof.dashboards.formats import (
     MISSING,
     clean,
@@ -31,6 +39,8 @@ from spark_prof.dashboards.formats import (
 from spark_prof.dashboards.section import Column, Section
 
 _LONGEST = 160
+_SMALL = 0.001
+"""Changes of a smaller share of the step are left out of the tables of layers and kernels."""
 
 
 def compared(found: Sequence[Comparison]) -> Section:
@@ -40,9 +50,8 @@ def compared(found: Sequence[Comparison]) -> Section:
         Column("Source", "prose"),
         Column("Model", "prose"),
         Column("GPU", optional=True),
-        Column("Steps", "number"),
-        Column("Per token", "number"),
-        Column("Tokens/s", "number", optional=True),
+        *numbers("Steps", "Per token"),
+        *numbers("Tokens/s", optional=True),
     )
     sides = (found[0].sides[0], *(each.sides[1] for each in found))
     rows = tuple(
@@ -58,16 +67,14 @@ def compared(found: Sequence[Comparison]) -> Section:
 def setup(found: Comparison, b: str = "b") -> Section:
     """In what the set-ups differ."""
     columns = (Column(""), Column("Setting", "prose"), Column("a", "prose"), Column(b, "prose"))
-    rows = tuple(
-        (each.group, clean(each.name), _short(each.a), _short(each.b)) for each in found.setup
-    )
+    rows = tuple((each.group, each.name, _short(each.a), _short(each.b)) for each in found.setup)
     intro = ("What both recordings tell and tell differently; what one does not tell is a dash.",)
-    return Section(_section_id("setup", b), "What differs in the set-up", columns, rows, intro)
+    return Section(_id("setup", b), "What differs in the set-up", columns, rows, intro)
 
 
 def others(found: Comparison, b: str = "b") -> Section:
     """Figures of the recordings as a whole: coverage, conversions, clocks."""
-    columns = (Column("Figure"), Column("a", "number"), Column(b, "number"))
+    columns = (Column("Figure"), *numbers("a", b))
     rows = [
         (f"kernel time with a known {what}", *_mean_share(found, f"coverage.{what}"))
         for what in ("layer", "component", "engine")
@@ -77,7 +84,7 @@ def others(found: Comparison, b: str = "b") -> Section:
         ("clock after the last step", _clock(found.a), _clock(found.b)),
     ]
     kept = tuple(row for row in rows if row[1:] != (MISSING, MISSING))
-    return Section(_section_id("others", b), "Coverage, conversions, clocks", columns, kept)
+    return Section(_id("others", b), "Coverage, conversions, clocks", columns, kept)
 
 
 def findings(found: Comparison, b: str = "b") -> Section:
@@ -95,25 +102,21 @@ def findings(found: Comparison, b: str = "b") -> Section:
                     left[each.id] -= 1
                     continue
                 cost = microseconds(1e3 * each.ms_per_token) if each.ms_per_token else MISSING
-                rows.append((f"only {letter}", cost, clean(each.text), clean(each.id)))
+                rows.append((f"only {letter}", cost, each.text, each.id))
             listed |= {each.id for each in recording.report.findings}
     columns = (
         Column("Side"),
-        Column("Per token", "number"),
+        *numbers("Per token"),
         Column("Finding", "prose"),
         Column("Id", optional=True),
     )
-    return Section(_section_id("findings", b), "Findings of one side only", columns, tuple(rows))
+    return Section(_id("findings", b), "Findings of one side only", columns, tuple(rows))
 
 
 def notes(found: Comparison, b: str = "b") -> Section:
     """What to know before believing the figures."""
-    rows = tuple((clean(note),) for note in found.notes)
-    return Section(_section_id("notes", b), "Before believing these figures", (Column(""),), rows)
-
-
-def _section_id(what: str, b: str) -> str:
-    return f"compare_{what}" + (f"_{b}" if b != "b" else "")
+    rows = tuple((note,) for note in found.notes)
+    return Section(_id("notes", b), "Before believing these figures", (Column(""),), rows)
 
 
 def _mean_share(found: Comparison, path: str) -> tuple[str, str]:
@@ -136,7 +139,7 @@ def _side(letter: str, side: Side) -> tuple[str, ...]:
         letter,
         _short(side.source),
         _short(report.run.model),
-        clean(report.gpu.name),
+        report.gpu.name,
         count(report.steps.count),
         microseconds(tpot.median) if tpot and known else MISSING,
         rate(1e6 / tpot.median) if tpot and known else MISSING,
@@ -147,34 +150,23 @@ def _short(text: str) -> str:
     return shorten(clean(text), _LONGEST) or MISSING
 
 
-_NAMES = {"launch_gaps": "launch gaps"}
-_SMALL = 0.001
-"""Changes of a smaller share of the step are left out of the tables of layers and kernels."""
-
-
 def steps(phase: PhaseComparison, b: str = "b") -> Section:
     """The step itself: as each side ran it, by size, and what of it is the mix of sizes."""
     size = "Batch" if phase.phase == "decode" else "Prompt tokens"
     columns = (
         Column("Steps"),
-        Column("a", "number"),
-        Column(b, "number"),
+        *numbers("a", b),
         *_change(b),
-        Column("Steps a", "number", optional=True),
-        Column(f"Steps {b}", "number", optional=True),
+        *numbers("Steps a", f"Steps {b}", optional=True),
     )
-    numbers = [sum(getattr(row, side) for row in phase.sizes) for side in ("steps_a", "steps_b")]
+    every = [sum(getattr(row, side) for row in phase.sizes) for side in ("steps_a", "steps_b")]
     rows = []
     if len(phase.sizes) > 1 or not phase.alike:
-        rows.append(("all, as they ran", *_row(phase.whole), *map(count, numbers)))
+        rows.append(("all, as they ran", *_row(phase.whole), *map(count, every)))
     rows += [
         (
             f"{size.lower()} {count(row.size)}" if row.size else "all",
-            *(
-                _row(row.median)
-                if row.median
-                else (MISSING, MISSING, MISSING, MISSING, MISSING, "not compared")
-            ),
+            *(_row(row.median) if row.median else (*(MISSING,) * 5, "not compared")),
             count(row.steps_a),
             count(row.steps_b),
         )
@@ -197,22 +189,20 @@ def steps(phase: PhaseComparison, b: str = "b") -> Section:
             f"{by_us(context.us)} ({by_us(context.low)} to {by_us(context.high)}) of it."
         )
     title = f"{_title(phase)} steps"
-    return Section(_id("steps", phase, b), title, columns, tuple(rows), tuple(intro))
+    return Section(_id(f"steps_{phase.phase}", b), title, columns, tuple(rows), tuple(intro))
 
 
 def components(phase: PhaseComparison, b: str = "b") -> Section:
     """Which components and gaps the difference consists of."""
     columns = (
         Column("Part"),
-        Column("a", "number"),
-        Column(b, "number"),
+        *numbers("a", b),
         *_change(b),
-        Column("Kernels a", "number", optional=True),
-        Column(f"Kernels {b}", "number", optional=True),
+        *numbers("Kernels a", f"Kernels {b}", optional=True),
     )
     rows = [
         (
-            _NAMES.get(part.name, clean(part.name)),
+            shown_part(part.name),
             *_row(part.change),
             _calls(part.calls_a),
             _calls(part.calls_b),
@@ -231,7 +221,7 @@ def components(phase: PhaseComparison, b: str = "b") -> Section:
         "same thing differ. Noise: 0 lies within.",
     )
     return Section(
-        _id("components", phase, b),
+        _id(f"components_{phase.phase}", b),
         f"Where the difference of a {phase.phase} {phase.unit} comes from",
         columns,
         tuple(rows),
@@ -244,8 +234,7 @@ def layers(phase: PhaseComparison, b: str = "b") -> Section:
     differ = [row for row in phase.layers if _counts(phase, row.change)]
     columns = (
         Column("Layer"),
-        Column("a", "number"),
-        Column(b, "number"),
+        *numbers("a", b),
         *_change(b),
         Column("Most of it", "prose", optional=True),
     )
@@ -256,7 +245,7 @@ def layers(phase: PhaseComparison, b: str = "b") -> Section:
     intro = [f"Time of one layer in a typical {phase.unit}; layers that do not differ are left out"]
     intro[0] += f": {spans(alike)}." if alike else "."
     return Section(
-        _id("layers", phase, b),
+        _id(f"layers_{phase.phase}", b),
         f"Layers that differ in a {phase.phase} {phase.unit}",
         columns,
         rows,
@@ -270,19 +259,17 @@ def kernels(phase: PhaseComparison, b: str = "b") -> Section:
     columns = (
         Column("Kernel", "name"),
         Column("Component"),
-        Column("a", "number"),
-        Column(b, "number"),
-        Column("Change", "number"),
+        *numbers("a", b, "Change"),
         Column("95 %", optional=True),
         Column("In"),
-        Column("Calls", "number", optional=True),
+        *numbers("Calls", optional=True),
         Column("Layers", optional=True),
         Column("Ran on", optional=True),
     )
     rows = tuple(
         (
-            clean(row.name),
-            clean(row.component),
+            row.name,
+            row.component,
             nothing_as_missing(row.change.a),
             nothing_as_missing(row.change.b),
             by_us(row.change.us),
@@ -300,7 +287,7 @@ def kernels(phase: PhaseComparison, b: str = "b") -> Section:
         "twice, as gone from a and new on the other side.",
     )
     return Section(
-        _id("kernels", phase, b),
+        _id(f"kernels_{phase.phase}", b),
         f"Kernels that differ in a {phase.phase} {phase.unit}",
         columns,
         rows,
@@ -311,18 +298,13 @@ def kernels(phase: PhaseComparison, b: str = "b") -> Section:
 def engines(phase: PhaseComparison, b: str = "b") -> Section:
     """The components that compute on another engine, in another precision or from other weights."""
     rows = tuple(
-        (clean(part.name), _mix(part.engines_a), _mix(part.engines_b), by_us(part.change.us))
+        (part.name, _mix(part.engines_a), _mix(part.engines_b), by_us(part.change.us))
         for part in phase.parts
         if _computes_otherwise(part)
     )
-    columns = (
-        Column("Component"),
-        Column("a", "prose"),
-        Column(b, "prose"),
-        Column("Change", "number"),
-    )
+    columns = (Column("Component"), Column("a", "prose"), Column(b, "prose"), *numbers("Change"))
     return Section(
-        _id("engines", phase, b),
+        _id(f"engines_{phase.phase}", b),
         "What computes otherwise",
         columns,
         rows,
@@ -330,18 +312,13 @@ def engines(phase: PhaseComparison, b: str = "b") -> Section:
     )
 
 
-def _id(what: str, phase: PhaseComparison, b: str) -> str:
+def _id(what: str, b: str) -> str:
     """The id of a section; only what is compared third and later bears its letter."""
-    return f"compare_{what}_{phase.phase}" + (f"_{b}" if b != "b" else "")
+    return f"compare_{what}" + (f"_{b}" if b != "b" else "")
 
 
 def _change(b: str) -> tuple[Column, ...]:
-    return (
-        Column("Change", "number"),
-        Column("", "number"),
-        Column("95 %"),
-        Column(f"{b} is"),
-    )
+    return (*numbers("Change", ""), Column("95 %"), Column(f"{b} is"))
 
 
 def _row(change: Change) -> tuple[str, ...]:
@@ -388,7 +365,7 @@ def _calls(number: float) -> str:
 
 
 def _mix(engines: tuple[tuple[str, float], ...]) -> str:
-    found = ", ".join(f"{share(part)} {clean(label)}" for label, part in engines if part >= 0.005)
+    found = ", ".join(f"{share(part)} {label}" for label, part in engines if part >= 0.005)
     return found or MISSING
 
 

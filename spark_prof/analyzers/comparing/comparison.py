@@ -28,6 +28,11 @@ class Side:
     facts: Mapping[str, Any]
     """What the recorder noted of versions, configuration, environment and GPU."""
 
+    @property
+    def start(self) -> float:
+        """By how much engine starts of this kind are taken to differ, as a share."""
+        return START[self.report.run.units]
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -156,7 +161,7 @@ class Comparison:
     def assumed(self) -> float:
         """By how much starts are taken to differ, as a share; 0 where it was estimated."""
         alone = [side[0] for side in self.sides if len(side) == 1]
-        return max((START[each.report.run.units] for each in alone), default=0.0)
+        return max((each.start for each in alone), default=0.0)
 
     def phase(self, name: str) -> PhaseComparison | None:
         """The comparison of one phase; None where a side has no such step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +10,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.comparing.comparison import Side, SizeRow
-from spark_prof.analyzers.comparing.noise import START, Change, Figure, change, figure_of
+from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of
 
 Int64s = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Sizes = dict[int, Int64s]
+Sides = tuple[Sequence[Side], Sequence[Side]]
+"""The recordings of the reference and of the other."""
+
+Times = Callable[[Side], Floats]
+"""A time of every step of a recording."""
 
 SIZES = {"decode": "decode_requests", "prefill": "prefill_tokens", "unknown": ""}
 """The column that says how large a step of each phase is; steps of unknown phase have no size."""
@@ -65,24 +71,6 @@ def like_groups(a: Sequence[Sizes], b: Sequence[Sizes]) -> tuple[Group, ...]:
     return tuple(ranked)
 
 
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Values:
-    """What is compared of the steps of one recording."""
-
-    us: Floats  # of every step
-    start: float  # by how much engine starts of this kind are taken to differ, as a share
-
-    def figure(self, places: Int64s, statistic: str = "median") -> Figure:
-        """A statistic of some of the steps."""
-        return figure_of(self.us[places], statistic, self.start)
-
-
-BothValues = tuple[Sequence[Values], Sequence[Values]]
-
-
 @dataclass(frozen=True, eq=False)
 class Matched:
     """The steps of one phase of both sides."""
@@ -103,11 +91,6 @@ class Matched:
         )
 
 
-def values_of(side: Side, us: Floats) -> Values:
-    """The values of the steps of one recording."""
-    return Values(us, START[side.report.run.units])
-
-
 def matched(sides: tuple[Sequence[Side], Sequence[Side]], phase: str) -> Matched | None:
     """The steps of a phase; None where a recording has none."""
     a, b = ([groups_of(each.steps, phase) for each in side] for side in sides)
@@ -119,27 +102,23 @@ def matched(sides: tuple[Sequence[Side], Sequence[Side]], phase: str) -> Matched
     return Matched(groups or (every,), sizes, bool(groups), every)
 
 
-def like_change(found: Matched, values: BothValues, statistic: str = "median") -> Change:
+def like_change(found: Matched, sides: Sides, us_of: Times, statistic: str = "median") -> Change:
     """The change of a statistic over steps of the same sizes, weighted as on side a."""
+    weights = [group.weight for group in found.groups]
+    figures = [_figures(group, sides, us_of, statistic) for group in found.groups]
     a, b = (
-        [
-            _weighted(
-                [each.figure(group.places[side][place], statistic) for group in found.groups],
-                [group.weight for group in found.groups],
-            )
-            for place, each in enumerate(values[side])
-        ]
+        [_weighted(own, weights) for own in zip(*(each[side] for each in figures), strict=True)]
         for side in (0, 1)
     )
     return change(a, b)
 
 
-def whole_change(found: Matched, values: BothValues) -> Change:
-    """The change of the median over all steps of the phase, as each side ran them."""
-    return _medians(found.whole, values)
+def median_change(group: Group, sides: Sides, us_of: Times) -> Change:
+    """The change of the median over all steps of a group, as each side ran them."""
+    return change(*_figures(group, sides, us_of, "median"))
 
 
-def size_rows(found: Matched, values: BothValues) -> tuple[SizeRow, ...]:
+def size_rows(found: Matched, sides: Sides, us_of: Times) -> tuple[SizeRow, ...]:
     """Every size with its change."""
     return tuple(
         SizeRow(
@@ -147,18 +126,23 @@ def size_rows(found: Matched, values: BothValues) -> tuple[SizeRow, ...]:
             group.steps(0),
             group.steps(1),
             group.weight,
-            _medians(group, values) if all(map(len, sum(group.places, ()))) else None,
+            median_change(group, sides, us_of) if all(map(len, sum(group.places, ()))) else None,
         )
         for group in found.sizes
     )
 
 
-def _medians(group: Group, values: BothValues) -> Change:
+def _figures(
+    group: Group, sides: Sides, us_of: Times, statistic: str
+) -> tuple[list[Figure], list[Figure]]:
     a, b = (
-        [each.figure(places) for each, places in zip(values[side], group.places[side], strict=True)]
-        for side in (0, 1)
+        [
+            figure_of(us_of(each)[places], statistic, each.start)
+            for each, places in zip(recordings, group.places[side], strict=True)
+        ]
+        for side, recordings in enumerate(sides)
     )
-    return change(a, b)
+    return a, b
 
 
 def _all(groups: Sizes) -> Int64s:

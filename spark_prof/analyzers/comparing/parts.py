@@ -14,7 +14,6 @@ from spark_prof.analyzers.comparing.noise import (
     CALL_FLOOR_US,
     GAP_FLOOR,
     KERNEL_FLOOR,
-    START,
     Change,
     Figure,
     change,
@@ -34,13 +33,9 @@ class Taken:
 
     typical: Sequence[SizedSteps]  # by size
     report: Report  # of the recording
+    start: float  # by how much engine starts of this kind are taken to differ, as a share
     stable: Sequence[str]  # stable names, of all recordings
     spelled: dict[int, str]  # one name of the trace for each stable name that this recording has
-
-    @property
-    def start(self) -> float:
-        """How much engine starts of this kind are taken to differ, as a share."""
-        return START[self.report.run.units]
 
     def figures(self, code: Callable[[KernelTime], Int64s], rows: int) -> list[Figure]:
         """The figure of each row of kernels."""

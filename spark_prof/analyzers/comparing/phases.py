@@ -11,12 +11,11 @@ from spark_prof.analyzers.comparing.comparison import ContextEffect, PhaseCompar
 from spark_prof.analyzers.comparing.kernel_time import Charges
 from spark_prof.analyzers.comparing.matching_steps import (
     Group,
-    Matched,
+    Sides,
     like_change,
     matched,
+    median_change,
     size_rows,
-    values_of,
-    whole_change,
 )
 from spark_prof.analyzers.comparing.noise import stretch_of
 from spark_prof.analyzers.comparing.parts import (
@@ -38,27 +37,26 @@ _DIFFERENT = 0.01
 """Contexts that differ by a smaller share are alike."""
 
 
-def context_effect(
-    sides: tuple[Sequence[Side], Sequence[Side]], groups: Sequence[Group]
-) -> ContextEffect | None:
+def context_effect(sides: Sides, groups: Sequence[Group]) -> ContextEffect | None:
     """How much of the difference the contexts explain; None where they do not differ.
 
     Within each recording contexts grow while nothing else changes: the slope of the steps' times,
     by least squares over the middle half of the steps of the largest group.
     """
-    tokens = [
-        float(
+
+    def mean_tokens(side: int) -> float:
+        return float(
             np.mean(
                 [
-                    _column(each, "context_tokens")[
-                        np.concatenate([group.places[side][place] for group in groups])
-                    ].mean()
-                    for place, each in enumerate(sides[side])
+                    _column(each, "context_tokens")[np.concatenate(places)].mean()
+                    for each, *places in zip(
+                        sides[side], *(group.places[side] for group in groups), strict=True
+                    )
                 ]
             )
         )
-        for side in (0, 1)
-    ]
+
+    tokens = mean_tokens(0), mean_tokens(1)
     more = tokens[1] - tokens[0]
     if not tokens[0] or abs(more) < _DIFFERENT * tokens[0]:
         return None
@@ -104,9 +102,7 @@ def _slope(tokens: Floats, us: Floats) -> tuple[float, float, float] | None:
 
 
 def compare_phase(
-    sides: tuple[Sequence[Side], Sequence[Side]],
-    charges: tuple[Sequence[Charges], Sequence[Charges]],
-    phase: str,
+    sides: Sides, charges: tuple[Sequence[Charges], Sequence[Charges]], phase: str
 ) -> PhaseComparison | None:
     """The comparison of one phase; None where a recording has no such step."""
     found = matched(sides, phase)
@@ -114,25 +110,31 @@ def compare_phase(
         return None
     # Prompts of other lengths are comparable by the token only.
     by_token = phase == "prefill" and not found.alike
-    divisors = [[_divisor(each, by_token) for each in side] for side in sides]
-    lengths = [
-        [
-            values_of(each, _lengths(each) / divisor)
-            for each, divisor in zip(side, divided, strict=True)
-        ]
-        for side, divided in zip(sides, divisors, strict=True)
-    ]
-    values = lengths[0], lengths[1]
-    like = like_change(found, values)
-    one_size = found.alike and len(found.sizes) == 1
-    whole = like if one_size else whole_change(found, values)
     stable = charges[1][-1].stable
-    a, b = (
-        [
-            _taken(found, each, charges[side][place], stable, divisors[side][place], (side, place))
-            for place, each in enumerate(sides[side])
+
+    def divisor(side: Side) -> Floats:
+        tokens = _column(side, "prefill_tokens")
+        return np.maximum(tokens, 1.0) if by_token else np.ones(len(tokens))
+
+    def length_us(side: Side) -> Floats:
+        return _column(side, "step_us") / divisor(side)
+
+    def taken(letter: int, place: int, side: Side) -> Taken:
+        own = charges[letter][place]
+        typical = [
+            steps_of_size(own, group.places[letter][place], group.weight, divisor(side))
+            for group in found.groups
         ]
-        for side in (0, 1)
+        # Of several names that mean the same the first one is shown.
+        pairs = zip(own.names[::-1].tolist(), own.kernels.names[::-1], strict=True)
+        return Taken(typical, side.report, side.start, stable, dict(pairs))
+
+    like = like_change(found, sides, length_us)
+    one_size = found.alike and len(found.sizes) == 1
+    whole = like if one_size else median_change(found.whole, sides, length_us)
+    a, b = (
+        [taken(letter, place, each) for place, each in enumerate(side)]
+        for letter, side in enumerate(sides)
     )
     typical = typical_change(a, b)
     return PhaseComparison(
@@ -141,7 +143,7 @@ def compare_phase(
         whole=whole,
         like=like,
         mix_us=whole.us - like.us,
-        sizes=size_rows(found, values),
+        sizes=size_rows(found, sides, length_us),
         alike=found.alike,
         fewest=found.fewest,
         typical=typical,
@@ -153,30 +155,3 @@ def compare_phase(
         kernels=kernel_parts(a, b),
         context=context_effect(sides, found.groups) if phase == "decode" and found.alike else None,
     )
-
-
-def _lengths(side: Side) -> Floats:
-    return side.steps["step_us"].to_numpy(np.float64)
-
-
-def _divisor(side: Side, by_token: bool) -> Floats:
-    tokens = side.steps["prefill_tokens"].to_numpy(np.float64)
-    return np.maximum(tokens, 1.0) if by_token else np.ones(len(tokens))
-
-
-def _taken(
-    found: Matched,
-    side: Side,
-    charges: Charges,
-    stable: tuple[str, ...],
-    divisor: Floats,
-    place: tuple[int, int],
-) -> Taken:
-    """The steps of one recording, to be taken apart."""
-    typical = [
-        steps_of_size(charges, group.places[place[0]][place[1]], group.weight, divisor)
-        for group in found.groups
-    ]
-    # Of several names that mean the same the first one is shown.
-    pairs = zip(charges.names[::-1].tolist(), charges.kernels.names[::-1], strict=True)
-    return Taken(typical, side.report, stable, dict(pairs))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, PhaseComparison, Side
 from spark_prof.analyzers.comparing.kernel_time import stable_name
-from spark_prof.analyzers.comparing.matching_steps import like_change, matched, values_of
+from spark_prof.analyzers.comparing.matching_steps import like_change, matched
 from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
 from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
@@ -224,8 +224,7 @@ def _token_us(side: Side) -> Floats:
 def _like(found: Comparison, phase: str, us_of: Callable[[Side], Floats], statistic: str) -> Change:
     steps = matched(found.sides, phase)
     assert steps is not None
-    a, b = ([values_of(each, us_of(each)) for each in side] for side in found.sides)
-    return like_change(steps, (a, b), statistic)
+    return like_change(steps, found.sides, us_of, statistic)
 
 
 def _part(phase: PhaseComparison, name: str) -> Reading:
