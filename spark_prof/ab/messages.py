@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from spark_prof.ab.steps import Step
 from spark_prof.errors import CommandError
 
 _LONGEST = 64 << 20
@@ -154,7 +155,7 @@ class Swaps(msgspec.Struct, tag=True, frozen=True):
 class Times(msgspec.Struct, tag=True, frozen=True):
     """The steps of a plan on rank 0, in the columns of `spark_prof_times`, and what it took."""
 
-    rows: list[list[Any]]
+    rows: list[Step]
     seconds: float
 
 

@@ -14,6 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from spark_prof.errors import CommandError
 
 AGAIN = "a again"
@@ -78,12 +80,9 @@ def quads_within(seconds: float, step_seconds: float, steps: int) -> int:
 _FEWEST_STEPS = 4
 """Of a block, after settling: the middle half of fewer is a single step."""
 _CONTEXT_APART = 0.01
-_LARGEST = 1 << 62
-"""No count or time of a step reaches it: nanoseconds since 1970 do in 2116."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, array_like=True):
     """One step of the plan, as a worker's `spark_prof_times` tells it."""
 
     block: int  # its place in the plan, from 0
@@ -117,30 +116,6 @@ class Quad:
     steps: int  # that count, of both sides
     spans: tuple[tuple[str, int, int], ...]
     """Start and end of each block since 1970, in ns, with its side."""
-
-
-def read_steps(rows: Sequence[Sequence[object]]) -> tuple[Step, ...]:
-    """The rows of `spark_prof_times`, in the order of its columns.
-
-    Raises:
-        CommandError: a row is none; the engine speaks another version.
-    """
-    return tuple(_step(number, row) for number, row in enumerate(rows))
-
-
-def _step(number: int, row: Sequence[object]) -> Step:
-    wanted = "block, side, index, duration, end, prefill tokens, requests, context tokens, ahead"
-    if (
-        not isinstance(row, Sequence)
-        or len(row) != 9
-        or not isinstance(row[1], str)
-        or not isinstance(row[8], bool | None)
-    ):
-        raise CommandError(f"step {number} of the engine's times is not: {wanted}")
-    numbers = [value for place, value in enumerate(row[:8]) if place != 1]
-    if not all(type(value) is int and 0 <= value < _LARGEST for value in numbers):
-        raise CommandError(f"step {number} of the engine's times has no whole numbers: {wanted}")
-    return Step(*row)  # type: ignore[arg-type]
 
 
 def share_ahead(steps: Sequence[Step], side: str) -> float | None:
