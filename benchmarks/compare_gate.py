@@ -29,15 +29,18 @@ import numpy.typing as npt
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from spark_prof.analyzers.comparing.gate.expression import parse  # noqa: E402
-from spark_prof.analyzers.comparing.gate.reading import Reading  # noqa: E402
-from spark_prof.analyzers.comparing.gate.verdict import check, of_change  # noqa: E402
-from spark_prof.analyzers.comparing.model import Side  # noqa: E402
+from spark_prof.analyzers.comparing.compare_sides import compare  # noqa: E402
+from spark_prof.analyzers.comparing.comparison import Side  # noqa: E402
+from spark_prof.analyzers.comparing.kernel_time import KernelTime, charges_of  # noqa: E402
 from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_of  # noqa: E402
 from spark_prof.analyzers.comparing.parts import Taken  # noqa: E402
-from spark_prof.analyzers.comparing.ran import Ran, charges_of  # noqa: E402
-from spark_prof.analyzers.comparing.summary import compare  # noqa: E402
-from spark_prof.analyzers.comparing.typical import typical_of  # noqa: E402
+from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E402
+from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
+    Reading,
+    check,
+    of_change,
+)
+from spark_prof.analyzers.comparing.typical_step import steps_of_size  # noqa: E402
 from spark_prof.datasets.compared import read_side  # noqa: E402
 from spark_prof.vocabulary import COMPONENTS  # noqa: E402
 
@@ -127,7 +130,7 @@ def step_pools(random: np.random.Generator, size: int) -> list[Pool]:
 
 def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
     """Components, layers and kernels of typical steps of stretches of the same recordings."""
-    codes: dict[str, Callable[[Ran], Int64s]] = {
+    codes: dict[str, Callable[[KernelTime], Int64s]] = {
         "components": lambda ran: ran.component,
         "layers": lambda ran: ran.layer + 1,
         "kernels": lambda ran: ran.name,
@@ -148,8 +151,8 @@ def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
         found: dict[str, list[list[Figure]]] = {name: [] for name in codes}
         for _ in range(size):
             first = int(random.integers(0, len(places) - _TAKEN + 1))
-            typical = typical_of(charges, places[first : first + _TAKEN], 1.0, divisor)
-            taken = Taken([typical], side.report, charges.stable, {})
+            typical = steps_of_size(charges, places[first : first + _TAKEN], 1.0, divisor)
+            taken = Taken([typical], side.report, side.start, charges.stable, {})
             for name, code in codes.items():
                 found[name].append(taken.figures(code, rows[name]))
         for name, figures in found.items():

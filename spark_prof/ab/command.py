@@ -22,21 +22,13 @@ _SHEBANG_BYTES = 4096
 
 @dataclass(frozen=True)
 class EngineCommand:
-    """An engine as somebody starts it.
+    """An engine as somebody starts it."""
 
-    Attributes:
-        text: the command line.
-        prefix: wrappers in front of the program, such as ``numactl -N 0``.
-        python: the interpreter that has vLLM.
-        form: which of vLLM's parsers reads the arguments: model, serve, latency or throughput.
-        arguments: what that parser reads.
-    """
-
-    text: tuple[str, ...]
-    prefix: tuple[str, ...]
-    python: str
-    form: str
-    arguments: tuple[str, ...]
+    text: tuple[str, ...]  # the command line
+    prefix: tuple[str, ...]  # wrappers in front of the program, such as ``numactl -N 0``
+    python: str  # the interpreter that has vLLM
+    form: str  # which of vLLM's parsers reads the arguments: model, serve, latency or throughput
+    arguments: tuple[str, ...]  # what that parser reads
 
     def option(self, name: str) -> str | None:
         """The value of an option of the command line, the last one; None if it is not there."""

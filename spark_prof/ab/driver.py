@@ -7,20 +7,25 @@ usage: python -m spark_prof.ab.driver SOCKET
 
 from __future__ import annotations
 
+import importlib
+import os
 import random
 import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from spark_prof.ab.channel import Channel
 from spark_prof.ab.messages import (
     Answer,
     Batch,
+    Channel,
     Check,
     Compare,
     Compared,
@@ -36,9 +41,131 @@ from spark_prof.ab.messages import (
     Switch,
     Times,
 )
-from spark_prof.ab.vllm_arguments import engine_arguments
-from spark_prof.ab.vllm_facts import engine_facts
 from spark_prof.errors import CommandError
+
+
+def engine_facts(config: Any, vocabulary: int, seconds: float) -> Facts:
+    """What `Facts` says of an engine."""
+    from vllm.platforms import current_platform as platform
+
+    from spark_prof.profiler.facts import execution_of, processor
+
+    gpu = bool(platform.is_cuda())
+    text = getattr(config.model_config, "hf_text_config", None)
+    layers = getattr(text, "num_hidden_layers", None)
+    cache = config.cache_config
+    blocks, size = getattr(cache, "num_gpu_blocks", None), getattr(cache, "block_size", None)
+    parallel = config.parallel_config
+    return Facts(
+        versions=_versions(),
+        gpu=str(platform.get_device_name()) if gpu else "",
+        uuids=_uuids(int(parallel.world_size)) if gpu else (),
+        gpus=int(parallel.world_size),
+        processor=processor(),
+        model=str(config.model_config.model),
+        longest=int(config.model_config.max_model_len),
+        most_requests=int(config.scheduler_config.max_num_seqs),
+        most_tokens=int(config.scheduler_config.max_num_batched_tokens),
+        vocabulary=vocabulary,
+        cache_tokens=blocks * size if blocks and size else None,
+        load_seconds=seconds,
+        execution=execution_of(config.compilation_config),
+        dummy=str(config.load_config.load_format).rpartition(".")[2].lower() == "dummy",
+        layers=layers if isinstance(layers, int) and layers > 0 else None,
+        routed=bool(config.model_config.get_num_experts()),
+    )
+
+
+def _versions() -> dict[str, str]:
+    import torch
+    import vllm
+
+    found = {
+        "vllm": str(vllm.__version__),
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda or ""),
+        "python": sys.version.split()[0],
+    }
+    with suppress(PackageNotFoundError):
+        found["spark_prof"] = version("spark-prof")
+    with suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+    return found
+
+
+def _uuids(count: int) -> tuple[str, ...]:
+    """Of the first GPUs that this process may use; torch would have to start CUDA to tell."""
+    named = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    found: list[str] = []
+    with suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        for word in ([*filter(None, named)] or [str(number) for number in range(count)])[:count]:
+            handle = (
+                None if word.startswith("GPU-") else pynvml.nvmlDeviceGetHandleByIndex(int(word))
+            )
+            found.append(word if handle is None else str(pynvml.nvmlDeviceGetUUID(handle)))
+    return tuple(found)
+
+
+EXTENSION = "spark_prof.swaps.extension.Extension"
+"""What vLLM adds to the methods of its workers."""
+
+_SERVE_PARSERS = (
+    "vllm.entrypoints.openai.cli_args",  # to 0.28
+    "vllm.entrypoints.launchers.cli_args",  # to 0.32
+    "vllm.entrypoints.common.cli_args",  # 0.33
+)
+_TOKENIZERS = ("tokenizer*", "tekken*", "vocab*", "*.tiktoken")
+
+
+def engine_arguments(form: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """The arguments of vllm.LLM, by the parser of the command that they are from.
+
+    Raises:
+        SystemExit: vLLM does not take them; it has said why.
+        ValueError: they ask for what cannot be measured so.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser(prog="vllm")
+    if form == "serve":
+        parser = _serve_parser()(parser)
+    elif form in ("latency", "throughput"):
+        importlib.import_module(f"vllm.benchmarks.{form}").add_cli_args(parser)
+    else:
+        parser.add_argument("model_tag")
+        parser = EngineArgs.add_cli_args(parser)
+    options = parser.parse_args(list(arguments))
+    if getattr(options, "model_tag", None):
+        options.model = options.model_tag
+    values = dict(vars(EngineArgs.from_cli_args(options)))
+    if values.get("worker_extension_cls"):
+        raise ValueError("--worker-extension-cls is what spark-prof ab needs itself; leave it out")
+    if values.get("data_parallel_size", 1) > 1:
+        raise ValueError("--data-parallel-size is more than one engine; leave it out")
+    if values.get("speculative_config") or values.get("spec_method") or values.get("spec_model"):
+        raise ValueError("a step with drafts gives no fixed number of tokens; leave them out")
+    values["worker_extension_cls"] = EXTENSION
+    # A prompt that is in the cache already would prefill nothing, on the second side only.
+    values["enable_prefix_caching"] = False
+    model = Path(str(values["model"]))
+    if model.is_dir() and not any(found for name in _TOKENIZERS for found in model.glob(name)):
+        values["skip_tokenizer_init"] = True
+    return values
+
+
+def _serve_parser() -> Any:
+    for name in _SERVE_PARSERS:
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(name).make_arg_parser
+    raise ValueError("this vLLM has no parser of 'vllm serve' that is known; give the model alone")
+
 
 _SEED = 20240607
 

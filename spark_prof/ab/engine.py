@@ -16,9 +16,8 @@ from typing import TypeVar
 import msgspec
 import psutil
 
-from spark_prof.ab.channel import Channel
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.messages import Answer, Facts, Failed, Request, Shutdown, Start
+from spark_prof.ab.messages import Answer, Channel, Facts, Failed, Request, Shutdown, Start
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
@@ -50,12 +49,7 @@ def last_words(log: Path) -> str:
 
 
 def with_advice(reason: str, logged: str) -> str:
-    """The reason of a failure, with what the log says of it and the way out where memory ran out.
-
-    Args:
-        reason: as the process itself tells it.
-        logged: the log's `last_words`.
-    """
+    """A failure with what the log says of it, and the way out where memory ran out."""
     if re.search(r"out of memory|OutOfMemory|No available memory", f"{reason} {logged}"):
         return f"{reason}; leave it more with a lower --max-model-len, or swap fewer slots"
     if logged not in reason and re.search(r"exit code|Engine ?[Cc]ore|EngineDead", reason):
@@ -125,11 +119,6 @@ class Engine:
 
     def ask(self, request: Request, kind: type[_Kind], doing: str) -> _Kind:
         """Sends a request and waits for its answer.
-
-        Args:
-            request: what to do.
-            kind: the answer that is expected.
-            doing: what the engine does meanwhile, for the error.
 
         Raises:
             CommandError: it failed, ended, or was silent for too long; one line says which.

@@ -25,32 +25,20 @@ _SETTINGS = frozenset({"application clocks", "display clocks"})
 
 @dataclass(frozen=True)
 class Sample:
-    """The state of one GPU at one moment.
+    """The state of one GPU at one moment."""
 
-    Attributes:
-        at_ns: since 1970.
-        gpu: its place among those of the engine.
-        state: clocks, temperature, power; None where the driver does not tell.
-    """
-
-    at_ns: int
-    gpu: int
-    state: DeviceState
+    at_ns: int  # since 1970
+    gpu: int  # its place among those of the engine
+    state: DeviceState  # clocks, temperature, power; None where the driver does not tell
 
 
 @dataclass(frozen=True)
 class Steady:
-    """Quads during which the machine was the same for both sides.
+    """Quads during which the machine was the same for both sides."""
 
-    Attributes:
-        quads: that count.
-        dropped: the others.
-        lines: what there is to say about the machine, one line each.
-    """
-
-    quads: tuple[Quad, ...]
-    dropped: tuple[Dropped, ...]
-    lines: tuple[str, ...]
+    quads: tuple[Quad, ...]  # that count
+    dropped: tuple[Dropped, ...]  # the others
+    lines: tuple[str, ...]  # what there is to say about the machine, one line each
 
 
 class Sampler:
@@ -108,10 +96,6 @@ def keep_steady(quads: Sequence[Quad], samples: Sequence[Sample]) -> Steady:
 
     What holds the clocks down in more than half of the quads is how this machine is, not an event:
     it drops none, and a line says so.
-
-    Args:
-        quads: with the times of their blocks.
-        samples: of all GPUs, in any order.
     """
     by_gpu: defaultdict[int, list[Sample]] = defaultdict(list)
     for sample in sorted(samples, key=lambda sample: sample.at_ns):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
+import msgspec
+
 from spark_prof.ab.engine import Engine
 from spark_prof.ab.messages import Batch, Done, Facts, Generate, Switch, Times
-from spark_prof.ab.plan import SETTLE, Block, block_order, quads_within, running
 from spark_prof.ab.statistics import FEWEST_QUADS
-from spark_prof.ab.steps import Step, read_steps
+from spark_prof.ab.steps import SETTLE, Block, Step, block_order, quads_within, running
 from spark_prof.errors import CommandError
 
 _STEPS = {"decode": 12, "prefill": SETTLE + 4}
@@ -23,17 +24,11 @@ _CACHE_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Shape:
-    """What steps are timed.
+    """What steps are timed."""
 
-    Attributes:
-        phase: of the steps.
-        requests: in each.
-        prompt_tokens: of each request.
-    """
-
-    phase: Literal["decode", "prefill"]
+    phase: Literal["decode", "prefill"]  # of the steps
     requests: int
-    prompt_tokens: int
+    prompt_tokens: int  # of each request
 
     @property
     def words(self) -> str:
@@ -74,13 +69,6 @@ def time_quads(
 ) -> tuple[Step, ...]:
     """Steps of both sides in the order of `plan.block_order`.
 
-    Args:
-        engine: in which both are live.
-        shape: of the steps.
-        facts: of the engine.
-        seconds: to spend; a few quads are timed in any case.
-        sides: the one that is compared with, and the other.
-
     Raises:
         CommandError: the engine failed.
     """
@@ -89,7 +77,7 @@ def time_quads(
     pilot = _run(engine, shape, block_order(1, steps, sides), 0)
     each = pilot.seconds / (4 * steps)
     if shape.phase == "decode":  # without the prompts, which are many steps' time
-        each = fmean(step.duration_ns for step in read_steps(pilot.rows)) / 1e9
+        each = fmean(step.duration_ns for step in pilot.rows) / 1e9
     quads = max(FEWEST_QUADS + 1, quads_within(seconds, each, steps))
     return _in_turns(engine, shape, facts, block_order(quads, steps, sides))
 
@@ -116,8 +104,8 @@ def _in_turns(
     for first in range(0, len(blocks), turn):
         times = _run(engine, shape, blocks[first : first + turn], first)
         found += [
-            replace(step, block=place, side=blocks[place].side)
-            for step in read_steps(times.rows)
+            msgspec.structs.replace(step, block=place, side=blocks[place].side)
+            for step in times.rows
             if (place := step.block + first) < len(blocks)
         ]
     return tuple(found)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.ab.agreement import compare_logits, keep_logits
-from spark_prof.ab.attributing import attribute, record
-from spark_prof.ab.describing import describe
+from spark_prof.ab.accuracy_gate import LayerError
+from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
 from spark_prof.ab.engine import Engine
-from spark_prof.ab.gate import LayerError
-from spark_prof.ab.gating import gate_batch, keep_verdict
 from spark_prof.ab.machine import Sampler, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.outcome import host_ahead, with_detectable
-from spark_prof.ab.plan import AGAIN
+from spark_prof.ab.recording import attribute, record
 from spark_prof.ab.result import AARun, Run
 from spark_prof.ab.setting import Setting, costs_of, keep_facts, keep_machine
 from spark_prof.ab.statistics import Estimate, aa_test, compare
-from spark_prof.ab.steps import Step, make_quads, share_ahead
+from spark_prof.ab.steps import AGAIN, Step, make_quads, share_ahead
 from spark_prof.errors import CommandError
 from spark_prof.swaps.settings import SwapSettings
 from spark_prof.swaps.sides import TWIN

@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from spark_prof.ab.gate import Figures
-from spark_prof.ab.power import claimed, floor, minimum_effect
+from spark_prof.ab.accuracy_gate import Figures
 from spark_prof.ab.result import AARun, Result, Run
-from spark_prof.ab.statistics import has_spread, spread_of, why_unknown
+from spark_prof.ab.statistics import (
+    claimed,
+    floor,
+    has_spread,
+    minimum_effect,
+    spread_of,
+    why_unknown,
+)
 
 Effect = Literal["faster", "slower", "no effect", "not told"]
 """What one run says of side b; "not told" where there is no interval."""
@@ -27,7 +33,7 @@ Outcome = Literal["faster", "slower", "no effect", "not told", "gate failed", "n
 
 
 def effect_of(run: Run, aa: Sequence[AARun]) -> Effect:
-    """What a run says, by the rule of `spark_prof.ab.power`: its whole interval decides."""
+    """What a run says, by the rule of `spark_prof.ab.statistics`: its whole interval decides."""
     gain = run.estimate.gain
     if gain is None:
         return "not told"

@@ -9,12 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.keeping import Keeper
+from spark_prof.ab.memory_check import free_bytes, room_for
 from spark_prof.ab.one_engine import run_one_engine
-from spark_prof.ab.options import Options
 from spark_prof.ab.result import Result, SideFacts
-from spark_prof.ab.room import free_bytes, room_for
-from spark_prof.ab.setting import Setting
+from spark_prof.ab.setting import Keeper, Options, Setting
 from spark_prof.ab.sides import Mode, Side, choose_mode
 from spark_prof.ab.two_engines import run_two_engines
 from spark_prof.errors import CommandError
@@ -32,17 +30,9 @@ def run_ab(
     options: Options,
     words: Sequence[str],
     say: Callable[[str], None],
+    draw: Callable[[Result], str],
 ) -> Result:
     """Measures both sides. What was found before a failure is kept, with the failure's line.
-
-    Args:
-        command: the engine.
-        a: the side that is compared with.
-        b: the side that is asked about.
-        asked: the mode: auto, one or two.
-        options: what to measure.
-        words: of spark-prof's command line.
-        say: shows one line of progress.
 
     Raises:
         CommandError: the sides or the folder cannot be; nothing was started.
@@ -50,7 +40,7 @@ def run_ab(
     """
     mode, lines = _with_room(choose_mode(asked, a, b), asked, command, a, b)
     with Claim(options.folder):
-        keeper = Keeper(options.folder, _empty(command, a, b, mode, words))
+        keeper = Keeper(options.folder, _empty(command, a, b, mode, words), draw)
         for line in lines:
             keeper.miss(line)
         say(f"{'one engine' if mode.one else 'two engines'}: {mode.why}")

@@ -9,15 +9,75 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from spark_prof.ab.gate import Verdict
+from spark_prof.ab.accuracy_gate import Verdict
 from spark_prof.ab.statistics import AATest, Estimate
-from spark_prof.ab.swapped import RankSwaps
-from spark_prof.analyzers.swap_gain.model import Attribution
+from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.errors import CommandError
+
+
+@dataclass(frozen=True)
+class SwappedModule:
+    """One module that a side wanted to swap."""
+
+    slot: str  # a word of swaps.spec.SLOTS
+    name: str  # the module's path
+    kernel: str  # as it was asked for
+    side: str  # which asked
+    state: Literal["live", "fell back"]  # live, or fell back: vLLM's own kernel runs
+    why: str = ""  # it fell back, one line; else empty
+    bits: Literal["kept", "changed", ""] = ""
+    """Kept where it computes with the weights' own bits, changed where it does not; empty where
+    nothing was built."""
+    bytes: int = 0  # of memory that it holds beside vLLM's own weights
+    line: str = ""  # what the kernel says of itself, such as what quantizing lost
+    calls: dict[str, int] = field(default_factory=dict)
+    """How often it was called from Python, by side; replays of CUDA graphs are no calls."""
+
+    @property
+    def live(self) -> bool:
+        """Whether the replacement runs."""
+        return self.state == "live"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What the swaps took when the engine started."""
+
+    build: float = 0.0  # packing or quantizing the weights
+    trial: float = 0.0  # trying each replacement before the first request
+    capture: dict[str, float] = field(default_factory=dict)  # CUDA graphs, by side
+
+
+@dataclass(frozen=True)
+class RankSwaps:
+    """The answer of one rank to `spark_prof_swaps`."""
+
+    rank: int  # of tensor parallelism
+    swaps: tuple[SwappedModule, ...] = ()  # one a module and side
+    sides: tuple[str, ...] = ()  # that are live
+    captured: dict[str, int] = field(default_factory=dict)  # CUDA graphs of each side
+    seconds: Seconds = Seconds()  # what it took
+    memory_bytes: dict[str, int] = field(default_factory=dict)  # by what holds it
+
+
+def read_swaps(answer: object) -> RankSwaps:
+    """Checks what a worker answered.
+
+    Raises:
+        CommandError: it is no such answer.
+    """
+    try:
+        return msgspec.convert(answer, RankSwaps)
+    except msgspec.ValidationError as error:
+        raise CommandError(
+            f"the engine's answer about its swaps is not of this version of spark-prof ({error})"
+        ) from error
+
 
 KIND = "spark-prof ab"
 """Stands in each file, by which it is told from other JSON."""
@@ -38,187 +98,116 @@ class Range:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the figures must be read with.
+    """What the figures must be read with."""
 
-    Attributes:
-        gpu: name as the driver tells it; empty without a GPU.
-        gpus: how many the engine used.
-        processor: name of the CPU.
-        driver: its version, empty where nothing tells it.
-        sm_mhz: clock of the multiprocessors while steps were timed.
-        memory_mhz: clock of the memory.
-        temperature_c: degrees Celsius.
-        power_w: watts.
-        throttled: reasons that were seen for which clocks were held down.
-    """
-
-    gpu: str = ""
-    gpus: int = 0
-    processor: str = ""
-    driver: str = ""
-    sm_mhz: Range | None = None
-    memory_mhz: Range | None = None
-    temperature_c: Range | None = None
-    power_w: Range | None = None
-    throttled: tuple[str, ...] = ()
+    gpu: str = ""  # name as the driver tells it; empty without a GPU
+    gpus: int = 0  # how many the engine used
+    processor: str = ""  # name of the CPU
+    driver: str = ""  # its version, empty where nothing tells it
+    sm_mhz: Range | None = None  # clock of the multiprocessors while steps were timed
+    memory_mhz: Range | None = None  # clock of the memory
+    temperature_c: Range | None = None  # degrees Celsius
+    power_w: Range | None = None  # watts
+    throttled: tuple[str, ...] = ()  # reasons that were seen for which clocks were held down
 
 
 @dataclass(frozen=True)
 class SideCosts:
-    """What a side costs beside the time of its steps.
-
-    Attributes:
-        load_s: from the start of the engine until it answered; with one engine that of both sides.
-        build_s: packing or quantizing weights, part of `load_s`.
-        capture_s: CUDA graphs, part of `load_s`.
-        graphs: that were captured.
-        swap_bytes: what the swaps hold beside vLLM's own weights.
-        device_bytes: memory of the GPU in use after the start; with one engine by both sides.
-    """
+    """What a side costs beside the time of its steps."""
 
     load_s: float | None = None
-    build_s: float | None = None
-    capture_s: float | None = None
-    graphs: int | None = None
-    swap_bytes: int | None = None
+    """From the start of the engine until it answered; with one engine that of both sides."""
+    build_s: float | None = None  # packing or quantizing weights, part of `load_s`
+    capture_s: float | None = None  # CUDA graphs, part of `load_s`
+    graphs: int | None = None  # that were captured
+    swap_bytes: int | None = None  # what the swaps hold beside vLLM's own weights
     device_bytes: int | None = None
+    """Memory of the GPU in use after the start; with one engine by both sides."""
 
 
 @dataclass(frozen=True)
 class SideFacts:
-    """One side as it was run; values of secret variables and options are hidden.
-
-    Attributes:
-        side: a or b.
-        name: what it is in one line, such as ``moe=spark_prof``.
-        swaps: as `swaps.spec` writes them; empty for none.
-        arguments: the engine's, all of them.
-        environment: variables that the side sets.
-        notes: what a word of the side means beyond what it says.
-        costs: beside the time of its steps.
-    """
+    """One side as it was run; values of secret variables and options are hidden."""
 
     side: Literal["a", "b"]
-    name: str
-    swaps: str = ""
-    arguments: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    costs: SideCosts = SideCosts()
+    name: str  # what it is in one line, such as ``moe=spark_prof``
+    swaps: str = ""  # as `swaps.spec` writes them; empty for none
+    arguments: tuple[str, ...] = ()  # the engine's, all of them
+    environment: dict[str, str] = field(default_factory=dict)  # variables that the side sets
+    notes: tuple[str, ...] = ()  # what a word of the side means beyond what it says
+    costs: SideCosts = SideCosts()  # beside the time of its steps
 
 
 @dataclass(frozen=True)
 class Run:
-    """One comparison of the sides.
+    """One comparison of the sides."""
 
-    Attributes:
-        phase: of the steps that are timed.
-        requests: in each step: the batch size.
-        prompt_tokens: of each request. A prefill step computes all of them.
-        estimate: the times, the gain and how sure it is.
-        ahead_a: share of side a's steps in which the device did not wait for the host; None where
-            nothing tells.
-        ahead_b: the same of side b. Near 0 the host makes the time of a step, not the kernels.
-    """
-
-    phase: Literal["decode", "prefill"]
-    requests: int
-    prompt_tokens: int
-    estimate: Estimate
+    phase: Literal["decode", "prefill"]  # of the steps that are timed
+    requests: int  # in each step: the batch size
+    prompt_tokens: int  # of each request. A prefill step computes all of them
+    estimate: Estimate  # the times, the gain and how sure it is
     ahead_a: float | None = None
+    """Share of side a's steps in which the device did not wait for the host; None where nothing
+    tells."""
     ahead_b: float | None = None
+    """The same of side b. Near 0 the host makes the time of a step, not the kernels."""
 
 
 @dataclass(frozen=True)
 class AARun:
-    """Side a compared with itself.
+    """Side a compared with itself."""
 
-    Attributes:
-        requests: the batch size.
-        test: what came out.
-        captured_again: with CUDA graphs of its own for the second one, which lie elsewhere in
-            memory; else the same ones, in which nothing can differ.
-    """
-
-    requests: int
-    test: AATest
+    requests: int  # the batch size
+    test: AATest  # what came out
     captured_again: bool = False
+    """With CUDA graphs of its own for the second one, which lie elsewhere in memory; else the same
+    ones, in which nothing can differ."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether both sides say the same at one batch size.
+    """Whether both sides say the same at one batch size."""
 
-    Attributes:
-        requests: the batch size.
-        verdict: what came out.
-    """
-
-    requests: int
-    verdict: Verdict
+    requests: int  # the batch size
+    verdict: Verdict  # what came out
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A bundle of one side, whose kernels are compared.
-
-    Attributes:
-        side: a or b.
-        requests: the batch size.
-        folder: where it lies, beside the result unless it is a whole path.
-    """
+    """A bundle of one side, whose kernels are compared."""
 
     side: Literal["a", "b"]
-    requests: int
-    folder: str
+    requests: int  # the batch size
+    folder: str  # where it lies, beside the result unless it is a whole path
 
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that a run found until now.
+    """Everything that a run found until now."""
 
-    Attributes:
-        model: name or folder.
-        mode: how the sides were run.
-        mode_why: one line.
-        command: of spark-prof, word by word; secret values are hidden.
-        taken: when it began, ISO 8601 in UTC.
-        sides: a, then b.
-        machine: on which, and how it was.
-        versions: of what took part, by package.
-        swaps: what became of them, a rank each; with two engines those of both, one after another.
-        gates: one a batch size. Without one, nothing tells whether the sides agree.
-        aa: side a against itself, before the sides were compared.
-        runs: one a batch size, then one a prompt's length.
-        attributions: where the gain came from, one a recorded batch size.
-        recordings: what those rest on.
-        missing: what could not be measured, and why, one line each.
-        failure: why the run ended early, one line; empty if it did not.
-        finished: every part was done. A result that is not was written by a run that goes on or
-            was killed.
-        kind: `KIND`.
-        schema: of the file.
-    """
-
-    model: str
-    mode: Mode
-    mode_why: str
-    command: tuple[str, ...]
-    taken: str
-    sides: tuple[SideFacts, SideFacts]
-    machine: Machine = Machine()
-    versions: dict[str, str] = field(default_factory=dict)
+    model: str  # name or folder
+    mode: Mode  # how the sides were run
+    mode_why: str  # one line
+    command: tuple[str, ...]  # of spark-prof, word by word; secret values are hidden
+    taken: str  # when it began, ISO 8601 in UTC
+    sides: tuple[SideFacts, SideFacts]  # a, then b
+    machine: Machine = Machine()  # on which, and how it was
+    versions: dict[str, str] = field(default_factory=dict)  # of what took part, by package
     swaps: tuple[RankSwaps, ...] = ()
+    """What became of them, a rank each; with two engines those of both, one after another."""
     gates: tuple[Gate, ...] = ()
-    aa: tuple[AARun, ...] = ()
-    runs: tuple[Run, ...] = ()
+    """One a batch size. Without one, nothing tells whether the sides agree."""
+    aa: tuple[AARun, ...] = ()  # side a against itself, before the sides were compared
+    runs: tuple[Run, ...] = ()  # one a batch size, then one a prompt's length
     attributions: tuple[Attribution, ...] = ()
-    recordings: tuple[Recording, ...] = ()
-    missing: tuple[str, ...] = ()
-    failure: str = ""
+    """Where the gain came from, one a recorded batch size."""
+    recordings: tuple[Recording, ...] = ()  # what those rest on
+    missing: tuple[str, ...] = ()  # what could not be measured, and why, one line each
+    failure: str = ""  # why the run ended early, one line; empty if it did not
     finished: bool = False
+    """Every part was done. A result that is not was written by a run that goes on or was killed."""
     kind: str = KIND
-    schema: int = _SCHEMA
+    schema: int = _SCHEMA  # of the file
 
 
 def to_json(result: Result) -> bytes:
@@ -231,10 +220,6 @@ def to_json(result: Result) -> bytes:
 
 def from_json(text: bytes, source: str = "the result") -> Result:
     """Reads what `to_json` wrote.
-
-    Args:
-        text: the JSON.
-        source: what it is called in an error.
 
     Raises:
         CommandError: it is none, or of another version.
@@ -282,3 +267,25 @@ def _plain(value: Any) -> Any:
         # A variable of the environment may hold bytes that are no UTF-8.
         return value.encode("utf-8", "backslashreplace").decode()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+RESULT_FILE = "result.json"
+"""Its name in the folder of a run."""
+
+_LARGEST_FILE = 64 << 20
+
+
+def read_result(path: Path) -> Result:
+    """Reads a result.
+
+    Raises:
+        CommandError: it cannot be read, or is none.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(text) > _LARGEST_FILE:
+        raise CommandError(f"{path} is too long for a result of spark-prof ab; run it again")
+    return from_json(text, str(path))

@@ -1,44 +1,105 @@
-"""What the parts of a run share: what is compared, how, and where the result is kept."""
+"""What the parts of a run share: its options, what is compared, and the folder of the result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine import Engine
-from spark_prof.ab.keeping import Keeper
 from spark_prof.ab.machine import Sample
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
-from spark_prof.ab.options import Options
 from spark_prof.ab.outcome import RANDOM_WEIGHTS
-from spark_prof.ab.result import Machine, Range, SideCosts
+from spark_prof.ab.result import RESULT_FILE, Machine, Range, RankSwaps, Result, SideCosts, to_json
 from spark_prof.ab.sides import Side
-from spark_prof.ab.swapped import RankSwaps
+from spark_prof.errors import CommandError, one_line
+from spark_prof.files import write_whole
+from spark_prof.redact import redacted_value
 from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
+
+_PAGE = "report.html"
+
+
+class Keeper:
+    """The result of a run that goes on, on disk after every part.
+
+    Args:
+        folder: of the run.
+        result: what is known before it begins.
+        draw: makes a page of HTML of the result.
+    """
+
+    def __init__(
+        self, folder: Path, result: Result, draw: Callable[[Result], str] = lambda _: ""
+    ) -> None:
+        self._draw = draw
+        self.folder = folder
+        self.result: Result = redacted_value(result)
+        self._write()
+
+    def add(self, **parts: tuple[Any, ...]) -> None:
+        """Appends to the parts of the result that these are named like."""
+        self.set(**{name: getattr(self.result, name) + more for name, more in parts.items()})
+
+    def set(self, **parts: Any) -> None:
+        """Replaces parts of the result; secrets in them are hidden."""
+        self.result = replace(self.result, **redacted_value(parts))
+        self._write()
+
+    def miss(self, line: str) -> None:
+        """Says what could not be measured, and why."""
+        if line and line not in self.result.missing:
+            self.add(missing=(one_line(line),))
+
+    def write_page(self) -> None:
+        """Writes the page that stands alone beside the result."""
+        self._put(_PAGE, self._draw(self.result).encode("utf-8", "backslashreplace"))
+
+    def _write(self) -> None:
+        self._put(RESULT_FILE, to_json(self.result))
+
+    def _put(self, name: str, content: bytes) -> None:
+        try:
+            write_whole(self.folder / name, content)
+        except OSError as error:
+            raise CommandError(
+                f"cannot write {self.folder / name}: {error.strerror or error}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a run."""
+
+    folder: Path  # where everything goes
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Requests that decode at a time, one measurement each."""
+    prefill: tuple[int, ...] = (128, 1024)  # lengths of prompts whose prefill is measured
+    seconds: float = 20.0  # to spend on one measurement
+    context: int = 128  # tokens of each prompt when decoding is measured
+    gate_tokens: int | None = None
+    """That each request generates for the correctness gate; None for as many as make the gate's
+    positions enough."""
+    record: bool = True  # kernels of both sides are recorded, for where the gain comes from
+    starts: int = 4  # of engines, where the sides need one each; a multiple of four
+    timeout: float = 600.0
+    """Seconds after which an engine that neither answers nor logs is given up."""
+    time_anyway: bool = False  # times are taken after a failed gate, too; they do not count
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One run.
+    """One run."""
 
-    Attributes:
-        command: the engine, without what the sides add.
-        a: the side that is compared with.
-        b: the side that is asked about.
-        options: what to measure.
-        keeper: takes what is found.
-        say: shows one line of progress.
-    """
-
-    command: EngineCommand
-    a: Side
-    b: Side
-    options: Options
-    keeper: Keeper
-    say: Callable[[str], None]
+    command: EngineCommand  # the engine, without what the sides add
+    a: Side  # the side that is compared with
+    b: Side  # the side that is asked about
+    options: Options  # what to measure
+    keeper: Keeper  # takes what is found
+    say: Callable[[str], None]  # shows one line of progress
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -49,13 +110,7 @@ class Setting:
         return (*decode, *prefill)
 
     def engine(self, side: Side, swaps: SwapSettings, log: str) -> Engine:
-        """An engine with a side's options and environment.
-
-        Args:
-            side: whose.
-            swaps: what to swap in it.
-            log: name of the log's file in the folder of the run.
-        """
+        """An engine with a side's options and environment."""
         command = replace(self.command, arguments=self.command.arguments + side.options)
         environment = {**dict(side.environment), SWAPS_ENVIRONMENT: swaps.to_json()}
         path = self.options.folder / log
@@ -67,13 +122,7 @@ class Setting:
 
 
 def costs_of(side: str, facts: Facts, ranks: tuple[RankSwaps, ...]) -> SideCosts:
-    """What a side costs beside its steps, of the rank where that is most.
-
-    Args:
-        side: its name in the engine.
-        facts: of the engine.
-        ranks: of the engine.
-    """
+    """What a side costs beside its steps, of the rank where that is most."""
     held = [sum(swap.bytes for swap in rank.swaps if swap.side == side) for rank in ranks]
     capture = [r.seconds.capture[side] for r in ranks if side in r.seconds.capture]
     graphs = [rank.captured[side] for rank in ranks if side in rank.captured]
@@ -94,14 +143,7 @@ def keep_facts(
     ranks: tuple[RankSwaps, ...],
     costs: Mapping[str, SideCosts],
 ) -> None:
-    """Puts what an engine is into the result.
-
-    Args:
-        setting: of the run.
-        facts: of the engine.
-        ranks: what became of its swaps.
-        costs: of the sides that it has.
-    """
+    """Puts what an engine is into the result."""
     keeper = setting.keeper
     cache = "" if facts.cache_tokens is None else f"; KV cache of {facts.cache_tokens:,} tokens"
     note = f"runs as {facts.execution}{cache}"

@@ -10,10 +10,34 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from spark_prof.ab.backends import BACKENDS, OPTION_OF_SLOT
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted
 from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
+
+BACKENDS: dict[str, tuple[str, ...]] = {
+    "--moe-backend": (
+        "auto", "triton", "batched_triton", "deep_gemm", "deep_gemm_mega_moe", "cutlass",
+        "flashinfer_trtllm", "flashinfer_cutlass", "flashinfer_cutedsl",
+        "flashinfer_moe_ep_cutedsl", "flashinfer_b12x", "b12x",
+        "flashinfer_moe_ep_mega_deep_gemm", "flashinfer_moe_ep_mega_cutedsl", "marlin", "humming",
+        "triton_unfused", "aiter", "aiter_mega_moe", "aiter_triton_mxfp4_bf16",
+        "aiter_triton_mxfp4_mxfp4", "flydsl", "hpc", "emulation", "rdna3",
+    ),
+    "--linear-backend": (
+        "auto", "cutlass", "flashinfer_cutlass", "flashinfer_cutedsl", "flashinfer_trtllm",
+        "flashinfer_cudnn", "flashinfer_b12x", "b12x", "marlin", "humming", "triton", "deep_gemm",
+        "torch", "aiter", "machete", "fbgemm", "conch", "exllama", "emulation", "xpu", "xpu_woq",
+    ),
+}  # fmt: skip
+"""vLLM's own kernels by the option that chooses them: MoEBackend and LinearBackend of
+vllm/config/kernel.py, 0.24 to 0.33 together. vLLM refuses what its version lacks."""
+
+OPTION_OF_SLOT = {
+    "moe": "--moe-backend",
+    **dict.fromkeys(("qkv", "o", "mlp", "lm_head"), "--linear-backend"),
+}
+"""The option that chooses the kernels of a slot."""
+
 
 OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
 """Kernels of the package; the second is taken where it was not measured too."""
@@ -26,21 +50,13 @@ _MODES = ("auto", "one", "two")
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two things that are compared.
+    """One of the two things that are compared."""
 
-    Attributes:
-        text: as it was written.
-        swaps: the kernels that are swapped in.
-        options: vLLM's, as they follow the command's own.
-        environment: variables and their values.
-        notes: what a word means beyond what it says, a line each.
-    """
-
-    text: str
-    swaps: tuple[Swap, ...] = ()
-    options: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+    text: str  # as it was written
+    swaps: tuple[Swap, ...] = ()  # the kernels that are swapped in
+    options: tuple[str, ...] = ()  # vLLM's, as they follow the command's own
+    environment: tuple[tuple[str, str], ...] = ()  # variables and their values
+    notes: tuple[str, ...] = ()  # what a word means beyond what it says, a line each
 
     @property
     def name(self) -> str:
@@ -52,15 +68,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Mode:
-    """How the two sides are run.
+    """How the two sides are run."""
 
-    Attributes:
-        one: in one engine, switched between steps; else in engines of their own.
-        why: one line.
-    """
-
-    one: bool
-    why: str
+    one: bool  # in one engine, switched between steps; else in engines of their own
+    why: str  # one line
 
 
 def parse_side(text: str) -> Side:
@@ -143,11 +154,6 @@ def is_own_or_installed(kernel: str) -> bool:
 
 def choose_mode(asked: str, a: Side, b: Side) -> Mode:
     """Whether both sides can live in one engine, and whether they shall.
-
-    Args:
-        asked: auto, one or two.
-        a: the side that is compared with.
-        b: the side that is asked about.
 
     Raises:
         CommandError: one engine was asked for and cannot be, or the sides are the same.
@@ -242,10 +248,6 @@ def _is_installed(kernel: str) -> bool:
 
 def checked_file(path: Path, function: str) -> str:
     """FILE:FUNCTION with the whole path. The file is read, not run.
-
-    Args:
-        path: of the file.
-        function: a name at its top level.
 
     Raises:
         CommandError: it cannot be read, is no Python, or has no such name.

@@ -7,6 +7,9 @@ two equal sides is as often above 1 as below, that favours no side. The interval
 bootstrap of that (Wilcox, Introduction to Robust Estimation and Hypothesis Testing, chapter 4),
 with percentiles moved outwards so that few quads do not make it too narrow (Hesterberg, What
 Teachers Should Know About the Bootstrap, 2015: "expanded percentile").
+
+`claimed` and `floor` are the rule. Reports call them with the intervals of a run, `minimum_effect`
+with those of simulated runs, so that what is printed has the power that it says.
 """
 
 from __future__ import annotations
@@ -14,14 +17,110 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.ab.power import Spread, minimum_effect
 from spark_prof.ab.steps import Dropped, Quad
-from spark_prof.analyzers.student import student_quantile
+from spark_prof.analyzers.t_distribution import student_quantile
+
+CAPTURES_APART = 0.002
+"""By what share two captures of the same kernels differ at most, steadily: 0.03 to 0.2 % on H100s
+(benchmarks/results/ab). Side b is always another capture than a."""
+_POWER = 0.8
+_DRAWS = 20_000
+_POWER_SEED = 20251122
+_HALVINGS = 14
+_LARGEST = 1e6
+
+Values = Any
+"""A number, or an array with one for each simulated run."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much a measured gain varies from run to run."""
+
+    half_width: float  # of its 95 % interval, as a logarithm, without the clock's share
+    free: int  # degrees of freedom on which that width rests
+    wider: float = 1.0  # how many times wider than Student's t would have it that interval is
+    clock: float = 0.0  # by what share of the gain the clock's resolution widens either end
+    off: float = 0.0  # logarithm of the gain around which runs lie
+    captured_again: bool = False  # the second side has CUDA graphs of its own
+
+
+def claimed(low: Values, high: Values, floor: Values) -> tuple[Values, Values]:
+    """Whether b is faster, and whether it is slower: the whole interval lies beyond the floor.
+
+    Args:
+        low: end of the gain's interval.
+        high: its other end.
+        floor: of the tests of a against itself, the largest; 0 without one.
+    """
+    return low > 1 + floor, high * (1 + floor) < 1
+
+
+def floor(passed: Values, reach: Values, captured_again: bool) -> Values:
+    """The share below which a test of a against itself forbids to claim an effect.
+
+    None where it passed: the interval of the gain already holds what varies from quad to quad.
+
+    Args:
+        passed: its interval contains 1.
+        reach: how far from 1 that goes.
+        captured_again: a was compared with another capture of itself.
+    """
+    least = CAPTURES_APART if captured_again else 0.0
+    return np.where(passed, least, np.maximum(reach, least))
+
+
+def minimum_effect(run: Spread, tests: Sequence[Spread] = ()) -> float:
+    """The effect, as a share, that four of five runs like this one claim.
+
+    Runs are simulated, each with an interval and tests of its own, as of a normal gain whose
+    variance has to be estimated. The width that was found counts as the median of such widths.
+    So runs print this effect too high as often as too low, and their median has the power.
+    """
+    low, high = _intervals(run, 0)
+    floors = np.zeros(_DRAWS)
+    for place, test in enumerate(tests, start=1):
+        first, last = _intervals(test, place)
+        reach = np.maximum(abs(first - 1), abs(last - 1))
+        passed = (first <= 1) & (last >= 1)
+        floors = np.maximum(floors, floor(passed, reach, test.captured_again))
+
+    def power(effect: float) -> float:
+        return float(claimed(low * (1 + effect), high * (1 + effect), floors)[0].mean())
+
+    least, enough = 0.0, max(float(np.expm1(run.half_width)), 1e-4)
+    while power(enough) < _POWER and enough < _LARGEST:
+        least, enough = enough, 2 * enough
+    for _ in range(_HALVINGS):
+        middle = (least + enough) / 2
+        least, enough = (least, middle) if power(middle) >= _POWER else (middle, enough)
+    return enough
+
+
+def _intervals(spread: Spread, place: int) -> tuple[Array, Array]:
+    """Both ends of the interval in each simulated run, around a gain of exp(off)."""
+    scale, deviation = _draws(spread.free, place)
+    error = spread.half_width / (spread.wider * student_quantile(0.975, spread.free))
+    gain = np.exp(spread.off + error * deviation)
+    wide = np.exp(spread.half_width * scale)
+    return gain * (1 / wide - spread.clock), gain * (wide + spread.clock)
+
+
+@lru_cache(maxsize=64)
+def _draws(free: int, place: int) -> tuple[Array, Array]:
+    """Estimates of a standard deviation, of median 1, and deviations in units of that."""
+    random = np.random.default_rng((_POWER_SEED, place))
+    scale = np.sqrt(random.chisquare(free, _DRAWS) / free)
+    typical = float(np.median(scale))
+    return scale / typical, random.standard_normal(_DRAWS) / typical
+
 
 FEWEST_QUADS = 5
 """All of fewer lie on one side of the truth in more than 10 % of all runs."""
@@ -67,64 +166,43 @@ class Estimate:
     """What a run of quads says of two sides.
 
     A step that decodes gives each of its requests one token: its time is the time per token.
-
-    Attributes:
-        a_us: time of a step on the first side, None where nothing counts.
-        b_us: time of a step on the second side.
-        gain: a_us / b_us; None where too little counts.
-        saved_us: a_us - b_us.
-        detectable: the minimum detectable effect, which four of five runs like this one claim, as
-            a share: 0.004 is a gain of 1.004. Of a result's runs it is that of the whole rule,
-            tests of a against itself included. None where it is not known, see `why_unknown`.
-        quads: that count; of engines that were started for each side, the starts.
-        steps: that count, of both sides.
-        dropped: quads that do not count.
-        method: what the interval rests on, in words.
-        missing: why there is no gain; empty where there is one.
-        apart: by what share two engine starts of the same side differ at most; None in one engine.
-        outliers: quads that count and are far from the others; None where that was not looked at.
     """
 
-    a_us: float | None
-    b_us: float | None
-    gain: Interval | None
-    saved_us: Interval | None
+    a_us: float | None  # time of a step on the first side, None where nothing counts
+    b_us: float | None  # time of a step on the second side
+    gain: Interval | None  # a_us / b_us; None where too little counts
+    saved_us: Interval | None  # a_us - b_us
     detectable: float | None
-    quads: int
-    steps: int
-    dropped: tuple[Dropped, ...]
-    method: str
-    missing: str
+    """The minimum detectable effect, which four of five runs like this one claim, as a share: 0.004
+    is a gain of 1.004. Of a result's runs it is that of the whole rule, tests of a against itself
+    included. None where it is not known, see `why_unknown`."""
+    quads: int  # that count; of engines that were started for each side, the starts
+    steps: int  # that count, of both sides
+    dropped: tuple[Dropped, ...]  # quads that do not count
+    method: str  # what the interval rests on, in words
+    missing: str  # why there is no gain; empty where there is one
     apart: float | None = None
+    """By what share two engine starts of the same side differ at most; None in one engine."""
     outliers: int | None = None
+    """Quads that count and are far from the others; None where that was not looked at."""
 
 
 @dataclass(frozen=True)
 class AATest:
-    """A side compared with itself, which must come out as no effect.
+    """A side compared with itself, which must come out as no effect."""
 
-    Attributes:
-        estimate: as of two sides.
-        passed: the interval of the gain contains 1; False where there is none. Of runs in which
-            all is well 5 % do not pass.
-        floor: how far from 1 the interval reaches, as a share; None where there is no interval.
-            Where the test did not pass, no smaller effect is claimed.
-        line: the verdict in words.
-    """
-
-    estimate: Estimate
+    estimate: Estimate  # as of two sides
     passed: bool
+    """The interval of the gain contains 1; False where there is none. Of runs in which all is well
+    5 % do not pass."""
     floor: float | None
-    line: str
+    """How far from 1 the interval reaches, as a share; None where there is no interval. Where the
+    test did not pass, no smaller effect is claimed."""
+    line: str  # the verdict in words
 
 
 def compare(quads: Sequence[Quad], dropped: Sequence[Dropped] = ()) -> Estimate:
-    """The gain of the second side over the first; the same quads always give the same.
-
-    Args:
-        quads: that count.
-        dropped: that do not, to be told.
-    """
+    """The gain of the second side over the first; the same quads always give the same."""
     steps = sum(quad.steps for quad in quads)
     times = np.array([(quad.a_us, quad.b_us) for quad in quads], dtype=np.float64).reshape(-1, 2)
     if len(quads) < FEWEST_QUADS:
@@ -252,13 +330,7 @@ def has_spread(estimate: Estimate) -> bool:
 
 
 def spread_of(estimate: Estimate, *, itself: bool = False, captured_again: bool = False) -> Spread:
-    """How much the gain varies from run to run.
-
-    Args:
-        estimate: of which `has_spread` is true.
-        itself: the sides are the same, so that a gain other than 1 is one that comes back.
-        captured_again: side a is compared with another capture of itself.
-    """
+    """How much the gain varies from run to run."""
     gain = estimate.gain
     if gain is None or estimate.a_us is None or estimate.b_us is None:
         raise ValueError("an estimate without a gain has no spread")
@@ -292,12 +364,7 @@ def _student(confidence: float, free: int) -> float:
 
 
 def _middle_quads(ranked: Array, drawn: npt.NDArray[np.int64]) -> Array:
-    """Both sides' means over the quads in the middle, by their ratio.
-
-    Args:
-        ranked: [quads, 2], by ratio.
-        drawn: [resamples, quads], places in it.
-    """
+    """Both sides' means over the quads in the middle, by their ratio."""
     count = drawn.shape[1]
     cut = int(_TRIMMED * count)
     means: Array = ranked[np.sort(drawn, axis=1)[:, cut : count - cut]].mean(axis=1)

@@ -1,4 +1,12 @@
-"""Timed steps of an engine, block by block, and the quads that they make."""
+"""The plan of a run, A B B A and B A A B, its timed steps, and the quads that they make.
+
+In a quad A B B A both sides have the same mean place in time, so that what drifts in proportion to
+time, as the context does while tokens are added, is the same for both. What grows with its square
+is not: its sign turns over in B A A B. Quads follow each other as in the Thue-Morse sequence,
+A B B A  B A A B  B A A B  A B B A: over every two of them a drift of the second order cancels, over
+every four one of the third (Prouhet 1851; Allouche and Shallit, The ubiquitous Prouhet-Thue-Morse
+sequence, 1999).
+"""
 
 from __future__ import annotations
 
@@ -6,98 +14,108 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_prof.ab.plan import SETTLE
+import msgspec
+
 from spark_prof.errors import CommandError
+
+AGAIN = "a again"
+"""Side a under another name: the same graphs, which an A/A run must find equal."""
+
+SETTLE = 2
+"""First steps of a block that are not counted.
+
+The first runs while the caches hold what the other side read, and with asynchronous scheduling the
+host has prepared it before the switch; its duration ends only with the start of the second.
+"""
+_MOST_QUADS = 1024
+
+
+@dataclass(frozen=True)
+class Block:
+    """Steps that follow each other on one side."""
+
+    side: str  # a, b, a2 or AGAIN
+    steps: int  # how many, the first ones that do not count included
+
+
+def block_order(quads: int, steps: int, sides: tuple[str, str] = ("a", "b")) -> tuple[Block, ...]:
+    """The blocks of a plan, four a quad.
+
+    Args:
+        quads: how many; an even number lets drift of the second order cancel.
+        steps: of a block.
+        sides: what is compared.
+
+    Raises:
+        CommandError: there is nothing to plan.
+    """
+    if quads < 1 or steps <= SETTLE:
+        raise CommandError(
+            f"{quads} quads of blocks of {steps} steps cannot be measured; "
+            f"give at least 1 quad and {SETTLE + 1} steps"
+        )
+    a, b = (Block(side, steps) for side in sides)
+    turned = (number.bit_count() % 2 for number in range(quads))
+    return tuple(block for second in turned for block in ((b, a, a, b) if second else (a, b, b, a)))
+
+
+def running(side: str) -> str:
+    """The side that the engine runs for one of a plan."""
+    return "a" if side == AGAIN else side
+
+
+def quads_within(seconds: float, step_seconds: float, steps: int) -> int:
+    """How many quads fit in a time; an even number, at least 2 and at most 1,024.
+
+    Args:
+        seconds: to spend on one measurement.
+        step_seconds: a first estimate of the time of a step, of the slower side.
+        steps: of a block.
+    """
+    quad = 4 * steps * step_seconds
+    fitting = int(seconds / quad) if quad > 0 and seconds > 0 else 0
+    return max(2, min(fitting, _MOST_QUADS) // 2 * 2)
+
 
 _FEWEST_STEPS = 4
 """Of a block, after settling: the middle half of fewer is a single step."""
 _CONTEXT_APART = 0.01
-_LARGEST = 1 << 62
-"""No count or time of a step reaches it: nanoseconds since 1970 do in 2116."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step of the plan, as a worker's `spark_prof_times` tells it.
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """One step of the plan, as a worker's `spark_prof_times` tells it."""
 
-    Attributes:
-        block: its place in the plan, from 0.
-        side: a, b or a2.
-        index: its place in the block, from 0.
-        duration_ns: from its start to the start of the next step.
-        end_ns: when it ended, since 1970.
-        prefill_tokens: of prompts, in this step.
-        decode_requests: requests that it gave a token each.
-        context_tokens: that its attention read, over all requests.
-        ahead: whether the device was still at the step before when the host had launched this one;
-            None where nothing tells.
-    """
-
-    block: int
-    side: str
-    index: int
-    duration_ns: int
-    end_ns: int
-    prefill_tokens: int
-    decode_requests: int
-    context_tokens: int
+    block: int  # its place in the plan, from 0
+    side: str  # a, b or a2
+    index: int  # its place in the block, from 0
+    duration_ns: int  # from its start to the start of the next step
+    end_ns: int  # when it ended, since 1970
+    prefill_tokens: int  # of prompts, in this step
+    decode_requests: int  # requests that it gave a token each
+    context_tokens: int  # that its attention read, over all requests
     ahead: bool | None = None
+    """Whether the device was still at the step before when the host had launched this one; None
+    where nothing tells."""
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A quad that does not count.
+    """A quad that does not count."""
 
-    Attributes:
-        quad: its place in the plan, from 0.
-        why: one line.
-    """
-
-    quad: int
-    why: str
+    quad: int  # its place in the plan, from 0
+    why: str  # one line
 
 
 @dataclass(frozen=True)
 class Quad:
-    """Four blocks, two of each side, in the order A B B A or B A A B.
+    """Four blocks, two of each side, in the order A B B A or B A A B."""
 
-    Attributes:
-        number: its place in the plan, from 0.
-        a_us: time of a step on the first side, the mean of two blocks; see `middle_mean`.
-        b_us: the same of the second side.
-        steps: that count, of both sides.
-        spans: start and end of each block since 1970, in ns, with its side.
-    """
-
-    number: int
-    a_us: float
-    b_us: float
-    steps: int
+    number: int  # its place in the plan, from 0
+    a_us: float  # time of a step on the first side, the mean of two blocks; see `middle_mean`
+    b_us: float  # the same of the second side
+    steps: int  # that count, of both sides
     spans: tuple[tuple[str, int, int], ...]
-
-
-def read_steps(rows: Sequence[Sequence[object]]) -> tuple[Step, ...]:
-    """The rows of `spark_prof_times`, in the order of its columns.
-
-    Raises:
-        CommandError: a row is none; the engine speaks another version.
-    """
-    return tuple(_step(number, row) for number, row in enumerate(rows))
-
-
-def _step(number: int, row: Sequence[object]) -> Step:
-    wanted = "block, side, index, duration, end, prefill tokens, requests, context tokens, ahead"
-    if (
-        not isinstance(row, Sequence)
-        or len(row) != 9
-        or not isinstance(row[1], str)
-        or not isinstance(row[8], bool | None)
-    ):
-        raise CommandError(f"step {number} of the engine's times is not: {wanted}")
-    numbers = [value for place, value in enumerate(row[:8]) if place != 1]
-    if not all(type(value) is int and 0 <= value < _LARGEST for value in numbers):
-        raise CommandError(f"step {number} of the engine's times has no whole numbers: {wanted}")
-    return Step(*row)  # type: ignore[arg-type]
+    """Start and end of each block since 1970, in ns, with its side."""
 
 
 def share_ahead(steps: Sequence[Step], side: str) -> float | None:
@@ -116,11 +134,6 @@ def make_quads(
     """The quads of a plan, and those that are not whole.
 
     What counts of a block is the mean of the middle half of its steps.
-
-    Args:
-        steps: of one plan; blocks are numbered from 0, four a quad.
-        sides: what is compared.
-        settle: first steps of a block that do not count.
     """
     blocks: dict[int, list[Step]] = {}
     for step in steps:
@@ -144,9 +157,6 @@ def middle_mean(durations: Sequence[int]) -> float:
     A hiccup of the host in up to a quarter of the steps moves it hardly, as it would not move the
     median; but a step that starts late, so that one is longer and the next one shorter, cancels as
     it does in a mean, and it varies less than a median does.
-
-    Args:
-        durations: at least one.
     """
     ordered = sorted(durations)
     cut = len(ordered) // 4

@@ -7,23 +7,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from spark_prof.ab.agreement import compare_logits, keep_logits
-from spark_prof.ab.attributing import attribute, record
-from spark_prof.ab.describing import describe
+from spark_prof.ab.accuracy_gate import LayerError, Position
+from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
 from spark_prof.ab.engine import Engine
-from spark_prof.ab.gate import LayerError, Position
-from spark_prof.ab.gating import gate_batch, keep_verdict
 from spark_prof.ab.machine import Sampler
 from spark_prof.ab.measuring import Shape, time_side
 from spark_prof.ab.messages import Check, Done, Facts
 from spark_prof.ab.one_engine import check_live, possible, told
 from spark_prof.ab.outcome import with_detectable
-from spark_prof.ab.plan import SETTLE, block_order
-from spark_prof.ab.result import AARun, Run, SideCosts
+from spark_prof.ab.recording import attribute, record
+from spark_prof.ab.result import AARun, RankSwaps, Run, SideCosts
 from spark_prof.ab.setting import Setting, costs_of, keep_facts, keep_machine
 from spark_prof.ab.statistics import aa_test, compare_starts
-from spark_prof.ab.steps import Step, middle_mean
-from spark_prof.ab.swapped import RankSwaps
+from spark_prof.ab.steps import SETTLE, Step, block_order, middle_mean
 from spark_prof.swaps.settings import SwapSettings
 from spark_prof.traces.bundle import Bundle
 

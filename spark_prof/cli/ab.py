@@ -113,9 +113,9 @@ def ab(
     if apply:
         return _apply(side, command or [], kind)
     from spark_prof.ab.command import engine_command
-    from spark_prof.ab.options import Options
     from spark_prof.ab.outcome import exit_code
     from spark_prof.ab.protocol import run_ab
+    from spark_prof.ab.setting import Options
     from spark_prof.dashboards.ab_report import render_ab
 
     if starts % 4:
@@ -136,7 +136,16 @@ def ab(
         time_anyway,
     )
     engine = engine_command(command or [])
-    result = run_ab(engine, parse_side(a), side, mode, options, sys.argv[1:], _say)
+    result = run_ab(
+        engine,
+        parse_side(a),
+        side,
+        mode,
+        options,
+        sys.argv[1:],
+        _say,
+        lambda found: render_ab(found, "html"),
+    )
     print(render_ab(result, kind.value, terminal_width()))
     _say(f"result.json and report.html are in {folder}")
     if result.failure:

@@ -63,7 +63,7 @@ def compare(
     ] = False,
 ) -> None:
     """Show where the difference between recordings comes from: components, layers, kernels."""
-    from spark_prof.analyzers.comparing.gate.expression import parse
+    from spark_prof.analyzers.comparing.threshold_expression import parse
 
     limits = [parse(text) for text in fail_on or ()]
     chosen = format or format_by_ending(out, ENDINGS)
@@ -71,8 +71,8 @@ def compare(
         check_folder(out.parent)
     if len(others) > _MOST:
         raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
-    from spark_prof.analyzers.comparing.gate.verdict import check
-    from spark_prof.analyzers.comparing.summary import compare as compare_sides
+    from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
+    from spark_prof.analyzers.comparing.thresholds import check
     from spark_prof.dashboards.compare_report import Compared, render_comparison
     from spark_prof.datasets.compared import read_side, recordings_of
 
@@ -97,8 +97,7 @@ def compare(
 
 def _failed(compared: Compared, strict: bool) -> bool:
     """Tells what became of every limit that was not kept; whether that is a failure."""
-    from spark_prof.dashboards.compare_gate import reason
-    from spark_prof.dashboards.compare_words import LETTERS
+    from spark_prof.dashboards.compare_gate import LETTERS, reason
 
     failed = False
     for letter, checked in zip(LETTERS[1:], compared.gate, strict=False):

@@ -97,7 +97,7 @@ def report(
 
             put(render_dataset(_dataset(named, engine), chosen.value, width, color), out)
         else:
-            from spark_prof.ab.result_file import read_result
+            from spark_prof.ab.result import read_result
             from spark_prof.dashboards.ab_report import render_ab
 
             put(render_ab(read_result(named.file), chosen.value, width, color), out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from spark_prof.ab.gate import Verdict
+from spark_prof.ab.accuracy_gate import Verdict
 from spark_prof.ab.outcome import (
     chosen_run,
     decided,

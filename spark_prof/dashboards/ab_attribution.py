@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spark_prof.analyzers.swap_gain.model import (
+from spark_prof.analyzers.comparing.swap_attribution import (
     Attribution,
     ComponentGain,
     KernelGain,
     LayerGain,
     LayerProof,
 )
+from spark_prof.dashboards.compare_gate import numbers
 from spark_prof.dashboards.formats import MISSING, clean, counted, microseconds, share, spans
 from spark_prof.dashboards.section import Column, Section
 
@@ -20,14 +21,7 @@ _MOST_COMPONENTS = 5
 
 
 def sections(found: Attribution, *, has_gain: bool, each_layer: bool) -> Iterator[Section]:
-    """All that is said of one attribution.
-
-    Args:
-        found: the attribution.
-        has_gain: whether the sides differ by more than the measurement does; shares of a gain that
-            is none say nothing.
-        each_layer: whether the table of the layers is wanted, which is long.
-    """
+    """All that is said of one attribution."""
     yield components(found, has_gain=has_gain)
     yield proof(found, has_gain=has_gain)
     if each_layer:
@@ -39,13 +33,8 @@ def components(found: Attribution, *, has_gain: bool) -> Section:
     """What each component saves, and how far that is from what was measured."""
     columns = (
         Column("Component"),
-        Column("a", "number"),
-        Column("b", "number"),
-        Column("Saved", "number"),
-        Column("+-", "number"),
-        Column("Of the gain", "number"),
-        Column("Kernels a", "number", optional=True),
-        Column("Kernels b", "number", optional=True),
+        *numbers("a", "b", "Saved", "+-", "Of the gain"),
+        *numbers("Kernels a", "Kernels b", optional=True),
         Column("Swapped"),
     )
     total = found.explained_us if found.gain_us is None else found.gain_us
@@ -105,8 +94,7 @@ def layers(found: Attribution) -> Section:
     columns = (
         Column("Layer"),
         *(Column(clean(name), "number") for name in named),
-        Column("others", "number"),
-        Column("Saved", "number"),
+        *numbers("others", "Saved"),
     )
     rows = tuple(
         ("outside" if layer is None else str(layer), *_saved_in(rows, named))
@@ -121,11 +109,8 @@ def kernels(found: Attribution) -> Section:
     columns = (
         Column("Kernel", "name"),
         Column("Component"),
-        Column("Calls a", "number", optional=True),
-        Column("Calls b", "number", optional=True),
-        Column("a", "number"),
-        Column("b", "number"),
-        Column("Saved", "number"),
+        *numbers("Calls a", "Calls b", optional=True),
+        *numbers("a", "b", "Saved"),
     )
     rows = tuple(
         (

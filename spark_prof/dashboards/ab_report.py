@@ -9,29 +9,22 @@ import msgspec
 
 from spark_prof.ab.outcome import effect_of, exit_code, outcome_of, with_detectable
 from spark_prof.ab.result import Result, to_json
-from spark_prof.dashboards import ab_attribution, ab_gains, ab_gate, ab_sides
+from spark_prof.dashboards import ab_attribution, ab_sections
 from spark_prof.dashboards.ab_answer import answer, headline
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Document, Section
 
 
 def render_ab(result: Result, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a result.
-
-    Args:
-        result: of a run, finished or not.
-        kind: text, md, html or json.
-        width: columns of the text.
-        color: whether the text is coloured.
-    """
+    """Draws a result."""
     if kind == "json":
         return _json(result)
     drawn = document(result, each_layer=kind == "html")
     if kind == "html":
         # Plotly takes most of a second to import, and only HTML needs it.
-        from spark_prof.dashboards import ab_charts, html
+        from spark_prof.dashboards import chart_compare, html
 
-        return html.draw(drawn, ab_charts.figures(result))
+        return html.draw(drawn, chart_compare.ab_figures(result))
     from spark_prof.dashboards import markdown, text
 
     return markdown.draw(drawn) if kind == "md" else text.draw(drawn, width, color)
@@ -50,12 +43,7 @@ def _json(result: Result) -> str:
 
 
 def document(result: Result, *, each_layer: bool) -> Document:
-    """The document that text, Markdown and HTML draw; its title is the answer.
-
-    Args:
-        result: of a run.
-        each_layer: whether the table of the layers is wanted, which is long.
-    """
+    """The document that text, Markdown and HTML draw; its title is the answer."""
     return Document(
         answer(result),
         headline(result),
@@ -68,12 +56,12 @@ def document(result: Result, *, each_layer: bool) -> Document:
 
 
 def _sections(result: Result, each_layer: bool) -> Iterator[Section]:
-    yield ab_sides.compared(result)
-    yield ab_gains.gains(result)
-    yield ab_gains.itself(result)
-    yield ab_gate.gate(result)
-    yield ab_gate.reasons(result)
-    yield ab_gate.layers(result)
+    yield ab_sections.compared(result)
+    yield ab_sections.gains(result)
+    yield ab_sections.itself(result)
+    yield ab_sections.gate(result)
+    yield ab_sections.reasons(result)
+    yield ab_sections.layers(result)
     for found in result.attributions:
         has_gain = any(
             effect_of(run, result.aa) in ("faster", "slower")
@@ -81,8 +69,8 @@ def _sections(result: Result, each_layer: bool) -> Iterator[Section]:
             if (run.phase, run.requests) == ("decode", found.batch_size)
         )
         yield from ab_attribution.sections(found, has_gain=has_gain, each_layer=each_layer)
-    yield ab_sides.swaps(result)
-    yield ab_sides.costs(result)
-    yield ab_gains.left_out(result)
-    yield ab_sides.missing(result)
-    yield ab_sides.setup(result)
+    yield ab_sections.swaps(result)
+    yield ab_sections.costs(result)
+    yield ab_sections.left_out(result)
+    yield ab_sections.missing(result)
+    yield ab_sections.setup(result)

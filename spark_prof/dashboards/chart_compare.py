@@ -1,18 +1,27 @@
-"""The figures of a comparison of recordings. What got slower is orange, what got faster blue."""
+"""The figures of a comparison and of a result of `spark-prof ab`.
+
+What got slower is orange, what got faster blue. Every string from a recording goes through
+`charts.label`, as plotly reads some HTML.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison
+from spark_prof.ab.outcome import floor_of
+from spark_prof.ab.result import Result
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
+from spark_prof.analyzers.comparing.swap_attribution import Attribution
+from spark_prof.dashboards.ab_answer import what_ran
 from spark_prof.dashboards.about_layers import in_decoder_order
 from spark_prof.dashboards.charts import bars, label, set_style
-from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL
-from spark_prof.dashboards.compare_words import LETTERS, by_us
+from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
+from spark_prof.dashboards.compare_gate import LETTERS, by_us, shown_part
 from spark_prof.dashboards.formats import microseconds
 
+_GAIN = "#0072B2"
 DIVERGING = (
     (0.0, "#0072B2"),
     (0.25, "#56B4E9"),
@@ -24,13 +33,139 @@ DIVERGING = (
 
 _SMALL = 0.002
 """Parts that change by a smaller share of the step are drawn together."""
-_NAMES = {"launch_gaps": "launch gaps"}
 _MOST_LAYERS = 200
 _ROOM = 0.15
 """Share of the axis that a label takes."""
 
+_Part = tuple[str, float, str]
+"""A safe label, by how many us it makes the step longer, and a colour."""
 
-def figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
+
+def ab_figures(result: Result) -> Mapping[str, go.Figure]:
+    """The figures by the id of the section in which they stand."""
+    drawn = {}
+    if any(run.estimate.gain for run in result.runs):
+        drawn["ab_gains"] = gain_points(result)
+    for found in result.attributions:
+        drawn[f"ab_components_{found.batch_size}"] = waterfall(found)
+        if any(row.layer is not None for row in found.layers):
+            drawn[f"ab_layers_{found.batch_size}"] = layer_bars(found)
+    return drawn
+
+
+def gain_points(result: Result) -> go.Figure:
+    """Draws the gain of each run with its interval, and how far side a was from itself."""
+    runs = [(run, gain) for run in result.runs if (gain := run.estimate.gain)]
+    figure = go.Figure()
+    for index, (run, _) in enumerate(runs):
+        floor = floor_of(run, result.aa)
+        if floor:
+            figure.add_shape(
+                type="rect",
+                x0=index - 0.5,
+                x1=index + 0.5,
+                y0=1 / (1 + floor),
+                y1=1 + floor,
+                fillcolor=LINES,
+                line={"width": 0},
+                layer="below",
+            )
+    figure.add_hline(y=1, line={"color": NEUTRAL, "width": 1, "dash": "dot"})
+    figure.add_trace(
+        go.Scatter(
+            mode="markers+text",
+            x=list(range(len(runs))),
+            y=[gain.value for _, gain in runs],
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [gain.high - gain.value for _, gain in runs],
+                "arrayminus": [gain.value - gain.low for _, gain in runs],
+                "color": _GAIN,
+                "width": 8,
+            },
+            marker={"color": _GAIN, "size": 9},
+            text=[f"  {gain.value:.3f} x" for _, gain in runs],
+            textposition="middle right",
+            textfont={"color": TEXT},
+            cliponaxis=False,
+            hovertemplate="%{text}<extra></extra>",
+        )
+    )
+    set_style(figure, "Gain with its 95 % interval; grey: a against itself", height=320)
+    figure.update_xaxes(
+        tickvals=list(range(len(runs))),
+        ticktext=[label(what_ran(run)) for run, _ in runs],
+        range=[-0.5, len(runs) - 0.5],
+        showgrid=False,
+    )
+    figure.update_yaxes(ticksuffix=" x", nticks=6)
+    return figure
+
+
+def waterfall(found: Attribution) -> go.Figure:
+    """Leads from a's time of a step to b's, by component."""
+    a, b, residual = found.a.corrected_us, found.b.corrected_us, 0.0
+    if found.a.untraced_us is not None and found.b.untraced_us is not None:
+        a, b = found.a.untraced_us, found.b.untraced_us
+        residual = found.residual_us or 0.0
+    rows = sorted(found.components, key=lambda row: -row.saved_us)
+    shown = [row for row in rows if abs(row.saved_us) >= _SMALL * a]
+    small = sum(row.saved_us for row in rows if row not in shown)
+    parts = [*(_part(row.component, -row.saved_us) for row in shown)]
+    parts.append(("smaller components", -small, NEUTRAL))
+    if residual:
+        parts.append(("residual", -residual, NEUTRAL))
+    return _waterfall("From a's step to b's", ("a", a), parts, ("b", b))[0]
+
+
+def _part(name: str, us: float) -> _Part:
+    return label(shown_part(name)), us, COLORS.get(name, NEUTRAL)
+
+
+def _waterfall(
+    title: str, first: tuple[str, float], parts: Sequence[_Part], last: tuple[str, float]
+) -> tuple[go.Figure, list[float]]:
+    """Leads from one time to the other, and says where each part begins."""
+    begins = [first[1]]
+    for _, us, _ in parts:
+        begins.append(begins[-1] + us)
+    drawn = [(*first, NEUTRAL), *parts, (*last, NEUTRAL)]
+    # Plotly draws the first bar at the bottom; this is read from the top down.
+    return bars(title, drawn[::-1], [0.0, *begins[:-1], 0.0][::-1]), begins[:-1]
+
+
+def layer_bars(found: Attribution) -> go.Figure:
+    """Draws what each layer saves, component by component."""
+    rows = [row for row in found.layers if row.layer is not None]
+    table: dict[str, dict[int, float]] = {}
+    for row in rows:
+        name = row.component if row.touched else "without a swap"
+        by_layer = table.setdefault(name, {})
+        by_layer[row.layer or 0] = by_layer.get(row.layer or 0, 0.0) + row.saved_us
+    figure = go.Figure()
+    for name in in_decoder_order(table):
+        figure.add_trace(
+            go.Bar(
+                name=label(name),
+                x=list(table[name]),
+                y=list(table[name].values()),
+                marker={"color": COLORS.get(name, NEUTRAL), "line": {"width": 0}},
+                hovertemplate=f"layer %{{x}}, {label(name)}: %{{y:.2f}} us<extra></extra>",
+            )
+        )
+    set_style(figure, "Saved in each layer", height=320)
+    figure.update_layout(
+        barmode="relative",
+        showlegend=True,
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
+    )
+    figure.update_xaxes(title={"text": "layer"}, showgrid=False)
+    figure.update_yaxes(ticksuffix=" us", zeroline=True, zerolinecolor=LINES)
+    return figure
+
+
+def compare_figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
     """The figures by the id of the section in which they stand."""
     drawn: dict[str, go.Figure] = {}
     for letter, comparison in zip(LETTERS[1:], found, strict=False):
@@ -47,30 +182,17 @@ def difference_waterfall(phase: PhaseComparison, b: str = "b") -> go.Figure:
     """Leads from a's median step to the other's, part by part, the slower one first."""
     visible = _SMALL * max(phase.like.a, phase.like.b)
     shown = [part for part in phase.parts if abs(part.change.us) >= visible]
-    parts = [
-        (
-            label(_NAMES.get(part.name, part.name)),
-            part.change.us,
-            COLORS.get(part.name, NEUTRAL),
-        )
-        for part in shown
-    ]
     small = sum(part.change.us for part in phase.parts if part not in shown)
-    parts.append(("smaller parts", small, NEUTRAL))
+    parts = [*(_part(part.name, part.change.us) for part in shown)]
     # The bars begin and end at medians, the parts are of typical steps.
-    parts.append(("residual", phase.residual_us, NEUTRAL))
+    parts += [("smaller parts", small, NEUTRAL), ("residual", phase.residual_us, NEUTRAL)]
     parts = [part for part in parts if abs(part[1]) >= visible / 100]
-    bases, running = [0.0], phase.like.a
-    for _, us, _ in parts:
-        bases.append(running)
-        running += us
-    drawn = [("a", phase.like.a, NEUTRAL), *parts, (b, phase.like.b, NEUTRAL)]
-    # Plotly draws the first bar at the bottom; this is read from the top down.
-    figure = bars(f"From a's {phase.phase} {phase.unit} to {b}'s", drawn[::-1], [*bases, 0.0][::-1])
+    title = f"From a's {phase.phase} {phase.unit} to {b}'s"
+    figure, begins = _waterfall(title, ("a", phase.like.a), parts, (b, phase.like.b))
     texts = [microseconds(phase.like.a), *(by_us(us) for _, us, _ in parts)]
     texts.append(microseconds(phase.like.b))
     figure.update_traces(text=texts[::-1])
-    edges = [phase.like.a, phase.like.b, *bases[1:]]
+    edges = [phase.like.a, phase.like.b, *begins]
     lowest, highest = min(edges), max(edges)
     if lowest > 2 * (highest - lowest):
         # Small changes of long steps are the rule; from 0 on nothing of them would be seen.
@@ -97,7 +219,7 @@ def component_pairs(phase: PhaseComparison, b: str = "b") -> go.Figure:
             go.Bar(
                 name=side,
                 orientation="h",
-                y=[label(_NAMES.get(name, name)) for name in reversed(names)],
+                y=[label(shown_part(name)) for name in reversed(names)],
                 x=values,
                 customdata=[[name] for name in reversed(names)],
                 marker={

@@ -1,30 +1,66 @@
-"""What became of each limit of `compare --fail-on`, as a section and as lines."""
+"""How a comparison writes its changes, and what became of each limit of `compare --fail-on`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from spark_prof.analyzers.comparing.gate.verdict import Checked
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.dashboards.compare_words import by_share, by_us, span
+from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, rate, share
 from spark_prof.dashboards.section import Column, Section
 
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""What sides are called: the reference is a."""
+
+
+def numbers(*titles: str, optional: bool = False) -> tuple[Column, ...]:
+    """Columns of numbers."""
+    return tuple(Column(title, "number", optional) for title in titles)
+
+
+def shown_part(name: str) -> str:
+    """The name of a part of a step, as it is shown."""
+    return "launch gaps" if name == "launch_gaps" else name
+
+
+def by_us(us: float) -> str:
+    """A change with its sign: +12.3 us."""
+    if not math.isfinite(us):
+        return MISSING
+    return f"+{microseconds(us)}" if us > 0 else microseconds(us)
+
+
+def by_share(change: Change, us: float | None = None) -> str:
+    """A change as a share of side a's figure: +3.1 %."""
+    found = change.share(change.us if us is None else us)
+    return f"{100 * found:+.1f} %" if math.isfinite(found) else "new"
+
+
+def span(change: Change) -> str:
+    """The interval of a change: -1.2 to +3.4 us; a dash where it is not known."""
+    if not math.isfinite(change.low) or not math.isfinite(change.high):
+        return MISSING
+    low, high = by_us(change.low), by_us(change.high)
+    value, unit = low.rsplit(" ", 1)
+    return f"{value} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def verdict(change: Change) -> str:
+    """What a change is: slower or faster where noise cannot explain it; a dash if it is unknown."""
+    if not math.isfinite(change.low):
+        return MISSING
+    if not change.sure:
+        return "noise"
+    return "slower" if change.us > 0 else "faster"
+
 
 def gate(checked: Sequence[Checked], letters: Sequence[str]) -> Section:
-    """One row a limit and side.
-
-    Args:
-        checked: the limits.
-        letters: of each the side that was held against it.
-    """
+    """One row a limit and side."""
     columns = (
         Column("Limit", "prose"),
         Column("Side"),
-        Column("a", "number"),
-        Column("Side's", "number"),
-        Column("Change", "number"),
+        *numbers("a", "Side's", "Change"),
         Column("95 %", optional=True),
         Column("Gate"),
         Column("Why", "prose", optional=True),
@@ -91,12 +127,6 @@ def _interval(checked: Checked) -> str:
     if kind == "share":
         return f"{100 * change.low:+.1f} to {100 * change.high:+.1f} points"
     if checked.relative or kind == "rate":
-        return _shares(change)
+        low, high = (f"{100 * each:+.1f}" for each in change.shares)
+        return f"{low} to {high} %" if all(map(math.isfinite, change.shares)) else MISSING
     return span(change)
-
-
-def _shares(change: Change) -> str:
-    if not all(map(math.isfinite, change.shares)):
-        return MISSING
-    low, high = (f"{100 * share:+.1f}" for share in change.shares)
-    return f"{low} to {high} %"

@@ -1,52 +1,46 @@
-"""Draws a comparison of recordings in every format."""
+"""Draws a comparison of recordings in every format.
+
+Its JSON is read by other people's scripts: keys may be added, none goes. Times are microseconds and
+shares fractions of 1; an interval that is not known is null.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
-from spark_prof.analyzers.comparing.gate.verdict import Checked
-from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison
-from spark_prof.dashboards import compare_gate, compare_parts, compare_setup
-from spark_prof.dashboards.compare_words import LETTERS, by_share, by_us
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
+from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.comparing.thresholds import Checked
+from spark_prof.dashboards import compare_gate, compare_sections
+from spark_prof.dashboards.compare_gate import LETTERS, by_share, by_us, reason
 from spark_prof.dashboards.formats import clean, microseconds
+from spark_prof.dashboards.json_report import write
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Document, Section
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What one run of `compare` found.
+    """What one run of `compare` found."""
 
-    Attributes:
-        found: each recording against the reference, at least one.
-        gate: for each of them what became of the limits; empty without limits.
-    """
-
-    found: tuple[Comparison, ...]
+    found: tuple[Comparison, ...]  # each recording against the reference, at least one
     gate: tuple[tuple[Checked, ...], ...] = ()
+    """For each of them what became of the limits; empty without limits."""
 
 
 def render_comparison(compared: Compared, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a comparison.
-
-    Args:
-        compared: what was found.
-        kind: text, md, html or json.
-        width: columns of the text.
-        color: whether the text is coloured.
-    """
+    """Draws a comparison."""
     if kind == "json":
-        from spark_prof.dashboards import compare_json
-
-        return compare_json.render(compared)
+        return render(compared)
     drawn = document(compared)
     if kind == "html":
         # Plotly takes most of a second to import, and only HTML needs it.
         from spark_prof.dashboards import chart_compare, html
 
-        return html.draw(drawn, chart_compare.figures(compared.found))
+        return html.draw(drawn, chart_compare.compare_figures(compared.found))
     from spark_prof.dashboards import markdown, text
 
     return markdown.draw(drawn) if kind == "md" else text.draw(drawn, width, color)
@@ -82,12 +76,12 @@ def answer(found: Comparison, b: str = "b") -> str:
 
 def phase_sections(phase: PhaseComparison, b: str = "b") -> Iterator[Section]:
     """The sections about one phase."""
-    yield compare_parts.steps(phase, b)
-    yield compare_parts.components(phase, b)
-    yield compare_parts.layers(phase, b)
-    yield compare_parts.kernels(phase, b)
+    yield compare_sections.steps(phase, b)
+    yield compare_sections.components(phase, b)
+    yield compare_sections.layers(phase, b)
+    yield compare_sections.kernels(phase, b)
     if phase.phase != "prefill":
-        yield compare_parts.engines(phase, b)
+        yield compare_sections.engines(phase, b)
 
 
 def _sections(compared: Compared) -> Iterator[Section]:
@@ -99,7 +93,7 @@ def _sections(compared: Compared) -> Iterator[Section]:
     ]
     if limits:
         yield compare_gate.gate([each for each, _ in limits], [letter for _, letter in limits])
-    yield compare_setup.compared(compared.found)
+    yield compare_sections.compared(compared.found)
     for letter, found in pairs:
         for section in _of_one(found, letter):
             several = len(pairs) > 1
@@ -109,10 +103,10 @@ def _sections(compared: Compared) -> Iterator[Section]:
 def _of_one(found: Comparison, b: str) -> Iterator[Section]:
     for phase in found.phases:
         yield from phase_sections(phase, b)
-    yield compare_setup.setup(found, b)
-    yield compare_setup.others(found, b)
-    yield compare_setup.findings(found, b)
-    yield compare_setup.notes(found, b)
+    yield compare_sections.setup(found, b)
+    yield compare_sections.others(found, b)
+    yield compare_sections.findings(found, b)
+    yield compare_sections.notes(found, b)
 
 
 def _headline(found: Comparison) -> tuple[tuple[str, str], ...]:
@@ -128,3 +122,99 @@ def _headline(found: Comparison) -> tuple[tuple[str, str], ...]:
     if faster:
         figures.append((f"{faster.name}, the most sped up", by_us(faster.change.us)))
     return tuple(figures)
+
+
+SCHEMA = 1
+"""Raised when a key changes its meaning or goes; new keys do not raise it."""
+
+
+def render(compared: Compared) -> str:
+    """Writes a comparison, the same text for the same recordings."""
+    first = compared.found[0]
+    return write(
+        {
+            "schema": SCHEMA,
+            "kind": "spark-prof compare",
+            "reference": _sides(first.sides[0]),
+            "comparisons": [
+                _comparison(found, letter)
+                for letter, found in zip(LETTERS[1:], compared.found, strict=False)
+            ],
+            "gate": [
+                _checked(each, letter)
+                for letter, checked in zip(LETTERS[1:], compared.gate, strict=False)
+                for each in checked
+            ],
+        }
+    )
+
+
+def _comparison(found: Comparison, letter: str) -> dict[str, Any]:
+    return {
+        "side": letter,
+        "other": _sides(found.sides[1]),
+        "assumed_start_share": found.assumed or None,
+        "phases": [_phase(phase) for phase in found.phases],
+        "setup": [asdict(setting) for setting in found.setup],
+        "notes": list(found.notes),
+    }
+
+
+def _sides(recordings: Sequence[Side]) -> dict[str, Any]:
+    """The first recording of a side, and the sources of all."""
+    side = recordings[0]
+    report = side.report
+    return {
+        "source": side.source,
+        "recordings": [each.source for each in recordings],
+        "run": asdict(report.run),
+        "gpu": asdict(report.gpu),
+        "steps": report.steps.count,
+        "coverage": asdict(report.coverage),
+        "conversions_share": report.conversions.share,
+        "findings": [each.id for each in report.findings],
+    }
+
+
+def _phase(phase: PhaseComparison) -> dict[str, Any]:
+    # `asdict` turns the changes that lie within into their fields; what they imply is added.
+    value: dict[str, Any] = _with_shares(asdict(phase))
+    for part, row in zip(phase.kernels, value["kernels"], strict=True):
+        row["where"] = part.where
+    return value
+
+
+def _with_shares(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if value.keys() == _CHANGE:
+            return _change(value)
+        return {key: _with_shares(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_shares(entry) for entry in value]
+    return value
+
+
+_CHANGE = {each.name for each in fields(Change)}
+
+
+def _change(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A change; with several recordings a side also the figure of each."""
+    change = Change(**value)
+    found = {key: value[key] for key in ("a", "b", "us", "low", "high")}
+    found |= {"share": change.share(change.us), "sure": change.sure}
+    found["share_low"], found["share_high"] = change.shares
+    if max(map(len, change.figures)) > 1:
+        for side, figures in zip(("a", "b"), value["figures"], strict=True):
+            found[f"values_{side}"] = [each["value"] for each in figures]
+    return found
+
+
+def _checked(checked: Checked, letter: str) -> dict[str, Any]:
+    return {
+        "limit": checked.expression.text,
+        "side": letter,
+        "outcome": checked.outcome,
+        "kind": checked.reading.kind,
+        "change": _with_shares(asdict(checked.reading.change)),
+        "reason": reason(checked, letter),
+    }

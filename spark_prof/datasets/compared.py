@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_prof.analyzers.comparing.model import Side
+from spark_prof.analyzers.comparing.comparison import Side
 from spark_prof.analyzers.summary import summary_of
 from spark_prof.analyzers.views.column_making import columns_of
 from spark_prof.datasets.opened import ceilings_for, opened

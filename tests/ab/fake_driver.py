@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.ab.channel import Channel
 from spark_prof.ab.messages import (
     Answer,
+    Channel,
     Compare,
     Compared,
     DescribeSwaps,
@@ -117,11 +117,11 @@ def swaps() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def times(request: Generate) -> list[list[Any]]:
+def times(request: Generate) -> list[Any]:
     requests = 1 if request.batch.alone else request.batch.requests
     base = 1_000_000 + 50_000 * requests + (2_000_000 if request.prefill else 0)
     is_b = "b" in SIDES or os.environ.get("FAKE_SIDE") == "b" or "--moe-backend" in ARGUMENTS
-    rows: list[list[Any]] = []
+    rows: list[Any] = []
     place = 0
     now = time.time_ns()
     for block, (side, steps) in enumerate(request.plan):

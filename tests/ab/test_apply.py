@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.ab.accuracy_gate import Verdict
 from spark_prof.ab.apply import lines_of, serve_line, side_of_result
-from spark_prof.ab.gate import Verdict
-from spark_prof.ab.result import Gate, Result, SideFacts, to_json
-from spark_prof.ab.result_file import read_result
+from spark_prof.ab.result import Gate, Result, SideFacts, read_result, to_json
 from spark_prof.ab.sides import parse_side
 from spark_prof.errors import CommandError
 from spark_prof.swaps.settings import SwapSettings

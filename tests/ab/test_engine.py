@@ -13,11 +13,10 @@ import msgspec
 import pytest
 
 from spark_prof.ab.agreement import _position
-from spark_prof.ab.channel import Channel
 from spark_prof.ab.driver import prompts_of
 from spark_prof.ab.engine import last_words
 from spark_prof.ab.measuring import Shape, impossible
-from spark_prof.ab.messages import Batch, Facts, Generate
+from spark_prof.ab.messages import Batch, Channel, Facts, Generate
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 

@@ -4,144 +4,113 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
-
-from spark_prof.ab.machine import Sample, Sampler, keep_steady
-from spark_prof.ab.plan import block_order
-from spark_prof.ab.steps import Quad, make_quads
+from spark_prof.ab.machine import Sample, Sampler, Steady, keep_steady
+from spark_prof.ab.steps import Quad, block_order, make_quads
 from spark_prof.traces.measured import DeviceState
 from tests.ab.timed import STEP_US, timed
 from tests.rows import each_row
 
 CALM = DeviceState(sm_mhz=1980, memory_mhz=2619, temperature_c=50, power_w=300.0)
 PERIOD_NS = 20_000_000
+QUADS = make_quads(timed(block_order(8, 10), lambda side, place, index: STEP_US))[0]
+"""Eight quads of 120 ms."""
 
 
-def quads() -> tuple[Quad, ...]:
-    """Eight quads of 120 ms."""
-    return make_quads(timed(block_order(8, 10), lambda side, place, index: STEP_US))[0]
+def sampled(
+    where: Callable[[Sample], bool] = lambda _: False,
+    state: DeviceState = CALM,
+    period_ns: int = PERIOD_NS,
+    gpu: int = 0,
+) -> list[Sample]:
+    """Samples of a calm machine, and of another state where something is true."""
+    begin, end = QUADS[0].spans[0][1], QUADS[-1].spans[-1][2]
+    calm = [Sample(at, gpu, CALM) for at in range(begin, end, period_ns)]
+    return [replace(each, state=state) if where(each) else each for each in calm]
 
 
-def sampled(made: tuple[Quad, ...], period_ns: int = PERIOD_NS, gpu: int = 0) -> list[Sample]:
-    begin, end = made[0].spans[0][1], made[-1].spans[-1][2]
-    return [Sample(at, gpu, CALM) for at in range(begin, end, period_ns)]
+def within(*quads: int, side: str = "ab") -> Callable[[Sample], bool]:
+    spans = [(s, e) for quad in quads for who, s, e in QUADS[quad].spans if who in side]
+    return lambda sample: any(start <= sample.at_ns < end for start, end in spans)
 
 
-def within(sample: Sample, quad: Quad, side: str = "ab") -> bool:
-    return any(who in side and start <= sample.at_ns < end for who, start, end in quad.spans)
+def kept(samples: list[Sample], quads: tuple[Quad, ...] = QUADS) -> Steady:
+    return keep_steady(quads, samples)
 
 
 def test_a_steady_machine_drops_nothing() -> None:
-    made = quads()
-    steady = keep_steady(made, sampled(made))
-    assert steady.quads == made
-    assert not steady.dropped
-    assert not steady.lines
+    steady = kept(sampled())
+    assert (steady.quads, steady.dropped, steady.lines) == (QUADS, (), ())
 
 
-def test_without_samples_nothing_is_dropped_and_it_says_so() -> None:
-    steady = keep_steady(quads(), [])
-    assert len(steady.quads) == 8
+@each_row(
+    "samples",
+    [
+        [],
+        sampled(lambda _: True, DeviceState()),
+        [replace(each, at_ns=each.at_ns + 10**12) for each in sampled()],
+    ],
+)
+def test_without_samples_nothing_is_dropped_and_it_says_so(samples: list[Sample]) -> None:
+    steady = kept(samples)
+    assert steady.quads == QUADS
     assert steady.lines == ("clocks: not known; no quad was dropped for them",)
 
 
-def test_a_driver_that_tells_nothing_is_no_sample() -> None:
-    made = quads()
-    steady = keep_steady(made, [replace(each, state=DeviceState()) for each in sampled(made)])
-    assert steady.quads == made
-    assert "not known" in steady.lines[0]
-
-
-@pytest.mark.parametrize("gpu", [0, 3])
-def test_unequal_clocks_drop_their_quad(gpu: int) -> None:
-    made = quads()
-    samples = sampled(made) + [
-        replace(each, state=replace(CALM, sm_mhz=1900)) if within(each, made[2], "b") else each
-        for each in sampled(made, gpu=gpu)
-    ]
-    steady = keep_steady(made, samples if gpu else samples[len(samples) // 2 :])
+@each_row("others", [[], sampled(gpu=1)])
+def test_unequal_clocks_drop_their_quad(others: list[Sample]) -> None:
+    steady = kept(others + sampled(within(2, side="b"), replace(CALM, sm_mhz=1900)))
     assert [drop.quad for drop in steady.dropped] == [2]
     assert steady.dropped[0].why == "SM clocks of 1980 MHz on a and 1900 MHz on b"
     assert steady.lines == ("1 of 8 quads dropped: the machine was not steady",)
 
 
-@each_row(("mhz", "kept"), [(1965, 8), (1961, 8), (1959, 7), (2005, 7)])
-def test_one_percent_is_the_bound(mhz: int, kept: int) -> None:
-    made = quads()
-    samples = [
-        replace(each, state=replace(CALM, sm_mhz=mhz)) if within(each, made[5], "a") else each
-        for each in sampled(made)
-    ]
-    assert len(keep_steady(made, samples).quads) == kept
+@each_row(("mhz", "count"), [(1965, 8), (1961, 8), (1959, 7), (2005, 7)])
+def test_one_percent_is_the_bound(mhz: int, count: int) -> None:
+    samples = sampled(within(5, side="a"), replace(CALM, sm_mhz=mhz))
+    assert len(kept(samples).quads) == count
+    both = sampled(within(5), replace(CALM, sm_mhz=mhz))
+    assert kept(both).quads == QUADS
 
 
-def test_clocks_that_change_for_both_sides_drop_nothing() -> None:
-    made = quads()
-    samples = [
-        replace(each, state=replace(CALM, sm_mhz=1500)) if within(each, made[2]) else each
-        for each in sampled(made)
-    ]
-    assert keep_steady(made, samples).quads == made
-
-
-@pytest.mark.parametrize("reason", ["power cap", "hardware slowdown", "temperature (hardware)"])
-def test_clocks_that_are_held_down_drop_their_quads(reason: str) -> None:
-    made = quads()
-    samples = [
-        replace(each, state=replace(CALM, throttled=(reason,)))
-        if within(each, made[1]) or within(each, made[6])
-        else each
-        for each in sampled(made)
-    ]
-    steady = keep_steady(made, samples)
-    assert [drop.quad for drop in steady.dropped] == [1, 6]
-    assert {drop.why for drop in steady.dropped} == {f"clocks were held down ({reason})"}
+@each_row("reason", ["power cap", "hardware slowdown", "temperature (hardware)"])
+@each_row("held", range(9))
+def test_what_holds_the_clocks_in_more_than_half_of_the_quads_is_how_the_machine_is(
+    reason: str, held: int
+) -> None:
+    """Less is an event, which drops the quads that it met."""
+    quads = [0, 3, 1, 7, 5, 2, 6, 4][:held]
+    steady = kept(sampled(within(*quads), replace(CALM, throttled=(reason,))))
+    if 2 * held > len(QUADS):
+        assert steady.quads == QUADS
+        assert steady.lines == (f"clocks were held down during {held} of 8 quads ({reason})",)
+    else:
+        assert sorted(drop.quad for drop in steady.dropped) == sorted(quads)
+        assert {drop.why for drop in steady.dropped} <= {f"clocks were held down ({reason})"}
+        assert len(steady.quads) == 8 - held
+        assert bool(steady.lines) == bool(held)
 
 
 def test_clocks_that_somebody_set_drop_nothing() -> None:
-    made = quads()
     held = replace(CALM, throttled=("application clocks",))
-    samples = [
-        replace(each, state=held) if within(each, made[1]) else each for each in sampled(made)
-    ]
-    assert keep_steady(made, samples).quads == made
-
-
-def test_what_lasts_is_told_and_drops_nothing() -> None:
-    made = quads()
-    held = replace(CALM, throttled=("power cap",))
-    steady = keep_steady(made, [replace(each, state=held) for each in sampled(made)])
-    assert steady.quads == made
-    assert steady.lines == ("clocks were held down during 8 of 8 quads (power cap)",)
+    assert kept(sampled(within(1), held)).quads == QUADS
 
 
 def test_few_samples_speak_for_the_blocks_around_them() -> None:
     """One in 100 ms, while a block takes 30."""
-    made = quads()
-    slow = [
-        replace(each, state=replace(CALM, sm_mhz=990)) if within(each, made[4]) else each
-        for each in sampled(made, 100_000_000)
-    ]
-    steady = keep_steady(made, slow)
+    steady = kept(sampled(within(4), replace(CALM, sm_mhz=990), 100_000_000))
     assert not any("not known" in line for line in steady.lines)
     assert 4 in {drop.quad for drop in steady.dropped}
 
 
-def test_samples_of_another_time_say_nothing() -> None:
-    made = quads()
-    late = [replace(each, at_ns=each.at_ns + 10**12) for each in sampled(made)]
-    assert "not known" in keep_steady(made, late).lines[0]
-
-
 def test_quads_without_samples_are_told() -> None:
-    made = quads()
     later = [
         replace(quad, spans=tuple((side, a + 10**10, b + 10**10) for side, a, b in quad.spans))
-        for quad in made[6:]
+        for quad in QUADS[6:]
     ]
-    steady = keep_steady((*made[:6], *later), sampled(made))
+    steady = kept(sampled(), (*QUADS[:6], *later))
     assert steady.lines == ("clocks of 2 of 8 quads: not known",)
     assert len(steady.quads) == 8
 
@@ -163,16 +132,13 @@ def test_a_sampler_asks_every_gpu_until_it_is_closed() -> None:
     assert asked[:4] == ["GPU-x", "GPU-y"] * 2
     assert [sample.gpu for sample in samples[:4]] == [0, 1, 0, 1]
     assert all(begin <= sample.at_ns <= time.time_ns() for sample in samples)
-    assert len(asked) == len(sampler.samples())
+    assert len(asked) == len(samples)
 
 
-def test_a_sampler_without_gpu_has_no_samples() -> None:
+def test_a_sampler_without_gpu_or_driver_knows_nothing() -> None:
     with Sampler([]) as sampler:
         pass
     assert sampler.samples() == ()
-
-
-def test_a_sampler_without_driver_knows_nothing() -> None:
     with Sampler(["GPU-none"], 0.001) as sampler:
         while not sampler.samples():
             time.sleep(0.001)

@@ -15,9 +15,8 @@ from spark_prof.ab.outcome import (
     outcome_of,
     with_detectable,
 )
-from spark_prof.ab.power import CAPTURES_APART
 from spark_prof.ab.result import AARun, Run
-from spark_prof.ab.statistics import Interval, aa_test, compare_starts
+from spark_prof.ab.statistics import CAPTURES_APART, Interval, aa_test, compare_starts
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER, gain_of
 from tests.rows import each_row
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.result import Machine, Range, Result, from_json, to_json
-from spark_prof.ab.result_file import find_result, read_result
-from spark_prof.ab.swapped import read_swaps
+from spark_prof.ab.result import Machine, Range, Result, from_json, read_result, read_swaps, to_json
 from spark_prof.errors import CommandError
+from spark_prof.traces.resolve import find_result
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
 from tests.dashboards.filled import filled_as
 from tests.rows import each_row
@@ -95,7 +94,7 @@ def test_other_files_are_no_result(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(b'{"schema": 1}')
     assert find_result(path) is find_result(tmp_path) is None
-    assert find_result(tmp_path / "absent") is find_result("\0") is None
+    assert find_result(tmp_path / "absent") is find_result(Path("\0")) is None
     with pytest.raises(CommandError, match="cannot read"):
         read_result(tmp_path)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.backends import BACKENDS
-from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
+from spark_prof.ab.sides import BACKENDS, OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.errors import CommandError
 from spark_prof.swaps.spec import SLOTS, Swap
 from tests.rows import each_row

@@ -1,149 +1,125 @@
-"""Quads of timed steps."""
+"""The order of blocks, timed steps, and the quads that they make."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
-from spark_prof.ab.plan import block_order
-from spark_prof.ab.steps import Step, make_quads, middle_mean, read_steps, share_ahead
+from spark_prof.ab.steps import (
+    SETTLE,
+    Step,
+    block_order,
+    make_quads,
+    middle_mean,
+    quads_within,
+    share_ahead,
+)
 from spark_prof.errors import CommandError
 from tests.ab.timed import START_NS, STEP_US, timed
 from tests.rows import each_row
 
 PLAN = block_order(4, 10)
-ROW = [0, "a", 0, 3_000_000, START_NS, 0, 1, 100, True]
 
 
 def steps() -> list[Step]:
     return timed(PLAN, lambda side, place, index: STEP_US if side == "a" else STEP_US / 2)
 
 
-def test_rows_are_read() -> None:
-    assert read_steps([ROW]) == (Step(0, "a", 0, 3_000_000, START_NS, 0, 1, 100, True),)
+def test_quads_are_abba_or_baab() -> None:
+    plan = block_order(64, 5)
+    fours = {"".join(block.side for block in plan[i : i + 4]) for i in range(0, 256, 4)}
+    assert fours == {"abba", "baab"}
+    assert {block.steps for block in plan} == {5}
+    assert [block.side for block in block_order(1, 9, ("a", "a2"))] == ["a", "a2", "a2", "a"]
+    for quads, count in ((0, 20), (-1, 20), (4, SETTLE), (4, 0)):
+        with pytest.raises(CommandError, match="cannot be measured"):
+            block_order(quads, count)
+
+
+@each_row(("quads", "power"), [(1, 1), (2, 2), (4, 3), (8, 4), (6, 2), (12, 3), (50, 2)])
+def test_drift_cancels(quads: int, power: int) -> None:
+    sums = {"a": 0, "b": 0}
+    place = 0
+    for block in block_order(quads, 7):
+        for _ in range(block.steps):
+            sums[block.side] += place**power
+            place += 1
+    assert sums["a"] == sums["b"]
 
 
 @each_row(
-    "row",
+    ("seconds", "step", "steps", "quads"),
     [
-        [],
-        ROW[:-1],
-        [*ROW, 1],
-        "abcdefgh",
-        [*ROW[:1], 7, *ROW[2:]],
-        [*ROW[:3], 1.5, *ROW[4:]],
-        [*ROW[:3], float("nan"), *ROW[4:]],
-        [*ROW[:3], -1, *ROW[4:]],
-        [*ROW[:3], True, *ROW[4:]],
-        [*ROW[:3], 1 << 62, *ROW[4:]],
-        [*ROW[:3], None, *ROW[4:]],
-        [*ROW[:8], 1],
+        (8.0, 0.001, 20, 100), (8.0, 0.00101, 20, 98), (0.1, 0.1, 20, 2), (1e9, 1e-6, 3, 1024),
+        (0.0, 0.1, 20, 2), (-1.0, 0.1, 20, 2), (1.0, 0.0, 20, 2), (1.0, -1.0, 20, 2),
     ],
-)
-def test_other_rows_are_refused(row: list[object]) -> None:
-    with pytest.raises(CommandError, match="step 1 of the engine's times"):
-        read_steps([ROW, row])
+)  # fmt: skip
+def test_quads_of_a_time(seconds: float, step: float, steps: int, quads: int) -> None:
+    assert quads_within(seconds, step, steps) == quads
 
 
 def test_the_share_of_steps_in_which_the_host_was_ahead() -> None:
-    rows = [[*ROW[:8], ahead] for ahead in (True, False, True, None)]
-    found = read_steps(rows)
-    assert share_ahead(found, "a") == 2 / 3
-    assert share_ahead(found, "b") is None
+    rows = [replace(steps()[0], ahead=ahead) for ahead in (True, False, True, None)]
+    assert share_ahead(rows, "a") == 2 / 3
+    assert share_ahead(rows, "b") is None
 
 
-def test_quads_have_both_sides_times() -> None:
+def test_quads_have_both_sides_times_and_the_spans_of_blocks() -> None:
     quads, dropped = make_quads(steps())
     assert not dropped
     assert [(quad.a_us, quad.b_us, quad.steps) for quad in quads] == [(3000.0, 1500.0, 32)] * 4
-
-
-def test_spans_are_the_blocks() -> None:
-    quads, _ = make_quads(steps())
     spans = [span for quad in quads for span in quad.spans]
     assert [side for side, _, _ in spans] == [block.side for block in PLAN]
     assert spans[0][1] == START_NS
     assert all(end == start for (_, _, end), (_, start, _) in pairwise(spans))
+    assert make_quads(steps()[::-1]) == make_quads(steps())
 
 
 def test_first_steps_of_a_block_do_not_count() -> None:
     begun = timed(PLAN, lambda side, place, index: 9e5 if index < 2 else STEP_US)
     quads, _ = make_quads(begun)
     assert {(quad.a_us, quad.b_us, quad.steps) for quad in quads} == {(STEP_US, STEP_US, 32)}
-    all_of_them, _ = make_quads(begun, settle=0)
-    assert {quad.steps for quad in all_of_them} == {40}
+    assert {quad.steps for quad in make_quads(begun, settle=0)[0]} == {40}
 
 
-def test_the_order_of_steps_does_not_matter() -> None:
-    assert make_quads(steps()[::-1]) == make_quads(steps())
-
-
-@pytest.mark.parametrize("late", [1.1, 50.0, 1000.0])
-def test_a_quarter_of_late_steps_moves_nothing(late: float) -> None:
-    assert middle_mean([3000] * 12 + [round(3000 * late)] * 4) == 3000
-
-
-def test_a_step_that_starts_late_cancels() -> None:
+def test_what_is_late_hardly_moves_the_middle() -> None:
+    for late in (1.1, 50.0, 1000.0):
+        assert middle_mean([3000] * 12 + [round(3000 * late)] * 4) == 3000
+    # A step that starts late is longer, and the next one shorter.
     starts = [0, 100, 230, 300, 400, 480, 600, 710, 800]
     durations = [end - start for start, end in pairwise(starts)]
     assert middle_mean(durations) == pytest.approx(100, rel=0.03)
 
 
-@each_row("missing", [3, 4, 8, 15])
-def test_quads_that_are_not_whole_are_dropped(missing: int) -> None:
-    quads, dropped = make_quads([step for step in steps() if step.block != missing])
-    assert [drop.quad for drop in dropped] == [missing // 4]
-    assert "0 steps that count" in dropped[0].why
-    assert len(quads) == 3
+def changed(where: Callable[[Step], bool], **fields: object) -> list[Step]:
+    return [replace(step, **fields) if where(step) else step for step in steps()]
 
 
-def test_blocks_of_few_steps_are_dropped() -> None:
-    kept = [step for step in steps() if step.block != 5 or step.index < 5]
-    quads, dropped = make_quads(kept)
-    assert [drop.quad for drop in dropped] == [1]
-    assert "3 steps that count; 4 are needed" in dropped[0].why
-    assert [quad.number for quad in quads] == [0, 2, 3]
+@each_row(
+    ("found", "quad", "why"),
+    [
+        *(([s for s in steps() if s.block != gone], gone // 4, "has 0 steps that count")
+          for gone in (3, 4, 8, 15)),
+        ([s for s in steps() if s.block != 5 or s.index < 5], 1, "3 steps that count; 4 are"),
+        *((changed(lambda s: s.block in (4, 5), side=each), 1, "order") for each in "abc"),
+        (changed(lambda s: s.block == 0 and s.index > 5, side="b"), 0, "order"),
+        (changed(lambda s: s.block == 9, duration_ns=0), 2, "a step has no duration"),
+        (changed(lambda s: s.block == 6, context_tokens=9000), 1, "contexts of"),
+    ],
+)  # fmt: skip
+def test_quads_that_are_not_whole_are_dropped(found: list[Step], quad: int, why: str) -> None:
+    quads, dropped = make_quads(found)
+    assert [drop.quad for drop in dropped] == [quad]
+    assert why in dropped[0].why
+    assert [each.number for each in quads] == [each for each in range(4) if each != quad]
 
 
-def test_blocks_may_differ_in_length() -> None:
-    kept = [step for step in steps() if step.block != 5 or step.index < 6]
-    quads, dropped = make_quads(kept)
+def test_blocks_may_differ_in_length_and_contexts_grow() -> None:
+    quads, dropped = make_quads([s for s in steps() if s.block != 5 or s.index < 6])
     assert not dropped
     assert quads[1].steps == 28
-
-
-@pytest.mark.parametrize("side", ["a", "b", "a2"])
-def test_other_orders_are_dropped(side: str) -> None:
-    changed = [replace(step, side=side) if step.block in (4, 5) else step for step in steps()]
-    _, dropped = make_quads(changed)
-    assert [drop.quad for drop in dropped] == [1]
-    assert "order" in dropped[0].why
-
-
-def test_one_block_on_two_sides_is_dropped() -> None:
-    changed = [
-        replace(step, side="b") if step.block == 0 and step.index > 5 else step for step in steps()
-    ]
-    _, dropped = make_quads(changed)
-    assert [drop.quad for drop in dropped] == [0]
-
-
-def test_a_step_without_duration_is_dropped() -> None:
-    changed = [replace(step, duration_ns=0) if step.block == 9 else step for step in steps()]
-    _, dropped = make_quads(changed)
-    assert [(drop.quad, drop.why) for drop in dropped] == [(2, "a step has no duration")]
-
-
-def test_a_context_that_grows_is_the_same_for_both() -> None:
     grown = timed(PLAN, lambda side, place, index: STEP_US, lambda place: 10 * place + 1)
     assert not make_quads(grown)[1]
-
-
-def test_a_context_that_begins_again_is_dropped() -> None:
-    """A request ends within the second quad, and the next one begins."""
-    grown = timed(PLAN, lambda side, place, index: STEP_US, lambda place: 100 + (place + 30) % 80)
-    _, dropped = make_quads(grown)
-    assert 1 in {drop.quad for drop in dropped}
-    assert all("contexts of" in drop.why for drop in dropped)

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_prof.ab.gate import Bounds, Figures, LayerError, Verdict
+from spark_prof.ab.accuracy_gate import Bounds, Figures, LayerError, Verdict
 from spark_prof.ab.outcome import with_detectable
 from spark_prof.ab.result import (
     AARun,
     Gate,
     Machine,
     Range,
+    RankSwaps,
     Recording,
     Result,
     Run,
+    Seconds,
     SideCosts,
     SideFacts,
+    SwappedModule,
 )
 from spark_prof.ab.statistics import AATest, Estimate, Interval
 from spark_prof.ab.steps import Dropped
-from spark_prof.ab.swapped import RankSwaps, Seconds, SwappedModule
-from spark_prof.analyzers.swap_gain.model import (
+from spark_prof.analyzers.comparing.swap_attribution import (
     FOR_THE_HOST,
     Attribution,
     ComponentGain,

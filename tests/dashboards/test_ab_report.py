@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from spark_prof.ab.gate import Figures
+from spark_prof.ab.accuracy_gate import Figures
 from spark_prof.ab.outcome import RANDOM_WEIGHTS
-from spark_prof.ab.result import Gate, Result, from_json, to_json
-from spark_prof.ab.result_file import read_result
+from spark_prof.ab.result import Gate, Result, from_json, read_result, to_json
 from spark_prof.dashboards.ab_answer import agreement, answer, headline
-from spark_prof.dashboards.ab_charts import gain_points, layer_bars, waterfall
 from spark_prof.dashboards.ab_report import render_ab
+from spark_prof.dashboards.chart_compare import gain_points, layer_bars, waterfall
 from tests.docs.pages import ROOT
 from tests.rows import each_row
 

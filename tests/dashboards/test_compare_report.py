@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison, Setting
+from spark_prof.analyzers.comparing.compare_sides import compare
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Setting
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.summary import compare
 from spark_prof.dashboards import chart_compare
 from spark_prof.dashboards.colors import COLORS
+from spark_prof.dashboards.compare_gate import by_share, span, verdict
 from spark_prof.dashboards.compare_report import Compared, answer, document, render_comparison
-from spark_prof.dashboards.compare_words import by_share, span, verdict
 from spark_prof.datasets.compared import read_side
 from tests.rows import each_row
 
@@ -78,7 +78,7 @@ def test_hostile_names_open_nothing(hostile: Comparison) -> None:
     tags = _Tags()
     tags.feed(page)
     assert not any(script.strip() == "alert(1)" for script in tags.scripts)
-    for drawn in chart_compare.figures((hostile,)).values():
+    for drawn in chart_compare.compare_figures((hostile,)).values():
         assert "<script" not in drawn.to_json()
 
 

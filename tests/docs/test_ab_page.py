@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 import typer
 
-from spark_prof.ab import machine, plan, steps
+from spark_prof.ab import machine, steps
+from spark_prof.ab.accuracy_gate import (
+    Depth,
+    changed_bounds,
+    judge_layer,
+    kept_bounds,
+    rounding_deviation,
+)
 from spark_prof.ab.apply import lines_of
 from spark_prof.ab.command import engine_command
-from spark_prof.ab.gate import judge_layer
-from spark_prof.ab.gate_bounds import Depth, changed_bounds, kept_bounds, rounding_deviation
-from spark_prof.ab.result import Result, from_json
-from spark_prof.ab.result_file import read_result
+from spark_prof.ab.result import Result, from_json, read_result
 from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.ab.statistics import FEWEST_QUADS
 from spark_prof.cli import main as cli
@@ -69,13 +73,13 @@ def test_the_words_of_the_sides_are_known() -> None:
 
 
 def test_the_figures_of_the_protocol_are_the_code_s() -> None:
-    assert f"The first {plan.SETTLE} steps of a block do not count" in PROTOCOL
+    assert f"The first {steps.SETTLE} steps of a block do not count" in PROTOCOL
     assert f"fewer than {FEWEST_QUADS} quads give none" in PROTOCOL
     assert machine._CLOCKS_APART == 0.01
     assert "mean SM clocks of its sides are more than 1 % apart" in PROTOCOL
     assert machine._PERIOD_S == 0.1
     assert "ten times a second" in PROTOCOL
-    order = [block.side for block in plan.block_order(2, 9)]
+    order = [block.side for block in steps.block_order(2, 9)]
     assert "a b b a, or b a a b" in PROTOCOL
     assert order == list("abbabaab")
     middle = steps.middle_mean([1, 10, 20, 30, 40, 50, 60, 1000])

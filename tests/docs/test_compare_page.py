@@ -15,10 +15,10 @@ import pytest
 import typer
 
 from benchmarks.compare_gate import EFFECTS, RECORDINGS, START_SDS, cell, step_pools
-from spark_prof.analyzers.comparing.gate.expression import parse
-from spark_prof.analyzers.comparing.gate.verdict import check
+from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.noise import CALL_FLOOR_US, GAP_FLOOR, KERNEL_FLOOR, START
-from spark_prof.analyzers.comparing.summary import compare
+from spark_prof.analyzers.comparing.threshold_expression import parse
+from spark_prof.analyzers.comparing.thresholds import check
 from spark_prof.cli import main as cli
 from spark_prof.datasets.compared import read_side
 from tests.docs.pages import ROOT, tables

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.result import Result
-from spark_prof.ab.result_file import read_result
+from spark_prof.ab.result import Result, read_result
 from tests.engine.conftest import ROOT, SPARK_PROF, report_of, share_with_component
 
 KERNELS = ROOT / "tests" / "swaps" / "kernels"

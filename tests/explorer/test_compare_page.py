@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from spark_prof.analyzers.comparing.summary import compare
+from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.dashboards.compare_report import answer
 from spark_prof.datasets.compared import read_side
 from spark_prof.datasets.prepared import prepare

@@ -13,8 +13,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.ab.keeping import Keeper
 from spark_prof.ab.result import Result, SideFacts
+from spark_prof.ab.setting import Keeper
 from spark_prof.profiler.facts import visible_environment
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.record import prepare_bundle

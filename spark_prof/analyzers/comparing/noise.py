@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.student import student_quantile
+from spark_prof.analyzers.t_distribution import student_quantile
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,48 +61,34 @@ FEWEST_STEPS = 4
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of one recording.
+    """A figure of one recording."""
 
-    Attributes:
-        value: of the steps.
-        error: its standard error by how they vary within the recording; infinite of fewer than
-            four steps, which say nothing of that.
-        free: degrees of freedom of the error, one less than there are independent stretches.
-        floor: standard deviation that it has at least from recording to recording, on its own.
-        start: the same that is assumed of all figures of a recording alike, where the side has no
-            other recording.
-    """
-
-    value: float
+    value: float  # of the steps
     error: float
-    free: float
+    """Its standard error by how they vary within the recording; infinite of fewer than four steps,
+    which say nothing of that."""
+    free: float  # degrees of freedom of the error, one less than there are independent stretches
     floor: float = 0.0
+    """Standard deviation that it has at least from recording to recording, on its own."""
     start: float = 0.0
+    """The same that is assumed of all figures of a recording alike, where the side has no other
+    recording."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a figure of side b is above that of side a, with a 95 % interval.
+    """What a figure of side b is above that of side a, with a 95 % interval."""
 
-    Attributes:
-        a: the reference's figure, the mean of its recordings.
-        b: the other's.
-        us: b less a, in the figures' own unit.
-        low: of the interval, in that unit.
-        high: of the interval.
-        share_low: of the interval of the share of a's figure; None where it is that of `low`.
-        share_high: of that interval.
-        figures: of the recordings of both sides; empty of what has no noise.
-    """
-
-    a: float
-    b: float
-    us: float
-    low: float
-    high: float
+    a: float  # the reference's figure, the mean of its recordings
+    b: float  # the other's
+    us: float  # b less a, in the figures' own unit
+    low: float  # of the interval, in that unit
+    high: float  # of the interval
     share_low: float | None = None
-    share_high: float | None = None
+    """Of the interval of the share of a's figure; None where it is that of `low`."""
+    share_high: float | None = None  # of that interval
     figures: tuple[tuple[Figure, ...], tuple[Figure, ...]] = ((), ())
+    """Of the recordings of both sides; empty of what has no noise."""
 
     @property
     def sure(self) -> bool:
@@ -168,12 +154,7 @@ def figure_of(values: Floats, statistic: str, start: float) -> Figure:
 
 
 def change(a: Figure | Sequence[Figure], b: Figure | Sequence[Figure]) -> Change:
-    """From side a's figure to side b's, with the interval of the difference.
-
-    Args:
-        a: of the recordings of the reference.
-        b: of those of the other.
-    """
+    """From side a's figure to side b's, with the interval of the difference."""
     sides = _recordings(a), _recordings(b)
     before, after = (_mean(side) for side in sides)
     us = after - before

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.model import KernelPart, LayerPart, Part
+from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part
+from spark_prof.analyzers.comparing.kernel_time import KernelTime
 from spark_prof.analyzers.comparing.noise import (
     CALL_FLOOR_US,
     GAP_FLOOR,
     KERNEL_FLOOR,
-    START,
     Change,
     Figure,
     change,
 )
-from spark_prof.analyzers.comparing.ran import Ran
-from spark_prof.analyzers.comparing.typical import Typical, figures
+from spark_prof.analyzers.comparing.typical_step import SizedSteps, figures
 from spark_prof.analyzers.model import KernelRow, Report
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 from spark_prof.vocabulary import COMPONENTS
@@ -30,46 +29,30 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """The steps of one recording, to be taken apart.
+    """The steps of one recording, to be taken apart."""
 
-    Attributes:
-        typical: by size.
-        report: of the recording.
-        stable: stable names, of all recordings.
-        spelled: one name of the trace for each stable name that this recording has.
-    """
+    typical: Sequence[SizedSteps]  # by size
+    report: Report  # of the recording
+    start: float  # by how much engine starts of this kind are taken to differ, as a share
+    stable: Sequence[str]  # stable names, of all recordings
+    spelled: dict[int, str]  # one name of the trace for each stable name that this recording has
 
-    typical: Sequence[Typical]
-    report: Report
-    stable: Sequence[str]
-    spelled: dict[int, str]
-
-    @property
-    def start(self) -> float:
-        """How much engine starts of this kind are taken to differ, as a share."""
-        return START[self.report.run.units]
-
-    def figures(self, code: Callable[[Ran], Int64s], rows: int) -> list[Figure]:
-        """The figure of each row of kernels.
-
-        Args:
-            code: of each kernel its row.
-            rows: how many there are.
-        """
-        tables = [each.ran.table(code(each.ran), rows) for each in self.typical]
+    def figures(self, code: Callable[[KernelTime], Int64s], rows: int) -> list[Figure]:
+        """The figure of each row of kernels."""
+        tables = [each.time.table(code(each.time), rows) for each in self.typical]
         return figures(self.typical, tables, lambda value: self.floors(value, code), self.start)
 
-    def floors(self, value: Floats, code: Callable[[Ran], Int64s]) -> Floats:
+    def floors(self, value: Floats, code: Callable[[KernelTime], Int64s]) -> Floats:
         """How much figures of kernels differ on their own between recordings, one each row."""
         moved = sum(
-            each.weight * each.ran.calls(code(each.ran), len(value)) / each.divisor.mean()
+            each.weight * each.time.calls(code(each.time), len(value)) / each.divisor.mean()
             for each in self.typical
         )
         return np.hypot(KERNEL_FLOOR * value, CALL_FLOOR_US * np.asarray(moved))
 
-    def means(self, tabulate: Callable[[Ran], Floats]) -> Floats:
+    def means(self, tabulate: Callable[[KernelTime], Floats]) -> Floats:
         """The mean of each row over typical steps, without its error."""
-        found = sum(each.weight * each.middle.mean(tabulate(each.ran)) for each in self.typical)
+        found = sum(each.weight * each.typical.mean(tabulate(each.time)) for each in self.typical)
         return np.asarray(found, np.float64)
 
 
@@ -107,8 +90,8 @@ def layer_parts(a: Recordings, b: Recordings) -> tuple[LayerPart, ...]:
     """Each component of each layer that either side ran; the slower one first."""
     layers, kinds = _layer_count(a, b), len(COMPONENTS)
 
-    def cells(ran: Ran) -> Int64s:
-        return (ran.layer + 1) * kinds + ran.component
+    def cells(time: KernelTime) -> Int64s:
+        return (time.layer + 1) * kinds + time.component
 
     found = [
         LayerPart(layer - 1 if layer else None, COMPONENTS[kind], each)
@@ -124,7 +107,7 @@ def whole_layers(a: Recordings, b: Recordings) -> tuple[LayerPart, ...]:
     layers = _layer_count(a, b)
     found = [
         LayerPart(layer - 1, "", each)
-        for layer, each in enumerate(_changes(a, b, lambda ran: ran.layer + 1, layers))
+        for layer, each in enumerate(_changes(a, b, lambda time: time.layer + 1, layers))
         if layer and (each.a or each.b)
     ]
     return tuple(sorted(found, key=lambda part: -part.change.us))
@@ -139,17 +122,17 @@ def kernel_parts(a: Recordings, b: Recordings) -> tuple[KernelPart, ...]:
     """The kernels of each stable name in each component; the slower one first."""
     kinds = len(COMPONENTS)
     code = [
-        np.unique(np.concatenate([_kernel_code(each.ran) for each in taken.typical]))
+        np.unique(np.concatenate([_kernel_code(each.time) for each in taken.typical]))
         for taken in (*a, *b)
     ]
     known = np.unique(np.concatenate(code))
 
-    def row(ran: Ran) -> Int64s:
-        return np.searchsorted(known, _kernel_code(ran))
+    def row(time: KernelTime) -> Int64s:
+        return np.searchsorted(known, _kernel_code(time))
 
     changes = _changes(a, b, row, len(known))
     calls = [
-        _means(side, lambda ran: ran.table(row(ran), len(known), np.ones(len(ran.us))))
+        _means(side, lambda time: time.table(row(time), len(known), np.ones(len(time.us))))
         for side in (a, b)
     ]
     layers = [_layers(side, known) for side in (a, b)]
@@ -187,22 +170,22 @@ def _conversions(taken: Taken) -> Figure:
     flags[[stable for stable, name in taken.spelled.items() if name in converting]] = True
 
     # Row 1 is what converts, row 0 everything else.
-    return taken.figures(lambda ran: flags[ran.name].astype(np.int64), 2)[1]
+    return taken.figures(lambda time: flags[time.name].astype(np.int64), 2)[1]
 
 
 def _layer_count(a: Recordings, b: Recordings) -> int:
     """Layers that occur, and one more for what has none."""
-    every = [each.ran.layer for taken in (*a, *b) for each in taken.typical]
+    every = [each.time.layer for taken in (*a, *b) for each in taken.typical]
     return 2 + max(int(layer.max(initial=-1)) for layer in every)
 
 
 def _whole(taken: Taken) -> Figure:
-    lengths = [each.ran.length_us[None] for each in taken.typical]
+    lengths = [each.time.length_us[None] for each in taken.typical]
     return figures(taken.typical, lengths, np.zeros_like, taken.start)[0]
 
 
 def _changes(
-    a: Recordings, b: Recordings, code: Callable[[Ran], Int64s], rows: int
+    a: Recordings, b: Recordings, code: Callable[[KernelTime], Int64s], rows: int
 ) -> list[Change]:
     found = [[each.figures(code, rows) for each in side] for side in (a, b)]
     return _by_row(*found)
@@ -214,7 +197,7 @@ def _by_row(a: Sequence[Sequence[Figure]], b: Sequence[Sequence[Figure]]) -> lis
     return [change(*pair) for pair in pairs]
 
 
-def _means(side: Recordings, tabulate: Callable[[Ran], Floats]) -> Floats:
+def _means(side: Recordings, tabulate: Callable[[KernelTime], Floats]) -> Floats:
     """The mean of each row over the recordings of a side."""
     return np.asarray(np.mean([each.means(tabulate) for each in side], axis=0))
 
@@ -223,35 +206,35 @@ def _step_figures(taken: Taken) -> list[Figure]:
     """The components, then the gaps within steps and those between them."""
 
     def floors(value: Floats) -> Floats:
-        kernels = taken.floors(value[: len(COMPONENTS)], lambda ran: ran.component)
+        kernels = taken.floors(value[: len(COMPONENTS)], lambda time: time.component)
         return np.append(kernels, GAP_FLOOR * value[len(COMPONENTS) :])
 
-    tables = [_by_component(each.ran) for each in taken.typical]
+    tables = [_by_component(each.time) for each in taken.typical]
     return figures(taken.typical, tables, floors, taken.start)
 
 
-def _by_component(ran: Ran) -> Floats:
-    busy = ran.table(ran.component, len(COMPONENTS))
-    between = ran.table(np.zeros_like(ran.component), 1, ran.gap_us)
-    host = ran.length_us - busy.sum(axis=0) - between
+def _by_component(time: KernelTime) -> Floats:
+    busy = time.table(time.component, len(COMPONENTS))
+    between = time.table(np.zeros_like(time.component), 1, time.gap_us)
+    host = time.length_us - busy.sum(axis=0) - between
     return np.concatenate([busy, between, host])
 
 
-def _calls_by_component(ran: Ran) -> Floats:
-    return ran.table(ran.component, len(COMPONENTS), np.ones(len(ran.us)))
+def _calls_by_component(time: KernelTime) -> Floats:
+    return time.table(time.component, len(COMPONENTS), np.ones(len(time.us)))
 
 
-def _kernel_code(ran: Ran) -> Int64s:
-    return ran.name * len(COMPONENTS) + ran.component
+def _kernel_code(time: KernelTime) -> Int64s:
+    return time.name * len(COMPONENTS) + time.component
 
 
 def _layers(side: Recordings, known: Int64s) -> list[tuple[int, ...]]:
     """The layers in which each of the known kernels ran."""
     found: list[set[int]] = [set() for _ in known]
     for each in (each for taken in side for each in taken.typical):
-        rows = np.searchsorted(known, _kernel_code(each.ran))
-        layers = int(each.ran.layer.max(initial=-1)) + 2
-        present = np.bincount(rows * layers + each.ran.layer + 1, minlength=len(known) * layers)
+        rows = np.searchsorted(known, _kernel_code(each.time))
+        layers = int(each.time.layer.max(initial=-1)) + 2
+        present = np.bincount(rows * layers + each.time.layer + 1, minlength=len(known) * layers)
         for row, layer in np.argwhere(present.reshape(-1, layers)[:, 1:]).tolist():
             found[row].add(layer)
     return [tuple(sorted(layers)) for layers in found]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from spark_prof.analyzers.comparing.model import Setting, Side
+from spark_prof.analyzers.comparing.comparison import Setting, Side
 
 _GROUPS: Mapping[str, str] = {
     "spark_prof": "recording",

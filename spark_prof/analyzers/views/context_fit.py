@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.student import student_quantile
+from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.analyzers.views.step_series import Steps
 
 _FEWEST = 20

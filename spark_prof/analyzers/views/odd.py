@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.student import student_quantile
+from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.analyzers.views.cells import StepCells, of_steps
 from spark_prof.analyzers.views.makeup import Makeups, alike
 from spark_prof.vocabulary import COMPONENTS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from spark_prof.ab.result_file import read_result
-from spark_prof.dashboards import ab_charts, ab_report
+from spark_prof.ab.result import read_result
+from spark_prof.dashboards import ab_report, chart_compare
 from spark_prof.explorer import widgets
 from spark_prof.explorer.page import ResultPage
 
@@ -15,7 +15,7 @@ from spark_prof.explorer.page import ResultPage
 def _show(path: Path) -> None:
     result = read_result(path)
     drawn = ab_report.document(result, each_layer=True)
-    figures = ab_charts.figures(result)
+    figures = chart_compare.ab_figures(result)
     widgets.lines([drawn.title])
     for column, (name, value) in zip(
         st.columns(max(len(drawn.headline), 1)), drawn.headline, strict=False

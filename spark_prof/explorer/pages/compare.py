@@ -5,16 +5,16 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison, Side
-from spark_prof.analyzers.comparing.summary import compare
-from spark_prof.dashboards import compare_parts, compare_setup
+from spark_prof.analyzers.comparing.compare_sides import compare
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
+from spark_prof.dashboards import compare_sections
 from spark_prof.dashboards.chart_compare import (
     component_pairs,
     difference_waterfall,
     layer_differences,
 )
+from spark_prof.dashboards.compare_gate import verdict
 from spark_prof.dashboards.compare_report import answer
-from spark_prof.dashboards.compare_words import verdict
 from spark_prof.dashboards.formats import clean, spans
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Section
@@ -72,11 +72,11 @@ def _show(sources: Sources) -> None:
     _sources_of_difference(phase)
     _kernels(phase)
     for section in (
-        compare_parts.engines(phase),
-        compare_setup.setup(found),
-        compare_setup.others(found),
-        compare_setup.findings(found),
-        compare_setup.notes(found),
+        compare_sections.engines(phase),
+        compare_sections.setup(found),
+        compare_sections.others(found),
+        compare_sections.findings(found),
+        compare_sections.notes(found),
     ):
         _section(section)
 
@@ -88,11 +88,11 @@ def _sources_of_difference(phase: PhaseComparison) -> None:
     with right:
         drawn = component_pairs(phase)
         widgets.figure(drawn, _PARTS, selection=("points",))
-    _section(compare_parts.steps(phase))
-    _section(compare_parts.components(phase))
+    _section(compare_sections.steps(phase))
+    _section(compare_sections.components(phase))
     if any(row.change.sure for row in phase.layer_parts if row.layer is not None):
         widgets.figure(layer_differences(phase), "layers")
-    _section(compare_parts.layers(phase))
+    _section(compare_sections.layers(phase))
 
 
 def _kernels(phase: PhaseComparison) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison, Side
-from spark_prof.analyzers.comparing.summary import compare
+from spark_prof.analyzers.comparing.compare_sides import compare
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
 from tests.slowed import slowed, window

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.analyzers.comparing.model import Side
+from spark_prof.analyzers.comparing.comparison import Side
 from spark_prof.analyzers.comparing.setup import setup_differences
 from spark_prof.datasets.compared import read_side
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_prof.analyzers.comparing.stable_names import CHANGING, Changing, stable_name
+from spark_prof.analyzers.comparing.kernel_time import CHANGING, Changing, stable_name
 from tests.rows import each_row
 
 

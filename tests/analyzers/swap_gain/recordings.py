@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spark_prof.analyzers.swap_gain.model import Attribution, Swapped, Untraced
-from spark_prof.analyzers.swap_gain.summary import summarize
+from spark_prof.analyzers.comparing.attribute_gain import summarize
+from spark_prof.analyzers.comparing.swap_attribution import Attribution, Swapped, Untraced
 from spark_prof.rules.components import component_of, layer_of
 from spark_prof.traces.bundle import Bundle
 from tests.support import MODULES, Piece, Recorded, call, kernel, kineto, step

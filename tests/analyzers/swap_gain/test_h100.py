@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.swap_gain.model import Attribution, Swapped, Untraced
-from spark_prof.analyzers.swap_gain.summary import summarize
+from spark_prof.analyzers.comparing.attribute_gain import summarize
+from spark_prof.analyzers.comparing.swap_attribution import Attribution, Swapped, Untraced
 from spark_prof.traces.bundle import Bundle
 
 ROOT = Path(__file__).resolve().parents[3]

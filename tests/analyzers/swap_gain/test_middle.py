@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.swap_gain.middle import middle_of
+from spark_prof.analyzers.comparing.typical_step import typical_step
 from tests.rows import each_row
 
 
@@ -19,13 +19,13 @@ from tests.rows import each_row
     ],
 )
 def test_the_middle_of(length: list[float], steps: list[int]) -> None:
-    assert middle_of(np.array(length)).steps.tolist() == steps
+    assert typical_step(np.array(length)).steps.tolist() == steps
 
 
 def test_parts_add_up_to_the_length() -> None:
     parts = np.random.default_rng(1).exponential(size=(5, 101))
     length = parts.sum(axis=0)
-    middle = middle_of(length)
+    middle = typical_step(length)
     assert middle.mean(parts).sum() == pytest.approx(length[middle.steps].mean())
     assert middle.resampled.sum(axis=0) == pytest.approx(1)
 
@@ -38,7 +38,7 @@ def test_the_error_is_that_of_other_recordings(share: float) -> None:
     for _ in range(300):
         part = chance.normal(10, share, 64)
         length = part + chance.normal(90, 1 - share, 64)
-        middle = middle_of(length)
+        middle = typical_step(length)
         means.append(middle.mean(part[None])[0])
         errors.append(middle.error(part[None])[0])
     assert np.median(errors) == pytest.approx(np.std(means), rel=0.25)
@@ -46,5 +46,5 @@ def test_the_error_is_that_of_other_recordings(share: float) -> None:
 
 def test_the_same_steps_give_the_same_error() -> None:
     length = np.random.default_rng(3).normal(100, 1, 50)
-    first, second = (middle_of(length).error(length[None]) for _ in range(2))
+    first, second = (typical_step(length).error(length[None]) for _ in range(2))
     assert first == second

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_prof.ab import sides
-from spark_prof.analyzers.swap_gain.model import LayerProof, Swapped
-from spark_prof.analyzers.swap_gain.proof import OWN_KERNELS
+from spark_prof.analyzers.comparing.swap_attribution import LayerProof, Swapped
+from spark_prof.analyzers.comparing.swap_proof import OWN_KERNELS
 from spark_prof.rules.components import layer_of
 from tests.rows import each_row
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.swap_gain.model import Swapped
-from spark_prof.analyzers.swap_gain.slots import (
+from spark_prof.analyzers.comparing.swap_attribution import Swapped
+from spark_prof.analyzers.comparing.swap_proof import (
     COMPONENTS_OF_SLOT,
     component_of_swap,
     differing,

@@ -11,20 +11,18 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pandas as pd
 import pytest
 
-from spark_prof.analyzers.swap_gain.middle import middle_of
-from spark_prof.analyzers.swap_gain.model import (
+from spark_prof.analyzers.comparing.attribute_gain import beside, summarize
+from spark_prof.analyzers.comparing.kernel_time import KernelTime
+from spark_prof.analyzers.comparing.swap_attribution import (
     FOR_THE_HOST,
     Attribution,
     ComponentGain,
     Swapped,
     Untraced,
 )
-from spark_prof.analyzers.swap_gain.side import Side
-from spark_prof.analyzers.swap_gain.summary import summarize
-from spark_prof.analyzers.swap_gain.tables import per_step
+from spark_prof.analyzers.comparing.swapped_steps import SwappedSteps
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 
@@ -290,18 +288,18 @@ def test_very_many_names_take_little_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     steps, names = 1000, 60_000
     at = np.sort(rng.integers(0, steps, names))
-    rows = pd.DataFrame(
-        {"at": at, "name": [f"kernel_{n}" for n in range(names)], "component": "other",
-         "layer": -1, "call": 1, "took_ns": 1000, "busy_ns": 1000, "gap_ns": 0}
+    nothing, ones = np.zeros(names), np.ones(names)
+    time = KernelTime(
+        at, ones, nothing, nothing.astype(int), at * 0 - 1, np.arange(names),
+        np.bincount(at, minlength=steps) * 1.0,
     )  # fmt: skip
-    side = Side(rows, steps, middle_of(np.bincount(at, minlength=steps) * 1.0), 0.0)
+    side = SwappedSteps(time, ones, ones, 0.0)
     tracemalloc.start()
-    found = per_step(side, ["name"], 0.0)
+    found = beside((side, side), [f"kernel_{n}" for n in range(names)], ["name"], 0.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found) == names
-    in_middle = np.isin(at, side.middle.steps).sum()
-    assert found["us"].sum() == pytest.approx(in_middle / len(side.middle.steps))
+    assert found["a_us"].sum() == pytest.approx(side.counts.sum() / len(side.typical.steps))
     assert peak < 250 << 20
 
 

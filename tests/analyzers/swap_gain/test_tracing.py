@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.swap_gain.tracing import tracing_cost, without_tracing
+from spark_prof.analyzers.comparing.swapped_steps import tracing_cost, without_tracing
 from tests.rows import each_row
 
 
@@ -39,9 +39,3 @@ def test_what_is_taken_off_is_the_excess(seed: int) -> None:
     left = without_tracing(gaps, tracing_cost(gaps, excess))
     assert (left >= 0).all()
     assert float(gaps.sum() - left.sum()) == pytest.approx(min(excess, gaps.sum()), abs=1e-6)
-
-
-@pytest.mark.parametrize("cost", [-1.0, float("nan"), float("inf")])
-def test_what_is_no_cost_is_refused(cost: float) -> None:
-    with pytest.raises(ValueError, match="no cost"):
-        without_tracing(np.array([1]), cost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_prof.analyzers.comparing.gate.expression import Expression, parse
+from spark_prof.analyzers.comparing.threshold_expression import Expression, parse
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 

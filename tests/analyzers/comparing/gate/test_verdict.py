@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.comparing.gate.expression import parse
-from spark_prof.analyzers.comparing.gate.reading import METRICS, Reading
-from spark_prof.analyzers.comparing.gate.verdict import check, of_change
-from spark_prof.analyzers.comparing.model import Comparison
+from spark_prof.analyzers.comparing.compare_sides import compare
+from spark_prof.analyzers.comparing.comparison import Comparison
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.summary import compare
+from spark_prof.analyzers.comparing.threshold_expression import parse
+from spark_prof.analyzers.comparing.thresholds import METRICS, Reading, check, of_change
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
 from tests.rows import each_row

@@ -1,23 +1,153 @@
-"""Sections about where the difference of a step comes from: components, layers, kernels."""
+"""Sections of a comparison: its recordings and set-ups, and where the difference comes from."""
 
 from __future__ import annotations
 
-from spark_prof.analyzers.comparing.model import KernelPart, Part, PhaseComparison
+from collections import Counter
+from collections.abc import Sequence
+from functools import reduce
+from operator import attrgetter, or_
+from statistics import fmean
+
+from spark_prof.analyzers.comparing.comparison import (
+    Comparison,
+    KernelPart,
+    Part,
+    PhaseComparison,
+    Side,
+)
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.dashboards.compare_words import by_share, by_us, span, verdict
+from spark_prof.dashboards.compare_gate import (
+    LETTERS,
+    by_share,
+    by_us,
+    numbers,
+    shown_part,
+    span,
+    verdict,
+)
 from spark_prof.dashboards.formats import (
     MISSING,
     clean,
     count,
+    microseconds,
     nothing_as_missing,
+    rate,
     share,
+    shorten,
     spans,
 )
 from spark_prof.dashboards.section import Column, Section
 
-_NAMES = {"launch_gaps": "launch gaps"}
+_LONGEST = 160
 _SMALL = 0.001
 """Changes of a smaller share of the step are left out of the tables of layers and kernels."""
+
+
+def compared(found: Sequence[Comparison]) -> Section:
+    """One row a recording: what it is, and its figures."""
+    columns = (
+        Column(""),
+        Column("Source", "prose"),
+        Column("Model", "prose"),
+        Column("GPU", optional=True),
+        *numbers("Steps", "Per token"),
+        *numbers("Tokens/s", optional=True),
+    )
+    sides = (found[0].sides[0], *(each.sides[1] for each in found))
+    rows = tuple(
+        _side(letter if len(side) == 1 else f"{letter}, {number}", recording)
+        for letter, side in zip(LETTERS, sides, strict=False)
+        for number, recording in enumerate(side, start=1)
+    )
+    return Section(
+        "compare_sides", "What is compared", columns, rows, ("a is what the others are held to.",)
+    )
+
+
+def setup(found: Comparison, b: str = "b") -> Section:
+    """In what the set-ups differ."""
+    columns = (Column(""), Column("Setting", "prose"), Column("a", "prose"), Column(b, "prose"))
+    rows = tuple((each.group, each.name, _short(each.a), _short(each.b)) for each in found.setup)
+    intro = ("What both recordings tell and tell differently; what one does not tell is a dash.",)
+    return Section(_id("setup", b), "What differs in the set-up", columns, rows, intro)
+
+
+def others(found: Comparison, b: str = "b") -> Section:
+    """Figures of the recordings as a whole: coverage, conversions, clocks."""
+    columns = (Column("Figure"), *numbers("a", b))
+    rows = [
+        (f"kernel time with a known {what}", *_mean_share(found, f"coverage.{what}"))
+        for what in ("layer", "component", "engine")
+    ]
+    rows += [
+        ("of the kernel time for format conversions", *_mean_share(found, "conversions.share")),
+        ("clock after the last step", _clock(found.a), _clock(found.b)),
+    ]
+    kept = tuple(row for row in rows if row[1:] != (MISSING, MISSING))
+    return Section(_id("others", b), "Coverage, conversions, clocks", columns, kept)
+
+
+def findings(found: Comparison, b: str = "b") -> Section:
+    """The findings that only one side has."""
+    sides = (("a", *found.sides), (b, *found.sides[::-1]))
+    rows = []
+    for letter, side, other in sides:
+        # Each id as often as the recording of the side has it that has it most.
+        known = reduce(or_, (Counter(f.id for f in each.report.findings) for each in other))
+        listed: set[str] = set()
+        for recording in side:
+            left = known.copy()
+            for each in recording.report.findings:
+                if left[each.id] or each.id in listed:
+                    left[each.id] -= 1
+                    continue
+                cost = microseconds(1e3 * each.ms_per_token) if each.ms_per_token else MISSING
+                rows.append((f"only {letter}", cost, each.text, each.id))
+            listed |= {each.id for each in recording.report.findings}
+    columns = (
+        Column("Side"),
+        *numbers("Per token"),
+        Column("Finding", "prose"),
+        Column("Id", optional=True),
+    )
+    return Section(_id("findings", b), "Findings of one side only", columns, tuple(rows))
+
+
+def notes(found: Comparison, b: str = "b") -> Section:
+    """What to know before believing the figures."""
+    rows = tuple((note,) for note in found.notes)
+    return Section(_id("notes", b), "Before believing these figures", (Column(""),), rows)
+
+
+def _mean_share(found: Comparison, path: str) -> tuple[str, str]:
+    """A share of both sides' reports, the mean of their recordings."""
+    get = attrgetter(path)
+    a, b = (share(fmean(get(each.report) for each in side)) for side in found.sides)
+    return a, b
+
+
+def _clock(side: Side) -> str:
+    clocks = side.report.gpu.clocks
+    return f"{clocks.sm_mhz:,} MHz" if clocks else MISSING
+
+
+def _side(letter: str, side: Side) -> tuple[str, ...]:
+    report = side.report
+    tpot = report.steps.tpot_us
+    known = tpot is not None and tpot.median > 0
+    return (
+        letter,
+        _short(side.source),
+        _short(report.run.model),
+        report.gpu.name,
+        count(report.steps.count),
+        microseconds(tpot.median) if tpot and known else MISSING,
+        rate(1e6 / tpot.median) if tpot and known else MISSING,
+    )
+
+
+def _short(text: str) -> str:
+    return shorten(clean(text), _LONGEST) or MISSING
 
 
 def steps(phase: PhaseComparison, b: str = "b") -> Section:
@@ -25,24 +155,18 @@ def steps(phase: PhaseComparison, b: str = "b") -> Section:
     size = "Batch" if phase.phase == "decode" else "Prompt tokens"
     columns = (
         Column("Steps"),
-        Column("a", "number"),
-        Column(b, "number"),
+        *numbers("a", b),
         *_change(b),
-        Column("Steps a", "number", optional=True),
-        Column(f"Steps {b}", "number", optional=True),
+        *numbers("Steps a", f"Steps {b}", optional=True),
     )
-    numbers = [sum(getattr(row, side) for row in phase.sizes) for side in ("steps_a", "steps_b")]
+    every = [sum(getattr(row, side) for row in phase.sizes) for side in ("steps_a", "steps_b")]
     rows = []
     if len(phase.sizes) > 1 or not phase.alike:
-        rows.append(("all, as they ran", *_row(phase.whole), *map(count, numbers)))
+        rows.append(("all, as they ran", *_row(phase.whole), *map(count, every)))
     rows += [
         (
             f"{size.lower()} {count(row.size)}" if row.size else "all",
-            *(
-                _row(row.median)
-                if row.median
-                else (MISSING, MISSING, MISSING, MISSING, MISSING, "not compared")
-            ),
+            *(_row(row.median) if row.median else (*(MISSING,) * 5, "not compared")),
             count(row.steps_a),
             count(row.steps_b),
         )
@@ -65,22 +189,20 @@ def steps(phase: PhaseComparison, b: str = "b") -> Section:
             f"{by_us(context.us)} ({by_us(context.low)} to {by_us(context.high)}) of it."
         )
     title = f"{_title(phase)} steps"
-    return Section(_id("steps", phase, b), title, columns, tuple(rows), tuple(intro))
+    return Section(_id(f"steps_{phase.phase}", b), title, columns, tuple(rows), tuple(intro))
 
 
 def components(phase: PhaseComparison, b: str = "b") -> Section:
     """Which components and gaps the difference consists of."""
     columns = (
         Column("Part"),
-        Column("a", "number"),
-        Column(b, "number"),
+        *numbers("a", b),
         *_change(b),
-        Column("Kernels a", "number", optional=True),
-        Column(f"Kernels {b}", "number", optional=True),
+        *numbers("Kernels a", f"Kernels {b}", optional=True),
     )
     rows = [
         (
-            _NAMES.get(part.name, clean(part.name)),
+            shown_part(part.name),
             *_row(part.change),
             _calls(part.calls_a),
             _calls(part.calls_b),
@@ -99,7 +221,7 @@ def components(phase: PhaseComparison, b: str = "b") -> Section:
         "same thing differ. Noise: 0 lies within.",
     )
     return Section(
-        _id("components", phase, b),
+        _id(f"components_{phase.phase}", b),
         f"Where the difference of a {phase.phase} {phase.unit} comes from",
         columns,
         tuple(rows),
@@ -112,8 +234,7 @@ def layers(phase: PhaseComparison, b: str = "b") -> Section:
     differ = [row for row in phase.layers if _counts(phase, row.change)]
     columns = (
         Column("Layer"),
-        Column("a", "number"),
-        Column(b, "number"),
+        *numbers("a", b),
         *_change(b),
         Column("Most of it", "prose", optional=True),
     )
@@ -124,7 +245,7 @@ def layers(phase: PhaseComparison, b: str = "b") -> Section:
     intro = [f"Time of one layer in a typical {phase.unit}; layers that do not differ are left out"]
     intro[0] += f": {spans(alike)}." if alike else "."
     return Section(
-        _id("layers", phase, b),
+        _id(f"layers_{phase.phase}", b),
         f"Layers that differ in a {phase.phase} {phase.unit}",
         columns,
         rows,
@@ -138,19 +259,17 @@ def kernels(phase: PhaseComparison, b: str = "b") -> Section:
     columns = (
         Column("Kernel", "name"),
         Column("Component"),
-        Column("a", "number"),
-        Column(b, "number"),
-        Column("Change", "number"),
+        *numbers("a", b, "Change"),
         Column("95 %", optional=True),
         Column("In"),
-        Column("Calls", "number", optional=True),
+        *numbers("Calls", optional=True),
         Column("Layers", optional=True),
         Column("Ran on", optional=True),
     )
     rows = tuple(
         (
-            clean(row.name),
-            clean(row.component),
+            row.name,
+            row.component,
             nothing_as_missing(row.change.a),
             nothing_as_missing(row.change.b),
             by_us(row.change.us),
@@ -168,7 +287,7 @@ def kernels(phase: PhaseComparison, b: str = "b") -> Section:
         "twice, as gone from a and new on the other side.",
     )
     return Section(
-        _id("kernels", phase, b),
+        _id(f"kernels_{phase.phase}", b),
         f"Kernels that differ in a {phase.phase} {phase.unit}",
         columns,
         rows,
@@ -179,18 +298,13 @@ def kernels(phase: PhaseComparison, b: str = "b") -> Section:
 def engines(phase: PhaseComparison, b: str = "b") -> Section:
     """The components that compute on another engine, in another precision or from other weights."""
     rows = tuple(
-        (clean(part.name), _mix(part.engines_a), _mix(part.engines_b), by_us(part.change.us))
+        (part.name, _mix(part.engines_a), _mix(part.engines_b), by_us(part.change.us))
         for part in phase.parts
         if _computes_otherwise(part)
     )
-    columns = (
-        Column("Component"),
-        Column("a", "prose"),
-        Column(b, "prose"),
-        Column("Change", "number"),
-    )
+    columns = (Column("Component"), Column("a", "prose"), Column(b, "prose"), *numbers("Change"))
     return Section(
-        _id("engines", phase, b),
+        _id(f"engines_{phase.phase}", b),
         "What computes otherwise",
         columns,
         rows,
@@ -198,18 +312,13 @@ def engines(phase: PhaseComparison, b: str = "b") -> Section:
     )
 
 
-def _id(what: str, phase: PhaseComparison, b: str) -> str:
+def _id(what: str, b: str) -> str:
     """The id of a section; only what is compared third and later bears its letter."""
-    return f"compare_{what}_{phase.phase}" + (f"_{b}" if b != "b" else "")
+    return f"compare_{what}" + (f"_{b}" if b != "b" else "")
 
 
 def _change(b: str) -> tuple[Column, ...]:
-    return (
-        Column("Change", "number"),
-        Column("", "number"),
-        Column("95 %"),
-        Column(f"{b} is"),
-    )
+    return (*numbers("Change", ""), Column("95 %"), Column(f"{b} is"))
 
 
 def _row(change: Change) -> tuple[str, ...]:
@@ -256,7 +365,7 @@ def _calls(number: float) -> str:
 
 
 def _mix(engines: tuple[tuple[str, float], ...]) -> str:
-    found = ", ".join(f"{share(part)} {clean(label)}" for label, part in engines if part >= 0.005)
+    found = ", ".join(f"{share(part)} {label}" for label, part in engines if part >= 0.005)
     return found or MISSING
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.sides import Side
-from spark_prof.analyzers.swap_gain.slots import COMPONENTS_OF_SLOT
+from spark_prof.analyzers.comparing.swap_proof import COMPONENTS_OF_SLOT
 from spark_prof.errors import CommandError
 from spark_prof.rules.components import component_of
 from spark_prof.swaps.spec import Swap
@@ -27,15 +27,10 @@ _BITS_OF_FORMAT = {"mxfp4": 4.25, "fp8": 8.0}
 
 @dataclass(frozen=True)
 class Room:
-    """What is known about memory.
+    """What is known about memory."""
 
-    Attributes:
-        fits: whether both sides do; None where that is not known.
-        line: the figures, or why they are not known.
-    """
-
-    fits: bool | None
-    line: str
+    fits: bool | None  # whether both sides do; None where that is not known
+    line: str  # the figures, or why they are not known
 
 
 def room_for(command: EngineCommand, a: Side, b: Side, free: int | None) -> Room:

@@ -43,23 +43,14 @@ _EXAMPLE = "write it as in decode_us.median > 3%"
 
 @dataclass(frozen=True)
 class Expression:
-    """One limit.
+    """One limit."""
 
-    Attributes:
-        text: as it was given.
-        metric: its words, such as ("decode_us", "median").
-        operator: of OPERATORS.
-        value: in `unit`; a share of 1 for per cent. 0 for missing.
-        unit: of the value.
-        signed: whether it was written with + or -, which means a change.
-    """
-
-    text: str
-    metric: tuple[str, ...]
+    text: str  # as it was given
+    metric: tuple[str, ...]  # its words, such as ("decode_us", "median")
     operator: str
-    value: float
-    unit: Unit
-    signed: bool
+    value: float  # in `unit`; a share of 1 for per cent. 0 for missing
+    unit: Unit  # of the value
+    signed: bool  # whether it was written with + or -, which means a change
 
 
 def parse(text: str) -> Expression:

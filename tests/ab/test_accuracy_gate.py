@@ -9,8 +9,15 @@ from functools import cache
 
 import pytest
 
-from spark_prof.ab.gate import Depth, LayerError, Position, judge, judge_layer
-from spark_prof.ab.gate_bounds import rounding_deviation
+from spark_prof.ab.accuracy_gate import (
+    Bits,
+    Depth,
+    LayerError,
+    Position,
+    judge,
+    judge_layer,
+    rounding_deviation,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -79,22 +86,15 @@ def floor(seed: int = 0) -> tuple[Position, ...]:
 
 @each_row(("layers", "seed"), [(2, 0), (24, 0), (24, 1), (48, 2)])
 def test_sums_in_another_order_pass(layers: int, seed: int) -> None:
-    other = model(layers, 0, seed).logits(tokens(seed), OTHER)
-    found = against(stock(layers, 0, seed), other)
+    """Rounding is what the derivation says, within a factor of two."""
+    a, b = stock(layers, 0, seed), model(layers, 0, seed).logits(tokens(seed), OTHER)
+    found = against(a, b)
     verdict = judge(found, "kept", depth=Depth(layers, routed=False))
     assert verdict.passed, verdict.reasons
     assert any(position.kl_nats > 0 for position in found)
-
-
-@pytest.mark.parametrize("layers", [24, 48])
-def test_rounding_is_what_the_derivation_says(layers: int) -> None:
-    """Within a factor of two, on 24 and 48 layers."""
-    seed = layers // 24
-    a = stock(layers, 0, seed if layers == 24 else 2)
-    b = model(layers, 0, seed if layers == 24 else 2)
-    other = b.logits(tokens(seed if layers == 24 else 2), OTHER)
-    deviation = float(((other - a).std(-1) / a.std(-1)).square().mean().sqrt())
-    assert 0.5 < deviation / rounding_deviation(layers) < 2
+    if layers > 2:
+        deviation = float(((b - a).std(-1) / a.std(-1)).square().mean().sqrt())
+        assert 0.5 < deviation / rounding_deviation(layers) < 2
 
 
 @each_row(
@@ -123,55 +123,43 @@ def test_a_wrong_row_of_the_lm_head_fails() -> None:
     assert any("worst logit" in reason for reason in verdict.reasons)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_sums_in_another_order_pass_where_experts_are_chosen(seed: int) -> None:
+@each_row("seed", [0, 1])
+def test_experts_may_be_exchanged_and_wrong_ones_fail(seed: int) -> None:
     other = against(stock(12, 16, seed), model(12, 16, seed).logits(tokens(seed), OTHER))
     assert judge(other, "kept", floor(seed), depth=ROUTED).passed
     assert judge(other, "kept", depth=ROUTED).passed
     assert judge(other, "kept").passed
+    for change in (swapped_experts, doubled_scale, doubled_output):
+        wrong = model(12, 16, seed).changed(change).logits(tokens(seed), OTHER)
+        found = against(stock(12, 16, seed), wrong)
+        assert not judge(found, "kept", floor(seed), depth=ROUTED).passed, change
+    if seed == 0:  # why a model with experts needs bounds of its own
+        assert not judge(other, "kept", depth=Depth(12, routed=False)).passed
 
 
-def test_experts_exchange_where_nothing_is_wrong() -> None:
-    """Why a model with experts needs bounds of its own."""
-    other = against(stock(12, 16), model(12, 16).logits(tokens(0), OTHER))
-    assert not judge(other, "kept", depth=Depth(12, routed=False)).passed
-
-
-@each_row("seed", [0, 1])
-@each_row("change", [swapped_experts, doubled_scale, doubled_output])
-def test_wrong_experts_fail(change: Change, seed: int) -> None:
-    wrong = model(12, 16, seed).changed(change).logits(tokens(seed), OTHER)
-    verdict = judge(against(stock(12, 16, seed), wrong), "kept", floor(seed), depth=ROUTED)
-    assert not verdict.passed
-
-
-def layer_error(change: Change | None, experts: int, order: Order = OTHER) -> float:
+def layer_error(change: Change | None, experts: int) -> float:
     """Relative error of one layer's attention and block, alone, whichever is larger."""
     right = model(12, experts).layers[3]
     wrong = right if change is None else change(dict(right))
     x = norm(torch.randn(POSITIONS, 128, generator=torch.Generator().manual_seed(5)))
     return max(
-        float((part(wrong, x, order) - exact).norm() / exact.norm())
+        float((part(wrong, x, OTHER) - exact).norm() / exact.norm())
         for part in (attention, block)
         for exact in [part(right, x, Order())]
     )
 
 
-@pytest.mark.parametrize("experts", [0, 16])
-def test_a_layer_alone_passes(experts: int) -> None:
-    found = judge_layer("model.layers.3.mlp", "mlp", "kept", layer_error(None, experts))
-    assert found.passed
-    assert found.relative is not None
-    assert found.relative > 0
-
-
-@each_row("bits", ["kept", "changed"])
-@each_row(
-    ("change", "experts"),
-    [(doubled_scale, 0), (doubled_output, 0), (doubled_scale, 16), (swapped_experts, 16)],
-)
-def test_a_wrong_layer_alone_fails(change: Change, experts: int, bits: str) -> None:
-    assert not judge_layer("x", "moe", bits, layer_error(change, experts)).passed  # type: ignore[arg-type]
+def test_a_layer_alone() -> None:
+    for experts in (0, 16):
+        found = judge_layer("model.layers.3.mlp", "mlp", "kept", layer_error(None, experts))
+        assert found.passed
+        assert found.relative
+    for change, experts in (
+        (doubled_scale, 0), (doubled_output, 0), (doubled_scale, 16), (swapped_experts, 16),
+    ):  # fmt: skip
+        error = layer_error(change, experts)
+        assert not judge_layer("x", "moe", "kept", error).passed
+        assert not judge_layer("x", "moe", "changed", error).passed
 
 
 def test_a_missing_bias_fails_alone() -> None:
@@ -191,65 +179,73 @@ def test_layers_that_fail_fail_the_gate() -> None:
         "model.layers.0.mlp (mlp) alone is 50.00% from vLLM's result; at most 1.56% is allowed"
     )
     assert verdict.reasons[-1] == "and 12 more layers"
-    assert verdict.layers[0] == right
-
-
-@pytest.mark.parametrize("relative", [None, math.nan, math.inf])
-def test_a_layer_that_is_not_finite_fails(relative: float | None) -> None:
-    found = judge_layer("x", "qkv", "changed", relative)
-    assert found == LayerError("x", "qkv", "changed", None, 0.3, False)
-    verdict = judge([AGREEING] * 32, "changed", layers=[found], depth=DENSE)
-    assert verdict.reasons == ("x (qkv) alone is not finite",)
+    for relative in (None, math.nan, math.inf):
+        found = judge_layer("x", "qkv", "changed", relative)
+        assert found == LayerError("x", "qkv", "changed", None, 0.3, False)
+        verdict = judge([AGREEING] * 32, "changed", layers=[found], depth=DENSE)
+        assert verdict.reasons == ("x (qkv) alone is not finite",)
 
 
 @each_row("bits", ["kept", "changed"])
 @each_row("name", ["margin_a", "kl_nats", "worst", "scale"])
 @each_row("value", [math.nan, math.inf, -math.inf])
-def test_a_position_that_is_not_finite_fails(bits: str, name: str, value: float) -> None:
-    positions = [AGREEING] * 31 + [replace(AGREEING, **{name: value})]
-    verdict = judge(positions, bits, depth=DENSE)  # type: ignore[arg-type]
-    assert not verdict.passed
+def test_a_position_that_is_not_finite_fails(bits: Bits, name: str, value: float) -> None:
+    broken = replace(AGREEING, **{name: value})
+    verdict = judge([AGREEING] * 31 + [broken], bits, depth=DENSE)
     assert verdict.reasons[0].startswith("1 of 32 positions have logits that are NaN")
     assert verdict.figures is not None
     assert verdict.figures.not_finite == 1
     assert all(math.isfinite(each) for each in astuple(verdict.figures))
+    verdict = judge([broken] * 32, bits, depth=DENSE)
+    assert (verdict.passed, verdict.figures, verdict.bounds) == (False, None, None)
 
 
-def test_positions_that_are_all_not_finite_fail() -> None:
-    verdict = judge([replace(AGREEING, kl_nats=math.nan)] * 32, "kept", depth=DENSE)
-    assert not verdict.passed
-    assert verdict.figures is None
-    assert verdict.bounds is None
-
-
-def test_logits_that_are_all_the_same_fail() -> None:
+def test_too_few_positions_and_logits_without_a_difference_fail() -> None:
     same = replace(AGREEING, margin_a=0.0, kl_nats=0.0, worst=0.0, scale=0.0)
     assert "all the same" in judge([same] * 32, "kept", depth=DENSE).reasons[0]
+    for count in (0, 1, 7):
+        verdict = judge([AGREEING] * count, "kept", depth=DENSE)
+        assert verdict.reasons == (f"{count} positions were compared; 8 are needed",)
+    assert judge([AGREEING] * 8, "kept", depth=DENSE).passed
 
 
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_few_positions_fail(count: int) -> None:
-    verdict = judge([AGREEING] * count, "kept", depth=DENSE)
-    assert verdict.reasons == (f"{count} positions were compared; 8 are needed",)
+@each_row("scale", [0.01, 1.0, 4.0])
+@each_row("depth", [Depth(2, routed=False), DENSE, Depth(48, routed=False)])
+def test_bounds_are_what_rounding_may_do_and_no_more(scale: float, depth: Depth) -> None:
+    """In the derived deviation d of a logit, of which twice is allowed.
+
+    The difference of two logits is off by sqrt(2) d: what three times that may turn over is a tie,
+    and what eight times would is none. Of the worst position six times the allowed mean of the KL
+    was seen in simulations, and of the worst of 2e8 logits 6.2 deviations, in positions that differ
+    by a factor of two: both pass, and what is half as much again as the bound fails.
+    """
+    d = rounding_deviation(depth.layers)
+    calm = replace(AGREEING, margin_a=scale, kl_nats=0.0, worst=0.0, scale=scale)
+    mean = (2 * d * scale) ** 2 / 2
+
+    def passes(**other: float | int) -> bool:
+        one = replace(calm, **other)  # type: ignore[arg-type]
+        return judge([calm] * 63 + [one], "kept", depth=depth).passed
+
+    assert passes(token_b=6, margin_a=3 * math.sqrt(2) * d * scale)
+    assert not passes(token_b=6, margin_a=8 * math.sqrt(2) * d * scale)
+    assert passes(kl_nats=6 * mean)
+    assert not passes(kl_nats=24 * mean)
+    assert passes(worst=2 * 6.2 * d * scale)
+    assert not passes(worst=24 * d * scale)
+    assert judge([replace(calm, kl_nats=0.9 * mean)] * 64, "kept", depth=depth).passed
+    assert not judge([replace(calm, kl_nats=1.1 * mean)] * 64, "kept", depth=depth).passed
 
 
-def test_another_token_at_a_near_tie_is_no_error() -> None:
+def test_near_ties_are_no_error_and_other_tokens_elsewhere_are() -> None:
     tie = replace(AGREEING, token_b=6, agree=False, margin_a=0.01)
     verdict = judge([AGREEING] * 24 + [tie] * 8, "kept", depth=DENSE)
     assert verdict.passed
     assert verdict.figures is not None
-    assert verdict.figures.agreement == 0.75
-    assert verdict.figures.near_ties == 8
-    assert verdict.figures.clear_agreement == 1
-
-
-def test_another_token_elsewhere_is_an_error() -> None:
-    other = replace(AGREEING, token_b=6, agree=False)
-    verdict = judge([AGREEING] * 63 + [other], "kept", depth=DENSE)
+    figures = verdict.figures
+    assert (figures.agreement, figures.near_ties, figures.clear_agreement) == (0.75, 8, 1)
+    verdict = judge([AGREEING] * 63 + [replace(tie, margin_a=1.0)], "kept", depth=DENSE)
     assert verdict.reasons[0].startswith("the most likely token is the same at 98.4%")
-
-
-def test_only_near_ties_are_told() -> None:
     verdict = judge([replace(AGREEING, margin_a=0.01)] * 32, "kept", depth=DENSE)
     assert verdict.passed
     assert verdict.figures is not None
@@ -258,58 +254,33 @@ def test_only_near_ties_are_told() -> None:
 
 
 def test_a_loss_is_stated_and_does_not_fail() -> None:
+    """A side that quantizes fails only where nothing of the model is left."""
     lossy = [replace(AGREEING, token_b=6, agree=False, kl_nats=0.2, worst=1.5)] * 8
     verdict = judge([AGREEING] * 24 + lossy, "changed", depth=DENSE)
     assert verdict.passed
     assert "25.0% of the most likely tokens are others" in verdict.notes[0]
     assert not judge([AGREEING] * 24 + lossy, "kept", depth=DENSE).passed
 
-
-def test_a_rounder_model_is_stated() -> None:
-    """Weights with 4 bits of mantissa less."""
-
     def coarse(layer: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Weights with 4 bits of mantissa less."""
         return {name: rounded(value * 17) - rounded(value * 16) for name, value in layer.items()}
 
     other = against(stock(24), model(24).changed(coarse).logits(tokens(0)))
     assert not judge(other, "kept", depth=DENSE).passed
     assert judge(other, "changed", depth=DENSE).passed
+    another = against(stock(24), model(24, 0, 1).logits(tokens(0)))
+    assert not judge(another, "changed", depth=DENSE).passed
 
 
-def test_logits_of_another_model_fail_any_gate() -> None:
-    other = against(stock(24), model(24, 0, 1).logits(tokens(0)))
-    assert not judge(other, "changed", depth=DENSE).passed
-
-
-@pytest.mark.parametrize("bits", ["kept", "changed"])
-def test_the_same_bits_are_told(bits: str) -> None:
+def test_the_same_bits_are_told() -> None:
     same = against(stock(24), stock(24))
-    verdict = judge(same, bits, depth=DENSE)  # type: ignore[arg-type]
-    assert verdict.passed
-    assert verdict.notes[0] == "all logits are the same bit for bit"
-
-
-@pytest.mark.parametrize("scale", [0.01, 1.0, 4.0])
-def test_bounds_go_with_the_scale_of_the_logits(scale: float) -> None:
-    sizes = {"margin_a": scale, "kl_nats": 1e-4 * scale**2, "worst": 0.1 * scale, "scale": scale}
-    near = [replace(AGREEING, **sizes)] * 32
-    far = [replace(each, kl_nats=3e-3 * scale**2) for each in near]
-    assert judge(near, "kept", depth=DENSE).passed
-    assert not judge(far, "kept", depth=DENSE).passed
-
-
-@pytest.mark.parametrize("routed", [False, True])
-def test_deeper_models_may_differ_more(routed: bool) -> None:
-    bounds = [judge([AGREEING] * 32, "kept", depth=Depth(each, routed)).bounds for each in (2, 48)]
-    assert bounds[0] is not None
-    assert bounds[1] is not None
-    assert bounds[0].kl_mean <= bounds[1].kl_mean
-    assert rounding_deviation(2) < rounding_deviation(48)
+    for verdict in (judge(same, "kept", depth=DENSE), judge(same, "changed", depth=DENSE)):
+        assert verdict.passed
+        assert verdict.notes[0] == "all logits are the same bit for bit"
 
 
 def test_a_floor_without_noise_does_not_narrow_the_bounds() -> None:
     silent = [replace(AGREEING, kl_nats=0.0, worst=0.0)] * 32
     for depth in (DENSE, ROUTED):
         with_it = judge([AGREEING] * 32, "kept", silent, depth=depth)
-        without = judge([AGREEING] * 32, "kept", depth=depth)
-        assert with_it.bounds == without.bounds
+        assert with_it.bounds == judge([AGREEING] * 32, "kept", depth=depth).bounds

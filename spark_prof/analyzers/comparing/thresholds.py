@@ -1,4 +1,10 @@
-"""What a metric of `--fail-on` reads off a comparison."""
+"""Holds a comparison against what `--fail-on` allows, where noise may hide or feign a change.
+
+A limit fails where the whole 95 % interval lies beyond it, and passes where the whole interval lies
+within it. Else the recordings do not tell: undecided. That holds for changes (in per cent, or with
+a sign) by the interval of the change, and for levels by that of side b's own figure. Coverage and
+numbers of findings have no noise: their interval is a point.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +19,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.matching import like_change, matched, values_of
-from spark_prof.analyzers.comparing.model import Comparison, KernelPart, PhaseComparison, Side
-from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure
+from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, PhaseComparison, Side
+from spark_prof.analyzers.comparing.kernel_time import stable_name
+from spark_prof.analyzers.comparing.matching_steps import like_change, matched
+from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
-from spark_prof.analyzers.comparing.stable_names import stable_name
+from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
 from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.errors import CommandError
@@ -29,27 +36,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a metric says of two sides.
+    """What a metric says of two sides."""
 
-    Attributes:
-        kind: time in us, rate a second, share of 1, or count.
-        change: from side a to side b; the interval of what has no noise is a point.
-        there: whether side b has it at all.
-        short: why its noise is not known, such as too few steps; empty where it is.
-    """
-
-    kind: Kind
-    change: Change
-    there: bool = True
-    short: str = ""
+    kind: Kind  # time in us, rate a second, share of 1, or count
+    change: Change  # from side a to side b; the interval of what has no noise is a point
+    there: bool = True  # whether side b has it at all
+    short: str = ""  # why its noise is not known, such as too few steps; empty where it is
 
 
 def read(found: Comparison, metric: Sequence[str]) -> Reading:
     """Reads a metric.
-
-    Args:
-        found: the comparison.
-        metric: its words.
 
     Raises:
         CommandError: there is none of that name; the message has those that are near.
@@ -228,8 +224,7 @@ def _token_us(side: Side) -> Floats:
 def _like(found: Comparison, phase: str, us_of: Callable[[Side], Floats], statistic: str) -> Change:
     steps = matched(found.sides, phase)
     assert steps is not None
-    a, b = ([values_of(each, us_of(each)) for each in side] for side in found.sides)
-    return like_change(steps, (a, b), statistic)
+    return like_change(steps, found.sides, us_of, statistic)
 
 
 def _part(phase: PhaseComparison, name: str) -> Reading:
@@ -329,4 +324,113 @@ def _unknown(word: str, known: Iterable[str], what: str) -> CommandError:
     near = difflib.get_close_matches(word[:100], names, n=3, cutoff=0.4) or names[:12]
     return CommandError(
         f"--fail-on knows no {what} {word[:100]!r}; it may be {', '.join(near) or 'none'}"
+    )
+
+
+Outcome = Literal["failed", "passed", "undecided"]
+
+_UNIT_OF: Mapping[str, tuple[Unit, ...]] = MappingProxyType(
+    {
+        "time": ("%", "us"),
+        "rate": ("%", "tokens/s"),
+        "share": ("%", ""),
+        "count": ("",),
+    }
+)
+_EXAMPLES = MappingProxyType(
+    {
+        "time": "3%, +50us or 5ms",
+        "rate": "-3% or 200 tokens/s",
+        "share": "0.95 or -2%",
+        "count": "0",
+    }
+)
+_EDGE = 1e-9
+"""Limits are decimal fractions and changes binary ones: this much counts as equal."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One limit and what became of it."""
+
+    expression: Expression  # the limit
+    outcome: Outcome  # failed, passed or undecided
+    reading: Reading  # what was compared
+    relative: bool  # whether the limit is a share of side a's figure
+    is_change: bool  # whether it limits a change, and not side b's figure
+    why: str = ""
+    """Why nothing could be decided, or what is missing; empty where the figures say it."""
+
+
+def check(found: Comparison, expressions: Iterable[Expression]) -> tuple[Checked, ...]:
+    """Checks every limit.
+
+    Raises:
+        CommandError: a metric is unknown, or its unit is another one.
+    """
+    return tuple(_checked(found, each) for each in expressions)
+
+
+def _checked(found: Comparison, limit: Expression) -> Checked:
+    reading = read(found, limit.metric)
+    if limit.operator == "missing":
+        gone = "side b has none" if not reading.there else ""
+        return Checked(limit, "passed" if reading.there else "failed", reading, False, False, gone)
+    if limit.unit not in _UNIT_OF[reading.kind]:
+        raise CommandError(
+            f"--fail-on {limit.text[:100]!r}: {'.'.join(limit.metric)} is a {reading.kind}; "
+            f"write {_EXAMPLES[reading.kind]}"
+        )
+    relative = limit.unit == "%" and reading.kind in ("time", "rate")
+    is_change = relative or limit.signed
+    if reading.short:
+        return Checked(limit, "undecided", reading, relative, is_change, reading.short)
+    outcome = _of(limit, reading, relative, is_change)
+    why = _undecided(found, limit, reading, relative, is_change) if outcome == "undecided" else ""
+    return Checked(limit, outcome, reading, relative, is_change, why)
+
+
+def _of(limit: Expression, reading: Reading, relative: bool, is_change: bool) -> Outcome:
+    if is_change:
+        return of_change(limit, reading, relative)
+    return _of_level(limit, reading.change)
+
+
+def of_change(limit: Expression, reading: Reading, relative: bool) -> Outcome:
+    """What becomes of a limit on a change."""
+    change = reading.change
+    return _outcome(limit, *(change.shares if relative else (change.low, change.high)))
+
+
+def _of_level(limit: Expression, change: Change) -> Outcome:
+    own = change.figures[1]
+    return _outcome(limit, *(interval_of(own) if own else (change.b, change.b)))
+
+
+def _outcome(limit: Expression, low: float, high: float) -> Outcome:
+    bound = limit.value
+    if limit.operator[0] == "<":
+        # The same question in the mirror.
+        low, high, bound = -high, -low, -bound
+    # Reaching the limit is beyond it for >= and within it for >.
+    bound += -_EDGE if limit.operator[1:] == "=" else _EDGE
+    if low > bound:
+        return "failed"
+    return "passed" if high <= bound else "undecided"
+
+
+def _undecided(
+    found: Comparison, limit: Expression, reading: Reading, relative: bool, is_change: bool
+) -> str:
+    """Why the recordings do not tell, and what would."""
+    if not found.assumed:
+        return "too noisy to tell; record more engine starts a side, or more steps"
+    which = "one recording a side" if not any(found.further) else "one recording on a side"
+    several = "record several and run spark-prof compare A1,A2,A3 B1,B2,B3"
+    a, b = ([replace(each, start=0.0) for each in side] for side in reading.change.figures)
+    sure = replace(reading, change=change_of(a, b)) if a and b else reading
+    if _of(limit, sure, relative, is_change) == "undecided":
+        return f"{which}, and its steps vary too much to tell; {several}, or record more steps"
+    return (
+        f"{which}: engine starts are taken to differ by up to {100 * found.assumed:g} %; {several}"
     )

@@ -3,16 +3,57 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.swap_gain.model import LayerProof, Ran, Swapped
-from spark_prof.analyzers.swap_gain.slots import component_of_swap, differing
-from spark_prof.rules.components import layer_of
+from spark_prof.analyzers.comparing.swap_attribution import LayerProof, Ran, Swapped
+from spark_prof.rules.components import component_of, layer_of
+
+COMPONENTS_OF_SLOT: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "qkv": ("qkv",),
+        "o": ("o_proj",),
+        "mlp": ("mlp",),
+        # Experts that are given the router's logits choose themselves: its top-k goes as well.
+        "moe": ("experts", "router"),
+        "router": ("router",),
+        "norm": ("norm",),
+        "lm_head": ("lm_head",),
+    }
+)
+"""For each slot the component that its kernels count to, then others that they change."""
+
+_BY_PATH = ("qkv", "o", "mlp")
+"""Slots of linear layers, which belong to other components in some models: ssm, shared_experts."""
+
+
+def component_of_swap(swap: Swapped) -> str:
+    """The component that the kernels of a swapped module count to."""
+    by_path = component_of(swap.name, "") if swap.slot in _BY_PATH else ""
+    return by_path or COMPONENTS_OF_SLOT[swap.slot][0]
+
+
+def differing(swaps: Iterable[Swapped]) -> tuple[Swapped, ...]:
+    """The swaps of one side that the other one does not have as well."""
+    swaps = tuple(swap for swap in swaps if swap.side in ("a", "b"))
+    sides: dict[tuple[str, str, str], set[str]] = {}
+    for swap in swaps:
+        sides.setdefault((swap.slot, swap.name, swap.kernel), set()).add(swap.side)
+    return tuple(s for s in swaps if len(sides[s.slot, s.name, s.kernel]) == 1)
+
+
+def touched_components(swaps: Iterable[Swapped]) -> frozenset[str]:
+    """The components that differ between the sides because of their swaps."""
+    found: set[str] = set()
+    for swap in differing(swaps):
+        found |= {component_of_swap(swap), *COMPONENTS_OF_SLOT[swap.slot][1:]}
+    return frozenset(found)
+
 
 OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
 """Swaps that run the package's own kernels, whose names are not vLLM's."""
@@ -33,12 +74,7 @@ class _Place:
 
 
 def proofs_of(swaps: Iterable[Swapped], table: pd.DataFrame) -> tuple[LayerProof, ...]:
-    """One proof each side, slot and layer, of the swaps that tell the sides apart.
-
-    Args:
-        swaps: those of both sides.
-        table: from `tables.beside`, by layer, component and name.
-    """
+    """One proof each side, slot and layer, of the swaps that tell the sides apart."""
     places: Counter[tuple[str, _Place]] = Counter()
     foreign: set[_Place] = set()
     for swap in differing(swaps):
@@ -67,14 +103,7 @@ def _untold(proof: LayerProof) -> LayerProof:
 
 
 def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame) -> LayerProof:
-    """The proof of one place.
-
-    Args:
-        side: which is swapped there.
-        place: the place.
-        modules: how many are swapped there.
-        table: kernels of both sides.
-    """
+    """The proof of one place."""
     rows = table[(table["layer"] == place.layer) & (table["component"] == place.component)]
     other = "a" if side == "b" else "b"
     here, there = rows[f"kernels_{side}"], rows[f"kernels_{other}"]

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.model import Comparison, Side
+from spark_prof.analyzers.comparing.comparison import Comparison, Side
+from spark_prof.analyzers.comparing.kernel_time import charges_of
 from spark_prof.analyzers.comparing.noise import FEWEST
 from spark_prof.analyzers.comparing.phases import compare_phase
-from spark_prof.analyzers.comparing.ran import charges_of
 from spark_prof.analyzers.comparing.setup import setup_differences, unlike
 from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.errors import CommandError
@@ -25,10 +25,6 @@ _MIX = 0.005
 
 def compare(a: Side | Sequence[Side], b: Side | Sequence[Side]) -> Comparison:
     """Compares with the reference.
-
-    Args:
-        a: the reference: a recording, or several of the same thing.
-        b: the other, likewise.
 
     Raises:
         CommandError: a recording has sums only, or they share no phase.

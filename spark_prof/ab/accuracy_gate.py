@@ -1,0 +1,386 @@
+"""Whether the model still says the same: the verdict that comes before any timing.
+
+How far two sides' logits may lie apart where both compute the same: derived, not tuned.
+
+Both sides multiply the same numbers and differ in the order of their float32 sums, so that some
+results round to another bfloat16. Such a difference changes later roundings, and after some layers
+the roundings of the sides have nothing to do with each other. So their errors add up as independent
+ones do:
+
+- A rounding to bfloat16 is off by up to half a unit in the last place. Over values whose logarithms
+  are spread evenly that is 2^-7 / sqrt(12 * 2.16) = 0.0015 of their size (root mean square); for
+  the difference of two sides, sqrt(2) times that.
+- A layer adds the results of two blocks to the residual stream, N = 2 x layers in all. They are of
+  one size, so after m of them the stream's square is m. Each addition is rounded; inside a block
+  there are 6 roundings one after another (norm, product, activation or probabilities, product ...).
+- What is wrong with the stream goes through each block, too. SwiGLU is a product, where the squares
+  of the relative errors of both factors add up; attention is an average. So 1.5 times the relative
+  square comes out of a block in the mean.
+
+With E for the square of the difference, from E = 0 and m = 1 to N, that is
+
+    E(m + 1) = E(m) (1 + 1.5 / m) + 2 * 0.0015^2 * (m + 1 + 6)
+
+and sqrt(E / N) is the deviation of the hidden state, and of the logits, in their own standard
+deviations: 0.025 for 24 layers, 0.034 for 48. Logits that are off by a deviation d of a scale s
+change the distribution by KL <= (d s)^2 / 2, half the variance of the change, to second order.
+Twice that deviation is allowed.
+
+A router chooses experts by the largest scores. Where two are nearly equal a rounding exchanges one
+for the other, the layer's result changes by a large part, and by that later choices. How often is a
+matter of the model: in simulations with random weights (tests/ab) the deviation is 0.1 to 0.25. So
+0.5 is allowed where nothing is known. Better is to measure it: side a against itself, disturbed at
+its beginning by no more than a rounding. Twice the mean KL that this brings is allowed, and so are
+three standard errors of it: a few positions meet such an exchange or not, by chance. For the same
+reason a single position of a model with experts may be as far off as one exchange takes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import stdev
+from typing import Literal
+
+from spark_prof.swaps.spec import LAYER_BOUNDS
+
+_ROUNDING = 2.0**-7 / math.sqrt(12 * 1.5 / math.log(2))
+_IN_A_BLOCK = 6
+_THROUGH_A_BLOCK = 1.5
+_MARGIN = 2.0
+_ROUTED = 0.5
+_WORST_OF_MEAN = 16.0
+"""KL of the worst position, in means: 6 at most in simulations of models without experts."""
+_WORST_ELEMENT = 8.0
+"""In allowed deviations, so 16 of the derived ones. 2e8 logits of a normal distribution lie within
+6.2; positions differ by a factor of 2."""
+_NEAR_TIE = 4.0
+"""In allowed deviations; the difference of two logits has sqrt(2) of the derived ones."""
+_CLEAR = 0.99
+_STANDARD_ERRORS = 3.0
+_UNRELATED = 0.5
+"""In squares of the scale: KL of normally distributed logits without anything in common is 1."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What a model does to rounding errors."""
+
+    layers: int  # decoder layers
+    routed: bool  # some of them choose experts
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What side a against itself shows, disturbed."""
+
+    kl_mean: float  # nats
+    kl_error: float  # standard error of that mean
+    kl_worst: float  # of one position
+    worst: float  # largest difference of a logit, in standard deviations of the logits
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a run must keep to; a side that changes bits has wide ones."""
+
+    clear_agreement: float  # at least
+    kl_mean: float  # at most, nats
+    kl_worst: float | None  # at most, nats, of one position; None for any
+    worst: float | None  # at most, in standard deviations of the logits; None for any
+    why: str  # where they come from, in words
+    near_tie: float = 0.0
+    """Margins up to it may be decided by rounding, in standard deviations of the logits."""
+
+
+def rounding_deviation(layers: int) -> float:
+    """How far rounding alone drives two sides apart, in standard deviations of the logits."""
+    square = 0.0
+    for blocks in range(1, 2 * layers + 1):
+        rounded = 2 * _ROUNDING**2 * (blocks + 1 + _IN_A_BLOCK)
+        square = square * (1 + _THROUGH_A_BLOCK / blocks) + rounded
+    return math.sqrt(square / (2 * layers))
+
+
+def kept_bounds(depth: Depth, scale: float, floor: Floor | None) -> Bounds:
+    """The bounds where both sides compute with the same bits.
+
+    Args:
+        depth: of the model.
+        scale: root mean square of the logits' standard deviations.
+        floor: side a against itself; None where that was not measured.
+    """
+    allowed = _MARGIN * rounding_deviation(depth.layers)
+    why = f"bfloat16 rounding through {depth.layers} layers"
+    if floor is not None and floor.kl_mean > _kl(allowed, scale) / 16:
+        largest = floor.kl_mean + _STANDARD_ERRORS * floor.kl_error
+        allowed = max(allowed, math.sqrt(2 * _MARGIN * largest) / scale)
+        why += f", or {_MARGIN:g} times what side a against itself shows"
+    elif depth.routed:
+        allowed = _ROUTED
+        why += " and routers that exchange experts at near ties"
+    kl_mean = _kl(allowed, scale)
+    kl_worst, worst = _WORST_OF_MEAN * kl_mean, _WORST_ELEMENT * allowed
+    if floor is not None:
+        kl_worst = max(kl_worst, _MARGIN * floor.kl_worst)
+        worst = max(worst, _MARGIN * floor.worst)
+    if depth.routed:
+        kl_worst = max(kl_worst, _WORST_OF_MEAN * _kl(_ROUTED, scale))
+        worst = max(worst, _WORST_ELEMENT * _ROUTED)
+    return Bounds(_CLEAR, kl_mean, kl_worst, worst, why, _NEAR_TIE * allowed)
+
+
+def changed_bounds(depth: Depth, scale: float) -> Bounds:
+    """The bounds where a side computes with other bits: only what is no model any more fails."""
+    return Bounds(
+        clear_agreement=0.0,
+        kl_mean=_UNRELATED * scale**2,
+        kl_worst=None,
+        worst=None,
+        why="half the KL of logits that have nothing in common; the loss is stated, not judged",
+        near_tie=_NEAR_TIE * _MARGIN * rounding_deviation(depth.layers),
+    )
+
+
+def _kl(deviation: float, scale: float) -> float:
+    return (deviation * scale) ** 2 / 2
+
+
+Bits = Literal["kept", "changed"]
+"""Whether all swaps compute with the weights' own bits, or some with others."""
+
+_FEWEST_POSITIONS = 8
+_STRETCHES = 16
+_MOST_LAYER_LINES = 8
+_UNKNOWN_DEPTH = Depth(48, routed=True)
+
+
+@dataclass(frozen=True)
+class Position:
+    """One sampled position of both sides, a row of a worker's `spark_prof_compared`."""
+
+    step: int  # the engine's step, from 0
+    row: int  # the request in it
+    token_a: int  # the largest logit of side a
+    token_b: int  # the largest logit of side b
+    agree: bool  # both are the same
+    margin_a: float  # how far side a's largest logit is above its second
+    kl_nats: float  # of side b's distribution from side a's, KL(a || b)
+    worst: float  # largest difference of two logits of a token
+    scale: float  # standard deviation of side a's logits
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How two sides' logits compare over all positions."""
+
+    positions: int  # compared
+    not_finite: int  # of them with a NaN or an infinity; no other figure counts them
+    agreement: float | None  # share of positions whose largest logit is the same token's
+    near_ties: int  # positions whose margin is so small that rounding alone may decide it
+    clear_agreement: float | None  # share among the others; None where all are near ties
+    kl_mean: float | None  # nats
+    kl_worst: float | None  # nats, of one position
+    worst: float | None  # largest difference of a logit, in standard deviations of the logits
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """One swapped layer, alone, on the input that vLLM's own had."""
+
+    layer: str  # the module's path
+    slot: str  # which it is
+    bits: Bits  # of this swap
+    relative: float | None
+    """L2 norm of the difference over that of vLLM's own result; None where either is not finite."""
+    bound: float | None  # at most; None where the loss is only stated
+    passed: bool  # within the bound and finite
+    where: str = ""  # the row and the call that `relative` is of: `row 1 of 2 rows (large tokens)`
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The gate's."""
+
+    passed: bool  # timings count
+    bits: Bits  # of the swaps together
+    reasons: tuple[str, ...]  # why it failed, one line each; empty where it passed
+    notes: tuple[str, ...]  # what is stated beside it, such as the loss of a side that quantizes
+    figures: Figures | None  # of a against b; None where nothing was compared
+    floor: Figures | None
+    """Of a against itself, disturbed by a rounding; None where that was not compared."""
+    bounds: Bounds | None  # that were applied; None where nothing was compared
+    layers: tuple[LayerError, ...]  # of each swapped layer that was compared alone
+
+
+def judge(
+    positions: Sequence[Position],
+    bits: Bits,
+    floor: Sequence[Position] = (),
+    layers: Sequence[LayerError] = (),
+    depth: Depth | None = None,
+) -> Verdict:
+    """Whether side b says the same as side a.
+
+    Args:
+        positions: of a against b.
+        bits: kept if all swaps keep them.
+        floor: of a against itself, disturbed at its beginning by a rounding; where it is the same
+            bit for bit, or nothing was compared, it says nothing.
+        layers: each swapped layer alone, as `judge_layer` makes them.
+        depth: of the model; None where it is not known, which is judged as a deep one with experts.
+    """
+    depth = depth or _UNKNOWN_DEPTH
+    sound = [position for position in positions if _is_finite(position)]
+    bounds = figures = noise = None
+    if sound:
+        scale = math.sqrt(math.fsum(each.scale**2 for each in sound) / len(sound))
+        noise_of_a = _floor([each for each in floor if _is_finite(each)])
+        kept = bits == "kept"
+        bounds = kept_bounds(depth, scale, noise_of_a) if kept else changed_bounds(depth, scale)
+        figures = _figures(positions, bounds)
+        noise = _figures(floor, bounds) if floor else None
+    reasons = (*_failures(len(positions), len(sound), figures, bounds), *_layer_failures(layers))
+    notes = tuple(_notes(bits, figures, layers))
+    return Verdict(not reasons, bits, reasons, notes, figures, noise, bounds, tuple(layers))
+
+
+def judge_layer(
+    layer: str,
+    slot: str,
+    bits: Bits,
+    relative: float | None,
+    where: str = "",
+    *,
+    beyond: bool = False,
+) -> LayerError:
+    """Whether one swapped layer is near enough to vLLM's own.
+
+    Args:
+        layer: the module's path.
+        slot: which it is.
+        bits: of its swap.
+        relative: L2 norm of the difference of a row over that of vLLM's own result.
+        where: which row of which call that is of.
+        beyond: an element of it is too far off.
+    """
+    bound = LAYER_BOUNDS[bits]
+    if relative is None or not math.isfinite(relative):
+        return LayerError(layer, slot, bits, None, bound, passed=False, where=where)
+    passed = relative <= bound and not beyond
+    return LayerError(layer, slot, bits, relative, bound, passed=passed, where=where)
+
+
+def _is_finite(position: Position) -> bool:
+    """Whether both sides' logits were numbers; side a's must differ from each other."""
+    numbers = (position.margin_a, position.kl_nats, position.worst, position.scale)
+    return all(map(math.isfinite, numbers)) and position.scale > 0
+
+
+def _floor(positions: Sequence[Position]) -> Floor | None:
+    extremes = _extremes(positions)
+    if extremes is None:
+        return None
+    mean, largest, worst = extremes
+    # Positions of one request follow each other: what one meets stays in its context.
+    size = max(1, len(positions) // _STRETCHES)
+    stretches = [positions[at : at + size] for at in range(0, len(positions) - size + 1, size)]
+    means = [math.fsum(each.kl_nats for each in stretch) / size for stretch in stretches]
+    error = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else mean
+    return Floor(mean, error, largest, worst)
+
+
+def _extremes(floor: Sequence[Position]) -> tuple[float, float, float] | None:
+    if not floor:
+        return None
+    divergences = [each.kl_nats for each in floor]
+    worst = max(each.worst / each.scale for each in floor)
+    return math.fsum(divergences) / len(floor), max(divergences), worst
+
+
+def _figures(positions: Sequence[Position], bounds: Bounds) -> Figures:
+    sound = [position for position in positions if _is_finite(position)]
+    extremes = _extremes(sound)
+    clear = [each for each in sound if each.margin_a > bounds.near_tie * each.scale]
+    mean, largest, worst = extremes or (None, None, None)
+    return Figures(
+        positions=len(positions),
+        not_finite=len(positions) - len(sound),
+        agreement=_agreement(sound),
+        near_ties=len(sound) - len(clear),
+        clear_agreement=_agreement(clear),
+        kl_mean=mean,
+        kl_worst=largest,
+        worst=worst,
+    )
+
+
+def _agreement(positions: Sequence[Position]) -> float | None:
+    if not positions:
+        return None
+    return sum(each.token_a == each.token_b for each in positions) / len(positions)
+
+
+def _failures(
+    positions: int, sound: int, figures: Figures | None, bounds: Bounds | None
+) -> tuple[str, ...]:
+    if positions < _FEWEST_POSITIONS:
+        return (f"{positions} positions were compared; {_FEWEST_POSITIONS} are needed",)
+    lines = []
+    if sound < positions:
+        lines.append(
+            f"{positions - sound} of {positions} positions have logits that are NaN, infinite or "
+            "all the same"
+        )
+    if figures is None or bounds is None:
+        return tuple(lines)
+    if figures.clear_agreement is not None and figures.clear_agreement < bounds.clear_agreement:
+        lines.append(
+            f"the most likely token is the same at {figures.clear_agreement:.1%} of the positions "
+            f"that are no near tie; {bounds.clear_agreement:.0%} are needed"
+        )
+    for words, unit, value, most in (
+        ("the mean KL divergence", " nats", figures.kl_mean, bounds.kl_mean),
+        ("the largest KL divergence", " nats", figures.kl_worst, bounds.kl_worst),
+        ("the worst logit's error", " standard deviations", figures.worst, bounds.worst),
+    ):
+        if value is not None and most is not None and value > most:
+            lines.append(f"{words} is {value:.3g}{unit}; at most {most:.3g} is allowed")
+    return tuple(lines)
+
+
+def _layer_failures(layers: Sequence[LayerError]) -> tuple[str, ...]:
+    failed = [each for each in layers if not each.passed]
+    lines = [
+        f"{each.layer} ({each.slot}) alone is not finite{_where(each)}"
+        if each.relative is None
+        else f"{each.layer} ({each.slot}) alone is {each.relative:.2%} from vLLM's result"
+        f"{_where(each)}; at most {each.bound or 0:.2%} is allowed"
+        + (", and less for one element" if each.relative <= (each.bound or 0) else "")
+        for each in failed[:_MOST_LAYER_LINES]
+    ]
+    if len(failed) > _MOST_LAYER_LINES:
+        lines.append(f"and {len(failed) - _MOST_LAYER_LINES} more layers")
+    return tuple(lines)
+
+
+def _where(error: LayerError) -> str:
+    return f" in {error.where}" if error.where else ""
+
+
+def _notes(bits: Bits, figures: Figures | None, layers: Sequence[LayerError]) -> list[str]:
+    notes = []
+    if figures is not None and figures.agreement is not None:
+        if figures.worst == 0:
+            notes.append("all logits are the same bit for bit")
+        elif bits == "changed":
+            notes.append(
+                f"computing with other bits costs: {1 - figures.agreement:.1%} of the most likely "
+                f"tokens are others, KL {figures.kl_mean:.3g} nats in the mean"
+            )
+        if figures.clear_agreement is None:
+            notes.append("all positions are near ties, so that agreement says nothing")
+    if bits == "kept" and not layers:
+        notes.append("no layer was compared alone, so that small errors of a few are not seen")
+    return notes

@@ -1,0 +1,341 @@
+"""Where the gain of side b over side a came from, from a recording of each.
+
+Whoever records a step slows the host down more than the device. Where the device waits for the
+host, the recorded waits say little about a step that is not recorded: then the waits are what is
+left of the measured step beside the device's own time, and nothing is left to check that against.
+Where the host was seen to be ahead while nothing was recorded, there are no such waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.analyzers.comparing.kernel_time import sums_by_step
+from spark_prof.analyzers.comparing.swap_attribution import (
+    FOR_THE_HOST,
+    Attribution,
+    ComponentGain,
+    KernelGain,
+    LayerGain,
+    SideSteps,
+    Swapped,
+    Untraced,
+)
+from spark_prof.analyzers.comparing.swap_proof import proofs_of, touched_components
+from spark_prof.analyzers.comparing.swapped_steps import (
+    HOST,
+    KINDS,
+    Floats,
+    Int64s,
+    SwappedSteps,
+    read_steps,
+    tracing_cost,
+    usual_batch_size,
+    without_tracing,
+)
+from spark_prof.traces.bundle import Bundle
+
+_NO_GAIN = 0.01
+"""Below this share of the step a gain is too small to be shared out."""
+
+_MOVED = 0.01
+"""From this share of the step on a component has moved."""
+
+_HOST_BOUND = 0.02
+"""From this share of a recorded step on the waits for the host matter."""
+
+_TWO_SIDED_95 = 1.96
+_BLOCK = 4096
+"""Rows of a table that are computed at a time: damaged recordings have very many."""
+
+_FEW = 20
+_CONTEXTS_APART = 0.05
+_EXACT = 1e-3
+_NO_COMPONENT = 0.01
+
+_Sides = tuple[SwappedSteps, SwappedSteps]
+
+
+def summarize(
+    a: Bundle,
+    b: Bundle,
+    swaps: Sequence[Swapped],
+    untraced: Untraced | None = None,
+    batch_size: int | None = None,
+    rank: int = 0,
+) -> Attribution:
+    """The attribution of the gain of side b over side a.
+
+    What tracing costs is found on side a alone, and taken off both sides; how far side b is then
+    from what was measured is the residual. Nothing is scaled to fit.
+
+    Args:
+        a: a recording of decode steps of side a, every one of them watched.
+        b: one of side b, at the same batch size and context, from the same engine or another one.
+        swaps: the live swaps of both sides, one each module.
+        untraced: times of a step without recording.
+        batch_size: requests that decode in a step; None for the most frequent one of side a.
+        rank: whose kernels.
+
+    Raises:
+        CommandError: a bundle has no such rank, or no two such steps after one another.
+    """
+    size = usual_batch_size(a, rank) if batch_size is None else batch_size
+    names: dict[str, int] = {}
+    sides = read_steps(a, rank, size, names), read_steps(b, rank, size, names)
+    bound = any(side.waits_us > _HOST_BOUND * side.traced_us for side in sides)
+    cost = _tracing_us(sides[0], untraced.a_us, bound) if untraced else 0.0
+    touched = touched_components(swaps)
+
+    def table(*keys: str) -> pd.DataFrame:
+        found = beside(sides, list(names), keys, cost)
+        found["touched"] = found["component"].isin(touched)
+        return found
+
+    def rows(*keys: str) -> Iterator[dict[str, Any]]:
+        found = table(*keys)
+        if untraced and bound:
+            _replace_waits(found, sides, untraced, cost)
+        return _records(found)
+
+    components = tuple(
+        sorted(
+            (ComponentGain(**row) for row in rows("component")),
+            key=lambda row: KINDS.index(row.component),
+        )
+    )
+    kernels = _kernel_gains(table("component", "name"))
+    a_us, b_us = (untraced.a_us, untraced.b_us) if untraced else (None, None)
+    steps = (
+        _side_steps(sides[0], sum(row.a_us for row in components), a_us),
+        _side_steps(sides[1], sum(row.b_us for row in components), b_us),
+    )
+    step = steps[0].corrected_us
+    explained = step - steps[1].corrected_us
+    gain = untraced.a_us - untraced.b_us if untraced else None
+    checked = untraced is not None and (untraced.host_ahead or not bound)
+    residual = gain - explained if gain is not None and checked else None
+    shared = residual is not None and gain is not None and abs(gain) >= _NO_GAIN * step
+    return Attribution(
+        batch_size=size,
+        a=steps[0],
+        b=steps[1],
+        tracing_us=cost,
+        gain_us=gain,
+        explained_us=explained,
+        residual_us=residual,
+        residual_share=residual / gain if shared and residual is not None and gain else None,
+        components=components,
+        layers=_layer_gains(rows("layer", "component")),
+        kernels=kernels,
+        proofs=proofs_of(swaps, table("layer", "component", "name")),
+        moved=tuple(
+            row
+            for row in components
+            if not row.touched
+            and row.component != FOR_THE_HOST
+            and abs(row.saved_us) >= max(_MOVED * step, row.noise_us)
+        ),
+        # Kernels of untouched components that belong to the usual step of one side alone.
+        appeared=tuple(r for r in kernels if not r.touched and r.calls_a == 0 and r.calls_b >= 0.5),
+        vanished=tuple(r for r in kernels if not r.touched and r.calls_b == 0 and r.calls_a >= 0.5),
+        notes=(
+            *(_host_notes(sides, components, untraced) if untraced and bound else ()),
+            *_notes(steps, components, untraced),
+        ),
+    )
+
+
+def beside(sides: _Sides, names: Sequence[str], keys: Sequence[str], cost: float) -> pd.DataFrame:
+    """The times of both sides' typical steps; what a side does not have is 0 there.
+
+    Returns:
+        One row each combination of the keys, which are some of layer (-1 for none), component and
+        name: `a_us`, `b_us`, `saved_us`, `noise_us` (its 95 % half-width), `gap_a_us`, `gap_b_us`,
+        `kernels_a` and `kernels_b`.
+    """
+    every = [side.time.layer for side in sides]
+    sizes = {
+        "layer": 2 + max(int(layer.max(initial=-1)) for layer in every),
+        "component": len(KINDS),
+        "name": len(names) + 1,
+    }
+
+    def code_of(side: SwappedSteps) -> Int64s:
+        code = np.zeros(len(side.time.step), np.int64)
+        for key in keys:
+            # A layer of -1 is none, and a name of -1 that of a wait.
+            code = code * sizes[key] + getattr(side.time, key) + (key != "component")
+        return code
+
+    codes = [code_of(side) for side in sides]
+    known = np.unique(np.concatenate(codes))
+    a, b = (
+        _means(side, np.searchsorted(known, code), len(known), cost)
+        for side, code in zip(sides, codes, strict=True)
+    )
+    columns: dict[str, Any] = {}
+    for key in reversed(keys):
+        known, place = np.divmod(known, sizes[key])
+        words = {"component": KINDS, "name": ("", *names)}.get(key)
+        columns[key] = place - 1 if words is None else np.array(words, object)[place]
+    columns |= {
+        "a_us": a["us"],
+        "b_us": b["us"],
+        "saved_us": a["us"] - b["us"],
+        "noise_us": _TWO_SIDED_95 * np.hypot(a["error"], b["error"]),
+        "gap_a_us": a["gap_us"],
+        "gap_b_us": b["gap_us"],
+        "kernels_a": a["kernels"],
+        "kernels_b": b["kernels"],
+    }
+    return pd.DataFrame(columns).sort_values(list(keys), ignore_index=True)
+
+
+def _means(side: SwappedSteps, code: Int64s, rows: int, cost: float) -> dict[str, Floats]:
+    """Of each row the time of a typical step, what of it is gaps, kernels, and the error."""
+    order = np.argsort(code, kind="stable")
+    code, step = code[order], side.time.step[order]
+    gap = without_tracing(side.time.gap_us, cost)
+    columns = [each[order] for each in (side.time.us + gap, gap, side.calls)]
+    found: list[list[Floats]] = []
+    for first in range(0, rows, _BLOCK):
+        count = min(_BLOCK, rows - first)
+        part = slice(*np.searchsorted(code, (first, first + count)))
+        us, gap_us, calls = (
+            sums_by_step(code[part] - first, step[part], each[part], count, side.time.steps)
+            for each in columns
+        )
+        mean = side.typical.mean
+        found.append([mean(us), mean(gap_us), mean(calls), side.typical.error(us)])
+    parts = [np.concatenate(each) for each in zip(*found, strict=True)]
+    return dict(zip(("us", "gap_us", "kernels", "error"), parts, strict=True))
+
+
+def _replace_waits(table: pd.DataFrame, sides: _Sides, untraced: Untraced, cost: float) -> None:
+    """Makes the waits for the host those of a step that is not recorded."""
+    rows = table["component"] == FOR_THE_HOST
+    if untraced.host_ahead:
+        table.loc[rows, ["a_us", "gap_a_us", "b_us", "gap_b_us", "saved_us", "noise_us"]] = 0.0
+        return
+    for name, side, measured in (("a", sides[0], untraced.a_us), ("b", sides[1], untraced.b_us)):
+        time = side.time
+        busy = time.us + without_tracing(time.gap_us, cost)
+        device_us = side.a_step(np.where(time.component == HOST, 0.0, busy))
+        table.loc[rows, [f"{name}_us", f"gap_{name}_us"]] = max(0.0, measured - device_us)
+    table.loc[rows, "saved_us"] = table["a_us"] - table["b_us"]
+
+
+def _records(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    for record in table.to_dict("records"):
+        yield {str(name): value for name, value in record.items()}
+
+
+def _layer_gains(rows: Iterator[dict[str, Any]]) -> tuple[LayerGain, ...]:
+    """Those outside of the layers come first."""
+    found = []
+    for row in rows:
+        layer = row.pop("layer")
+        del row["gap_a_us"], row["gap_b_us"]
+        found.append(LayerGain(layer if layer >= 0 else None, **row))
+    return tuple(
+        sorted(found, key=lambda r: (-1 if r.layer is None else r.layer, KINDS.index(r.component)))
+    )
+
+
+def _kernel_gains(table: pd.DataFrame) -> tuple[KernelGain, ...]:
+    """The largest changes first."""
+    found = table[table["component"] != FOR_THE_HOST].drop(columns=["gap_a_us", "gap_b_us"])
+    found = found.rename(columns={"kernels_a": "calls_a", "kernels_b": "calls_b"})
+    rows = (KernelGain(**row) for row in _records(found))
+    return tuple(sorted(rows, key=lambda row: (-abs(row.saved_us), row.name, row.component)))
+
+
+def _tracing_us(side: SwappedSteps, untraced_us: float, host_bound: bool) -> float:
+    """What tracing adds to a gap: all that a step takes longer, or its device's own time."""
+    counts = side.counts
+    longer_us = side.traced_us - untraced_us
+    if host_bound:
+        counts = counts & (side.time.component != HOST)
+        longer_us -= side.waits_us
+    return tracing_cost(side.time.gap_us[counts], longer_us * len(side.typical.steps))
+
+
+def _side_steps(side: SwappedSteps, corrected_us: float, untraced_us: float | None) -> SideSteps:
+    return SideSteps(
+        steps=side.time.steps,
+        traced_us=side.traced_us,
+        corrected_us=corrected_us,
+        untraced_us=untraced_us,
+        kernels=side.a_step(side.calls),
+        gaps=side.a_step(np.where(side.time.gap_us > 0, 1.0, 0.0)),
+        overlap_us=side.a_step(side.took_us - side.time.us),
+        context_tokens=side.context_tokens,
+    )
+
+
+def _host_notes(
+    sides: _Sides, components: Sequence[ComponentGain], untraced: Untraced
+) -> Iterator[str]:
+    waited = (
+        f"while recorded the device waited {sides[0].waits_us:.0f} us of a step for it on side a "
+        f"and {sides[1].waits_us:.0f} us on side b"
+    )
+    if untraced.host_ahead:
+        yield (
+            f"Recording slows the host: {waited}. While nothing was recorded the host was seen to "
+            "be ahead of the device, so these waits are left out."
+        )
+        return
+    waits = next(row for row in components if row.component == FOR_THE_HOST)
+    yield (
+        f"The host is the slower one: {waited}. Recording slows the host, so the row of these "
+        "waits is what is left of the step measured without recording, "
+        f"{waits.a_us:.0f} and {waits.b_us:.0f} us, and nothing checks it."
+    )
+
+
+def _notes(
+    steps: tuple[SideSteps, SideSteps],
+    components: Sequence[ComponentGain],
+    untraced: Untraced | None,
+) -> Iterator[str]:
+    a, b = steps
+    if not any(row.touched for row in components):
+        yield (
+            "No swap tells the sides apart, so that no component is expected to change: for sides "
+            "that differ in options, what moved is what they changed."
+        )
+    if untraced is None:
+        yield (
+            "What tracing costs is not known: no times without recording were given, and all times "
+            "include it."
+        )
+    elif (beyond := a.corrected_us - untraced.a_us) > _EXACT * untraced.a_us:
+        yield (
+            f"Tracing costs side a {a.traced_us - untraced.a_us:.1f} us a step, {beyond:.1f} us "
+            "more than all of its gaps: that is left in the times of its kernels."
+        )
+    elif beyond < -_EXACT * untraced.a_us:
+        yield (
+            f"Recorded, a step of side a takes {-beyond:.1f} us less than without recording: "
+            "nothing was taken off, and its rows do not reach what was measured."
+        )
+    for name, side in (("a", a), ("b", b)):
+        if side.steps < _FEW:
+            yield f"Side {name} has {side.steps} recorded steps; record {_FEW} or more."
+    if abs(a.context_tokens - b.context_tokens) > _CONTEXTS_APART * max(
+        a.context_tokens, b.context_tokens
+    ):
+        yield (
+            f"The KV cache held {a.context_tokens:,.0f} tokens on side a and "
+            f"{b.context_tokens:,.0f} on side b: attention differs by that, too."
+        )
+    for row in components:
+        for name, us, side in (("a", row.a_us, a), ("b", row.b_us, b)):
+            if row.component == "other" and us > _NO_COMPONENT * side.corrected_us:
+                yield f"{us:.1f} us of a step of side {name} have no component."

@@ -1,0 +1,168 @@
+"""What a comparison of two sides says, as plain data.
+
+Side a is the reference; a side is one recording or several of the same thing, each of an engine
+start of its own. Times are us, of a step or of a prompt token; shares are fractions of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from spark_prof.analyzers.comparing.noise import START, Change
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.views.columns import KernelColumns
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One recording that is compared."""
+
+    source: str  # as the user named it
+    report: Report
+    kernels: KernelColumns  # its kernels, of one rank
+    steps: pd.DataFrame  # the rows of `ledger.step_books`, in order
+    facts: Mapping[str, Any]
+    """What the recorder noted of versions, configuration, environment and GPU."""
+
+    @property
+    def start(self) -> float:
+        """By how much engine starts of this kind are taken to differ, as a share."""
+        return START[self.report.run.units]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One thing in which the set-ups differ."""
+
+    group: str  # versions, GPU, engine, model, environment, command or recording
+    name: str
+    a: str  # its value on side a, empty where that has none
+    b: str  # on side b
+
+
+@dataclass(frozen=True)
+class SizeRow:
+    """Steps of one size on both sides."""
+
+    size: int  # requests that decode, or prompt tokens
+    steps_a: int  # steps of that size
+    steps_b: int  # the same on side b
+    weight: float  # their share in what the sides are compared by, 0 where one side has none
+    median: Change | None  # of their times; None where one side has none
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a typical step: a component, or time in which nothing ran."""
+
+    name: str  # of the component, or `launch_gaps` or `host` as in the token ledger
+    change: Change  # of its time
+    calls_a: float  # kernels a step
+    calls_b: float  # the same on side b
+    engines_a: tuple[tuple[str, float], ...] = ()
+    """What its time ran on, such as ("tensor-core fp4", 0.9), the most first."""
+    engines_b: tuple[tuple[str, float], ...] = ()  # the same on side b
+
+
+@dataclass(frozen=True)
+class LayerPart:
+    """One component in one decoder layer, None outside of the layers; "" for all components."""
+
+    layer: int | None
+    component: str
+    change: Change
+
+
+@dataclass(frozen=True)
+class KernelPart:
+    """The kernels of one stable name in one component."""
+
+    name: str  # as side a wrote it, or side b where only that has it
+    component: str  # that they work for
+    change: Change  # of their time in a step
+    calls_a: float  # a step, 0 where side a lacks it
+    calls_b: float  # a step
+    layers_a: tuple[int, ...]  # in which it ran
+    layers_b: tuple[int, ...]  # the same on side b
+    engine_a: str  # such as "tensor-core bf16"; empty where side a lacks it
+    engine_b: str  # the same on side b
+
+    @property
+    def where(self) -> str:
+        """Which sides ran it: both, only a or only b."""
+        if self.calls_a and self.calls_b:
+            return "both"
+        return "only a" if self.calls_a else "only b"
+
+
+@dataclass(frozen=True)
+class ContextEffect:
+    """What longer contexts explain of a difference."""
+
+    tokens_a: float  # mean of what is in the KV cache in a step, all requests
+    tokens_b: float  # the same on side b
+    us_per_token: float  # by how much a step grows with each such token; the mean of both sides
+    us: float  # what follows for the difference
+    low: float  # of its 95 % interval
+    high: float
+
+
+@dataclass(frozen=True)
+class PhaseComparison:
+    """Steps of one phase.
+
+    A typical step is the mean over the middle half of the steps by length, so that hiccups count
+    for nothing and parts add up. `typical.us` is the sum of what `parts` differ by;
+    `like.us` = `typical.us` + `residual_us`; `whole.us` = `like.us` + `mix_us`.
+    """
+
+    phase: str  # decode, prefill or unknown
+    unit: str  # "step" or "prompt token"
+    whole: Change  # median over all steps of the phase, as each side ran them
+    like: Change  # median over steps of the same sizes, weighted as on side a
+    mix_us: float  # what of the difference is that the sides ran steps of other sizes
+    sizes: tuple[SizeRow, ...]  # the sizes that occur
+    alike: bool  # whether any size is in all recordings; else all steps are compared as they are
+    fewest: int  # steps that are compared of the recording that has the fewest
+    typical: Change  # of the steps that `like` compares
+    parts: tuple[Part, ...]  # components, then gaps, the slower one first
+    residual_us: float  # what medians and typical steps disagree about
+    conversions: Change  # what of the typical step goes to kernels that only convert formats
+    layers: tuple[LayerPart, ...]
+    """The layers, all components of each together, the slower one first."""
+    layer_parts: tuple[LayerPart, ...]  # each component of each layer, the slower one first
+    kernels: tuple[KernelPart, ...]  # the kernels, the slower one first
+    context: ContextEffect | None
+    """What contexts of other lengths explain; None where they do not differ."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One side against the reference."""
+
+    a: Side  # the first recording of the reference
+    b: Side  # the first recording of what is compared with it
+    phases: tuple[PhaseComparison, ...]  # decode first; none where the sides share no phase
+    setup: tuple[Setting, ...]  # in what the set-ups of these two differ
+    notes: tuple[str, ...]  # what to know before believing the figures, one line each
+    further: tuple[tuple[Side, ...], tuple[Side, ...]] = ((), ())
+    """The other recordings of both sides."""
+
+    @property
+    def sides(self) -> tuple[tuple[Side, ...], tuple[Side, ...]]:
+        """The recordings of both sides."""
+        return (self.a, *self.further[0]), (self.b, *self.further[1])
+
+    @property
+    def assumed(self) -> float:
+        """By how much starts are taken to differ, as a share; 0 where it was estimated."""
+        alone = [side[0] for side in self.sides if len(side) == 1]
+        return max((each.start for each in alone), default=0.0)
+
+    def phase(self, name: str) -> PhaseComparison | None:
+        """The comparison of one phase; None where a side has no such step."""
+        return next((each for each in self.phases if each.phase == name), None)

@@ -1,1 +1,0 @@
-"""Holds a comparison against limits: what `compare --fail-on` says."""

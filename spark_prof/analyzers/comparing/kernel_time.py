@@ -1,0 +1,175 @@
+"""The time of kernels in steps: every instant is charged to one kernel, so overlap counts once.
+
+In the order in which kernels start, each is charged what it adds to the time in which anything
+runs. One that starts early and waits for the one before it (programmatic dependent launch) is
+charged from that one's end on, and one that runs beside a longer one on another stream
+nothing. Kernels and gaps so add up to the length of a step.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.classify.classifier import spelling
+from spark_prof.analyzers.order import CODES
+from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.rules.kernel_names import NAME_LIMIT
+
+Int64s = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Changing:
+    """One thing in names that differs from compilation to compilation."""
+
+    what: str  # it is
+    pattern: re.Pattern[str]  # where it stands
+    example: str  # a name that has it
+    stable: str  # what is left of that name
+
+
+CHANGING = (
+    Changing(
+        "Inductor numbers the kernels of a graph",
+        re.compile(r"^(triton_(?:poi|red|per|for|spl|tem|unk)_fused\w*?)_\d+$"),
+        "triton_red_fused__to_copy_add_rms_norm_12",
+        "triton_red_fused__to_copy_add_rms_norm",
+    ),
+    Changing(
+        "Inductor numbers kernels of C++ and CUTLASS templates",
+        re.compile(r"^((?:cpp|cuda|cutlass)_fused\w*?)_\d+$"),
+        "cuda_fused_mm_0",
+        "cuda_fused_mm",
+    ),
+    Changing(
+        "Triton before 3.0 wrote how its arguments are specialized",
+        re.compile(r"^(\w+?)_(?:\d{1,2}(?:de|d|c)){3,64}\d{0,2}$"),
+        "fused_moe_kernel_0d1d2d3d4c5de6de7c",
+        "fused_moe_kernel",
+    ),
+    Changing(
+        "a hash of what was compiled",
+        re.compile(r"^(\w+?)_(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}$"),
+        "kernel_cutlass_gemm_9f86d081884c7d65",
+        "kernel_cutlass_gemm",
+    ),
+)
+"""What is taken out of names before two recordings are matched; each row's example is its test."""
+
+
+@lru_cache(maxsize=16384)
+def stable_name(name: str) -> str:
+    """The name as it would also be after another compilation, in `spelling`'s spelling."""
+    name = name[:NAME_LIMIT]
+    for each in CHANGING:
+        if found := each.pattern.match(name):
+            name = found[1]
+            break
+    return spelling(name).removesuffix("<>")
+
+
+@dataclass(frozen=True)
+class Charged:
+    """What each kernel is charged, in the order of the arguments."""
+
+    busy: Int64s  # of its run, the time since all before had ended, in ns
+    gap: Int64s  # how long nothing ran before it, in ns
+
+
+def charge(start: Int64s, end: Int64s) -> Charged:
+    """The charges, which add up to the time from the first start to the last end.
+
+    Args:
+        start: ns, ascending.
+        end: ns; one before its start counts as that.
+    """
+    end = np.maximum(end, start)
+    reached = np.append(start[:1], np.maximum.accumulate(end)[:-1])
+    busy = np.maximum(end - np.maximum(start, reached), 0)
+    return Charged(busy, np.maximum(start - reached, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Charges:
+    """The kernels of a rank, to be charged step by step."""
+
+    kernels: KernelColumns
+    steps: pd.DataFrame
+    names: Int64s  # of each of the kernels' names the place in `stable`
+    stable: tuple[str, ...]  # stable names
+
+    def of(self, chosen: Int64s) -> KernelTime:
+        """What ran in some steps, given by their places in ascending order."""
+        columns = self.kernels
+        begin = self.steps["begin_ns"].to_numpy(np.int64)
+        finish = self.steps["finish_ns"].to_numpy(np.int64)
+        # Where two windows overlap, the later one has the time.
+        finish = np.append(np.minimum(finish[:-1], begin[1:]), finish[-1:])
+        # Only these rows are read: the columns may be mapped files of millions of kernels.
+        first = np.searchsorted(columns.start_ns, begin[chosen])
+        count = np.maximum(np.searchsorted(columns.start_ns, finish[chosen]) - first, 0)
+        step = np.repeat(np.arange(len(chosen)), count)
+        rows = np.arange(len(step)) + np.repeat(first - np.cumsum(count) + count, count)
+        charged = charge(columns.start_ns[rows], columns.end_ns[rows])
+        follows = np.append(False, step[1:] == step[:-1])[: len(step)]
+        name = columns.name[rows]
+        component = columns.component[rows].astype(np.int64)
+        component[np.array(columns.copies, bool)[name]] = CODES["memcpy"]
+        return KernelTime(
+            step=step,
+            us=charged.busy / 1e3,
+            gap_us=np.where(follows, charged.gap, 0) / 1e3,
+            component=component,
+            layer=columns.layer[rows].astype(np.int64),
+            name=self.names[name],
+            length_us=self.steps["step_us"].to_numpy(np.float64)[chosen],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTime:
+    """Kernels of some steps, and how long these steps were."""
+
+    step: Int64s  # of each kernel the place among the steps
+    us: Floats  # what it is charged
+    gap_us: Floats  # how long nothing ran before it within its step
+    component: Int64s  # place in `vocabulary.COMPONENTS`; a copy's is memcpy
+    layer: Int64s  # -1 for none
+    name: Int64s  # place among the stable names
+    length_us: Floats  # of each step
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return len(self.length_us)
+
+    def table(self, code: Int64s, rows: int, values: Floats | None = None) -> Floats:
+        """Sums by step of values, else of times: one row each code, one column each step."""
+        values = self.us if values is None else values
+        return sums_by_step(code, self.step, values, rows, self.steps)
+
+    def calls(self, code: Int64s, rows: int) -> Floats:
+        """How far the calls of each row move together: the root of the sum of squares by name."""
+        names = int(self.name.max(initial=0)) + 1
+        pair, count = np.unique(code * names + self.name, return_counts=True)
+        a_step = count / max(self.steps, 1)
+        return np.sqrt(np.bincount(pair // names, weights=a_step**2, minlength=rows))
+
+
+def sums_by_step(code: Int64s, step: Int64s, values: Floats, rows: int, steps: int) -> Floats:
+    """One row each code, one column each step."""
+    sums = np.bincount(code * steps + step, weights=values, minlength=rows * steps)
+    return sums.astype(np.float64).reshape(rows, steps)
+
+
+def charges_of(kernels: KernelColumns, steps: pd.DataFrame, stable: dict[str, int]) -> Charges:
+    """The kernels of a rank, to be charged."""
+    names = [stable.setdefault(stable_name(name), len(stable)) for name in kernels.names]
+    return Charges(kernels, steps, np.array(names, np.int64), tuple(stable))

@@ -1,0 +1,214 @@
+"""The decode steps of a side whose kernels were swapped, and what each kernel is charged.
+
+A step begins where the one before it ends on the device and lasts until its own last kernel ends,
+so that steps after one another add up to the time that they took together.
+
+A profiler that notes the begin and the end of each kernel holds up the next one. Kernels that start
+before the one before them has ended have no such gap, and nothing is taken off them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.comparing.kernel_time import KernelTime, charge
+from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST
+from spark_prof.analyzers.comparing.typical_step import TypicalStep, typical_step
+from spark_prof.analyzers.lookup import positions
+from spark_prof.analyzers.placement import place_kernels
+from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import Bundle
+from spark_prof.vocabulary import COMPONENTS
+
+Int64s = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+KINDS = (*COMPONENTS, FOR_THE_HOST)
+"""What the time of a step goes to, in the order in which a decoder runs it."""
+
+HOST = KINDS.index(FOR_THE_HOST)
+
+_LAUNCH_NS = 5000
+"""A longer gap before what the host launches by itself is a wait for the host."""
+
+_MOST_STEPS = 1000
+"""More say nothing more, and each has a thousand kernels."""
+
+_TIMES = (-(1 << 61), 1 << 61)
+"""No two such times are further apart than a number of ns can tell."""
+
+
+@dataclass(frozen=True, eq=False)
+class SwappedSteps:
+    """The first thousand steps that decode so many requests and follow one that does, too."""
+
+    time: KernelTime  # a row each kernel or copy, and one each wait, whose component is `HOST`
+    calls: Floats  # 1, or 0 for an operator's later stretch and a wait
+    took_us: Floats  # how long each row ran, whatever ran beside it
+    context_tokens: float  # mean over the steps
+
+    @cached_property
+    def typical(self) -> TypicalStep:
+        """The steps of middle length."""
+        return typical_step(self.time.length_us)
+
+    @cached_property
+    def counts(self) -> Flags:
+        """Which rows are of typical steps."""
+        return np.isin(self.time.step, self.typical.steps)
+
+    @property
+    def traced_us(self) -> float:
+        """Mean time of a typical step."""
+        return self.a_step(self.time.us + self.time.gap_us)
+
+    @property
+    def waits_us(self) -> float:
+        """What of it the device waits for the host."""
+        return self.a_step(np.where(self.time.component == HOST, self.time.gap_us, 0.0))
+
+    def a_step(self, values: Floats) -> float:
+        """The sum over the rows of a typical step, in the mean."""
+        return float(values[self.counts].sum()) / len(self.typical.steps)
+
+
+def usual_batch_size(bundle: Bundle, rank: int) -> int:
+    """How many requests decode in most of the watched decode steps.
+
+    Raises:
+        CommandError: the bundle has no such rank, or it no such step.
+    """
+    steps = _decode_steps(bundle, rank)
+    if steps.empty:
+        raise CommandError(f"{bundle.path} has no decode step of rank {rank}; record more steps")
+    return int(steps["decode_requests"].mode().iloc[0])
+
+
+def read_steps(bundle: Bundle, rank: int, batch_size: int, names: dict[str, int]) -> SwappedSteps:
+    """The steps of a rank; the places of kernels' names are added to `names`.
+
+    Raises:
+        CommandError: the bundle has no such rank, or no such steps; or it holds no times.
+    """
+    steps = _decode_steps(bundle, rank)
+    steps = steps[steps["decode_requests"] == batch_size]
+    placed = place_kernels(bundle, rank, ("graph_node", "correlation"))
+    number, piece = steps["step"].to_numpy(np.int64), steps["piece"].to_numpy()
+    ran = np.isin(number, placed["step"].to_numpy())
+    follows = np.append(False, (np.diff(number) == 1) & (np.diff(piece) == 0) & ran[:-1])
+    chosen = steps[follows & ran][:_MOST_STEPS]
+    if chosen.empty:
+        raise CommandError(
+            f"{bundle.path} has no two decode steps of {batch_size} requests after one "
+            f"another with kernels in rank {rank}; record more steps"
+        )
+    known, name = np.unique(placed["name"].astype(str).to_numpy(object), return_inverse=True)
+    code = np.array([names.setdefault(each, len(names)) for each in known], np.int64)
+    return _charged(
+        placed,
+        chosen["step"].to_numpy(np.int64),
+        code[name],
+        float(chosen["context_tokens"].mean()),
+    )
+
+
+def _decode_steps(bundle: Bundle, rank: int) -> pd.DataFrame:
+    """The watched decode steps of a rank, in order."""
+    if rank not in bundle.ranks:
+        ranks = ", ".join(map(str, bundle.ranks)) or "none"
+        raise CommandError(f"{bundle.path} has no rank {rank}; it has {ranks}")
+    if bundle.meta.settings.get("summed"):
+        raise CommandError(f"{bundle.path} holds sums without times; record both sides")
+    columns = ["step", "phase", "decode_requests", "context_tokens", "piece", "watched"]
+    steps = bundle.frame("steps", rank, columns).sort_values("step")
+    if not steps["step"].is_unique:
+        raise CommandError(f"{bundle.path} has two steps of one number; it is damaged")
+    return steps[steps["watched"] & (steps["phase"] == "decode")]
+
+
+def _charged(
+    placed: pd.DataFrame, chosen: Int64s, name: Int64s, context_tokens: float
+) -> SwappedSteps:
+    """What the kernels of the chosen steps are charged, from all kernels in order of start."""
+    start, end = (np.clip(placed[side].to_numpy(), *_TIMES) for side in ("start_ns", "end_ns"))
+    charged = charge(start, end)
+    step = _next_known(placed["step"].to_numpy(np.int64))
+    first = np.zeros(len(placed), bool)
+    first[np.unique(step, return_index=True)[1]] = True
+    # Between two steps, or the host had not launched yet what the device was ready for.
+    waited = first | (_launched(placed) & (charged.gap > _LAUNCH_NS))
+    at = positions(chosen, step)
+    rows, waits = np.flatnonzero(at >= 0), np.flatnonzero(waited & (at >= 0))
+    component = pd.Categorical(placed["component"].astype(str), KINDS).codes
+
+    def column(values: npt.NDArray[Any], of_waits: Any) -> Int64s:
+        both = np.append(values[rows], np.broadcast_to(np.asarray(of_waits), len(waits)))
+        return both.astype(np.int64)
+
+    busy = column(charged.busy, 0)
+    gap = column(np.where(waited, 0, charged.gap), charged.gap[waits])
+    place = column(at, at[waits])
+    time = KernelTime(
+        step=place,
+        us=busy / 1e3,
+        gap_us=gap / 1e3,
+        component=column(component, HOST),
+        layer=column(placed["layer"].to_numpy(np.int64), -1),
+        name=column(name, -1),
+        length_us=np.bincount(place, busy + gap, len(chosen)) / 1e3,
+    )
+    calls = column(placed["part"].to_numpy() == 0, 0).astype(np.float64)
+    took_us = column(np.maximum(end - start, 0), 0) / 1e3
+    return SwappedSteps(time, calls, took_us, context_tokens)
+
+
+def _launched(placed: pd.DataFrame) -> Flags:
+    """Whether the host launched a row by itself, or a graph that begins with it."""
+    launched: Flags = placed["graph_node"].to_numpy() == 0
+    within = np.flatnonzero(~launched)
+    correlation = placed["correlation"].to_numpy()[within]
+    launched[within[np.unique(correlation, return_index=True)[1]]] = True
+    return launched
+
+
+def _next_known(step: Int64s) -> Int64s:
+    """The steps, where one is unknown the next known one: what ran delayed that."""
+    known = np.flatnonzero(step >= 0)
+    if not len(known):
+        return step
+    following = np.searchsorted(known, np.arange(len(step)))
+    return np.where(following < len(known), step[known[np.minimum(following, len(known) - 1)]], -1)
+
+
+def tracing_cost(gaps: Floats, excess: float) -> float:
+    """What, taken off every gap, makes up the excess; no gap loses more than it has.
+
+    Args:
+        gaps: all gaps of some steps.
+        excess: by how much these steps together took longer than without tracing.
+
+    Returns:
+        0 without an excess; the longest gap where all gaps together are no more than it.
+    """
+    lengths = np.sort(gaps[gaps > 0]).astype(np.float64)
+    if excess <= 0 or not len(lengths):
+        return 0.0
+    # With the n shortest gaps gone, the others have lost as much each as the n-th.
+    gone = np.append(0.0, np.cumsum(lengths))[:-1]
+    left = len(lengths) - np.arange(len(lengths))
+    number = int(np.searchsorted(gone + left * lengths, excess))
+    if number == len(lengths):
+        return float(lengths[-1])
+    return float((excess - gone[number]) / left[number])
+
+
+def without_tracing(gaps: Floats, cost: float) -> Floats:
+    """The gaps with that cost taken off, none below 0."""
+    return np.maximum(gaps - cost, 0.0)

@@ -1,1 +1,0 @@
-"""Where the gain of one side over the other came from, by component, layer and kernel."""

@@ -1,0 +1,378 @@
+"""Sections of a result of `spark-prof ab`: sides, gain, accuracy gate, swaps, costs."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from spark_prof.ab.accuracy_gate import Figures, LayerError, Verdict
+from spark_prof.ab.outcome import chosen_run, detectable_in, effect_of, host_behind, outcome_of
+from spark_prof.ab.result import AARun, Range, Result, Run, SideFacts, SwappedModule
+from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unknown
+from spark_prof.dashboards.ab_answer import agreement, interval, step_time, what_ran
+from spark_prof.dashboards.compare_gate import numbers
+from spark_prof.dashboards.formats import MISSING, count, counted, share, size
+from spark_prof.dashboards.section import Column, Section
+
+_MOST_LINES = 3
+
+
+def compared(result: Result) -> Section:
+    """What a and b are."""
+    machine = result.machine
+    several = f"{count(machine.gpus)} x " if machine.gpus > 1 else ""
+    device = several + machine.gpu if machine.gpu else machine.processor
+    rows: list[tuple[str, str]] = [(side.side, side.name) for side in result.sides]
+    rows += [("model", result.model), ("on", device), (result.mode, result.mode_why)]
+    return _facts("ab_compared", "What was compared", rows)
+
+
+def gains(result: Result) -> Section:
+    """One row a batch size or prompt's length."""
+    columns = (
+        Column("Steps"),
+        *numbers("a", "b", "Gain"),
+        Column("95 %"),
+        *numbers("Detectable"),
+        Column("b is"),
+        *numbers("Saved", optional=True),
+        Column("95 %", optional=True),
+        *numbers("Starts" if result.mode == "two engines" else "Quads", optional=True),
+    )
+    failed = outcome_of(result) == "gate failed"
+    chosen = chosen_run(result)
+    intro = (
+        "The gate failed: none of these times counts." if failed else "",
+        "Time of a step, which gives each request of the batch one token, or computes the prompts. "
+        "Gain: a's time over b's.",
+        *(_detectable(result, run) for run in result.runs),
+        *_behind(result),
+        f"Intervals: {chosen.estimate.method}." if chosen and chosen.estimate.method else "",
+    )
+    rows = tuple(_gain_row(result, run, failed) for run in result.runs)
+    return Section("ab_gains", "Gain", columns, rows, tuple(filter(None, intro)))
+
+
+def itself(result: Result) -> Section:
+    """Side a compared with itself."""
+    columns = (
+        Column("Steps"),
+        *numbers("Gain"),
+        Column("95 %"),
+        *numbers("Quads", optional=True),
+        Column("Verdict", "prose"),
+    )
+    rows = tuple(
+        (
+            f"batch {run.requests}{_again(run)}",
+            _factor(run.test.estimate.gain),
+            interval(run.test.estimate.gain),
+            count(run.test.estimate.quads),
+            run.test.line or run.test.estimate.missing,
+        )
+        for run in result.aa
+    )
+    intro = ["The same measurement with nothing to find: 1 has to lie in the interval."]
+    if any(run.captured_again for run in result.aa):
+        intro.append(
+            "Captured again: CUDA graphs of the same kernels elsewhere in memory. A steady "
+            "difference there is no fault; no effect below it, or below "
+            f"{share(CAPTURES_APART)}, is claimed."
+        )
+    return Section("ab_itself", "Side a against itself", columns, rows, tuple(intro))
+
+
+def gate(result: Result) -> Section:
+    """The logits of both sides over the same tokens, and what they must keep to."""
+    columns = (
+        Column(""),
+        *numbers("Positions", "Agree", "Ties", "Rest", "KL mean", "KL worst", "Logit"),
+        Column("Verdict"),
+    )
+    rows = tuple(
+        row for each in result.gates for row in _gate_rows(f"batch {each.requests}", each.verdict)
+    )
+    intro = (
+        "Both sides compute the same positions, each after the tokens that a chose. Agree: the "
+        "largest logit is the same token's. Ties are so near that rounding decides them; rest: how "
+        "many of the others agree. KL divergence in nats. Logit: the worst difference of one, in "
+        "standard deviations of the logits. a rounded: a against itself, its embeddings off by one "
+        "rounding, which shows how far that goes in this model.",
+    )
+    whys = dict.fromkeys(
+        f"Bounds: {each.verdict.bounds.why}." for each in result.gates if each.verdict.bounds
+    )
+    return Section("ab_gate", "The same answers", columns, rows, (*intro, *whys))
+
+
+def reasons(result: Result) -> Section:
+    """Why the gate failed, and what is stated where it did not."""
+    columns = (*numbers("Batch"), Column("The gate says", "prose"))
+    rows = dict.fromkeys(
+        (count(each.requests), line)
+        for each in result.gates
+        for line in (*each.verdict.reasons, *each.verdict.notes)
+    )
+    return Section("ab_gate_says", "What the gate says", columns, tuple(rows))
+
+
+def layers(result: Result) -> Section:
+    """Swapped layers, each alone: one row a slot."""
+    columns = (
+        Column("Slot"),
+        Column("Bits"),
+        *numbers("Layers", "Median error", "Worst error", "Bound"),
+        Column("Worst layer, or those beyond the bound", "prose"),
+    )
+    slots: dict[tuple[str, str], dict[str, LayerError]] = {}
+    for each in result.gates:
+        for layer in each.verdict.layers:
+            slots.setdefault((layer.slot, layer.bits), {}).setdefault(layer.layer, layer)
+    rows = tuple((*key, *_layer_row(tuple(found.values()))) for key, found in slots.items())
+    intro = (
+        "Relative L2 distance of the result of one layer from that of vLLM's own kernel on the "
+        "same input.",
+    )
+    return Section("ab_layer_errors", "Each swapped layer alone", columns, rows, intro)
+
+
+def swaps(result: Result) -> Section:
+    """What became of the swaps: one row a side and slot."""
+    columns = (
+        Column("Side"),
+        Column("Slot"),
+        Column("Kernel", "prose"),
+        *numbers("Live", "Fell back"),
+        Column("Bits"),
+        *numbers("Memory"),
+        Column("It says, or why it fell back", "prose"),
+    )
+    found: dict[tuple[str, str, str], list[SwappedModule]] = {}
+    for rank in result.swaps:
+        for swap in rank.swaps:
+            found.setdefault((swap.side, swap.slot, swap.kernel), []).append(swap)
+    rows = tuple((*key, *_swap_row(modules)) for key, modules in sorted(found.items()))
+    ranks = len({rank.rank for rank in result.swaps})
+    intro = (f"Modules of {ranks} ranks together.",) if ranks > 1 else ()
+    return Section("ab_swaps", "Swaps", columns, rows, intro)
+
+
+def costs(result: Result) -> Section:
+    """What the sides cost beside the time of their steps."""
+    titles = ("Start", "Packing", "Graphs", "Captured in", "Swaps hold", "GPU memory")
+    rows = tuple(_cost_row(side) for side in result.sides)
+    known = any(cell != MISSING for row in rows for cell in row[1:])
+    shared = ("One engine: its start and its memory are those of both sides.",)
+    return Section(
+        "ab_costs",
+        "Costs",
+        (Column("Side"), *numbers(*titles)),
+        rows if known else (),
+        shared if result.mode == "one engine" else (),
+    )
+
+
+def left_out(result: Result) -> Section:
+    """Quads that do not count, and runs without a gain."""
+    columns = (Column("Steps"), Column("Not counted"), Column("Why", "prose"))
+    runs = [
+        (f"a against a, batch {run.requests}{_again(run)}", run.test.estimate) for run in result.aa
+    ]
+    runs += [(what_ran(run), run.estimate) for run in result.runs]
+    rows = tuple(row for name, estimate in runs for row in _left_out(name, estimate))
+    return Section("ab_left_out", "Not counted", columns, rows)
+
+
+def missing(result: Result) -> Section:
+    """What could not be measured."""
+    rows = tuple((line,) for line in (result.failure, *result.missing) if line)
+    return Section("ab_missing", "Not measured", (Column("", "prose"),), rows)
+
+
+def setup(result: Result) -> Section:
+    """What to repeat it with."""
+    machine = result.machine
+    rows = [("command", shlex.join(result.command))]
+    for side in result.sides:
+        environment = [f"{name}={value}" for name, value in side.environment.items()]
+        rows += [
+            (f"arguments of {side.side}", shlex.join(side.arguments)),
+            (f"environment of {side.side}", shlex.join(environment)),
+            *((f"note on {side.side}", note) for note in side.notes),
+        ]
+    rows += [
+        (
+            "versions",
+            ", ".join(f"{name} {value}" for name, value in result.versions.items() if value),
+        ),
+        ("driver", machine.driver),
+        ("SM clock", _range(machine.sm_mhz, "MHz")),
+        ("memory clock", _range(machine.memory_mhz, "MHz")),
+        ("temperature", _range(machine.temperature_c, "degrees Celsius")),
+        ("power", _range(machine.power_w, "W")),
+        ("clocks held down by", ", ".join(machine.throttled)),
+        ("begun", result.taken),
+    ]
+    rows += [
+        (f"recording of {each.side}, batch {each.requests}", each.folder)
+        for each in result.recordings
+    ]
+    return _facts("ab_setup", "How it was measured", rows)
+
+
+def _facts(name: str, title: str, rows: Sequence[tuple[str, str]]) -> Section:
+    told = tuple(row for row in rows if row[1])
+    return Section(name, title, (Column(""), Column("", "prose")), told)
+
+
+def _gain_row(result: Result, run: Run, failed: bool) -> tuple[str, ...]:
+    found = run.estimate
+    smallest = detectable_in(run, result.aa)
+    unknown = MISSING if found.gain is None else "not known"
+    return (
+        what_ran(run),
+        step_time(found.a_us),
+        step_time(found.b_us),
+        _factor(found.gain),
+        interval(found.gain),
+        unknown if smallest is None else f"{100 * smallest:.2f} %",
+        "not counted" if failed else effect_of(run, result.aa),
+        step_time(found.saved_us.value if found.saved_us else None),
+        _span(found.saved_us),
+        count(found.quads),
+    )
+
+
+def _behind(result: Result) -> Iterator[str]:
+    """A sentence for each run in which the device waited for the host."""
+    for run in result.runs:
+        ahead = {"a": run.ahead_a, "b": run.ahead_b}
+        sides = [
+            f"side {side} (ahead in {share(ahead[side])} of the steps)" for side in host_behind(run)
+        ]
+        if sides:
+            yield (
+                f"At {what_ran(run)} the host was behind on {' and '.join(sides)}: the device "
+                "waited for it, and a faster host would show another gain."
+            )
+
+
+def _detectable(result: Result, run: Run) -> str:
+    """A sentence for the run that answers, and for one of which it is not known."""
+    if run.estimate.gain is None:
+        return ""
+    where = "" if run is chosen_run(result) else f" at {what_ran(run)}"
+    found = detectable_in(run, result.aa)
+    if found is None:
+        return f"Minimum detectable effect{where}: not known ({why_unknown(run.estimate)})."
+    if where:
+        return ""
+    return (
+        f"Minimum detectable effect: {share(found)} (80 % power): of runs like this one, four in "
+        "five find a gain of that size."
+    )
+
+
+def _again(run: AARun) -> str:
+    return ", captured again" if run.captured_again else ""
+
+
+def _factor(gain: Interval | None) -> str:
+    return MISSING if gain is None else f"{gain.value:.4f} x"
+
+
+def _span(found: Interval | None) -> str:
+    if found is None:
+        return MISSING
+    low, high = step_time(found.low), step_time(found.high)
+    unit, other = (text.rpartition(" ")[2] for text in (low, high))
+    return f"{low.rpartition(' ')[0]} to {high}" if unit == other else f"{low} to {high}"
+
+
+def _left_out(name: str, estimate: Estimate) -> list[tuple[str, str, str]]:
+    reasons = Counter(dropped.why for dropped in estimate.dropped)
+    rows = [(name, counted(number, "quad"), why) for why, number in reasons.most_common()]
+    if estimate.missing:
+        rows.append((name, "no gain", estimate.missing))
+    total = len(estimate.dropped) + estimate.quads
+    if len(reasons) > 1:
+        rows.insert(0, (name, f"{share(len(estimate.dropped) / total)} of the quads", ""))
+    return rows
+
+
+def _gate_rows(name: str, verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    yield (f"{name}, a and b", *_figures(verdict.figures), "passed" if verdict.passed else "FAILED")
+    if verdict.floor:
+        yield (f"{name}, a rounded", *_figures(verdict.floor), "")
+    if bounds := verdict.bounds:
+        clear = share(bounds.clear_agreement) if bounds.clear_agreement else MISSING
+        most = map(_small, (bounds.kl_mean, bounds.kl_worst, bounds.worst))
+        yield (f"{name}, bounds", "", "", "", clear, *most, "")
+
+
+def _figures(found: Figures | None) -> tuple[str, ...]:
+    if found is None:
+        return (MISSING,) * 7
+    broken = f" ({count(found.not_finite)} not finite)" if found.not_finite else ""
+    return (
+        f"{count(found.positions)}{broken}",
+        agreement(found.agreement),
+        count(found.near_ties),
+        agreement(found.clear_agreement),
+        *map(_small, (found.kl_mean, found.kl_worst, found.worst)),
+    )
+
+
+def _layer_row(found: tuple[LayerError, ...]) -> tuple[str, ...]:
+    known = {layer.layer: layer.relative for layer in found if layer.relative is not None}
+    bounds = [layer.bound for layer in found if layer.bound is not None]
+    worst = max(known, key=lambda name: known[name], default="")
+    failed = [layer.layer for layer in found if not layer.passed]
+    return (
+        count(len(found)),
+        _small(median(known.values()) if known else None),
+        _small(known.get(worst)),
+        _small(max(bounds, default=None)),
+        ", ".join(failed[:3]) + ", ..." * (len(failed) > 3) if failed else worst,
+    )
+
+
+def _small(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2g}"
+
+
+def _swap_row(modules: list[SwappedModule]) -> tuple[str, ...]:
+    live = [swap for swap in modules if swap.live]
+    lines = Counter(swap.line if swap.live else swap.why for swap in modules)
+    lines.pop("", None)
+    said = [f"{line} ({number} x)" if number > 1 else line for line, number in lines.most_common()]
+    more = [f"and {len(said) - _MOST_LINES} other lines"] if len(said) > _MOST_LINES else []
+    return (
+        count(len(live)),
+        count(len(modules) - len(live)),
+        ", ".join(sorted({swap.bits for swap in live if swap.bits})),
+        size(sum(swap.bytes for swap in live)) if live else MISSING,
+        "; ".join([*said[:_MOST_LINES], *more]),
+    )
+
+
+def _cost_row(side: SideFacts) -> tuple[str, ...]:
+    costs = side.costs
+    start, packing, captured = (
+        MISSING if each is None else f"{each:.1f} s"
+        for each in (costs.load_s, costs.build_s, costs.capture_s)
+    )
+    held, used = (
+        MISSING if each is None else size(each) for each in (costs.swap_bytes, costs.device_bytes)
+    )
+    graphs = MISSING if costs.graphs is None else count(costs.graphs)
+    return side.side, start, packing, graphs, captured, held, used
+
+
+def _range(found: Range | None, unit: str) -> str:
+    if found is None:
+        return ""
+    low, high = f"{found.lowest:,.0f}", f"{found.highest:,.0f}"
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
