@@ -44,10 +44,8 @@ def activation_quantize(
     Args:
         gate_up: bfloat16 [M, 2 K], gate before up; M up to 4096, K a multiple of 16 (NVFP4) or 32
             (MXFP8).
-        row_format: what to quantize to.
         global_scale: of the result, NVFP4 only, one that divides.
         swizzled: scales in the order 128x4, padded with 0.
-        out: what to write to.
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.

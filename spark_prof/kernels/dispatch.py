@@ -32,7 +32,6 @@ class Choice:
     Attributes:
         config: of the kernel, such as the fields of `dense.LinearConfig`; empty for its default,
             None to run the fallback.
-        why: one line.
     """
 
     config: Mapping[str, int] | None
@@ -58,8 +57,6 @@ def choose(
         kernel: its name, such as dense or moe.
         format: of the weights, such as nvfp4.
         rows: of the weight; of experts those of gate and up together.
-        columns: of the weight.
-        tokens: rows of the activations.
         architecture: what the kernel is compiled for here, such as sm_90a.
         experts: how many there are; 1 for a dense layer.
         top_k: experts a token; 1 for a dense layer.

@@ -60,16 +60,13 @@ class ReplacementKernel:
     Attributes:
         name: what `spark-prof kernels check NAME` takes.
         slot: which part of a model it stands in for.
-        does: what it computes, in a few words.
         formats: of the weights that it reads, or of what it writes where it quantizes.
         tokens: the fewest and the most rows of activations.
-        shapes: which sizes it takes.
         architectures: what it is compiled for and looked at; other GPUs from compute capability 8.0
             on may run it too.
         operation: the Python function that launches it.
         reference: the same in float64, or bit by bit, in plain PyTorch.
         codes: the list of its kernels as they are compiled.
-        bytes: what a call has to move.
         tolerance: how far a result may be from the reference.
         check: the name of its cases in `check`; kernels with the same name share them.
         bench: what `spark-prof kernels bench` times for it; None if that has nothing to compare.

@@ -56,9 +56,7 @@ def expand_quantize(
             counts as zeros.
         expert_offsets: int32 [E + 1]: the rows of expert e go from its offset to the next.
         scale_offsets: int32 [E + 1], multiples of 128, that far apart that each expert's rows fit.
-        row_format: what to quantize to.
         global_scale: NVFP4 only, one or one an expert [E, 1], that divides.
-        out: what to write to.
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.

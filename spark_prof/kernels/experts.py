@@ -34,12 +34,7 @@ class PackedExperts:
     """Experts ready for `moe`.
 
     Attributes:
-        count: E.
-        hidden: H, the features of a token.
-        intermediate: I, those between the two halves.
-        activation: what joins gate and up.
         gate_up: E matrices of 2I x H; eight rows of gate and eight of up take turns.
-        down: E matrices of H x I.
         gate_up_bias: bfloat16 [E, 2I] in the order of the packed rows, or None.
         down_bias: bfloat16 [E, H], or None.
     """
@@ -69,7 +64,6 @@ def pack_experts(
         down: [E, H, I], in the same format.
         gate_up_bias: bfloat16 [E, 2I], in the order of `gate_up`.
         down_bias: bfloat16 [E, H].
-        activation: what joins gate and up.
 
     Raises:
         KernelError: shapes, formats or devices do not fit, I or H is no multiple of 16.

@@ -28,7 +28,6 @@ class MoeConfig:
     """How `gate_up.cu` and `down.cu` share out their work; see `dense.LinearConfig`.
 
     Attributes:
-        warps: of a block of gate and up.
         split: warps that share the columns of the same 16 rows.
         depth: units of 128 columns that a warp has in flight.
         min_blocks: blocks of a multiprocessor that registers must be left for.
@@ -50,8 +49,6 @@ def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeC
     """A configuration that is good for most shapes, where none was measured.
 
     Args:
-        hidden: H.
-        tokens: M.
         multiprocessors: of the GPU: with more stacks of 16 rows of `down` than that, two blocks
             share one.
     """
@@ -78,7 +75,6 @@ def moe(
         x: bfloat16 [M, H], M from 1 to 16, rows at multiples of 16 bytes.
         logits: bfloat16 or float32 [M, E].
         experts: what `pack_experts` made.
-        top_k: experts of a token.
         renormalize: as in `route`.
         out: bfloat16 [M, H], contiguous, to write to.
         config: by default `default_config`'s.

@@ -50,12 +50,9 @@ def norm_quantize(
         x: bfloat16 [M, K], M up to 4096, K a multiple of 16 (NVFP4) or 32 (MXFP8) and up to 32768;
             to 8192 from 256 rows on.
         weight: bfloat16 [K].
-        epsilon: added to the mean of squares.
-        row_format: what to quantize to.
         residual: bfloat16 [M, K]; becomes x + residual.
         global_scale: of the result, NVFP4 only, one that divides.
         swizzled: scales in the order 128x4, padded with 0.
-        out: what to write to.
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.

@@ -29,9 +29,7 @@ class PackedLinear:
     """A weight matrix ready for `linear`, or several of the same shape one behind the other.
 
     Attributes:
-        format: a key of FORMATS.
         rows: N, the features that come out, of one matrix.
-        columns: K, those that go in.
         weights: uint8, the codes.
         scales: uint8, the block scales; empty for fp8 and bf16.
         row_scale: float32 [matrices * N rounded up to 16]; empty for bf16.

@@ -41,10 +41,8 @@ def quantize_rows(
 
     Args:
         x: bfloat16 [M, K], M up to 4096, K a multiple of 16 (NVFP4) or 32 (MXFP8).
-        row_format: what to quantize to.
         global_scale: of the tensor, NVFP4 only, one that divides.
         swizzled: scales in the order 128x4, padded with 0.
-        out: what to write to.
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.

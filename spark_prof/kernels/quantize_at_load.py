@@ -30,7 +30,6 @@ class Deviation:
     Attributes:
         relative_l2: the L2 norm of the differences over that of the values.
         worst: the largest difference of an element, in the values' own unit.
-        worst_at: its row and column.
         snr_db: signal to noise, -20 log10 of `relative_l2`; infinite without an error.
     """
 
@@ -90,12 +89,7 @@ class QuantizedLinear:
 
     Attributes:
         slot: which layer, a word of `DENSE_SLOTS`.
-        format: what it became.
-        recipe: how its scales were chosen.
-        weight: what to pack for the kernel.
         bytes_before: of the BF16 weight.
-        bytes_after: of codes and scales.
-        error: of the weight.
         output_error: of the layer's result for the activations given, without the rounding of the
             kernel; None if none were given.
     """
@@ -133,7 +127,6 @@ def quantize_linear(
     Args:
         slot: which layer it is, a word of `DENSE_SLOTS`.
         weight: bfloat16 [N, K], all finite; for MXFP4, K is a multiple of 32.
-        format: what it becomes.
         recipe: of the scales of MXFP4; FP8 has one, the row's largest magnitude over 448.
         activations: bfloat16 [T, K], for the error of the result.
     """

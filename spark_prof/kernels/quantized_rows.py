@@ -41,7 +41,6 @@ class QuantizedRows:
     """Rows in NVFP4 or MXFP8, as the matrix product after them reads them.
 
     Attributes:
-        format: of codes and scales.
         codes: uint8 [M, K / 2], the even column in the low nibble; MXFP8 float8_e4m3fn [M, K].
         scales: E4M3 for each 16, or E8M0 in uint8 for each 32, of a row: [M, K / 16 or K / 32]; in
             the order 128x4 (formats/swizzle.py) padded to multiples of 128 and 4.
@@ -94,11 +93,8 @@ def empty_rows(
     """Where a kernel writes: `out` if it fits, else new memory.
 
     Args:
-        rows: M.
         columns: K; refused if it is not whole blocks.
-        row_format: of the rows.
         swizzled: whether scales are in the order 128x4.
-        device: of the rows.
         out: what to write to, if given.
         scale_rows: rows of the scales, if not those of the codes.
     """

@@ -23,7 +23,6 @@ def check_rows(
     """Refuses what is not rows of BF16 that can be loaded 16 bytes at a time.
 
     Args:
-        name: of the tensor, for the message.
         x: should be bfloat16 [1 to 4096, K]; rows may lie apart.
         columns: K, if it is known.
         device: where the other rows are, if there are others.
@@ -48,7 +47,6 @@ def factor(
         row_format: MXFP8 has none.
         global_scale: one that divides, so that no launch has to take its reciprocal.
         device: where it must lie.
-        experts: how many there may be one for.
     """
     if row_format not in ROW_FORMATS:
         raise KernelError(f"no rows are quantized to {row_format}; give one of {(*ROW_FORMATS,)}")

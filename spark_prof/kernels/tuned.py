@@ -27,7 +27,6 @@ class Chosen(Generic[Config]):
 
     Attributes:
         config: for `linear` or `moe`; None where another kernel is as fast or nothing is known.
-        why: one line.
     """
 
     config: Config | None
@@ -40,8 +39,6 @@ def choose_linear(
     """Chooses between `linear` and whatever it would replace.
 
     Args:
-        weight: of the layer.
-        tokens: rows of the activations.
         insist: run it where nobody measured it (`dispatch.choose`).
 
     Raises:
@@ -66,9 +63,6 @@ def choose_moe(
     """Chooses between `moe` and whatever it would replace; otherwise as `choose_linear`.
 
     Args:
-        experts: of the layer.
-        top_k: experts of a token.
-        tokens: rows of the activations.
         insist: run it where nobody measured it.
     """
     hidden, inner = experts.hidden, experts.intermediate

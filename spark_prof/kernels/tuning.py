@@ -44,8 +44,6 @@ class Work:
         kernel: the kernel's name, such as dense or moe.
         format: of the weights, such as nvfp4.
         rows: of the weight, N; of experts those of gate and up together.
-        columns: of the weight, K.
-        tokens: rows of the activations, M.
         experts: how many there are; 1 for a dense layer.
         top_k: experts a token; 1 for a dense layer.
     """
@@ -64,7 +62,6 @@ class Tuned:
     """The best configuration found for one piece of work, and what it has to beat.
 
     Attributes:
-        work: what was computed.
         config: of the kernel, by name, such as the fields of `dense.LinearConfig`; empty for its
             default.
         us: median time of a call in microseconds, inside a CUDA graph with a cold L2.
@@ -93,8 +90,6 @@ class Run:
         machine: the GPU's name as its driver tells it.
         date: when, ISO 8601 in UTC.
         driver: its version, empty where unknown.
-        versions: of what took part, by package.
-        rows: one a piece of work.
     """
 
     architecture: Text
@@ -178,7 +173,6 @@ def save(run: Run, path: Path | None = None) -> Path:
     """Adds a run to a file of measurements, whole or not at all; returns its path.
 
     Args:
-        run: what was measured.
         path: the file, made if it is not there; by default the user's own.
 
     Raises:

@@ -49,13 +49,7 @@ _FORMATS: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4", "bf16")
 
 @dataclass(frozen=True)
 class OwnKernel:
-    """A contestant.
-
-    Attributes:
-        name: its name in the results.
-        slot: qkv, o, mlp, lm_head or moe.
-        build: its builder.
-    """
+    """A contestant."""
 
     name: str
     slot: str
@@ -72,11 +66,9 @@ def race_all(
     """Times it in the layers of models, one shape after the other.
 
     Args:
-        own: the contestant.
         models: parts of the names of models, all if empty.
         tokens: rows of the activations, the usual ones if empty.
         seconds: after which no further shape is begun.
-        device: a GPU.
     """
     begun = time.perf_counter()
     counts = tokens or TOKENS

@@ -24,8 +24,6 @@ class Swapped:
     """One place of the model and what was built for it.
 
     Attributes:
-        point: the place.
-        swaps: what each side asked for.
         choices: what each side got; sides that ask for the same kernel share it.
     """
 
@@ -44,8 +42,6 @@ def build_all(
 
     Args:
         model: a torch.nn.Module whose weights are loaded but not laid out anew.
-        sides: the swaps of each side.
-        find_builder: the builder of a swap.
         read_layer: reads name, module and slot; raises where it cannot.
     """
     found = []

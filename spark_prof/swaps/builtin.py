@@ -59,10 +59,6 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
     It runs for every number of tokens up to 16: a layer whose results changed with the batch size
     more than it must would be worse than one that is a little slower.
 
-    Args:
-        layer: a matrix.
-        kind: what the weight becomes.
-
     Raises:
         KernelError: it is no BF16 matrix, or cannot be quantized.
     """

@@ -42,11 +42,8 @@ class StepTime:
     """One step of the plan as it was measured.
 
     Attributes:
-        planned: its place in the plan.
         duration_ns: from its start to the next step's start, on the device's clock.
         end_epoch_ns: when the host began the next step, which may be one step before the GPU did.
-        prefill_tokens: tokens of prompts.
-        decode_requests: requests that got a token each.
         context_tokens: tokens that its requests had computed before.
         ahead: whether the device was still at the step before when the host had launched this one,
             so that it did not wait; None where host and device are one.
@@ -89,7 +86,6 @@ class StepClock:
 
     Args:
         worker: the vLLM worker, with its model loaded.
-        sides: what it switches.
     """
 
     def __init__(self, worker: Any, sides: Sides = SIDES) -> None:
@@ -137,11 +133,6 @@ class StepClock:
         A step fits that decodes exactly `requests` requests and nothing else, or with `prefill`
         one that computes tokens of a prompt. One that does not fit runs on the side of the place
         to come and is not measured.
-
-        Args:
-            blocks: side and number of steps of each.
-            requests: the batch size.
-            prefill: measure prefills.
 
         Raises:
             CommandError: a side or a number is out of range, or the engine's steps are not one

@@ -51,7 +51,6 @@ def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
 
     Args:
         point: a module with a quant_method, whose `apply` is what it computes.
-        choices: its replacements.
         compiled: whether torch.compile traces the call. The lm_head is never compiled.
     """
     layer = point.module

@@ -23,9 +23,6 @@ def disturb(model: Any) -> int:
 
     CUDA graphs read the weights where they are, so they see it, too.
 
-    Args:
-        model: a torch.nn.Module of vLLM.
-
     Returns:
         How many numbers of this rank were changed; 0 where embeddings are not in 16 bits.
     """

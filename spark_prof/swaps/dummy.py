@@ -41,7 +41,6 @@ def fill_dummy(model: Any, seed: int = 0) -> None:
 
     Args:
         model: a torch.nn.Module that vLLM loaded with ``load_format=dummy``. Never any other.
-        seed: another seed, another model.
     """
     tied = _logit_weights(model)
     unknown = set()

@@ -23,7 +23,6 @@ class Fill:
         """Starts a sequence.
 
         Args:
-            device: that the tensors are on.
             seed: from 0 to 2^63 - 1; another device has other numbers for it.
         """
         self._numbers = torch.Generator(device=device)

@@ -113,7 +113,6 @@ def capture_every_side(
     """Wraps the model runner's `capture_model`, which then captures once for each side.
 
     Args:
-        capture: the method of the object.
         seconds: is given what each side's captures took.
         say: is told which side could not be captured, before that is raised.
     """

@@ -31,12 +31,7 @@ _INSTALLED: dict[int, Installed] = {}
 
 
 def install(worker: Any, settings: SwapSettings) -> None:
-    """Prepares a worker that was just constructed; everything else waits until it loads its model.
-
-    Args:
-        worker: vLLM's, on a CPU or a GPU.
-        settings: what to swap.
-    """
+    """Prepares a worker just constructed; everything else waits until it loads its model."""
     SIDES.names, SIDES.active = settings.names, settings.names[0]
     state = _INSTALLED[id(worker)] = Installed(settings)
     keep_graphs_by_side()

@@ -16,8 +16,6 @@ class Installed:
     """The swaps of one worker.
 
     Attributes:
-        settings: what was asked for.
-        places: what was found and built.
         seconds: what building and each side's capture took.
         filled: whether dummy weights were given random values.
         fault: what of this package failed, empty if nothing did.

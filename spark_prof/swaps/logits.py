@@ -68,7 +68,6 @@ def force_tokens(logits: torch.Tensor, rows: list[int], tokens: torch.Tensor) ->
 
     Args:
         logits: what the model computed; left as it is.
-        rows: which rows.
         tokens: int64, one for each of the rows.
     """
     forced = logits.clone()

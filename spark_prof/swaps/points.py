@@ -36,8 +36,6 @@ class SwapPoint:
     Attributes:
         slot: a word of `spec.SLOTS`.
         name: the module's path in the model.
-        module: the torch.nn.Module.
-        kind: what computes there.
     """
 
     slot: str

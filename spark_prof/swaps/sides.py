@@ -17,7 +17,6 @@ class Sides:
     """The sides that are live in this process.
 
     Attributes:
-        active: what runs from now on.
         names: all of them; the first is what vLLM warms up with.
     """
 

@@ -112,7 +112,6 @@ class Tap:
         """Turns the tap on or off; a recording is written when its tap is turned off.
 
         Args:
-            mode: "record", "compare" or "off".
             path: the file to write or to read; nothing for "off".
             requests: so many of the requests to come are tapped, in the order of their arrival.
 

@@ -38,7 +38,6 @@ class TappedRow:
     Attributes:
         request: which of the requests since the tap was turned on, from 0.
         step: which token of its answer, from 0.
-        token: the token with the largest logit.
         prompt: CRC-32 of the prompt's tokens.
         logits: [V], on the CPU.
     """

@@ -21,9 +21,7 @@ class TappedRequest:
 
     Attributes:
         number: in the order of arrival, from 0.
-        prompt_tokens: the length of its prompt.
         prompt: CRC-32 of the prompt's tokens.
-        sampled: tokens of its answer so far.
     """
 
     number: int
@@ -68,7 +66,6 @@ class TappedRequests:
 
         Args:
             order: the requests as the model runner has ordered them.
-            count: rows of logits.
 
         Raises:
             CommandError: there is not one row for each request.

@@ -36,7 +36,6 @@ class Recording:
     """Keeps logits in the host's memory until they are written.
 
     Args:
-        path: the file.
         keeps: whether this rank keeps them at all.
     """
 
@@ -78,11 +77,7 @@ class Comparison:
     """Compares logits with those of a file.
 
     Args:
-        path: the file.
         compares: whether this rank compares, and not only forces tokens.
-
-    Attributes:
-        compared: one item for each sampled token.
 
     Raises:
         CommandError: the file cannot be read.

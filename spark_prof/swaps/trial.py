@@ -69,7 +69,6 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
 
     Args:
         swapped: the places, whose layers still have vLLM's own methods.
-        vllm_config: of the engine.
         seconds: after which a kernel that does not come back ends the process.
     """
     engine = _Engine(vllm_config, seconds, set())
@@ -125,9 +124,6 @@ class _Reference:
     """Tokens of a kind, and what is to become of each.
 
     Attributes:
-        kind: in words.
-        rows: the arguments.
-        expected: the results.
         floors: of `row_floors`.
         own: whether vLLM's kernel computed them, and not the replacement.
     """
@@ -258,7 +254,6 @@ class _Trial:
         """What the replacement returns.
 
         Args:
-            arguments: of the call.
             again: it ran with as many rows before, so that nothing is compiled any more.
 
         Raises:
@@ -367,7 +362,6 @@ def try_dispatch(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -
 
     Args:
         swapped: the places, whose layers choose between their kernels.
-        vllm_config: of the engine.
         seconds: as in `try_all`.
     """
     engine, active = _Engine(vllm_config, seconds, set()), SIDES.active

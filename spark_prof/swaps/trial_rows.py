@@ -113,7 +113,6 @@ def compare_rows(
     """The worst row of all results.
 
     Args:
-        got: the results of a call.
         expected: what they should be; rows of it that are not finite are not asked for.
         floors: of `row_floors`.
         bits: a word of `LAYER_BOUNDS`.

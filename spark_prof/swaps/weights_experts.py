@@ -32,8 +32,6 @@ class Extent:
     """How much of the parameters of experts is theirs; vLLM pads them for some kernels.
 
     Attributes:
-        hidden: features of a token.
-        intermediate: those between the two halves.
         halves: 2 with a gate, else 1.
         turns: whether rows of gate and of up take turns, as in gpt-oss's checkpoints.
     """

@@ -26,8 +26,6 @@ class StoredAs:
 
     Attributes:
         method: the class that registers them, behind a `/` that it hands its work to.
-        format: of the weight.
-        weight: its codes or values.
         scale: the scales of its blocks, rows or shards.
         global_scale: those of its shards, above the scales of its blocks.
         convention: which way round `global_scale` is.

@@ -18,17 +18,11 @@ class Bar:
     """One claim about many pieces of work.
 
     Attributes:
-        claim: in words.
-        kind: of the work.
-        tokens: which count.
         statistic: what is taken over all of them. A share is that of the measured read bandwidth; a
             ratio is the time of the fastest peer over that of this project's kernel, and its mean
             the geometric one.
         bound: what the statistic must be at least, or at most for microseconds.
         peers: beginnings of the names of the peers that count, all if empty.
-        smallest_bytes: of weights.
-        largest_bytes: of weights, not itself included.
-        lm_head: only the last layers of models.
     """
 
     claim: str
@@ -58,7 +52,6 @@ class Reached:
     """How a run did by one bar.
 
     Attributes:
-        bar: which.
         value: of the statistic, None where nothing of the kind was measured.
         cells: those pieces of work with the value of each, from the farthest from the bar on.
     """

@@ -37,14 +37,7 @@ _LAYOUTS = {
 def bf16_candidates(
     rows: int, columns: int, tokens: int, processors: int
 ) -> Iterator[LinearConfig]:
-    """Configurations for a BF16 weight, none of which the compiler gives local memory.
-
-    Args:
-        rows: of the weight.
-        columns: of the weight.
-        tokens: rows of the activations.
-        processors: multiprocessors of the GPU.
-    """
+    """Configurations for a BF16 weight, none of which the compiler gives local memory."""
     units = -(-columns // 128)
     for warps, split in _LAYOUTS[_size(rows, units)]:
         if split > units:

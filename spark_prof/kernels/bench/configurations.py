@@ -59,20 +59,12 @@ def best_config(start: C, call_of: Callable[[C], Call], setting: Setting) -> C:
 
     Args:
         start: where to begin.
-        call_of: makes the call of a configuration.
-        setting: of the races between them.
     """
     return search(start, lambda configs: _times(configs, call_of, setting))
 
 
 def best_of(configs: Sequence[C], call_of: Callable[[C], Call], setting: Setting) -> C:
-    """The fastest of these configurations, the first if no other is told apart from it.
-
-    Args:
-        configs: which.
-        call_of: makes the call of a configuration.
-        setting: of the race between them.
-    """
+    """The fastest of these configurations, the first if no other is told apart from it."""
     configs = list(dict.fromkeys(configs))
     timed = _times(configs, call_of, setting)
     return _fastest(configs, timed)

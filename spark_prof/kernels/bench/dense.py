@@ -82,15 +82,7 @@ def race_dense(
     """Times one weight with each number of tokens.
 
     Args:
-        shape: of the weight.
-        format: of the weight.
-        tokens: rows of the activations.
-        device: on which.
-        seconds: roughly for each number of tokens.
-        contestants: names of those who take part.
         tune: search the best configuration first, in place of a known one.
-        peers: what other contestants there are.
-        subject: whom the others are held against.
     """
     weight = random_weight(format, (shape.rows, shape.columns), device)
     size = stored_bytes(weight)

@@ -21,7 +21,6 @@ class ExpertWeights:
     """All experts of a layer.
 
     Attributes:
-        shape: theirs.
         gate_up: [E, 2 I, H], all rows of the gate before those of up.
         down: [E, H, I].
         gate_up_bias: BF16 [E, 2 I] or None.

@@ -51,10 +51,8 @@ class _Inputs:
     """Of all calls with one number of tokens.
 
     Attributes:
-        source: what x is written from.
         x: [calls, M, H].
         logits: [calls, M, E].
-        copies: of the weights.
     """
 
     source: torch.Tensor

@@ -45,13 +45,10 @@ class Pass:
 
     Attributes:
         name: what it does before it quantizes: norm, activation or expand.
-        columns: of the quantized rows.
-        models: whose rows are that long.
         task: makes its inputs and contestants, of a number of calls and of tokens, the columns, the
             format and the device.
         bytes: that are moved at least, of a number of tokens, the columns and the format.
         experts: to which tokens are expanded, 1 for none.
-        top_k: experts a token.
     """
 
     name: str

@@ -44,7 +44,6 @@ class Contestant:
     """Somebody who can do the work.
 
     Attributes:
-        name: who.
         call: does the call of a number, from 0 to the plan's calls - 1.
     """
 
@@ -57,11 +56,7 @@ class Setting:
     """What all contestants of a race do, and where.
 
     Attributes:
-        calls: in one repeat.
         before: writes the activations of the call of a number.
-        error: of the outputs of all calls.
-        tolerance: largest error that is right.
-        device: on which it all happens.
     """
 
     calls: int
@@ -83,7 +78,6 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
     """So many calls and copies that every call finds its weights cold.
 
     Args:
-        bytes_used: what one call reads.
         cache: bytes of the last cache, 0 where times say nothing and the fewest calls will do.
         bytes_stored: of one copy of the weights, where a call reads a part of them that changes.
     """
@@ -108,9 +102,7 @@ def race(
 
     Args:
         contestants: who takes part, or why somebody cannot.
-        setting: what they do and where.
         seconds: after the fewest repeats no more are begun once this has passed.
-        fewest: repeats of each.
 
     Returns:
         One result a contestant, in their order.
@@ -159,7 +151,6 @@ def largest_relative_l2(outputs: Sequence[Output], expected: torch.Tensor) -> fl
 
     Args:
         outputs: of each call one matrix or row of numbers.
-        expected: one behind the other.
 
     Returns:
         Infinity if anything is NaN.

@@ -20,11 +20,7 @@ _UNKNOWN_CACHE = 64 << 20
 
 
 class Repeated(ABC):
-    """Calls 0 to N - 1 in order, as often as wanted.
-
-    Attributes:
-        outputs: the results of each call.
-    """
+    """Calls 0 to N - 1 in order, as often as wanted."""
 
     outputs: Sequence[Output]
 

@@ -18,15 +18,7 @@ _SCHEMA = 1
 
 @dataclass
 class Report:
-    """Everything that a run found until now.
-
-    Attributes:
-        machine: which it ran on.
-        ceilings: what that machine reaches.
-        cells: one a piece of work.
-        left_out: what was not timed.
-        schema: of the file.
-    """
+    """Everything that a run found until now."""
 
     machine: Machine
     ceilings: Ceilings

@@ -30,7 +30,6 @@ class Result:
     """How one contestant did at one piece of work.
 
     Attributes:
-        contestant: its name.
         us: microseconds a call, None if it failed.
         error: how far its output is from the reference, None if it was not computed: the
             relative L2 distance, or the share of wrong bytes where every byte must agree.
@@ -48,15 +47,10 @@ class Cell:
     """One piece of work and how every contestant did at it.
 
     Attributes:
-        kind: of the work.
-        work: what was computed.
-        label: whose layer it is.
         weight_bytes: what must be read of weights and their scales in one call.
         bytes: that and the activations that are read and written.
         is_lm_head: whether it is the last layer of a model.
-        results: one a contestant.
         config: of this project's kernel, by name; empty where it has none.
-        subject: whom the others are held against.
     """
 
     kind: Kind
@@ -103,9 +97,6 @@ class Ceilings:
         read: bytes a second that a kernel reads which does nothing else.
         copy: bytes a second, read and written, of a copy.
         launch_us: microseconds of an empty kernel among others in a CUDA graph.
-        read_by: what read.
-        copied_by: what copied.
-        launched: how the launches were measured.
     """
 
     read: Spread

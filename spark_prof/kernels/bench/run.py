@@ -32,13 +32,9 @@ class Request:
     """What to time.
 
     Attributes:
-        only: kinds of work.
         models: parts of model names, all models if empty.
-        tokens: rows of the activations.
-        formats: of the weights of dense layers.
         contestants: parts of contestants' names, all of them if empty.
         seconds: after which no further shape is begun.
-        seconds_each: roughly for each piece of work.
         tune: search the best configuration of each piece of work before it is timed.
     """
 
@@ -58,7 +54,6 @@ class LeftOut:
 
     Attributes:
         what: the shape.
-        why: one line.
     """
 
     what: str
@@ -69,7 +64,6 @@ def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
     """Times everything, and goes on after whatever fails.
 
     Args:
-        request: what.
         device: a GPU; on a processor the kernels' own are emulated, and no time means anything.
     """
     begun = time.perf_counter()

@@ -56,7 +56,6 @@ class ExpertsShape:
         hidden: columns of gate and up, rows of down.
         intermediate: rows of gate and of up, columns of down.
         activation: silu, or gpt-oss's swiglu with its limit.
-        bias: whether both products add one.
     """
 
     model: str
@@ -130,7 +129,6 @@ def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -
 
     Args:
         models: parts of model names in any case, all models if empty.
-        layers: from which.
     """
     found: dict[tuple[int, int], list[Layer]] = {}
     for layer in layers:
@@ -147,7 +145,6 @@ def dense_work(
 
     Args:
         models: parts of model names in any case, all models if empty.
-        formats: of the weights.
     """
     work = [
         (shape, form)

@@ -31,10 +31,7 @@ def random_weight(
     """A matrix of weights of about 0.04, any code as likely as any other, the scales random too.
 
     Args:
-        format: of the weights.
         shape: of the decoded weights, [N, K].
-        device: where.
-        seed: of the random numbers.
     """
     if format == "nvfp4" or format == "mxfp4":
         return random_fp4(format, shape, device, seed)

@@ -31,13 +31,7 @@ class DenseCase:
     """What is multiplied with what.
 
     Attributes:
-        format: of the weight.
-        shape: of the weight, (N, K).
-        tokens: the rows of x.
-        recipe: what is special about the weight.
         x: what is special about the activations.
-        layout: how the activations lie in memory.
-        bias: whether there is one.
         may_refuse: whether a KernelError is an answer too.
     """
 

@@ -25,7 +25,6 @@ def fused_cases(passes: Sequence[Pass], device: str) -> Iterator[tuple[str, Run]
     """The cases of passes, in both formats, in words and with what runs each.
 
     Args:
-        passes: which.
         device: `cpu`, where fewer numbers of tokens are tried, or `cuda`.
     """
     for does in passes:

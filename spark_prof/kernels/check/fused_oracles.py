@@ -28,7 +28,6 @@ def norm_oracle(
     Args:
         x: bfloat16 [M, K].
         weight: bfloat16 [K].
-        epsilon: added to the mean of squares.
         residual: bfloat16 [M, K] or None, as it is before.
     """
     added = x if residual is None else (x.float() + residual.float()).to(torch.bfloat16)

@@ -33,12 +33,7 @@ class FusedCase:
     """What a pass does.
 
     Attributes:
-        does: which pass.
-        format: what it writes.
-        tokens: the rows of x.
-        columns: of the result.
         x: what is special about the activations.
-        layout: how they lie in memory.
         scale: factor on the global scale, NVFP4 only.
     """
 
@@ -69,7 +64,6 @@ class FusedWork:
         global_scale: NVFP4 only.
         groups: rows of codes that have a swizzled matrix of scales of their own, one behind the
             other: the first and the number.
-        scale_rows: of all there is memory for.
         changed: what is changed in place, and what it must become; None if nothing is.
     """
 

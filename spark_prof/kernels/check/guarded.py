@@ -11,11 +11,7 @@ _POISON = {torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5A5A5, torch.int32: 0x7FA
 
 
 class Guarded:
-    """A result to be written: poisoned, with poison before and behind.
-
-    Attributes:
-        tensor: what to give to the kernel.
-    """
+    """A result to be written: poisoned, with poison before and behind."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
         self._bits = torch.int16 if dtype == torch.bfloat16 else torch.int32

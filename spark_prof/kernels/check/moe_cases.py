@@ -62,14 +62,8 @@ class MoeCase:
     """What the experts do.
 
     Attributes:
-        format: of the weights.
-        sizes: of the layer.
-        tokens: the rows of x.
         activation: `silu` without biases, or `swiglu` with them.
-        logits: what is special about the routing.
-        recipe: what is special about the weights.
         x: what is special about the activations.
-        layout: how the activations lie in memory.
         may_refuse: whether a KernelError is an answer too.
     """
 
@@ -126,9 +120,6 @@ def run_moe_case(
     """Runs a case: the result within its bound, nothing beside it written, and again equal bits.
 
     Args:
-        case: which.
-        moe: the kernel.
-        device: where.
         judged: holds the result against the exact one.
         rounded_between: whether a kernel may round to bfloat16 in more places (`moe_oracle`).
     """

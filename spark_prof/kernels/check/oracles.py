@@ -57,7 +57,6 @@ def routing_oracle(
 
     Args:
         logits: [M, E].
-        top_k: experts of a token.
         rule: by default the softmax over the chosen experts' logits.
     """
     experts = rule.scores(logits).sort(stable=True, dim=-1, descending=True).indices[:, :top_k]
@@ -125,7 +124,6 @@ def moe_oracle(
         x: bfloat16.
         experts: [M, k].
         weights: [M, k].
-        layer: the experts.
         rounded_between: allow for bfloat16 wherever one of vLLM's kernels ends, too: gate and up,
             the result of each expert, the routing weights.
     """

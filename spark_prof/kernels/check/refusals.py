@@ -33,7 +33,6 @@ def refusals(
 
     Args:
         made: makes what takes the operands by name.
-        operands: right ones.
         rows: which of them tells the number of tokens.
     """
     for name in operands:

@@ -16,7 +16,6 @@ def first_difference(
 
     Args:
         compute: the work, writing its result into the tensor it is given.
-        first: what it wrote the first time.
         second: what it wrote the second time; overwritten where a GPU replays a graph.
     """
     if not same_bits(first, second):

@@ -30,11 +30,6 @@ class RoutingCase:
     """What is routed.
 
     Attributes:
-        experts: how many there are.
-        top_k: how many of them a token takes.
-        tokens: how many tokens.
-        logits: what is special about the logits.
-        dtype: of the logits.
         scheme: how the experts are chosen and weighed.
     """
 

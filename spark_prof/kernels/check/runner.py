@@ -146,7 +146,6 @@ def run_checks(names: Iterable[str], device: str) -> Iterator[Verdict]:
     """Runs the cases one by one and yields what each showed.
 
     Args:
-        names: keys of CHECKS.
         device: `cpu` or `cuda`.
     """
     for name in names:

@@ -24,7 +24,6 @@ class Verdict:
         kernel: a name of `runner.CHECKS`, such as `w4a16`.
         case: what was tried, in a few words, such as `nvfp4, 3 tokens, 48 x 2880`.
         device: `cpu`, where the kernel's source ran on the emulator, or `cuda`.
-        status: a skipped case could not run here.
         used: the largest share of the allowed error that an element used, 1 being all of it, and 0
             if all are the exact results rounded once; None where bits must be equal, or where
             nothing was computed.
@@ -59,7 +58,6 @@ def judge(result: torch.Tensor, expected: Expected) -> Judgement:
     Args:
         result: float32, or bfloat16, of which every number is right that a number within the
             allowed error rounds to.
-        expected: before that rounding.
     """
     if tuple(result.shape) != tuple(expected.value.shape):
         return Judgement(None, f"shape {_shape(result)}, expected {_shape(expected.value)}")

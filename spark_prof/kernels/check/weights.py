@@ -65,9 +65,7 @@ def make_weight(
 
     Args:
         kind: the format; only the NVFP4 of one matrix has global scales for shards.
-        recipe: what is special about it.
         shape: [..., N, K]; one matrix for FP8.
-        seed: of the random numbers.
         device: where it is wanted; it is made on the CPU.
     """
     if kind == "bf16":

@@ -47,12 +47,9 @@ def check_scales(
     """Refuses values and scales that do not belong together.
 
     Args:
-        kind: the format, for the message.
         values: what should be of the first type, [..., K / elements].
         scales: what should be of the second type, [..., K / block].
-        types: of values and scales.
         elements: how many of them one entry of `values` holds.
-        block: how many of them share a scale.
     """
     for name, tensor, dtype in (("values", values, types[0]), ("scales", scales, types[1])):
         if tensor.dtype != dtype:

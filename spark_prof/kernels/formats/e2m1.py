@@ -22,7 +22,6 @@ def e2m1_decode(codes: torch.Tensor, dtype: torch.dtype = torch.float64) -> torc
 
     Args:
         codes: uint8 of any shape; only the low four bits count.
-        dtype: a float type.
     """
     table = torch.tensor(E2M1_VALUES, dtype=dtype, device=codes.device)
     return table[(codes & 0xF).to(torch.int64)]

@@ -46,7 +46,6 @@ def e8m0_scales(amax: torch.Tensor, largest: float, recipe: MxRecipe) -> torch.T
     Args:
         amax: float32 of any shape, no negative numbers.
         largest: the largest value of the element format, 6 or 448.
-        recipe: how to choose.
 
     Returns:
         uint8 of the same shape.

@@ -83,7 +83,6 @@ def quantize_nvfp4(
     Args:
         values: bfloat16, float16 or float32 [..., N, K], K a multiple of 16.
         global_scale: by default that of the tensor's own maximum, which divides.
-        recipe: how it divides.
     """
     if recipe not in get_args(NvFp4Recipe):
         raise KernelError(f"NVFP4 has no recipe {recipe}; give one of {get_args(NvFp4Recipe)}")

@@ -43,7 +43,6 @@ class Signature:
     """The parameters of a kernel; checks arguments against them.
 
     Args:
-        label: names the kernel in errors.
         parameter_bytes: the size of each parameter. Its type nobody tells.
     """
 

@@ -29,9 +29,6 @@ _TARGETS = {
 def architecture_of(capability: tuple[int, int]) -> str:
     """The target to compile for, such as sm_90a for (9, 0).
 
-    Args:
-        capability: the compute capability of the GPU.
-
     Raises:
         KernelError: the GPU has no tensor cores for bf16.
     """

@@ -48,10 +48,7 @@ def run_on_cpu(
 
     Args:
         code: the kernel; its source may also be an absolute path.
-        grid: blocks in x, y and z.
-        block: threads a block.
         arguments: one a parameter; a tensor's address is passed, None as a null pointer.
-        shared_bytes: of dynamic shared memory.
         dependent: on a GPU it may start before the kernel before it ends; what would then be
             wrong is an error here.
 

@@ -76,12 +76,7 @@ def run_on_gpu(
     """Launches a kernel.
 
     Args:
-        code: the kernel.
         index: the device that all tensors lie on.
-        grid: blocks in x, y and z.
-        block: threads of a block.
-        arguments: what its parameters get, in order.
-        shared_bytes: dynamic shared memory of a block.
         dependent: let it start before the kernel before it ends (programmatic dependent launch),
             if a graph is being captured: outside of one that kernel may have written the weights.
 

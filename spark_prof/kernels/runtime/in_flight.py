@@ -84,11 +84,7 @@ class KernelsInFlight:
         """Takes in a launch.
 
         Args:
-            label: the kernel's.
             dependent: whether it may start before the kernel before it ends.
-            order: what it did about that.
-            tensors: its arguments.
-            ranges: theirs, with their uses.
 
         Raises:
             KernelError: it may start early, and never waits, or reads before it waits what a

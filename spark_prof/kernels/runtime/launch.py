@@ -38,12 +38,8 @@ def launch(
     The caller answers for dtypes, shapes and strides: the kernel sees addresses.
 
     Args:
-        code: the kernel.
-        grid: blocks in x, y and z.
-        block: threads of a block.
         arguments: what its parameters get, in order: of a tensor its address, of an int a C int,
             of a float a C float, of None a null pointer.
-        shared_bytes: dynamic shared memory of a block.
         dependent: let it start before the kernel before it in the stream ends (programmatic
             dependent launch); it waits for that one itself. Only inside a graph on a GPU.
 

@@ -42,12 +42,7 @@ class WrongResult(Exception):  # noqa: N818 - it names what is wrong, not an err
 
 
 class Called:
-    """A builder with the signatures that the cases want, and the judge for what it built.
-
-    Args:
-        builder: what is checked.
-        slot: for which it is asked.
-    """
+    """A builder with the signatures that the cases want, and the judge for what it built."""
 
     def __init__(self, builder: Builder, slot: str) -> None:
         self._builder = builder

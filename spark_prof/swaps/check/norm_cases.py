@@ -28,9 +28,6 @@ class NormCase:
     """What is normed.
 
     Attributes:
-        tokens: rows of x.
-        columns: H.
-        residual: whether one is added before.
         x: what is special about the activations.
     """
 

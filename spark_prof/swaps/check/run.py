@@ -64,9 +64,7 @@ def check_builder(name: str, slot: str, builder: Builder, device: str) -> Iterat
     vLLM's kernels do; one that changes the weights' bits is held against its own error alone.
 
     Args:
-        name: what verdicts call the kernel.
         slot: a word of `SLOTS`.
-        builder: what is checked.
         device: `cpu` or `cuda`.
     """
     for label, run in _cases(slot, device):
