@@ -18,7 +18,7 @@ from spark_prof.errors import CommandError
 if TYPE_CHECKING:
     from spark_prof.dashboards.kernel_checks import Checked
     from spark_prof.kernels.check.verdict import Verdict
-    from spark_prof.kernels.entry import ReplacementKernel
+    from spark_prof.kernels.registry import ReplacementKernel
 
 
 class Format(StrEnum):

@@ -17,7 +17,7 @@ from spark_prof.kernels.bench.results import Cell, Result
 from spark_prof.kernels.bench.run import KINDS, LeftOut, Request, run
 from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
 from spark_prof.kernels.bench.text import cell_line
-from spark_prof.kernels.entry import ReplacementKernel
+from spark_prof.kernels.registry import ReplacementKernel
 
 
 def measured(

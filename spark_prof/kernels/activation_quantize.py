@@ -10,18 +10,16 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale
 from spark_prof.kernels.quantized_rows import (
     ROW_FORMATS,
+    THREADS,
     QuantizedRows,
     RowFormat,
-    empty_rows,
-    written_bytes,
-)
-from spark_prof.kernels.row_arguments import (
-    THREADS,
     check_rows,
+    empty_rows,
     factor,
     padding_blocks,
     row_slices,
     sliced_code,
+    written_bytes,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch

@@ -9,19 +9,17 @@ import torch
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale
 from spark_prof.kernels.quantized_rows import (
+    PADDING_BLOCKS,
     ROW_FORMATS,
+    THREADS,
     QuantizedRows,
     RowFormat,
-    empty_rows,
-    written_bytes,
-)
-from spark_prof.kernels.row_arguments import (
-    PADDING_BLOCKS,
-    THREADS,
     check_rows,
+    empty_rows,
     factor,
     row_slices,
     sliced_code,
+    written_bytes,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch

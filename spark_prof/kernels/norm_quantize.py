@@ -12,14 +12,12 @@ from spark_prof.kernels.quantized_rows import (
     ROW_FORMATS,
     QuantizedRows,
     RowFormat,
-    empty_rows,
-    written_bytes,
-)
-from spark_prof.kernels.row_arguments import (
     check_rows,
+    empty_rows,
     factor,
     format_defines,
     padding_blocks,
+    written_bytes,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch

@@ -7,6 +7,8 @@ so that a file of another kind is refused and nothing in it is executed.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,9 +18,25 @@ from typing import Annotated
 
 import msgspec
 
-from spark_prof.kernels.cache_folder import cache_folder
+from spark_prof.ending import removed_afterwards
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.whole_file import write_whole
+from spark_prof.kernels.runtime.compiled import cache_folder
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Puts a file in place of what is there, if anything; readers see the one or the other.
+
+    Raises:
+        KernelError: it cannot be written; nothing is left of it.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    try:
+        with removed_afterwards(temporary):
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+    except OSError as error:
+        raise KernelError(f"cannot write {path}: {error.strerror or error}") from error
+
 
 SHIPPED = Path(__file__).resolve().parent / "tuned.json"
 """What the package brings."""

@@ -33,7 +33,7 @@ from spark_prof.kernels.bench.vllm_experts import MixExperts
 from spark_prof.kernels.bench.weights import Weight
 from spark_prof.kernels.check.weights import Bf16
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import Activation
+from spark_prof.kernels.moe import Activation
 from spark_prof.swaps.check.called import Abstained
 from spark_prof.swaps.layers import (
     Builder,

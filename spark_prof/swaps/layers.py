@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import torch
 
-from spark_prof.kernels.experts import Activation
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.routing import Scoring
 
 Bits = Literal["kept", "changed"]

@@ -15,12 +15,21 @@ from typing import Any
 
 import torch
 
-from spark_prof.swaps.build import Swapped
+from spark_prof.swaps.build import Swapped, SwapPoint
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline, logger
-from spark_prof.swaps.points import SwapPoint
-from spark_prof.swaps.sides import SIDES
-from spark_prof.swaps.trial_rows import Fenced, Rows, compare_rows, fingerprint, row_floors
-from spark_prof.swaps.trial_work import MIXED, PLAIN, ZEROS, Work, works_of
+from spark_prof.swaps.settings import SIDES
+from spark_prof.swaps.trial_work import (
+    MIXED,
+    PLAIN,
+    ZEROS,
+    Fenced,
+    Rows,
+    Work,
+    compare_rows,
+    fingerprint,
+    row_floors,
+    works_of,
+)
 
 _SLOW_SECONDS = 2.0
 """What no call of a kernel that is compiled takes, for up to 16 tokens."""

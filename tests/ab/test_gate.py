@@ -14,7 +14,7 @@ from spark_prof.ab.gate_bounds import rounding_deviation
 
 torch = pytest.importorskip("torch")
 
-from spark_prof.swaps.logits import compare_logits  # noqa: E402
+from spark_prof.swaps.tap_file import compare_logits  # noqa: E402
 from tests.ab.small_model import (  # noqa: E402
     OTHER,
     VOCABULARY,

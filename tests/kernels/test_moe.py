@@ -26,8 +26,14 @@ from spark_prof.kernels.check.routing_cases import make_logits
 from spark_prof.kernels.check.runner import packed_moe
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import Activation, pack_experts
-from spark_prof.kernels.moe import MoeConfig, default_config, moe, run_experts
+from spark_prof.kernels.moe import (
+    Activation,
+    MoeConfig,
+    default_config,
+    moe,
+    pack_experts,
+    run_experts,
+)
 from spark_prof.kernels.routing import route
 from tests.rows import each_row
 

@@ -20,9 +20,8 @@ from spark_prof.kernels.check.weights import Bf16
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.expand_quantize import expand_quantize
-from spark_prof.kernels.experts import Activation, pack_experts
 from spark_prof.kernels.formats import MxFp4, quantize_mxfp4
-from spark_prof.kernels.moe import moe
+from spark_prof.kernels.moe import Activation, moe, pack_experts
 from spark_prof.kernels.norm_quantize import norm_quantize
 from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
 from spark_prof.kernels.pack import PackedLinear, pack_linear

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.whole_file import write_whole
+from spark_prof.kernels.tuning import write_whole
 
 
 def test_what_was_there_is_replaced(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from spark_prof.kernels.check.activations import make_activations
 from spark_prof.kernels.check.moe_cases import MoeCase, Sizes, make_layer
 from spark_prof.kernels.check.routing_cases import make_logits
 from spark_prof.kernels.check.weights import make_weight
-from spark_prof.kernels.experts import Activation
+from spark_prof.kernels.moe import Activation
 from spark_prof.swaps.layers import ExpertsLayer, Layer, LinearLayer, NormLayer, RouterLayer
 from spark_prof.swaps.templates import experts, matrix, norm, router
 

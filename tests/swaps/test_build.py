@@ -9,9 +9,8 @@ import torch
 
 from spark_prof.errors import CommandError
 from spark_prof.kernels.errors import KernelError
-from spark_prof.swaps.build import build_all
+from spark_prof.swaps.build import build_all, find_points
 from spark_prof.swaps.layers import Layer, LinearLayer, Replacement
-from spark_prof.swaps.points import find_points
 from spark_prof.swaps.settings import SwapSettings
 from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
 from tests.rows import each_row

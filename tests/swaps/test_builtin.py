@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spark_prof.kernels import tuned
+from spark_prof.kernels import dispatch
 from spark_prof.kernels.check.weights import Bf16, Format, make_weight
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import Activation
+from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.kernels.tuning import Run, Tuned, Work
 from spark_prof.swaps.builtin import BUILDERS, build_measured
@@ -44,8 +44,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, **times: tuple[float, float]) -> N
         for name, (us, other) in times.items()
     )
     run = Run("cpu", "this CPU", "2026-01-01", "", {}, rows)
-    choose = tuned.choose
-    monkeypatch.setattr(tuned, "choose", lambda *a, **n: choose(*a, **n, runs=(run,)))
+    choose = dispatch.choose
+    monkeypatch.setattr(dispatch, "choose", lambda *a, **n: choose(*a, **n, runs=(run,)))
 
 
 SLOT_CASES = (

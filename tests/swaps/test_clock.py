@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.swaps.clock import MOST_STEPS, StepClock, clock_of
-from spark_prof.swaps.marks import HostMarks
-from spark_prof.swaps.sides import Sides
+from spark_prof.swaps.clock import MOST_STEPS, HostMarks, StepClock, clock_of
+from spark_prof.swaps.settings import Sides
 from tests.profiler.fakes import batch
 from tests.rows import each_row
 

@@ -25,8 +25,14 @@ from spark_prof.kernels.bench.results import OURS, Cell, Result
 from spark_prof.kernels.bench.shapes import ExpertsShape
 from spark_prof.kernels.bench.vllm_experts import MixExperts, marlin_experts, triton_experts
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
-from spark_prof.kernels.experts import Activation, PackedExperts, pack_experts
-from spark_prof.kernels.moe import MoeConfig, default_config, moe
+from spark_prof.kernels.moe import (
+    Activation,
+    MoeConfig,
+    PackedExperts,
+    default_config,
+    moe,
+    pack_experts,
+)
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.tuning import Work
 

@@ -11,7 +11,7 @@ from spark_prof.kernels.bench.machine import Machine
 from spark_prof.kernels.bench.results import Ceilings, Cell
 from spark_prof.kernels.bench.run import LeftOut
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.whole_file import write_whole
+from spark_prof.kernels.tuning import write_whole
 
 _SCHEMA = 1
 

@@ -27,12 +27,11 @@ from spark_prof.kernels.check.routing_cases import make_logits, routing_cases, r
 from spark_prof.kernels.check.verdict import Judgement, Status, Verdict
 from spark_prof.kernels.check.weights import Bf16, Format, Recipe, Weight, make_weight
 from spark_prof.kernels.dense import linear
+from spark_prof.kernels.dispatch import choose_linear, choose_moe
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import Activation, pack_experts
-from spark_prof.kernels.moe import moe
+from spark_prof.kernels.moe import Activation, moe, pack_experts
 from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.routing import Scoring, route
-from spark_prof.kernels.tuned import choose_linear, choose_moe
 
 _MODEL_SHAPES = (
     (5120, 2880), (2880, 4096), (3712, 2688), (2688, 1856), (2048, 4096), (1536, 2048),

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.runtime.arguments import Argument
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.cpu import run_on_cpu
-from spark_prof.kernels.runtime.gpu import prepare_on_gpu, run_on_gpu
+from spark_prof.kernels.runtime.gpu import Argument, prepare_on_gpu, run_on_gpu
 
 
 def prepare(codes: Sequence[KernelCode], device: torch.device) -> None:

@@ -13,7 +13,7 @@ from spark_prof.kernels.check.oracles import RoutingRule
 from spark_prof.kernels.check.verdict import Judgement, judge, same_bits
 from spark_prof.kernels.check.weights import Bf16, Weight
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import Activation
+from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.routing import Scoring
 from spark_prof.swaps.layers import (
     Builder,
