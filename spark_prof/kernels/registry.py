@@ -164,7 +164,7 @@ def _fused(
         tokens=(1, 4096),
         shapes=f"K a multiple of {16 if format == 'nvfp4' else 32}",
         operation=Late(f"spark_prof.kernels.{module}:{module}"),
-        reference=Late(f"spark_prof.kernels.check.fused_oracles:{oracle}"),
+        reference=Late(f"spark_prof.kernels.check.oracles:{oracle}"),
         codes=Late(f"spark_prof.kernels.{module}:codes"),
         bytes=bytes_,
         tolerance=_TOLERANCE,

@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from spark_prof.kernels.bench.bars import Reached, judge_bars
-from spark_prof.kernels.bench.report_file import read_report
-from spark_prof.kernels.bench.results import Ceilings, Cell
-from spark_prof.kernels.bench.text import work_text
+from benchmarks.kernel_targets import Reached, judge_bars
+from spark_prof.kernels.bench.results import Ceilings, Cell, read_report, work_text
 from tests.docs.pages import README, ROOT
 
 PAGE = ROOT / "docs" / "kernels.md"

@@ -142,3 +142,31 @@ def test_an_architecture_never_measured_abstains_with_the_files_of_this_machine(
     assert choose("dense", "nvfp4", 4096, 2880, 1, "sm_1").config is None
     assert FARTHEST == 2
     known_runs.cache_clear()
+
+
+@each_row(("ours", "insist"), [((6.0, 8.0), False), ((6.0, None), True), ((None, 8.0), True)])
+def test_between_two_measured_numbers_the_larger_ones_configuration_runs(
+    ours: tuple[float | None, ...], insist: bool
+) -> None:
+    """Also where one of the two was measured without anything to compare it with."""
+    rows = [
+        row(4096, 2880, tokens, us or 5.0, None if us is None else 10.0)
+        for tokens, us in zip((2, 8), ours, strict=True)
+    ]
+    for shuffled in (rows, rows[::-1]):
+        choice = choose(
+            "dense", "nvfp4", 4096, 2880, 5, ARCH, insist=insist, runs=(run(*shuffled),)
+        )
+        assert choice.config == {"SPLIT": 8}
+        at_one = choose("dense", "nvfp4", 4096, 2880, 2, ARCH, insist=True, runs=(run(*rows),))
+        assert at_one.config == {"SPLIT": 2}, "at a measured number it alone counts"
+
+
+def test_of_two_equally_near_shapes_the_smaller_counts() -> None:
+    rows = (row(2048, 2880, 1, 6.0), row(4096, 2880, 1, 16.0), row(2048, 2880, 2, 6.0))
+    near = 2896  # nearly 2048 and 4096 times the root of 2; a bit nearer to the smaller
+    assert choose("dense", "nvfp4", near, 2880, 1, ARCH, runs=(run(*rows),)).config
+    equal = (row(1000, 2880, 1, 6.0), row(4000, 2880, 1, 16.0))
+    choice = choose("dense", "nvfp4", 2000, 2880, 1, ARCH, runs=(run(*equal),))
+    assert choice.config == {"SPLIT": 1}
+    assert "1000 x 2880" in choice.why

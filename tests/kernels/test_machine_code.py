@@ -18,7 +18,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installe
 
 from spark_prof import kernels
 from spark_prof.cores import cores
-from spark_prof.kernels.bench.candidates import bf16_candidates
+from spark_prof.kernels.bench.configurations import bf16_candidates
 from spark_prof.kernels.dense import LinearConfig, dense_code
 from spark_prof.kernels.moe import MoeConfig, down_code, gate_up_code
 from spark_prof.kernels.pack import FORMATS

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.refusals import refusals
-from spark_prof.kernels.check.routing_cases import (
+from spark_prof.kernels.check.cases import (
     Logits,
-    RoutingCase,
     make_logits,
-    routing_cases,
-    run_routing_case,
 )
-from spark_prof.kernels.check.runner import routed
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.routing import route
 from tests.rows import each_row
-
-
-@each_row("case", list(routing_cases()))
-def test_a_case(case: RoutingCase, device: str) -> None:
-    assert run_routing_case(case, routed, device).detail == ""
 
 
 @each_row("logits", ["plain", "the same experts", "ties", "NaN"])
@@ -45,18 +33,6 @@ def test_the_plan_lists_each_active_expert_once_with_all_of_its_tokens(
     for at, expert in enumerate(active):
         mine = entries[starts[at] : starts[at + 1]]
         assert mine == [entry for entry, choice in enumerate(chosen) if choice == expert]
-
-
-def test_operands_that_do_not_fit_are_refused(device: str) -> None:
-    operands = {"logits": make_logits("plain", 3, 32, torch.bfloat16, device)}
-    tried = {
-        what: run().detail
-        for what, run in refusals(lambda: partial(route, top_k=4), operands, "logits")
-    }
-    # 31 experts are as right as 32.
-    del tried["logits with a column less"]
-    assert len(tried) == 6
-    assert {what: said for what, said in tried.items() if said} == {}
 
 
 @each_row("top_k", [-1, 0, 17, 33])

@@ -139,17 +139,22 @@ def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -
 
 
 def dense_work(
-    models: Sequence[str], formats: Iterable[WeightFormat]
+    models: Sequence[str],
+    formats: Iterable[WeightFormat],
+    layers: Iterable[Layer] | None = None,
 ) -> list[tuple[DenseShape, WeightFormat]]:
     """Every shape in each of these formats, small ones first; routers in BF16 only.
 
     Args:
         models: parts of model names in any case, all models if empty.
+        layers: from which; all by default.
     """
     work = [
         (shape, form)
         for form in formats
-        for shape in dense_shapes(models, (*LAYERS, *ROUTERS) if form == "bf16" else LAYERS)
+        for shape in dense_shapes(
+            models, layers or ((*LAYERS, *ROUTERS) if form == "bf16" else LAYERS)
+        )
     ]
     return sorted(work, key=lambda pair: (pair[0].rows * pair[0].columns, pair[0].rows))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.kernels.bench.bars import BARS, MARLIN, Bar, judge_bars
+from benchmarks.kernel_targets import BARS, MARLIN, Bar, judge_bars
 from spark_prof.kernels.bench.results import OURS, Cell
 
 from .made import CEILINGS, cell, ours

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.kernels.bench.candidates import bf16_candidates
+from spark_prof.kernels.bench.configurations import bf16_candidates
 from spark_prof.kernels.bench.shapes import TOKENS, DenseShape, dense_work
 from spark_prof.kernels.operands import stacks_at_a_time
 from tests.rows import each_row

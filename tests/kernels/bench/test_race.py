@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from spark_prof.kernels.bench.race import (
+    Call,
     Contestant,
+    Output,
     Setting,
     clones,
     largest_relative_l2,
@@ -17,7 +19,6 @@ from spark_prof.kernels.bench.race import (
     race,
     reason,
 )
-from spark_prof.kernels.bench.repeated import Call, Output
 from spark_prof.kernels.bench.results import Result
 from tests.rows import each_row
 

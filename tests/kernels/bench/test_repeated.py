@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spark_prof.kernels.bench.repeated import cache_bytes, repeated
+from spark_prof.kernels.bench.race import repeated
+from spark_prof.kernels.bench.results import cache_bytes
 from tests.rows import each_row
 
 

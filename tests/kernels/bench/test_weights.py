@@ -7,9 +7,14 @@ from typing import get_args
 import pytest
 import torch
 
-from spark_prof.kernels.bench.expert_weights import random_experts
+from spark_prof.kernels.bench.random_weights import (
+    decoded,
+    random_experts,
+    random_weight,
+    row_slices,
+    stored_bytes,
+)
 from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
-from spark_prof.kernels.bench.weights import decoded, random_weight, row_slices, stored_bytes
 from tests.rows import each_row
 
 CPU = torch.device("cpu")
@@ -32,7 +37,7 @@ def test_the_bytes_are_those_of_codes_and_scales(form: WeightFormat, bits: float
 
 @each_row("form", FORMATS)
 def test_slices_are_the_matrix(form: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_prof.kernels.bench.weights._SLICE_ELEMENTS", 300)
+    monkeypatch.setattr("spark_prof.kernels.bench.random_weights._SLICE_ELEMENTS", 300)
     weight = random_weight(form, (11, 64), CPU)
     parts = list(row_slices(weight))
     assert len(parts) > 1

@@ -1,14 +1,23 @@
-"""What the kernels have to reach on an H100, and how far a run is from it."""
+"""What the kernels have to reach on an H100, how far a run is from it, and its lines."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Literal
 
-from spark_prof.kernels.bench.results import Ceilings, Cell, Kind
+from spark_prof.kernels.bench.results import (
+    Ceilings,
+    Cell,
+    Kind,
+    Machine,
+    Spread,
+    cell_line,
+    work_text,
+)
 
 Statistic = Literal["smallest share", "largest us", "mean ratio", "smallest ratio"]
 
@@ -139,3 +148,59 @@ _VALUES: dict[Statistic, Callable[[Bar, Cell, Ceilings], float | None]] = {
     "mean ratio": _ratio,
     "smallest ratio": _ratio,
 }
+
+
+def machine_lines(machine: Machine, ceilings: Ceilings) -> Iterator[str]:
+    """What the run is on, and what that reaches."""
+    versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    cuda = f", CUDA {machine.cuda}" if machine.cuda else ""
+    yield f"{machine.name} ({machine.architecture}{driver}{cuda}), {machine.date}; {versions}"
+    yield f"read {_rate(ceilings.read)} ({ceilings.read_by})"
+    yield f"copy {_rate(ceilings.copy)} ({ceilings.copied_by})"
+    yield f"launch {ceilings.launch_us.median:.2f} us ({ceilings.launched})"
+
+
+def bar_lines(reached: Sequence[Reached]) -> Iterator[str]:
+    """One line a bar: whether it was reached, and where it is farthest from being so."""
+    for found in reached:
+        if found.value is None:
+            yield f"not measured  {found.bar.claim}"
+            continue
+        word = "reached     " if found.passed else "NOT REACHED "
+        value, cell = found.cells[0]
+        over = f"{found.value:.3g} over {len(found.cells)} pieces of work"
+        worst = f"worst {value:.3g}, {work_text(cell)}"
+        yield f"{word}  {found.bar.claim}: {over}; {worst}{_slower(found)}"
+
+
+def bar_tables(reached: Sequence[Reached], ceilings: Ceilings) -> Iterator[str]:
+    """Each bar with all that it is about, from the worst on."""
+    for found in reached:
+        yield from ("", *bar_lines([found]))
+        yield from (cell_line(cell, ceilings) for _, cell in found.cells)
+
+
+def failure_lines(cells: Sequence[Cell]) -> Iterator[str]:
+    """Each reason for which a contestant has no time, once, and how often it was met."""
+    reasons = Counter(
+        (cell.kind, result.contestant, result.failed)
+        for cell in cells
+        for result in cell.results
+        if result.failed
+    )
+    for (kind, contestant, why), times in reasons.most_common():
+        yield f"{contestant} has no time for {times} of {kind}: {why}"
+
+
+def _slower(found: Reached) -> str:
+    if not found.bar.statistic.endswith("ratio"):
+        return ""
+    slower = sum(ratio < 1 for ratio, _ in found.cells)
+    return f"; the dispatcher leaves {slower} to the other kernel" if slower else ""
+
+
+def _rate(measured: Spread) -> str:
+    figures = (measured.median, measured.lower, measured.upper)
+    median, lower, upper = (f"{figure / 1e12:.3f}" for figure in figures)
+    return f"{median} TB/s [{lower}, {upper}]"

@@ -1,4 +1,7 @@
-"""Weights for the cases, made of codes and scales and not by quantizing, so that all occur."""
+"""What the cases are made of: weights, activations, logits, layers; tensors amid poison.
+
+Weights are made of codes and scales and not by quantizing, so that all occur.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,81 @@ from typing import Literal
 
 import torch
 
+from spark_prof.kernels.candidate import Format
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
-Format = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
+_BAND = 512
+"""Elements before and behind; a multiple of what any alignment asks for."""
+_POISON = {torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5A5A5, torch.int32: 0x7FA5A5A5}
+"""NaNs that no arithmetic makes."""
+
+
+class Guarded:
+    """A result to be written: poisoned, with poison before and behind."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+        self._bits = torch.int16 if dtype == torch.bfloat16 else torch.int32
+        self._poison = _POISON[dtype]
+        size = int(torch.Size(shape).numel())
+        self._whole = torch.full(
+            (size + 2 * _BAND,), self._poison, dtype=self._bits, device=device
+        ).view(dtype)
+        self.tensor = self._whole[_BAND : _BAND + size].view(shape)
+
+    def problem(self) -> str:
+        """What was written beside the result, or left out of it; empty if nothing."""
+        poisoned = self._whole.view(self._bits) == self._poison
+        beside = int((~poisoned[:_BAND]).sum() + (~poisoned[-_BAND:]).sum())
+        if beside:
+            return f"{beside} elements written outside of the result"
+        left = int(poisoned[_BAND:-_BAND].sum())
+        return f"{left} of {self.tensor.numel()} elements not written" if left else ""
+
+
+def surrounded(values: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides between bands of NaN; what lies between its rows is NaN too."""
+    steps = zip(values.shape, values.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in steps)
+    whole = torch.full((extent + 2 * _BAND,), torch.nan, dtype=values.dtype, device=values.device)
+    copy = whole.as_strided(values.shape, values.stride(), _BAND)
+    copy.copy_(values)
+    return copy
+
+
+Tokens = Literal["plain", "NaN and infinity", "apart", "zeros", "with a common offset"]
+"""What the rows hold: normal numbers; some NaN and infinities; magnitudes from 2^-60 to 2^60; a row
+of zeros between others; numbers of which few cancel."""
+Layout = Literal["contiguous", "rows apart", "columns apart", "transposed"]
+
+
+def make_activations(
+    kind: Tokens, tokens: int, columns: int, seed: int, device: str, layout: Layout = "contiguous"
+) -> torch.Tensor:
+    """A bfloat16 tensor [tokens, columns]; the same for the same arguments."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(tokens, columns, generator=generator)
+    if kind == "NaN and infinity":
+        values[0, columns // 3] = torch.nan
+        values[tokens // 2, columns - 1] = torch.inf
+        values[-1, 0] = -torch.inf
+    elif kind == "apart":
+        values *= torch.exp2(torch.linspace(-60, 60, tokens))[:, None]
+    elif kind == "zeros":
+        values[tokens // 2] = 0.0
+        values[:, 1::3] = -0.0
+    elif kind == "with a common offset":
+        values += 3.0
+    return _laid_out(values.to(torch.bfloat16).to(device), layout)
+
+
+def _laid_out(values: torch.Tensor, layout: Layout) -> torch.Tensor:
+    if layout == "rows apart":
+        return torch.cat([values, values.flip(0)], dim=1)[:, : values.shape[1]]
+    if layout == "columns apart":
+        return values.repeat_interleave(2, dim=1)[:, ::2]
+    if layout == "transposed":
+        return values.T.contiguous().T
+    return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,3 +279,99 @@ def _global_scale(recipe: Recipe, codes: torch.Tensor) -> GlobalScale:
 
 def _bytes(generator: torch.Generator, shape: tuple[int, ...], low: int, high: int) -> torch.Tensor:
     return torch.randint(low, high, shape, generator=generator, dtype=torch.uint8)
+
+
+Logits = Literal[
+    "plain", "the same experts", "ties", "far apart", "masked", "NaN", "every expert in turn"
+]
+"""Normal numbers; all tokens alike; few different values; from -300 to 300; -infinity for half of
+the experts; a NaN in the first token, which may then take any experts that there are; each token
+another share of all experts."""
+
+
+def make_logits(
+    kind: Logits, tokens: int, experts: int, dtype: torch.dtype, device: str
+) -> torch.Tensor:
+    """Logits [tokens, experts]; the same for the same arguments."""
+    generator = torch.Generator().manual_seed(experts)
+    values = torch.randn(tokens, experts, generator=generator) * 2
+    if kind == "the same experts":
+        values = values[:1].repeat(tokens, 1)
+    elif kind == "ties":
+        values = values.round().clamp(-1, 1)
+    elif kind == "far apart":
+        values *= 75
+    elif kind == "masked":
+        values[:, 1::2] = -torch.inf
+    elif kind == "every expert in turn":
+        share = -(-experts // tokens)
+        values += 16 * (torch.arange(experts) // share == torch.arange(tokens)[:, None])
+    elif kind == "NaN":
+        values[0, experts // 2] = torch.nan
+    return values.to(dtype).to(device)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's experts, as a checkpoint has them.
+
+    Attributes:
+        gate_up: [E, 2 I, H], gate rows before up rows.
+        down: [E, H, I].
+        gate_up_bias: bfloat16 [E, 2 I] or None.
+        down_bias: bfloat16 [E, H] or None.
+        activation: `silu`, or `swiglu` of gpt-oss with alpha 1.702 and limit 7.
+        top_k: experts of a token.
+    """
+
+    gate_up: NvFp4 | MxFp4 | Bf16
+    down: NvFp4 | MxFp4 | Bf16
+    gate_up_bias: torch.Tensor | None
+    down_bias: torch.Tensor | None
+    activation: Literal["silu", "swiglu"]
+    top_k: int = 1
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a layer: experts, how many a token takes, its width H and the width I within an expert."""
+
+    experts: int
+    top_k: int
+    hidden: int
+    inner: int
+
+
+def make_layer(
+    kind: Format,
+    sizes: Sizes,
+    activation: Literal["silu", "swiglu"],
+    device: str,
+    recipe: Recipe = "plain",
+) -> Layer:
+    """A layer of that format; the same for the same arguments. SwiGLU has biases."""
+    up_shape = (sizes.experts, 2 * sizes.inner, sizes.hidden)
+    down_shape = (sizes.experts, sizes.hidden, sizes.inner)
+    gate_up = make_weight(kind, recipe, up_shape, 1, device)
+    down = make_weight(kind, recipe, down_shape, 2, device)
+    assert not isinstance(gate_up, Fp8Rows)
+    assert not isinstance(down, Fp8Rows)
+    if activation == "silu":
+        return Layer(gate_up, down, None, None, activation, sizes.top_k)
+    up_bias, down_bias = (
+        make_activations("plain", sizes.experts, rows, 3, device)
+        for rows in (2 * sizes.inner, sizes.hidden)
+    )
+    return Layer(gate_up, down, up_bias, down_bias, activation, sizes.top_k)
+
+
+def expert_of(weight: NvFp4 | MxFp4 | Bf16, expert: int) -> NvFp4 | MxFp4 | Bf16:
+    """The weight of one expert."""
+    if isinstance(weight, Bf16):
+        return Bf16(weight.values[expert])
+    if isinstance(weight, MxFp4):
+        return MxFp4(weight.packed[expert], weight.scales[expert])
+    value = weight.global_scale.value
+    value = value[expert] if value.ndim == 3 else value
+    scale = GlobalScale(value, weight.global_scale.convention)
+    return NvFp4(weight.packed[expert], weight.scales[expert], scale)

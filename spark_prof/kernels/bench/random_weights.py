@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from spark_prof.kernels.bench.shapes import WeightFormat
-from spark_prof.kernels.check.weights import Bf16
+from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
+from spark_prof.kernels.check.inputs import Bf16, Layer, Weight, rows_of
+from spark_prof.kernels.check.oracles import ExactExperts, exact_experts
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
-
-Weight = NvFp4 | MxFp4 | Fp8Rows | Bf16
+from spark_prof.kernels.moe import Activation
 
 _SLICE_ELEMENTS = 1 << 26
 """Decoded at once: in float64 that takes a dozen times the memory."""
@@ -77,15 +78,7 @@ def row_slices(weight: Weight) -> Iterator[Weight]:
     rows, columns = weight.shape
     step = max(1, _SLICE_ELEMENTS // columns)
     for begin in range(0, rows, step):
-        part = slice(begin, begin + step)
-        if isinstance(weight, NvFp4):
-            yield NvFp4(weight.packed[part], weight.scales[part], weight.global_scale)
-        elif isinstance(weight, MxFp4):
-            yield MxFp4(weight.packed[part], weight.scales[part])
-        elif isinstance(weight, Bf16):
-            yield Bf16(weight.values[part])
-        else:
-            yield Fp8Rows(weight.values[part], weight.scales[part])
+        yield rows_of(weight, slice(begin, begin + step))
 
 
 def stored_bytes(weight: Weight) -> int:
@@ -98,3 +91,59 @@ def stored_bytes(weight: Weight) -> int:
 
 def _integers(low: int, high: int, size: tuple[int, ...], dice: torch.Generator) -> torch.Tensor:
     return torch.randint(low, high, size, dtype=torch.uint8, device=dice.device, generator=dice)
+
+
+@dataclass(frozen=True)
+class ExpertWeights:
+    """All experts of a layer.
+
+    Attributes:
+        gate_up: [E, 2 I, H], all rows of the gate before those of up.
+        down: [E, H, I].
+        gate_up_bias: BF16 [E, 2 I] or None.
+        down_bias: BF16 [E, H] or None.
+    """
+
+    shape: ExpertsShape
+    gate_up: NvFp4 | MxFp4
+    down: NvFp4 | MxFp4
+    gate_up_bias: torch.Tensor | None
+    down_bias: torch.Tensor | None
+
+    @property
+    def activation(self) -> Activation:
+        """What joins gate and up: gpt-oss's SwiGLU or SiLU."""
+        return Activation(self.shape.activation)
+
+    @property
+    def bytes_each(self) -> int:
+        """Of one expert's codes, scales and biases."""
+        size = stored_bytes(self.gate_up) + stored_bytes(self.down)
+        size += sum(b.nbytes for b in (self.gate_up_bias, self.down_bias) if b is not None)
+        return int(size // self.shape.experts)
+
+    def exact(self) -> ExactExperts:
+        """As the oracle takes them."""
+        biases = (self.gate_up_bias, self.down_bias)
+        shape = self.shape
+        return exact_experts(Layer(self.gate_up, self.down, *biases, shape.activation, shape.top_k))
+
+
+def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertWeights:
+    """Experts as `random_fp4` makes matrices, with biases of about 0.1."""
+    count, hidden, inner = shape.experts, shape.hidden, shape.intermediate
+    dice = torch.Generator(device).manual_seed(2)
+
+    def bias(rows: int) -> torch.Tensor | None:
+        if not shape.bias:
+            return None
+        values = torch.randn((count, rows), device=device, generator=dice)
+        return (values * 0.1).to(torch.bfloat16)
+
+    return ExpertWeights(
+        shape=shape,
+        gate_up=random_fp4(shape.format, (count, 2 * inner, hidden), device, seed=0),
+        down=random_fp4(shape.format, (count, hidden, inner), device, seed=1),
+        gate_up_bias=bias(2 * inner),
+        down_bias=bias(hidden),
+    )

@@ -1,4 +1,4 @@
-"""A builder as the cases call it: packed and run, and its result held to what it must be."""
+"""A candidate as the cases call it: packed and run, and its result held to what it must be."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import Any
 
 import torch
 
-from spark_prof.kernels.check.bound import Expected
-from spark_prof.kernels.check.moe_cases import Layer as ExpertsOfCase
-from spark_prof.kernels.check.oracles import RoutingRule
-from spark_prof.kernels.check.verdict import Judgement, judge, same_bits
-from spark_prof.kernels.check.weights import Bf16, Weight
-from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.moe import Activation
-from spark_prof.kernels.routing import Scoring
-from spark_prof.swaps.layers import (
-    Builder,
+from spark_prof.kernels.candidate import (
+    Candidate,
     ExpertsLayer,
     Layer,
     LinearLayer,
+    NormLayer,
     Replacement,
     RouterLayer,
+    WrongResult,
+    check_taken,
 )
+from spark_prof.kernels.check import inputs
+from spark_prof.kernels.check.bound import Expected
+from spark_prof.kernels.check.inputs import Bf16, Weight
+from spark_prof.kernels.check.oracles import RoutingRule
+from spark_prof.kernels.check.verdict import Judgement, judge, same_bits
+from spark_prof.kernels.moe import Activation
+from spark_prof.kernels.routing import Scoring
 
 CHANGED = 0.25
 """Relative L2 error of a token's result that a kernel may have which changes the weights' bits.
@@ -33,104 +35,103 @@ Kind = tuple[tuple[int, ...], torch.dtype]
 """The shape and dtype of a result."""
 
 
-class Abstained(Exception):  # noqa: N818 - nothing is wrong
-    """The builder has no kernel for a layer or a number of tokens; says why."""
-
-
-class WrongResult(Exception):  # noqa: N818 - it names what is wrong, not an error of this code
-    """What came out is no result at all; says why."""
-
-
 class Called:
-    """A builder with the signatures that the cases want, and the judge for what it built."""
+    """A candidate with the signatures that the cases want, and the judge for what it built."""
 
-    def __init__(self, builder: Builder, slot: str) -> None:
-        self._builder = builder
-        self._slot = slot
+    def __init__(self, candidate: Candidate) -> None:
+        self._candidate = candidate
         self._bits = "kept"
         self._router: tuple[tuple[Any, ...], Replacement] | None = None
         """Built once for the calls of a case, so that what it keeps of one shows in the next."""
 
     def build(self, layer: Layer) -> Replacement:
-        """The replacement for a layer.
-
-        Raises:
-            Abstained: it has none.
-        """
-        try:
-            replacement = self._builder(layer)
-        except KernelError as error:
-            raise Abstained(str(error)) from error
-        if replacement is None:
-            raise Abstained("it has none for this layer")
+        """The replacement for a layer; raises as `Candidate.build`, or WrongResult."""
+        replacement = self._candidate.build(layer)
         if replacement.bits == "changed" and not replacement.line:
             raise WrongResult("it changes the weights' bits; its line must state what is lost")
         self._bits = replacement.bits
         return replacement
 
     def linear(self, weight: Weight) -> Callable[..., object]:
-        """As `dense_cases.Linear`."""
+        """As `cases.Linear`."""
         given = weight.values if isinstance(weight, Bf16) else weight
-        replacement = self.build(LinearLayer(f"model.layers.0.{self._slot}", self._slot, given))
+        slot = self._candidate.slot
+        replacement = self.build(LinearLayer(f"model.layers.0.{slot}", slot, given))
 
         def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
-            (result,) = run_replacement(replacement, (x, bias), [(tuple(out.shape), out.dtype)])
-            return out.copy_(result)
+            return self._write(replacement, (x, bias), out)
 
         return compute
 
-    def experts(self, layer: ExpertsOfCase, top_k: int) -> Callable[..., object]:
-        """As `moe_cases.Moe`, of as many experts a token."""
+    def experts(self, layer: inputs.Layer) -> Callable[..., object]:
+        """As `cases.Moe`."""
         gate_up, down = (
             weight.values if isinstance(weight, Bf16) else weight
             for weight in (layer.gate_up, layer.down)
         )
-        name = "model.layers.0.mlp"
-        router = RouterLayer(name, int(gate_up.shape[0]), top_k, True, "softmax", None, 1.0)
+        name, count = "model.layers.0.mlp", int(gate_up.shape[0])
+        router = RouterLayer(name, count, layer.top_k, True, "softmax", None, 1.0)
         biases = (layer.gate_up_bias, layer.down_bias)
         replacement = self.build(
             ExpertsLayer(name, gate_up, down, *biases, Activation(layer.activation), router)
         )
 
-        def compute(x: torch.Tensor, logits: torch.Tensor, _: int, out: torch.Tensor) -> object:
-            kind = (tuple(out.shape), out.dtype)
-            (result,) = run_replacement(replacement, (x, logits), [kind])
-            return out.copy_(result)
+        def compute(x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor) -> object:
+            assert top_k == layer.top_k, "a layer has the number of its experts"
+            return self._write(replacement, (x, logits), out)
 
         return compute
 
     def route(
         self, logits: torch.Tensor, top_k: int, rule: RoutingRule
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `routing_cases.Route`."""
+        """As `cases.Route`."""
         tokens, experts = logits.shape
         scoring: Scoring = "sigmoid" if rule.sigmoid else "softmax"
         same = (experts, top_k, rule.renormalize, scoring, id(rule.correction), rule.scale)
         if self._router is None or self._router[0] != same:
-            self._router = (
-                same,
-                self.build(
-                    RouterLayer(
-                        "model.layers.0.mlp",
-                        experts,
-                        top_k,
-                        rule.renormalize,
-                        scoring,
-                        rule.correction,
-                        rule.scale,
-                    )
-                ),
-            )
-        replacement = self._router[1]
-        shape = (tokens, top_k)
-        weights, chosen = run_replacement(
-            replacement, (logits,), [(shape, torch.float32), (shape, torch.int32)]
-        )
+            how = (rule.renormalize, scoring, rule.correction, rule.scale)
+            layer = RouterLayer("model.layers.0.mlp", experts, top_k, *how)
+            self._router = same, self.build(layer)
+        kinds = [((tokens, top_k), torch.float32), ((tokens, top_k), torch.int32)]
+        weights, chosen = self._results(self._router[1], (logits,), kinds)
         return chosen, weights
+
+    def norm(self, weight: torch.Tensor, epsilon: float) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """As `cases.BuildNorm`."""
+        replacement = self.build(NormLayer("model.norm", weight, epsilon))
+
+        def compute(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+            kinds = [(tuple(x.shape), x.dtype)] * (1 if residual is None else 2)
+            return self._results(replacement, (x, residual), kinds)
+
+        return compute
 
     def judge(self, result: torch.Tensor, expected: Expected) -> Judgement:
         """By the bound of exact arithmetic where bits are kept, else by the error of a token."""
         return judge(result, expected) if self._bits == "kept" else _judge_changed(result, expected)
+
+    def _write(
+        self,
+        replacement: Replacement,
+        arguments: tuple[torch.Tensor | None, ...],
+        out: torch.Tensor,
+    ) -> object:
+        if not self._candidate.own:
+            return replacement.run(*arguments, out)
+        (result,) = run_replacement(replacement, arguments, [(tuple(out.shape), out.dtype)])
+        return out.copy_(result)
+
+    def _results(
+        self,
+        replacement: Replacement,
+        arguments: tuple[torch.Tensor | None, ...],
+        kinds: Sequence[Kind],
+    ) -> tuple[torch.Tensor, ...]:
+        if self._candidate.own:
+            return run_replacement(replacement, arguments, kinds)
+        results: tuple[torch.Tensor, ...] = replacement.run(*arguments)
+        return results
 
 
 def run_replacement(
@@ -144,8 +145,7 @@ def run_replacement(
     """
     x = arguments[0]
     assert x is not None
-    if not replacement.takes(len(x)):
-        raise Abstained(f"it does not take {len(x)} token{'' if len(x) == 1 else 's'}")
+    check_taken(replacement, len(x))
     capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
     # Comparing waits for the device, which a capture does not allow.
     given = (

@@ -1,8 +1,10 @@
-"""vLLM's backends for FP4 experts as contestants, prepared and called as vLLM 0.26 does on Hopper.
+"""vLLM's kernels for matrices and experts as contestants, prepared and called as vLLM 0.26 does.
 
-Its sources: `vllm/model_executor/layers/fused_moe/oracle/{mxfp4,nvfp4}.py` choose and prepare,
-`experts/marlin_moe.py` and `experts/gpt_oss_triton_kernels_moe.py` call. For gpt-oss it takes
-Triton, then Marlin; for NVFP4 Marlin.
+Its sources: `vllm/model_executor/kernels/linear/{nvfp4,mxfp4}/marlin.py` and
+`vllm/model_executor/layers/quantization/utils/marlin_utils_{fp4,fp8}.py` for a dense layer;
+`vllm/model_executor/layers/fused_moe/oracle/{mxfp4,nvfp4}.py` choose and prepare experts,
+`experts/marlin_moe.py` and `experts/gpt_oss_triton_kernels_moe.py` call. On Hopper it takes for
+gpt-oss Triton, then Marlin; for NVFP4 Marlin.
 """
 
 from __future__ import annotations
@@ -13,15 +15,90 @@ from typing import Any
 
 import torch
 
-from spark_prof.kernels.bench.expert_weights import ExpertWeights
 from spark_prof.kernels.bench.race import clones
-from spark_prof.kernels.formats import MxFp4, NvFp4, interleave_gate_up, interleave_rows
+from spark_prof.kernels.bench.random_weights import ExpertWeights
+from spark_prof.kernels.check.inputs import Bf16, Weight
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4, interleave_gate_up, interleave_rows
+
+Multiply = Callable[[torch.Tensor, int], torch.Tensor]
+"""Multiplies x [M, K] by the copy of the weight of that number."""
 
 MixExperts = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """Mixes what the copy of the experts of that number makes of x [M, H], by logits [M, E]."""
 
 _MARLIN_HIDDEN, _MARLIN_INNER = 256, 128
 """What vLLM pads gpt-oss to for Marlin: `mxfp4_round_up_hidden_size_and_intermediate_size`."""
+
+
+def marlin(weight: Weight, copies: int) -> Multiply:
+    """Marlin multiplying by copies of a weight.
+
+    Raises:
+        ImportError: there is no vLLM, or none of a version that has these functions.
+        KernelError: Marlin has no kernel for the weight's format.
+    """
+    if isinstance(weight, Bf16):
+        raise KernelError("Marlin multiplies by weights of fewer bits than BF16")
+    import vllm._custom_ops  # noqa: F401 - loads its kernels
+
+    if isinstance(weight, Fp8Rows):
+        from vllm.model_executor.layers.quantization.utils.marlin_utils_fp8 import (
+            apply_fp8_marlin_linear as apply,
+        )
+        from vllm.model_executor.layers.quantization.utils.marlin_utils_fp8 import (
+            prepare_fp8_layer_for_marlin,
+        )
+
+        prepared = _dense_layer(weight.values, weight.scales.unsqueeze(-1), weight.shape)
+        prepared.orig_dtype = torch.bfloat16
+        prepare_fp8_layer_for_marlin(prepared, size_k_first=False)
+    else:
+        from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
+            apply_fp4_marlin_linear as apply,
+        )
+        from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
+            prepare_fp4_layer_for_marlin,
+        )
+
+        prepared = _dense_layer(weight.packed, weight.scales, weight.shape)
+        if isinstance(weight, NvFp4):
+            # vLLM turns compressed-tensors' divisors round when it reads them.
+            prepared.weight_global_scale = _parameter(weight.global_scale.multiplier(torch.float32))
+        prepare_fp4_layer_for_marlin(prepared)
+    layers: list[Any] = clones(prepared, copies)
+    is_fp4 = not isinstance(weight, Fp8Rows)
+
+    def multiply(x: torch.Tensor, number: int) -> torch.Tensor:
+        layer = layers[number]
+        scale = {"weight_global_scale": getattr(layer, "weight_global_scale", None)}
+        out: torch.Tensor = apply(
+            input=x,
+            weight=layer.weight,
+            weight_scale=layer.weight_scale,
+            workspace=layer.workspace,
+            size_n=layer.output_size_per_partition,
+            size_k=layer.input_size_per_partition,
+            bias=None,
+            **(scale if is_fp4 else {}),
+        )
+        return out
+
+    return multiply
+
+
+def _dense_layer(weight: torch.Tensor, scales: torch.Tensor, shape: torch.Size) -> Any:
+    """A module with the attributes of vLLM's linear layer after its checkpoint was read."""
+    layer: Any = torch.nn.Module()
+    layer.output_size_per_partition, layer.input_size_per_partition = shape
+    layer.params_dtype = torch.bfloat16
+    layer.weight = _parameter(weight)
+    layer.weight_scale = _parameter(scales)
+    return layer
+
+
+def _parameter(values: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(values.clone(), requires_grad=False)
 
 
 def marlin_experts(weights: ExpertWeights, copies: int) -> MixExperts:
