@@ -176,12 +176,7 @@ def _router(layer: RouterLayer) -> Replacement:
 
 def _routed(logits: torch.Tensor, router: RouterLayer) -> Routing:
     return route(
-        logits,
-        router.top_k,
-        router.renormalize,
-        router.scoring,
-        router.correction,
-        router.scale,
+        logits, router.top_k, router.renormalize, router.scoring, router.correction, router.scale
     )
 
 

@@ -64,12 +64,7 @@ def compare_logits(a: torch.Tensor, b: torch.Tensor) -> list[Difference]:
     mean = a.where(included, 0.0).sum(dim=1, keepdim=True) / count
     spread = ((a - mean).square().where(included, 0.0).sum(dim=1) / count[:, 0]).sqrt()
     numbers = torch.stack(
-        [
-            top[:, 0] - top[:, 1],
-            summands.sum(dim=1).clamp(min=0.0),
-            difference.amax(dim=1),
-            spread,
-        ],
+        [top[:, 0] - top[:, 1], summands.sum(dim=1).clamp(min=0.0), difference.amax(dim=1), spread],
         dim=1,
     ).tolist()
     tokens = zip(a.argmax(dim=1).tolist(), b.argmax(dim=1).tolist(), strict=True)

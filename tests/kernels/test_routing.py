@@ -8,10 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.cases import (
-    Logits,
-    make_logits,
-)
+from spark_prof.kernels.check.cases import Logits, make_logits
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.routing import route
 from tests.rows import each_row
@@ -42,8 +39,7 @@ def test_more_experts_than_there_are_or_can_be_are_refused(top_k: int, device: s
 
 
 @each_row(
-    "correction",
-    [torch.zeros(31), torch.zeros(32, dtype=torch.bfloat16), torch.zeros(64)[::2]],
+    "correction", [torch.zeros(31), torch.zeros(32, dtype=torch.bfloat16), torch.zeros(64)[::2]]
 )
 def test_corrections_that_do_not_fit_are_refused(correction: torch.Tensor, device: str) -> None:
     logits = make_logits("plain", 3, 32, torch.bfloat16, device)

@@ -70,9 +70,7 @@ def test_what_is_slower_is_not_chosen() -> None:
         asdict(replace(CONFIG, split=0)),
     ],
 )
-def test_a_configuration_that_does_not_fit_gives_way_to_the_default(
-    config: dict[str, int],
-) -> None:
+def test_a_configuration_that_does_not_fit_gives_way_to_the_default(config: dict[str, int]) -> None:
     measured(WORK, config)
     assert choose_linear(WEIGHT, 1).config == dense.default_config(32, 256, 1)
 

@@ -46,9 +46,7 @@ def test_a_right_matrix_is_timed(form: WeightFormat) -> None:
 
 @pytest.mark.slow
 def test_right_experts_are_timed() -> None:
-    template = load_builder(
-        f"{Path(layers.__file__).parent / 'templates' / 'experts.py'}:build",
-    )
+    template = load_builder(f"{Path(layers.__file__).parent / 'templates' / 'experts.py'}:build")
     own = Candidate("mine", "moe", template)
     (cell,) = race_experts(EXPERTS, (3,), CPU, seconds=0, own=own)
     (result,) = [each for each in cell.results if each.contestant == "mine"]

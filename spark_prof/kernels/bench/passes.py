@@ -153,12 +153,7 @@ def expand_task(
     def quantized(rows: torch.Tensor, source: torch.Tensor, number: int) -> Output:
         return _parts(
             expand_quantize(
-                rows,
-                source,
-                offsets[number],
-                scale_offsets[number],
-                row_format,
-                global_scale=scale,
+                rows, source, offsets[number], scale_offsets[number], row_format, global_scale=scale
             )
         )
 

@@ -139,9 +139,7 @@ def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -
 
 
 def dense_work(
-    models: Sequence[str],
-    formats: Iterable[WeightFormat],
-    layers: Iterable[Layer] | None = None,
+    models: Sequence[str], formats: Iterable[WeightFormat], layers: Iterable[Layer] | None = None
 ) -> list[tuple[DenseShape, WeightFormat]]:
     """Every shape in each of these formats, small ones first; routers in BF16 only.
 

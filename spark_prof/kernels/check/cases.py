@@ -291,11 +291,7 @@ def moe_cases(kind: Format) -> Iterator[MoeCase]:
 
 
 def run_moe_case(
-    case: MoeCase,
-    moe: Moe,
-    device: str,
-    judged: Judge = judge,
-    rounded_between: bool = False,
+    case: MoeCase, moe: Moe, device: str, judged: Judge = judge, rounded_between: bool = False
 ) -> Judgement:
     """Runs a case: the result within its bound, nothing beside it written, and again equal bits.
 
@@ -331,8 +327,7 @@ def run_moe_case(
 
 
 BuildNorm = Callable[
-    [torch.Tensor, float],
-    Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, ...]],
+    [torch.Tensor, float], Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, ...]]
 ]
 """Packs a norm's weight and epsilon; what it returns norms x with a residual or None: the norm, and
 the sum where there is a residual."""

@@ -55,11 +55,7 @@ Probe = Callable[[Run, torch.Tensor], str]
 _FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
 _EXPERT_FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "bf16")
 
-_NOT_OF_CHECKPOINTS: tuple[Recipe, ...] = (
-    "NaN scales",
-    "negative scales",
-    "scales apart in a row",
-)
+_NOT_OF_CHECKPOINTS: tuple[Recipe, ...] = ("NaN scales", "negative scales", "scales apart in a row")
 """Weights that the package's kernels are tried with and that no model has."""
 
 _FEW = range(1, 17)

@@ -153,9 +153,7 @@ _LEAST_CERTAIN = 0.8
 
 
 def judge_quantized(
-    got: NvFp4 | MxFp8,
-    expected: Expected,
-    global_scale: GlobalScale | None,
+    got: NvFp4 | MxFp8, expected: Expected, global_scale: GlobalScale | None
 ) -> Judgement:
     """Compares codes and scales with those of what should have been quantized.
 

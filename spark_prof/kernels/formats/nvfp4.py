@@ -151,9 +151,7 @@ class NvFp4:
 
 
 def quantize_nvfp4(
-    values: torch.Tensor,
-    global_scale: GlobalScale | None = None,
-    recipe: NvFp4Recipe = "division",
+    values: torch.Tensor, global_scale: GlobalScale | None = None, recipe: NvFp4Recipe = "division"
 ) -> NvFp4:
     """Quantizes to NVFP4, each step in float32.
 

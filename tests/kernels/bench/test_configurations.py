@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.kernels.bench.configurations import (
-    VALUES,
-    known_config,
-    search,
-)
+from spark_prof.kernels.bench.configurations import VALUES, known_config, search
 from spark_prof.kernels.dense import LinearConfig, default_config
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.moe import default_config as default_moe

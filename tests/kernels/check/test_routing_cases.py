@@ -10,12 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.cases import (
-    Route,
-    RoutingCase,
-    routing_cases,
-    run_routing_case,
-)
+from spark_prof.kernels.check.cases import Route, RoutingCase, routing_cases, run_routing_case
 from spark_prof.kernels.check.oracles import RoutingRule
 from tests.kernels.check.plain import plain_route
 from tests.rows import each_row
