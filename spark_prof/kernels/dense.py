@@ -89,7 +89,6 @@ def linear(
 
     Args:
         x: bfloat16 [M, K], M from 1 to 16, rows at multiples of 16 bytes.
-        weight: what `pack_linear` made.
         bias: bfloat16 [N].
         out: bfloat16 [M, N], contiguous, to write to; apart from x.
         config: by default `default_config`'s.

@@ -61,7 +61,6 @@ def choose(
     """Chooses between a kernel and its fallback by what was measured.
 
     Args:
-        kernel: its name, such as dense or moe.
         format: of the weights, such as nvfp4.
         rows: of the weight; of experts those of gate and up together.
         architecture: what the kernel is compiled for here, such as sm_90a.
@@ -164,9 +163,6 @@ def choose_linear(
 ) -> Chosen[dense.LinearConfig]:
     """Chooses between `linear` and whatever it would replace.
 
-    Args:
-        insist: run it where nobody measured it (`dispatch.choose`).
-
     Raises:
         KernelError: a file of measurements is damaged.
     """
@@ -186,11 +182,7 @@ def choose_linear(
 def choose_moe(
     experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
 ) -> Chosen[experts_.MoeConfig]:
-    """Chooses between `moe` and whatever it would replace; otherwise as `choose_linear`.
-
-    Args:
-        insist: run it where nobody measured it.
-    """
+    """Chooses between `moe` and whatever it would replace; otherwise as `choose_linear`."""
     hidden, inner = experts.hidden, experts.intermediate
     device = experts.gate_up.weights.device
     choice = choose(

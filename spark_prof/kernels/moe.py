@@ -31,8 +31,6 @@ class Activation:
     Attributes:
         name: `silu`: gate * sigmoid(gate) * up. `swiglu`, of gpt-oss: gate is at most `limit`, up
             lies within it, and the result is gate * sigmoid(alpha * gate) * (up + 1).
-        alpha: of `swiglu`.
-        limit: of `swiglu`.
     """
 
     name: Literal["silu", "swiglu"]
@@ -128,8 +126,6 @@ class MoeConfig:
         depth: units of 128 columns that a warp has in flight.
         min_blocks: blocks of a multiprocessor that registers must be left for.
         down_warps: of a block of down, which makes 16 rows.
-        down_depth: as `depth`.
-        down_min_blocks: as `min_blocks`.
     """
 
     warps: int
@@ -170,8 +166,6 @@ def moe(
     Args:
         x: bfloat16 [M, H], M from 1 to 16, rows at multiples of 16 bytes.
         logits: bfloat16 or float32 [M, E].
-        experts: what `pack_experts` made.
-        renormalize: as in `route`.
         out: bfloat16 [M, H], contiguous, to write to.
         config: by default `default_config`'s.
 

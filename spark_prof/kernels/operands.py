@@ -21,7 +21,6 @@ def check_tokens(x: torch.Tensor, columns: int, device: torch.device) -> int:
 
     Args:
         x: should be bfloat16 [M, K].
-        device: where the weights are.
 
     Raises:
         KernelError: it does not fit.

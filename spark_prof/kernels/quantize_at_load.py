@@ -23,7 +23,6 @@ class Deviation:
 
     Attributes:
         relative_l2: the L2 norm of the differences over that of the values.
-        worst: the largest difference of an element, in the values' own unit.
         snr_db: signal to noise, -20 log10 of `relative_l2`; infinite without an error.
     """
 
@@ -82,7 +81,6 @@ class QuantizedLinear:
     """A layer's weight after quantization.
 
     Attributes:
-        slot: which layer, a word of `DENSE_SLOTS`.
         bytes_before: of the BF16 weight.
         output_error: of the layer's result for the activations given, without the rounding of the
             kernel; None if none were given.
@@ -119,7 +117,6 @@ def quantize_linear(
     """Quantizes one weight and measures what that changes. The weight stays as it is.
 
     Args:
-        slot: which layer it is, a word of `DENSE_SLOTS`.
         weight: bfloat16 [N, K], all finite; for MXFP4, K is a multiple of 32.
         recipe: of the scales of MXFP4; FP8 has one, the row's largest magnitude over 448.
         activations: bfloat16 [T, K], for the error of the result.

@@ -97,7 +97,6 @@ def empty_rows(
     Args:
         columns: K; refused if it is not whole blocks.
         swizzled: whether scales are in the order 128x4.
-        out: what to write to, if given.
         scale_rows: rows of the scales, if not those of the codes.
     """
     layout = ROW_FORMATS[row_format]
@@ -154,8 +153,6 @@ def check_rows(
 
     Args:
         x: should be bfloat16 [1 to 4096, K]; rows may lie apart.
-        columns: K, if it is known.
-        device: where the other rows are, if there are others.
     """
     if x.dtype != torch.bfloat16 or x.ndim != 2:
         raise KernelError(f"{name} is {x.dtype} of shape {tuple(x.shape)}; give bfloat16 rows")

@@ -49,7 +49,6 @@ class Traffic:
 
     Attributes:
         formula: in words of the documentation: M tokens, N rows, K columns, and so on.
-        of: the bytes for a piece of work.
     """
 
     formula: str
@@ -62,14 +61,11 @@ class ReplacementKernel:
 
     Attributes:
         name: what `spark-prof kernels check NAME` takes.
-        slot: which part of a model it stands in for.
         formats: of the weights that it reads, or of what it writes where it quantizes.
         tokens: the fewest and the most rows of activations.
         architectures: what it is compiled for and looked at; other GPUs from compute capability 8.0
             on may run it too.
-        operation: the Python function that launches it.
         reference: the same in float64, or bit by bit, in plain PyTorch.
-        codes: the list of its kernels as they are compiled.
         tolerance: how far a result may be from the reference.
         check: the name of its cases in `check`; kernels with the same name share them.
         bench: what `spark-prof kernels bench` times for it; None if that has nothing to compare.

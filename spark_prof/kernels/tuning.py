@@ -59,7 +59,6 @@ class Work:
     """What one call computes: the key of a measurement.
 
     Attributes:
-        kernel: the kernel's name, such as dense or moe.
         format: of the weights, such as nvfp4.
         rows: of the weight, N; of experts those of gate and up together.
         experts: how many there are; 1 for a dense layer.
@@ -105,7 +104,6 @@ class Run:
 
     Attributes:
         architecture: what the kernels were compiled for, such as sm_90a.
-        machine: the GPU's name as its driver tells it.
         date: when, ISO 8601 in UTC.
         driver: its version, empty where unknown.
     """

@@ -41,10 +41,6 @@ class SwapPoint:
 
     A mixture of experts fills two: moe, and router by its choice. The router's matrix fills router
     as well.
-
-    Attributes:
-        slot: a word of `spec.SLOTS`.
-        name: the module's path in the model.
     """
 
     slot: str

@@ -171,9 +171,6 @@ class StepClock:
     """The plan of one worker. It wraps `execute_model` on the object and waits for nothing there.
 
     A fault turns the clock off for good, with one line in the log; the engine goes on.
-
-    Args:
-        worker: the vLLM worker, with its model loaded.
     """
 
     def __init__(self, worker: Any, sides: Sides = SIDES) -> None:

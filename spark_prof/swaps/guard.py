@@ -40,7 +40,6 @@ class LayerError:
 
     Attributes:
         relative_l2: the L2 norm of a row's difference over that of vLLM's row.
-        worst: the largest difference of an element.
         scale: the root mean square of vLLM's result.
         row: the one that is furthest off, which `relative_l2` is of.
         tokens: the call in words: `2 rows (large tokens)`.

@@ -137,7 +137,6 @@ class Tap:
     """The tap of one worker. Its wraps stay, and only look whether it is on.
 
     Args:
-        worker: the vLLM worker, with its model loaded.
         first: whether this is the rank that keeps and compares logits.
     """
 

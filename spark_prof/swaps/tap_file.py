@@ -32,10 +32,8 @@ class Difference:
 
     Attributes:
         token_a: the largest logit's token on side a.
-        token_b: the same on side b.
         margin_a: how far side a's largest logit lies above its second.
         kl_nats: Kullback-Leibler divergence of b's distribution from a's, in nats.
-        worst: the largest difference of two logits.
         scale: the standard deviation of side a's logits, to see `worst` against.
     """
 

@@ -133,7 +133,6 @@ class _Reference:
     """Tokens of a kind, and what is to become of each.
 
     Attributes:
-        floors: of `row_floors`.
         own: whether vLLM's kernel computed them, and not the replacement.
     """
 
@@ -371,7 +370,6 @@ def try_dispatch(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -
 
     Args:
         swapped: the places, whose layers choose between their kernels.
-        seconds: as in `try_all`.
     """
     engine, active = _Engine(vllm_config, seconds, set()), SIDES.active
     alone = {id(place.point.module) for place in swapped if place.point.kind == "experts"}

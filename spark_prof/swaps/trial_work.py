@@ -89,7 +89,6 @@ class RowError:
     Attributes:
         row: its number, from 0.
         relative: the L2 norm of its difference over that of the right row.
-        worst: the largest difference of an element of any row.
         scale: the root mean square of the right rows.
         beyond: the row is further off than its bound, or one of its elements is.
     """
@@ -121,8 +120,6 @@ def compare_rows(
 
     Args:
         expected: what they should be; rows of it that are not finite are not asked for.
-        floors: of `row_floors`.
-        bits: a word of `LAYER_BOUNDS`.
 
     Raises:
         ValueError: a shape or a dtype differs, or a row is not finite that should be.

@@ -37,10 +37,6 @@ _REFUSED = (
 def read_router(name: str, runner: Any) -> RouterLayer:
     """Reads the router of a vLLM `MoERunner`.
 
-    Args:
-        name: the runner's path.
-        runner: it has the attribute `router`.
-
     Raises:
         KernelError: it chooses in a way that the kernels do not know.
     """
@@ -88,11 +84,9 @@ def read_layer(name: str, module: Any, slot: str) -> Layer:
     """Reads what fills a slot. Its tensors may be the module's own: pack them, do not write.
 
     Args:
-        name: the module's path in the model.
         module: a torch.nn.Module; for the slot moe a `MoERunner`, for router that or the matrix
             before it. Its parameters hold the bits of the checkpoint:
             `process_weights_after_loading` has not been called.
-        slot: a word of `spec.SLOTS`.
 
     Raises:
         KernelError: it is nothing that a kernel can be built for; one line says why.
@@ -173,7 +167,6 @@ def read_experts(name: str, runner: Any) -> ExpertsLayer:
     """Reads the experts of a vLLM `MoERunner`, of this rank, and its router.
 
     Args:
-        name: the runner's path.
         runner: it has the attributes `routed_experts` and `router`; the weights are loaded and
             not yet laid out anew.
 

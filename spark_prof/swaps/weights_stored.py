@@ -141,9 +141,7 @@ def read_linear(name: str, module: Any, slot: str) -> LinearLayer:
     """Reads the matrix of a linear layer, an lm_head or an embedding, of this rank.
 
     Args:
-        name: the module's path.
         module: a torch.nn.Module whose weights are loaded and not yet laid out anew.
-        slot: a word of `spec.SLOTS`.
 
     Raises:
         KernelError: its quantization is not one that is read, or its scales are no scales.

@@ -101,11 +101,7 @@ def known_config(default: C, work: Work, architecture: str) -> C:
 
 
 def best_config(start: C, call_of: Callable[[C], Call], setting: Setting) -> C:
-    """The fastest configuration that `search` finds.
-
-    Args:
-        start: where to begin.
-    """
+    """The fastest configuration that `search` finds."""
     return search(start, lambda configs: _times(configs, call_of, setting))
 
 
@@ -130,7 +126,6 @@ def search(start: C, time_all: Callable[[Sequence[C]], Sequence[float | None]]) 
     """The configuration that no neighbour is faster than, or the last of some rounds.
 
     Args:
-        start: where to begin.
         time_all: the times of configurations, None for one that does not run.
     """
     best: C = start

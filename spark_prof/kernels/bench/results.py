@@ -60,7 +60,6 @@ class Cell:
     Attributes:
         weight_bytes: what must be read of weights and their scales in one call.
         bytes: that and the activations that are read and written.
-        is_lm_head: whether it is the last layer of a model.
         config: of this project's kernel, by name; empty where it has none.
     """
 

@@ -122,8 +122,6 @@ class Request:
     Attributes:
         models: parts of model names, all models if empty.
         contestants: parts of contestants' names, all of them if empty.
-        seconds: after which no further shape is begun.
-        tune: search the best configuration of each piece of work before it is timed.
         own: somebody's own kernel, for a matrix or experts, which the others are held against; the
             kinds and formats are then those of its slot.
     """
@@ -208,8 +206,6 @@ class _Ours:
     """The package's kernel at one piece of work: its configurations, and the calls of one.
 
     Attributes:
-        default: where a search begins.
-        call_of: the calls with a configuration.
         tried: all that a search tries; None where it goes from neighbour to neighbour.
     """
 
@@ -277,8 +273,6 @@ def race_dense(
     """Times one weight with each number of tokens.
 
     Args:
-        seconds: roughly for each number of tokens.
-        tune: search the best configuration first, in place of a known one.
         own: somebody's own kernel, which the others are held against.
     """
     weight = random_weight(format, (shape.rows, shape.columns), device)

@@ -48,11 +48,7 @@ _CLOSE = 2.0**-20
 
 @dataclass(frozen=True)
 class RoutingCase:
-    """What is routed.
-
-    Attributes:
-        scheme: how the experts are chosen and weighed.
-    """
+    """What is routed."""
 
     experts: int
     top_k: int
@@ -146,12 +142,7 @@ _ROWS_AT_ONCE = 16384
 
 @dataclass(frozen=True)
 class DenseCase:
-    """What is multiplied with what.
-
-    Attributes:
-        x: what is special about the activations.
-        may_refuse: whether a KernelError is an answer too.
-    """
+    """What is multiplied with what."""
 
     format: Format
     shape: tuple[int, int]
@@ -243,8 +234,6 @@ class MoeCase:
 
     Attributes:
         activation: `silu` without biases, or `swiglu` with them.
-        x: what is special about the activations.
-        may_refuse: whether a KernelError is an answer too.
     """
 
     format: Format
@@ -296,7 +285,6 @@ def run_moe_case(
     """Runs a case: the result within its bound, nothing beside it written, and again equal bits.
 
     Args:
-        judged: holds the result against the exact one.
         rounded_between: whether a kernel may round to bfloat16 in more places (`moe_oracle`).
     """
     sizes = case.sizes
@@ -337,11 +325,7 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class NormCase:
-    """What is normed.
-
-    Attributes:
-        x: what is special about the activations.
-    """
+    """What is normed."""
 
     tokens: int
     columns: int

@@ -35,7 +35,6 @@ class FusedCase:
     """What a pass does.
 
     Attributes:
-        x: what is special about the activations.
         scale: factor on the global scale, NVFP4 only.
     """
 
@@ -62,7 +61,6 @@ class FusedWork:
 
     Attributes:
         run: does it; what it changes in place it first sets back.
-        expected: what is quantized, row by row of the codes.
         global_scale: NVFP4 only.
         groups: rows of codes that have a swizzled matrix of scales of their own, one behind the
             other: the first and the number.

@@ -321,7 +321,6 @@ class Layer:
         gate_up_bias: bfloat16 [E, 2 I] or None.
         down_bias: bfloat16 [E, H] or None.
         activation: `silu`, or `swiglu` of gpt-oss with alpha 1.702 and limit 7.
-        top_k: experts of a token.
     """
 
     gate_up: NvFp4 | MxFp4 | Bf16

@@ -95,7 +95,6 @@ class RoutingRule:
         sigmoid: scores are sigmoids of the logits, each by itself, else a softmax.
         renormalize: the weights of a token's experts are divided by their sum.
         correction: float32 [E] or None, added to the scores for the choice alone.
-        scale: what all weights are multiplied with.
     """
 
     sigmoid: bool = False

@@ -83,11 +83,7 @@ _ROWS, _COLUMNS, _CALLS = 48, 448, 4
 
 
 def check_own(candidate: Candidate, device: str) -> Iterator[Verdict]:
-    """Runs the cases one by one and yields what each showed; what it abstains from is skipped.
-
-    Args:
-        device: `cpu` or `cuda`.
-    """
+    """Runs the cases one by one and yields what each showed; what it abstains from is skipped."""
     yield from run_cases(candidate.name, own_cases(candidate, device), device, own=True)
 
 

@@ -214,12 +214,7 @@ CHECKS: Mapping[str, Callable[[str], Cases]] = {
 
 
 def run_checks(names: Iterable[str], device: str) -> Iterator[Verdict]:
-    """Runs the cases of the package's kernels one by one and yields what each showed.
-
-    Args:
-        names: keys of CHECKS.
-        device: `cpu` or `cuda`.
-    """
+    """Runs the cases of the package's kernels one by one and yields what each showed."""
     for name in names:
         yield from run_cases(name, CHECKS[name](device), device)
 

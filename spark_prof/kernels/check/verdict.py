@@ -128,7 +128,6 @@ def first_difference(
     """What differs from the first result, in words; empty if nothing does.
 
     Args:
-        compute: the work, writing its result into the tensor it is given.
         second: what it wrote the second time; overwritten where a GPU replays a graph.
     """
     if not same_bits(first, second):
@@ -163,7 +162,6 @@ def judge_quantized(
 
     Args:
         got: what a kernel wrote, its scales not swizzled.
-        expected: what it quantized, and how far off that may be.
         global_scale: NVFP4 only.
     """
     # A sum would take the sign from -0.

@@ -48,7 +48,6 @@ def unswizzle_128x4(swizzled: torch.Tensor, rows: int, columns: int) -> torch.Te
 
     Args:
         swizzled: what `swizzle_128x4` returns, or one matrix of it as a flat tensor.
-        rows: how many there were before padding.
     """
     tall, wide = _padded(rows, columns)
     flat = swizzled.ndim == 1 and swizzled.numel() == tall * wide

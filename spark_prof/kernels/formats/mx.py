@@ -95,7 +95,6 @@ def quantize_mxfp4(values: torch.Tensor, recipe: MxRecipe = "even") -> MxFp4:
 
     Args:
         values: bfloat16, float16 or float32 [..., N, K], K a multiple of 32.
-        recipe: how the scale of a block is chosen.
     """
     blocks = blocks_of(values, MX_BLOCK)
     scales = e8m0_scales(block_amax(blocks), E2M1_LARGEST, recipe)
@@ -109,7 +108,6 @@ def quantize_mxfp8(values: torch.Tensor, recipe: MxRecipe = "ceil") -> MxFp8:
 
     Args:
         values: bfloat16, float16 or float32 [..., N, K], K a multiple of 32.
-        recipe: how the scale of a block is chosen.
     """
     blocks = blocks_of(values, MX_BLOCK)
     scales = e8m0_scales(block_amax(blocks), E4M3_LARGEST, recipe)

@@ -80,7 +80,6 @@ class GlobalScale:
         Args:
             values: float32, one for each shard: [S], or [E, S] for experts.
             rows: how many rows each shard has, in the order of `values`.
-            convention: which way round `values` are.
         """
         if values.ndim == 0 or values.shape[-1] != len(rows):
             raise KernelError(
@@ -122,7 +121,6 @@ class NvFp4:
     Attributes:
         packed: uint8 [..., N, K / 2], the even column in the low nibble.
         scales: float8_e4m3fn [..., N, K / 16], not swizzled.
-        global_scale: of the whole tensor, or of rows or experts.
     """
 
     packed: torch.Tensor

@@ -45,7 +45,6 @@ def compile_code(code: KernelCode, arch: str) -> bytes:
     """Compiles a kernel, or takes what was compiled before.
 
     Args:
-        code: the source, the entry and the constants.
         arch: the target, such as sm_121a.
 
     Returns:
