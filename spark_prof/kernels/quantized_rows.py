@@ -45,7 +45,7 @@ class QuantizedRows:
     Attributes:
         codes: uint8 [M, K / 2], the even column in the low nibble; MXFP8 float8_e4m3fn [M, K].
         scales: E4M3 for each 16, or E8M0 in uint8 for each 32, of a row: [M, K / 16 or K / 32]; in
-            the order 128x4 (formats/swizzle.py) padded to multiples of 128 and 4.
+            the order 128x4 (formats/block_scales.py) padded to multiples of 128 and 4.
         swizzled: whether the scales are in the order 128x4.
     """
 

@@ -1,4 +1,4 @@
-"""The dispatcher: what was slower is never chosen, what nobody measured abstains; packed weights."""
+"""The dispatcher: what was slower is never chosen; what nobody measured abstains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routing and mixtures of experts, beside what the cases of `check` try: the plan, configurations."""
+"""Routing and experts, beside what the cases of `check` try: the plan, configurations."""
 
 from __future__ import annotations
 
