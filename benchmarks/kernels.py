@@ -26,23 +26,22 @@ from typing import get_args
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
 
-from spark_prof.kernels.bench.bars import Reached, judge_bars
-from spark_prof.kernels.bench.ceilings import measure_ceilings
-from spark_prof.kernels.bench.kept import keep
-from spark_prof.kernels.bench.machine import machine_of
-from spark_prof.kernels.bench.report_file import Report, read_report
-from spark_prof.kernels.bench.results import Cell
-from spark_prof.kernels.bench.run import KINDS, Request, run
-from spark_prof.kernels.bench.shapes import FP4, TOKENS, WeightFormat
-from spark_prof.kernels.bench.text import (
+from benchmarks.kernel_targets import (
+    Reached,
     bar_lines,
     bar_tables,
-    cell_line,
     failure_lines,
+    judge_bars,
     machine_lines,
 )
+from spark_prof.kernels.bench.ceilings import measure_ceilings
+from spark_prof.kernels.bench.results import Cell, Report, cell_line, keep, machine_of, read_report
+from spark_prof.kernels.bench.run import KINDS, Request, run
+from spark_prof.kernels.bench.shapes import FP4, TOKENS, WeightFormat
 
 
 def main() -> int:

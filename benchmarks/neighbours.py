@@ -25,7 +25,7 @@ import torch
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from spark_prof.kernels.bench.repeated import Call, Output, repeated
+from spark_prof.kernels.bench.race import Call, Output, repeated
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.pack import pack_linear
 

@@ -17,8 +17,7 @@ from spark_prof.ab.setting import Setting, costs_of, keep_facts, keep_machine
 from spark_prof.ab.statistics import Estimate, aa_test, compare
 from spark_prof.ab.steps import AGAIN, Step, make_quads, share_ahead
 from spark_prof.errors import CommandError
-from spark_prof.swaps.settings import SwapSettings
-from spark_prof.swaps.sides import TWIN
+from spark_prof.swaps.settings import TWIN, SwapSettings
 
 
 def run_one_engine(setting: Setting) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from spark_prof.cli.kernels_own import Slot, check_race, checked, is_own, template_text
 from spark_prof.cli.report import check_folder, format_by_ending, put, terminal_width
 from spark_prof.cli.terminal import takes_color
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.dashboards.kernel_checks import Checked
+    from spark_prof.kernels.candidate import Candidate
     from spark_prof.kernels.check.verdict import Verdict
-    from spark_prof.kernels.entry import ReplacementKernel
+    from spark_prof.kernels.registry import ReplacementKernel
 
 
 class Format(StrEnum):
@@ -36,6 +39,25 @@ class Device(StrEnum):
     CPU = "cpu"
     CUDA = "cuda"
 
+
+_FOR_THIS_PROJECT = r"  # (type: ignore|noqa).*"
+"""What only this project's own linters read."""
+
+
+class Slot(StrEnum):
+    """The places of a model whose kernel can be swapped: `spark_prof.swaps.spec.SLOTS`."""
+
+    QKV = "qkv"
+    O_PROJECTION = "o"
+    MLP = "mlp"
+    MOE = "moe"
+    ROUTER = "router"
+    NORM = "norm"
+    LM_HEAD = "lm_head"
+
+
+_TEMPLATES = {Slot.MOE: "experts", Slot.ROUTER: "router", Slot.NORM: "norm"}
+"""The files of slots that are no matrix."""
 
 _ENDINGS = {
     ".txt": Format.TEXT, "": Format.TEXT, ".md": Format.MARKDOWN, ".json": Format.JSON,
@@ -102,7 +124,7 @@ def template(
         check_folder(out.absolute().parent)
         if os.path.lexists(out):
             raise CommandError(f"{out} exists, and may be your kernel; give another name")
-    put(template_text(slot), out)
+    put(_template_text(slot), out)
 
 
 def check(
@@ -116,26 +138,29 @@ def check(
 ) -> None:
     """Check here that kernels compute what they should; exit with 1 if not."""
     page = _page(format, out)
-    if is_own(name, slot):
-        assert name is not None
-        assert slot is not None
-        _show(checked(name, slot, _on_gpu(device)), page, out)
-        return
-    from spark_prof.kernels.registry import find
-
-    kernels = find(name)
-    where, device_type = _device(device, kernels[0])
-    from spark_prof.dashboards.kernel_checks import Checked
-    from spark_prof.kernels.check.runner import run_checks
-
     verdicts: list[Verdict] = []
-    checks = list(dict.fromkeys(kernel.check for kernel in kernels))
-    for number, cases in enumerate(checks, 1):
-        print(
-            f"spark-prof: checking {cases} on {where}, {number} of {len(checks)}", file=sys.stderr
-        )
-        verdicts += run_checks([cases], device_type)
-    _show(Checked(tuple(kernels), where, device_type, tuple(verdicts)), page, out)
+    if _is_own(name, slot):
+        found = _checked_own(str(name), slot, _on_gpu(device))
+    else:
+        from spark_prof.kernels.registry import find
+
+        kernels = find(name)
+        where, device_type = _device(device, kernels[0])
+        from spark_prof.dashboards.kernel_checks import Checked
+        from spark_prof.kernels.check.runner import run_checks
+
+        checks = list(dict.fromkeys(kernel.check for kernel in kernels))
+        for number, cases in enumerate(checks, 1):
+            _tell(f"checking {cases} on {where}, {number} of {len(checks)}")
+            verdicts += run_checks([cases], device_type)
+        found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
+    from spark_prof.dashboards.kernel_checks import render_checks
+
+    put(render_checks(found, *page), out)
+    if found.number("failed"):
+        raise typer.Exit(1)
+    if not found.number("passed"):
+        raise CommandError(f"nothing could be checked on {found.where}; the skipped cases say why")
 
 
 def bench(
@@ -162,41 +187,84 @@ def bench(
 ) -> None:
     """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
     page = _page(format, out)
-    if is_own(name, slot):
-        assert name is not None
+    timed: Sequence[ReplacementKernel] | Candidate
+    if _is_own(name, slot):
         assert slot is not None
-        check_race(slot, tune or save)
+        _check_race(slot, tune or save)
         _need_gpu(_on_gpu(Device.AUTO))
-        from spark_prof.cli.kernels_bench import measured_own
+        from spark_prof.cli.kernels_bench import own_candidate
 
-        report, right = measured_own(name, slot.value, models or (), tokens or (), seconds)
+        timed = own_candidate(str(name), slot.value)
     else:
         from spark_prof.kernels.registry import find
 
-        kernels = find(name)
-        _need_gpu(_device(Device.AUTO, kernels[0])[1] == Device.CUDA.value)
-        from spark_prof.cli.kernels_bench import measured
+        timed = find(name)
+        _need_gpu(_device(Device.AUTO, timed[0])[1] == Device.CUDA.value)
+    from spark_prof.cli.kernels_bench import measured
 
-        report, right = measured(kernels, models or (), tokens or (), seconds, tune)
+    report, right = measured(timed, models or (), tokens or (), seconds, tune)
     from spark_prof.dashboards.kernel_bench import render_bench
 
     put(render_bench(report, *page), out)
     if save:
-        from spark_prof.kernels.bench.kept import keep
+        from spark_prof.kernels.bench.results import keep
 
-        print(f"spark-prof: wrote {keep(report)}", file=sys.stderr)
+        _tell(f"wrote {keep(report)}")
     if not right:
         raise typer.Exit(1)
 
 
-def _show(found: Checked, page: _Page, out: Path | None) -> None:
-    from spark_prof.dashboards.kernel_checks import render_checks
+def _is_own(name: str | None, slot: Slot | None) -> bool:
+    """Whether a command is about a kernel as swaps name it, and not about one of the list.
 
-    put(render_checks(found, *page), out)
-    if found.number("failed"):
-        raise typer.Exit(1)
-    if not found.number("passed"):
-        raise CommandError(f"nothing could be checked on {found.where}; the skipped cases say why")
+    Raises:
+        CommandError: its slot or its name is missing.
+    """
+    file = name is not None and (name.endswith(".py") or ".py:" in name)
+    if file and slot is None:
+        raise CommandError(f"{name}: say what it is for, such as --slot moe")
+    if slot is not None and name is None:
+        raise CommandError("--slot goes with a kernel, such as my_kernel.py:build")
+    return slot is not None
+
+
+def _checked_own(kernel: str, slot: Slot | None, cuda: bool) -> Checked:
+    """Runs the cases of a slot on somebody's own kernel, and tells on stderr that it does."""
+    import torch
+
+    from spark_prof.dashboards.kernel_checks import Checked
+    from spark_prof.kernels.candidate import Candidate
+    from spark_prof.kernels.check.own_cases import check_own
+    from spark_prof.swaps.own import load_builder
+
+    assert slot is not None
+    candidate = Candidate(f"{slot.value}={Path(kernel).name}", slot.value, load_builder(kernel))
+    where = torch.cuda.get_device_name() if cuda else "the CPU"
+    _tell(f"checking {slot.value}={kernel} on {where}")
+    device = Device.CUDA.value if cuda else Device.CPU.value
+    return Checked((), where, device, tuple(check_own(candidate, device)))
+
+
+def _check_race(slot: Slot, keep: bool) -> None:
+    """Refuses slots without anything to race against, and what a dispatcher cannot go by."""
+    if keep:
+        raise CommandError("--tune and --save are for kernels of the list; leave out --slot")
+    if slot in (Slot.NORM, Slot.ROUTER):
+        raise CommandError(
+            f"bench times matrices and experts; what a {slot.value} brings is told by"
+            f" `spark-prof ab --b {slot.value}=FILE.py:FUNCTION`"
+        )
+
+
+def _template_text(slot: Slot) -> str:
+    """A working kernel for that slot, to begin with."""
+    name = _TEMPLATES.get(slot, "matrix")
+    text = files("spark_prof.swaps.templates").joinpath(f"{name}.py").read_text(encoding="utf-8")
+    return re.sub(_FOR_THIS_PROJECT, "", text)
+
+
+def _tell(line: str) -> None:
+    print(f"spark-prof: {line}", file=sys.stderr)
 
 
 def _page(format: Format | None, out: Path | None) -> _Page:  # noqa: A002

@@ -12,9 +12,7 @@ from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Column, Document, Section
 
 if TYPE_CHECKING:
-    from spark_prof.kernels.bench.report_file import Report
-    from spark_prof.kernels.bench.results import Ceilings, Cell
-    from spark_prof.kernels.bench.run import LeftOut
+    from spark_prof.kernels.bench.results import Ceilings, Cell, LeftOut, Report
     from spark_prof.kernels.tuning import Work
 
 _TITLES = {"dense": "Dense layers", "moe": "Mixtures of experts", "fused": "Fused passes"}

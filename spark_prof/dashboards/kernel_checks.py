@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spark_prof.dashboards.formats import MISSING, clean, count, counted, share
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Column, Document, Section
-from spark_prof.kernels.entry import ReplacementKernel
+from spark_prof.kernels.registry import ReplacementKernel
 
 if TYPE_CHECKING:
     from spark_prof.kernels.check.verdict import Verdict

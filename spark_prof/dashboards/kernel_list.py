@@ -8,7 +8,7 @@ from typing import Any
 from spark_prof.dashboards.formats import MISSING, clean, count
 from spark_prof.dashboards.outline import without_empty_columns
 from spark_prof.dashboards.section import Column, Document, Section
-from spark_prof.kernels.entry import ReplacementKernel
+from spark_prof.kernels.registry import ReplacementKernel
 from spark_prof.kernels.tuning import Run, Work
 
 _LETTERS = (

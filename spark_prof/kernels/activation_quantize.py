@@ -10,18 +10,16 @@ from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale
 from spark_prof.kernels.quantized_rows import (
     ROW_FORMATS,
+    THREADS,
     QuantizedRows,
     RowFormat,
-    empty_rows,
-    written_bytes,
-)
-from spark_prof.kernels.row_arguments import (
-    THREADS,
     check_rows,
+    empty_rows,
     factor,
     padding_blocks,
     row_slices,
     sliced_code,
+    written_bytes,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -44,10 +42,8 @@ def activation_quantize(
     Args:
         gate_up: bfloat16 [M, 2 K], gate before up; M up to 4096, K a multiple of 16 (NVFP4) or 32
             (MXFP8).
-        row_format: what to quantize to.
         global_scale: of the result, NVFP4 only, one that divides.
         swizzled: scales in the order 128x4, padded with 0.
-        out: what to write to.
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.

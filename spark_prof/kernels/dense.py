@@ -25,7 +25,6 @@ class LinearConfig:
     """How `dense.cu` shares out its work; which is best depends on the shape and the GPU.
 
     Attributes:
-        warps: of a block.
         split: warps that share the columns of the same 16 rows; divides `warps`.
         depth: units of 128 columns that a warp has in flight.
         x_ahead: 1 to have their activations in flight too.
@@ -51,9 +50,6 @@ def default_config(
     """A configuration that is good for most shapes, where none was measured.
 
     Args:
-        rows: of the weight.
-        columns: of the weight.
-        tokens: rows of the activations.
         format: of the weight; only bf16 makes a difference, of which fewer units fit in registers.
     """
     many = token_tiles(tokens) > 1
@@ -93,7 +89,6 @@ def linear(
 
     Args:
         x: bfloat16 [M, K], M from 1 to 16, rows at multiples of 16 bytes.
-        weight: what `pack_linear` made.
         bias: bfloat16 [N].
         out: bfloat16 [M, N], contiguous, to write to; apart from x.
         config: by default `default_config`'s.

@@ -9,19 +9,17 @@ import torch
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale
 from spark_prof.kernels.quantized_rows import (
+    PADDING_BLOCKS,
     ROW_FORMATS,
+    THREADS,
     QuantizedRows,
     RowFormat,
-    empty_rows,
-    written_bytes,
-)
-from spark_prof.kernels.row_arguments import (
-    PADDING_BLOCKS,
-    THREADS,
     check_rows,
+    empty_rows,
     factor,
     row_slices,
     sliced_code,
+    written_bytes,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -56,9 +54,7 @@ def expand_quantize(
             counts as zeros.
         expert_offsets: int32 [E + 1]: the rows of expert e go from its offset to the next.
         scale_offsets: int32 [E + 1], multiples of 128, that far apart that each expert's rows fit.
-        row_format: what to quantize to.
         global_scale: NVFP4 only, one or one an expert [E, 1], that divides.
-        out: what to write to.
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.

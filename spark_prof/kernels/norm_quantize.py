@@ -12,14 +12,12 @@ from spark_prof.kernels.quantized_rows import (
     ROW_FORMATS,
     QuantizedRows,
     RowFormat,
-    empty_rows,
-    written_bytes,
-)
-from spark_prof.kernels.row_arguments import (
     check_rows,
+    empty_rows,
     factor,
     format_defines,
     padding_blocks,
+    written_bytes,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -50,12 +48,9 @@ def norm_quantize(
         x: bfloat16 [M, K], M up to 4096, K a multiple of 16 (NVFP4) or 32 (MXFP8) and up to 32768;
             to 8192 from 256 rows on.
         weight: bfloat16 [K].
-        epsilon: added to the mean of squares.
-        row_format: what to quantize to.
         residual: bfloat16 [M, K]; becomes x + residual.
         global_scale: of the result, NVFP4 only, one that divides.
         swizzled: scales in the order 128x4, padded with 0.
-        out: what to write to.
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.

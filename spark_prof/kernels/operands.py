@@ -21,8 +21,6 @@ def check_tokens(x: torch.Tensor, columns: int, device: torch.device) -> int:
 
     Args:
         x: should be bfloat16 [M, K].
-        columns: K.
-        device: where the weights are.
 
     Raises:
         KernelError: it does not fit.
@@ -52,8 +50,6 @@ def check_operand(
     """Refuses an operand that a kernel would misread.
 
     Args:
-        name: what the message calls it.
-        operand: the tensor.
         shape: what it must have.
         device: where it must be.
         dtype: what it must be.

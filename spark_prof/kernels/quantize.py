@@ -9,18 +9,16 @@ import torch
 from spark_prof.kernels.formats import GlobalScale
 from spark_prof.kernels.quantized_rows import (
     ROW_FORMATS,
+    THREADS,
     QuantizedRows,
     RowFormat,
-    empty_rows,
-    written_bytes,
-)
-from spark_prof.kernels.row_arguments import (
-    THREADS,
     check_rows,
+    empty_rows,
     factor,
     padding_blocks,
     row_slices,
     sliced_code,
+    written_bytes,
 )
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -41,10 +39,8 @@ def quantize_rows(
 
     Args:
         x: bfloat16 [M, K], M up to 4096, K a multiple of 16 (NVFP4) or 32 (MXFP8).
-        row_format: what to quantize to.
         global_scale: of the tensor, NVFP4 only, one that divides.
         swizzled: scales in the order 128x4, padded with 0.
-        out: what to write to.
 
     Raises:
         KernelError: dtype, shape, stride or device is not as above.

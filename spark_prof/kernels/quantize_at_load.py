@@ -14,13 +14,7 @@ from typing import Literal, get_args
 import torch
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.formats import (
-    Fp8Rows,
-    MxFp4,
-    MxRecipe,
-    quantize_fp8_rows,
-    quantize_mxfp4,
-)
+from spark_prof.kernels.formats import Fp8Rows, MxFp4, MxRecipe, quantize_fp8_rows, quantize_mxfp4
 
 
 @dataclass(frozen=True)
@@ -29,8 +23,6 @@ class Deviation:
 
     Attributes:
         relative_l2: the L2 norm of the differences over that of the values.
-        worst: the largest difference of an element, in the values' own unit.
-        worst_at: its row and column.
         snr_db: signal to noise, -20 log10 of `relative_l2`; infinite without an error.
     """
 
@@ -89,13 +81,7 @@ class QuantizedLinear:
     """A layer's weight after quantization.
 
     Attributes:
-        slot: which layer, a word of `DENSE_SLOTS`.
-        format: what it became.
-        recipe: how its scales were chosen.
-        weight: what to pack for the kernel.
         bytes_before: of the BF16 weight.
-        bytes_after: of codes and scales.
-        error: of the weight.
         output_error: of the layer's result for the activations given, without the rounding of the
             kernel; None if none were given.
     """
@@ -131,9 +117,7 @@ def quantize_linear(
     """Quantizes one weight and measures what that changes. The weight stays as it is.
 
     Args:
-        slot: which layer it is, a word of `DENSE_SLOTS`.
         weight: bfloat16 [N, K], all finite; for MXFP4, K is a multiple of 32.
-        format: what it becomes.
         recipe: of the scales of MXFP4; FP8 has one, the row's largest magnitude over 448.
         activations: bfloat16 [T, K], for the error of the result.
     """

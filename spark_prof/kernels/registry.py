@@ -1,15 +1,296 @@
-"""Every replacement kernel, by name."""
+"""Every replacement kernel by name, and what it says of itself: slot, sizes, bytes, cases."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from fractions import Fraction
+from pkgutil import resolve_name
+from typing import Any, Literal
 
 from spark_prof.errors import CommandError
-from spark_prof.kernels.entries.dense import DENSE
-from spark_prof.kernels.entries.experts import EXPERTS
-from spark_prof.kernels.entries.fused import FUSED
-from spark_prof.kernels.entry import ReplacementKernel
+from spark_prof.kernels.tuning import Work
+
+Slot = Literal["qkv", "o", "mlp", "moe", "router", "norm", "lm_head"]
+"""Which part of a model a kernel stands in for."""
+
+SLOTS: tuple[Slot, ...] = ("qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
+"""In the order in which a decoder layer runs them."""
+
+ARCHITECTURES = ("sm_90a", "sm_100f", "sm_120f", "sm_121a")
+"""Targets for which the tests compile every kernel and look at its machine code."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """A function that is imported when it is called: torch takes seconds, and need not be there.
+
+    Attributes:
+        path: its module and its name, such as `spark_prof.kernels.dense:linear`.
+    """
+
+    path: str
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Calls the function."""
+        return self.function(*arguments, **named)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function itself."""
+        found: Callable[..., Any] = resolve_name(self.path)
+        return found
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one call has to read and write at least, everything once.
+
+    Attributes:
+        formula: in words of the documentation: M tokens, N rows, K columns, and so on.
+    """
+
+    formula: str
+    of: Callable[[Work], int]
+
+
+@dataclass(frozen=True)
+class ReplacementKernel:
+    """One kernel in one slot.
+
+    Attributes:
+        name: what `spark-prof kernels check NAME` takes.
+        formats: of the weights that it reads, or of what it writes where it quantizes.
+        tokens: the fewest and the most rows of activations.
+        architectures: what it is compiled for and looked at; other GPUs from compute capability 8.0
+            on may run it too.
+        reference: the same in float64, or bit by bit, in plain PyTorch.
+        tolerance: how far a result may be from the reference.
+        check: the name of its cases in `check`; kernels with the same name share them.
+        bench: what `spark-prof kernels bench` times for it; None if that has nothing to compare.
+        tuned_as: the name of its measurements in tuned.json, empty if there is nothing to choose.
+    """
+
+    name: str
+    slot: Slot
+    does: str
+    formats: tuple[str, ...]
+    tokens: tuple[int, int]
+    shapes: str
+    operation: Late
+    reference: Late
+    codes: Late
+    bytes: Traffic
+    tolerance: str
+    check: str
+    bench: Literal["dense", "moe", "fused"] | None = None
+    tuned_as: str = ""
+    architectures: tuple[str, ...] = ARCHITECTURES
+
+
+BYTES_A_WEIGHT = {
+    "nvfp4": Fraction(9, 16),  # a code of 4 bits, and an E4M3 scale for 16 of them
+    "mxfp4": Fraction(17, 32),  # and an E8M0 scale for 32
+    "fp8": Fraction(1),
+    "bf16": Fraction(2),
+    "fp32": Fraction(4),
+}
+"""What a weight, or a logit, takes in memory with its part of a scale."""
+
+_BF16_BYTES, _FLOAT_BYTES = 2, 4
+
+
+def _linear(work: Work) -> int:
+    return _linear_bf16(work) + _FLOAT_BYTES * work.rows
+
+
+def _linear_bf16(work: Work) -> int:
+    weights = work.rows * work.columns * BYTES_A_WEIGHT[work.format]
+    return int(weights) + _BF16_BYTES * work.tokens * (work.rows + work.columns)
+
+
+def _moe(work: Work) -> int:
+    hidden, inner = work.columns, work.rows // 2
+    used = min(work.tokens * work.top_k, work.experts)
+    weights = 3 * hidden * inner * BYTES_A_WEIGHT[work.format] + _FLOAT_BYTES * (2 * inner + hidden)
+    between = 2 * _BF16_BYTES * work.tokens * work.top_k * inner
+    return int(used * weights) + between + _BF16_BYTES * work.tokens * (2 * hidden + work.experts)
+
+
+def _routing(work: Work) -> int:
+    logits = int(work.experts * BYTES_A_WEIGHT[work.format])
+    return work.tokens * (logits + 2 * _FLOAT_BYTES * work.top_k)
+
+
+LINEAR = Traffic("N K w + 4 N + 2 M (N + K)", _linear)
+"""w: bytes a weight, see `BYTES_A_WEIGHT`; 4 N: a factor for each row."""
+
+LINEAR_BF16 = Traffic("N K w + 2 M (N + K)", _linear_bf16)
+"""Without factors, of which BF16 rows have none."""
+
+MOE = Traffic("D (3 H I w + 4 (2 I + H)) + 4 M k I + 2 M (2 H + E)", _moe)
+"""D: the experts that take part, at most the smaller of M k and E; 4 M k I: what lies between."""
+
+ROUTING = Traffic("w M E + 8 M k", _routing)
+
+
+_TOLERANCE = (
+    "none: bit for bit what vLLM's separate kernels give; on the CPU reciprocals and roots are "
+    "rounded correctly, which a GPU's need not be"
+)
+_OUT = "c M K + s P K"
+"""c: bytes a code, 1/2 or 1; s: of scales for each, 1/16 or 1/32; P: M filled up to 128."""
+
+
+def _fused(
+    slot: Slot,
+    name: str,
+    format: Literal["nvfp4", "mxfp8"],  # noqa: A002 - the word of the formats
+    does: str,
+    module: str,
+    oracle: str,
+    bytes_: Traffic,
+) -> ReplacementKernel:
+    return ReplacementKernel(
+        name=f"{name}-{format}",
+        slot=slot,
+        does=f"{does}, quantized to {format.upper()}",
+        formats=(format,),
+        tokens=(1, 4096),
+        shapes=f"K a multiple of {16 if format == 'nvfp4' else 32}",
+        operation=Late(f"spark_prof.kernels.{module}:{module}"),
+        reference=Late(f"spark_prof.kernels.check.oracles:{oracle}"),
+        codes=Late(f"spark_prof.kernels.{module}:codes"),
+        bytes=bytes_,
+        tolerance=_TOLERANCE,
+        check=module,
+        bench="fused",
+    )
+
+
+def _traffic(read: str, module: str) -> Traffic:
+    moved = Late(f"spark_prof.kernels.{module}:moved_bytes")
+    return Traffic(
+        f"{read} + {_OUT}", lambda work: int(moved(work.tokens, work.columns, work.format))
+    )
+
+
+def _expanded(work: Work) -> int:
+    moved = Late("spark_prof.kernels.expand_quantize:moved_bytes")
+    return int(moved(work.tokens, work.tokens * work.top_k, work.columns, work.format))
+
+
+_NORM = (
+    "RMSNorm(x + residual) * weight",
+    "norm_quantize",
+    "norm_oracle",
+    _traffic("2 K + 6 M K", "norm_quantize"),
+)
+_SILU = (
+    "SiLU(gate) * up",
+    "activation_quantize",
+    "activation_oracle",
+    _traffic("4 M K", "activation_quantize"),
+)
+_EXPAND = (
+    "each token once for each of its experts, rows sorted by expert",
+    "expand_quantize",
+    "expanded_oracle",
+    Traffic("2 M K + (c + s) k M K", _expanded),
+)
+
+FUSED = (
+    _fused("norm", "norm", "nvfp4", *_NORM),
+    _fused("norm", "norm", "mxfp8", *_NORM),
+    _fused("mlp", "mlp-silu", "nvfp4", *_SILU),
+    _fused("mlp", "mlp-silu", "mxfp8", *_SILU),
+    _fused("moe", "moe-expand", "nvfp4", *_EXPAND),
+    _fused("moe", "moe-expand", "mxfp8", *_EXPAND),
+)
+"""They write scales in the order 128x4, padded with 0, as tensor cores of Blackwell read them."""
+
+
+EXPERTS = (
+    ReplacementKernel(
+        name="router-topk",
+        slot="router",
+        does="the k experts of largest score of each token, and their weights",
+        formats=("bf16", "fp32"),
+        tokens=(1, 16),
+        shapes="up to 512 experts, k up to 16",
+        operation=Late("spark_prof.kernels.routing:route"),
+        reference=Late("spark_prof.kernels.check.oracles:routing_oracle"),
+        codes=Late("spark_prof.kernels.routing:codes"),
+        bytes=ROUTING,
+        tolerance="experts equal; weights within some units in the last place of float32",
+        check="routing",
+    ),
+    ReplacementKernel(
+        name="moe-w4a16",
+        slot="moe",
+        does="gate and up, SiLU or SwiGLU, down and the weighted sum, from the router's logits",
+        formats=("nvfp4", "mxfp4"),
+        tokens=(1, 16),
+        shapes="H and I multiples of 16 (MXFP4: of 32)",
+        operation=Late("spark_prof.kernels.moe:moe"),
+        reference=Late("spark_prof.kernels.check.oracles:moe_oracle"),
+        codes=Late("spark_prof.kernels.moe:codes"),
+        bytes=MOE,
+        tolerance="as of dense layers, the error of what lies between carried through",
+        check="moe",
+        bench="moe",
+        tuned_as="moe",
+    ),
+)
+"""Routing is part of the kernel of the experts too, which begins with it."""
+
+
+def _dense(
+    slot: Slot, bits: str, does: str, formats: tuple[str, ...], shapes: str
+) -> ReplacementKernel:
+    return ReplacementKernel(
+        name=f"{slot}-{bits}",
+        slot=slot,
+        does=does,
+        formats=formats,
+        tokens=(1, 16),
+        shapes=shapes,
+        operation=Late("spark_prof.kernels.dense:linear"),
+        reference=Late("spark_prof.kernels.check.oracles:linear_oracle"),
+        codes=Late("spark_prof.kernels.dense:codes"),
+        bytes=LINEAR_BF16 if formats == ("bf16",) else LINEAR,
+        tolerance="each element within c 2^-8 sum|x||w|, c = 1 + K 2^-15",
+        check=bits,
+        bench=None if bits == "fp8" else "dense",
+        tuned_as="dense",
+    )
+
+
+_FP4 = (
+    "w4a16", "y = x W^T + bias", ("nvfp4", "mxfp4"), "any N; K a multiple of 16 (MXFP4: of 32)",
+)  # fmt: skip
+_FP8 = ("fp8", "y = x W^T + bias, a scale for each row", ("fp8",), "any N; K a multiple of 16")
+_BF16 = ("w16a16", "y = x W^T + bias", ("bf16",), "N and K multiples of 16")
+
+DENSE = (
+    _dense("qkv", *_FP4),
+    _dense("o", *_FP4),
+    _dense("mlp", *_FP4),
+    _dense("lm_head", *_FP4),
+    _dense("qkv", *_FP8),
+    _dense("o", *_FP8),
+    _dense("mlp", *_FP8),
+    _dense("lm_head", *_FP8),
+    _dense("qkv", *_BF16),
+    _dense("o", *_BF16),
+    _dense("mlp", *_BF16),
+    _dense("router", *_BF16),
+    _dense("lm_head", *_BF16),
+)
+"""One kernel in all of these slots. It reads a BF16 weight where it is, or what `quantize_at_load`
+made of it: mxfp4 or fp8. A router's matrix is small, and is BF16 in all models."""
+
 
 KERNELS: tuple[ReplacementKernel, ...] = (*DENSE, *EXPERTS, *FUSED)
 """In the order in which they are listed."""

@@ -56,12 +56,10 @@ def route(
 
     Args:
         logits: bfloat16 or float32 [M, E], M from 1 to 16, E up to 512, contiguous columns.
-        top_k: experts of a token, up to 16.
         renormalize: divide the weights of a token by their sum; with softmax this is the softmax
             over the chosen logits.
         scoring: `sigmoid` as in DeepSeek-V3 and Nemotron.
         correction: float32 [E], added to sigmoids for the choice, not for the weights.
-        scale: what all weights are multiplied with.
 
     Raises:
         KernelError: a dtype, shape, stride or device does not fit.

@@ -7,6 +7,8 @@ so that a file of another kind is refused and nothing in it is executed.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,9 +18,25 @@ from typing import Annotated
 
 import msgspec
 
-from spark_prof.kernels.cache_folder import cache_folder
+from spark_prof.ending import removed_afterwards
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.whole_file import write_whole
+from spark_prof.kernels.runtime.compiled import cache_folder
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Puts a file in place of what is there, if anything; readers see the one or the other.
+
+    Raises:
+        KernelError: it cannot be written; nothing is left of it.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    try:
+        with removed_afterwards(temporary):
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+    except OSError as error:
+        raise KernelError(f"cannot write {path}: {error.strerror or error}") from error
+
 
 SHIPPED = Path(__file__).resolve().parent / "tuned.json"
 """What the package brings."""
@@ -41,11 +59,8 @@ class Work:
     """What one call computes: the key of a measurement.
 
     Attributes:
-        kernel: the kernel's name, such as dense or moe.
         format: of the weights, such as nvfp4.
         rows: of the weight, N; of experts those of gate and up together.
-        columns: of the weight, K.
-        tokens: rows of the activations, M.
         experts: how many there are; 1 for a dense layer.
         top_k: experts a token; 1 for a dense layer.
     """
@@ -64,7 +79,6 @@ class Tuned:
     """The best configuration found for one piece of work, and what it has to beat.
 
     Attributes:
-        work: what was computed.
         config: of the kernel, by name, such as the fields of `dense.LinearConfig`; empty for its
             default.
         us: median time of a call in microseconds, inside a CUDA graph with a cold L2.
@@ -90,11 +104,8 @@ class Run:
 
     Attributes:
         architecture: what the kernels were compiled for, such as sm_90a.
-        machine: the GPU's name as its driver tells it.
         date: when, ISO 8601 in UTC.
         driver: its version, empty where unknown.
-        versions: of what took part, by package.
-        rows: one a piece of work.
     """
 
     architecture: Text
@@ -178,7 +189,6 @@ def save(run: Run, path: Path | None = None) -> Path:
     """Adds a run to a file of measurements, whole or not at all; returns its path.
 
     Args:
-        run: what was measured.
         path: the file, made if it is not there; by default the user's own.
 
     Raises:

@@ -1,18 +1,74 @@
-"""Builds the replacements of a model while its weights still are the checkpoint's."""
+"""Finds the places of a live vLLM model where a kernel can be swapped, and builds replacements.
+
+They are built while the model's weights still are the checkpoint's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from spark_prof.errors import SparkProfError
+from spark_prof.rules.components import component_of
 from spark_prof.swaps.guard import Guarded, logger
 from spark_prof.swaps.layers import Builder, Layer
-from spark_prof.swaps.points import SwapPoint, find_points
 from spark_prof.swaps.spec import Swap
+
+SLOT_OF_COMPONENT = {
+    "qkv": "qkv",
+    "o_proj": "o",
+    "mlp": "mlp",
+    "shared_experts": "mlp",
+    "lm_head": "lm_head",
+    "router": "router",
+}
+"""The slot of a matrix by the component that it works for."""
+
+_ENCODERS = re.compile(r"(^|\.)(visual|vision|audio|speech|image|mm_|multi_modal)[^.]*\.")
+"""Paths of what computes pictures and sounds: never a few tokens at a time."""
+
+Kind = Literal["matrix", "experts", "choice", "norm"]
+"""What computes there: a matrix, a mixture of experts, the choice of experts, or a norm."""
+
+
+@dataclass(frozen=True, eq=False)
+class SwapPoint:
+    """A module and the slot that it fills.
+
+    A mixture of experts fills two: moe, and router by its choice. The router's matrix fills router
+    as well.
+    """
+
+    slot: str
+    name: str
+    module: Any
+    kind: Kind
+
+
+def find_points(model: Any) -> Iterator[SwapPoint]:
+    """All places of a model's decoder, a torch.nn.Module, in the order of its modules."""
+    for name, module in model.named_modules():
+        if _ENCODERS.search(name):
+            continue
+        if hasattr(module, "routed_experts") and hasattr(module, "router"):
+            # The router first: experts that route by themselves then wrap it, not it them.
+            yield SwapPoint("router", name, module, "choice")
+            yield SwapPoint("moe", name, module, "experts")
+        elif _is_norm(module):
+            yield SwapPoint("norm", name, module, "norm")
+        elif callable(getattr(getattr(module, "quant_method", None), "apply", None)):
+            slot = SLOT_OF_COMPONENT.get(component_of(name, type(module).__name__))
+            if slot is not None and ".experts." not in name:
+                yield SwapPoint(slot, name, module, "matrix")
+
+
+def _is_norm(module: Any) -> bool:
+    return type(module).__name__.endswith("RMSNorm") and hasattr(module, "_forward_method")
+
 
 ReadLayer = Callable[[str, Any, str], Layer]
 
@@ -24,8 +80,6 @@ class Swapped:
     """One place of the model and what was built for it.
 
     Attributes:
-        point: the place.
-        swaps: what each side asked for.
         choices: what each side got; sides that ask for the same kernel share it.
     """
 
@@ -44,8 +98,6 @@ def build_all(
 
     Args:
         model: a torch.nn.Module whose weights are loaded but not laid out anew.
-        sides: the swaps of each side.
-        find_builder: the builder of a swap.
         read_layer: reads name, module and slot; raises where it cannot.
     """
     found = []

@@ -12,16 +12,22 @@ from functools import partial
 import torch
 
 from spark_prof.kernels.dense import LinearConfig, default_config, dense_code, linear
+from spark_prof.kernels.dispatch import choose_linear, choose_moe
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import PackedExperts, pack_experts
-from spark_prof.kernels.moe import MoeConfig, down_code, gate_up_code, run_experts
+from spark_prof.kernels.moe import (
+    MoeConfig,
+    PackedExperts,
+    down_code,
+    gate_up_code,
+    pack_experts,
+    run_experts,
+)
 from spark_prof.kernels.operands import LARGEST_BATCH
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.quantize_at_load import LoadFormat, quantize_linear
 from spark_prof.kernels.routing import Routing, route
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import prepare
-from spark_prof.kernels.tuned import choose_linear, choose_moe
 from spark_prof.swaps.layers import (
     Bits,
     Builder,
@@ -58,10 +64,6 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
 
     It runs for every number of tokens up to 16: a layer whose results changed with the batch size
     more than it must would be worse than one that is a little slower.
-
-    Args:
-        layer: a matrix.
-        kind: what the weight becomes.
 
     Raises:
         KernelError: it is no BF16 matrix, or cannot be quantized.
@@ -174,12 +176,7 @@ def _router(layer: RouterLayer) -> Replacement:
 
 def _routed(logits: torch.Tensor, router: RouterLayer) -> Routing:
     return route(
-        logits,
-        router.top_k,
-        router.renormalize,
-        router.scoring,
-        router.correction,
-        router.scale,
+        logits, router.top_k, router.renormalize, router.scoring, router.correction, router.scale
     )
 
 

@@ -13,14 +13,102 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.batch import read_batch
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.ranges import replace_attribute
-from spark_prof.swaps.marks import Marks, marks_for
-from spark_prof.swaps.sides import SIDES, Sides
+from spark_prof.swaps.settings import SIDES, Sides
+
+
+class Marks(Protocol):
+    """Sets marks cheaply and tells the times between them later. Marks are numbered from 0."""
+
+    def reset(self, count: int) -> None:
+        """Forgets all marks and makes room for so many."""
+
+    def mark(self) -> int:
+        """Sets a mark and returns its number; waits for nothing."""
+
+    def between(self, first: int, second: int) -> int:
+        """The nanoseconds from one mark to a later one; may wait for the device."""
+
+    def reached(self, mark: int) -> bool | None:
+        """Whether the device has come to a mark; None where host and device are one."""
+
+
+class HostMarks:
+    """Marks on the host's clock, for engines that compute on the CPU."""
+
+    def __init__(self) -> None:
+        self._times: list[int] = []
+
+    def reset(self, count: int) -> None:  # noqa: ARG002
+        """Forgets all marks."""
+        self._times = []
+
+    def mark(self) -> int:
+        """Sets a mark and returns its number."""
+        self._times.append(time.perf_counter_ns())
+        return len(self._times) - 1
+
+    def between(self, first: int, second: int) -> int:
+        """The nanoseconds from one mark to a later one."""
+        return self._times[second] - self._times[first]
+
+    def reached(self, mark: int) -> None:
+        """Nothing: the host itself computes."""
+
+
+class EventMarks:
+    """Marks as CUDA events on the current stream: the GPU reaches one when all before it is done.
+
+    Events are kept and used again. An event's resolution is about half a microsecond
+    (CUDA Runtime API, cudaEventElapsedTime).
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._events: list[Any] = []
+        self._used = 0
+
+    def reset(self, count: int) -> None:
+        """Forgets all marks and creates the events that are missing, outside of any step."""
+        import torch
+
+        self._used = 0
+        with torch.cuda.device(self._device):
+            for _ in range(count - len(self._events)):
+                event = torch.cuda.Event(enable_timing=True)
+                event.record()  # the CUDA event behind it is created by its first use
+                self._events.append(event)
+
+    def mark(self) -> int:
+        """Records the next event; raises IndexError when there is none left."""
+        number = self._used
+        self._events[number].record()
+        self._used = number + 1
+        return number
+
+    def between(self, first: int, second: int) -> int:
+        """The nanoseconds from one mark to a later one; waits until the GPU has reached it."""
+        begin, end = self._events[first], self._events[second]
+        end.synchronize()
+        milliseconds: float = begin.elapsed_time(end)
+        return round(milliseconds * 1e6)
+
+    def reached(self, mark: int) -> bool:
+        """Whether the GPU has come to a mark; waits for nothing."""
+        found: bool = self._events[mark].query()
+        return found
+
+
+def marks_for(worker: Any) -> Marks:
+    """The marks of the device that this vLLM worker computes on."""
+    device = getattr(worker, "device", None)
+    return EventMarks(device) if getattr(device, "type", "cpu") == "cuda" else HostMarks()
+
 
 MOST_STEPS = 100_000
 """Steps of one plan at most: each holds a CUDA event until its time is read."""
@@ -42,11 +130,8 @@ class StepTime:
     """One step of the plan as it was measured.
 
     Attributes:
-        planned: its place in the plan.
         duration_ns: from its start to the next step's start, on the device's clock.
         end_epoch_ns: when the host began the next step, which may be one step before the GPU did.
-        prefill_tokens: tokens of prompts.
-        decode_requests: requests that got a token each.
         context_tokens: tokens that its requests had computed before.
         ahead: whether the device was still at the step before when the host had launched this one,
             so that it did not wait; None where host and device are one.
@@ -86,10 +171,6 @@ class StepClock:
     """The plan of one worker. It wraps `execute_model` on the object and waits for nothing there.
 
     A fault turns the clock off for good, with one line in the log; the engine goes on.
-
-    Args:
-        worker: the vLLM worker, with its model loaded.
-        sides: what it switches.
     """
 
     def __init__(self, worker: Any, sides: Sides = SIDES) -> None:
@@ -137,11 +218,6 @@ class StepClock:
         A step fits that decodes exactly `requests` requests and nothing else, or with `prefill`
         one that computes tokens of a prompt. One that does not fit runs on the side of the place
         to come and is not measured.
-
-        Args:
-            blocks: side and number of steps of each.
-            requests: the batch size.
-            prefill: measure prefills.
 
         Raises:
             CommandError: a side or a number is out of range, or the engine's steps are not one

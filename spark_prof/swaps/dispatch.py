@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from spark_prof.swaps import ops
+from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import NOT_TAKEN, Guarded
-from spark_prof.swaps.points import SwapPoint
-from spark_prof.swaps.sides import SIDES, plain_side
+from spark_prof.swaps.settings import SIDES, plain_side
 
 Choices = Mapping[str, Guarded]
 """The replacement of each side that has one."""
@@ -51,7 +51,6 @@ def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
 
     Args:
         point: a module with a quant_method, whose `apply` is what it computes.
-        choices: its replacements.
         compiled: whether torch.compile traces the call. The lm_head is never compiled.
     """
     layer = point.module

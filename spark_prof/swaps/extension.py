@@ -11,12 +11,61 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import torch
 
 from spark_prof.errors import SparkProfError
 from spark_prof.swaps.clock import clock_of
 from spark_prof.swaps.tap import tap_of
+
+_EVERY = 17
+"""Each so many-th number moves by a unit in the last place. That is 2^-7 / sqrt(2.16 * 17) = 0.0013
+of a vector's size (root mean square), about what rounding all of its numbers brings. Widths are
+multiples of other primes, so that rows differ in which they are."""
+
+
+def disturb(model: Any) -> int:
+    """Flips the last bit of some numbers of the embeddings in place; a second call undoes it.
+
+    What one rounding to bfloat16 changes at the beginning grows from layer to layer, most of all
+    where routers choose others of nearly equal experts. How much of it arrives at the logits is a
+    property of the model, and no kernel's fault: the gate allows for it.
+
+    CUDA graphs read the weights where they are, so they see it, too.
+
+    Returns:
+        How many numbers of this rank were changed; 0 where embeddings are not in 16 bits.
+    """
+    changed = 0
+    with torch.inference_mode():
+        for weight in _embeddings(model):
+            if weight.dtype not in (torch.bfloat16, torch.float16):
+                continue
+            some = weight.data.view(torch.int16).view(-1)[::_EVERY]
+            some.bitwise_xor_(1)
+            changed += some.numel()
+            if weight.is_cuda:
+                torch.cuda.synchronize(weight.device)
+    return changed
+
+
+def _embeddings(model: Any) -> Iterator[torch.Tensor]:
+    """Tables of the model's tokens; one that is the lm_head, too, is among them."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import (
+        ParallelLMHead,
+        VocabParallelEmbedding,
+    )
+
+    seen: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead):
+            weight = getattr(module, "weight", None)
+            if isinstance(weight, torch.Tensor) and weight.data_ptr() not in seen:
+                seen.add(weight.data_ptr())
+                yield weight
+
 
 logger = logging.getLogger("vllm.spark_prof")
 
@@ -82,8 +131,6 @@ class Extension:
     @_refusing
     def spark_prof_disturb(self) -> int:
         """Disturbs the embeddings, or undoes it, as `disturb` does; how many numbers that were."""
-        from spark_prof.swaps.disturb import disturb
-
         return disturb(self.model_runner.get_model())  # type: ignore[attr-defined]
 
     @_refusing

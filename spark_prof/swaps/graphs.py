@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
-from spark_prof.swaps.sides import SIDES, Sides
+from spark_prof.swaps.settings import SIDES, Sides
 
 HOLDERS = (
     ("vllm.compilation.cuda_graph", "CUDAGraphWrapper", "concrete_cudagraph_entries"),
@@ -113,7 +113,6 @@ def capture_every_side(
     """Wraps the model runner's `capture_model`, which then captures once for each side.
 
     Args:
-        capture: the method of the object.
         seconds: is given what each side's captures took.
         say: is told which side could not be captured, before that is raised.
     """

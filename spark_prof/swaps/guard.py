@@ -40,9 +40,7 @@ class LayerError:
 
     Attributes:
         relative_l2: the L2 norm of a row's difference over that of vLLM's row.
-        worst: the largest difference of an element.
         scale: the root mean square of vLLM's result.
-        rows: of the call.
         row: the one that is furthest off, which `relative_l2` is of.
         tokens: the call in words: `2 rows (large tokens)`.
         beyond: that row, or one element of it, is further off than is allowed.
@@ -61,15 +59,11 @@ class Guarded:
     """A replacement in one layer, or the reason why there is none.
 
     Args:
-        label: what and where, for the log.
         kernel: its name, which it has in common with those of other layers.
         replacement: None where there is none.
-        why: why there is none.
 
     Attributes:
-        replacement: what runs.
         why: why it does not, empty as long as it does.
-        calls: how often it ran, by side.
         error: how far its result was from vLLM's on trial; None where that was not compared.
     """
 

@@ -1,140 +1,25 @@
-"""What a replacement kernel is built from, and what it is.
-
-A builder takes one of the layers below and returns a `Replacement`, or None where it has none for
-that layer. What it raises becomes one line in the log, and vLLM's own kernel stays.
-"""
+"""What somebody's own kernel is built from, and what it is (`spark_prof.kernels.candidate`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from spark_prof.kernels.candidate import (
+    Bits,
+    Builder,
+    ExpertsLayer,
+    Layer,
+    LinearLayer,
+    NormLayer,
+    Replacement,
+    RouterLayer,
+)
 
-import torch
-
-from spark_prof.kernels.experts import Activation
-from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
-from spark_prof.kernels.routing import Scoring
-
-Bits = Literal["kept", "changed"]
-"""Whether a replacement computes with the weights' own bits, or with others."""
-
-
-@dataclass(frozen=True, eq=False)
-class LinearLayer:
-    """A matrix of this rank: slots qkv, o, mlp, lm_head, and router for the one before a choice.
-
-    Attributes:
-        name: the module's path, such as ``model.layers.3.self_attn.qkv_proj``.
-        slot: which it is.
-        weight: [N, K], the checkpoint's bits before vLLM lays them out anew; bfloat16 where it is
-            not quantized. Fused matrices (qkv, gate and up) are one, in vLLM's order of rows.
-    """
-
-    name: str
-    slot: str
-    weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor
-
-
-@dataclass(frozen=True)
-class RouterLayer:
-    """How tokens choose their experts by the router's logits: slot router.
-
-    Attributes:
-        name: the module's path.
-        experts: E.
-        top_k: experts of a token.
-        renormalize: the weights of a token are divided by their sum.
-        scoring: what becomes of a logit.
-        correction: float32 [E] added to the scores for the choice only, or None.
-        scale: what all weights are multiplied with.
-    """
-
-    name: str
-    experts: int
-    top_k: int
-    renormalize: bool
-    scoring: Scoring
-    correction: torch.Tensor | None
-    scale: float
-
-
-@dataclass(frozen=True, eq=False)
-class ExpertsLayer:
-    """The experts of this rank, with the router's choice: slot moe.
-
-    Attributes:
-        name: the module's path.
-        gate_up: [E, 2I, H], the rows of gate before those of up.
-        down: [E, H, I].
-        gate_up_bias: bfloat16 [E, 2I] in the same order, or None.
-        down_bias: bfloat16 [E, H], or None.
-        activation: what joins gate and up.
-        router: how tokens choose.
-    """
-
-    name: str
-    gate_up: NvFp4 | MxFp4 | torch.Tensor
-    down: NvFp4 | MxFp4 | torch.Tensor
-    gate_up_bias: torch.Tensor | None
-    down_bias: torch.Tensor | None
-    activation: Activation
-    router: RouterLayer
-
-
-@dataclass(frozen=True, eq=False)
-class NormLayer:
-    """An RMS norm: slot norm.
-
-    Attributes:
-        name: the module's path.
-        weight: [H].
-        epsilon: added to the mean of squares.
-    """
-
-    name: str
-    weight: torch.Tensor
-    epsilon: float
-
-
-Layer = LinearLayer | ExpertsLayer | RouterLayer | NormLayer
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """A kernel that takes the place of vLLM's in one layer.
-
-    `run` takes contiguous tensors of the model's dtype and returns new ones:
-
-    - linear: ``run(x [M, K], bias [N] or None) -> [M, N]``
-    - experts: ``run(x [M, H], logits [M, E]) -> [M, H]``, this rank's share of the sum
-    - router: ``run(logits [M, E]) -> (weights float32 [M, k], experts int32 [M, k])``
-    - norm: ``run(x [M, H], None) -> [M, H]``, with a residual [M, H] ``-> (y, x + residual)``
-
-    It is called while a CUDA graph is captured: no synchronisation, no allocation that outlives
-    the call, the current stream.
-
-    Attributes:
-        run: the call.
-        tokens: the largest M that it takes, 0 for any; vLLM's kernel runs beyond.
-        bits: whether the weights keep their bits.
-        bytes: of memory that it holds beside vLLM's own weights.
-        line: one line for the log and the report, such as what quantizing lost.
-        fits: whether it shall run for M tokens; None for all up to `tokens`.
-    """
-
-    run: Callable[..., Any]
-    tokens: int
-    bits: Bits
-    bytes: int = 0
-    line: str = ""
-    fits: Callable[[int], bool] | None = None
-
-    def takes(self, tokens: int) -> bool:
-        """Whether it runs for that many tokens."""
-        if self.tokens and tokens > self.tokens:
-            return False
-        return self.fits is None or self.fits(tokens)
-
-
-Builder = Callable[[Layer], Replacement | None]
+__all__ = [
+    "Bits",
+    "Builder",
+    "ExpertsLayer",
+    "Layer",
+    "LinearLayer",
+    "NormLayer",
+    "Replacement",
+    "RouterLayer",
+]

@@ -37,9 +37,6 @@ def find_builder(swap: Swap) -> Builder:
 def load_builder(kernel: str) -> Builder:
     """The builder of a kernel's name; a file is executed once a process.
 
-    Args:
-        kernel: as in `Swap`.
-
     Raises:
         CommandError: as `find_builder`.
     """

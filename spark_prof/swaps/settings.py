@@ -1,4 +1,8 @@
-"""What a vLLM process shall swap, as the environment says it."""
+"""What a vLLM process shall swap, as the environment says it, and which side it computes now.
+
+Switching a side costs nothing: the dispatchers of eager layers and the CUDA graphs of `graphs.py`
+look at `SIDES.active` when they are called.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_prof.errors import CommandError
-from spark_prof.swaps.sides import TWIN
 from spark_prof.swaps.spec import Swap, format_swaps, parse_swaps
+
+TWIN = "a2"
+"""Side a once more, with CUDA graphs of its own: what an A/A run compares side a with."""
+
+
+@dataclass
+class Sides:
+    """The sides that are live in this process.
+
+    Attributes:
+        names: all of them; the first is what vLLM warms up with.
+    """
+
+    active: str = "a"
+    names: tuple[str, ...] = ("a",)
+
+    def switch(self, side: str) -> None:
+        """Makes a side the active one.
+
+        Raises:
+            ValueError: there is no such side.
+        """
+        if side not in self.names:
+            raise ValueError(f"there is no side {side}; there are {', '.join(self.names)}")
+        self.active = side
+
+
+SIDES = Sides()
+"""Those of this process."""
+
+
+def plain_side(side: str) -> str:
+    """The side whose swaps a side has: its own, or a's for the twin."""
+    return "a" if side == TWIN else side
+
 
 SWAPS_ENVIRONMENT = "SPARK_PROF_SWAPS"
 """Swaps (``moe=spark_prof``) that are on for good, or JSON as `SwapSettings.to_json` writes it."""

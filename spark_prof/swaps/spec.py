@@ -22,7 +22,6 @@ class Swap:
     """One slot and what runs in it.
 
     Attributes:
-        slot: a word of `SLOTS`.
         kernel: ``spark_prof`` (the package's own, the weights keep their bits), ``mxfp4`` or
             ``fp8`` (a BF16 weight is quantized at load), ``path/to/file.py:function``, or the
             name of an entry point of the group ``spark_prof.kernels``.

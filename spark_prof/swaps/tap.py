@@ -4,11 +4,16 @@ While a tap is on, the next token of every tapped request is forced to side a's 
 both sides compute the same tokens, and each step is compared on its own. vLLM calls the model's
 `compute_logits` outside of its CUDA graphs, in both model runners. With tensor parallelism every
 rank gets all logits and samples for itself: every rank forces the token, and the first compares.
+
+The engine names requests anew in every run, so requests are matched by the order in which they
+arrive, and by a checksum of their prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from array import array
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +22,62 @@ import torch
 from spark_prof.errors import CommandError
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.ranges import replace_attribute
-from spark_prof.swaps.logits import force_tokens
-from spark_prof.swaps.tap_requests import TappedRequests
-from spark_prof.swaps.tap_uses import Comparison, Recording, Use
+from spark_prof.swaps.tap_file import Comparison, Recording, TappedRequest, Use, force_tokens
+
+
+class TappedRequests:
+    """Follows the requests of one worker from step to step.
+
+    Args:
+        limit: so many requests are tapped; those that come later are left alone.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[str, TappedRequest] = {}
+        self._positions: dict[str, int] = {}
+
+    def begin_step(self, output: Any) -> None:
+        """Reads a vllm.v1.core.sched.output.SchedulerOutput."""
+        for new in output.scheduled_new_reqs:
+            # The second model runner is given a preempted request as a new one.
+            if new.req_id not in self._known:
+                prompt = array("q", new.prompt_token_ids or [])
+                number, checksum = len(self._known), zlib.crc32(prompt.tobytes())
+                self._known[new.req_id] = TappedRequest(number, len(prompt), checksum)
+        cached = output.scheduled_cached_reqs
+        computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        scheduled = output.num_scheduled_tokens
+        self._positions = {name: computed[name] + count for name, count in scheduled.items()}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step has begun and its logits have not come."""
+        return bool(self._positions)
+
+    def take_rows(self, order: Sequence[str], count: int) -> list[tuple[int, TappedRequest]]:
+        """The rows of the step from which a token of a tapped request is sampled; once a step.
+
+        Args:
+            order: the requests as the model runner has ordered them.
+
+        Raises:
+            CommandError: there is not one row for each request.
+        """
+        positions, self._positions = self._positions, {}
+        if len(order) != count:
+            raise CommandError(f"{count} rows of logits came for {len(order)} requests")
+        rows = []
+        for row, name in enumerate(order):
+            request = self._known.get(name)
+            if request is None or request.number >= self._limit:
+                continue
+            # Part of a prompt has a row too, but no token is sampled from it.
+            if positions.get(name) == request.prompt_tokens + request.sampled:
+                rows.append((row, request))
+        return rows
+
 
 _OF_WORKER = "_spark_prof_tap"
 
@@ -79,7 +137,6 @@ class Tap:
     """The tap of one worker. Its wraps stay, and only look whether it is on.
 
     Args:
-        worker: the vLLM worker, with its model loaded.
         first: whether this is the rank that keeps and compares logits.
     """
 
@@ -112,7 +169,6 @@ class Tap:
         """Turns the tap on or off; a recording is written when its tap is turned off.
 
         Args:
-            mode: "record", "compare" or "off".
             path: the file to write or to read; nothing for "off".
             requests: so many of the requests to come are tapped, in the order of their arrival.
 

@@ -1,4 +1,4 @@
-"""The file that holds one side's logits: a NumPy array with one record for each sampled token.
+"""Records one side's logits in a file, or compares a step's logits with the recorded ones.
 
 Format: .npy 1.0 (numpy.lib.format) of the records ``request, step, token, prompt, <dtype>``: which
 request in the order of arrival, which token of its answer, the token with the largest logit,
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.lib.format
@@ -21,6 +21,70 @@ import torch
 
 from spark_prof.ending import removed_afterwards
 from spark_prof.errors import CommandError
+
+_FORCED = 1e4
+"""The logit of a forced token, beside 0 for all others: any sampling takes it."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One row of logits on both sides. A number that is not finite says that a side's are not.
+
+    Attributes:
+        token_a: the largest logit's token on side a.
+        margin_a: how far side a's largest logit lies above its second.
+        kl_nats: Kullback-Leibler divergence of b's distribution from a's, in nats.
+        scale: the standard deviation of side a's logits, to see `worst` against.
+    """
+
+    token_a: int
+    token_b: int
+    margin_a: float
+    kl_nats: float
+    worst: float
+    scale: float
+
+
+def compare_logits(a: torch.Tensor, b: torch.Tensor) -> list[Difference]:
+    """Compares the rows of two [R, V] on their device, in float64; waits for it.
+
+    Tokens that both sides exclude with a logit of minus infinity count as equal.
+    """
+    a, b = a.double(), b.double()
+    log_a, log_b = a.log_softmax(dim=1), b.log_softmax(dim=1)
+    share = log_a.exp()
+    # 0 * (-inf - -inf) is no number, but a token without a share contributes nothing.
+    summands = torch.where(share == 0, 0.0, share * (log_a - log_b))
+    difference = torch.where(a == b, 0.0, (a - b).abs())
+    top = a.topk(2, dim=1).values
+    included = ~a.isneginf()
+    count = included.sum(dim=1, keepdim=True)
+    mean = a.where(included, 0.0).sum(dim=1, keepdim=True) / count
+    spread = ((a - mean).square().where(included, 0.0).sum(dim=1) / count[:, 0]).sqrt()
+    numbers = torch.stack(
+        [top[:, 0] - top[:, 1], summands.sum(dim=1).clamp(min=0.0), difference.amax(dim=1), spread],
+        dim=1,
+    ).tolist()
+    tokens = zip(a.argmax(dim=1).tolist(), b.argmax(dim=1).tolist(), strict=True)
+    return [
+        Difference(token_a, token_b, *row)
+        for (token_a, token_b), row in zip(tokens, numbers, strict=True)
+    ]
+
+
+def force_tokens(logits: torch.Tensor, rows: list[int], tokens: torch.Tensor) -> torch.Tensor:
+    """A copy of [R, V] in which each of the rows can only give its token.
+
+    Args:
+        logits: what the model computed; left as it is.
+        tokens: int64, one for each of the rows.
+    """
+    forced = logits.clone()
+    only = torch.zeros(len(rows), logits.shape[1], dtype=logits.dtype, device=logits.device)
+    only.scatter_(1, tokens.to(logits.device)[:, None], _FORCED)
+    forced[rows] = only
+    return forced
+
 
 LARGEST_BYTES = 2 << 30
 """Logits of one file at most, which are in the host's memory until they are written."""
@@ -38,7 +102,6 @@ class TappedRow:
     Attributes:
         request: which of the requests since the tap was turned on, from 0.
         step: which token of its answer, from 0.
-        token: the token with the largest logit.
         prompt: CRC-32 of the prompt's tokens.
         logits: [V], on the CPU.
     """
@@ -139,3 +202,113 @@ def _bits(logits: torch.Tensor) -> npt.NDArray[np.integer[Any]]:
     integers = torch.int32 if logits.dtype == torch.float32 else torch.int16
     found: npt.NDArray[np.integer[Any]] = logits.contiguous().view(integers).numpy()
     return found
+
+
+@dataclass(slots=True)
+class TappedRequest:
+    """A request that has come since the tap was turned on.
+
+    Attributes:
+        number: in the order of arrival, from 0.
+        prompt: CRC-32 of the prompt's tokens.
+    """
+
+    number: int
+    prompt_tokens: int
+    prompt: int
+    sampled: int = 0
+
+
+class Use(Protocol):
+    """Takes the logits of sampled tokens and says which tokens they shall be."""
+
+    compared: list[dict[str, Any]]
+
+    def take(self, requests: list[TappedRequest], logits: torch.Tensor) -> torch.Tensor:
+        """Uses the rows [R, V] of the requests; the tokens to force, int64 [R]."""
+
+    def finish(self) -> None:
+        """Writes what is to be written."""
+
+
+class Recording:
+    """Keeps logits in the host's memory until they are written.
+
+    Args:
+        keeps: whether this rank keeps them at all.
+    """
+
+    def __init__(self, path: Path, *, keeps: bool) -> None:
+        self.compared: list[dict[str, Any]] = []
+        self._path = path
+        self._keeps = keeps
+        self._rows: list[TappedRow] = []
+        self._bytes = 0
+
+    def take(self, requests: list[TappedRequest], logits: torch.Tensor) -> torch.Tensor:
+        """Keeps the rows; the tokens are those of the largest logits.
+
+        Raises:
+            CommandError: there are more logits than a file may hold.
+        """
+        tokens = logits.argmax(dim=1)
+        if self._keeps:
+            self._bytes += logits.numel() * logits.element_size()
+            if self._bytes > LARGEST_BYTES or len(self._rows) + len(requests) > MOST_ROWS:
+                self._rows = []
+                raise CommandError(
+                    f"more than {LARGEST_BYTES >> 30} GiB of logits or {MOST_ROWS} tokens; "
+                    "tap fewer tokens"
+                )
+            self._rows += [
+                TappedRow(request.number, request.sampled, token, request.prompt, row)
+                for request, token, row in zip(requests, tokens.tolist(), logits.cpu(), strict=True)
+            ]
+        return tokens
+
+    def finish(self) -> None:
+        """Writes the file; raises CommandError as `write_logits` does."""
+        if self._keeps:
+            write_logits(self._path, self._rows)
+
+
+class Comparison:
+    """Compares logits with those of a file.
+
+    Args:
+        compares: whether this rank compares, and not only forces tokens.
+
+    Raises:
+        CommandError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path, *, compares: bool) -> None:
+        self.compared: list[dict[str, Any]] = []
+        self._recorded = RecordedLogits(path)
+        self._compares = compares
+
+    def take(self, requests: list[TappedRequest], logits: torch.Tensor) -> torch.Tensor:
+        """Compares the rows; the tokens are the recorded ones.
+
+        Raises:
+            CommandError: a token was not recorded, or other prompts or another model were.
+        """
+        recorded = self._recorded
+        found = [recorded.find(r.number, r.sampled, r.prompt) for r in requests]
+        if self._compares:
+            if recorded.vocabulary != logits.shape[1]:
+                raise CommandError(
+                    f"there are {logits.shape[1]} logits a token, recorded {recorded.vocabulary}"
+                )
+            of_a = recorded.logits([number for number, _ in found]).to(logits.device)
+            differences = compare_logits(of_a, logits)
+            self.compared += [
+                {"step": request.sampled, "row": request.number}
+                | asdict(difference)
+                | {"agree": difference.token_a == difference.token_b}
+                for request, difference in zip(requests, differences, strict=True)
+            ]
+        return torch.tensor([token for _, token in found])
+
+    def finish(self) -> None:
+        """Nothing is to be written."""

@@ -15,12 +15,21 @@ from typing import Any
 
 import torch
 
-from spark_prof.swaps.build import Swapped
+from spark_prof.swaps.build import Swapped, SwapPoint
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline, logger
-from spark_prof.swaps.points import SwapPoint
-from spark_prof.swaps.sides import SIDES
-from spark_prof.swaps.trial_rows import Fenced, Rows, compare_rows, fingerprint, row_floors
-from spark_prof.swaps.trial_work import MIXED, PLAIN, ZEROS, Work, works_of
+from spark_prof.swaps.settings import SIDES
+from spark_prof.swaps.trial_work import (
+    MIXED,
+    PLAIN,
+    ZEROS,
+    Fenced,
+    Rows,
+    Work,
+    compare_rows,
+    fingerprint,
+    row_floors,
+    works_of,
+)
 
 _SLOW_SECONDS = 2.0
 """What no call of a kernel that is compiled takes, for up to 16 tokens."""
@@ -69,7 +78,6 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
 
     Args:
         swapped: the places, whose layers still have vLLM's own methods.
-        vllm_config: of the engine.
         seconds: after which a kernel that does not come back ends the process.
     """
     engine = _Engine(vllm_config, seconds, set())
@@ -125,10 +133,6 @@ class _Reference:
     """Tokens of a kind, and what is to become of each.
 
     Attributes:
-        kind: in words.
-        rows: the arguments.
-        expected: the results.
-        floors: of `row_floors`.
         own: whether vLLM's kernel computed them, and not the replacement.
     """
 
@@ -258,7 +262,6 @@ class _Trial:
         """What the replacement returns.
 
         Args:
-            arguments: of the call.
             again: it ran with as many rows before, so that nothing is compiled any more.
 
         Raises:
@@ -367,8 +370,6 @@ def try_dispatch(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -
 
     Args:
         swapped: the places, whose layers choose between their kernels.
-        vllm_config: of the engine.
-        seconds: as in `try_all`.
     """
     engine, active = _Engine(vllm_config, seconds, set()), SIDES.active
     alone = {id(place.point.module) for place in swapped if place.point.kind == "experts"}

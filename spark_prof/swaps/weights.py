@@ -1,28 +1,92 @@
-"""Reads a layer of a live vLLM model, between the loading of its checkpoint and its new layout."""
+"""Reads a layer of a live vLLM model with the bits of its checkpoint, before its new layout."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.swaps.layers import Layer, NormLayer
-from spark_prof.swaps.weights_experts import read_experts
-from spark_prof.swaps.weights_linear import read_linear
-from spark_prof.swaps.weights_router import read_router
+from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.moe import Activation
+from spark_prof.swaps.layers import ExpertsLayer, Layer, NormLayer, RouterLayer
+from spark_prof.swaps.weights_stored import (
+    EXPERTS,
+    StoredAs,
+    check_scale,
+    parameter,
+    read_linear,
+    stored_as,
+)
+
+ROUTERS = ("FusedTopKRouter", "FusedTopKBiasRouter", "GroupedTopKRouter", "CPURouter")
+"""vLLM's classes whose choice is that of `kernels.routing.route`; `CPURouter` exists since 0.31."""
+
+_REFUSED = (
+    ("eplb_state", "its experts are balanced over ranks (EPLB)"),
+    ("custom_routing_function", "it routes by a function of the model's own"),
+    ("_hash_indices_table", "it routes by a hash of the token"),
+    ("bias_vl", "it has another correction for images"),
+    ("num_fused_shared_experts", "shared experts are fused into its choice"),
+)
+"""What a router may have that `route` has not."""
+
+
+def read_router(name: str, runner: Any) -> RouterLayer:
+    """Reads the router of a vLLM `MoERunner`.
+
+    Raises:
+        KernelError: it chooses in a way that the kernels do not know.
+    """
+    router = runner.router
+    kind = type(router).__name__
+    if kind not in ROUTERS:
+        raise KernelError(f"{kind} chooses experts in a way that the kernels do not know")
+    for attribute, reason in _REFUSED:
+        value = getattr(router, attribute, None)
+        if isinstance(value, torch.Tensor) or value:
+            raise KernelError(reason)
+    if getattr(runner, "_fse_fuse_gate", False):
+        raise KernelError("its logits hold those of the shared expert's gate")
+    grouped = kind == "GroupedTopKRouter" or getattr(router, "use_grouped_topk", False)
+    if grouped and max(router.num_expert_group or 1, router.topk_group or 1) > 1:
+        raise KernelError(f"it chooses among {router.num_expert_group} groups of experts")
+    if router.scoring_func not in ("softmax", "sigmoid"):
+        raise KernelError(f"its scores are {router.scoring_func}, neither softmax nor sigmoids")
+    correction, scale = None, 1.0
+    # The other two ignore both: a model of theirs scales the result of its experts itself.
+    if grouped or kind == "FusedTopKBiasRouter":
+        correction = _correction(router)
+        scale = float(router.routed_scaling_factor)
+    return RouterLayer(
+        name=name,
+        experts=int(router.global_num_experts),
+        top_k=int(router.top_k),
+        renormalize=bool(router.renormalize),
+        scoring=router.scoring_func,
+        correction=correction,
+        scale=scale,
+    )
+
+
+def _correction(router: Any) -> torch.Tensor | None:
+    if router.e_score_correction_bias is None:
+        return None
+    if router.scoring_func != "sigmoid":
+        raise KernelError("it corrects a softmax; the kernels correct sigmoids only")
+    value: torch.Tensor = router.e_score_correction_bias.detach()
+    return value.to(torch.float32).contiguous()
 
 
 def read_layer(name: str, module: Any, slot: str) -> Layer:
     """Reads what fills a slot. Its tensors may be the module's own: pack them, do not write.
 
     Args:
-        name: the module's path in the model.
         module: a torch.nn.Module; for the slot moe a `MoERunner`, for router that or the matrix
             before it. Its parameters hold the bits of the checkpoint:
             `process_weights_after_loading` has not been called.
-        slot: a word of `spec.SLOTS`.
 
     Raises:
         KernelError: it is nothing that a kernel can be built for; one line says why.
@@ -52,3 +116,146 @@ def _read_norm(name: str, module: Any) -> NormLayer:
     if kind == "GemmaRMSNorm":
         weight = weight.to(torch.float32) + 1  # as it is multiplied with, in float32
     return NormLayer(name, weight, float(module.variance_epsilon))
+
+
+_BLOCKS = {"plain": 1, "nvfp4": 16, "mxfp4": 32}
+
+_REFUSED_EXPERTS = (
+    ("moe_config.moe_parallel_config.use_ep", "its experts are spread over ranks"),
+    ("moe_config.moe_parallel_config.enable_eplb", "its experts are balanced over ranks (EPLB)"),
+    ("moe_config.moe_parallel_config.is_sequence_parallel", "its tokens are spread over ranks"),
+    ("moe_config.is_lora_enabled", "its engine takes LoRA adapters"),
+    ("apply_router_weight_on_input", "it weighs what goes into its experts"),
+)
+"""What a layer may do that the kernels do not."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of the parameters of experts is theirs; vLLM pads them for some kernels.
+
+    Attributes:
+        halves: 2 with a gate, else 1.
+        turns: whether rows of gate and of up take turns, as in gpt-oss's checkpoints.
+    """
+
+    hidden: int
+    intermediate: int
+    halves: int
+    turns: bool
+
+
+def extent_of(module: Any, stored: StoredAs) -> Extent:
+    """What of its parameters is a `RoutedExperts`' own.
+
+    Hidden features are cut to what the model has. Where several ranks share an intermediate size,
+    each loader of vLLM has its own way to divide it, so the padding, which is zero, stays.
+    """
+    config = module.moe_config
+    halves = 2 if module.activation.is_gated else 1
+    padded = parameter(module, f"w13_{stored.weight}").shape[1] // halves
+    intermediate = padded
+    if config.tp_size == 1:
+        block = _BLOCKS[stored.format]
+        own = config.intermediate_size_per_partition_unpadded
+        intermediate = min(padded, -(-own // block) * block)
+    hidden = min(config.hidden_dim, config.hidden_dim_unpadded or config.hidden_dim)
+    return Extent(hidden, intermediate, halves, module.activation.value == "swigluoai")
+
+
+def read_experts(name: str, runner: Any) -> ExpertsLayer:
+    """Reads the experts of a vLLM `MoERunner`, of this rank, and its router.
+
+    Args:
+        runner: it has the attributes `routed_experts` and `router`; the weights are loaded and
+            not yet laid out anew.
+
+    Raises:
+        KernelError: the quantization, the activation or what else the layer does is not read.
+    """
+    module = runner.routed_experts
+    router = read_router(name, runner)
+    _refuse(module)
+    stored = stored_as(module, EXPERTS)
+    activation = _activation(module)
+    extent = extent_of(module, stored)
+    gate_up = _matrices(module, stored, extent, "w13")
+    down = _matrices(module, stored, extent, "w2")
+    if gate_up.shape[0] != router.experts:
+        raise KernelError(f"it has {gate_up.shape[0]} of {router.experts} experts on this rank")
+    gate_up_bias, down_bias = (getattr(module, f"{half}_bias", None) for half in ("w13", "w2"))
+    if gate_up_bias is not None:
+        gate_up_bias = _gate_up(gate_up_bias.detach(), extent).contiguous()
+    if down_bias is not None:
+        down_bias = down_bias.detach()[:, : extent.hidden].contiguous()
+    return ExpertsLayer(name, gate_up, down, gate_up_bias, down_bias, activation, router)
+
+
+def _refuse(module: Any) -> None:
+    for path, reason in _REFUSED_EXPERTS:
+        value = module
+        for part in path.split("."):
+            value = getattr(value, part, None)
+        if value:
+            raise KernelError(reason)
+    if module.moe_config.dp_size > 1 or module.moe_config.pcp_size > 1:
+        raise KernelError("its tokens come from several engines (data parallel)")
+    if getattr(module, "_expert_map", None) is not None:
+        raise KernelError("its experts are numbered anew on this rank")
+
+
+def _activation(module: Any) -> Activation:
+    """What joins gate and up; gpt-oss's figures are vLLM's own where a layer has none."""
+    name = module.activation.value
+    limit, alpha, beta = (
+        getattr(module, f"swiglu_{part}", None) for part in ("limit", "alpha", "beta")
+    )
+    if name == "silu" and limit is None:
+        return Activation("silu")
+    if name == "swigluoai" and beta in (None, 1.0):
+        given = Activation("swiglu")
+        return Activation("swiglu", alpha or given.alpha, limit or given.limit)
+    if name == "swigluoai_uninterleave" and alpha and limit and beta == 1.0:
+        return Activation("swiglu", alpha, limit)
+    raise KernelError(
+        f"its activation is {name} with limit {limit}, alpha {alpha} and beta {beta}; silu and"
+        " gpt-oss's swiglu are known"
+    )
+
+
+def _matrices(
+    module: Any, stored: StoredAs, extent: Extent, half: str
+) -> NvFp4 | MxFp4 | torch.Tensor:
+    weight = parameter(module, f"{half}_{stored.weight}")
+    if stored.format == "plain":
+        return _cut(weight, extent, half, 1)
+    packed = _cut(weight, extent, half, 2)
+    scale = parameter(module, f"{half}_{stored.scale}")
+    scales = _cut(scale, extent, half, _BLOCKS[stored.format])
+    if stored.format == "mxfp4":
+        return MxFp4(packed, scales)
+    what = f"{half}_{stored.global_scale}"
+    value = check_scale(parameter(module, what), what)
+    if half == "w2":
+        return NvFp4(packed, scales, GlobalScale(value.reshape(-1, 1, 1), stored.convention))
+    value = value.reshape(packed.shape[0], -1)
+    if extent.turns and bool((value != value[:, :1]).any()):
+        raise KernelError(f"its {what} differs between gate and up, whose rows take turns")
+    rows = [extent.intermediate] * 2 if value.shape[1] == 2 else [2 * extent.intermediate]
+    return NvFp4(packed, scales, GlobalScale.of_shards(value, rows, stored.convention))
+
+
+def _cut(values: torch.Tensor, extent: Extent, half: str, per_item: int) -> torch.Tensor:
+    """Weights or scales [E, N, K / per_item] without padding, gate before up."""
+    if half == "w13":
+        return _gate_up(values, extent)[..., : extent.hidden // per_item]
+    return values[:, : extent.hidden, : extent.intermediate // per_item]
+
+
+def _gate_up(values: torch.Tensor, extent: Extent) -> torch.Tensor:
+    """[E, 2I, ...] without padding, gate before up; a view where nothing has to move."""
+    if extent.turns:
+        pairs = values.unflatten(1, (-1, 2))[:, : extent.intermediate].transpose(1, 2)
+    else:
+        pairs = values.unflatten(1, (2, -1))[:, :, : extent.intermediate]
+    return pairs.flatten(1, 2)

@@ -20,7 +20,7 @@ from spark_prof.dashboards.kernel_bench import render_bench
 from spark_prof.dashboards.kernel_checks import Checked, render_checks
 from spark_prof.dashboards.kernel_list import render_kernels
 from spark_prof.dashboards.render import RENDERERS
-from spark_prof.kernels.bench.report_file import Report as Bench
+from spark_prof.kernels.bench.results import Report as Bench
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find
 from spark_prof.kernels.tuning import Run

@@ -11,11 +11,17 @@ pytest.importorskip("torch")
 
 from spark_prof.dashboards.kernel_bench import render_bench
 from spark_prof.dashboards.kernel_checks import Checked, render_checks
-from spark_prof.kernels.bench.kept import run_of
-from spark_prof.kernels.bench.machine import Machine
-from spark_prof.kernels.bench.report_file import Report
-from spark_prof.kernels.bench.results import OURS, Ceilings, Cell, Result, Spread
-from spark_prof.kernels.bench.run import LeftOut
+from spark_prof.kernels.bench.results import (
+    OURS,
+    Ceilings,
+    Cell,
+    LeftOut,
+    Machine,
+    Report,
+    Result,
+    Spread,
+    run_of,
+)
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find
 from spark_prof.kernels.tuning import Work

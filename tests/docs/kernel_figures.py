@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_prof.kernels.bench.bars import Reached, judge_bars
-from spark_prof.kernels.bench.report_file import read_report
-from spark_prof.kernels.bench.results import Ceilings, Cell
-from spark_prof.kernels.bench.text import work_text
+from benchmarks.kernel_targets import Reached, judge_bars
+from spark_prof.kernels.bench.results import Ceilings, Cell, read_report, work_text
+from tests.docs.pages import ROOT
 
 ROOT = Path(__file__).parents[2]
 _RESULTS = ROOT / "benchmarks" / "results"

@@ -22,7 +22,7 @@ from spark_prof.kernels.formats import (
     pack_nibbles,
     quantize_mxfp8,
 )
-from spark_prof.kernels.formats.blocks import block_amax, blocks_of
+from spark_prof.kernels.formats.elements import block_amax, blocks_of
 from spark_prof.kernels.quantized_rows import RowFormat
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch

@@ -10,13 +10,12 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.activations import make_activations
-from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_dense_case
+from spark_prof.kernels.check.called import Called
+from spark_prof.kernels.check.cases import DenseCase, run_dense_case
+from spark_prof.kernels.check.inputs import Bf16, Format, Weight, make_activations, make_weight
 from spark_prof.kernels.check.oracles import linear_oracle
-from spark_prof.kernels.check.refusals import refusals
-from spark_prof.kernels.check.runner import packed_linear
+from spark_prof.kernels.check.runner import W4A16
 from spark_prof.kernels.check.verdict import judge, same_bits
-from spark_prof.kernels.check.weights import Bf16, Format, Weight, make_weight
 from spark_prof.kernels.dense import LinearConfig, linear
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
@@ -25,7 +24,6 @@ from tests.rows import each_row
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
 CASES = [
-    *(case for kind in FORMATS for case in dense_cases(kind)),
     DenseCase("nvfp4", (32, 2880), 8),
     DenseCase("nvfp4", (7, 80), 1, bias=True),
     DenseCase("mxfp4", (40, 1856), 16, bias=True),
@@ -35,6 +33,7 @@ CASES = [
     DenseCase("bf16", (128, 512), 16),
     DenseCase("bf16", (48, 80), 9, bias=True),
 ]
+"""Shapes beside those of `check`, which `test_checks.py` runs."""
 CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
     (LinearConfig(warps=1, split=1, depth=1, x_ahead=0, min_blocks=1), "nvfp4", 3),
     (LinearConfig(warps=4, split=2, depth=3, x_ahead=1, min_blocks=1), "mxfp4", 11),
@@ -49,7 +48,7 @@ CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
 
 @each_row("case", CASES)
 def test_a_case(case: DenseCase, device: str) -> None:
-    assert run_dense_case(case, packed_linear, device).detail == ""
+    assert run_dense_case(case, Called(W4A16).linear, device).detail == ""
 
 
 @each_row(("config", "kind", "tokens"), CONFIGURED)
@@ -60,19 +59,6 @@ def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device
 
     case = DenseCase(kind, (144, 448), tokens, bias=True)
     assert run_dense_case(case, configured, device).detail == ""  # type: ignore[arg-type]
-
-
-@each_row("kind", FORMATS)
-def test_operands_that_do_not_fit_are_refused(kind: Format, device: str) -> None:
-    packed = packed_linear(make_weight(kind, "plain", (32, 64), 1, device))
-    operands = {
-        "x": make_activations("plain", 3, 64, 2, device),
-        "out": make_activations("plain", 3, 32, 2, device),
-        "bias": make_activations("plain", 1, 32, 3, device)[0],
-    }
-    tried = {what: run().detail for what, run in refusals(lambda: packed, operands, "x")}
-    assert len(tried) == 15
-    assert {what: said for what, said in tried.items() if said} == {}
 
 
 def test_a_result_of_its_own(device: str) -> None:

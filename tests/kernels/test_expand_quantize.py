@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.expand_quantize import (
-    codes,
-    expand_quantize,
-    most_scale_rows,
-    moved_bytes,
-)
+from spark_prof.kernels.expand_quantize import codes, expand_quantize, most_scale_rows, moved_bytes
 from spark_prof.kernels.formats import GlobalScale, NvFp4, swizzle_128x4
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, QuantizedRows, RowFormat
 from tests.kernels.row_oracles import quantized_rows
@@ -59,10 +54,7 @@ def _assert_expanded(
 
 @each_row("columns", [64, 2880])
 @each_row("row_format", _FORMATS)
-@each_row(
-    "counts",
-    [[2, 0, 5, 1], [0, 0, 3], [130, 0, 1], [1] * 40, [128, 256]],
-)
+@each_row("counts", [[2, 0, 5, 1], [0, 0, 3], [130, 0, 1], [1] * 40, [128, 256]])
 def test_each_expert_has_its_tokens(
     counts: list[int], row_format: RowFormat, columns: int, device: str
 ) -> None:

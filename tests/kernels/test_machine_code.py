@@ -18,11 +18,11 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installe
 
 from spark_prof import kernels
 from spark_prof.cores import cores
-from spark_prof.kernels.bench.candidates import bf16_candidates
+from spark_prof.kernels.bench.configurations import bf16_candidates
 from spark_prof.kernels.dense import LinearConfig, dense_code
-from spark_prof.kernels.entry import ARCHITECTURES
 from spark_prof.kernels.moe import MoeConfig, down_code, gate_up_code
 from spark_prof.kernels.pack import FORMATS
+from spark_prof.kernels.registry import ARCHITECTURES
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.compiler import compile_code
 from spark_prof.kernels.tuning import SHIPPED, read

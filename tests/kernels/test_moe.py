@@ -1,9 +1,8 @@
-"""Mixtures of experts against exact results: formats, activations, edges and configurations."""
+"""Routing and experts, beside what the cases of `check` try: the plan, configurations."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 import pytest
@@ -12,44 +11,72 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.activations import make_activations
-from spark_prof.kernels.check.moe_cases import (
+from spark_prof.kernels.check.cases import (
     Layer,
+    Logits,
     MoeCase,
     Sizes,
     make_layer,
-    moe_cases,
+    make_logits,
     run_moe_case,
 )
-from spark_prof.kernels.check.refusals import refusals
-from spark_prof.kernels.check.routing_cases import make_logits
-from spark_prof.kernels.check.runner import packed_moe
+from spark_prof.kernels.check.inputs import make_activations
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import Activation, pack_experts
-from spark_prof.kernels.moe import MoeConfig, default_config, moe, run_experts
+from spark_prof.kernels.moe import (
+    Activation,
+    MoeConfig,
+    default_config,
+    moe,
+    pack_experts,
+    run_experts,
+)
 from spark_prof.kernels.routing import route
 from tests.rows import each_row
+
+
+@each_row("logits", ["plain", "the same experts", "ties", "NaN"])
+@each_row("tokens", [1, 7, 16])
+def test_the_plan_lists_each_active_expert_once_with_all_of_its_tokens(
+    logits: Logits, tokens: int, device: str
+) -> None:
+    routing = route(make_logits(logits, tokens, 32, torch.bfloat16, device), 4)
+    active, plan = routing.active.tolist(), routing.plan.tolist()
+    chosen = routing.experts.flatten().tolist()
+    assert active == sorted(set(chosen))
+    assert plan[0] == len(active)
+    starts, entries = plan[1 + 256 :][: len(active) + 1], plan[1 + 256 + 257 :]
+    assert starts[0] == 0
+    assert starts[-1] == tokens * 4
+    for at, expert in enumerate(active):
+        mine = entries[starts[at] : starts[at + 1]]
+        assert mine == [entry for entry, choice in enumerate(chosen) if choice == expert]
+
+
+@each_row("top_k", [-1, 0, 17, 33])
+def test_more_experts_than_there_are_or_can_be_are_refused(top_k: int, device: str) -> None:
+    with pytest.raises(KernelError, match="cannot choose"):
+        route(make_logits("plain", 3, 32, torch.bfloat16, device), top_k)
+
+
+@each_row(
+    "correction", [torch.zeros(31), torch.zeros(32, dtype=torch.bfloat16), torch.zeros(64)[::2]]
+)
+def test_corrections_that_do_not_fit_are_refused(correction: torch.Tensor, device: str) -> None:
+    logits = make_logits("plain", 3, 32, torch.bfloat16, device)
+    with pytest.raises(KernelError, match="correction"):
+        route(logits, 4, correction=correction.to(device))
+
 
 Kind = Literal["nvfp4", "mxfp4"]
 FORMATS: tuple[Kind, ...] = ("nvfp4", "mxfp4")
 SMALL = Sizes(8, 3, 192, 96)
-CASES = [
-    *moe_cases("nvfp4"),
-    *moe_cases("mxfp4"),
-    MoeCase("mxfp4", Sizes(4, 2, 576, 288), 4, "swiglu"),
-]
 USUAL = default_config(SMALL.hidden, 3)
 CONFIGURED: list[tuple[MoeConfig, Kind, int]] = [
     (replace(USUAL, warps=1, split=1, depth=1, down_warps=1, down_depth=1), "nvfp4", 3),
     (replace(USUAL, warps=4, split=4, depth=3, down_warps=3, down_depth=2), "mxfp4", 9),
 ]
 """One warp for all, and warps without work."""
-
-
-@each_row("case", CASES)
-def test_a_case(case: MoeCase, device: str) -> None:
-    assert run_moe_case(case, packed_moe, device).detail == ""
 
 
 @each_row(("config", "kind", "tokens"), CONFIGURED)
@@ -67,23 +94,8 @@ def packed_of(layer: Layer) -> object:
     return pack_experts(layer.gate_up, layer.down, *biases, Activation(layer.activation))
 
 
-@each_row("kind", FORMATS)
-def test_operands_that_do_not_fit_are_refused(kind: Kind, device: str) -> None:
-    packed = packed_moe(make_layer(MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), device))
-    operands = {
-        "x": make_activations("plain", 3, 64, 2, device),
-        "logits": make_logits("plain", 3, 4, torch.bfloat16, device),
-        "out": make_activations("plain", 3, 64, 2, device),
-    }
-    compute = partial(packed, top_k=2)
-    tried = {what: run().detail for what, run in refusals(lambda: compute, operands, "x")}
-    assert len(tried) == 15
-    assert {what: said for what, said in tried.items() if said} == {}
-
-
 def test_routed_ahead_is_the_same(device: str) -> None:
-    case = MoeCase("nvfp4", SMALL, 5)
-    packed = packed_of(make_layer(case, device))
+    packed = packed_of(make_layer("nvfp4", SMALL, "silu", device))
     x = make_activations("plain", 5, 192, 2, device)
     logits = make_logits("plain", 5, 8, torch.bfloat16, device)
     whole = moe(x, logits, packed, 3)  # type: ignore[arg-type]
@@ -96,7 +108,7 @@ def test_routed_ahead_is_the_same(device: str) -> None:
 
 
 def test_what_a_token_gets_does_not_depend_on_the_others(device: str) -> None:
-    packed = packed_of(make_layer(MoeCase("mxfp4", SMALL, 8, "swiglu"), device))
+    packed = packed_of(make_layer("mxfp4", SMALL, "swiglu", device))
     x = make_activations("plain", 8, 192, 2, device)
     logits = make_logits("the same experts", 8, 8, torch.bfloat16, device)
     together = moe(x, logits, packed, 3)  # type: ignore[arg-type]
@@ -105,8 +117,8 @@ def test_what_a_token_gets_does_not_depend_on_the_others(device: str) -> None:
 
 
 def test_weights_that_do_not_fit_each_other_are_refused(device: str) -> None:
-    nvfp4, mxfp4 = (make_layer(MoeCase(kind, SMALL, 1), device) for kind in FORMATS)
-    other = make_layer(MoeCase("nvfp4", Sizes(8, 3, 192, 64), 1), device)
+    nvfp4, mxfp4 = (make_layer(kind, SMALL, "silu", device) for kind in FORMATS)
+    other = make_layer("nvfp4", Sizes(8, 3, 192, 64), "silu", device)
     silu = Activation("silu")
     for gate_up, down in ((nvfp4.gate_up, mxfp4.down), (nvfp4.gate_up, other.down)):
         with pytest.raises(KernelError):

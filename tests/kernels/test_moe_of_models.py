@@ -8,11 +8,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.activations import make_activations
-from spark_prof.kernels.check.weights import make_weight
-from spark_prof.kernels.experts import Activation, pack_experts
+from spark_prof.kernels.check.inputs import make_activations, make_weight
 from spark_prof.kernels.formats import MxFp4, NvFp4, deinterleave_gate_up, deinterleave_rows
-from spark_prof.kernels.moe import moe
+from spark_prof.kernels.moe import Activation, moe, pack_experts
 from tests.rows import each_row
 
 EXPERTS, TOP_K, HIDDEN, INNER, TOKENS = 8, 3, 192, 96, 5

@@ -15,11 +15,19 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels import dense, moe, routing
-from spark_prof.kernels.check.dense_cases import DenseCase, run_dense_case
-from spark_prof.kernels.check.moe_cases import Layer, MoeCase, Sizes, run_moe_case
-from spark_prof.kernels.check.runner import packed_linear, packed_moe
+from spark_prof.kernels.check.called import Called
+from spark_prof.kernels.check.cases import (
+    DenseCase,
+    Layer,
+    MoeCase,
+    Sizes,
+    run_dense_case,
+    run_moe_case,
+)
+from spark_prof.kernels.check.inputs import Bf16, Format, Weight
+from spark_prof.kernels.check.runner import EXPERTS as MOE
+from spark_prof.kernels.check.runner import W4A16
 from spark_prof.kernels.check.verdict import Judgement
-from spark_prof.kernels.check.weights import Bf16, Format, Weight
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -29,6 +37,7 @@ from spark_prof.kernels.runtime.launch import launch
 from tests.rows import each_row
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
+packed_linear, packed_moe = Called(W4A16).linear, Called(MOE).experts
 SHAPE = (48, 448)
 EXPERTS = Sizes(8, 3, 192, 96)
 

@@ -21,10 +21,7 @@ def _weight(columns: int, device: str) -> torch.Tensor:
 
 @each_row("with_residual", [False, True])
 @each_row("row_format", _FORMATS)
-@each_row(
-    ("count", "columns"),
-    [(1, 2880), (5, 2048), (3, 64), (2, 1856), (1, 8224), (256, 2112)],
-)
+@each_row(("count", "columns"), [(1, 2880), (5, 2048), (3, 64), (2, 1856), (1, 8224), (256, 2112)])
 def test_rows_are_those_of_the_separate_kernels(
     count: int, columns: int, row_format: RowFormat, with_residual: bool, device: str
 ) -> None:

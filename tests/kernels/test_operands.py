@@ -12,17 +12,15 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.activations import make_activations
-from spark_prof.kernels.check.moe_cases import MoeCase, Sizes, make_layer
-from spark_prof.kernels.check.refusals import refusals
+from spark_prof.kernels.check.cases import Sizes, make_layer
+from spark_prof.kernels.check.inputs import Bf16, make_activations
+from spark_prof.kernels.check.runner import refusals
 from spark_prof.kernels.check.verdict import same_bits
-from spark_prof.kernels.check.weights import Bf16
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.expand_quantize import expand_quantize
-from spark_prof.kernels.experts import Activation, pack_experts
 from spark_prof.kernels.formats import MxFp4, quantize_mxfp4
-from spark_prof.kernels.moe import moe
+from spark_prof.kernels.moe import Activation, moe, pack_experts
 from spark_prof.kernels.norm_quantize import norm_quantize
 from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -110,7 +108,7 @@ def _spread(device: str) -> dict[str, tuple[Callable[..., object], dict[str, tor
     weight = pack_linear(WEIGHT)
     weights, scales, row_scale = (part.to(device) for part in weight.tensors)
     moved = replace(weight, weights=weights, scales=scales, row_scale=row_scale)
-    layer = make_layer(MoeCase("mxfp4", Sizes(4, 2, 64, 64), 3, "swiglu"), "cpu")
+    layer = make_layer("mxfp4", Sizes(4, 2, 64, 64), "swiglu", "cpu")
     assert not isinstance(layer.gate_up, Bf16)
     assert not isinstance(layer.down, Bf16)
     experts = pack_experts(layer.gate_up, layer.down, None, None, Activation("swiglu"))
@@ -181,7 +179,7 @@ def test_refusals_of_a_gpu_ask_for_no_device_that_is_right() -> None:
 
 
 def test_experts_on_two_devices_are_refused() -> None:
-    layer = make_layer(MoeCase("mxfp4", Sizes(4, 2, 64, 64), 3), "cpu")
+    layer = make_layer("mxfp4", Sizes(4, 2, 64, 64), "silu", "cpu")
     assert isinstance(layer.gate_up, MxFp4)
     assert isinstance(layer.down, MxFp4)
     down = MxFp4(layer.down.packed.to("meta"), layer.down.scales.to("meta"))

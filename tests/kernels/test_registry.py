@@ -9,9 +9,7 @@ from itertools import pairwise
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.kernels.entry import SLOTS, ReplacementKernel
-from spark_prof.kernels.registry import KERNELS, find
-from spark_prof.kernels.traffic import BYTES_A_WEIGHT
+from spark_prof.kernels.registry import BYTES_A_WEIGHT, KERNELS, SLOTS, ReplacementKernel, find
 from spark_prof.kernels.tuning import Work
 from tests.rows import each_row
 
@@ -103,8 +101,8 @@ def test_experts_read_no_more_than_there_are() -> None:
 
 def test_experts_that_all_take_part_are_read_once() -> None:
     torch = pytest.importorskip("torch")
-    from spark_prof.kernels.experts import Activation, pack_experts
     from spark_prof.kernels.formats import quantize_mxfp4
+    from spark_prof.kernels.moe import Activation, pack_experts
 
     gate_up = quantize_mxfp4(torch.randn(4, 256, 256))
     packed = pack_experts(

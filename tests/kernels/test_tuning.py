@@ -1,4 +1,4 @@
-"""The file of measurements: what is kept, what a new run replaces, what is refused."""
+"""The file of measurements: written whole or not at all, read as it was, refused if it is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,23 @@ import pytest
 
 from spark_prof.kernels import tuning
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, merged, read, save
+from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, merged, read, save, write_whole
+
+
+def test_what_was_there_is_replaced(tmp_path: Path) -> None:
+    for content in (b"first", b"", b"second"):
+        write_whole(tmp_path / "file", content)
+        assert (tmp_path / "file").read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder", tmp_path / "absent" / "file"):
+        with pytest.raises(KernelError, match=f"cannot write {path}"):
+            write_whole(path, b"content")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
 
 WORK = Work("dense", "nvfp4", 4096, 2880, 1)
 ROW = Tuned(WORK, {"warps": 8, "split": 4, "x_ahead": 0}, 6.25, "marlin", 10.5)

@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
-from spark_prof.kernels.check.activations import make_activations
-from spark_prof.kernels.check.moe_cases import MoeCase, Sizes, make_layer
-from spark_prof.kernels.check.routing_cases import make_logits
-from spark_prof.kernels.check.weights import make_weight
-from spark_prof.kernels.experts import Activation
+from spark_prof.kernels.check.inputs import (
+    Sizes,
+    make_activations,
+    make_layer,
+    make_logits,
+    make_weight,
+)
+from spark_prof.kernels.moe import Activation
 from spark_prof.swaps.layers import ExpertsLayer, Layer, LinearLayer, NormLayer, RouterLayer
 from spark_prof.swaps.templates import experts, matrix, norm, router
 
@@ -56,7 +59,7 @@ for kind in ("nvfp4", "mxfp4"):
     bias = activations(1, 40, 3)[0]
     compare(f"matrix, {kind}", matrix, LinearLayer("q", "qkv", weight), activations(2, 160), bias)
     for activation in ("silu",) if kind == "nvfp4" else ("swiglu",):
-        made = make_layer(MoeCase(kind, Sizes(4, 2, 96, 64), 2, activation), "cpu")
+        made = make_layer(kind, Sizes(4, 2, 96, 64), activation, "cpu")
         mixture = ExpertsLayer(
             "m",
             made.gate_up,

@@ -88,10 +88,7 @@ class Experts(torch.nn.Module):
         return (chosen * topk_weights[..., None]).sum(1).to(x.dtype)
 
     def forward_monolithic(
-        self,
-        x: torch.Tensor,
-        router_logits: torch.Tensor,
-        input_ids: torch.Tensor | None = None,
+        self, x: torch.Tensor, router_logits: torch.Tensor, input_ids: torch.Tensor | None = None
     ) -> torch.Tensor:
         weights, experts = router_logits.softmax(-1).topk(2)
         return self.forward_modular(x, weights, experts)

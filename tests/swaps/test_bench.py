@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from spark_prof.kernels.bench.results import OURS, Ceilings, Result, spread
+from spark_prof.kernels.bench.results import OURS, Ceilings, Result, cell_line, spread
+from spark_prof.kernels.bench.run import race_dense, race_experts
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
-from spark_prof.kernels.bench.text import cell_line
+from spark_prof.kernels.candidate import Candidate
 from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.swaps import layers
-from spark_prof.swaps.bench import OwnKernel, race_matrix, race_mixture
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.own import load_builder
 from tests.rows import each_row
@@ -29,8 +29,8 @@ Build = Callable[[layers.Layer], Replacement | None]
 
 
 def of(result: Build, form: WeightFormat = "nvfp4", tokens: int = 2) -> Result:
-    own = OwnKernel("mine", "o", result)
-    (cell,) = race_matrix(own, SHAPE, form, (tokens,), CPU, seconds=0)
+    own = Candidate("mine", "o", result)
+    (cell,) = race_dense(SHAPE, form, (tokens,), CPU, seconds=0, own=own)
     assert cell.subject == "mine"
     assert [each.contestant for each in cell.results][:2] == [OURS, "mine"]
     return next(each for each in cell.results if each.contestant == "mine")
@@ -46,11 +46,9 @@ def test_a_right_matrix_is_timed(form: WeightFormat) -> None:
 
 @pytest.mark.slow
 def test_right_experts_are_timed() -> None:
-    template = load_builder(
-        f"{Path(layers.__file__).parent / 'templates' / 'experts.py'}:build",
-    )
-    own = OwnKernel("mine", "moe", template)
-    (cell,) = race_mixture(own, EXPERTS, (3,), CPU, seconds=0)
+    template = load_builder(f"{Path(layers.__file__).parent / 'templates' / 'experts.py'}:build")
+    own = Candidate("mine", "moe", template)
+    (cell,) = race_experts(EXPERTS, (3,), CPU, seconds=0, own=own)
     (result,) = [each for each in cell.results if each.contestant == "mine"]
     assert result.failed == ""
     assert result.error is not None
@@ -102,8 +100,8 @@ def test_one_that_raises_says_what() -> None:
 
 
 def test_a_line_holds_the_others_against_it() -> None:
-    own = OwnKernel("mine", "o", RIGHT)
-    (cell,) = race_matrix(own, SHAPE, "nvfp4", (1,), CPU, seconds=0)
+    own = Candidate("mine", "o", RIGHT)
+    (cell,) = race_dense(SHAPE, "nvfp4", (1,), CPU, seconds=0, own=own)
     times = {"mine": 2.0, OURS: 1.0}
     cell = replace(
         cell, results=tuple(Result(name, spread([us, us]), 0.0) for name, us in times.items())

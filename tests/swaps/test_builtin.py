@@ -7,17 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spark_prof.kernels import tuned
-from spark_prof.kernels.check.weights import Bf16, Format, make_weight
+from spark_prof.kernels import dispatch
+from spark_prof.kernels.check.inputs import Bf16, Format, make_weight
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import Activation
+from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.kernels.tuning import Run, Tuned, Work
 from spark_prof.swaps.builtin import BUILDERS, build_measured
-from spark_prof.swaps.check.called import Called
-from spark_prof.swaps.check.run import _attempt, _cases
 from spark_prof.swaps.layers import ExpertsLayer, LinearLayer, NormLayer, RouterLayer
 from tests.rows import each_row
+from tests.swaps.own_checks import some
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run")
 
@@ -44,8 +43,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, **times: tuple[float, float]) -> N
         for name, (us, other) in times.items()
     )
     run = Run("cpu", "this CPU", "2026-01-01", "", {}, rows)
-    choose = tuned.choose
-    monkeypatch.setattr(tuned, "choose", lambda *a, **n: choose(*a, **n, runs=(run,)))
+    choose = dispatch.choose
+    monkeypatch.setattr(dispatch, "choose", lambda *a, **n: choose(*a, **n, runs=(run,)))
 
 
 SLOT_CASES = (
@@ -58,14 +57,10 @@ SLOT_CASES = (
 @pytest.mark.slow
 @pytest.mark.parametrize(("slot", "words", "also"), SLOT_CASES)
 def test_what_is_insisted_on_passes_the_check(slot: str, words: str, also: str) -> None:
-    outcome = []
-    for label, case in _cases(slot, "cpu"):
-        if words in label and also in label:
-            status, judged = _attempt(lambda case=case: case(Called(BUILDERS["spark_prof!"], slot)))
-            outcome.append((status, judged.detail, label))
-    assert [each for each in outcome if each[0] == "failed"] == []
-    assert sum(status == "passed" for status, _, _ in outcome) >= 5
-    skipped = {detail for status, detail, _ in outcome if status == "skipped"}
+    found = some(slot, BUILDERS["spark_prof!"], lambda label: words in label and also in label)
+    assert [(v.case, v.detail) for v in found if v.status == "failed"] == []
+    assert sum(v.status == "passed" for v in found) >= 5
+    skipped = {v.detail for v in found if v.status == "skipped"}
     assert all("it does not take" in why or "not NVFP4 or MXFP4" in why for why in skipped)
 
 

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 import torch
 
+from spark_prof.kernels.candidate import Candidate, WrongResult
 from spark_prof.kernels.check.bound import Expected
+from spark_prof.kernels.check.called import Called, run_replacement
+from spark_prof.kernels.check.own_cases import check_own
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.errors import KernelError
-from spark_prof.swaps.check.called import Called, WrongResult, run_replacement
-from spark_prof.swaps.check.run import check_builder
 from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
 from spark_prof.swaps.own import load_builder
 from tests.rows import each_row
+from tests.swaps import own_checks
 
 KERNELS = Path(__file__).parent / "kernels"
 RIGHT = load_builder(f"{KERNELS / 'right.py'}:build")
@@ -37,7 +39,8 @@ FAULTS = {
 
 
 def verdicts(kernel: str, slot: str) -> list[Verdict]:
-    return list(check_builder(kernel, slot, load_builder(f"{KERNELS / kernel}.py:build"), "cpu"))
+    builder = load_builder(f"{KERNELS / kernel}.py:build")
+    return list(check_own(Candidate(kernel, slot, builder), "cpu"))
 
 
 @pytest.mark.slow
@@ -73,15 +76,7 @@ def test_what_a_builder_abstains_from_is_skipped() -> None:
 
 def some(slot: str, builder: Callable[[Layer], Replacement | None], words: str) -> list[Verdict]:
     """The verdicts of those cases alone whose label has all of these words."""
-    from spark_prof.swaps.check import run
-
-    found = []
-    for label, case in run._cases(slot, "cpu"):
-        if all(word in label for word in words.split("|")):
-            status, judgement = run._attempt(lambda case=case: case(Called(builder, slot)))
-            found.append(Verdict("k", label, "cpu", status, judgement.used, judgement.detail))
-    assert found
-    return found
+    return own_checks.some(slot, builder, lambda case: all(w in case for w in words.split("|")))
 
 
 @each_row("kind", ["nvfp4", "mxfp4", "fp8", "bf16"])
@@ -176,16 +171,11 @@ def test_what_is_no_result(run: Callable[..., Any], said: str) -> None:
 
 def test_rounding_between_the_kernels_of_experts_is_allowed_and_more_is_not() -> None:
     """As vLLM's Marlin, which rounds gate and up and each expert's result to bfloat16."""
-    from spark_prof.kernels.check.moe_cases import (
-        SMALL,
-        MoeCase,
-        exact_experts,
-        make_layer,
-        run_moe_case,
-    )
-    from spark_prof.kernels.check.oracles import routing_oracle
+    from spark_prof.kernels.check.cases import SMALL_EXPERTS, MoeCase, run_moe_case
+    from spark_prof.kernels.check.inputs import make_layer
+    from spark_prof.kernels.check.oracles import exact_experts, routing_oracle
 
-    case = MoeCase("nvfp4", SMALL, 5, "swiglu")
+    case = MoeCase("nvfp4", SMALL_EXPERTS, 5, "swiglu")
 
     def rounding(keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         def packed(layer: Any) -> Any:
@@ -213,7 +203,7 @@ def test_rounding_between_the_kernels_of_experts_is_allowed_and_more_is_not() ->
     def bf16(values: torch.Tensor) -> torch.Tensor:
         return values.bfloat16().double()
 
-    assert make_layer(case, "cpu").gate_up_bias is not None
+    assert make_layer("nvfp4", SMALL_EXPERTS, "swiglu", "cpu").gate_up_bias is not None
     assert run_moe_case(case, rounding(bf16), "cpu", rounded_between=True).detail == ""
     assert "wrong" in run_moe_case(case, rounding(bf16), "cpu").detail
     fp8 = rounding(lambda values: values.to(torch.float8_e4m3fn).double())
@@ -221,7 +211,8 @@ def test_rounding_between_the_kernels_of_experts_is_allowed_and_more_is_not() ->
 
 
 def test_the_judge_of_changed_bits_looks_at_nan() -> None:
-    called = Called(lambda layer: Replacement(lambda: None, 0, "changed", line="lost"), "o")
+    changes = Replacement(lambda: None, 0, "changed", line="lost")
+    called = Called(Candidate("k", "o", lambda layer: changes))
     called.build(LinearLayer("o", "o", torch.zeros(1)))
     exact = torch.tensor([[1.0, torch.nan], [0.0, 0.0]], dtype=torch.float64)
     expected = Expected(exact, torch.zeros_like(exact))
@@ -234,7 +225,7 @@ def test_a_kernel_error_of_the_builder_is_an_abstention() -> None:
     def build(layer: Layer) -> Replacement | None:
         raise KernelError("not for me")
 
-    assert {v.detail for v in check_builder("k", "router", build, "cpu")} == {"not for me"}
+    assert {v.detail for v in check_own(Candidate("k", "router", build), "cpu")} == {"not for me"}
 
 
 def faulty(fault: Callable[..., Any]) -> Any:
@@ -315,7 +306,7 @@ def test_what_is_written_behind_the_rows_is_found(slot: str) -> None:
 
 
 def test_each_of_many_experts_has_a_token() -> None:
-    from spark_prof.kernels.check.routing_cases import make_logits
+    from spark_prof.kernels.check.inputs import make_logits
 
     logits = make_logits("every expert in turn", 16, 64, torch.bfloat16, "cpu")
     assert sorted(logits.topk(4).indices.flatten().tolist()) == list(range(64))

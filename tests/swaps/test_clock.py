@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.swaps.clock import MOST_STEPS, StepClock, clock_of
-from spark_prof.swaps.marks import HostMarks
-from spark_prof.swaps.sides import Sides
+from spark_prof.swaps.clock import MOST_STEPS, HostMarks, StepClock, clock_of
+from spark_prof.swaps.settings import Sides
 from tests.profiler.fakes import batch
 from tests.rows import each_row
 
@@ -84,10 +83,7 @@ def test_durations_are_the_time_between_the_steps(seed: int) -> None:
     assert epoch <= ends[0] <= ends[-1] <= later
 
 
-@each_row(
-    "other",
-    [decode(1), decode(3), PREFILL, CHUNK, DRAFTS],
-)
+@each_row("other", [decode(1), decode(3), PREFILL, CHUNK, DRAFTS])
 def test_a_step_that_does_not_fit_runs_on_the_side_to_come_and_does_not_count(other: Any) -> None:
     worker, clock = clocked()
     clock.plan([("a", 1), ("b", 1)], 2, prefill=False)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from spark_prof.swaps import ops
+from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.dispatch import swap_choice, swap_experts, swap_linear, swap_norm
 from spark_prof.swaps.guard import Guarded
-from spark_prof.swaps.points import SwapPoint
-from spark_prof.swaps.sides import SIDES
+from spark_prof.swaps.settings import SIDES
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
 pytestmark = pytest.mark.usefixtures("sides")
@@ -165,3 +165,38 @@ def test_experts_and_router_swapped_together_leave_the_choice_to_the_experts() -
     )
     SIDES.switch("b")
     assert runner(torch.randn(2, 16), torch.randn(2, 8)).eq(1).all()
+
+
+@pytest.mark.parametrize("kind", [None, torch.int32, torch.int64, torch.uint32])
+def test_a_swapped_choice_has_the_index_type_that_is_asked_for(kind: torch.dtype | None) -> None:
+    runner = Runner()
+
+    def last(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        experts = torch.full((len(logits), 2), 7, dtype=torch.int32)
+        return torch.ones(len(logits), 2), experts
+
+    swap_choice(SwapPoint("router", "experts", runner, "choice"), {"b": _guarded(last)})
+    SIDES.switch("b")
+    asked = {} if kind is None else {"topk_indices_dtype": kind}
+    weights, experts = runner.router.select_experts(torch.zeros(3, 16), torch.zeros(3, 8), **asked)
+    assert weights.dtype == torch.float32
+    assert experts.dtype == (kind or torch.int32)
+    assert experts.tolist() == [[7, 7]] * 3
+
+
+def test_with_no_token_vllms_own_kernels_run() -> None:
+    """A rank without requests steps with an empty batch; no replacement ever sees one."""
+    guarded = _guarded(_fails)
+    layer, norm, mixture, router = Linear(24, 16), TinyRMSNorm(16), Runner(), Runner()
+    swap_linear(SwapPoint("qkv", "q", layer, "matrix"), {"b": guarded}, compiled=False)
+    swap_norm(SwapPoint("norm", "n", norm, "norm"), {"b": guarded}, compiled=False)
+    swap_experts(SwapPoint("moe", "m", mixture, "experts"), {"b": guarded})
+    swap_choice(SwapPoint("router", "r", router, "choice"), {"b": guarded})
+    SIDES.switch("b")
+    x, logits = torch.zeros(0, 16), torch.zeros(0, 8)
+    assert layer(x).shape == (0, 24)
+    assert norm(x).shape == (0, 16)
+    for runner in (mixture, router):
+        assert runner(x, logits).shape == (0, 16)
+    assert guarded.live
+    assert not guarded.calls

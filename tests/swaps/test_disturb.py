@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spark_prof.swaps.disturb import disturb
+from spark_prof.swaps.extension import disturb
 from tests.rows import each_row
 
 pytest.importorskip("vllm")

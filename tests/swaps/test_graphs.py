@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_prof.swaps.graphs import HOLDERS, BySide, capture_every_side, keep_graphs_by_side
-from spark_prof.swaps.sides import SIDES
+from spark_prof.swaps.settings import SIDES
 
 pytestmark = pytest.mark.usefixtures("sides")
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spark_prof.swaps.marks import EventMarks, marks_for
+from spark_prof.swaps.clock import EventMarks, marks_for
 
 if not torch.cuda.is_available():
     pytest.skip("there is no NVIDIA GPU here", allow_module_level=True)

@@ -147,10 +147,7 @@ REFUSED = {
         {"parallel_config": SimpleNamespace(data_parallel_size=2)},
         "data parallelism",
     ),
-    "pipeline": (
-        {"parallel_config": SimpleNamespace(pipeline_parallel_size=2)},
-        "pipeline stage",
-    ),
+    "pipeline": ({"parallel_config": SimpleNamespace(pipeline_parallel_size=2)}, "pipeline stage"),
 }
 
 

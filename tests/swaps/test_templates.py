@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from spark_prof.cli.kernels_own import Slot, template_text
-from spark_prof.swaps.check.called import Called
-from spark_prof.swaps.check.run import _attempt, _cases
+from spark_prof.cli.kernels import Slot, _template_text
 from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.spec import SLOTS
 from tests.rows import each_row
+from tests.swaps.own_checks import some
 
 WORDS = {
     "moe": (" 1 tokens", " 4 tokens", " 9 tokens", " 16 tokens", "the same tensor"),
@@ -32,7 +31,7 @@ def test_the_slots_are_those_of_swaps() -> None:
 
 @each_row("slot", list(Slot))
 def test_a_template_is_for_a_user_alone(slot: Slot) -> None:
-    text = template_text(slot)
+    text = _template_text(slot)
     compile(text, "template.py", "exec")
     assert "noqa" not in text
     assert "type: ignore" not in text
@@ -43,15 +42,13 @@ def test_a_template_is_for_a_user_alone(slot: Slot) -> None:
 @each_row("slot", WORDS)
 def test_a_template_passes_the_check(slot: str, tmp_path: Path) -> None:
     path = tmp_path / f"my_{slot}.py"
-    path.write_text(template_text(Slot(slot)), encoding="utf-8")
+    path.write_text(_template_text(Slot(slot)), encoding="utf-8")
     builder = load_builder(f"{path}:build")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    outcome = []
-    for label, case in _cases(slot, device):
-        if any(word in label for word in WORDS[slot]):
-            outcome.append((*_attempt(lambda case=case: case(Called(builder, slot))), label))
-    assert [(label, judged.detail) for status, judged, label in outcome if status == "failed"] == []
-    assert sum(status == "passed" for status, _, _ in outcome) >= 15
+    words = WORDS[slot]
+    found = some(slot, builder, lambda label: any(word in label for word in words), device)
+    assert [(v.case, v.detail) for v in found if v.status == "failed"] == []
+    assert sum(v.status == "passed" for v in found) >= 15
 
 
 @pytest.mark.slow

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from spark_prof.swaps.build import Swapped
+from spark_prof.swaps.build import Kind, Swapped, SwapPoint
 from spark_prof.swaps.guard import HUNG, Guarded, LayerError
 from spark_prof.swaps.layers import Replacement
-from spark_prof.swaps.points import Kind, SwapPoint
 from spark_prof.swaps.spec import LAYER_BOUNDS
 from spark_prof.swaps.trial import try_all
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing

@@ -10,13 +10,10 @@ import pytest
 import torch
 
 from spark_prof.swaps import dispatch
-from spark_prof.swaps.build import Swapped
+from spark_prof.swaps.build import Kind, Swapped, SwapPoint
 from spark_prof.swaps.guard import Guarded
-from spark_prof.swaps.install import _refuse_wrong
-from spark_prof.swaps.installed import Installed
-from spark_prof.swaps.points import Kind, SwapPoint
-from spark_prof.swaps.settings import SwapSettings
-from spark_prof.swaps.sides import SIDES
+from spark_prof.swaps.install import Installed, _refuse_wrong
+from spark_prof.swaps.settings import SIDES, SwapSettings
 from spark_prof.swaps.trial import try_all, try_dispatch
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import Activation
+from spark_prof.kernels.moe import Activation
 from spark_prof.swaps.layers import ExpertsLayer
 from spark_prof.swaps.weights import read_layer
 from spark_prof.swaps.weights_stored import EXPERTS, stored_as

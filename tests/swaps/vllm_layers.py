@@ -20,10 +20,7 @@ HIDDEN, INNER, EXPERTS, TOP_K = 64, 96, 4, 2
 
 _LAYERS = "vllm.model_executor.layers."
 _MOE = _LAYERS + "quantization.compressed_tensors.compressed_tensors_moe."
-_NVFP4_MOE = (
-    _LAYERS + "quantization.modelopt",
-    _MOE + "compressed_tensors_moe_w4a4_nvfp4",
-)
+_NVFP4_MOE = (_LAYERS + "quantization.modelopt", _MOE + "compressed_tensors_moe_w4a4_nvfp4")
 _SCHEMES = _LAYERS + "quantization.compressed_tensors.schemes.compressed_tensors_"
 
 
@@ -128,10 +125,7 @@ QUANTIZATIONS: dict[str, Any] = {
     ),
     "fp8": lambda: _plain("fp8.Fp8Config", quant_method="fp8", activation_scheme="dynamic"),
     "fp8 blocks": lambda: _plain(
-        "fp8.Fp8Config",
-        quant_method="fp8",
-        activation_scheme="dynamic",
-        weight_block_size=[32, 32],
+        "fp8.Fp8Config", quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 32]
     ),
     "gpt-oss": lambda: _plain("mxfp4.GptOssMxfp4Config"),
     "mxfp4": lambda: _plain("mxfp4.Mxfp4Config"),

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import torch
 
-from spark_prof.kernels.bench.repeated import Call, repeated
+from spark_prof.kernels.bench.race import Call, repeated
 from spark_prof.kernels.bench.results import Ceilings, Spread, spread
 
 _LARGEST_BUFFER = 1 << 30

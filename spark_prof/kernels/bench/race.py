@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -18,8 +19,99 @@ from typing import TypeVar
 import torch
 
 from spark_prof.errors import one_line
-from spark_prof.kernels.bench.repeated import Call, Output, Repeated, repeated
 from spark_prof.kernels.bench.results import Result, spread
+
+Output = tuple[torch.Tensor, ...]
+Call = Callable[[int], torch.Tensor | Output]
+"""Runs the call of that number and gives its results."""
+
+_WARM_UPS = 2
+_QUEUE_CYCLES = 600_000
+"""About a third of a millisecond: as long as the host needs to launch a graph of many nodes."""
+
+
+class Repeated(ABC):
+    """Calls 0 to N - 1 in order, as often as wanted."""
+
+    outputs: Sequence[Output]
+
+    @abstractmethod
+    def seconds(self) -> float:
+        """Runs all calls once and tells how long they took."""
+
+    def poison(self) -> None:
+        """Writes NaN, or bytes of 0xFF, over all results: what is not written again shows."""
+        for output in self.outputs:
+            for tensor in output:
+                if tensor.dtype.is_floating_point and tensor.dtype.itemsize > 1:
+                    tensor.fill_(torch.nan)
+                else:
+                    tensor.view(torch.uint8).fill_(0xFF)
+
+
+class _Graph(Repeated):
+    """One CUDA graph: no launch from the host lies between the calls."""
+
+    def __init__(self, call: Call, calls: int) -> None:
+        # What is compiled or allocated at first use must be before a graph is captured.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for number in range(min(_WARM_UPS, calls)):
+                call(number)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        failure: Exception | None = None
+        try:
+            with torch.cuda.graph(self._graph):
+                try:
+                    self.outputs = [_as_tuple(call(number)) for number in range(calls)]
+                except Exception as found:
+                    failure = found
+                    raise
+        except Exception as ended:
+            # Ending a capture that was broken off fails too, and says less.
+            raise failure or ended from None
+
+    def seconds(self) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        # The host launches everything while the GPU still waits: no launch is timed with it.
+        torch.cuda._sleep(_QUEUE_CYCLES)
+        begin.record()
+        self._graph.replay()
+        end.record()
+        end.synchronize()
+        # Milliseconds, to about half a microsecond.
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+class _Loop(Repeated):
+    """Calls from the host, timed with its clock."""
+
+    def __init__(self, call: Call, calls: int) -> None:
+        self._call = call
+        self._calls = calls
+        self.outputs = [_as_tuple(call(number)) for number in range(calls)]
+
+    def seconds(self) -> float:
+        begun = time.perf_counter()
+        self.outputs = [_as_tuple(self._call(number)) for number in range(self._calls)]
+        return time.perf_counter() - begun
+
+
+def repeated(call: Call, calls: int, device: torch.device) -> Repeated:
+    """Prepares the calls 0 to `calls` - 1 for being repeated.
+
+    Raises:
+        Exception: whatever a call raises.
+    """
+    return _Graph(call, calls) if device.type == "cuda" else _Loop(call, calls)
+
+
+def _as_tuple(output: torch.Tensor | Output) -> Output:
+    return output if isinstance(output, tuple) else (output,)
+
 
 T = TypeVar("T")
 
@@ -44,7 +136,6 @@ class Contestant:
     """Somebody who can do the work.
 
     Attributes:
-        name: who.
         call: does the call of a number, from 0 to the plan's calls - 1.
     """
 
@@ -57,11 +148,7 @@ class Setting:
     """What all contestants of a race do, and where.
 
     Attributes:
-        calls: in one repeat.
         before: writes the activations of the call of a number.
-        error: of the outputs of all calls.
-        tolerance: largest error that is right.
-        device: on which it all happens.
     """
 
     calls: int
@@ -83,7 +170,6 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
     """So many calls and copies that every call finds its weights cold.
 
     Args:
-        bytes_used: what one call reads.
         cache: bytes of the last cache, 0 where times say nothing and the fewest calls will do.
         bytes_stored: of one copy of the weights, where a call reads a part of them that changes.
     """
@@ -108,9 +194,7 @@ def race(
 
     Args:
         contestants: who takes part, or why somebody cannot.
-        setting: what they do and where.
         seconds: after the fewest repeats no more are begun once this has passed.
-        fewest: repeats of each.
 
     Returns:
         One result a contestant, in their order.
@@ -159,7 +243,6 @@ def largest_relative_l2(outputs: Sequence[Output], expected: torch.Tensor) -> fl
 
     Args:
         outputs: of each call one matrix or row of numbers.
-        expected: one behind the other.
 
     Returns:
         Infinity if anything is NaN.

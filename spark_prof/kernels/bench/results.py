@@ -1,13 +1,24 @@
-"""What a race between kernels found, and the ceilings of the machine that it ran on."""
+"""What a run of the benchmark found, on which machine, and the file and the line that say so."""
 
 from __future__ import annotations
 
+import importlib
+import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Literal
 
-from spark_prof.kernels.tuning import Work
+import msgspec
+import torch
+
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.operands import architecture
+from spark_prof.kernels.tuning import Run, Tuned, Work, save, write_whole
 
 OURS = "spark-prof"
 """The name of this project's kernels among contestants."""
@@ -30,7 +41,6 @@ class Result:
     """How one contestant did at one piece of work.
 
     Attributes:
-        contestant: its name.
         us: microseconds a call, None if it failed.
         error: how far its output is from the reference, None if it was not computed: the
             relative L2 distance, or the share of wrong bytes where every byte must agree.
@@ -48,15 +58,9 @@ class Cell:
     """One piece of work and how every contestant did at it.
 
     Attributes:
-        kind: of the work.
-        work: what was computed.
-        label: whose layer it is.
         weight_bytes: what must be read of weights and their scales in one call.
         bytes: that and the activations that are read and written.
-        is_lm_head: whether it is the last layer of a model.
-        results: one a contestant.
         config: of this project's kernel, by name; empty where it has none.
-        subject: whom the others are held against.
     """
 
     kind: Kind
@@ -103,9 +107,6 @@ class Ceilings:
         read: bytes a second that a kernel reads which does nothing else.
         copy: bytes a second, read and written, of a copy.
         launch_us: microseconds of an empty kernel among others in a CUDA graph.
-        read_by: what read.
-        copied_by: what copied.
-        launched: how the launches were measured.
     """
 
     read: Spread
@@ -132,3 +133,184 @@ def spread(repeats: Sequence[float]) -> Spread:
 
 def _begins(name: str, parts: Sequence[str]) -> bool:
     return not parts or any(name.startswith(part) for part in parts)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A shape that there was no time for, or that failed as a whole, and why, in one line."""
+
+    what: str
+    why: str
+
+
+_UNKNOWN_CACHE = 64 << 20
+_PACKAGES = ("spark-prof", "torch", "triton", "vllm", "cuda-core", "nvidia-cuda-nvrtc")
+_NVML = ("pynvml", "vllm.third_party.pynvml")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a figure must be read with.
+
+    Attributes:
+        name: of the GPU as its driver tells it, or of the processor.
+        architecture: what kernels are compiled for there, such as sm_90a; cpu for a processor.
+        driver: its version, empty where nothing tells it.
+        cuda: the CUDA version that torch was built with, empty for a build without.
+        cache_bytes: of the last cache before the memory.
+        date: of the measurement, ISO 8601 in UTC.
+        versions: of what took part and is installed, by package.
+    """
+
+    name: str
+    architecture: str
+    driver: str
+    cuda: str
+    cache_bytes: int
+    date: str
+    versions: dict[str, str]
+
+
+def machine_of(device: torch.device) -> Machine:
+    """The machine as it is now."""
+    name = platform.processor() or platform.machine()
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return Machine(
+        name=name,
+        architecture=architecture(device),
+        driver=_driver() if device.type == "cuda" else "",
+        cuda=str(torch.version.cuda or ""),
+        cache_bytes=cache_bytes(device),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions,
+    )
+
+
+def cache_bytes(device: torch.device) -> int:
+    """Size of the last cache before the memory; 0 of a processor, whose times say nothing here."""
+    if device.type != "cuda":
+        return 0
+    size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
+    return int(size) or _UNKNOWN_CACHE
+
+
+def _driver() -> str:
+    for module in _NVML:
+        # Absent package, or a machine without NVML.
+        with suppress(Exception):
+            nvml = importlib.import_module(module)
+            nvml.nvmlInit()
+            found = nvml.nvmlSystemGetDriverVersion()
+            return found.decode() if isinstance(found, bytes) else str(found)
+    return ""
+
+
+_SCHEMA = 1
+
+
+@dataclass
+class Report:
+    """Everything that a run found until now."""
+
+    machine: Machine
+    ceilings: Ceilings
+    cells: list[Cell] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    schema: int = _SCHEMA
+
+    def add(self, found: Cell | LeftOut) -> None:
+        """Takes the next result of a run."""
+        if isinstance(found, Cell):
+            self.cells.append(found)
+        else:
+            self.left_out.append(found)
+
+    def write(self, path: Path) -> None:
+        """Writes the file, whole or not at all.
+
+        Raises:
+            KernelError: it cannot be written.
+        """
+        write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+
+def read_report(path: Path) -> Report:
+    """Reads a file of results.
+
+    Raises:
+        KernelError: it cannot be read or is no such file.
+    """
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=Report)
+    except OSError as error:
+        raise KernelError(f"cannot read {path}: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise KernelError(f"{path} is no result of benchmarks/kernels.py ({error})") from error
+    if report.schema != _SCHEMA:
+        raise KernelError(f"{path} is of another version of spark-prof; measure again")
+    return report
+
+
+def keep(report: Report, path: Path | None = None) -> Path:
+    """Adds a run to the file of measurements, by default the user's own; returns its path.
+
+    Raises:
+        KernelError: nothing was timed, or the file cannot be written.
+    """
+    run = run_of(report)
+    if not run.rows:
+        raise KernelError("nothing was timed, so there is nothing to keep")
+    return save(run, path)
+
+
+def run_of(report: Report) -> Run:
+    """What the dispatcher needs of a run: our kernels' times and those of the fastest others."""
+    rows = []
+    for cell in report.cells:
+        if cell.ours is not None and cell.kind != "fused":
+            other, us = cell.best_peer() or ("", None)
+            rows.append(Tuned(cell.work, cell.config, cell.ours, other, us))
+    machine = report.machine
+    return Run(
+        machine.architecture, machine.name, machine.date, machine.driver, machine.versions,
+        tuple(rows),
+    )  # fmt: skip
+
+
+def work_text(cell: Cell) -> str:
+    """What was computed: `dense nvfp4 5120 x 2880, M 4`."""
+    work = cell.work
+    experts = f", {work.experts} experts, top {work.top_k}" if work.experts > 1 else ""
+    shape = f"{work.rows} x {work.columns}" if work.rows > 1 else str(work.columns)
+    return f"{work.kernel} {work.format} {shape}{experts}, M {work.tokens}"
+
+
+def cell_line(cell: Cell, ceilings: Ceilings) -> str:
+    """Our time, its share of read bandwidth, its floor, and how many times as long others take."""
+    parts = [f"{work_text(cell):44}"]
+    ours = cell.ours
+    if ours is not None:
+        floor = ceilings.floor_us(cell)
+        parts.append(_us(cell))
+        if cell.kind != "fused":
+            parts.append(f"{ceilings.share(cell, ours):4.0%} of read")
+        parts.append(f"floor {floor:6.2f} x {ours / floor:.2f}")
+    parts += [_other(r, ours) for r in cell.results if r.contestant != cell.subject or r.us is None]
+    return "  ".join(parts)
+
+
+def _us(cell: Cell) -> str:
+    spread = next(r.us for r in cell.results if r.contestant == cell.subject and r.us)
+    return f"{spread.median:8.2f} us [{spread.lower:.2f}, {spread.upper:.2f}]"
+
+
+def _other(result: Result, ours: float | None) -> str:
+    if result.us is None:
+        return f"{result.contestant}: failed"
+    ratio = "" if ours is None else f" = {result.us.median / ours:.2f} x"
+    return f"{result.contestant} {result.us.median:.2f} us{ratio}"

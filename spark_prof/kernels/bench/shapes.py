@@ -56,7 +56,6 @@ class ExpertsShape:
         hidden: columns of gate and up, rows of down.
         intermediate: rows of gate and of up, columns of down.
         activation: silu, or gpt-oss's swiglu with its limit.
-        bias: whether both products add one.
     """
 
     model: str
@@ -130,7 +129,6 @@ def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -
 
     Args:
         models: parts of model names in any case, all models if empty.
-        layers: from which.
     """
     found: dict[tuple[int, int], list[Layer]] = {}
     for layer in layers:
@@ -141,18 +139,20 @@ def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -
 
 
 def dense_work(
-    models: Sequence[str], formats: Iterable[WeightFormat]
+    models: Sequence[str], formats: Iterable[WeightFormat], layers: Iterable[Layer] | None = None
 ) -> list[tuple[DenseShape, WeightFormat]]:
     """Every shape in each of these formats, small ones first; routers in BF16 only.
 
     Args:
         models: parts of model names in any case, all models if empty.
-        formats: of the weights.
+        layers: from which; all by default.
     """
     work = [
         (shape, form)
         for form in formats
-        for shape in dense_shapes(models, (*LAYERS, *ROUTERS) if form == "bf16" else LAYERS)
+        for shape in dense_shapes(
+            models, layers or ((*LAYERS, *ROUTERS) if form == "bf16" else LAYERS)
+        )
     ]
     return sorted(work, key=lambda pair: (pair[0].rows * pair[0].columns, pair[0].rows))
 

@@ -1,4 +1,8 @@
-"""Runs the cases of kernels on this machine: `spark-prof kernels check`."""
+"""Proves kernels right on this machine: `spark-prof kernels check`.
+
+The package's kernels and somebody's own are candidates, called in one way (`Called`). The cases of
+the package's are below; those of somebody's own, which may abstain, are in `own_cases.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +14,95 @@ from typing import Literal
 import torch
 
 from spark_prof.errors import one_line
-from spark_prof.kernels.check.activations import make_activations
-from spark_prof.kernels.check.dense_cases import DenseCase, dense_cases, run_dense_case
-from spark_prof.kernels.check.fused_cases import fused_cases
-from spark_prof.kernels.check.moe_cases import (
+from spark_prof.kernels.candidate import (
+    Abstained,
+    Candidate,
+    ExpertsLayer,
+    Format,
     Layer,
-    MoeCase,
-    Sizes,
-    make_layer,
-    moe_cases,
-    run_moe_case,
+    LinearLayer,
+    Replacement,
+    RouterLayer,
+    WrongResult,
 )
-from spark_prof.kernels.check.oracles import RoutingRule
-from spark_prof.kernels.check.refusals import refusals
-from spark_prof.kernels.check.routing_cases import make_logits, routing_cases, run_routing_case
+from spark_prof.kernels.check.called import Called
+from spark_prof.kernels.check.cases import (
+    DenseCase,
+    Linear,
+    Moe,
+    MoeCase,
+    dense_cases,
+    moe_cases,
+    routing_cases,
+    run_dense_case,
+    run_moe_case,
+    run_routing_case,
+)
+from spark_prof.kernels.check.fused_cases import fused_cases
+from spark_prof.kernels.check.inputs import (
+    Recipe,
+    Sizes,
+    make_activations,
+    make_layer,
+    make_logits,
+    make_weight,
+)
 from spark_prof.kernels.check.verdict import Judgement, Status, Verdict
-from spark_prof.kernels.check.weights import Bf16, Format, Recipe, Weight, make_weight
 from spark_prof.kernels.dense import linear
+from spark_prof.kernels.dispatch import choose_linear, choose_moe
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.experts import Activation, pack_experts
-from spark_prof.kernels.moe import moe
+from spark_prof.kernels.moe import moe, pack_experts
+from spark_prof.kernels.operands import LARGEST_BATCH
 from spark_prof.kernels.pack import pack_linear
-from spark_prof.kernels.routing import Scoring, route
-from spark_prof.kernels.tuned import choose_linear, choose_moe
+from spark_prof.kernels.routing import route
+
+
+def _build_linear(layer: Layer) -> Replacement:
+    assert isinstance(layer, LinearLayer)
+    packed = pack_linear(layer.weight)
+
+    def run(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
+        config = choose_linear(packed, max(1, len(x)), insist=True).config
+        return linear(x, packed, bias, out, config)
+
+    return Replacement(run, LARGEST_BATCH, "kept")
+
+
+def _build_experts(layer: Layer) -> Replacement:
+    assert isinstance(layer, ExpertsLayer)
+    assert not isinstance(layer.gate_up, torch.Tensor), "these kernels are for fewer bits"
+    assert not isinstance(layer.down, torch.Tensor), "as gate_up"
+    biases = layer.gate_up_bias, layer.down_bias
+    packed = pack_experts(layer.gate_up, layer.down, *biases, layer.activation)
+    top_k = layer.router.top_k
+
+    def run(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config
+        return moe(x, logits, packed, top_k, out=out, config=config)
+
+    return Replacement(run, LARGEST_BATCH, "kept")
+
+
+def _build_router(layer: Layer) -> Replacement:
+    assert isinstance(layer, RouterLayer)
+
+    def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        got = route(
+            logits, layer.top_k, layer.renormalize, layer.scoring, layer.correction, layer.scale
+        )
+        return got.weights, got.experts
+
+    return Replacement(run, LARGEST_BATCH, "kept")
+
+
+W4A16 = Candidate("w4a16", "qkv", _build_linear, ("nvfp4", "mxfp4"), own=False)
+FP8 = Candidate("fp8", "qkv", _build_linear, ("fp8",), own=False)
+W16A16 = Candidate("w16a16", "qkv", _build_linear, ("bf16",), own=False)
+ROUTING = Candidate("routing", "router", _build_router, own=False)
+EXPERTS = Candidate("moe", "moe", _build_experts, ("nvfp4", "mxfp4"), own=False)
+
+Cases = Iterator[tuple[str, Callable[[], Judgement]]]
+"""Cases in words, each with what runs it."""
 
 _MODEL_SHAPES = (
     (5120, 2880), (2880, 4096), (3712, 2688), (2688, 1856), (2048, 4096), (1536, 2048),
@@ -59,25 +129,23 @@ _RECIPES: tuple[Recipe, ...] = ("plain", "one element a row")
 """Of the cases with these shapes: an error that many products allow may hide a lost one; a single
 product allows nearly none."""
 
-Cases = Iterator[tuple[str, Callable[[], Judgement]]]
-"""Cases in words, each with what runs it."""
 
-
-def _dense(formats: tuple[Format, ...], device: str) -> Cases:
-    for kind in formats:
+def _dense(candidate: Candidate, device: str) -> Cases:
+    linear_of = Called(candidate).linear
+    for kind in candidate.formats:
         shapes = _shapes(kind, device)
         larger = [
             DenseCase(kind, shape, tokens, recipe, bias=tokens == 4)
             for shape, recipe, tokens in product(shapes, _RECIPES, _TOKENS[device])
         ]
         for case in (*dense_cases(kind), *larger):
-            yield case.label, partial(run_dense_case, case, packed_linear, device)
+            yield case.label, partial(run_dense_case, case, linear_of, device)
         operands = {
             "x": make_activations("plain", 3, 64, 2, device),
             "out": make_activations("plain", 3, 32, 2, device),
             "bias": make_activations("plain", 1, 32, 3, device)[0],
         }
-        for label, run in refusals(partial(_small_linear, kind, device), operands, "x"):
+        for label, run in refusals(partial(_small_linear, linear_of, kind, device), operands, "x"):
             yield f"{kind}, {label}", run
 
 
@@ -87,35 +155,38 @@ def _shapes(kind: Format, device: str) -> tuple[tuple[int, int], ...]:
     return _SMALL_BF16_SHAPES if device == "cpu" else (*_MODEL_SHAPES, *_ROUTER_SHAPES)
 
 
-def _small_linear(kind: Format, device: str) -> Callable[..., object]:
-    return packed_linear(make_weight(kind, "plain", (32, 64), 1, device))
+def _small_linear(linear_of: Linear, kind: Format, device: str) -> Callable[..., object]:
+    return linear_of(make_weight(kind, "plain", (32, 64), 1, device))
 
 
-def _moe(device: str) -> Cases:
+def _moe(candidate: Candidate, device: str) -> Cases:
     sizes = _SMALL_SIZES if device == "cpu" else _MODEL_SIZES
-    kinds: tuple[Literal["nvfp4", "mxfp4"], ...] = ("nvfp4", "mxfp4")
-    for kind in kinds:
+    experts_of = Called(candidate).experts
+    for kind in candidate.formats:
         larger = [
             MoeCase(kind, each, tokens, activation, recipe=recipe)
             for (each, activation), recipe, tokens in product(sizes, _RECIPES, _TOKENS[device])
         ]
         for case in (*moe_cases(kind), *larger):
-            yield case.label, partial(run_moe_case, case, packed_moe, device)
+            yield case.label, partial(run_moe_case, case, experts_of, device)
         operands = {
             "x": make_activations("plain", 3, 64, 2, device),
             "logits": make_logits("plain", 3, 4, torch.bfloat16, device),
             "out": make_activations("plain", 3, 64, 2, device),
         }
-        for label, run in refusals(partial(_small_moe, kind, device), operands, "x"):
+        for label, run in refusals(partial(_small_moe, experts_of, kind, device), operands, "x"):
             yield f"{kind}, {label}", run
 
 
-def _small_moe(kind: Literal["nvfp4", "mxfp4"], device: str) -> Callable[..., object]:
-    layer = make_layer(MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), device)
-    return partial(packed_moe(layer), top_k=2)
+def _small_moe(experts_of: Moe, kind: Format, device: str) -> Callable[..., object]:
+    compute: Callable[..., object] = experts_of(
+        make_layer(kind, Sizes(4, 2, 64, 64), "swiglu", device)
+    )
+    return partial(compute, top_k=2)
 
 
-def _routing(device: str) -> Cases:
+def _routing(candidate: Candidate, device: str) -> Cases:
+    routed = Called(candidate).route
     for case in routing_cases():
         yield case.label, partial(run_routing_case, case, routed, device)
     logits = {"logits": make_logits("plain", 3, 32, torch.bfloat16, device)}
@@ -130,11 +201,11 @@ def _routing(device: str) -> Cases:
 
 
 CHECKS: Mapping[str, Callable[[str], Cases]] = {
-    "w4a16": partial(_dense, ("nvfp4", "mxfp4")),
-    "fp8": partial(_dense, ("fp8",)),
-    "w16a16": partial(_dense, ("bf16",)),
-    "routing": _routing,
-    "moe": _moe,
+    "w4a16": partial(_dense, W4A16),
+    "fp8": partial(_dense, FP8),
+    "w16a16": partial(_dense, W16A16),
+    "routing": partial(_routing, ROUTING),
+    "moe": partial(_moe, EXPERTS),
     "norm_quantize": partial(fused_cases, ("norm", "norm with residual")),
     "activation_quantize": partial(fused_cases, ("activation",)),
     "expand_quantize": partial(fused_cases, ("expand",)),
@@ -143,60 +214,93 @@ CHECKS: Mapping[str, Callable[[str], Cases]] = {
 
 
 def run_checks(names: Iterable[str], device: str) -> Iterator[Verdict]:
-    """Runs the cases one by one and yields what each showed.
-
-    Args:
-        names: keys of CHECKS.
-        device: `cpu` or `cuda`.
-    """
+    """Runs the cases of the package's kernels one by one and yields what each showed."""
     for name in names:
-        for label, run in CHECKS[name](device):
-            status, judgement = _attempt(run)
-            yield Verdict(name, label, device, status, judgement.used, judgement.detail)
+        yield from run_cases(name, CHECKS[name](device), device)
 
 
-def _attempt(run: Callable[[], Judgement]) -> tuple[Status, Judgement]:
+def run_cases(name: str, cases: Cases, device: str, own: bool = False) -> Iterator[Verdict]:
+    """Runs cases one by one; somebody's own kernel may abstain, and raise anything."""
+    for label, run in cases:
+        status, judgement = _attempt(run, own)
+        yield Verdict(name, label, device, status, judgement.used, judgement.detail)
+
+
+def _attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]:
     try:
         judgement = run()
-    except KernelError as error:
-        return "failed", Judgement(None, f"does not run: {error}")
-    except torch.OutOfMemoryError:
-        return "skipped", Judgement(None, "not enough memory on the GPU for this case")
-    except RuntimeError as error:
-        return "failed", Judgement(None, f"PyTorch: {one_line(str(error))}")
+    except Abstained as why:
+        return "skipped", Judgement(None, str(why))
+    except WrongResult as wrong:
+        return "failed", Judgement(None, str(wrong))
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        if own:
+            return "failed", Judgement(None, one_line(f"{type(error).__name__}: {lines[0]}"))
+        if isinstance(error, KernelError):
+            return "failed", Judgement(None, f"does not run: {error}")
+        if isinstance(error, torch.OutOfMemoryError):
+            return "skipped", Judgement(None, "not enough memory on the GPU for this case")
+        if isinstance(error, RuntimeError):
+            return "failed", Judgement(None, f"PyTorch: {one_line(str(error))}")
+        raise
     return "failed" if judgement.detail else "passed", judgement
 
 
-def packed_linear(weight: Weight) -> Callable[..., object]:
-    """Packs a weight; what it returns takes x, bias and out."""
-    packed = pack_linear(weight.values if isinstance(weight, Bf16) else weight)
+Change = Callable[[torch.Tensor], torch.Tensor]
 
-    def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
-        config = choose_linear(packed, max(1, len(x)), insist=True).config
-        return linear(x, packed, bias, out, config)
-
-    return compute
-
-
-def packed_moe(layer: Layer) -> Callable[..., object]:
-    """Packs experts; what it returns takes x, logits, top_k and out."""
-    biases = layer.gate_up_bias, layer.down_bias
-    gate_up, down = layer.gate_up, layer.down
-    assert not isinstance(gate_up, Bf16), "these kernels are for fewer bits"
-    assert not isinstance(down, Bf16), "as gate_up"
-    packed = pack_experts(gate_up, down, *biases, Activation(layer.activation))
-
-    def compute(x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor) -> object:
-        config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config
-        return moe(x, logits, packed, top_k, out=out, config=config)
-
-    return compute
+_ANY_OPERAND: Mapping[str, Change] = {
+    "in float64": lambda operand: operand.to(torch.float64),
+    "with a column less": lambda operand: operand[..., :-1].contiguous(),
+    "with a dimension more": lambda operand: operand[None],
+}
+_ROW_OPERAND: Mapping[str, Change] = {
+    "of no tokens": lambda operand: operand[:0],
+    "of 17 tokens": lambda operand: operand[:1].repeat(17, 1),
+    "of one dimension": lambda operand: operand[0],
+}
 
 
-def routed(
-    logits: torch.Tensor, top_k: int, rule: RoutingRule
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Chosen experts and their weights."""
-    scoring: Scoring = "sigmoid" if rule.sigmoid else "softmax"
-    got = route(logits, top_k, rule.renormalize, scoring, rule.correction, rule.scale)
-    return got.experts, got.weights
+def refusals(
+    made: Callable[[], Callable[..., object]], operands: Mapping[str, torch.Tensor], rows: str
+) -> Iterator[tuple[str, Callable[[], Judgement]]]:
+    """Each wrong operand in words, with what tries it.
+
+    Of several operands each is put where the others are not. A kernel of one operand runs wherever
+    that lies, on the CPU of a machine with a GPU too: only where no kernel runs is it refused.
+
+    Args:
+        made: makes what takes the operands by name.
+        rows: which of them tells the number of tokens.
+    """
+    for name in operands:
+        changes = {**_ANY_OPERAND, **_ROW_OPERAND} if name == rows else dict(_ANY_OPERAND)
+        if len(operands) > 1:
+            changes["on another device"] = _elsewhere
+        else:
+            changes["where no kernel runs"] = lambda operand: operand.to("meta")
+        for what, change in changes.items():
+            yield f"{name} {what}", _attempted(made, dict(operands), name, change)
+
+
+def _elsewhere(operand: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(operand, device="meta" if operand.is_cpu else "cpu")
+
+
+def _attempted(
+    made: Callable[[], Callable[..., object]],
+    operands: dict[str, torch.Tensor],
+    name: str,
+    change: Change,
+) -> Callable[[], Judgement]:
+    def run() -> Judgement:
+        compute = made()
+        try:
+            compute(**operands | {name: change(operands[name])})
+        except KernelError:
+            return Judgement(None, "")
+        except Exception as error:
+            return Judgement(None, f"{type(error).__name__} in place of KernelError: {error}")
+        return Judgement(None, "not refused")
+
+    return run

@@ -1,4 +1,4 @@
-"""Whether a result is within its bound, and the line that says so."""
+"""Whether a result is within its bound or has the right bits, and the line that says so."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from spark_prof.kernels.check.bound import Expected
+from spark_prof.kernels.formats import GlobalScale, MxFp8, NvFp4, quantize_mxfp8, quantize_nvfp4
 
 _INFINITY = 0x7F80
 """The bits of infinity in bfloat16."""
@@ -24,7 +25,6 @@ class Verdict:
         kernel: a name of `runner.CHECKS`, such as `w4a16`.
         case: what was tried, in a few words, such as `nvfp4, 3 tokens, 48 x 2880`.
         device: `cpu`, where the kernel's source ran on the emulator, or `cuda`.
-        status: a skipped case could not run here.
         used: the largest share of the allowed error that an element used, 1 being all of it, and 0
             if all are the exact results rounded once; None where bits must be equal, or where
             nothing was computed.
@@ -59,7 +59,6 @@ def judge(result: torch.Tensor, expected: Expected) -> Judgement:
     Args:
         result: float32, or bfloat16, of which every number is right that a number within the
             allowed error rounds to.
-        expected: before that rounding.
     """
     if tuple(result.shape) != tuple(expected.value.shape):
         return Judgement(None, f"shape {_shape(result)}, expected {_shape(expected.value)}")
@@ -121,3 +120,86 @@ def _midpoint(bits: torch.Tensor) -> torch.Tensor:
 
 def _shape(values: torch.Tensor) -> str:
     return " x ".join(str(n) for n in values.shape)
+
+
+def first_difference(
+    compute: Callable[[torch.Tensor], object], first: torch.Tensor, second: torch.Tensor
+) -> str:
+    """What differs from the first result, in words; empty if nothing does.
+
+    Args:
+        second: what it wrote the second time; overwritten where a GPU replays a graph.
+    """
+    if not same_bits(first, second):
+        return "a second run gives other bits"
+    if first.device.type != "cuda":
+        return ""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        compute(second)
+    for _ in range(2):
+        second.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize(first.device)
+        if not same_bits(first, second):
+            return "a CUDA graph's replay gives other bits"
+    return ""
+
+
+_NUDGE = 2.0**-20
+"""More than two approximate reciprocals of a GPU and the products after them are off by."""
+_LEAST_CERTAIN = 0.8
+
+
+def judge_quantized(
+    got: NvFp4 | MxFp8, expected: Expected, global_scale: GlobalScale | None
+) -> Judgement:
+    """Compares codes and scales with those of what should have been quantized.
+
+    A value that may be rounded to either of two numbers of bfloat16, or that lies so near to a
+    midpoint that a GPU's reciprocals decide, says nothing of its block: of each block all
+    possibilities are quantized, and it counts where they agree. Fewer than 80 % fail.
+
+    Args:
+        got: what a kernel wrote, its scales not swizzled.
+        global_scale: NVFP4 only.
+    """
+    # A sum would take the sign from -0.
+    ends = (
+        torch.where(expected.error == 0, expected.value, expected.value + sign * expected.error)
+        for sign in (-1, 1)
+    )
+    approximate = global_scale is not None and expected.value.device.type == "cuda"
+    nudges = (1 - _NUDGE, 1 + _NUDGE) if approximate else (1.0,)
+    possible = [
+        _bytes_of_blocks(
+            quantize_mxfp8(end.float() * nudge)
+            if global_scale is None
+            else quantize_nvfp4(end.float() * nudge, global_scale, "reciprocal")
+        )
+        for end in ends
+        for nudge in nudges
+    ]
+    first = possible[0]
+    certain = torch.stack([(first == other).all(-1) for other in possible]).all(0)
+    wrong = certain & (_bytes_of_blocks(got) != first).any(-1)
+    if wrong.any():
+        row, block = (int(i) for i in wrong.nonzero()[0])
+        seen, wanted = (b[row, block].tolist() for b in (_bytes_of_blocks(got), first))
+        detail = (
+            f"{int(wrong.sum())} of {wrong.numel()} blocks wrong, first row {row} block {block}: "
+            f"scale {seen[-1]} codes {bytes(seen[:-1]).hex()}, expected {wanted[-1]} "
+            f"{bytes(wanted[:-1]).hex()}"
+        )
+        return Judgement(None, detail)
+    share = float(certain.float().mean())
+    if share < _LEAST_CERTAIN:
+        return Judgement(None, f"only {share:.0%} of the blocks have certain bits")
+    return Judgement(None, "")
+
+
+def _bytes_of_blocks(rows: NvFp4 | MxFp8) -> torch.Tensor:
+    """Each block's bytes of codes and then its scale: uint8 [M, blocks, ...]."""
+    codes = rows.packed if isinstance(rows, NvFp4) else rows.values.view(torch.uint8)
+    scales = rows.scales.view(torch.uint8).unsqueeze(-1)
+    return torch.cat([codes.unflatten(-1, (scales.shape[-2], -1)), scales], dim=-1)

@@ -6,28 +6,44 @@ is decoded to float64 is exact.
 
 from __future__ import annotations
 
-from spark_prof.kernels.formats.e2m1 import (
+from spark_prof.kernels.formats.block_scales import (
+    MxRecipe,
+    e8m0_decode,
+    e8m0_scales,
+    swizzle_128x4,
+    unswizzle_128x4,
+)
+from spark_prof.kernels.formats.elements import (
     E2M1_VALUES,
+    Fp8Rows,
     e2m1_decode,
     e2m1_encode,
+    e4m3_decode,
+    e4m3_encode,
     pack_nibbles,
+    quantize_fp8_rows,
     unpack_nibbles,
 )
-from spark_prof.kernels.formats.e4m3 import e4m3_decode, e4m3_encode
-from spark_prof.kernels.formats.e8m0 import MxRecipe, e8m0_decode, e8m0_scales
-from spark_prof.kernels.formats.fp8 import Fp8Rows, quantize_fp8_rows
-from spark_prof.kernels.formats.global_scale import Convention, GlobalScale
-from spark_prof.kernels.formats.gpt_oss import (
+from spark_prof.kernels.formats.mx import (
+    MxFp4,
+    MxFp8,
     blocks_of_mxfp4,
     deinterleave_gate_up,
     deinterleave_rows,
     interleave_gate_up,
     interleave_rows,
     mxfp4_of_blocks,
+    quantize_mxfp4,
+    quantize_mxfp8,
 )
-from spark_prof.kernels.formats.mx import MxFp4, MxFp8, quantize_mxfp4, quantize_mxfp8
-from spark_prof.kernels.formats.nvfp4 import NvFp4, NvFp4Recipe, join_nvfp4, quantize_nvfp4
-from spark_prof.kernels.formats.swizzle import swizzle_128x4, unswizzle_128x4
+from spark_prof.kernels.formats.nvfp4 import (
+    Convention,
+    GlobalScale,
+    NvFp4,
+    NvFp4Recipe,
+    join_nvfp4,
+    quantize_nvfp4,
+)
 
 __all__ = [
     "E2M1_VALUES",

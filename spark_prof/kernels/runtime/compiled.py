@@ -14,7 +14,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from spark_prof.ending import removed_afterwards
-from spark_prof.kernels.cache_folder import cache_folder
+
+
+def cache_folder() -> Path | None:
+    """The folder of the package for this user, by the XDG base directory specification.
+
+    None where neither XDG_CACHE_HOME nor a home folder is known, as in some containers.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):
+        return Path(given) / "spark-prof"
+    try:
+        return Path.home() / ".cache" / "spark-prof"
+    except RuntimeError:
+        return None
+
 
 _DIGEST = 32
 _LARGEST = 64 << 20

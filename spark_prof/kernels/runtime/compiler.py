@@ -29,9 +29,6 @@ _TARGETS = {
 def architecture_of(capability: tuple[int, int]) -> str:
     """The target to compile for, such as sm_90a for (9, 0).
 
-    Args:
-        capability: the compute capability of the GPU.
-
     Raises:
         KernelError: the GPU has no tensor cores for bf16.
     """
@@ -48,7 +45,6 @@ def compile_code(code: KernelCode, arch: str) -> bytes:
     """Compiles a kernel, or takes what was compiled before.
 
     Args:
-        code: the source, the entry and the constants.
         arch: the target, such as sm_121a.
 
     Returns:

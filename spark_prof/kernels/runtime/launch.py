@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from spark_prof.kernels.errors import KernelError
-from spark_prof.kernels.runtime.arguments import Argument
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.cpu import run_on_cpu
-from spark_prof.kernels.runtime.gpu import prepare_on_gpu, run_on_gpu
+from spark_prof.kernels.runtime.gpu import Argument, prepare_on_gpu, run_on_gpu
 
 
 def prepare(codes: Sequence[KernelCode], device: torch.device) -> None:
@@ -38,12 +37,8 @@ def launch(
     The caller answers for dtypes, shapes and strides: the kernel sees addresses.
 
     Args:
-        code: the kernel.
-        grid: blocks in x, y and z.
-        block: threads of a block.
         arguments: what its parameters get, in order: of a tensor its address, of an int a C int,
             of a float a C float, of None a null pointer.
-        shared_bytes: dynamic shared memory of a block.
         dependent: let it start before the kernel before it in the stream ends (programmatic
             dependent launch); it waits for that one itself. Only inside a graph on a GPU.
 

@@ -99,11 +99,7 @@ if triton is not None:
         value = tl.load(x + first + column, mask=inside, other=0.0).to(tl.float32)
         if HAS_RESIDUAL:
             value += tl.load(residual + first + column, mask=inside, other=0.0).to(tl.float32)
-            tl.store(
-                both + first + column,
-                value.to(both.dtype.element_ty),
-                mask=inside,
-            )
+            tl.store(both + first + column, value.to(both.dtype.element_ty), mask=inside)
         root = 1.0 / tl.sqrt(tl.sum(value * value) / columns + epsilon)
         scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(y + first + column, (value * root * scale).to(y.dtype.element_ty), mask=inside)

@@ -1,4 +1,4 @@
-"""The search for a configuration, and what a file of measurements says of one."""
+"""The search for a configuration, what it tries of BF16, and what a file of measurements says."""
 
 from __future__ import annotations
 
@@ -8,16 +8,49 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.kernels.bench.configurations import (
-    VALUES,
-    known_config,
-    search,
-)
+from spark_prof.kernels.bench.configurations import VALUES, known_config, search
 from spark_prof.kernels.dense import LinearConfig, default_config
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.moe import default_config as default_moe
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, save
 from tests.rows import each_row
+
+pytest.importorskip("torch")
+
+from spark_prof.kernels.bench.configurations import bf16_candidates
+from spark_prof.kernels.bench.shapes import TOKENS, DenseShape, dense_work
+from spark_prof.kernels.operands import stacks_at_a_time
+
+SHAPES = [shape for shape, _ in dense_work((), ["bf16"])]
+PROCESSORS = 132
+
+
+@each_row("shape", SHAPES)
+@each_row("tokens", TOKENS)
+def test_they_are_few_and_possible(tokens: int, shape: DenseShape) -> None:
+    tried = list(bf16_candidates(shape.rows, shape.columns, tokens, PROCESSORS))
+    assert 10 <= len(tried) == len(set(tried)) <= 52
+    for config in tried:
+        stacks = stacks_at_a_time(config.warps, config.split)
+        assert config.split <= -(-shape.columns // 128)
+        assert config.min_blocks >= 1
+        assert config.warps * config.min_blocks <= 64
+        blocks = config.blocks * PROCESSORS
+        assert blocks < -(-shape.rows // (16 * stacks)), "as many blocks as without a limit"
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_more_tokens_leave_registers_for_fewer_warps(depth: int) -> None:
+    few, many = (
+        max(
+            config.warps * config.min_blocks
+            for config in bf16_candidates(201088, 2880, tokens, PROCESSORS)
+            if config.depth == depth
+        )
+        for tokens in (8, 9)
+    )
+    assert few > many
+
 
 START = LinearConfig(warps=8, split=4, depth=2, x_ahead=1, min_blocks=2)
 WORK = Work("dense", "nvfp4", 4096, 4096, 1)

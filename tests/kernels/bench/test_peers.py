@@ -7,11 +7,9 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from spark_prof.kernels.bench.dense import race_dense
-from spark_prof.kernels.bench.experts import race_experts
-from spark_prof.kernels.bench.pass_tasks import SEPARATE
-from spark_prof.kernels.bench.passes import PASSES, Pass, race_pass
+from spark_prof.kernels.bench.passes import PASSES, SEPARATE, Pass, race_pass
 from spark_prof.kernels.bench.results import Cell
+from spark_prof.kernels.bench.run import race_dense, race_experts
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
 
 GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)

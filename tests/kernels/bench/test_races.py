@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from spark_prof.kernels.bench.ceilings import measure_ceilings
-from spark_prof.kernels.bench.dense import CUBLAS, race_dense
-from spark_prof.kernels.bench.experts import race_experts
 from spark_prof.kernels.bench.passes import PASSES, race_pass
-from spark_prof.kernels.bench.results import OURS, Cell, Result
-from spark_prof.kernels.bench.run import LeftOut, Request, run
+from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result
+from spark_prof.kernels.bench.run import CUBLAS, Request, race_dense, race_experts, run
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
 from spark_prof.kernels.quantized_rows import RowFormat
 from tests.rows import each_row
@@ -43,7 +41,7 @@ def test_a_bfloat16_layer_is_held_against_cublas_alone(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = {1: ((1, 0, 16),), 2: ((1, 0, 16),)}
-    monkeypatch.setattr("spark_prof.kernels.bench.candidates._IN_FLIGHT", few)
+    monkeypatch.setattr("spark_prof.kernels.bench.configurations._IN_FLIGHT", few)
     router = DenseShape(32, 160, (Layer("small", "router", 32, 160),))
     (cell,) = race_dense(router, "bf16", [2], torch.device(device), 0.0, tune=True)
     assert [result.contestant for result in cell.results] == [OURS, CUBLAS]

@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spark_prof.kernels.bench.kept import keep, run_of
-from spark_prof.kernels.bench.machine import machine_of
-from spark_prof.kernels.bench.report_file import Report, read_report
-from spark_prof.kernels.bench.run import LeftOut
+from spark_prof.kernels.bench.results import LeftOut, Report, keep, machine_of, read_report, run_of
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.tuning import read
 from tests.rows import each_row

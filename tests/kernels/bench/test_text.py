@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from spark_prof.kernels.bench.bars import BARS, judge_bars
-from spark_prof.kernels.bench.results import OURS
-from spark_prof.kernels.bench.text import bar_lines, bar_tables, cell_line, failure_lines
+from benchmarks.kernel_targets import BARS, bar_lines, bar_tables, failure_lines, judge_bars
+from spark_prof.kernels.bench.results import OURS, cell_line
 
 from .made import CEILINGS, MARLIN, cell, ours
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.check.dense_cases import Linear
-from spark_prof.kernels.check.moe_cases import Layer, Moe, exact_experts
+from spark_prof.kernels.check.cases import Layer, Linear, Moe, exact_experts
+from spark_prof.kernels.check.inputs import Weight
 from spark_prof.kernels.check.oracles import RoutingRule
-from spark_prof.kernels.check.weights import Weight
 
 _USUAL = RoutingRule()
 

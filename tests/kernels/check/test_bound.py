@@ -9,12 +9,7 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels.check.bound import Expected, activated, exact, rounded
-from spark_prof.kernels.check.oracles import (
-    ExactExperts,
-    linear_oracle,
-    moe_oracle,
-    routing_oracle,
-)
+from spark_prof.kernels.check.oracles import ExactExperts, linear_oracle, moe_oracle, routing_oracle
 from spark_prof.kernels.check.verdict import judge, same_bits
 from tests.rows import each_row
 

@@ -10,13 +10,8 @@ pytest.importorskip("torch")
 
 import torch
 
+from spark_prof.kernels.check.cases import Route, RoutingCase, routing_cases, run_routing_case
 from spark_prof.kernels.check.oracles import RoutingRule
-from spark_prof.kernels.check.routing_cases import (
-    Route,
-    RoutingCase,
-    routing_cases,
-    run_routing_case,
-)
 from tests.kernels.check.plain import plain_route
 from tests.rows import each_row
 

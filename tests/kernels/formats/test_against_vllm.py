@@ -19,6 +19,7 @@ from spark_prof.kernels.formats import (
     NvFp4,
     e2m1_decode,
     e8m0_decode,
+    mxfp4_of_blocks,
     quantize_mxfp4,
     quantize_mxfp8,
     quantize_nvfp4,
@@ -28,6 +29,28 @@ from spark_prof.kernels.formats import (
 )
 
 from .values import around, every_bfloat16, every_byte, same_bits, wild_blocks
+
+
+def test_gpt_oss_blocks_are_decoded_as_in_transformers() -> None:
+    """All bytes with all scales. They read the scale 255 as infinity."""
+    mxfp4 = pytest.importorskip("transformers.integrations.mxfp4", reason="no transformers")
+    blocks = every_byte().reshape(1, 1, 16, 16).expand(1, 256, 16, 16).contiguous()
+    scales = every_byte().reshape(1, 256, 1).expand(1, 256, 16).contiguous()
+    theirs = mxfp4.convert_moe_packed_tensors(blocks, scales)
+    found = mxfp4_of_blocks(blocks, scales).decode(torch.bfloat16)
+    assert found.shape == (1, 256, 512)
+    theirs = theirs.transpose(1, 2)
+    assert same_bits(found[:, :255], theirs[:, :255])
+    assert found[:, 255].isnan().all()
+    assert theirs[:, 255].isinf().any()
+
+
+def test_scales_are_decoded_as_pytorch_s_float8_e8m0fnu() -> None:
+    assert same_bits(
+        e8m0_decode(every_byte(), torch.float32),
+        every_byte().view(torch.float8_e8m0fnu).to(torch.float32),
+    )
+
 
 PROGRAM = Path(__file__).with_name("vllm_mxfp4.py")
 MIXED = wild_blocks(64, 256)

@@ -1,0 +1,149 @@
+"""Random weights that BF16 holds exactly: all contestants multiply by the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
+from spark_prof.kernels.check.inputs import Bf16, Layer, Weight, rows_of
+from spark_prof.kernels.check.oracles import ExactExperts, exact_experts
+from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.moe import Activation
+
+_SLICE_ELEMENTS = 1 << 26
+"""Decoded at once: in float64 that takes a dozen times the memory."""
+
+_BF16_SCALE = 2.0**-5
+
+_GLOBAL_SCALE = 2.0**-14
+"""A power of two: a code times an E4M3 scale has six significant bits, of which BF16 loses none."""
+
+
+def random_weight(
+    format: WeightFormat,  # noqa: A002 - the word of the formats
+    shape: tuple[int, int],
+    device: torch.device,
+    seed: int = 0,
+) -> Weight:
+    """A matrix of weights of about 0.04, any code as likely as any other, the scales random too.
+
+    Args:
+        shape: of the decoded weights, [N, K].
+    """
+    if format == "nvfp4" or format == "mxfp4":
+        return random_fp4(format, shape, device, seed)
+    dice = torch.Generator(device).manual_seed(seed)
+    if format == "bf16":
+        values = torch.randn(shape, dtype=torch.bfloat16, device=device, generator=dice)
+        return Bf16(values.mul_(_BF16_SCALE))
+    # Every E4M3 but NaN; each row another power of two, 2^-13 to 2^-11.
+    values = _integers(0, 0x7F, shape, dice) | _integers(0, 2, shape, dice) << 7
+    powers = _integers(114, 117, shape[:1], dice).to(torch.int32) << 23
+    return Fp8Rows(values.view(torch.float8_e4m3fn), powers.view(torch.float32))
+
+
+def random_fp4(
+    format: Literal["nvfp4", "mxfp4"],  # noqa: A002
+    shape: tuple[int, ...],
+    device: torch.device,
+    seed: int = 0,
+) -> NvFp4 | MxFp4:
+    """As `random_weight`, also of experts [E, N, K]: NVFP4 then has a global scale for each."""
+    dice = torch.Generator(device).manual_seed(seed)
+    *outer, columns = shape
+    packed = _integers(0, 256, (*outer, columns // 2), dice)
+    if format == "mxfp4":
+        # 2^-8 to 2^-5
+        return MxFp4(packed, _integers(119, 123, (*outer, columns // 32), dice))
+    # 26 to 448, as E4M3
+    scales = _integers(0x5D, 0x7F, (*outer, columns // 16), dice).view(torch.float8_e4m3fn)
+    rows = (*outer[:-1], 1, 1) if len(shape) > 2 else ()
+    value = torch.full(rows, _GLOBAL_SCALE, dtype=torch.float32, device=device)
+    return NvFp4(packed, scales, GlobalScale(value, "multiplies"))
+
+
+def decoded(weight: Weight) -> torch.Tensor:
+    """A matrix [N, K] in BF16, exactly; one that is BF16 is not copied."""
+    if isinstance(weight, Bf16):
+        return weight.values
+    return torch.cat([part.decode(torch.bfloat16) for part in row_slices(weight)])
+
+
+def row_slices(weight: Weight) -> Iterator[Weight]:
+    """A matrix in pieces that can be decoded one after another; its global scale is one number."""
+    rows, columns = weight.shape
+    step = max(1, _SLICE_ELEMENTS // columns)
+    for begin in range(0, rows, step):
+        yield rows_of(weight, slice(begin, begin + step))
+
+
+def stored_bytes(weight: Weight) -> int:
+    """Of codes and scales."""
+    if isinstance(weight, Bf16):
+        return int(weight.values.nbytes)
+    codes = weight.values if isinstance(weight, Fp8Rows) else weight.packed
+    return int(codes.nbytes + weight.scales.nbytes)
+
+
+def _integers(low: int, high: int, size: tuple[int, ...], dice: torch.Generator) -> torch.Tensor:
+    return torch.randint(low, high, size, dtype=torch.uint8, device=dice.device, generator=dice)
+
+
+@dataclass(frozen=True)
+class ExpertWeights:
+    """All experts of a layer.
+
+    Attributes:
+        gate_up: [E, 2 I, H], all rows of the gate before those of up.
+        down: [E, H, I].
+        gate_up_bias: BF16 [E, 2 I] or None.
+        down_bias: BF16 [E, H] or None.
+    """
+
+    shape: ExpertsShape
+    gate_up: NvFp4 | MxFp4
+    down: NvFp4 | MxFp4
+    gate_up_bias: torch.Tensor | None
+    down_bias: torch.Tensor | None
+
+    @property
+    def activation(self) -> Activation:
+        """What joins gate and up: gpt-oss's SwiGLU or SiLU."""
+        return Activation(self.shape.activation)
+
+    @property
+    def bytes_each(self) -> int:
+        """Of one expert's codes, scales and biases."""
+        size = stored_bytes(self.gate_up) + stored_bytes(self.down)
+        size += sum(b.nbytes for b in (self.gate_up_bias, self.down_bias) if b is not None)
+        return int(size // self.shape.experts)
+
+    def exact(self) -> ExactExperts:
+        """As the oracle takes them."""
+        biases = (self.gate_up_bias, self.down_bias)
+        shape = self.shape
+        return exact_experts(Layer(self.gate_up, self.down, *biases, shape.activation, shape.top_k))
+
+
+def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertWeights:
+    """Experts as `random_fp4` makes matrices, with biases of about 0.1."""
+    count, hidden, inner = shape.experts, shape.hidden, shape.intermediate
+    dice = torch.Generator(device).manual_seed(2)
+
+    def bias(rows: int) -> torch.Tensor | None:
+        if not shape.bias:
+            return None
+        values = torch.randn((count, rows), device=device, generator=dice)
+        return (values * 0.1).to(torch.bfloat16)
+
+    return ExpertWeights(
+        shape=shape,
+        gate_up=random_fp4(shape.format, (count, 2 * inner, hidden), device, seed=0),
+        down=random_fp4(shape.format, (count, hidden, inner), device, seed=1),
+        gate_up_bias=bias(2 * inner),
+        down_bias=bias(hidden),
+    )

@@ -1,0 +1,310 @@
+"""vLLM's kernels for matrices and experts as contestants, prepared and called as vLLM 0.26 does.
+
+Its sources: `vllm/model_executor/kernels/linear/{nvfp4,mxfp4}/marlin.py` and
+`vllm/model_executor/layers/quantization/utils/marlin_utils_{fp4,fp8}.py` for a dense layer;
+`vllm/model_executor/layers/fused_moe/oracle/{mxfp4,nvfp4}.py` choose and prepare experts,
+`experts/marlin_moe.py` and `experts/gpt_oss_triton_kernels_moe.py` call. On Hopper it takes for
+gpt-oss Triton, then Marlin; for NVFP4 Marlin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from spark_prof.kernels.bench.race import clones
+from spark_prof.kernels.bench.random_weights import ExpertWeights
+from spark_prof.kernels.check.inputs import Bf16, Weight
+from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4, interleave_gate_up, interleave_rows
+
+Multiply = Callable[[torch.Tensor, int], torch.Tensor]
+"""Multiplies x [M, K] by the copy of the weight of that number."""
+
+MixExperts = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+"""Mixes what the copy of the experts of that number makes of x [M, H], by logits [M, E]."""
+
+_MARLIN_HIDDEN, _MARLIN_INNER = 256, 128
+"""What vLLM pads gpt-oss to for Marlin: `mxfp4_round_up_hidden_size_and_intermediate_size`."""
+
+
+def marlin(weight: Weight, copies: int) -> Multiply:
+    """Marlin multiplying by copies of a weight.
+
+    Raises:
+        ImportError: there is no vLLM, or none of a version that has these functions.
+        KernelError: Marlin has no kernel for the weight's format.
+    """
+    if isinstance(weight, Bf16):
+        raise KernelError("Marlin multiplies by weights of fewer bits than BF16")
+    import vllm._custom_ops  # noqa: F401 - loads its kernels
+
+    if isinstance(weight, Fp8Rows):
+        from vllm.model_executor.layers.quantization.utils.marlin_utils_fp8 import (
+            apply_fp8_marlin_linear as apply,
+        )
+        from vllm.model_executor.layers.quantization.utils.marlin_utils_fp8 import (
+            prepare_fp8_layer_for_marlin,
+        )
+
+        prepared = _dense_layer(weight.values, weight.scales.unsqueeze(-1), weight.shape)
+        prepared.orig_dtype = torch.bfloat16
+        prepare_fp8_layer_for_marlin(prepared, size_k_first=False)
+    else:
+        from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
+            apply_fp4_marlin_linear as apply,
+        )
+        from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
+            prepare_fp4_layer_for_marlin,
+        )
+
+        prepared = _dense_layer(weight.packed, weight.scales, weight.shape)
+        if isinstance(weight, NvFp4):
+            # vLLM turns compressed-tensors' divisors round when it reads them.
+            prepared.weight_global_scale = _parameter(weight.global_scale.multiplier(torch.float32))
+        prepare_fp4_layer_for_marlin(prepared)
+    layers: list[Any] = clones(prepared, copies)
+    is_fp4 = not isinstance(weight, Fp8Rows)
+
+    def multiply(x: torch.Tensor, number: int) -> torch.Tensor:
+        layer = layers[number]
+        scale = {"weight_global_scale": getattr(layer, "weight_global_scale", None)}
+        out: torch.Tensor = apply(
+            input=x,
+            weight=layer.weight,
+            weight_scale=layer.weight_scale,
+            workspace=layer.workspace,
+            size_n=layer.output_size_per_partition,
+            size_k=layer.input_size_per_partition,
+            bias=None,
+            **(scale if is_fp4 else {}),
+        )
+        return out
+
+    return multiply
+
+
+def _dense_layer(weight: torch.Tensor, scales: torch.Tensor, shape: torch.Size) -> Any:
+    """A module with the attributes of vLLM's linear layer after its checkpoint was read."""
+    layer: Any = torch.nn.Module()
+    layer.output_size_per_partition, layer.input_size_per_partition = shape
+    layer.params_dtype = torch.bfloat16
+    layer.weight = _parameter(weight)
+    layer.weight_scale = _parameter(scales)
+    return layer
+
+
+def _parameter(values: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(values.clone(), requires_grad=False)
+
+
+def marlin_experts(weights: ExpertWeights, copies: int) -> MixExperts:
+    """Marlin's products for experts, with the routing and summing kernels around them.
+
+    Raises:
+        ImportError: there is no vLLM, or none of a version that has these functions.
+    """
+    import vllm._custom_ops as ops
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+    from vllm.model_executor.layers.fused_moe.experts.marlin_moe import fused_marlin_moe
+    from vllm.model_executor.layers.fused_moe.router.fused_topk_router import fused_topk
+    from vllm.scalar_type import scalar_types
+
+    shape = weights.shape
+    if isinstance(weights.gate_up, NvFp4):
+        hidden, inner = shape.hidden, shape.intermediate
+        prepared = _marlin_nvfp4(weights)
+    else:
+        hidden = _rounded_up(shape.hidden, _MARLIN_HIDDEN)
+        inner = _rounded_up(shape.intermediate, _MARLIN_INNER)
+        prepared = _marlin_mxfp4(weights, hidden, inner)
+    layers = clones(prepared, copies)
+    gpt_oss = shape.activation == "swiglu"
+    activation = MoEActivation.SWIGLUOAI if gpt_oss else MoEActivation.SILU
+    scratch: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+
+    def add_up(each: torch.Tensor, out: torch.Tensor, *_: object) -> None:
+        ops.moe_sum(each, out)
+
+    def mix(x: torch.Tensor, logits: torch.Tensor, number: int) -> torch.Tensor:
+        layer = layers[number]
+        pairs = len(x) * shape.top_k
+        if pairs not in scratch:
+            # vLLM has the first two in a workspace that all layers share.
+            scratch[pairs] = (
+                x.new_empty(pairs * max(2 * inner, hidden)),
+                x.new_empty((pairs, max(inner, hidden))),
+                x.new_zeros((len(x), hidden)),
+            )
+        if hidden != shape.hidden:
+            # torch.compile makes one kernel of vLLM's padding; this is one too.
+            padded = scratch[pairs][2]
+            padded[:, : shape.hidden].copy_(x)
+            x = padded
+        shares, chosen, _ = fused_topk(x, logits, shape.top_k, renormalize=True)
+        out = torch.empty_like(x)
+        fused_marlin_moe(
+            hidden_states=x,
+            w1=layer.gate_up,
+            w2=layer.down,
+            bias1=layer.gate_up_bias,
+            bias2=layer.down_bias,
+            w1_scale=layer.gate_up_scales,
+            w2_scale=layer.down_scales,
+            topk_weights=shares,
+            topk_ids=chosen,
+            quant_type_id=scalar_types.float4_e2m1f.id,
+            global_num_experts=shape.experts,
+            activation=activation,
+            moe_sum=add_up,
+            global_scale1=layer.gate_up_global,
+            global_scale2=layer.down_global,
+            intermediate_cache13=scratch[pairs][0],
+            intermediate_cache2=scratch[pairs][1],
+            output=out,
+        )
+        return out[:, : shape.hidden]
+
+    return mix
+
+
+def _marlin_nvfp4(weights: ExpertWeights) -> SimpleNamespace:
+    from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
+        prepare_nvfp4_moe_layer_for_marlin,
+    )
+
+    gate_up, down = weights.gate_up, weights.down
+    if not (isinstance(gate_up, NvFp4) and isinstance(down, NvFp4)):
+        raise TypeError("gate and up are NVFP4, down is not")
+    layer = SimpleNamespace(
+        num_experts=weights.shape.experts,
+        hidden_size=weights.shape.hidden,
+        intermediate_size_per_partition=weights.shape.intermediate,
+        params_dtype=torch.bfloat16,
+    )
+    w13, w13_scales, w13_global, w2, w2_scales, w2_global = prepare_nvfp4_moe_layer_for_marlin(
+        layer,
+        gate_up.packed,
+        gate_up.scales,
+        gate_up.global_scale.multiplier(torch.float32).flatten(),
+        down.packed,
+        down.scales,
+        down.global_scale.multiplier(torch.float32).flatten(),
+        is_act_and_mul=True,
+    )
+    return _layer(w13, w13_scales, w2, w2_scales, globals_=(w13_global, w2_global))
+
+
+def _marlin_mxfp4(weights: ExpertWeights, hidden: int, inner: int) -> SimpleNamespace:
+    from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
+        prepare_moe_mxfp4_layer_for_marlin,
+    )
+
+    gate_up, gate_up_bias, down = _as_in_checkpoint(weights)
+    down_bias = weights.down_bias
+    w13, w2, w13_scales, w2_scales, w13_bias, w2_bias = prepare_moe_mxfp4_layer_for_marlin(
+        SimpleNamespace(params_dtype=torch.bfloat16),
+        _padded(gate_up.packed, 2 * inner, hidden // 2),
+        _padded(down.packed, hidden, inner // 2),
+        _padded(gate_up.scales, 2 * inner, hidden // 32),
+        _padded(down.scales, hidden, inner // 32),
+        None if gate_up_bias is None else _padded(gate_up_bias, len(gate_up_bias), 2 * inner),
+        None if down_bias is None else _padded(down_bias, len(down_bias), hidden),
+    )
+    return _layer(w13, w13_scales, w2, w2_scales, biases=(w13_bias, w2_bias))
+
+
+def triton_experts(weights: ExpertWeights, copies: int) -> MixExperts:
+    """The Triton kernels of gpt-oss, their routing among them.
+
+    Raises:
+        ImportError: there is no vLLM, or none of a version that has these functions.
+        ValueError: the experts are not of the only kind that they compute.
+    """
+    shape = weights.shape
+    if shape.format != "mxfp4" or shape.activation != "swiglu":
+        raise ValueError(f"computes MXFP4 with SwiGLU only, not {shape.format}, {shape.activation}")
+    from vllm.model_executor.layers.fused_moe.config import mxfp4_w4a16_moe_quant_config
+    from vllm.model_executor.layers.fused_moe.experts.gpt_oss_triton_kernels_moe import (
+        triton_kernel_moe_forward,
+    )
+    from vllm.model_executor.layers.quantization.utils.mxfp4_utils import _swizzle_mxfp4
+
+    # An alias that vLLM makes of its own copy.
+    from triton_kernels.matmul_ogs import (  # type: ignore[import-not-found]  # isort: skip
+        FlexCtx,
+        PrecisionConfig,
+    )
+
+    gate_up, gate_up_bias, down = _as_in_checkpoint(weights)
+
+    def prepared() -> tuple[Any, Any, Any]:
+        w13, w13_flex, w13_scales = _swizzle_mxfp4(gate_up.packed.clone(), gate_up.scales.clone())
+        w2, w2_flex, w2_scales = _swizzle_mxfp4(down.packed.clone(), down.scales.clone())
+        config = mxfp4_w4a16_moe_quant_config(
+            w1_scale=PrecisionConfig(weight_scale=w13_scales, flex_ctx=FlexCtx(rhs_data=w13_flex)),
+            w2_scale=PrecisionConfig(weight_scale=w2_scales, flex_ctx=FlexCtx(rhs_data=w2_flex)),
+            w1_bias=None if gate_up_bias is None else gate_up_bias.to(torch.float32),
+            w2_bias=None if weights.down_bias is None else weights.down_bias.to(torch.float32),
+        )
+        return w13, w2, config
+
+    layers = [prepared() for _ in range(copies)]
+
+    def mix(x: torch.Tensor, logits: torch.Tensor, number: int) -> torch.Tensor:
+        w13, w2, config = layers[number]
+        out: torch.Tensor = triton_kernel_moe_forward(
+            hidden_states=x,
+            w1=w13,
+            w2=w2,
+            gating_output=logits,
+            topk=shape.top_k,
+            renormalize=True,
+            quant_config=config,
+            global_num_experts=shape.experts,
+        )
+        return out
+
+    return mix
+
+
+def _as_in_checkpoint(weights: ExpertWeights) -> tuple[MxFp4, torch.Tensor | None, MxFp4]:
+    """Gate and up in turns, as gpt-oss stores them and vLLM leaves them; the bias too; down."""
+    if not (isinstance(weights.gate_up, MxFp4) and isinstance(weights.down, MxFp4)):
+        raise TypeError("not MXFP4")
+    bias = weights.gate_up_bias
+    bias = None if bias is None else interleave_rows(bias)
+    return interleave_gate_up(weights.gate_up), bias, weights.down
+
+
+def _layer(
+    gate_up: torch.Tensor,
+    gate_up_scales: torch.Tensor,
+    down: torch.Tensor,
+    down_scales: torch.Tensor,
+    globals_: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
+    biases: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
+) -> SimpleNamespace:
+    return SimpleNamespace(
+        gate_up=gate_up,
+        gate_up_scales=gate_up_scales,
+        gate_up_global=globals_[0],
+        gate_up_bias=biases[0],
+        down=down,
+        down_scales=down_scales,
+        down_global=globals_[1],
+        down_bias=biases[1],
+    )
+
+
+def _padded(values: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Zeros to the right and below."""
+    right, below = columns - values.shape[-1], rows - values.shape[-2]
+    return torch.nn.functional.pad(values, (0, right, 0, below))
+
+
+def _rounded_up(size: int, step: int) -> int:
+    return -(-size // step) * step

@@ -1,0 +1,376 @@
+"""What the cases are made of: weights, activations, logits, layers; tensors amid poison.
+
+Weights are made of codes and scales and not by quantizing, so that all occur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+
+from spark_prof.kernels.candidate import Format
+from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
+
+_BAND = 512
+"""Elements before and behind; a multiple of what any alignment asks for."""
+_POISON = {torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5A5A5, torch.int32: 0x7FA5A5A5}
+"""NaNs that no arithmetic makes."""
+
+
+class Guarded:
+    """A result to be written: poisoned, with poison before and behind."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+        self._bits = torch.int16 if dtype == torch.bfloat16 else torch.int32
+        self._poison = _POISON[dtype]
+        size = int(torch.Size(shape).numel())
+        self._whole = torch.full(
+            (size + 2 * _BAND,), self._poison, dtype=self._bits, device=device
+        ).view(dtype)
+        self.tensor = self._whole[_BAND : _BAND + size].view(shape)
+
+    def problem(self) -> str:
+        """What was written beside the result, or left out of it; empty if nothing."""
+        poisoned = self._whole.view(self._bits) == self._poison
+        beside = int((~poisoned[:_BAND]).sum() + (~poisoned[-_BAND:]).sum())
+        if beside:
+            return f"{beside} elements written outside of the result"
+        left = int(poisoned[_BAND:-_BAND].sum())
+        return f"{left} of {self.tensor.numel()} elements not written" if left else ""
+
+
+def surrounded(values: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides between bands of NaN; what lies between its rows is NaN too."""
+    steps = zip(values.shape, values.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in steps)
+    whole = torch.full((extent + 2 * _BAND,), torch.nan, dtype=values.dtype, device=values.device)
+    copy = whole.as_strided(values.shape, values.stride(), _BAND)
+    copy.copy_(values)
+    return copy
+
+
+Tokens = Literal["plain", "NaN and infinity", "apart", "zeros", "with a common offset"]
+"""What the rows hold: normal numbers; some NaN and infinities; magnitudes from 2^-60 to 2^60; a row
+of zeros between others; numbers of which few cancel."""
+Layout = Literal["contiguous", "rows apart", "columns apart", "transposed"]
+
+
+def make_activations(
+    kind: Tokens, tokens: int, columns: int, seed: int, device: str, layout: Layout = "contiguous"
+) -> torch.Tensor:
+    """A bfloat16 tensor [tokens, columns]; the same for the same arguments."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(tokens, columns, generator=generator)
+    if kind == "NaN and infinity":
+        values[0, columns // 3] = torch.nan
+        values[tokens // 2, columns - 1] = torch.inf
+        values[-1, 0] = -torch.inf
+    elif kind == "apart":
+        values *= torch.exp2(torch.linspace(-60, 60, tokens))[:, None]
+    elif kind == "zeros":
+        values[tokens // 2] = 0.0
+        values[:, 1::3] = -0.0
+    elif kind == "with a common offset":
+        values += 3.0
+    return _laid_out(values.to(torch.bfloat16).to(device), layout)
+
+
+def _laid_out(values: torch.Tensor, layout: Layout) -> torch.Tensor:
+    if layout == "rows apart":
+        return torch.cat([values, values.flip(0)], dim=1)[:, : values.shape[1]]
+    if layout == "columns apart":
+        return values.repeat_interleave(2, dim=1)[:, ::2]
+    if layout == "transposed":
+        return values.T.contiguous().T
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class Bf16:
+    """A matrix or a stack of matrices that is not quantized.
+
+    Attributes:
+        values: bfloat16 [..., N, K].
+    """
+
+    values: torch.Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """[..., N, K]."""
+        return self.values.shape
+
+    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values, by default in float64."""
+        return self.values.to(dtype)
+
+
+Weight = NvFp4 | MxFp4 | Fp8Rows | Bf16
+Recipe = Literal[
+    "plain",
+    "zero blocks",
+    "one element a row",
+    "scales apart by row",
+    "scales apart in a row",
+    "negative scales",
+    "NaN scales",
+    "a global scale for each shard",
+    "a global scale that multiplies",
+]
+"""`plain` has all codes and scales such as checkpoints have; see `EDGES` for the others."""
+
+_BLOCK = {"nvfp4": 16, "mxfp4": 32, "fp8": 1}
+_NVFP4_EDGES = (0x00, 0x01, 0x07, 0x08, 0x38, 0x7E)
+"""E4M3: 0, the smallest and the largest subnormal, the smallest normal, 1 and 448."""
+_MXFP4_EDGES = (0, 1, 3, 64, 127, 160, 200)
+"""E8M0: 2^-127, which is subnormal in bfloat16, to 2^73."""
+
+
+@lru_cache(maxsize=2)
+def make_weight(
+    kind: Format, recipe: Recipe, shape: tuple[int, ...], seed: int, device: str
+) -> Weight:
+    """A weight of shape [..., N, K] in that format; the same for the same arguments, not to change.
+
+    The last two are kept, as large ones take longer to make than to check.
+
+    Args:
+        kind: the format; only the NVFP4 of one matrix has global scales for shards.
+        shape: [..., N, K]; one matrix for FP8.
+        device: where it is wanted; it is made on the CPU.
+    """
+    if kind == "bf16":
+        fp4 = make_weight("nvfp4", recipe, shape, seed, device)
+        return Bf16(fp4.decode().to(torch.bfloat16))
+    generator = torch.Generator().manual_seed(seed)
+    codes = _bytes(generator, (*shape[:-1], shape[-1] // (1 if kind == "fp8" else 2)), 0, 256)
+    low, high = {"nvfp4": (0x30, 0x48), "mxfp4": (119, 126), "fp8": (1, 2)}[kind]
+    scales = _bytes(generator, (*shape[:-1], shape[-1] // _BLOCK[kind]), low, high)
+    if kind == "fp8":
+        codes = torch.where((codes & 0x7F) == 0x7F, 0x38, codes).to(torch.uint8)
+    if recipe in EDGES:
+        EDGES[recipe](_Raw(kind, codes, scales))
+    return _weight(kind, recipe, codes.to(device), scales.to(device))
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """The bytes of a weight, to be changed in place."""
+
+    kind: Format
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+
+def rows_of(weight: Weight, rows: slice) -> Weight:
+    """Some rows of a matrix."""
+    if isinstance(weight, Bf16):
+        return Bf16(weight.values[rows])
+    if isinstance(weight, Fp8Rows):
+        return Fp8Rows(weight.values[rows], weight.scales[rows])
+    if isinstance(weight, MxFp4):
+        return MxFp4(weight.packed[rows], weight.scales[rows])
+    value = weight.global_scale.value
+    scale = GlobalScale(value[rows] if value.ndim else value, weight.global_scale.convention)
+    return NvFp4(weight.packed[rows], weight.scales[rows], scale)
+
+
+def _zero_blocks(raw: _Raw) -> None:
+    """Every second block is 0 or -0, and the last row is 0 throughout."""
+    block = 16 if raw.kind == "fp8" else _BLOCK[raw.kind] // 2
+    blocks = raw.codes.unflatten(-1, (-1, block))
+    blocks[..., 0::4, :] = 0
+    blocks[..., 2::4, :] = 0x80 if raw.kind == "fp8" else 0x88
+    raw.codes[..., -1, :] = 0
+
+
+def _one_element(raw: _Raw) -> None:
+    """Each row has one element that is not 0, at another column: a wrong place shows fully."""
+    rows = torch.arange(raw.codes.shape[-2])
+    each = 1 if raw.kind == "fp8" else 2
+    columns = rows * 11 % (raw.codes.shape[-1] * each)
+    kept = raw.codes[..., rows, columns // each]
+    if raw.kind == "fp8":
+        kept = kept & 0xBF | 0x08
+    else:
+        kept = (kept | 0x11) & torch.where(columns % 2 == 1, 0xF0, 0x0F).to(torch.uint8)
+    raw.codes.zero_()
+    raw.codes[..., rows, columns // each] = kept
+
+
+def _apart_by_row(raw: _Raw) -> None:
+    """All scales of a row are one edge of the format."""
+    if raw.kind == "fp8":
+        raw.codes[..., 0::2, :] &= 0x87
+        return
+    edges = torch.tensor(_NVFP4_EDGES if raw.kind == "nvfp4" else _MXFP4_EDGES, dtype=torch.uint8)
+    raw.scales[:] = edges[torch.arange(raw.scales.shape[-2]) % len(edges)][:, None]
+
+
+def _apart_in_row(raw: _Raw) -> None:
+    """Large scales beside small ones; in every second row the large blocks are 0."""
+    if raw.kind == "fp8":
+        raw.codes[..., 1::2] &= 0x87
+        return
+    low, high = (0x01, 0x7E) if raw.kind == "nvfp4" else (64, 160)
+    raw.scales[..., 0::2], raw.scales[..., 1::2] = high, low
+    raw.codes.unflatten(-1, (-1, _BLOCK[raw.kind] // 2))[..., 1::2, 0::2, :] = 0
+
+
+def _negative(raw: _Raw) -> None:
+    """Every third block's scale is negative, which only E4M3 can be."""
+    raw.scales[..., 1::3] |= 0x80
+
+
+def _nan(raw: _Raw) -> None:
+    """The second row, of experts only the first one's, holds a NaN; other rows have none."""
+    if raw.kind == "fp8":
+        raw.codes[1, 5] = 0x7F
+    else:
+        scales = raw.scales if raw.scales.ndim == 2 else raw.scales[0]
+        scales[1, 1] = 0x7F if raw.kind == "nvfp4" else 0xFF
+
+
+EDGES: dict[str, Callable[[_Raw], None]] = {
+    "zero blocks": _zero_blocks,
+    "one element a row": _one_element,
+    "scales apart by row": _apart_by_row,
+    "scales apart in a row": _apart_in_row,
+    "negative scales": _negative,
+    "NaN scales": _nan,
+}
+"""What changes codes and scales, in place; the docstrings say how."""
+
+
+def _weight(kind: Format, recipe: Recipe, codes: torch.Tensor, scales: torch.Tensor) -> Weight:
+    if kind == "mxfp4":
+        return MxFp4(codes, scales)
+    if kind == "nvfp4":
+        return NvFp4(codes, scales.view(torch.float8_e4m3fn), _global_scale(recipe, codes))
+    rows = torch.arange(codes.shape[0], device=codes.device)
+    spread = 40 if recipe == "scales apart by row" else 3
+    row_scales = torch.exp2(rows % spread - spread / 2).to(torch.float32) * 0.0127
+    return Fp8Rows(codes.view(torch.float8_e4m3fn), row_scales)
+
+
+def _global_scale(recipe: Recipe, codes: torch.Tensor) -> GlobalScale:
+    """One for all, one for each of three shards, or one for each expert.
+
+    Those of experts make gates of some 5, so that SwiGLU's limit of 7 tells.
+    """
+    if recipe == "a global scale for each shard":
+        rows = codes.shape[-2]
+        shards = (rows - 2 * (rows // 4), rows // 4, rows // 4)
+        values = torch.tensor([310.0, 41.5, 2500.0], device=codes.device)
+        if codes.ndim == 3:
+            values = values.expand(codes.shape[0], 3) / 30
+        return GlobalScale.of_shards(values, shards, "divides")
+    if recipe == "a global scale that multiplies":
+        return GlobalScale(torch.tensor(0.00317, device=codes.device), "multiplies")
+    if codes.ndim == 2:
+        return GlobalScale(torch.tensor(310.0, device=codes.device), "divides")
+    experts = torch.arange(codes.shape[0], device=codes.device).to(torch.float32)
+    return GlobalScale((10 + experts % 5)[:, None, None], "divides")
+
+
+def _bytes(generator: torch.Generator, shape: tuple[int, ...], low: int, high: int) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=generator, dtype=torch.uint8)
+
+
+Logits = Literal[
+    "plain", "the same experts", "ties", "far apart", "masked", "NaN", "every expert in turn"
+]
+"""Normal numbers; all tokens alike; few different values; from -300 to 300; -infinity for half of
+the experts; a NaN in the first token, which may then take any experts that there are; each token
+another share of all experts."""
+
+
+def make_logits(
+    kind: Logits, tokens: int, experts: int, dtype: torch.dtype, device: str
+) -> torch.Tensor:
+    """Logits [tokens, experts]; the same for the same arguments."""
+    generator = torch.Generator().manual_seed(experts)
+    values = torch.randn(tokens, experts, generator=generator) * 2
+    if kind == "the same experts":
+        values = values[:1].repeat(tokens, 1)
+    elif kind == "ties":
+        values = values.round().clamp(-1, 1)
+    elif kind == "far apart":
+        values *= 75
+    elif kind == "masked":
+        values[:, 1::2] = -torch.inf
+    elif kind == "every expert in turn":
+        share = -(-experts // tokens)
+        values += 16 * (torch.arange(experts) // share == torch.arange(tokens)[:, None])
+    elif kind == "NaN":
+        values[0, experts // 2] = torch.nan
+    return values.to(dtype).to(device)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's experts, as a checkpoint has them.
+
+    Attributes:
+        gate_up: [E, 2 I, H], gate rows before up rows.
+        down: [E, H, I].
+        gate_up_bias: bfloat16 [E, 2 I] or None.
+        down_bias: bfloat16 [E, H] or None.
+        activation: `silu`, or `swiglu` of gpt-oss with alpha 1.702 and limit 7.
+    """
+
+    gate_up: NvFp4 | MxFp4 | Bf16
+    down: NvFp4 | MxFp4 | Bf16
+    gate_up_bias: torch.Tensor | None
+    down_bias: torch.Tensor | None
+    activation: Literal["silu", "swiglu"]
+    top_k: int = 1
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a layer: experts, how many a token takes, its width H and the width I within an expert."""
+
+    experts: int
+    top_k: int
+    hidden: int
+    inner: int
+
+
+def make_layer(
+    kind: Format,
+    sizes: Sizes,
+    activation: Literal["silu", "swiglu"],
+    device: str,
+    recipe: Recipe = "plain",
+) -> Layer:
+    """A layer of that format; the same for the same arguments. SwiGLU has biases."""
+    up_shape = (sizes.experts, 2 * sizes.inner, sizes.hidden)
+    down_shape = (sizes.experts, sizes.hidden, sizes.inner)
+    gate_up = make_weight(kind, recipe, up_shape, 1, device)
+    down = make_weight(kind, recipe, down_shape, 2, device)
+    assert not isinstance(gate_up, Fp8Rows)
+    assert not isinstance(down, Fp8Rows)
+    if activation == "silu":
+        return Layer(gate_up, down, None, None, activation, sizes.top_k)
+    up_bias, down_bias = (
+        make_activations("plain", sizes.experts, rows, 3, device)
+        for rows in (2 * sizes.inner, sizes.hidden)
+    )
+    return Layer(gate_up, down, up_bias, down_bias, activation, sizes.top_k)
+
+
+def expert_of(weight: NvFp4 | MxFp4 | Bf16, expert: int) -> NvFp4 | MxFp4 | Bf16:
+    """The weight of one expert."""
+    if isinstance(weight, Bf16):
+        return Bf16(weight.values[expert])
+    if isinstance(weight, MxFp4):
+        return MxFp4(weight.packed[expert], weight.scales[expert])
+    value = weight.global_scale.value
+    value = value[expert] if value.ndim == 3 else value
+    scale = GlobalScale(value, weight.global_scale.convention)
+    return NvFp4(weight.packed[expert], weight.scales[expert], scale)

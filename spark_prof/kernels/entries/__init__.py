@@ -1,1 +1,0 @@
-"""What there is, one kind of kernel a file."""

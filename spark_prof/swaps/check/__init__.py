@@ -1,1 +1,0 @@
-"""What proves somebody's own kernel right: the cases of `kernels.check`, called by a builder."""

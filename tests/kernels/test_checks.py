@@ -1,0 +1,52 @@
+"""Every kernel passes the cases that `spark-prof kernels check` runs, here and on a GPU."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from spark_prof.kernels import dense
+from spark_prof.kernels.check.runner import CHECKS, run_checks
+from spark_prof.kernels.errors import KernelError
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KernelError("it does not compile"), "failed", "it does not compile"),
+        (torch.OutOfMemoryError("1 GB"), "skipped", "memory"),
+        (RuntimeError("CUDA error:\nan illegal access"), "failed", "an illegal access"),
+    ],
+)
+def test_a_case_that_cannot_run_does_not_end_the_others(
+    error: Exception, status: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_arguments: Any, **_named: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(dense, "launch", failing)
+    verdicts = list(islice(run_checks(["w4a16"], "cpu"), 3))
+    assert [verdict.status for verdict in verdicts] == [status] * 3
+    assert all(said in verdict.detail for verdict in verdicts)
+
+
+PASSES = ("norm_quantize", "activation_quantize", "expand_quantize")
+"""Long on the CPU; their own tests compare them bit by bit."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in PASSES else n for n in CHECKS]
+)
+def test_every_case_passes(name: str, device: str) -> None:
+    verdicts = list(run_checks([name], device))
+    labels = {verdict.case for verdict in verdicts}
+    assert len(labels) == len(verdicts) > 20, "every case has a name of its own"
+    assert [f"{v.case}: {v.detail}" for v in verdicts if v.status != "passed"] == []
+    assert {(v.kernel, v.device) for v in verdicts} == {(name, device)}
+    assert all(v.used is None or 0 <= v.used <= 1 for v in verdicts)
