@@ -21,6 +21,7 @@ from streamlit.web import bootstrap
 from spark_prof.ending import TerminatedError, leave_nothing
 from spark_prof.errors import CommandError
 from spark_prof.explorer.access import Access
+from spark_prof.explorer.perfetto_ui import routes
 from spark_prof.explorer.ports import address_in_url
 
 if TYPE_CHECKING:
@@ -85,7 +86,13 @@ def serve(
     flags = {"server.address": host, "server.port": port, **_FLAGS}
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in flags.items()})
     anywhere = ipaddress.ip_address(bound).is_unspecified
-    access = Access(streamlit.App(_SCRIPT), (host, bound), allowed, token=token, anywhere=anywhere)
+    access = Access(
+        streamlit.App(_SCRIPT, routes=routes()),
+        (host, bound),
+        allowed,
+        token=token,
+        anywhere=anywhere,
+    )
     url = f"http://{address_in_url(bound if anywhere else host)}:{port}"
     # What a proxy says of the other end is not believed: who it is decides over a ticket.
     config = uvicorn.Config(
