@@ -47,6 +47,8 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
     if prepared.kernels.copies[name]:
         reasons = ["A copy or a memset: no sum of kernels contains it."]
     widgets.lines([*reasons, *about_cells.placed_by(prepared.report)])
+    if prepared.timed:
+        links.link("timeline", "Its first call in the Timeline", kernel=name)
     calls = calls_of(prepared.kernels, prepared.steps, name)
     component = facts[0].row.component if facts else "other"
     left, right = st.columns(2)

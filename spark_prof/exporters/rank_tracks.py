@@ -255,9 +255,9 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[pd.Series], pa.Array]]] = {
     "step": ("step", partial(numbers, none=-1)),
     "layer": ("layer", partial(numbers, none=-1)),
     "component": ("component", texts),
-    "engine": ("engine", texts),
+    "engine": ("engine", partial(texts, none="")),
     "precision": ("precision", partial(texts, none="")),
-    "evidence": ("evidence", texts),
+    "evidence": ("evidence", partial(texts, none="")),
     "conversion": ("conversion", partial(texts, none="")),
     "placed by": ("placed_by", partial(texts, none="")),
 }

@@ -13,6 +13,8 @@ from io import BytesIO
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.classify.classifier import Label
+from spark_prof.analyzers.model import KernelRow
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.exporters.perfetto import begin_trace, end_trace, write_device
 from spark_prof.exporters.trace_events import RankTrace, Tracks
@@ -20,6 +22,9 @@ from spark_prof.vocabulary import COMPONENTS
 
 MOST_KERNELS = 20_000
 """Of a rank: about 10 MB, which a browser has drawn within seconds."""
+
+_COPY = Label(None, "copy", None, "name", None)
+_UNKNOWN = Label(None, "", None, "", None)
 
 
 @dataclass(frozen=True)
@@ -119,26 +124,24 @@ def _part(prepared: Prepared, window: Window, ahead_ns: int) -> tuple[pd.DataFra
 def _kernels(prepared: Prepared, part: slice, ahead_ns: int) -> pd.DataFrame:
     """The columns of some kernels as the writers of tracks take them."""
     columns = prepared.kernels
-    name, component = columns.name[part].astype(np.int64), columns.component[part].astype(np.int64)
+    kernels, name = np.unique(columns.name[part], return_inverse=True)
+    names = [columns.names[place] for place in kernels.tolist()]
     streams = [text.partition("/") for text in columns.streams]
     devices = [(int(d), int(s)) if s else (0, -1) for d, _, s in streams]
     device, stream = np.array(devices, np.int64).reshape(-1, 2)[columns.stream[part]].T
     shapes = [columns.launches[place] for place in columns.launch[part].tolist()]
-    known = {(row.name, row.component): row for row in prepared.report.kernels}
-    pairs, row = np.unique(name * len(COMPONENTS) + component, return_inverse=True)
-    labels = [
-        known.get((columns.names[pair // len(COMPONENTS)], COMPONENTS[pair % len(COMPONENTS)]))
-        for pair in pairs.tolist()
+    copies = np.array(columns.copies, bool)[kernels]
+    known = {row.name: row for row in prepared.report.kernels}
+    labels: list[KernelRow | Label] = [
+        _COPY if copy else known.get(text, _UNKNOWN)
+        for text, copy in zip(names, copies.tolist(), strict=True)
     ]
-    kernels, used = np.unique(name, return_inverse=True)
-    names = pd.Index([columns.names[place] for place in kernels.tolist()])
-    copies = np.array(columns.copies, bool)[name]
     return pd.DataFrame(
         {
             "start_ns": columns.start_ns[part] - ahead_ns,
             "end_ns": columns.end_ns[part] - ahead_ns,
-            "kind": pd.Categorical(np.where(copies, "memcpy", "kernel")),
-            "name": pd.Categorical.from_codes(used, names),
+            "kind": pd.Categorical(np.where(copies[name], "memcpy", "kernel")),
+            "name": pd.Categorical.from_codes(name, pd.Index(names)),
             "device": device,
             "stream": stream,
             "grid": pd.Categorical([shape.grid for shape in shapes]),
@@ -147,10 +150,12 @@ def _kernels(prepared: Prepared, part: slice, ahead_ns: int) -> pd.DataFrame:
             "shared_bytes": [shape.shared_bytes for shape in shapes],
             "step": columns.step[part],
             "layer": columns.layer[part],
-            "component": pd.Categorical.from_codes(component, pd.Index(COMPONENTS)),
-            **{
-                name: pd.Categorical([getattr(label, name, None) or "" for label in labels])[row]
-                for name in ("engine", "precision", "evidence", "conversion")
-            },
+            "component": pd.Categorical.from_codes(
+                columns.component[part].astype(np.int64), pd.Index(COMPONENTS)
+            ),
+            "engine": pd.Categorical([label.engine for label in labels])[name],
+            "precision": pd.Categorical([label.precision or "" for label in labels])[name],
+            "evidence": pd.Categorical([label.evidence for label in labels])[name],
+            "conversion": pd.Categorical([label.conversion or "" for label in labels])[name],
         }
     )

@@ -195,7 +195,7 @@ def _frame(place: _Place, trace: WindowTrace) -> None:
     if place.call is not None:
         values["ts"] = place.begin_ns - trace.first_ns
         values["dur"] = place.end_ns - place.begin_ns
-    origin = f"{page.scheme}://{page.netloc}"
+    origin = f"{page.scheme}://{page.netloc}" if page.netloc else ""
     st.iframe(perfetto_ui.address(origin, trace.text, **values), height=_HEIGHT)
 
 
