@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.views.odd import Comparison, OddCell
-from spark_prof.analyzers.views.odd_cause import Cause
+from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, OddCell
 from spark_prof.dashboards.formats import (
     MISSING,
     clean,

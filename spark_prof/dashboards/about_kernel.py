@@ -12,8 +12,7 @@ from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.model import Finding, KernelRow, Report
 from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.shapes.model import ShapeRow
-from spark_prof.analyzers.views.kernel_calls import LaunchUse
-from spark_prof.analyzers.views.kernel_table import KernelFacts
+from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse
 from spark_prof.dashboards.formats import (
     MISSING,
     bandwidth,

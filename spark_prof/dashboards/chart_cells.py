@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from spark_prof.analyzers.views.odd import Group
+from spark_prof.analyzers.views.layer_outliers import Group
 from spark_prof.dashboards.about_layers import in_decoder_order
 from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT

@@ -14,7 +14,7 @@ from spark_prof.analyzers.comparing.model import Side
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.summary import summary_of
-from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.datasets.ceilings import ceilings_for
 from spark_prof.datasets.opened import local_path, opened
 from spark_prof.errors import CommandError

@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.views.cells import step_cells
-from spark_prof.analyzers.views.makeup import makeups
-from spark_prof.analyzers.views.odd import compare_layers, threshold
-from spark_prof.analyzers.views.odd_cause import cause_of
+from spark_prof.analyzers.views.layer_cells import step_cells
+from spark_prof.analyzers.views.layer_outliers import cause_of, compare_layers, makeups, threshold
 from spark_prof.dashboards.formats import difference
 from spark_prof.datasets.prepared import prepare
 from tests.docs.pages import ROOT

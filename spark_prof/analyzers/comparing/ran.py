@@ -15,7 +15,7 @@ import pandas as pd
 from spark_prof.analyzers.comparing.stable_names import stable_name
 from spark_prof.analyzers.order import CODES
 from spark_prof.analyzers.swap_gain.charging import charge
-from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

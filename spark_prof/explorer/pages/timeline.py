@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 from urllib.parse import urlsplit
 
 import numpy as np
-import pandas as pd
 import streamlit as st
 
 from spark_prof.analyzers.model import Report
@@ -77,7 +75,7 @@ def _place(shown: Prepared) -> _Place:
     name = state.chosen_number("kernel", -1, 0, len(kernels.names) - 1)
     if name >= 0 and (first := _call_of(shown, name, -1)) is not None:
         return _of_call(shown, first)
-    typical = _ranked_step(shown.steps, "median")
+    typical = links.ranked_step(shown.steps, "median")
     found = _of_step(shown, typical) if typical is not None else None
     return found or _Place(int(kernels.start_ns[0]), int(kernels.end_ns[0]))
 
@@ -103,16 +101,6 @@ def _call_of(shown: Prepared, name: int, after: int) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _ranked_step(steps: pd.DataFrame, which: Literal["median", "slowest"]) -> int | None:
-    """The number of a step among those that decode, of any where none does."""
-    own = steps[(steps["phase"].astype(str) == "decode").to_numpy()]
-    own = own if len(own) else steps
-    if own.empty:
-        return None
-    order = own["step_us"].to_numpy().argsort(kind="stable")
-    return int(own["step"].iloc[order[len(order) // 2] if which == "median" else order[-1]])
-
-
 def _buttons(shown: Prepared, place: _Place, window: Window) -> None:
     steps, kernels = shown.steps, shown.kernels
     decodes = bool((steps["phase"].astype(str) == "decode").any())
@@ -123,8 +111,8 @@ def _buttons(shown: Prepared, place: _Place, window: Window) -> None:
     numbers = steps["step"].tolist()
     first, stop = np.searchsorted(kernels.start_ns, (window.begin_ns, window.end_ns)).tolist()
     with st.container(horizontal=True):
-        _button(f"Median {noun}", step=_ranked_step(steps, "median"))
-        _button(f"Slowest {noun}", step=_ranked_step(steps, "slowest"))
+        _button(f"Median {noun}", step=links.ranked_step(steps, "median"))
+        _button(f"Slowest {noun}", step=links.ranked_step(steps, "slowest"))
         _button("Previous step", step=numbers[here - 1] if here > 0 else None)
         _button("Next step", step=numbers[here + 1] if here + 1 < len(numbers) else None)
         _button("Kernels before these", call=first - 1 if first else None)

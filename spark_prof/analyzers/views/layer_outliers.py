@@ -10,16 +10,124 @@ a hundred for all comparisons together, and by at least 3 %. docs/layers.md has 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from statistics import median
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.student import student_quantile
-from spark_prof.analyzers.views.cells import StepCells, of_steps
-from spark_prof.analyzers.views.makeup import Makeups, alike
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
+from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
+from spark_prof.cores import cores
 from spark_prof.vocabulary import COMPONENTS
+
+_BLOCK = 1 << 18
+_LARGEST_TABLE = 1 << 18
+"""Combinations of layer, component and name that are counted in a table; more by their hash."""
+
+_OFTEN = 0.1
+"""A kernel that fewer of the steps call does not make a cell another one."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one kernel does in a cell, in a mean step.
+
+    Attributes:
+        name: its place in the kernels' names.
+        calls: in a step.
+        us: in a step, in microseconds.
+    """
+
+    name: int
+    calls: float
+    us: float
+
+
+Makeups = dict[tuple[int, str], tuple[Part, ...]]
+"""Of each cell, by layer (-1 for none) and component, the kernels with the most time first."""
+
+
+def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> Makeups:
+    """What the chosen steps run in each cell; copies are no kernels.
+
+    Args:
+        kernels: of a rank.
+        steps: its analyzed steps in ascending order, of which `step` is read.
+        chosen: of each step, whether it is looked at.
+    """
+    inside = positions(steps["step"].to_numpy()[chosen], np.asarray(kernels.step)) >= 0
+    copies = np.asarray(kernels.copies, bool)
+    names = max(len(kernels.names), 1)
+    space = (int(np.max(kernels.layer, initial=-1)) + 2) * len(COMPONENTS) * names
+
+    def sums(block: slice) -> pd.DataFrame:
+        name = kernels.name[block]
+        code = np.maximum(kernels.layer[block], -1).astype(np.int64) + 1
+        code *= len(COMPONENTS)
+        code += kernels.component[block]
+        code *= names
+        code += name
+        took = kernels.end_ns[block] - kernels.start_ns[block]
+        counts = inside[block] & ~copies[name]
+        if not counts.all():
+            code, took = code[counts], took[counts]
+        if space > _LARGEST_TABLE:
+            code, known = pd.factorize(code)
+        else:
+            known = np.arange(space)
+        calls = np.bincount(code, minlength=len(known))
+        ns = np.bincount(code, took, len(known))
+        some = np.flatnonzero(calls)
+        return pd.DataFrame({"code": known[some], "calls": calls[some], "ns": ns[some]})
+
+    starts = range(0, len(kernels), _BLOCK)
+    with ThreadPoolExecutor(cores()) as pool:
+        parts = list(pool.map(lambda start: sums(slice(start, start + _BLOCK)), starts))
+    whole = pd.concat(parts) if parts else pd.DataFrame({"code": [], "calls": [], "ns": []})
+    return _by_cell(whole.groupby("code").sum(), names, int(chosen.sum()))
+
+
+def _by_cell(sums: pd.DataFrame, names: int, steps: int) -> Makeups:
+    parts: dict[tuple[int, str], list[Part]] = defaultdict(list)
+    for code, called, took in sums.itertuples(name=None):
+        cell, name = divmod(int(code), names)
+        layer, component = divmod(cell, len(COMPONENTS))
+        part = Part(name, float(called) / steps, float(took) / 1e3 / steps)
+        parts[layer - 1, COMPONENTS[component]].append(part)
+    return {
+        cell: tuple(sorted(found, key=lambda part: (-part.us, part.name)))
+        for cell, found in parts.items()
+    }
+
+
+def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
+    """Layers that run the same kernels equally often in a component, the largest group first.
+
+    So layers with sliding and with full attention are alike in their experts where their attention
+    runs other kernels.
+
+    Returns:
+        Each component, and groups of layers in ascending order.
+    """
+    groups: dict[str, dict[frozenset[tuple[int, int]], list[int]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for (layer, component), parts in sorted(found.items()):
+        if layer >= 0:
+            own = frozenset((p.name, max(1, round(p.calls))) for p in parts if p.calls >= _OFTEN)
+            groups[component][own].append(layer)
+    for component in COMPONENTS:
+        if component in groups:
+            yield component, sorted(groups[component].values(), key=lambda group: -len(group))
+
 
 Times = npt.NDArray[np.float64]
 
@@ -220,3 +328,60 @@ def _over_steps(differences: Times) -> tuple[Times, Times]:
     low, middle, high = np.percentile(differences, (25, 50, 75), axis=1)
     sigma = (high - low) * _QUARTILES_TO_SIGMA
     return middle, sigma * _MEDIAN_ERROR / math.sqrt(differences.shape[1])
+
+
+_SAME_CALLS = 0.1
+"""Calls of a step that differ by less are the same."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The kernel with the largest part of an odd layer's difference, in mean steps.
+
+    Attributes:
+        name: its place in the kernels' names.
+        kind: other where only one side calls it; calls where one side calls it more often; time
+            where its calls take another time.
+        us: in a step of the odd layer, in microseconds.
+        like_us: in a step of its like, median over them.
+        calls: in a step of the odd layer.
+        like_calls: in a step of its like, median over them.
+    """
+
+    name: int
+    kind: Literal["other", "calls", "time"]
+    us: float
+    like_us: float
+    calls: float
+    like_calls: float
+
+
+def cause_of(odd: OddCell, makeups: Makeups) -> Cause | None:
+    """The kernel that makes the difference; None where mean steps do not show one.
+
+    Args:
+        odd: a layer that differs.
+        makeups: of the same steps.
+    """
+    own = _parts(makeups, odd.layer, odd.component)
+    like = [
+        _parts(makeups, layer, odd.component) for layer in odd.like.layers if layer != odd.layer
+    ]
+    nothing = Part(-1, 0.0, 0.0)
+    causes = []
+    for name in {name for parts in (own, *like) for name in parts}:
+        part = own.get(name, nothing)
+        others = [parts.get(name, nothing) for parts in like]
+        calls = median(other.calls for other in others)
+        us = median(other.us for other in others)
+        kind: Literal["other", "calls", "time"] = "time"
+        if abs(part.calls - calls) >= _SAME_CALLS:
+            kind = "calls" if part.calls and calls else "other"
+        causes.append(Cause(name, kind, part.us, us, part.calls, calls))
+    slower = odd.share > 0
+    causes = [cause for cause in causes if (cause.us > cause.like_us) == slower]
+    return max(causes, key=lambda cause: abs(cause.us - cause.like_us), default=None)
+
+
+def _parts(makeups: Makeups, layer: int, component: str) -> dict[int, Part]:
+    return {part.name: part for part in makeups.get((layer, component), ())}

@@ -2,19 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import Positions, positions
-from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.cores import cores
-from spark_prof.vocabulary import COMPONENTS
+from spark_prof.vocabulary import COMPONENTS, PHASES
+
+_MOST_SIZES = 12
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """Some of the analyzed steps.
+
+    Attributes:
+        phase: of `vocabulary.PHASES`, or all.
+        batch: how many requests decode in them, None for any number.
+        steps: how many there are.
+    """
+
+    phase: str
+    batch: int | None
+    steps: int
+
+    @property
+    def word(self) -> str:
+        """In an address: the phase, and the batch size behind a hyphen."""
+        return self.phase if self.batch is None else f"{self.phase}-{self.batch}"
+
+    def of(self, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+        """Which steps these are.
+
+        Args:
+            steps: the analyzed ones, with phase and decode_requests.
+        """
+        if self.phase == "all":
+            return np.ones(len(steps), bool)
+        chosen: npt.NDArray[np.bool_] = np.asarray(steps["phase"] == self.phase, bool)
+        if self.batch is not None:
+            chosen = np.logical_and(chosen, steps["decode_requests"].to_numpy() == self.batch)
+        return chosen
+
+
+def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
+    """What can be chosen, the most telling first: decode, its batch sizes, other phases, all.
+
+    Args:
+        steps: the analyzed ones, with phase and decode_requests.
+    """
+    phase = steps["phase"].astype(str)
+    found = []
+    for name in ("decode", *(name for name in PHASES if name != "decode")):
+        mine = steps[phase == name]
+        if mine.empty:
+            continue
+        found.append(StepKind(name, None, len(mine)))
+        sizes, counts = np.unique(mine["decode_requests"].to_numpy(np.int64), return_counts=True)
+        if name == "decode" and len(sizes) > 1:
+            common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_SIZES])
+            found += [StepKind(name, int(sizes[own]), int(counts[own])) for own in common]
+    phases = {kind.phase for kind in found}
+    return (*found, StepKind("all", None, len(steps))) if len(phases) != 1 else tuple(found)
+
+
+def grouped_percentiles(
+    group: npt.NDArray[np.integer[Any]],
+    values: npt.NDArray[np.integer[Any]],
+    groups: int,
+    at: Sequence[float],
+) -> npt.NDArray[np.float64]:
+    """The percentiles of each group, as numpy.percentile gives them; NaN of a group of none.
+
+    Args:
+        group: of each value, from 0.
+        values: of any order.
+        groups: how many there are.
+        at: in per cent.
+
+    Returns:
+        A row for each of `at`, a column for each group.
+    """
+    counts = np.bincount(group, minlength=groups)
+    ordered = values[np.lexsort((values, group))]
+    first = np.cumsum(counts) - counts
+    found = np.full((len(at), groups), np.nan)
+    some = counts > 0
+    for row, percent in enumerate(at):
+        place = (counts[some] - 1) * (percent / 100)
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, counts[some] - 1)
+        below, above = ordered[first[some] + low], ordered[first[some] + high]
+        found[row, some] = below + (above - below) * (place - low)
+    return found
+
 
 _BLOCK = 1 << 18
 _BLOCK_ENTRIES = 1 << 22
@@ -195,3 +284,64 @@ def _percentiles(rows: npt.NDArray[np.float64], at: tuple[int, ...]) -> npt.NDAr
 
 def _blocks(rows: int) -> Iterator[slice]:
     return (slice(start, min(start + _BLOCK, rows)) for start in range(0, rows, _BLOCK))
+
+
+@dataclass(frozen=True)
+class CellKernel:
+    """One kernel of a cell.
+
+    Attributes:
+        name: its place in the kernels' names.
+        calls: in a mean step.
+        us: in a mean step, in microseconds.
+        share: of the cell's time.
+        median_us: of a call.
+        p99_us: of a call.
+    """
+
+    name: int
+    calls: float
+    us: float
+    share: float
+    median_us: float
+    p99_us: float
+
+
+def kernels_of_cell(
+    kernels: KernelColumns,
+    steps: pd.DataFrame,
+    chosen: npt.NDArray[np.bool_],
+    layer: int,
+    component: str,
+) -> tuple[CellKernel, ...]:
+    """The kernels that the chosen steps run in a cell, what takes the most time first.
+
+    Args:
+        kernels: of a rank.
+        steps: its analyzed steps in ascending order, of which `step` is read.
+        chosen: of each step, whether it is looked at.
+        layer: of the cell, -1 for none.
+        component: of the cell.
+    """
+    wanted = COMPONENTS.index(component)
+    rows = np.flatnonzero((kernels.layer == layer) & (kernels.component == wanted))
+    numbers = steps["step"].to_numpy()[chosen]
+    copies = np.asarray(kernels.copies, bool)
+    rows = rows[positions(numbers, kernels.step[rows]) >= 0]
+    rows = rows[~copies[kernels.name[rows]]]
+    if not len(rows):
+        return ()
+    names, place = np.unique(kernels.name[rows], return_inverse=True)
+    took = kernels.end_ns[rows] - kernels.start_ns[rows]
+    calls = np.bincount(place)
+    ns = np.bincount(place, took)
+    median, p99 = grouped_percentiles(place, took, len(names), (50, 99)) / 1e3
+    count = len(numbers)
+    found = [
+        CellKernel(
+            int(names[own]), int(calls[own]) / count, float(ns[own]) / 1e3 / count,
+            float(ns[own] / ns.sum()) if ns.sum() else 0.0, float(median[own]), float(p99[own]),
+        )
+        for own in range(len(names))
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda kernel: (-kernel.us, kernel.name)))
