@@ -168,12 +168,7 @@ _FIRST = "first"
 
 
 def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
-    """Draws the page that the address names.
-
-    Args:
-        names: the sources, as on the command line.
-        ranks: those that can be chosen, all if empty.
-    """
+    """Draws the page that the address names."""
     st.set_page_config(page_title="spark-prof", layout="wide")
     _ink()
     try:
@@ -221,11 +216,7 @@ class _View:
     """What is looked at, on whichever page.
 
     Attributes:
-        entries: everything that can be shown.
-        place: of what is shown.
         ranks: that can be chosen, all if empty.
-        below: the place for the choice of a rank.
-        clients: results of load generators.
     """
 
     entries: Sequence[Entry]

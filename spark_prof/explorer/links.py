@@ -32,7 +32,6 @@ def finding_cards(found: Sequence[Finding], here: str = "") -> None:
     """Draws findings in their order, and all of them as a table; see `follow_cards`.
 
     Args:
-        found: the findings.
         here: path of the page that draws them, to which no link leads.
     """
     for number, finding in enumerate(found[:_MOST]):
@@ -157,12 +156,7 @@ _COMPONENTS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Place:
-    """A place on a page.
-
-    Attributes:
-        path: of the page.
-        values: what its address says.
-    """
+    """A place on a page."""
 
     path: str
     values: Mapping[str, str | int]
@@ -231,13 +225,7 @@ _KEPT = ("source", "rank", "other")
 
 
 def link(path: str, label: str, **values: str | int) -> None:
-    """Draws a link.
-
-    Args:
-        path: of the page, as its `Page` has it.
-        label: any text.
-        values: what the address of that page shall say.
-    """
+    """Draws a link."""
     st.page_link(_page(path), label=widgets.plain(label), query_params=_query(values))
 
 

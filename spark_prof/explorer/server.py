@@ -139,10 +139,7 @@ def serve(
     """Serves the explorer until SIGINT or SIGTERM ends it, and the process with it.
 
     Args:
-        sources: what to show.
         ranks: those that can be chosen, all if empty.
-        host: name or address, as the user gave it.
-        listening: a socket that listens there.
         allowed: names of a proxy or a tunnel by which it may be addressed as well.
         token: that whoever reads has to have, None if nobody has to.
         show: opens the page in the desktop's browser.
@@ -208,10 +205,6 @@ def begin(names: Sequence[str], ranks: Sequence[int]) -> None:
 
     Small recordings are read at once, until one of them can be shown; a page says what is wrong
     with a large one.
-
-    Args:
-        names: the sources.
-        ranks: that can be chosen, all if empty.
 
     Raises:
         CommandError: nothing can be shown.

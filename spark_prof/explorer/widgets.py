@@ -206,8 +206,6 @@ def choice(
     """Draws a list to choose one from; what is chosen lives in the address.
 
     Args:
-        label: above it.
-        options: what is shown, each another.
         name: in the address.
         values: of each option in the address, its place if empty.
         forget: names that another choice takes out of the address.
@@ -248,7 +246,6 @@ def figure(
     """Draws a figure that can be downloaded as PNG and as HTML.
 
     Args:
-        drawn: of `dashboards.charts` and its neighbours.
         name: of this figure on its page: the file's name and the widget's key.
         selection: "points" or "box", what a user may choose in it; each choice reruns the page.
 

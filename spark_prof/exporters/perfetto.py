@@ -41,9 +41,7 @@ def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
     """Writes the trace.
 
     Args:
-        bundle: the bundle.
         selection: which ranks, and which steps of their kernels, launches and module ranges.
-        out: where to.
 
     Raises:
         CommandError: a rank is not there, or nothing has a time.
@@ -152,9 +150,6 @@ def write_flows(trace: RankTrace, calls: Calls, tracks: Int64s, first_flow: int)
     """Writes an arrow a launch; one of a CUDA graph points at the first kernel of the graph.
 
     Args:
-        trace: the rank.
-        calls: its launches.
-        tracks: of each kernel.
         first_flow: number of the first arrow; a viewer joins arrows of all processes by it.
 
     Returns:

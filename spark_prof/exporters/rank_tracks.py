@@ -265,12 +265,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[pd.Series], pa.Array]]] = {
 
 
 def write_kernels(trace: RankTrace, tracks: Int64s) -> None:
-    """Writes the kernels, copies and memsets, with those arguments whose columns are there.
-
-    Args:
-        trace: the rank.
-        tracks: what `stream_tracks` returned.
-    """
+    """Writes the kernels, copies and memsets, with those arguments whose columns are there."""
     known = [(word, *how) for word, how in _ARGUMENTS.items() if how[0] in trace.kernels]
     for part in slices(len(trace.kernels)):
         rows = trace.kernels.iloc[part]

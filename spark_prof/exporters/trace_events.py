@@ -27,12 +27,7 @@ _FIRST_FREE = 2_000_000_000
 
 @dataclass
 class Tracks:
-    """Gives out the thread ids of one process.
-
-    Attributes:
-        process: its process id in the trace.
-        name: what the viewer calls the process.
-    """
+    """Gives out the thread ids of one process."""
 
     process: int
     name: str
@@ -129,7 +124,6 @@ def lanes(start: Int64s, end: Int64s, *, nested: bool = False) -> Int64s:
 
     Args:
         start: starts in ns, sorted; where `nested`, those that are equal by falling end.
-        end: ends in ns.
         nested: an interval may lie inside another one of its lane, as a call inside a call.
     """
     found = np.zeros(len(start), np.int64)
@@ -159,7 +153,6 @@ class RankTrace:
         kernels: those that are exported, in order of start, as `analyzers.labels.label_kernels`
             returns them.
         origin: what every time is relative to, in ns.
-        tracks: the tracks of its process.
     """
 
     rank: int

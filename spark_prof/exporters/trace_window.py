@@ -54,8 +54,6 @@ def window_around(
 
     Args:
         prepared: the rank, which has kernels.
-        begin_ns: of the range.
-        end_ns: of the range.
         most: kernels; of a range with more of them those at its begin.
     """
     start, steps = prepared.kernels.start_ns, prepared.steps
@@ -85,7 +83,6 @@ def window_trace(
 
     Args:
         ranks: those to write, by their number; the first one's clock is that of the window.
-        window: what `window_around` found.
         ahead_ns: by how much the clock of a rank is ahead of the first one's, 0 if left out.
     """
     found = {

@@ -25,7 +25,6 @@ class KernelFacts:
 
     Attributes:
         place: of its name in the kernels' names, -1 where they do not have it.
-        row: what the report says.
         calls: in a mean step.
         floor: what the roofline says of a mean call; None where it says nothing.
     """
@@ -42,9 +41,6 @@ class Wanted:
 
     Attributes:
         text: words that all stand in name, component, roles or conversion, in any case.
-        engine: of the vocabulary.
-        precision: of the arithmetic.
-        component: of the vocabulary.
     """
 
     text: str = ""
@@ -65,7 +61,6 @@ def facts_of(report: Report, names: Sequence[str]) -> tuple[KernelFacts, ...]:
     """All kernels of a report, what takes the most time first.
 
     Args:
-        report: of a rank.
         names: of the rank's kernels, as `KernelColumns` has them.
     """
     places = {name: place for place, name in enumerate(names)}
@@ -109,10 +104,8 @@ class KernelCalls:
     """The calls of one kernel in the analyzed steps, in order of start.
 
     Attributes:
-        all: how many there are.
         took_ns: of those that are looked at: all, or evenly spread ones of very many.
         step: place of their step in the steps' table.
-        layer: -1 for none.
         component: place in `vocabulary.COMPONENTS`.
         launch: place in the kernels' launches.
     """
@@ -130,14 +123,7 @@ class KernelCalls:
 
 @dataclass(frozen=True)
 class LaunchUse:
-    """One shape in which the kernel was launched.
-
-    Attributes:
-        launch: the shape.
-        calls: of the calls that are looked at.
-        share: of their time.
-        median_us: of a call.
-    """
+    """One shape in which the kernel was launched."""
 
     launch: Launch
     calls: int
@@ -147,15 +133,7 @@ class LaunchUse:
 
 @dataclass(frozen=True)
 class LayerUse:
-    """The kernel in one layer and component.
-
-    Attributes:
-        layer: -1 for none.
-        component: its name.
-        calls: of the calls that are looked at.
-        median_us: of a call.
-        p90_us: of a call.
-    """
+    """The kernel in one layer and component."""
 
     layer: int
     component: str
@@ -170,12 +148,6 @@ class Histogram:
 
     Attributes:
         edges_us: of the bars, one more than there are bars; the last bar holds what took longer.
-        counts: calls of each bar.
-        least_us: of all calls.
-        median_us: of all calls.
-        p90_us: of all calls.
-        p99_us: of all calls.
-        most_us: of all calls.
     """
 
     edges_us: npt.NDArray[np.float64]
@@ -194,7 +166,6 @@ class Series:
     Attributes:
         step: number of the first step of each stretch.
         steps: how many steps make a stretch.
-        median_us: of a call in the stretch.
         low_us: the 10th percentile.
         high_us: the 90th percentile.
     """
@@ -207,13 +178,7 @@ class Series:
 
 
 def calls_of(kernels: KernelColumns, steps: pd.DataFrame, name: int) -> KernelCalls:
-    """The calls of one kernel.
-
-    Args:
-        kernels: of a rank.
-        steps: its analyzed steps in ascending order, of which `step` is read.
-        name: place of the kernel in their names.
-    """
+    """The calls of one kernel."""
     rows = np.flatnonzero(kernels.name == name)
     step = positions(steps["step"].to_numpy(), kernels.step[rows])
     rows, step = rows[step >= 0], step[step >= 0]
@@ -285,12 +250,7 @@ def durations(calls: KernelCalls) -> Histogram | None:
 
 
 def over_steps(calls: KernelCalls, steps: pd.DataFrame) -> Series:
-    """Its calls in the course of the recording, in at most 600 stretches of equally many steps.
-
-    Args:
-        calls: of the kernel.
-        steps: the analyzed ones, of which `step` is read.
-    """
+    """Its calls in the course of the recording, in at most 600 stretches of equally many steps."""
     wide = max(1, -(-len(steps) // _BINS))
     stretches = -(-len(steps) // wide)
     at = grouped_percentiles(calls.step // wide, calls.took_ns, stretches, (10, 50, 90)) / 1e3

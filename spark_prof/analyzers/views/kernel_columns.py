@@ -19,7 +19,6 @@ class Launch:
 
     Attributes:
         grid: blocks in x, y and z, as the bundle writes them; empty where unknown.
-        block: threads in x, y and z.
         registers: of a thread, 0 where unknown.
         shared_bytes: of a block, static and dynamic, 0 where unknown.
     """
@@ -39,17 +38,12 @@ class KernelColumns:
     it ends: then only `end_ns - start_ns` means something.
 
     Attributes:
-        start_ns: when each began.
-        end_ns: when it ended.
         step: its step, -1 outside of the analyzed ones.
         layer: its decoder layer, -1 for none, or for one beyond any model's.
         component: place in `vocabulary.COMPONENTS`.
-        name: place in `names`.
-        launch: place in `launches`.
         stream: place in `streams`; of very many the last one stands for all that are left.
         names: as the trace wrote them; not to be drawn unescaped.
         copies: of each name, whether it is a copy or a memset, which no sum of kernels contains.
-        launches: all shapes that occur.
         streams: device and stream of each lane, such as "0/7".
     """
 
@@ -84,7 +78,6 @@ def columns_of(kernels: pd.DataFrame, steps: Integers, shapes: pd.DataFrame) -> 
     """The kernels of a rank as plain columns.
 
     Args:
-        kernels: what `place_kernels` returned.
         steps: the analyzed steps, ascending.
         shapes: SHAPE_COLUMNS of the same rows in the same order.
     """

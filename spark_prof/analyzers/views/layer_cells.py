@@ -27,7 +27,6 @@ class StepKind:
     Attributes:
         phase: of `vocabulary.PHASES`, or all.
         batch: how many requests decode in them, None for any number.
-        steps: how many there are.
     """
 
     phase: str
@@ -40,11 +39,7 @@ class StepKind:
         return self.phase if self.batch is None else f"{self.phase}-{self.batch}"
 
     def of(self, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
-        """Which steps these are.
-
-        Args:
-            steps: the analyzed ones, with phase and decode_requests.
-        """
+        """Which steps these are."""
         if self.phase == "all":
             return np.ones(len(steps), bool)
         chosen: npt.NDArray[np.bool_] = np.asarray(steps["phase"] == self.phase, bool)
@@ -54,11 +49,7 @@ class StepKind:
 
 
 def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
-    """What can be chosen, the most telling first: decode, its batch sizes, other phases, all.
-
-    Args:
-        steps: the analyzed ones, with phase and decode_requests.
-    """
+    """What can be chosen, the most telling first: decode, its batch sizes, other phases, all."""
     phase = steps["phase"].astype(str)
     found = []
     for name in ("decode", *(name for name in PHASES if name != "decode")):
@@ -83,9 +74,6 @@ def grouped_percentiles(
     """The percentiles of each group, as numpy.percentile gives them; NaN of a group of none.
 
     Args:
-        group: of each value, from 0.
-        values: of any order.
-        groups: how many there are.
         at: in per cent.
 
     Returns:
@@ -119,8 +107,6 @@ class StepCells:
     Attributes:
         layer: of each cell, ascending, -1 for none.
         component: of each cell, its place in `vocabulary.COMPONENTS`, ascending in a layer.
-        total_ns: of each cell in all steps.
-        kernels: of each cell in all steps.
         steps: rows of the steps' table that were kept: all, or every n-th of very many.
         ns: a row a cell, a column a kept step.
     """
@@ -138,12 +124,7 @@ class CellTimes:
     """The cells that some steps have, and how long one such step spends in each, in microseconds.
 
     Attributes:
-        steps: how many steps were looked at.
-        layer: of each cell, ascending, -1 for none.
-        component: of each cell, its name.
         mean_us: over the steps; these add up to the kernel time of a mean step.
-        median_us: over the steps.
-        p99_us: over the steps.
         spread_us: from the 10th to the 90th percentile over the steps.
     """
 
@@ -160,12 +141,7 @@ class CellTimes:
 
 
 def step_cells(kernels: KernelColumns, steps: pd.DataFrame) -> StepCells:
-    """Adds up the kernels of each cell in each step; copies are no kernels.
-
-    Args:
-        kernels: of a rank.
-        steps: its analyzed steps in ascending order, of which `step` is read.
-    """
+    """Adds up the kernels of each cell in each step; copies are no kernels."""
     place = positions(steps["step"].to_numpy(), np.asarray(kernels.step))
     combinations = (int(np.max(kernels.layer, initial=-1)) + 2) * len(COMPONENTS)
     counted = np.zeros(combinations, np.int64)
@@ -188,23 +164,13 @@ def step_cells(kernels: KernelColumns, steps: pd.DataFrame) -> StepCells:
 
 
 def of_steps(found: StepCells, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """The times of the chosen ones of the kept steps, a row a cell, in nanoseconds.
-
-    Args:
-        found: what `step_cells` returned.
-        chosen: of each step of the table, whether it is looked at.
-    """
+    """The times of the chosen ones of the kept steps, a row a cell, in nanoseconds."""
     mask = chosen[found.steps]
     return found.ns if mask.all() else found.ns[:, mask]
 
 
 def cell_times(found: StepCells, chosen: npt.NDArray[np.bool_]) -> CellTimes:
-    """How long the chosen steps spend in each cell; a cell in which none spends any is left out.
-
-    Args:
-        found: what `step_cells` returned.
-        chosen: of each step of the table, whether it is looked at.
-    """
+    """How long the chosen steps spend in each cell; a cell in which none spends any is left out."""
     us = of_steps(found, chosen) / 1e3
     mean = us.mean(axis=1) if us.shape[1] else np.zeros(len(us))
     some = mean > 0
@@ -291,12 +257,8 @@ class CellKernel:
     """One kernel of a cell.
 
     Attributes:
-        name: its place in the kernels' names.
         calls: in a mean step.
         us: in a mean step, in microseconds.
-        share: of the cell's time.
-        median_us: of a call.
-        p99_us: of a call.
     """
 
     name: int
@@ -314,15 +276,7 @@ def kernels_of_cell(
     layer: int,
     component: str,
 ) -> tuple[CellKernel, ...]:
-    """The kernels that the chosen steps run in a cell, what takes the most time first.
-
-    Args:
-        kernels: of a rank.
-        steps: its analyzed steps in ascending order, of which `step` is read.
-        chosen: of each step, whether it is looked at.
-        layer: of the cell, -1 for none.
-        component: of the cell.
-    """
+    """The kernels that the chosen steps run in a cell, what takes the most time first."""
     wanted = COMPONENTS.index(component)
     rows = np.flatnonzero((kernels.layer == layer) & (kernels.component == wanted))
     numbers = steps["step"].to_numpy()[chosen]

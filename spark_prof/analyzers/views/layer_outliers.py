@@ -38,13 +38,7 @@ _OFTEN = 0.1
 
 @dataclass(frozen=True)
 class Part:
-    """What one kernel does in a cell, in a mean step.
-
-    Attributes:
-        name: its place in the kernels' names.
-        calls: in a step.
-        us: in a step, in microseconds.
-    """
+    """What one kernel does in a cell, in a mean step."""
 
     name: int
     calls: float
@@ -56,13 +50,7 @@ Makeups = dict[tuple[int, str], tuple[Part, ...]]
 
 
 def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> Makeups:
-    """What the chosen steps run in each cell; copies are no kernels.
-
-    Args:
-        kernels: of a rank.
-        steps: its analyzed steps in ascending order, of which `step` is read.
-        chosen: of each step, whether it is looked at.
-    """
+    """What the chosen steps run in each cell; copies are no kernels."""
     inside = positions(steps["step"].to_numpy()[chosen], np.asarray(kernels.step)) >= 0
     copies = np.asarray(kernels.copies, bool)
     names = max(len(kernels.names), 1)
@@ -149,14 +137,7 @@ _MAD_EFFICIENCY = 0.5
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that are alike in a component, and their median over the steps in microseconds.
-
-    Attributes:
-        component: in which they run the same kernels.
-        layers: in ascending order.
-        us: of each layer.
-        middle_us: the median of `us`.
-    """
+    """Layers that are alike in a component, and their median over the steps in microseconds."""
 
     component: str
     layers: tuple[int, ...]
@@ -169,9 +150,6 @@ class OddCell:
     """A layer that takes another time in a component than its like.
 
     Attributes:
-        layer: the odd one.
-        us: its median over the steps, in microseconds.
-        like: what it was held against.
         scale: by how many times the expected scatter it is away, below 0 where it is faster.
         other_kernels: whether it runs other kernels than they, or runs them more or less often.
     """
@@ -199,12 +177,9 @@ class Comparison:
 
     Attributes:
         odd: those that take the most time more or less first.
-        groups: that were compared, and those that were not.
-        tested: cells that were held against others.
         untested: cells that were not, as they have too few like them.
         threshold: of `OddCell.scale` in the largest group.
         steps: that were looked at; too few where nothing could be tested.
-        enough_steps: whether they were enough.
     """
 
     odd: tuple[OddCell, ...]
@@ -217,13 +192,7 @@ class Comparison:
 
 
 def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.bool_]) -> Comparison:
-    """Finds the layers that are odd in the chosen steps.
-
-    Args:
-        cells: times of each cell in each step.
-        makeup: what `makeup.makeups` says of the same steps.
-        chosen: of each step, whether it is looked at.
-    """
+    """Finds the layers that are odd in the chosen steps."""
     ns = of_steps(cells, chosen)
     row = {
         (layer, COMPONENTS[component]): place
@@ -269,10 +238,6 @@ def threshold(layers: int, tested: int) -> float:
 
     Student's t at the chance of one false alarm in a hundred comparisons of all cells together
     (Bonferroni). tests/analyzers/views/test_odd.py counts the false alarms.
-
-    Args:
-        layers: that are alike.
-        tested: cells that are compared together.
     """
     free = max(int(_MAD_EFFICIENCY * (layers - 1)), 2)
     return student_quantile(1 - _FALSE_ALARMS / 2 / max(tested, 1), free)
@@ -339,13 +304,9 @@ class Cause:
     """The kernel with the largest part of an odd layer's difference, in mean steps.
 
     Attributes:
-        name: its place in the kernels' names.
         kind: other where only one side calls it; calls where one side calls it more often; time
             where its calls take another time.
-        us: in a step of the odd layer, in microseconds.
         like_us: in a step of its like, median over them.
-        calls: in a step of the odd layer.
-        like_calls: in a step of its like, median over them.
     """
 
     name: int
@@ -357,12 +318,7 @@ class Cause:
 
 
 def cause_of(odd: OddCell, makeups: Makeups) -> Cause | None:
-    """The kernel that makes the difference; None where mean steps do not show one.
-
-    Args:
-        odd: a layer that differs.
-        makeups: of the same steps.
-    """
+    """The kernel that makes the difference; None where mean steps do not show one."""
     own = _parts(makeups, odd.layer, odd.component)
     like = [
         _parts(makeups, layer, odd.component) for layer in odd.like.layers if layer != odd.layer

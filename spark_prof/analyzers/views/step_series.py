@@ -21,7 +21,6 @@ def thinned(
 
     Args:
         along: where each point stands on the axis along which stretches are cut.
-        value: what it shows.
         most: how many points may be drawn, at least 2.
 
     Returns:
@@ -50,12 +49,8 @@ class Steps:
     """One entry a step, in order of begin; the arrays have one length.
 
     Attributes:
-        step: its number.
         phase: place in vocabulary.PHASES.
         begin_s: seconds since the first step began.
-        us: its length.
-        requests: that decode in it.
-        prompt_tokens: that it reads.
         context: tokens in the KV cache before it, of a mean request; -1 where unknown.
         slow: whether it took 1.5 times the median of steps of its phase and size.
     """
@@ -79,15 +74,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """How long decode steps of one size took.
-
-    Attributes:
-        requests: that decode in each.
-        steps: how many there are.
-        median_us: of their length.
-        p10_us: tenth percentile.
-        p90_us: ninetieth.
-    """
+    """How long decode steps of one size took."""
 
     requests: int
     steps: int
@@ -173,10 +160,7 @@ class ContextFit:
     """A line through the decode steps of one size; slow steps are left out.
 
     Attributes:
-        requests: that decode in each.
-        steps: how many there are.
         shortest: tokens of context of a mean request in the step with the fewest.
-        longest: in that with the most.
         slope_us: of a step for 1,000 tokens more of each request; None where that is not known.
         within_us: half of the slope's 95 % interval; None without a slope.
         at_shortest_us: what the line says for the shortest context; None without a slope.

@@ -42,7 +42,6 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
     """Draws one kernel.
 
     Args:
-        prepared: the recording.
         name: place of the kernel in its names.
         facts: what the report says of it, the component to begin with first; empty of a copy or of
             what ran in no analyzed step.
