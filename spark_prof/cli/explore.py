@@ -60,7 +60,7 @@ def explore(
     """Look at recordings in the browser: where each token's time goes, down to single kernels."""
     if importlib.util.find_spec("streamlit") is None:
         raise CommandError("the explorer needs Streamlit; pip install 'spark-prof[explore]'")
-    from spark_prof.explorer.ports import is_loopback, listen
+    from spark_prof.explorer.server import is_loopback, listen
 
     allowed = _names(allow_host or ())
     token = None if no_token else _token()

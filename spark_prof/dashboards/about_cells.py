@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.views.odd import Comparison, OddCell
-from spark_prof.analyzers.views.odd_cause import Cause
+from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, OddCell
 from spark_prof.dashboards.formats import (
     MISSING,
     clean,
@@ -38,13 +37,7 @@ def owners(report: Report) -> str:
 
 
 def odd_sentence(outlier: OddCell, cause: Cause | None, names: Sequence[str]) -> str:
-    """Says of an outlier how far it is from its like, and which kernel makes the difference.
-
-    Args:
-        outlier: the layer.
-        cause: None where none was found.
-        names: of the kernels.
-    """
+    """Says of an outlier how far it is from its like, and which kernel makes the difference."""
     like = len(outlier.like.layers) - (outlier.layer in outlier.like.layers)
     because = "" if cause is None else f": {why(cause, names)}"
     return (
@@ -55,12 +48,7 @@ def odd_sentence(outlier: OddCell, cause: Cause | None, names: Sequence[str]) ->
 
 
 def why(cause: Cause | None, names: Sequence[str]) -> str:
-    """Says which kernel makes the difference.
-
-    Args:
-        cause: None where none was found.
-        names: of the kernels.
-    """
+    """Says which kernel makes the difference."""
     if cause is None:
         return MISSING
     name = clean(short_name(names[cause.name]))
@@ -75,13 +63,7 @@ def why(cause: Cause | None, names: Sequence[str]) -> str:
 
 
 def odd_layers(found: Comparison, causes: Sequence[Cause | None], names: Sequence[str]) -> Section:
-    """Lists the layers that differ from their like, and says what was compared.
-
-    Args:
-        found: what comparing them found.
-        causes: of each outlier.
-        names: of the kernels.
-    """
+    """Lists the layers that differ from their like, and says what was compared."""
     rows = tuple(
         (
             count(outlier.layer),

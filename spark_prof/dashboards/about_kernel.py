@@ -11,8 +11,7 @@ from spark_prof.analyzers.counters.counter_rows import CounterRow
 from spark_prof.analyzers.model import Finding, KernelRow, Report
 from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
-from spark_prof.analyzers.views.kernel_calls import LaunchUse
-from spark_prof.analyzers.views.kernel_table import KernelFacts
+from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse
 from spark_prof.dashboards.formats import (
     MISSING,
     bandwidth,

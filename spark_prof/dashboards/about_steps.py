@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spark_prof.analyzers.views.context_fit import ContextFit
-from spark_prof.analyzers.views.step_series import BatchTimes, Steps
+from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps
 from spark_prof.dashboards.formats import MISSING, count, counted, microseconds, rate
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.vocabulary import PHASES

@@ -52,12 +52,7 @@ def calls_by_layer(uses: Sequence[LayerUse]) -> go.Figure:
 
 
 def call_histogram(found: Histogram, component: str) -> go.Figure:
-    """Draws how many calls took how long.
-
-    Args:
-        found: of the kernel.
-        component: whose colour it has.
-    """
+    """Draws how many calls took how long."""
     bars = list(pairwise(found.edges_us.tolist()))
     texts = [f"{microseconds(low)} to {microseconds(high)}" for low, high in bars]
     if found.most_us > found.edges_us[-1]:
@@ -87,12 +82,7 @@ def call_histogram(found: Histogram, component: str) -> go.Figure:
 
 
 def calls_over_steps(found: Series, component: str) -> go.Figure:
-    """Draws the median of a call in the course of the recording, in a band from p10 to p90.
-
-    Args:
-        found: of the kernel.
-        component: whose colour it has.
-    """
+    """Draws the median of a call in the course of the recording, in a band from p10 to p90."""
     color = COLORS.get(component, NEUTRAL)
     steps = found.step.tolist()
     texts = [

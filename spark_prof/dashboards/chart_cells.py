@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from spark_prof.analyzers.views.odd import Group
+from spark_prof.analyzers.views.layer_outliers import Group
 from spark_prof.dashboards.about_layers import in_decoder_order
 from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
@@ -30,10 +30,7 @@ class Cell:
     """One component in one layer.
 
     Attributes:
-        layer: -1 for none.
-        component: its name.
         value: microseconds, or by which share it is above its like.
-        text: the value for a reader.
     """
 
     layer: int
@@ -53,7 +50,6 @@ def cell_map(
 
     Args:
         cells: at most `MOST_CELLS` of them are drawn, the first layers and those in no layer.
-        title: of the figure.
         shares: whether the values are shares below or above 0 in place of microseconds.
         chosen: a layer and component that are marked.
     """
@@ -129,8 +125,6 @@ def like_layers(group: Group, odd: Sequence[int], own_us: dict[int, float]) -> g
     """Draws layers that are alike as a strip, with the odd ones marked and named.
 
     Args:
-        group: the layers that are alike in a component.
-        odd: the layers to mark.
         own_us: of odd layers that are not in the group, their time in microseconds.
     """
     times = dict(zip(group.layers, group.us, strict=True)) | own_us

@@ -11,9 +11,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from spark_prof.analyzers.views.context_fit import ContextFit
-from spark_prof.analyzers.views.step_series import BatchTimes, Steps
-from spark_prof.analyzers.views.thinning import thinned
+from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps, thinned
 from spark_prof.dashboards.chart_axes import logarithmic_time_ticks, time_ticks
 from spark_prof.dashboards.charts import set_style
 from spark_prof.dashboards.colors import NEUTRAL, PHASE_COLORS, TEXT

@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_prof.analyzers.comparing.comparison import Side
 from spark_prof.analyzers.summary import summary_of
-from spark_prof.analyzers.views.column_making import columns_of
+from spark_prof.analyzers.views.kernel_columns import columns_of
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle

@@ -16,8 +16,7 @@ from spark_prof.analyzers.ledger import step_books
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.placement import kernels_in_order
 from spark_prof.analyzers.summary import Summary, summary_of
-from spark_prof.analyzers.views.column_making import SHAPE_COLUMNS, columns_of
-from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns, columns_of
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any, overload
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from spark_prof.dashboards.colors import TEXT
+from spark_prof.datasets.prepared import Prepared
 from spark_prof.errors import CommandError
-from spark_prof.explorer import frame, state, widgets
+from spark_prof.explorer import cache, state, widgets
+from spark_prof.explorer.cache import Reading
 from spark_prof.explorer.entries import Entry, client_results, find_entries
-from spark_prof.explorer.page import Page, ResultPage
+from spark_prof.explorer.page import Page, ResultPage, Sources
 from spark_prof.explorer.pages import (
     ab,
     compare,
@@ -26,7 +32,131 @@ from spark_prof.explorer.pages import (
     steps,
     timeline,
 )
-from spark_prof.explorer.recordings import open_shown
+
+_AGAIN = 2.0
+"""Seconds between looks at a source that is still being recorded."""
+
+
+_RED, _GREEN, _BLUE = bytes.fromhex(TEXT[1:])
+_INK = (
+    f"<style>.js-plotly-plot text[style*='rgb({_RED}, {_GREEN}, {_BLUE})']"
+    "{fill: currentColor !important}</style>"
+)
+"""A figure's text is a grey that can be read on any ground; here the theme's ink is known."""
+
+
+def _ink() -> None:
+    """Draws the text of figures in the theme's ink."""
+    st.html(_INK)
+
+
+def _choose_source(entries: Sequence[Entry]) -> int:
+    """Draws the list of sources; the place of the chosen one."""
+    if len(entries) == 1:
+        widgets.lines([entries[0].label])
+        return 0
+    labels = [entry.label for entry in entries]
+    return widgets.choice("Source", labels, "source", forget=state.OF_A_SOURCE)
+
+
+def _choose_rank(ranks: Sequence[int]) -> int:
+    """Draws the list of ranks where there are several; the chosen one."""
+    if len(ranks) == 1:
+        return ranks[0]
+    names = [str(rank) for rank in ranks]
+    chosen = widgets.choice("Rank", names, "rank", values=names, forget=state.OF_A_RANK)
+    return ranks[chosen]
+
+
+def _page_links(pages: Sequence[Any]) -> None:
+    """Draws the pages to go to; each link keeps what was chosen."""
+    for page in pages:
+        st.page_link(page, query_params=state.shared())
+
+
+def _watch(reading: Reading) -> None:
+    """Draws the page again when its source has changed; says since when it shows what it shows."""
+    st.fragment(_look, run_every=_AGAIN)(reading, reading.began)
+
+
+def _look(reading: Reading, drawn: float) -> None:
+    line = "Read at {}; it is read again when it changes."
+    with suppress(CommandError):
+        if reading.get().live:
+            line = "Being recorded. Read at {}."
+    if reading.began != drawn:
+        st.rerun()
+    st.text(line.format(time.strftime("%H:%M:%S", time.localtime(reading.began))))
+
+
+class _Recordings(Sequence[Prepared]):
+    """Several recordings, of which one was read; reading another one may raise CommandError."""
+
+    def __init__(self, entries: Sequence[Entry], place: int, shown: Prepared) -> None:
+        self._entries = entries
+        self._place = place
+        self._shown = shown
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, place: int) -> Prepared: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Prepared]: ...
+    def __getitem__(self, place: int | slice) -> Prepared | list[Prepared]:
+        if isinstance(place, slice):
+            return [self[n] for n in range(len(self))[place]]
+        if range(len(self))[place] == self._place:
+            return self._shown
+        return _read(self._entries[place], None)
+
+
+def _open_shown(
+    entries: Sequence[Entry],
+    place: int,
+    ranks: Sequence[int],
+    below: DeltaGenerator,
+) -> Sources:
+    """Reads the shown recording and lets the user choose its rank, in a list drawn below."""
+    entry = entries[place]
+    default = ranks[0] if ranks else None
+    try:
+        shown = _first(entry, default)
+    except CommandError:
+        if not entry.fault:
+            with below:
+                _watch(cache.reading(entry.source, default))
+        raise
+    allowed = [rank for rank in shown.ranks if rank in ranks] or list(shown.ranks)
+    with below:
+        rank = _choose_rank(allowed)
+        if shown.live:
+            _watch(cache.reading(entry.source, rank))
+    if rank != shown.rank:
+        shown = _read(entry, rank)
+    recorded = [entry for entry in entries if entry.result is None]
+    own = recorded.index(entry)
+    labels = tuple(entry.label for entry in recorded)
+    return Sources(shown, _Recordings(recorded, own, shown), labels, own)
+
+
+def _first(entry: Entry, default: int | None) -> Prepared:
+    """The rank that the address names, or the default one where it names none that there is."""
+    named = state.chosen("rank")
+    if named.isdecimal() and len(named) < 7:
+        try:
+            return _read(entry, int(named))
+        except CommandError:
+            state.keep(rank=None)
+    return _read(entry, default)
+
+
+def _read(entry: Entry, rank: int | None) -> Prepared:
+    if entry.fault:
+        raise CommandError(entry.fault)
+    return cache.read(entry.source, rank, entry.label)
+
 
 PAGES: tuple[Page | ResultPage, ...] = (
     overview.PAGE, layers.PAGE, timeline.PAGE, kernels.PAGE, conversions.PAGE, fallbacks.PAGE,
@@ -38,14 +168,9 @@ _FIRST = "first"
 
 
 def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
-    """Draws the page that the address names.
-
-    Args:
-        names: the sources, as on the command line.
-        ranks: those that can be chosen, all if empty.
-    """
+    """Draws the page that the address names."""
     st.set_page_config(page_title="spark-prof", layout="wide")
-    frame.ink()
+    _ink()
     try:
         entries = _entries(tuple(names))
         if not entries:
@@ -54,7 +179,7 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
         widgets.lines([f"spark-prof: {error}"])
         return
     with st.sidebar:
-        place = frame.choose_source(entries)
+        place = _choose_source(entries)
         below, links = st.container(), st.empty()
     view = _View(entries, place, tuple(ranks), below, client_results(names))
     # Streamlit keeps no path for the first page, which a link may name all the same.
@@ -74,11 +199,11 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
         st.switch_page(fitting[0], query_params=state.shared())
     told = state.shared()
     with links.container():
-        frame.links(fitting)
+        _page_links(fitting)
     current.run()
     if state.shared() != told:  # what the page has chosen since is kept by its links too
         with links.container():
-            frame.links(fitting)
+            _page_links(fitting)
 
 
 @lru_cache(maxsize=4)
@@ -91,11 +216,7 @@ class _View:
     """What is looked at, on whichever page.
 
     Attributes:
-        entries: everything that can be shown.
-        place: of what is shown.
         ranks: that can be chosen, all if empty.
-        below: the place for the choice of a rank.
-        clients: results of load generators.
     """
 
     entries: Sequence[Entry]
@@ -110,7 +231,7 @@ class _View:
         result = self.entries[self.place].result
         try:
             if isinstance(page, Page):
-                sources = open_shown(self.entries, self.place, self.ranks, self.below)
+                sources = _open_shown(self.entries, self.place, self.ranks, self.below)
                 page.show(replace(sources, clients=self.clients))
             elif result is not None:
                 page.show(result)

@@ -23,7 +23,6 @@ class Reading:
     """One rank of a source.
 
     Args:
-        source: a path or URL.
         rank: the rank, the lowest one if None.
 
     Attributes:
@@ -80,23 +79,13 @@ def _reading(source: str, rank: int | None) -> Reading:
 
 
 def reading(source: str, rank: int | None = None) -> Reading:
-    """The reading of a source, the same one for whoever asks.
-
-    Args:
-        source: a path or URL.
-        rank: the rank, the lowest one if None.
-    """
+    """The reading of a source, the same one for whoever asks."""
     lowest = _reading(source, None)
     return lowest if rank in (None, lowest.rank) else _reading(source, rank)
 
 
 def read(source: str, rank: int | None, label: str) -> Prepared:
     """Reads a source, or finds it read; while that takes a moment, a spinner says so.
-
-    Args:
-        source: a path or URL.
-        rank: the rank, the lowest one if None.
-        label: its name.
 
     Raises:
         CommandError: it cannot be read.

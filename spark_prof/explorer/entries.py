@@ -25,7 +25,6 @@ class Entry:
     """One source to look at.
 
     Attributes:
-        source: its path or URL.
         label: short and another for each; not to be drawn unescaped.
         result: the file of a result of `spark-prof ab`, None for a recording.
         fault: why it cannot be opened, one line; empty where it may be.

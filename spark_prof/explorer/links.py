@@ -2,23 +2,186 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NoReturn
 
+import pandas as pd
 import streamlit as st
 
+from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.findings.ranking import PAGES
+from spark_prof.analyzers.model import Finding, KernelRow
+from spark_prof.dashboards.about_run import list_of_findings
+from spark_prof.dashboards.formats import counted, microseconds
+from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
+
+_MOST = 10
+
+
+def follow_cards(found: Sequence[Finding], shown: Prepared) -> None:
+    """Goes where the button of a finding leads that was pressed, before anything is drawn."""
+    for number, finding in enumerate(found[:_MOST]):
+        if st.session_state.get(f"show-{number}"):
+            place = place_of_finding(finding, shown)
+            go(place.path, **place.values)
+
+
+def finding_cards(found: Sequence[Finding], here: str = "") -> None:
+    """Draws findings in their order, and all of them as a table; see `follow_cards`.
+
+    Args:
+        here: path of the page that draws them, to which no link leads.
+    """
+    for number, finding in enumerate(found[:_MOST]):
+        with st.container(border=True, key=f"finding-{number}"):
+            _card(finding, number, here)
+    if found:
+        with st.expander(f"{counted(len(found), 'finding')} as a table"):
+            widgets.section(list_of_findings(found))
+
+
+def _card(finding: Finding, number: int, here: str) -> None:
+    left, middle, right = st.columns([1.1, 6, 1.7], vertical_alignment="center")
+    with left:
+        if finding.ms_per_token is not None:
+            st.subheader(widgets.plain(microseconds(1000 * finding.ms_per_token)), anchor=False)
+            widgets.lines(["a token"])
+        else:
+            widgets.lines(["no figure"])
+    with middle:
+        widgets.lines([finding.text, finding.fix])
+    with right:
+        path = page_of(finding)
+        if path != here:
+            st.button(f"Show in {path.capitalize()}", key=f"show-{number}")
+        if finding.evidence:
+            with st.popover("What it stands on"):
+                widgets.lines(finding.evidence)
+
+
+def chosen_points(figure: str) -> list[Any]:
+    """The customdata of the points that are chosen in a figure; a point without has none."""
+    found = [point.get("customdata") for point in _chosen(figure, "points")]
+    return [data for data in found if data is not None]
+
+
+def chosen_rows(table: str) -> list[int]:
+    """The places of the rows that are chosen in a table."""
+    return list(_chosen(table, "rows"))
+
+
+def clicked(figure: str) -> Any:
+    """The customdata of the point that was chosen just now; None if none was."""
+    found = next(iter(chosen_points(figure)), None)
+    key = f"clicked-{figure}"
+    if found == st.session_state.get(key):
+        return None
+    st.session_state[key] = found
+    return found
+
+
+def _chosen(name: str, kind: str) -> list[Any]:
+    event: Any = st.session_state.get(name)
+    return event["selection"][kind] if event and event.get("selection") else []
+
+
+PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "floor": "kernels",
+        "component": "kernels",
+        "components": "kernels",
+        "small": "kernels",
+        "conversion": "conversions",
+        "collective": "ranks",
+        "copies": "timeline",
+        "launch_gaps": "timeline",
+        "host": "timeline",
+        "rest": "steps",
+        "measured": "steps",
+    }
+)
+"""The page of each kind of part of the waterfall."""
+
+_COMPONENTS: Mapping[str, str] = MappingProxyType(
+    {"sampler-cost": "sampler", "lm-head-widened": "lm_head", "lm-head-not-quantized": "lm_head"}
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place on a page."""
+
+    path: str
+    values: Mapping[str, str | int]
+
+
+def page_of(finding: Finding) -> str:
+    """Path of the page that shows what a finding stands on."""
+    return PAGES[finding.id]
+
+
+def place_of_finding(finding: Finding, shown: Prepared) -> Place:
+    """The page of the finding, at the kernel or step that it speaks of where it names one."""
+    path = page_of(finding)
+    values: dict[str, str | int] = {}
+    if path == "timeline":
+        values = _step(shown.steps)
+    elif path == "kernels":
+        row = _named(finding, shown.report.kernels)
+        if row is not None and row.name in shown.kernels.names:
+            values["kernel"] = shown.kernels.names.index(row.name)
+            values["component"] = row.component
+        elif finding.id in _COMPONENTS:
+            values["component"] = _COMPONENTS[finding.id]
+    return Place(path, values)
+
+
+def place_of_part(kind: str, component: str, shown: Prepared) -> Place:
+    """Where the kernels or gaps of a part of the waterfall are."""
+    path = PARTS.get(kind, "kernels")
+    if path == "timeline":
+        return Place(path, _step(shown.steps))
+    return Place(path, {"component": component} if component else {})
+
+
+def ranked_step(steps: pd.DataFrame, which: Literal["median", "slowest"]) -> int | None:
+    """The decode step of median length or the slowest; of any phase where none decodes."""
+    if steps.empty or "step_us" not in steps:
+        return None
+    own = steps[(steps["phase"].astype(str) == "decode").to_numpy()]
+    own = own if len(own) else steps
+    order = own["step_us"].to_numpy().argsort(kind="stable")
+    return int(own["step"].iloc[order[len(order) // 2] if which == "median" else order[-1]])
+
+
+def _step(steps: pd.DataFrame) -> dict[str, str | int]:
+    found = ranked_step(steps, "median")
+    return {} if found is None else {"step": found}
+
+
+def _named(finding: Finding, kernels: Sequence[KernelRow]) -> KernelRow | None:
+    """The kernel of which a finding speaks first, the one of its component before others."""
+    text = finding.text
+    places = [
+        (text.find(f"{short} ({row.component}"), text.find(short), row)
+        for row in kernels
+        for short in [short_name(row.name)]
+        if short
+    ]
+    exact = [(place, row) for place, _, row in places if place >= 0]
+    loose = [(place, row) for _, place, row in places if place >= 0]
+    found = exact or loose
+    return min(found, key=lambda item: item[0])[1] if found else None
+
 
 _KEPT = ("source", "rank", "other")
 
 
 def link(path: str, label: str, **values: str | int) -> None:
-    """Draws a link.
-
-    Args:
-        path: of the page, as its `Page` has it.
-        label: any text.
-        values: what the address of that page shall say.
-    """
+    """Draws a link."""
     st.page_link(_page(path), label=widgets.plain(label), query_params=_query(values))
 
 

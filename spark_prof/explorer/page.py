@@ -14,11 +14,9 @@ class Sources:
     """What was opened.
 
     Attributes:
-        shown: the one that is looked at.
         all: every recording, in the order of the command line. Each is read when it is first looked
             at, which raises CommandError where it cannot be; its length is known without that.
         labels: a short name of each of `all`; not to be drawn unescaped.
-        place: of the shown one in `all`.
         clients: results of load generators that were named beside them.
     """
 
@@ -34,8 +32,6 @@ class Page:
     """A page over recordings; a module of `pages` has one as PAGE. The frame draws its title.
 
     Attributes:
-        path: in the address, such as layers.
-        title: in the navigation.
         show: draws it; a CommandError of it is shown as its line.
     """
 
@@ -49,8 +45,6 @@ class ResultPage:
     """A page over one result of `spark-prof ab`; shown in place of the others for such a source.
 
     Attributes:
-        path: in the address.
-        title: in the navigation.
         show: draws the result of this file; a CommandError of it is shown as its line.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
@@ -21,7 +22,79 @@ from streamlit.web import bootstrap
 from spark_prof.ending import TerminatedError, leave_nothing
 from spark_prof.errors import CommandError
 from spark_prof.explorer.access import Access
-from spark_prof.explorer.ports import address_in_url
+from spark_prof.explorer.perfetto_ui import routes
+
+DEFAULT_PORT = 8501
+_TRIED = 50
+_WAITING = 128
+"""Connections that the system keeps until the server takes them."""
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket that listens on a port, or on the first free one from `DEFAULT_PORT` on if None.
+
+    Whoever is to serve there gets this very socket: a port that was only looked at may be taken by
+    then, by another explorer that has looked at the same time.
+
+    Raises:
+        CommandError: it is taken or not allowed, none is free, or the host is none of this machine.
+    """
+    if port is not None:
+        if found := _listen(host, port):
+            return found
+        raise CommandError(f"port {port} of {host} is taken; give another --port, or none")
+    for tried in range(DEFAULT_PORT, DEFAULT_PORT + _TRIED):
+        if found := _listen(host, tried):
+            return found
+    last = DEFAULT_PORT + _TRIED - 1
+    raise CommandError(f"ports {DEFAULT_PORT} to {last} of {host} are taken; give a --port")
+
+
+def _listen(host: str, port: int) -> socket.socket | None:
+    """A socket that listens there; None where somebody else does."""
+    made: socket.socket | None = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, protocol)
+        if os.name == "posix":
+            # Else what an ended server left behind would look like one that runs.
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        # Two may have bound it: only one of them can listen.
+        made.listen(_WAITING)
+    except (OSError, UnicodeError) as error:
+        if made is not None:
+            made.close()
+        number = getattr(error, "errno", None)
+        if number == errno.EADDRINUSE:
+            return None
+        if number == errno.EACCES:
+            raise CommandError(f"port {port} needs more rights; give a --port above 1023") from None
+        raise CommandError(
+            f"cannot listen on {host} ({getattr(error, 'strerror', None) or error}); "
+            "give a --host of this machine"
+        ) from None
+    return made
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def address_in_url(host: str) -> str:
+    """The host as an address names it; one that stands for all addresses is this machine's own."""
+    if host in ("0.0.0.0", "::"):
+        return "127.0.0.1" if host == "0.0.0.0" else "[::1]"
+    return f"[{host}]" if ":" in host else host
+
 
 if TYPE_CHECKING:
     from spark_prof.explorer.cache import Reading
@@ -66,10 +139,7 @@ def serve(
     """Serves the explorer until SIGINT or SIGTERM ends it, and the process with it.
 
     Args:
-        sources: what to show.
         ranks: those that can be chosen, all if empty.
-        host: name or address, as the user gave it.
-        listening: a socket that listens there.
         allowed: names of a proxy or a tunnel by which it may be addressed as well.
         token: that whoever reads has to have, None if nobody has to.
         show: opens the page in the desktop's browser.
@@ -85,7 +155,13 @@ def serve(
     flags = {"server.address": host, "server.port": port, **_FLAGS}
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in flags.items()})
     anywhere = ipaddress.ip_address(bound).is_unspecified
-    access = Access(streamlit.App(_SCRIPT), (host, bound), allowed, token=token, anywhere=anywhere)
+    access = Access(
+        streamlit.App(_SCRIPT, routes=routes()),
+        (host, bound),
+        allowed,
+        token=token,
+        anywhere=anywhere,
+    )
     url = f"http://{address_in_url(bound if anywhere else host)}:{port}"
     # What a proxy says of the other end is not believed: who it is decides over a ticket.
     config = uvicorn.Config(
@@ -129,10 +205,6 @@ def begin(names: Sequence[str], ranks: Sequence[int]) -> None:
 
     Small recordings are read at once, until one of them can be shown; a page says what is wrong
     with a large one.
-
-    Args:
-        names: the sources.
-        ranks: that can be chosen, all if empty.
 
     Raises:
         CommandError: nothing can be shown.

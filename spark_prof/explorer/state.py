@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-SHARED = ("source", "rank", "step", "layer", "component", "kernel", "from", "to", "other")
+SHARED = ("source", "rank", "step", "layer", "component", "kernel", "other")
 """What stays in the address when another page is opened; the rest belongs to one page."""
 
-OF_A_RANK = ("kernel", "from", "to")
+OF_A_RANK = ("kernel",)
 """What means something else in another rank."""
 
 OF_A_SOURCE = ("rank", "step", *OF_A_RANK)

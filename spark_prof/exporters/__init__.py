@@ -1,1 +1,1 @@
-"""Writes a bundle for other tools; imports analyzers and traces, never the command line."""
+"""Writes recordings for other tools: Perfetto, spreadsheets, readers of Parquet."""

@@ -9,21 +9,28 @@ of a stretch of rows.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
+import pandas as pd
 import pyarrow.compute as pc
 
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.errors import CommandError
-from spark_prof.exporters.device_tracks import stream_tracks, write_kernels
-from spark_prof.exporters.event_text import numbers
-from spark_prof.exporters.host_tracks import Calls, find_calls, write_calls
-from spark_prof.exporters.rank_trace import Int64s, RankTrace, slices
+from spark_prof.exporters.rank_tracks import (
+    Calls,
+    find_calls,
+    stream_tracks,
+    write_calls,
+    write_counters,
+    write_kernels,
+    write_spans,
+    write_steps,
+)
 from spark_prof.exporters.selection import Selection
-from spark_prof.exporters.span_tracks import write_counters, write_spans, write_steps
-from spark_prof.exporters.tracks import Tracks
+from spark_prof.exporters.trace_events import Int64s, RankTrace, Tracks, numbers, slices
 from spark_prof.traces.bundle import Bundle, table_batches
 
 _TIMED = ("kernels", "host", "ranges", "steps", "counters")
@@ -33,9 +40,7 @@ def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
     """Writes the trace.
 
     Args:
-        bundle: the bundle.
         selection: which ranks, and which steps of their kernels, launches and module ranges.
-        out: where to.
 
     Raises:
         CommandError: a rank is not there, or nothing has a time.
@@ -47,10 +52,7 @@ def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
             "export it with --format csv or parquet"
         )
     origin = _origin(bundle, ranks)
-    out.write(b"{\n")
-    for key, value in _heading(bundle, ranks, origin).items():
-        out.write(f"{json.dumps(key)}: {json.dumps(value)},\n".encode())
-    out.write(b'"traceEvents": [\n')
+    begin_trace(out, _heading(bundle, ranks, origin))
     names: list[str] = []
     first_flow = 1
     for rank in ranks:
@@ -59,23 +61,38 @@ def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
         windows = step_windows(bundle, rank, kernels)
         if not selection.all_steps:
             kernels = kernels[selection.rows(kernels["step"])].reset_index(drop=True)
-        trace = RankTrace(bundle, rank, kernels, selection, origin, tracks, out)
-        write_steps(trace, windows)
-        first_flow = _write_rank(trace, first_flow)
+            windows = windows[selection.rows(windows["step"])]
+        trace = RankTrace(rank, kernels, origin, tracks, out)
+        of_kernels = write_device(trace, windows)
+        calls = find_calls(trace, bundle, selection)
+        write_calls(trace, calls)
+        write_counters(trace, bundle)
+        first_flow = write_flows(trace, calls, of_kernels, first_flow)
         names += tracks.events()
-    # No event but the last goes without a comma, and these are certainly there.
-    out.write(",\n".join(names).encode() + b"\n]}\n")
+    end_trace(out, names)
 
 
-def _write_rank(trace: RankTrace, first_flow: int) -> int:
-    """Writes what a rank did but its steps; returns the number of the next arrow."""
+def write_device(trace: RankTrace, windows: pd.DataFrame) -> Int64s:
+    """Writes what a rank's device did in these steps; returns the track of each kernel."""
+    write_steps(trace, windows)
     write_spans(trace)
     tracks = stream_tracks(trace)
     write_kernels(trace, tracks)
-    calls = find_calls(trace)
-    write_calls(trace, calls)
-    write_counters(trace)
-    return write_flows(trace, calls, tracks, first_flow)
+    return tracks
+
+
+def begin_trace(out: BinaryIO, heading: Mapping[str, Any]) -> None:
+    """Begins a trace; its events follow."""
+    out.write(b"{\n")
+    for key, value in heading.items():
+        out.write(f"{json.dumps(key)}: {json.dumps(value)},\n".encode())
+    out.write(b'"traceEvents": [\n')
+
+
+def end_trace(out: BinaryIO, names: Sequence[str]) -> None:
+    """Ends a trace with the events that name its tracks."""
+    # No event but the last goes without a comma, and these are certainly there.
+    out.write(",\n".join(names).encode() + b"\n]}\n")
 
 
 def _heading(bundle: Bundle, ranks: tuple[int, ...], origin: int) -> dict[str, Any]:
@@ -132,9 +149,6 @@ def write_flows(trace: RankTrace, calls: Calls, tracks: Int64s, first_flow: int)
     """Writes an arrow a launch; one of a CUDA graph points at the first kernel of the graph.
 
     Args:
-        trace: the rank.
-        calls: its launches.
-        tracks: of each kernel.
         first_flow: number of the first arrow; a viewer joins arrows of all processes by it.
 
     Returns:

@@ -39,9 +39,7 @@ def write_tables(bundle: Bundle, selection: Selection, folder: Path, kind: str) 
     """Writes one file a table and rank.
 
     Args:
-        bundle: the bundle.
         selection: which ranks, and which rows of the tables that have a `step`.
-        folder: an empty folder.
         kind: csv or parquet.
 
     Raises:

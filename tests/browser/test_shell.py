@@ -19,9 +19,9 @@ Explore = Callable[..., View]
 
 NONSENSE = (
     {"source": "0", "rank": "7", "step": "9" * 20, "layer": "1e9", "component": "a" * 3000,
-     "kernel": "-1", "from": "9", "to": "3", "other": "-1"},
+     "kernel": "-1", "other": "-1"},
     {"source": "99999", "rank": "0x0", "step": "nan", "layer": "\0", "component": "<fuzzed>",
-     "kernel": "nan", "from": "-9223372036854775809", "to": "1e400", "other": "__proto__"},
+     "kernel": "nan", "other": "__proto__"},
 )  # fmt: skip
 """What an address may say that no page ever wrote."""
 

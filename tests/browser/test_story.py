@@ -83,33 +83,6 @@ def test_a_bar_leads_to_what_it_stands_on_and_back(site: Site, fresh: Fresh) -> 
     assert (view.path, view.state["component"]) == ("kernels", "experts")
 
 
-def test_the_time_line_down_to_a_kernel(site: Site, fresh: Fresh) -> None:
-    view = fresh(site.served.url).open("timeline", source=site.places["nvfp4"])
-    length = 0
-    for _ in range(4):
-        view.click(view.page.get_by_role("button", name="Zoom in 10x"))
-        before, length = length, int(view.state["to"]) - int(view.state["from"])
-        assert not before or length * 9 < before
-    view.click(view.page.get_by_role("button", name="Median decode step"))
-    view.click(view.page.get_by_role("button", name="Zoom in 10x"))
-    view.click(view.page.get_by_role("button", name="Zoom in 10x"))
-    assert "Each mark of a stream is a kernel" in view.text
-    (name,) = view.figures()
-    kernels = [
-        (trace, place)
-        for trace, drawn in enumerate(view.traces(name))
-        for place, data in enumerate(drawn["customdata"] or [])
-        if data and data[0] >= 0
-    ]
-    assert kernels
-    view.click_point(name, *kernels[len(kernels) // 2])
-    assert view.state["call"].isdecimal()
-    assert_link_shows_the_same(view, fresh)
-    view.click(view.page.get_by_role("button", name="Whole recording"))
-    assert "call" in view.state
-    assert int(view.state["to"]) - int(view.state["from"]) > 280_000_000
-
-
 def test_two_recordings_side_by_side(site: Site, fresh: Fresh) -> None:
     view = fresh(site.served.url).open(
         "compare", source=site.places["dense-nvfp4"], other=site.places["dense-awq"]

@@ -14,6 +14,9 @@ _PROBE = re.compile(r"^http://127\.0\.0\.1:\d+/\w+/_stcore/(health|host-config)$
 """Where Streamlit looks for a server below the address of a page, before it asks the one at the
 root; Chromium writes into the console that there is none."""
 
+_FORBIDDEN = re.compile(r"Content.Security.Policy")
+"""Perfetto's UI asks for what its policy forbids, which Chromium writes into the console."""
+
 _FOR_ANOTHER = ForwardMsg.FINISHED_EARLY_FOR_RERUN
 _RUN, _ASK = "new_session", "rerun_script"
 _LARGEST_MARK = 4096
@@ -75,12 +78,18 @@ def watch(page: Page) -> Watch:
 
     def on_console(message: ConsoleMessage) -> None:
         url = str(message.location.get("url", ""))
-        if message.type == "error" and not ("404" in message.text and _PROBE.search(url)):
+        probed = "404" in message.text and _PROBE.search(url)
+        forbidden = "/perfetto/" in url and _FORBIDDEN.search(message.text)
+        if message.type == "error" and not (probed or forbidden):
             seen.errors.append(f"console: {message.text} ({url})")
 
     def on_request(request: Request) -> None:
         if not _stays(request.url):
             seen.outside.append(request.url)
+
+    def on_failed(request: Request) -> None:
+        if request.failure == "csp" and request.url in seen.outside:
+            seen.outside.remove(request.url)  # it never left
 
     def on_socket(socket: WebSocket) -> None:
         if not _stays(socket.url):
@@ -92,6 +101,7 @@ def watch(page: Page) -> Watch:
     page.on("console", on_console)
     page.on("pageerror", lambda error: seen.errors.append(f"page: {error}"))
     page.on("request", on_request)
+    page.on("requestfailed", on_failed)
     page.on("websocket", on_socket)
     return seen
 

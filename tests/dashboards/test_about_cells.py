@@ -6,11 +6,9 @@ from dataclasses import replace
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Finding, KernelRow
-from spark_prof.analyzers.views.columns import Launch
-from spark_prof.analyzers.views.kernel_calls import LaunchUse
-from spark_prof.analyzers.views.kernel_table import facts_of
-from spark_prof.analyzers.views.odd import Comparison, Group, OddCell
-from spark_prof.analyzers.views.odd_cause import Cause
+from spark_prof.analyzers.views.kernel_calls import LaunchUse, facts_of
+from spark_prof.analyzers.views.kernel_columns import Launch
+from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OddCell
 from spark_prof.dashboards import about_cells, about_kernel
 from tests.rows import each_row
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
-from spark_prof.analyzers.views.odd import Group
+from spark_prof.analyzers.views.layer_outliers import Group
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
 from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
 from spark_prof.dashboards.chart_roofline import bytes_and_time, intensity, with_need

@@ -8,8 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from spark_prof.analyzers.views.context_fit import context_fits
-from spark_prof.analyzers.views.step_series import Steps, batch_times
+from spark_prof.analyzers.views.step_series import Steps, batch_times, context_fits
 from spark_prof.dashboards import chart_conversions, chart_ranks, chart_steps
 from spark_prof.dashboards.chart_evidence import evidence_bars, evidence_shares
 from spark_prof.vocabulary import PHASES

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from benchmarks.kernel_targets import Reached, judge_bars
 from spark_prof.kernels.bench.results import Ceilings, Cell, read_report, work_text
-from tests.docs.pages import ROOT
 
 ROOT = Path(__file__).parents[2]
 _RESULTS = ROOT / "benchmarks" / "results"

@@ -16,7 +16,7 @@ from spark_prof.analyzers.clients.client_comparison import AGREES
 from spark_prof.analyzers.clients.client_rows import VERDICTS
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.grid_occupancy import occupancy_of
-from spark_prof.analyzers.views.odd import threshold
+from spark_prof.analyzers.views.layer_outliers import threshold
 from spark_prof.dashboards.formats import microseconds, share
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.profiler.settings import Settings

@@ -19,7 +19,7 @@ import uvicorn
 
 from spark_prof.explorer import server
 from spark_prof.explorer.access import Access
-from spark_prof.explorer.ports import listen
+from spark_prof.explorer.server import listen
 from tests.explorer.test_server import BUNDLE, running, url_of
 
 TOKEN = "of-this-start_1"

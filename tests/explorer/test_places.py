@@ -9,8 +9,13 @@ import pytest
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.ranking import PAGES
 from spark_prof.datasets.prepared import Prepared, prepare
-from spark_prof.explorer.places import PARTS, page_of, place_of_finding, place_of_part
-from spark_prof.explorer.places import typical_step as typical
+from spark_prof.explorer.links import (
+    PARTS,
+    page_of,
+    place_of_finding,
+    place_of_part,
+    ranked_step,
+)
 
 DATA = Path(__file__).parents[1] / "data"
 _AUDITED = {"timeline", "layers", "kernels", "conversions", "fallbacks", "ranks", "steps"}
@@ -39,7 +44,7 @@ def test_a_finding_about_a_kernel_leads_to_it(shown: Prepared) -> None:
 
 def test_gaps_lead_to_a_step_of_median_length(shown: Prepared) -> None:
     place = place_of_part("launch_gaps", "", shown)
-    assert (place.path, place.values) == ("timeline", {"step": typical(shown.steps)})
+    assert (place.path, place.values) == ("timeline", {"step": ranked_step(shown.steps, "median")})
     steps = shown.steps.set_index("step")
     decode = steps[steps["phase"].astype(str) == "decode"]["step_us"]
     longer = (decode > decode[place.values["step"]]).sum()
@@ -48,4 +53,4 @@ def test_gaps_lead_to_a_step_of_median_length(shown: Prepared) -> None:
 
 
 def test_without_steps_there_is_no_typical_one(shown: Prepared) -> None:
-    assert typical(shown.steps.iloc[:0]) is None
+    assert ranked_step(shown.steps.iloc[:0], "median") is None

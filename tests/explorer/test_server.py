@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.explorer import ports
-from spark_prof.explorer.ports import address_in_url, is_loopback, listen
+from spark_prof.explorer import server
+from spark_prof.explorer.server import address_in_url, is_loopback, listen
 
 ROOT = Path(__file__).parents[2]
 BUNDLE = ROOT / "tests" / "data" / "h100-gpt-oss-20b-mxfp4-graphs"
@@ -87,7 +87,7 @@ def test_a_taken_port_is_a_line_or_the_next_one(monkeypatch: pytest.MonkeyPatch)
         port = taken.getsockname()[1]
         with pytest.raises(CommandError, match=f"port {port} of 127.0.0.1 is taken"):
             listen("127.0.0.1", port)
-        monkeypatch.setattr(ports, "DEFAULT_PORT", port)
+        monkeypatch.setattr(server, "DEFAULT_PORT", port)
         with listen("127.0.0.1", None) as found:
             assert found.getsockname()[1] > port
             connected = socket.create_connection(found.getsockname(), 5)
@@ -110,7 +110,7 @@ def test_a_port_that_another_takes_in_the_same_moment_is_taken(
                 rivals.append(rival)
             super().listen(waiting)
 
-    monkeypatch.setattr(ports.socket, "socket", Beaten)
+    monkeypatch.setattr(server.socket, "socket", Beaten)
     with listen("127.0.0.1", None) as found:
         port = found.getsockname()[1]
         assert port > rivals[0].getsockname()[1]

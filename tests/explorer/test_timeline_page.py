@@ -1,23 +1,24 @@
-"""The Timeline page: ranges in the address, the ways between them, and what is said of a call."""
+"""The Timeline page: the window that an address opens, the ways to others, the frame's trace."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
 
-from spark_prof.analyzers.views.timeline_moves import recorded, typical
 from spark_prof.datasets.prepared import Prepared, prepare
+from spark_prof.explorer import perfetto_ui
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
 from tests.explorer.framed import DATA, framed, texts
+from tests.rows import each_row
 
 CODE = DATA / "code-h100/qwen3-30b-a3b-nvfp4"
-GRAPHS = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
 SUMMED = DATA / "proton"
 
 
@@ -26,13 +27,16 @@ def shown() -> Prepared:
     return prepare(str(CODE))
 
 
+@pytest.fixture(autouse=True)
+def ui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A UI of one empty page."""
+    (tmp_path / "index.html").write_text("<p>a UI")
+    monkeypatch.setattr(perfetto_ui, "_folder", lambda: tmp_path)
+    return tmp_path
+
+
 def timeline(**address: object) -> AppTest:
     return framed([CODE], "timeline", **address)
-
-
-def address(app: AppTest) -> dict[str, int]:
-    known = ("from", "to", "step", "call")
-    return {name: int(said(app, name)) for name in known if name in app.query_params}
 
 
 def said(app: AppTest, name: str) -> str:
@@ -42,181 +46,134 @@ def said(app: AppTest, name: str) -> str:
 
 
 def click(app: AppTest, text: str) -> dict[str, int]:
+    """What the address says after a click."""
     (button,) = [button for button in app.button if button.label == text]
+    assert not button.disabled
     button.click().run()
     assert not app.exception, app.exception[0]
-    return address(app)
+    return {name: int(said(app, name)) for name in ("step", "call") if name in app.query_params}
 
 
-def figure(app: AppTest) -> dict[str, Any]:
-    (chart,) = app.get("plotly_chart")
-    found: dict[str, Any] = json.loads(chart.proto.spec)
+def frame(app: AppTest) -> dict[str, str]:
+    """What the frame's address tells the UI."""
+    (found,) = app.get("iframe")
+    return told(found.proto.src)
+
+
+def told(url: str) -> dict[str, str]:
+    fragment = urlsplit(url).fragment
+    return {name: values[-1] for name, values in parse_qs(fragment.partition("?")[2]).items()}
+
+
+def trace(app: AppTest) -> dict[str, Any]:
+    """The trace that the frame asks for."""
+    client = TestClient(Starlette(routes=perfetto_ui.routes()))
+    found: dict[str, Any] = client.get(urlsplit(frame(app)["url"]).path).json()
     return found
 
 
-def places(app: AppTest) -> list[tuple[int, int, int, int]]:
-    """The customdata of every mark."""
-    return [tuple(d) for trace in figure(app)["data"] for d in trace["customdata"]]
+def chosen(app: AppTest) -> dict[str, Any]:
+    """The slice that the UI is asked to choose."""
+    view = frame(app)
+    at = [event for event in trace(app)["traceEvents"] if event.get("cat") == "kernel"
+          and round(event["ts"] * 1e3) == int(view["ts"])
+          and round(event["dur"] * 1e3) == int(view["dur"])]  # fmt: skip
+    assert len(at) == 1
+    return at[0]
 
 
-def chosen(app: AppTest, name: str, selection: Mapping[str, object]) -> dict[str, int]:
-    """What the address says after a choice in the figure of this name."""
-    app.session_state[name] = {"selection": {"points": [], "box": [], "lasso": []} | selection}
-    app.run()
-    assert not app.exception, app.exception[0]
-    return address(app)
+def steps(app: AppTest) -> list[str]:
+    return [e["name"] for e in trace(app)["traceEvents"] if e.get("cat") == "step"]
 
 
-def test_it_begins_with_the_whole_recording(shown: Prepared) -> None:
+def test_it_begins_with_the_median_step_and_steps_follow_each_other(shown: Prepared) -> None:
     app = timeline()
-    steps = [place for place in places(app) if place[1] == 0]
-    assert len(steps) == len(shown.steps)
-    assert "click one to look closer" in texts(app)
-    assert f"{len(shown.kernels):,}" in texts(app)
+    view = frame(app)
+    decode = shown.steps[(shown.steps["phase"] == "decode").to_numpy()]
+    lengths = (decode["finish_ns"] - decode["begin_ns"]).sort_values()
+    assert int(view["visEnd"]) - int(view["visStart"]) == lengths.iloc[len(lengths) // 2]
+    step = click(app, "Slowest decode step")["step"]
+    assert step == decode["step"].loc[decode["step_us"].idxmax()]
+    assert any(name.endswith(f" {step}") for name in steps(app))
+    assert click(app, "Previous step") == {"step": step - 1}
+    assert click(app, "Next step") == {"step": step}
 
 
-def test_a_step_of_the_address_is_drawn_kernel_by_kernel(shown: Prepared) -> None:
-    step = typical(shown.steps, "median")
-    assert step is not None
-    app = timeline(step=step)
-    drawn = [place for place in places(app) if place[0] >= 0]
-    own = (shown.kernels.step == step).sum()
-    assert own * 0.95 < len(drawn) < own * 1.05
-    assert "click one for its details" in texts(app)
+def test_a_kernel_is_chosen_at_its_place(shown: Prepared) -> None:
+    name = int(shown.kernels.name[5_000])
+    app = timeline(kernel=name)
+    assert chosen(app)["name"] == shown.kernels.names[name]
+    assert shown.kernels.names[name] in texts(app)
+    call = click(app, "Next call of this kernel")["call"]
+    assert int(shown.kernels.name[call]) == name
+    later = click(app, "Next call of this kernel")["call"]
+    assert later > call
+    event = chosen(app)
+    assert event["args"]["layer"] == int(shown.kernels.layer[later])
+    assert event["dur"] * 1e3 == pytest.approx(
+        shown.kernels.end_ns[later] - shown.kernels.start_ns[later]
+    )
 
 
-def test_ranges_and_steps_follow_each_other() -> None:
-    app = timeline()
-    assert click(app, "Median decode step").keys() == {"step"}
-    step = address(app)["step"]
-    assert click(app, "Next step") == {"step": step + 1}
-    assert click(app, "Previous step") == {"step": step}
-    closer = click(app, "Zoom in 10x")
-    assert closer.keys() == {"from", "to"}
-    length = closer["to"] - closer["from"]
-    later = click(app, "Later")
-    assert later == {"from": closer["from"] + length // 2, "to": closer["to"] + length // 2}
-    assert click(app, "Earlier") == closer
-    wider = click(app, "Zoom out 2x")
-    assert wider["to"] - wider["from"] == 2 * length
-    assert wider["from"] <= closer["from"] < closer["to"] <= wider["to"]
+def test_windows_lead_to_each_other_until_the_ends(shown: Prepared) -> None:
+    app, seen = timeline(step=int(shown.steps["step"].iloc[0])), [0]
+    after = next(button for button in app.button if button.label == "Kernels after these")
+    while not after.disabled:
+        seen.append(click(app, "Kernels after these")["call"])
+        after = next(button for button in app.button if button.label == "Kernels after these")
+    assert seen == sorted(set(seen))
+    assert f"to {len(shown.kernels):,} of {len(shown.kernels):,}" in texts(app)
+    assert click(app, "Kernels before these")["call"] < seen[-1]
 
 
-def test_nobody_gets_out_of_the_recording(shown: Prepared) -> None:
-    app = timeline()
-    for _ in range(3):
-        found = click(app, "Zoom out 10x")
-    origin, all_of_it = int(shown.kernels.start_ns[0]), recorded(shown.kernels, shown.steps)
-    length = all_of_it.to_ns - all_of_it.from_ns
-    assert found["to"] - found["from"] == length
-    assert found["from"] + origin <= all_of_it.from_ns < all_of_it.to_ns <= found["to"] + origin
-    assert click(app, "Later") == found
-
-
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
-    [
-        {"from": "nonsense", "to": "1"},
-        {"from": 10**30, "to": 10**31},
-        {"from": 500, "to": 100},
-        {"from": 2**61, "to": 2**62 - 1},
-        {"step": 10**9},
-        {"step": -4, "call": 10**12},
-        {"kernel": 10**9},
-        {"call": "<b>"},
-    ],
-    ids=str,
+    [{"step": 10**9}, {"step": -4, "call": 10**12}, {"kernel": 10**9}, {"call": "<b>"}],
 )
 def test_an_address_that_says_nothing_there_is_shows_what_there_is(
     wrong: dict[str, object],
 ) -> None:
-    assert places(timeline(**wrong)) or "from" in wrong
+    assert len(steps(timeline(**wrong))) > 1
 
 
-def test_a_click_on_a_step_shows_that_step_and_one_on_a_kernel_its_details(
-    shown: Prepared,
-) -> None:
+def test_without_the_ui_a_line_and_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto_ui, "_folder", lambda: None)
     app = timeline()
-    origin, whole = int(shown.kernels.start_ns[0]), recorded(shown.kernels, shown.steps)
-    name = f"timeline-{whole.from_ns - origin}-{whole.to_ns - origin}"
-    mark = next(place for place in places(app) if place[1] == 0 and place[2] > 10**8)
-    found = chosen(app, name, {"points": [{"customdata": mark}]})
-    assert found.keys() == {"step"}
-    window = shown.steps[shown.steps["step"] == found["step"]].iloc[0]
-    assert window["begin_ns"] - origin == mark[2]
-
-    kernel = [place for place in places(app) if place[0] >= 0][40]
-    name = f"timeline-{mark[2]}-{mark[3]}"
-    found = chosen(app, name, {"points": [{"customdata": kernel}]})
-    assert found == {"step": found["step"], "call": kernel[0]}
-    assert shown.kernels.names[int(shown.kernels.name[kernel[0]])] in texts(app)
-    assert "This kernel" in texts(app)
-    after = click(app, "The one after it")["call"]
-    assert shown.kernels.stream[after] == shown.kernels.stream[kernel[0]]
-    assert click(app, "The one before it")["call"] == kernel[0]
-    assert "call" not in click(app, "Close")
-
-
-def test_a_stretch_that_was_dragged_is_the_new_range() -> None:
-    app = timeline(**{"from": 100_000_000, "to": 110_000_000})
-    found = chosen(app, "timeline-100000000-110000000", {"box": [{"x": [7_500.0, 2_000.0]}]})
-    assert found == {"from": 102_000_000, "to": 107_500_000}
-
-
-def test_a_click_on_a_bin_leads_closer() -> None:
-    app = timeline(**{"from": 80_000_000, "to": 120_000_000})
-    mark = next(place for place in places(app) if place[0] < 0 and place[1] == 3)
-    found = chosen(app, "timeline-80000000-120000000", {"points": [{"customdata": mark}]})
-    assert found["from"] <= mark[2] < mark[3] <= found["to"]
-    assert found["to"] - found["from"] == max(2_000_000, mark[3] - mark[2])
-
-
-def test_the_search_goes_from_call_to_call(shown: Prepared) -> None:
-    app = timeline()
-    seen = []
-    for _ in range(3):
-        app.text_input[0].set_value("MARLIN_moe")
-        seen.append(click(app, "Find next call")["call"])
-    assert seen == sorted(set(seen))
-    names = [shown.kernels.names[int(shown.kernels.name[call])] for call in seen]
-    assert all("marlin_moe" in name for name in names)
-    app.text_input[0].set_value("no such <b>kernel</b>")
-    click(app, "Find next call")
-    assert "No kernel has a name that contains no such <b>kernel</b>." in texts(app)
-
-
-def test_a_kernel_of_another_page_is_shown_where_it_first_ran(shown: Prepared) -> None:
-    name = int(shown.kernels.name[5_000])
-    app = timeline(kernel=name)
-    assert shown.kernels.names[name] in texts(app)
-    assert app.text_input[0].value == shown.kernels.names[name][:500]
-
-
-def test_a_step_that_another_page_chose_comes_before_an_old_range() -> None:
-    app = timeline(**{"from": 0, "to": 1_000_000, "step": 5})
-    assert click(app, "Next step") == {"step": 6}
+    assert "pip install 'spark-prof[explore]'" in texts(app)
+    assert not app.get("iframe")
+    assert [one.proto.label for one in app.get("download_button")] == ["Trace for Perfetto"]
 
 
 def test_sums_have_no_time_line() -> None:
     source = next(path for path in sorted(SUMMED.iterdir()) if path.suffix == ".hatchet")
     app = framed([source], "timeline")
     assert "nothing tells when one ran" in texts(app)
-    assert not app.get("plotly_chart")
+    assert not app.get("iframe")
 
 
 def test_other_ranks_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
     hosts = {rank: {"host": "a", "boot": "1"} for rank in range(3)}
     bundle(tmp_path / "ranks", Play(ranks=3), hosts, parallel=parallel(tensor=3))
     app = framed([tmp_path / "ranks"], "timeline")
-    lanes = {place[1] for place in places(app)}
-    titles = figure(app)["layout"]["yaxis"]["ticktext"]
-    assert not any(title.startswith("rank") for title in titles)
+    assert {event["pid"] for event in trace(app)["traceEvents"]} == {1}
     app.multiselect[0].select(2).run()
     assert not app.exception, app.exception[0]
     assert said(app, "ranks") == "2"
-    assert figure(app)["layout"]["yaxis"]["ticktext"] == [*titles, "rank 2"]
-    more = {place[1] for place in places(app)} - lanes
-    assert more == {len(titles)}
-    assert all(place[0] < 0 for place in places(app) if place[1] in more)
+    assert {event["pid"] for event in trace(app)["traceEvents"]} == {1, 3}
     app.multiselect[0].unselect(2).run()
     assert "ranks" not in app.query_params
+
+
+def test_traces_are_kept_until_others_are_asked_for_and_the_ui_reaches_nothing(ui: Path) -> None:
+    client = TestClient(Starlette(routes=perfetto_ui.routes()))
+    found = [told(perfetto_ui.address("http://a", b"%d" % n))["url"] for n in range(9)]
+    paths = [urlsplit(url).path for url in found]
+    assert [client.get(path).status_code for path in paths] == [404] + [200] * 8
+    assert client.get(paths[-1]).content == b"8"
+    page = client.get("/perfetto/index.html")
+    assert page.text == "<p>a UI"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "http" not in policy
+    assert client.get("/perfetto/%2e%2e/pyproject.toml").status_code == 404
+    (ui / "index.html").unlink()

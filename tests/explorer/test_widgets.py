@@ -17,8 +17,7 @@ from streamlit.testing.v1 import AppTest
 from spark_prof.dashboards.figure_page import figure_page
 from spark_prof.dashboards.formats import bandwidth, clean, decimal_size, microseconds, share, size
 from spark_prof.dashboards.parse_figures import figures_of, value_of
-from spark_prof.explorer.tables import MOST_ROWS, csv_of, sortable
-from spark_prof.explorer.widgets import plain
+from spark_prof.explorer.widgets import MOST_ROWS, csv_of, plain, sortable
 from tests.fuzz.hostile import TEXTS
 
 SPECIAL = set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")

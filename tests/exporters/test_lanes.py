@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_prof.exporters.lanes import lanes
+from spark_prof.exporters.trace_events import lanes
 from tests.rows import each_row
 
 

@@ -13,7 +13,7 @@ from spark_prof.analyzers.comparing.kernel_time import charges_of
 from spark_prof.analyzers.comparing.noise import FEWEST
 from spark_prof.analyzers.comparing.phases import compare_phase
 from spark_prof.analyzers.comparing.setup import setup_differences, unlike
-from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.errors import CommandError
 
 Int64s = npt.NDArray[np.int64]

@@ -14,7 +14,7 @@ import pandas as pd
 
 from spark_prof.analyzers.comparing.noise import START, Change
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
 
 
 @dataclass(frozen=True, eq=False)

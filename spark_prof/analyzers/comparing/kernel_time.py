@@ -18,7 +18,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.order import CODES
-from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.rules.kernel_names import NAME_LIMIT
 
 Int64s = npt.NDArray[np.int64]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,85 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.views.columns import KernelColumns, Launch
-from spark_prof.analyzers.views.grouped import grouped_percentiles
+from spark_prof.analyzers.model import KernelRow, Report
+from spark_prof.analyzers.roofline.model import RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.rows import together
+from spark_prof.analyzers.views.kernel_columns import KernelColumns, Launch
+from spark_prof.analyzers.views.layer_cells import grouped_percentiles
 from spark_prof.vocabulary import COMPONENTS
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """One kernel and component.
+
+    Attributes:
+        place: of its name in the kernels' names, -1 where they do not have it.
+        calls: in a mean step.
+        floor: what the roofline says of a mean call; None where it says nothing.
+    """
+
+    place: int
+    row: KernelRow
+    calls: float
+    floor: RooflineRow | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which kernels are looked for; what is empty does not matter.
+
+    Attributes:
+        text: words that all stand in name, component, roles or conversion, in any case.
+    """
+
+    text: str = ""
+    engine: str = ""
+    precision: str = ""
+    component: str = ""
+
+
+def phase_of(report: Report) -> RooflinePhase | None:
+    """The phase whose floors are shown: decode, or another where no step decodes."""
+    found = report.roofline
+    if found is None:
+        return None
+    return found.decode or next(iter(found.phases), None)
+
+
+def facts_of(report: Report, names: Sequence[str]) -> tuple[KernelFacts, ...]:
+    """All kernels of a report, what takes the most time first.
+
+    Args:
+        names: of the rank's kernels, as `KernelColumns` has them.
+    """
+    places = {name: place for place, name in enumerate(names)}
+    phase = phase_of(report)
+    floors = together(phase.rows) if phase else {}
+    steps = report.steps.count or 1
+    return tuple(
+        KernelFacts(
+            places.get(row.name, -1), row, row.calls / steps, floors.get((row.name, row.component))
+        )
+        for row in sorted(report.kernels, key=lambda row: -row.us)
+    )
+
+
+def search(found: Sequence[KernelFacts], wanted: Wanted) -> tuple[KernelFacts, ...]:
+    """Those that are looked for, in their order."""
+    words = wanted.text.casefold().split()
+    return tuple(facts for facts in found if _fits(facts.row, wanted, words))
+
+
+def _fits(row: KernelRow, wanted: Wanted, words: Sequence[str]) -> bool:
+    text = " ".join((row.name, row.component, *row.roles, row.conversion or "")).casefold()
+    return (
+        wanted.engine in ("", row.engine)
+        and wanted.precision in ("", row.precision)
+        and wanted.component in ("", row.component)
+        and all(word in text for word in words)
+    )
+
 
 _MOST_CALLS = 2_000_000
 _BARS = 60
@@ -27,10 +104,8 @@ class KernelCalls:
     """The calls of one kernel in the analyzed steps, in order of start.
 
     Attributes:
-        all: how many there are.
         took_ns: of those that are looked at: all, or evenly spread ones of very many.
         step: place of their step in the steps' table.
-        layer: -1 for none.
         component: place in `vocabulary.COMPONENTS`.
         launch: place in the kernels' launches.
     """
@@ -48,14 +123,7 @@ class KernelCalls:
 
 @dataclass(frozen=True)
 class LaunchUse:
-    """One shape in which the kernel was launched.
-
-    Attributes:
-        launch: the shape.
-        calls: of the calls that are looked at.
-        share: of their time.
-        median_us: of a call.
-    """
+    """One shape in which the kernel was launched."""
 
     launch: Launch
     calls: int
@@ -65,15 +133,7 @@ class LaunchUse:
 
 @dataclass(frozen=True)
 class LayerUse:
-    """The kernel in one layer and component.
-
-    Attributes:
-        layer: -1 for none.
-        component: its name.
-        calls: of the calls that are looked at.
-        median_us: of a call.
-        p90_us: of a call.
-    """
+    """The kernel in one layer and component."""
 
     layer: int
     component: str
@@ -88,12 +148,6 @@ class Histogram:
 
     Attributes:
         edges_us: of the bars, one more than there are bars; the last bar holds what took longer.
-        counts: calls of each bar.
-        least_us: of all calls.
-        median_us: of all calls.
-        p90_us: of all calls.
-        p99_us: of all calls.
-        most_us: of all calls.
     """
 
     edges_us: npt.NDArray[np.float64]
@@ -112,7 +166,6 @@ class Series:
     Attributes:
         step: number of the first step of each stretch.
         steps: how many steps make a stretch.
-        median_us: of a call in the stretch.
         low_us: the 10th percentile.
         high_us: the 90th percentile.
     """
@@ -125,13 +178,7 @@ class Series:
 
 
 def calls_of(kernels: KernelColumns, steps: pd.DataFrame, name: int) -> KernelCalls:
-    """The calls of one kernel.
-
-    Args:
-        kernels: of a rank.
-        steps: its analyzed steps in ascending order, of which `step` is read.
-        name: place of the kernel in their names.
-    """
+    """The calls of one kernel."""
     rows = np.flatnonzero(kernels.name == name)
     step = positions(steps["step"].to_numpy(), kernels.step[rows])
     rows, step = rows[step >= 0], step[step >= 0]
@@ -203,12 +250,7 @@ def durations(calls: KernelCalls) -> Histogram | None:
 
 
 def over_steps(calls: KernelCalls, steps: pd.DataFrame) -> Series:
-    """Its calls in the course of the recording, in at most 600 stretches of equally many steps.
-
-    Args:
-        calls: of the kernel.
-        steps: the analyzed ones, of which `step` is read.
-    """
+    """Its calls in the course of the recording, in at most 600 stretches of equally many steps."""
     wide = max(1, -(-len(steps) // _BINS))
     stretches = -(-len(steps) // wide)
     at = grouped_percentiles(calls.step // wide, calls.took_ns, stretches, (10, 50, 90)) / 1e3

@@ -17,14 +17,11 @@ class HeldUp:
     """How long the others waited for each rank, in groups of neighbouring steps.
 
     Attributes:
-        ranks: the rows.
         leads: of each the lowest rank of its team, whose numbers the steps have: neighbouring
             ranks are a team.
         us: mean over the steps of a group, one row a rank and one column a group. The team's
             others waited so long on average for a rank in the steps in which it came last.
         last: in how many steps of the group the rank came last.
-        first_step: number of the first step of each group.
-        last_step: of the last one.
         worst: of each cell the step in which the others waited the longest, -1 for none.
     """
 
@@ -41,9 +38,7 @@ def held_up(steps: Sequence[SlowStep], ranks: Sequence[int], most: int = 60) -> 
     """Sums up the steps of all teams.
 
     Args:
-        steps: the report's `collectives.slow_steps`.
         ranks: the rows to make, of which the slowest ranks are some.
-        most: groups at most.
     """
     teams: dict[tuple[int, int], list[SlowStep]] = defaultdict(list)
     for step in steps:

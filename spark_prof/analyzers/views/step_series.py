@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.vocabulary import PHASES
+
+
+def thinned(
+    along: npt.NDArray[np.number[Any]], value: npt.NDArray[np.number[Any]], most: int
+) -> npt.NDArray[np.int64]:
+    """Places of the points to draw: of each stretch of as many points the lowest and the highest.
+
+    Args:
+        along: where each point stands on the axis along which stretches are cut.
+        most: how many points may be drawn, at least 2.
+
+    Returns:
+        Places in ascending order of `along`; all where they are few enough.
+    """
+    order = np.argsort(along, kind="stable").astype(np.int64)
+    if len(order) <= most:
+        return order
+    stretch = np.arange(len(order)) * (most // 2) // len(order)
+    by_value = np.lexsort((value[order], stretch))
+    borders = np.flatnonzero(np.diff(stretch)) + 1
+    lowest = by_value[np.append(0, borders)]
+    highest = by_value[np.append(borders, len(order)) - 1]
+    kept: npt.NDArray[np.int64] = order[np.unique(np.concatenate([lowest, highest]))]
+    return kept
+
 
 _SLOW = 1.5
 """Times the median of its like from which on a step is slow."""
@@ -21,12 +49,8 @@ class Steps:
     """One entry a step, in order of begin; the arrays have one length.
 
     Attributes:
-        step: its number.
         phase: place in vocabulary.PHASES.
         begin_s: seconds since the first step began.
-        us: its length.
-        requests: that decode in it.
-        prompt_tokens: that it reads.
         context: tokens in the KV cache before it, of a mean request; -1 where unknown.
         slow: whether it took 1.5 times the median of steps of its phase and size.
     """
@@ -50,15 +74,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """How long decode steps of one size took.
-
-    Attributes:
-        requests: that decode in each.
-        steps: how many there are.
-        median_us: of their length.
-        p10_us: tenth percentile.
-        p90_us: ninetieth.
-    """
+    """How long decode steps of one size took."""
 
     requests: int
     steps: int
@@ -130,3 +146,90 @@ def _slow(
     many = groups.transform("size").to_numpy() >= _FEWEST
     slow: npt.NDArray[np.bool_] = many & (us > _SLOW * median)
     return slow
+
+
+_FEWEST_TO_FIT = 20
+_NARROWEST = 64.0
+"""Tokens of context between the shortest and the longest step, below which nothing is fitted."""
+_CONFIDENCE = 0.95
+_MOST_SIZES = 8
+
+
+@dataclass(frozen=True)
+class ContextFit:
+    """A line through the decode steps of one size; slow steps are left out.
+
+    Attributes:
+        shortest: tokens of context of a mean request in the step with the fewest.
+        slope_us: of a step for 1,000 tokens more of each request; None where that is not known.
+        within_us: half of the slope's 95 % interval; None without a slope.
+        at_shortest_us: what the line says for the shortest context; None without a slope.
+        why_not: why there is no slope; empty where there is one.
+    """
+
+    requests: int
+    steps: int
+    shortest: float
+    longest: float
+    slope_us: float | None = None
+    within_us: float | None = None
+    at_shortest_us: float | None = None
+    why_not: str = ""
+
+    def us_at(self, context: float) -> float | None:
+        """What the line says for that context."""
+        if self.slope_us is None or self.at_shortest_us is None:
+            return None
+        return self.at_shortest_us + self.slope_us * (context - self.shortest) / 1000
+
+
+def context_fits(steps: Steps) -> tuple[ContextFit, ...]:
+    """A fit for each batch size, of many sizes for those with the most steps."""
+    own = steps.of("decode")
+    own = own[(steps.requests[own] > 0) & (steps.context[own] >= 0) & ~steps.slow[own]]
+    sizes, counts = np.unique(steps.requests[own], return_counts=True)
+    most = np.sort(sizes[np.argsort(-counts, kind="stable")[:_MOST_SIZES]])
+    return tuple(
+        _fit(int(size), steps.context[chosen], steps.us[chosen])
+        for size in most.tolist()
+        for chosen in [own[steps.requests[own] == size]]
+    )
+
+
+def _fit(
+    requests: int, context: npt.NDArray[np.float64], us: npt.NDArray[np.float64]
+) -> ContextFit:
+    """Least squares; its error takes into account that neighbouring steps vary together."""
+    low, high, count = float(context.min()), float(context.max()), len(us)
+    without = ContextFit(requests, count, low, high)
+    if count < _FEWEST_TO_FIT:
+        return _abstained(without, f"only {count} steps")
+    if high - low < _NARROWEST:
+        return _abstained(without, f"the contexts lie within {high - low:,.0f} tokens")
+    centred = context - context.mean()
+    squares = float(centred @ centred)
+    slope = float(centred @ us) / squares
+    left = us - us.mean() - slope * centred
+    variance = float(left @ left)
+    follows = float(left[1:] @ left[:-1]) / variance if variance else 0.0
+    follows = min(max(follows, 0.0), 0.99)
+    free = int(count * (1 - follows) / (1 + follows)) - 2
+    if free < 2:
+        return _abstained(without, "neighbouring steps vary together too much")
+    error = math.sqrt(variance / free / squares)
+    within = student_quantile((1 + _CONFIDENCE) / 2, free) * error
+    if within >= abs(slope):
+        return _abstained(without, "the steps scatter more than that changes them")
+    return ContextFit(
+        requests=requests,
+        steps=count,
+        shortest=low,
+        longest=high,
+        slope_us=1000 * slope,
+        within_us=1000 * within,
+        at_shortest_us=float(us.mean() + slope * (low - context.mean())),
+    )
+
+
+def _abstained(fit: ContextFit, why: str) -> ContextFit:
+    return ContextFit(fit.requests, fit.steps, fit.shortest, fit.longest, why_not=why)

@@ -38,7 +38,6 @@ class Part:
         kind: floor; component (what kernels of one component take above their floor), components
             (of several with little each), small, conversion or collective (of kernels of that
             kind); copies, rest, launch_gaps or host.
-        us: its part of the whole.
         component: of a part of kind component, else empty.
         calls: kernels in a step, 0 where nothing counts them.
     """

@@ -22,7 +22,7 @@ from spark_prof.datasets.compared import facts_of
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
 from spark_prof.explorer.cache import BY_RECORDING
-from spark_prof.explorer.clicks import clicked
+from spark_prof.explorer.links import clicked
 from spark_prof.explorer.page import Page, Sources
 
 _PARTS = "parts"

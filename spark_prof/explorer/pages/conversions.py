@@ -6,8 +6,8 @@ import streamlit as st
 
 from spark_prof.dashboards import about_conversions, chart_conversions
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import clicks, links, places, widgets
-from spark_prof.explorer.finding_cards import finding_cards, follow_cards
+from spark_prof.explorer import links, widgets
+from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
 _COST, _BY_LAYER = "conversions", "conversions-by-layer"
@@ -19,7 +19,7 @@ def _show(sources: Sources) -> None:
     if not found.charged and not found.padding and not found.fused and not found.load_time:
         widgets.lines(["No kernel of this recording changes a format."])
         return
-    about = [f for f in shown.report.findings if places.page_of(f) == "conversions"]
+    about = [f for f in shown.report.findings if links.page_of(f) == "conversions"]
     _follow(shown)
     follow_cards(about, shown)
     if found.charged:
@@ -37,11 +37,11 @@ def _show(sources: Sources) -> None:
 
 def _follow(shown: Prepared) -> None:
     """Goes where the last click leads, before anything is drawn."""
-    for place in map(int, clicks.points(_COST)):
+    for place in map(int, links.chosen_points(_COST)):
         name = chart_conversions.ranked(shown.report)[place].name if place >= 0 else ""
         if name in shown.kernels.names:
             links.go("kernels", kernel=shown.kernels.names.index(name))
-    for layer in clicks.points(_BY_LAYER):
+    for layer in links.chosen_points(_BY_LAYER):
         links.go("layers", layer=int(layer))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from spark_prof.dashboards import about_audit, about_kernels, about_machine_code, about_settings
-from spark_prof.explorer import places, widgets
-from spark_prof.explorer.finding_cards import finding_cards, follow_cards
+from spark_prof.explorer import links, widgets
+from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
 _ABOUT_ENGINE = (
@@ -22,7 +22,7 @@ def _show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     audit = report.audit
-    about = [f for f in report.findings if places.page_of(f) == "fallbacks"]
+    about = [f for f in report.findings if links.page_of(f) == "fallbacks"]
     follow_cards(about, shown)
     if about:
         st.subheader("What to do about it", anchor="findings")

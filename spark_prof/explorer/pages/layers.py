@@ -8,17 +8,29 @@ import pandas as pd
 import streamlit as st
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.views.cell_kernels import CellKernel, kernels_of_cell
-from spark_prof.analyzers.views.cells import CellTimes, StepCells, cell_times, step_cells
-from spark_prof.analyzers.views.makeup import makeups
-from spark_prof.analyzers.views.odd import Comparison, OddCell, compare_layers
-from spark_prof.analyzers.views.odd_cause import Cause, cause_of
-from spark_prof.analyzers.views.step_kinds import StepKind, kinds_of
+from spark_prof.analyzers.views.layer_cells import (
+    CellKernel,
+    CellTimes,
+    StepCells,
+    StepKind,
+    cell_times,
+    kernels_of_cell,
+    kinds_of,
+    step_cells,
+)
+from spark_prof.analyzers.views.layer_outliers import (
+    Cause,
+    Comparison,
+    OddCell,
+    cause_of,
+    compare_layers,
+    makeups,
+)
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
 from spark_prof.dashboards.formats import clean, count, counted, microseconds
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import clicks, links, state, widgets
+from spark_prof.explorer import links, state, widgets
 from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.page import Page, Sources
 
@@ -62,7 +74,7 @@ def _show(sources: Sources) -> None:
     if prepared.steps.empty:
         widgets.lines(["This recording has no steps to look at."])
         return
-    if point := clicks.clicked(_MAP):
+    if point := links.clicked(_MAP):
         state.keep(layer=str(point[0]), component=str(point[1]))
     kinds = kinds_of(prepared.steps)
     words = tuple(kind.word for kind in kinds)
@@ -70,7 +82,7 @@ def _show(sources: Sources) -> None:
     found = _compared(prepared, kind)
     chosen = _chosen(found.times)
     rows = _rows(prepared, kind, chosen)
-    for place in clicks.rows(_KERNELS):
+    for place in links.chosen_rows(_KERNELS):
         if chosen and place < len(rows):
             links.go("kernels", kernel=rows[place].name, component=chosen[1])
     left, right = st.columns(2)

@@ -12,8 +12,8 @@ from spark_prof.dashboards.chart_evidence import evidence_bars
 from spark_prof.dashboards.chart_waterfall import floor_waterfall
 from spark_prof.dashboards.section import Section
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import clicks, links, places, widgets
-from spark_prof.explorer.finding_cards import finding_cards, follow_cards
+from spark_prof.explorer import links, widgets
+from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
 _TIME = "time-of-a-token"
@@ -45,8 +45,8 @@ def _show(sources: Sources) -> None:
 
 def _follow(shown: Prepared) -> None:
     """Goes where the last click leads, before anything is drawn."""
-    for kind, component in clicks.points(_TIME):
-        place = places.place_of_part(str(kind), str(component), shown)
+    for kind, component in links.chosen_points(_TIME):
+        place = links.place_of_part(str(kind), str(component), shown)
         links.go(place.path, **place.values)
     follow_cards(shown.report.findings, shown)
 

@@ -8,8 +8,8 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import about_ranks, chart_ranks
 from spark_prof.dashboards.formats import microseconds, share
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import clicks, links, places, widgets
-from spark_prof.explorer.finding_cards import finding_cards, follow_cards
+from spark_prof.explorer import links, widgets
+from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
 _RANKS, _WAITS = "ranks", "waits-for-ranks"
@@ -28,7 +28,7 @@ def _show(sources: Sources) -> None:
             ]
         )
         return
-    about = [finding for finding in report.findings if places.page_of(finding) == "ranks"]
+    about = [finding for finding in report.findings if links.page_of(finding) == "ranks"]
     _follow()
     follow_cards(about, shown)
     if about:
@@ -46,9 +46,9 @@ def _show(sources: Sources) -> None:
 
 def _follow() -> None:
     """Goes where the last click leads, before anything is drawn."""
-    for rank in clicks.points(_RANKS):
+    for rank in links.chosen_points(_RANKS):
         links.go("timeline", rank=int(rank))
-    for rank, step in clicks.points(_WAITS):
+    for rank, step in links.chosen_points(_WAITS):
         links.go("timeline", rank=int(rank), step=int(step))
 
 

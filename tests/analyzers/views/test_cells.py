@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.views import cells
-from spark_prof.analyzers.views.cells import cell_times, step_cells
+from spark_prof.analyzers.views import layer_cells
+from spark_prof.analyzers.views.layer_cells import cell_times, step_cells
 from spark_prof.datasets.prepared import prepare
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
@@ -82,16 +82,16 @@ def test_steps_that_overlap_and_come_out_of_order_add_up(monkeypatch: pytest.Mon
     ]
     kernels, steps = columns(calls), steps_of(range(300))
     usual = step_cells(kernels, steps)
-    monkeypatch.setattr(cells, "_BLOCK_ENTRIES", 1)
+    monkeypatch.setattr(layer_cells, "_BLOCK_ENTRIES", 1)
     assert np.array_equal(step_cells(kernels, steps).ns, usual.ns)
-    monkeypatch.setattr(cells, "_BLOCK", 64)
+    monkeypatch.setattr(layer_cells, "_BLOCK", 64)
     assert np.array_equal(step_cells(kernels, steps).ns, usual.ns)
 
 
 def test_of_very_many_steps_every_nth_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [(step, 0, "mlp", "m", step + 1) for step in range(100)]
     kernels, steps = columns(calls), steps_of(range(100))
-    monkeypatch.setattr(cells, "_MOST_ENTRIES", 30)
+    monkeypatch.setattr(layer_cells, "_MOST_ENTRIES", 30)
     found = step_cells(kernels, steps)
     assert found.steps.tolist() == list(range(0, 100, 4))
     assert found.ns[0].tolist() == list(range(1, 101, 4))

@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.placement import kernels_in_order, place_kernels
-from spark_prof.analyzers.views import column_making
-from spark_prof.analyzers.views.column_making import SHAPE_COLUMNS, columns_of
-from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.analyzers.views import kernel_columns
+from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns, columns_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
 
@@ -96,8 +95,8 @@ def test_a_layer_beyond_any_model_is_none() -> None:
 def test_very_many_launches_share_the_last_one(
     monkeypatch: pytest.MonkeyPatch, spread: int
 ) -> None:
-    monkeypatch.setattr(column_making, "_MOST_LAUNCHES", 4)
-    monkeypatch.setattr(column_making, "_MOST_STREAMS", 3)
+    monkeypatch.setattr(kernel_columns, "_MOST_LAUNCHES", 4)
+    monkeypatch.setattr(kernel_columns, "_MOST_STREAMS", 3)
     numbers = np.array([9, 8, 9, 7, 6, 5, 9]) * spread
     placed, shapes = made(7, registers=numbers, stream=numbers)
     found = columns_of(placed, np.array([0]), shapes)

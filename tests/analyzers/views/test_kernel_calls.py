@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.views import kernel_calls
-from spark_prof.analyzers.views.cell_kernels import kernels_of_cell
-from spark_prof.analyzers.views.columns import KernelColumns, Launch
-from spark_prof.analyzers.views.grouped import grouped_percentiles
 from spark_prof.analyzers.views.kernel_calls import (
     calls_of,
     durations,
@@ -18,7 +15,8 @@ from spark_prof.analyzers.views.kernel_calls import (
     layers,
     over_steps,
 )
-from spark_prof.analyzers.views.step_kinds import kinds_of
+from spark_prof.analyzers.views.kernel_columns import KernelColumns, Launch
+from spark_prof.analyzers.views.layer_cells import grouped_percentiles, kernels_of_cell, kinds_of
 from tests.rows import each_row
 
 from .columns import Call, columns, steps_of

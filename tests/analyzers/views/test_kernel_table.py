@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.roofline.model import RooflineRow
-from spark_prof.analyzers.views.kernel_table import Wanted, facts_of, search
+from spark_prof.analyzers.views.kernel_calls import Wanted, facts_of, search
 from spark_prof.datasets.prepared import Prepared, prepare
 
 DATA = Path(__file__).parents[2] / "data"

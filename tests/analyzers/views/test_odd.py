@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.views.cells import StepCells, step_cells
-from spark_prof.analyzers.views.makeup import Makeups, Part, alike, makeups
-from spark_prof.analyzers.views.odd import Comparison, compare_layers
-from spark_prof.analyzers.views.odd_cause import cause_of
+from spark_prof.analyzers.views.layer_cells import StepCells, step_cells
+from spark_prof.analyzers.views.layer_outliers import (
+    Comparison,
+    Makeups,
+    Part,
+    alike,
+    cause_of,
+    compare_layers,
+    makeups,
+)
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 
@@ -170,6 +176,6 @@ def test_a_slower_kernel_is_told() -> None:
 def test_many_names_add_up_as_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels, steps, every = columns(CALLS), steps_of(range(8)), np.ones(8, bool)
     usual = makeups(kernels, steps, every)
-    monkeypatch.setattr("spark_prof.analyzers.views.makeup._LARGEST_TABLE", 1)
-    monkeypatch.setattr("spark_prof.analyzers.views.makeup._BLOCK", 50)
+    monkeypatch.setattr("spark_prof.analyzers.views.layer_outliers._LARGEST_TABLE", 1)
+    monkeypatch.setattr("spark_prof.analyzers.views.layer_outliers._BLOCK", 50)
     assert makeups(kernels, steps, every) == usual

@@ -6,9 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.views.context_fit import context_fits
-from spark_prof.analyzers.views.step_series import Steps, batch_times, steps_of
-from spark_prof.analyzers.views.thinning import thinned
+from spark_prof.analyzers.views.step_series import (
+    Steps,
+    batch_times,
+    context_fits,
+    steps_of,
+    thinned,
+)
 from tests.rows import each_row
 
 

@@ -1,8 +1,9 @@
-"""Makes the plain columns of kernels, one pass over each column of the table."""
+"""The kernels of one rank as plain columns, 33 bytes a kernel, so that a page can look at all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,58 @@ import pandas as pd
 
 from spark_prof.analyzers.lookup import Integers, NameColumn, positions
 from spark_prof.analyzers.placement import COPIES
-from spark_prof.analyzers.views.columns import KernelColumns, Launch
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One shape in which kernels were launched.
+
+    Attributes:
+        grid: blocks in x, y and z, as the bundle writes them; empty where unknown.
+        registers: of a thread, 0 where unknown.
+        shared_bytes: of a block, static and dynamic, 0 where unknown.
+    """
+
+    grid: str
+    block: str
+    registers: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class KernelColumns:
+    """The rows of a rank's `kernels` table in order of start; the arrays have one length.
+
+    The arrays are not to be written to: all who look share them. Where nothing tells when kernels
+    ran (`Prepared.timed`), each instance has its mean duration, and begins where the one before
+    it ends: then only `end_ns - start_ns` means something.
+
+    Attributes:
+        step: its step, -1 outside of the analyzed ones.
+        layer: its decoder layer, -1 for none, or for one beyond any model's.
+        component: place in `vocabulary.COMPONENTS`.
+        stream: place in `streams`; of very many the last one stands for all that are left.
+        names: as the trace wrote them; not to be drawn unescaped.
+        copies: of each name, whether it is a copy or a memset, which no sum of kernels contains.
+        streams: device and stream of each lane, such as "0/7".
+    """
+
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+    step: npt.NDArray[np.int32]
+    layer: npt.NDArray[np.int16]
+    component: npt.NDArray[np.uint8]
+    name: npt.NDArray[np.int32]
+    launch: npt.NDArray[np.int32]
+    stream: npt.NDArray[np.uint16]
+    names: tuple[str, ...]
+    copies: tuple[bool, ...]
+    launches: tuple[Launch, ...]
+    streams: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
 
 SHAPE_COLUMNS = ("device", "stream", "grid", "block", "registers", "shared_bytes")
 """Columns of the `kernels` table that `columns_of` needs beside what is placed."""
@@ -28,7 +80,6 @@ def columns_of(
     """The kernels of a rank as plain columns.
 
     Args:
-        kernels: what `place_kernels` returned.
         steps: the analyzed steps, ascending.
         shapes: SHAPE_COLUMNS of the same rows in the same order; None where no launch is looked at.
     """

