@@ -29,6 +29,7 @@ from spark_prof.traces.pieces import (
     write_array,
 )
 from spark_prof.traces.readers.nsys_facts import (
+    missing_kernels,
     nsys_lacks,
     whole_graphs,
 )
@@ -38,8 +39,6 @@ from spark_prof.traces.tables import empty_frame
 
 _TABLES = ("gpu", "launches", "overhead")
 _LAUNCHES = "launch|memcpy|memset"
-_UNMATCHED = 0.1
-"""Above this share of launches without work on the GPU, the report is not whole."""
 
 
 @dataclass(frozen=True)
@@ -183,11 +182,7 @@ def _write(
 def _lost(gpu: pd.DataFrame, launches: pd.DataFrame) -> tuple[str, ...]:
     lost = whole_graphs(int((gpu["name"] == WHOLE_GRAPH).sum()))
     idle = int((~launches["correlation"].isin(gpu["correlation"])).sum())
-    if idle > _UNMATCHED * len(launches):
-        lost.append(
-            f"{idle} of {len(launches)} launches have no kernel in the nsys report; an nsys that "
-            "is older than the driver misses kernels, take the one of your CUDA toolkit or a newer"
-        )
+    lost += missing_kernels(idle, len(launches))
     unknown = int((~gpu["launched"]).sum())
     if unknown:
         lost.append(f"{unknown} kernels and copies have no launch in the nsys report, so no step")

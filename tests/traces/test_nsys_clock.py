@@ -29,7 +29,6 @@ def test_the_sessions_start_alone(tmp_path: Path) -> None:
     clock = clock_of(Export(), tmp_path)
     assert not clock.marked
     assert epoch(clock, 0, 123) == [BEGUN, BEGUN + 123]
-    assert clock.from_epoch(BEGUN + 123) == 123
 
 
 @pytest.mark.parametrize("registered", [False, True])
@@ -40,12 +39,10 @@ def test_a_drift_is_followed_from_mark_to_mark(tmp_path: Path, registered: bool)
         export.mark(time, f"{CLOCK_MARK}{BEGUN + time + ahead}", registered=registered)
     clock = clock_of(export, tmp_path)
     assert clock.marked
-    assert clock.drift_ns == 700_000
     assert epoch(clock, 1 * SECOND) == [BEGUN + SECOND]
     assert epoch(clock, 6 * SECOND) == [BEGUN + 6 * SECOND + 100_000]
     assert epoch(clock, 16 * SECOND) == [BEGUN + 16 * SECOND + 450_000]
     assert epoch(clock, 0, 99 * SECOND) == [BEGUN, BEGUN + 99 * SECOND + 700_000]
-    assert abs(clock.from_epoch(BEGUN + 16 * SECOND + 450_000) - 16 * SECOND) < 100
 
 
 def test_of_a_burst_the_soonest_mark_counts(tmp_path: Path) -> None:

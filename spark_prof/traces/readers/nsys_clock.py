@@ -48,25 +48,12 @@ class Clock:
 
     def to_epoch(self, times: Int64s) -> Int64s:
         """Times of the export as ns since the epoch."""
-        return times + self._offset(times)
-
-    def from_epoch(self, time_ns: int) -> int:
-        """A moment in the export's time."""
-        rough = np.array([time_ns - int(self.offsets[0])], np.int64)
-        return time_ns - int(self._offset(rough)[0])
-
-    @property
-    def drift_ns(self) -> int:
-        """By how much the offset changed between the marks."""
-        return int(self.offsets.max() - self.offsets.min())
-
-    def _offset(self, times: Int64s) -> Int64s:
         # Differences keep every nanosecond; the offsets themselves are too large for a float.
         base = int(self.offsets[0])
         if len(self.offsets) == 1:
-            return np.full(len(times), base, np.int64)
+            return times + base
         moved = np.interp(times, self.times, (self.offsets - base).astype(np.float64))
-        return base + np.rint(moved).astype(np.int64)
+        return times + (base + np.rint(moved).astype(np.int64))
 
 
 def read_clock(export: NsysFile) -> Clock:

@@ -31,6 +31,9 @@ _WARNING, _WORST = 2, 4
 
 _MOST_DIAGNOSTICS, _LONGEST_DIAGNOSTIC = 8, 200
 
+_UNMATCHED = 0.1
+"""Above this share of launches without work on the GPU, the report is not whole."""
+
 
 def created_nodes(export: NsysFile) -> dict[str, Int64s]:
     """The graph nodes that were created or cloned; originalGraphNodeId is 0 for no clone."""
@@ -159,6 +162,19 @@ def whole_graphs(count: int) -> list[str]:
     return [
         f"{count} CUDA graph launches were traced as a whole: the kernels inside them, with "
         "their names, layers and components, are missing; trace with --cuda-graph-trace=node"
+    ]
+
+
+def missing_kernels(idle: int, launches: int, orphans: int = 0) -> list[str]:
+    """What to say about launches without work on the GPU, of `launches` in all.
+
+    Where as many kernels and copies (`orphans`) lack their launch, a longer export was cut.
+    """
+    if idle <= max(_UNMATCHED * launches, 2 * orphans):
+        return []
+    return [
+        f"{idle} of {launches} launches have no kernel in the nsys report; an nsys that is older "
+        "than the driver misses kernels, take the one of your CUDA toolkit or a newer"
     ]
 
 

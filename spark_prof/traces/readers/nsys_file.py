@@ -36,9 +36,6 @@ RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 OVERHEADS = ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD")
 """What the profiler cost; the first that has rows says it."""
 
-CUDA_TABLES = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME)
-"""What the GPU ran, and last the API calls."""
-
 _CHUNK = 1 << 16
 _SOME_IDS = 500
 _LONGEST_NAME = 1 << 16

@@ -22,7 +22,12 @@ from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Wind
 from spark_prof.traces.readers.nsys_buckets import BUCKET_ROWS
 from spark_prof.traces.readers.nsys_clock import Clock, read_clock, session_clock
 from spark_prof.traces.readers.nsys_events import Columns, Events, ModuleNames, RangeRows
-from spark_prof.traces.readers.nsys_facts import created_nodes, lacks, process_facts
+from spark_prof.traces.readers.nsys_facts import (
+    created_nodes,
+    lacks,
+    missing_kernels,
+    process_facts,
+)
 from spark_prof.traces.readers.nsys_file import (
     ID_MASK,
     OVERHEADS,
@@ -242,9 +247,6 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 Int64s = npt.NDArray[np.int64]
 
-_UNMATCHED = 0.1
-"""Above this share of launches without work on the GPU, the report is not whole."""
-
 
 def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET_ROWS) -> Foreign:
     """Reads an export; its events pass through temporary files, so that memory stays bounded.
@@ -286,13 +288,7 @@ def _windows(
     unplaced = Unplaced()
     with stack:
         yield from windows(events, processes, clock, unplaced)
-    # Where both lack the other, the export is a slice of a longer one.
-    if unplaced.idle > max(_UNMATCHED * unplaced.launches, 2 * unplaced.work):
-        lost.append(
-            f"{unplaced.idle} of {unplaced.launches} launches have no kernel in the nsys report; "
-            "an nsys that is older than the driver misses kernels, take the one of your CUDA "
-            "toolkit or a newer"
-        )
+    lost += missing_kernels(unplaced.idle, unplaced.launches, unplaced.work)
     if unplaced.work:
         lost.append(f"{unplaced.work} kernels and copies have no launch in the nsys report")
 

@@ -11,6 +11,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign
 from spark_prof.traces.readers.ncu_csv import ncu_csv
+from tests.rows import each_row
 
 REAL = Path(__file__).parents[4] / "shared" / "traces" / "ncu_rtx5090"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is absent")
@@ -124,9 +125,7 @@ def test_real_measurements() -> None:
     assert found["kernel_0009"] == 160_740
 
 
-@pytest.mark.parametrize(
-    "text", ["", "==PROF== No kernels were profiled.\n", "ID,Kernel Name\n", DETAILS, RAW]
-)
+@each_row("text", ["", "==PROF== No kernels were profiled.\n", "ID,Kernel Name\n", DETAILS, RAW])
 def test_a_file_without_measurements_is_one_line(read: Read, text: str) -> None:
     with pytest.raises(CommandError) as caught:
         read(text)

@@ -14,6 +14,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign
 from spark_prof.traces.readers.proton import proton_trace, proton_tree
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data" / "proton"
 Rows = list[tuple[str, int, tuple[str, ...]]]
@@ -47,7 +48,7 @@ def leaves(
         yield from leaves(child, (*path, name))
 
 
-@pytest.mark.parametrize("name", ["tree.hatchet", "python.hatchet"])
+@each_row("name", ["tree.hatchet", "python.hatchet"])
 def test_a_recorded_tree_keeps_every_count_and_nanosecond(name: str) -> None:
     foreign = proton_tree(DATA / name, is_module)
     counts, times = Counter[Any](), Counter[Any]()
@@ -106,7 +107,7 @@ def file(tmp_path: Path) -> Callable[[bytes | str], Path]:
     return write
 
 
-@pytest.mark.parametrize("encode", [msgspec.json.encode, msgspec.msgpack.encode])
+@each_row("encode", [msgspec.json.encode, msgspec.msgpack.encode])
 def test_a_tree_in_either_encoding(file: Any, encode: Callable[[Any], bytes]) -> None:
     foreign = proton_tree(file(encode(TREE)), is_module)
     assert rows(foreign) == [
@@ -181,7 +182,7 @@ def test_a_trace_of_a_document_a_stream(file: Any) -> None:
 DEEP = "[" + '{"frame":{"name":"a"},"metrics":{},"children":[' * 5000 + "]}" * 5000 + ",{}]"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [
         b"", "[]", "{}", "[1, 2]", '[{"frame": 3}]', DEEP, "[" * 10_000,
@@ -202,7 +203,7 @@ def test_no_tree_is_one_line(file: Any, content: bytes | str) -> None:
 KERNEL = LATER_TRACE[-1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [
         b"", "{}", "[]", "{", document([]), document([1]), document(LATER_TRACE)[:-9],
