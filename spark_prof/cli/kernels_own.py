@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.dashboards.kernel_checks import Checked
+    from spark_prof.dashboards.replacement_kernels import Checked
 
 _FOR_THIS_PROJECT = r"  # (type: ignore|noqa).*"
 """What only this project's own linters read."""
@@ -61,7 +61,7 @@ def checked(kernel: str, slot: Slot, cuda: bool) -> Checked:
     """
     import torch
 
-    from spark_prof.dashboards.kernel_checks import Checked
+    from spark_prof.dashboards.replacement_kernels import Checked
     from spark_prof.swaps.check.run import check_builder
     from spark_prof.swaps.own import load_builder
 

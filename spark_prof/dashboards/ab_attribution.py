@@ -11,7 +11,15 @@ from spark_prof.analyzers.swap_gain.model import (
     LayerGain,
     LayerProof,
 )
-from spark_prof.dashboards.formats import MISSING, clean, counted, microseconds, share, spans
+from spark_prof.dashboards.formats import (
+    MISSING,
+    clean,
+    counted,
+    figure,
+    microseconds,
+    share,
+    spans,
+)
 from spark_prof.dashboards.section import Column, Section
 
 _MOST_KERNELS = 12
@@ -249,4 +257,4 @@ def _part(us: float, total: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+    return figure(value, ",.0f" if value == round(value) else ",.1f")

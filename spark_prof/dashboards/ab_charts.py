@@ -13,9 +13,9 @@ from spark_prof.ab.outcome import floor_of
 from spark_prof.ab.result import Result
 from spark_prof.analyzers.swap_gain.model import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
-from spark_prof.dashboards.about_layers import in_decoder_order
 from spark_prof.dashboards.charts import bars, label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
+from spark_prof.dashboards.sections.layer_section import in_decoder_order
 
 _GAIN = "#0072B2"
 _SMALL = 0.002

@@ -9,7 +9,7 @@ from spark_prof.ab.power import CAPTURES_APART
 from spark_prof.ab.result import AARun, Result, Run
 from spark_prof.ab.statistics import Estimate, Interval, why_unknown
 from spark_prof.dashboards.ab_answer import interval, step_time, what_ran
-from spark_prof.dashboards.formats import MISSING, clean, count, counted, share
+from spark_prof.dashboards.formats import MISSING, clean, count, counted, figure, share
 from spark_prof.dashboards.section import Column, Section
 
 
@@ -123,7 +123,7 @@ def _row(result: Result, run: Run) -> tuple[str, ...]:
         step_time(found.b_us),
         _factor(found.gain),
         interval(found.gain),
-        unknown if smallest is None else f"{100 * smallest:.2f} %",
+        unknown if smallest is None else figure(100 * smallest, ".2f", " %"),
         "not counted" if outcome_of(result) == "gate failed" else effect_of(run, result.aa),
         step_time(found.saved_us.value if found.saved_us else None),
         _span(found.saved_us),
@@ -136,7 +136,7 @@ def _again(run: AARun) -> str:
 
 
 def _factor(gain: Interval | None) -> str:
-    return MISSING if gain is None else f"{gain.value:.4f} x"
+    return figure(gain.value if gain else None, ".4f", " x")
 
 
 def _span(found: Interval | None) -> str:

@@ -8,7 +8,7 @@ from statistics import median
 from spark_prof.ab.gate import Figures, LayerError, Verdict
 from spark_prof.ab.result import Result
 from spark_prof.dashboards.ab_answer import agreement
-from spark_prof.dashboards.formats import MISSING, clean, count, share
+from spark_prof.dashboards.formats import MISSING, clean, count, figure, share
 from spark_prof.dashboards.section import Column, Section
 
 
@@ -125,4 +125,4 @@ def _layer_row(found: tuple[LayerError, ...]) -> tuple[str, ...]:
 
 
 def _small(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.2g}"
+    return figure(value, ".2g")

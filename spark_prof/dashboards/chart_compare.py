@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison
-from spark_prof.dashboards.about_layers import in_decoder_order
 from spark_prof.dashboards.charts import bars, label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL
 from spark_prof.dashboards.compare_words import LETTERS, by_us
 from spark_prof.dashboards.formats import microseconds
+from spark_prof.dashboards.sections.layer_section import in_decoder_order
 
 DIVERGING = (
     (0.0, "#0072B2"),

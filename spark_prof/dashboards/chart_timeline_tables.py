@@ -34,6 +34,7 @@ def component_table(drawn: Timeline) -> pd.DataFrame:
     return pd.DataFrame(
         [(name, duration(ns), share(ns / length)) for ns, name in reversed(rows) if ns],
         columns=["Component", "Time", "Of the range"],
+        dtype=object,
     )
 
 
@@ -51,6 +52,7 @@ def gap_table(drawn: Timeline, columns: KernelColumns, origin_ns: int) -> pd.Dat
             for gap in drawn.gaps
         ],
         columns=["Nothing ran for", "Of the range", "After", "Before", "From"],
+        dtype=object,
     )
 
 
@@ -65,7 +67,8 @@ def steps_table(steps: pd.DataFrame) -> pd.DataFrame:
             "Kernels": [microseconds(us) for us in steps["kernels_us"]],
             "Gaps": [microseconds(us) for us in steps["gap_us"]],
             "Tokens": tokens.to_numpy(),
-        }
+        },
+        dtype=object,
     )
 
 

@@ -11,7 +11,7 @@ from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.analyzers.views.timeline import Timeline
 from spark_prof.dashboards.charts import label
-from spark_prof.dashboards.formats import count, counted, microseconds, share
+from spark_prof.dashboards.formats import Figure, count, counted, microseconds, share
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
 _NAME = 64
@@ -23,13 +23,13 @@ _CHARACTER, _PADDING = 6.5, 4
 
 def duration(ns: int) -> str:
     """Writes a time as reports do, and one below 1 us in ns."""
-    return f"{ns} ns" if 0 < abs(ns) < 1000 else microseconds(ns / 1e3)
+    return Figure(f"{ns} ns", ns / 1e3) if 0 < abs(ns) < 1000 else microseconds(ns / 1e3)
 
 
 def instant(ns: int) -> str:
     """Writes an instant to the nanosecond, in us: 1,234.567 us."""
-    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
-    return f"{sign}{ns // 1000:,}.{ns % 1000:03d} us"
+    sign, size = ("-", -ns) if ns < 0 else ("", ns)
+    return Figure(f"{sign}{size // 1000:,}.{size % 1000:03d} us", ns / 1e3)
 
 
 def hovers(drawn: Timeline, columns: Mapping[int, KernelColumns], origin_ns: int) -> list[str]:

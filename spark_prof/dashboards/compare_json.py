@@ -14,7 +14,7 @@ from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison, Si
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.dashboards.compare_gate import reason
 from spark_prof.dashboards.compare_words import LETTERS
-from spark_prof.dashboards.json_report import write
+from spark_prof.dashboards.render.json_report import write
 
 if TYPE_CHECKING:
     from spark_prof.dashboards.compare_report import Compared

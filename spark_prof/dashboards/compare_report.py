@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.comparing.gate.verdict import Checked
 from spark_prof.analyzers.comparing.model import Comparison, PhaseComparison
 from spark_prof.dashboards import compare_gate, compare_parts, compare_setup
 from spark_prof.dashboards.compare_words import LETTERS, by_share, by_us
 from spark_prof.dashboards.formats import clean, microseconds
-from spark_prof.dashboards.outline import without_empty_columns
-from spark_prof.dashboards.section import Document, Section
+from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.section import Document, Section, without_empty_columns
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -29,27 +33,18 @@ class Compared:
 
 
 def render_comparison(compared: Compared, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a comparison.
+    """Draws a comparison in a format."""
 
-    Args:
-        compared: what was found.
-        kind: text, md, html or json.
-        width: columns of the text.
-        color: whether the text is coloured.
-    """
+    def figures() -> Mapping[str, go.Figure]:
+        from spark_prof.dashboards import chart_compare
+
+        return chart_compare.figures(compared.found)
+
     if kind == "json":
         from spark_prof.dashboards import compare_json
 
         return compare_json.render(compared)
-    drawn = document(compared)
-    if kind == "html":
-        # Plotly takes most of a second to import, and only HTML needs it.
-        from spark_prof.dashboards import chart_compare, html
-
-        return html.draw(drawn, chart_compare.figures(compared.found))
-    from spark_prof.dashboards import markdown, text
-
-    return markdown.draw(drawn) if kind == "md" else text.draw(drawn, width, color)
+    return draw(lambda: document(compared), dict, kind, width, color, figures)
 
 
 def document(compared: Compared) -> Document:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import streamlit as st
 
 from spark_prof.analyzers.model import Finding
-from spark_prof.dashboards.about_run import list_of_findings
 from spark_prof.dashboards.formats import counted, microseconds
+from spark_prof.dashboards.sections.run_section import findings
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, places, widgets
 
@@ -35,7 +35,7 @@ def finding_cards(found: Sequence[Finding], here: str = "") -> None:
             _card(finding, number, here)
     if found:
         with st.expander(f"{counted(len(found), 'finding')} as a table"):
-            widgets.section(list_of_findings(found))
+            widgets.section(findings(found))
 
 
 def _card(finding: Finding, number: int, here: str) -> None:

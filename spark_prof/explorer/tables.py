@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from spark_prof.dashboards.formats import MISSING, clean, count
-from spark_prof.dashboards.parse_figures import figures_of
+from spark_prof.dashboards.formats import MISSING, Figure, clean, count
+from spark_prof.dashboards.section import values_of
 
 MOST_ROWS = 2000
 """So many rows are sent to the browser; the CSV has all."""
@@ -81,9 +81,8 @@ def sortable(frame: pd.DataFrame) -> Any:
         values = frame.iloc[:, place]
         drawn[place] = values.reset_index(drop=True)
         if _is_text(values):
-            texts = [clean(value) if isinstance(value, str) else value for value in values]
-            strings = few and all(isinstance(text, str) for text in texts)
-            numbers = figures_of(texts) if strings else None
+            texts = [_cleaned(value) for value in values]
+            numbers = values_of(texts) if few else None
             if numbers is not None:
                 written[place] = dict(zip(numbers, texts, strict=True))
             drawn[place] = pd.Series(texts if numbers is None else numbers)
@@ -115,6 +114,10 @@ def _titles(frame: pd.DataFrame) -> list[str]:
         title = clean(str(column))
         titles.append(title if title and title not in titles else title + " " * (place + 1))
     return titles
+
+
+def _cleaned(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) and not isinstance(value, Figure) else value
 
 
 def _is_text(values: pd.Series[Any]) -> bool:

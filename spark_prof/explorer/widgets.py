@@ -11,9 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from spark_prof.dashboards.figure_page import figure_page
 from spark_prof.dashboards.formats import clean
-from spark_prof.dashboards.section import Section, without_bars
+from spark_prof.dashboards.render.html_page import draw_figure
+from spark_prof.dashboards.section import Section, cleaned_section, without_bars
 from spark_prof.explorer import state
 from spark_prof.explorer.tables import table
 
@@ -110,11 +110,12 @@ def section(drawn: Section) -> None:
     """Draws a report's section: its title, sentences and table."""
     if not drawn.rows:
         return
-    drawn = without_bars(drawn)
+    drawn = cleaned_section(without_bars(drawn))
     st.subheader(plain(drawn.title), anchor=drawn.id)
     lines(drawn.intro)
     titles = [column.title or " " * place for place, column in enumerate(drawn.columns)]
-    table(pd.DataFrame(list(drawn.rows), columns=titles), drawn.id)
+    # As objects, because pandas would make texts of figures.
+    table(pd.DataFrame(list(drawn.rows), columns=titles, dtype=object), drawn.id)
 
 
 def figure(
@@ -141,7 +142,7 @@ def figure(
     with st.container(horizontal=True, horizontal_alignment="right"):
         # Five megabytes, which are only made when somebody asks for them.
         st.download_button(
-            "HTML", lambda: figure_page(drawn, name), f"{name}.html", "text/html",
+            "HTML", lambda: draw_figure(drawn, name), f"{name}.html", "text/html",
             key=f"{name}-html", on_click="ignore", type="tertiary",
         )  # fmt: skip
     return event.selection if selection else None

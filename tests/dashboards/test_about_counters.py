@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from spark_prof.analyzers.counters.model import CounterBatch, CounterRow, Counters, WeightRow
-from spark_prof.dashboards import about_counters, html, json_report, markdown
+from spark_prof.dashboards.sections import counter_section
 
-from .sample import HOSTILE_NAME, SAMPLES
+from .sample import SAMPLES
 
 FULL = SAMPLES["mixture_of_experts"]
 
@@ -35,7 +34,7 @@ COUNTERS = Counters(2.0, 32768, 65_536.0, (BATCH,), (), ("Batches of 8 tokens: f
 
 
 def test_the_most_expensive_kernel_comes_first_with_what_it_moves() -> None:
-    section = about_counters.kernels(replace(FULL, counters=COUNTERS))
+    section = counter_section.kernels(replace(FULL, counters=COUNTERS))
     first, second = section.rows
     assert first == (
         "412.0 us", "1", "1.08 GiB ±0.5 %", "392.75 KiB ±2.2 %", "2,810 GB/s", "11.2 %", "9.4 %",
@@ -47,7 +46,7 @@ def test_the_most_expensive_kernel_comes_first_with_what_it_moves() -> None:
 
 
 def test_weights_stand_beside_what_was_read() -> None:
-    section = about_counters.weights(replace(FULL, counters=COUNTERS))
+    section = counter_section.weights(replace(FULL, counters=COUNTERS))
     assert section.rows == (
         ("lm_head", "1", "1.08 GiB ±0.5 %", "1.08 GiB", "1.00 x", "-"),
         ("experts", "1", "1.30 GiB", "1.19 GiB", "1.10 x", "4 of 32 experts"),
@@ -56,47 +55,19 @@ def test_weights_stand_beside_what_was_read() -> None:
 
 def test_a_lag_that_was_taken_out_is_named() -> None:
     late = replace(COUNTERS, batches=(replace(BATCH, lag_us=7.25),))
-    section = about_counters.kernels(replace(FULL, counters=late))
+    section = counter_section.kernels(replace(FULL, counters=late))
     assert "The samples came 7.2 us after the kernels; that was taken out." in section.intro
 
 
 def test_without_folding_the_long_kernels_are_shown() -> None:
     found = replace(COUNTERS, batches=(), long=(replace(LM_HEAD, read_error=None),))
-    section = about_counters.kernels(replace(FULL, counters=found))
+    section = counter_section.kernels(replace(FULL, counters=found))
     assert section.rows[0][2] == "1.08 GiB"
     assert "at least ten samples" in section.intro[0]
-    assert about_counters.weights(replace(FULL, counters=found)).rows == ()
+    assert counter_section.weights(replace(FULL, counters=found)).rows == ()
 
 
 def test_where_nothing_can_be_said_the_reason_is_shown() -> None:
     found = replace(COUNTERS, batches=(), notes=("No decode step was sampled.",))
-    section = about_counters.kernels(replace(FULL, counters=found))
+    section = counter_section.kernels(replace(FULL, counters=found))
     assert section.rows == (("No decode step was sampled.",),)
-
-
-def test_without_counters_there_is_no_section() -> None:
-    assert about_counters.kernels(FULL).rows == ()
-    assert about_counters.weights(FULL).rows == ()
-    assert json.loads(json_report.render(FULL))["counters"] is None
-    assert "What kernels move" not in markdown.render(FULL)
-
-
-def test_names_cannot_break_out() -> None:
-    bad = replace(LM_HEAD, name=HOSTILE_NAME, component=HOSTILE_NAME)
-    found = replace(COUNTERS, batches=(replace(BATCH, rows=(bad,)),), notes=(HOSTILE_NAME,))
-    report = replace(FULL, counters=found)
-    assert "<script>alert" not in html.render(report)
-    assert "\x1b" not in markdown.render(report)
-    assert "What kernels move" in markdown.render(report)
-
-
-def test_json_has_every_figure_and_null_for_none() -> None:
-    found = json.loads(json_report.render(replace(FULL, counters=COUNTERS)))["counters"]
-    assert found["interval_us"] == 2.0
-    (batch,) = found["batches"]
-    assert batch["rows"][0]["read_bytes"] is None
-    assert batch["rows"][1]["bandwidth"] == 2.81e12
-    assert [row["ratio"] for row in batch["weights"]] == [1.0, round(1.4 / 1.276, 6)]
-    unknown = replace(COUNTERS, batches=(replace(BATCH, conserved=float("nan")),))
-    text = json_report.render(replace(FULL, counters=unknown))
-    assert json.loads(text)["counters"]["batches"][0]["conserved"] is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_prof.analyzers.model import LayerRow
-from spark_prof.dashboards import about_layers
+from spark_prof.dashboards.sections import layer_section
 
 from .sample import SAMPLES
 
@@ -17,7 +17,7 @@ def marks(*layers: dict[str, float]) -> list[str]:
     ]
     return [
         row[-1]
-        for row in about_layers.layers(
+        for row in layer_section.layers(
             replace(SAMPLES["mixture_of_experts"], layers=tuple(rows))
         ).rows
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.dashboards import about_measured
+from spark_prof.dashboards.doctor_report import measured
 from spark_prof.traces.measured import DeviceState, Measured, Measurement
 
 
@@ -19,7 +19,7 @@ def test_measured_ceilings_in_their_units() -> None:
         after=DeviceState(sm_mhz=2418, throttled=("power cap",)),
         torch="2.11.0", notes=("fp4 products were not measured: no.",),
     )  # fmt: skip
-    section = about_measured.measured(found)
+    section = measured(found)
     assert [row[:2] for row in section.rows] == [
         ("memory, read", "231 GB/s"),
         ("bf16 matrix product", "91.00 Top/s"),

@@ -10,8 +10,9 @@ import pytest
 
 from spark_prof.analyzers.views.context_fit import context_fits
 from spark_prof.analyzers.views.step_series import Steps, batch_times
-from spark_prof.dashboards import chart_conversions, chart_ranks, chart_steps
-from spark_prof.dashboards.chart_evidence import evidence_bars, evidence_shares
+from spark_prof.dashboards import chart_steps
+from spark_prof.dashboards.sections import conversion_section, rank_section
+from spark_prof.dashboards.sections.kernel_section import evidence_bars, evidence_shares
 from spark_prof.vocabulary import PHASES
 from tests.rows import each_row
 
@@ -70,10 +71,10 @@ def test_every_step_is_in_the_distribution() -> None:
 @each_row("sample", SAMPLES)
 def test_conversions_add_up(sample: str) -> None:
     report = SAMPLES[sample]
-    (bars,) = chart_conversions.most_expensive(report).data
-    whole = sum(chart_conversions.cost_of(row, report) for row in report.conversions.charged)
+    (bars,) = conversion_section.most_expensive(report).data
+    whole = sum(conversion_section.cost_of(row, report) for row in report.conversions.charged)
     assert sum(bars.x) == pytest.approx(whole)
-    layers = chart_conversions.by_layer(report).data
+    layers = conversion_section.by_layer(report).data
     inside = [row for row in report.conversions.layers if row.layer is not None]
     if any(row.decode_us for row in inside):
         shown = sum(sum(trace.y) for trace in layers)
@@ -84,9 +85,9 @@ def test_conversions_add_up(sample: str) -> None:
 @each_row("sample", SAMPLES)
 def test_ranks_are_drawn_with_what_the_report_has(sample: str) -> None:
     report = SAMPLES[sample]
-    for trace in chart_ranks.rank_bars(report).data:
+    for trace in rank_section.rank_bars(report).data:
         assert list(trace.customdata) == [row.rank for row in report.ranks if row.steps]
-    heat, marks = chart_ranks.waits_for_ranks(report).data
+    heat, marks = rank_section.waits_for_ranks(report).data
     assert len(marks.x) == len(marks.customdata) <= 5000
     assert np.asarray(heat.z).shape[0] in (0, len(report.ranks))
 
@@ -104,11 +105,11 @@ def test_what_figures_stand_on_is_all_of_the_time(sample: str) -> None:
 def test_names_are_drawn_as_names(sample: str) -> None:
     report = SAMPLES[sample]
     for draw in (
-        chart_conversions.most_expensive,
-        chart_conversions.by_layer,
-        chart_ranks.rank_bars,
-        chart_ranks.waits_for_ranks,
-        chart_ranks.waits_by_collective,
+        conversion_section.most_expensive,
+        conversion_section.by_layer,
+        rank_section.rank_bars,
+        rank_section.waits_for_ranks,
+        rank_section.waits_by_collective,
         evidence_bars,
     ):
         text = draw(report).to_json()

@@ -8,15 +8,14 @@ import pytest
 
 from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.views.waterfall import waterfall_of
-from spark_prof.dashboards.about_waterfall import verdict, waterfall
-from spark_prof.dashboards.chart_axes import logarithmic_time_ticks, time_ticks
-from spark_prof.dashboards.chart_waterfall import floor_waterfall
+from spark_prof.dashboards.charts import logarithmic_time_ticks, time_ticks
 from spark_prof.dashboards.formats import microseconds
+from spark_prof.dashboards.sections.waterfall_section import floor_waterfall, verdict, waterfall
 from spark_prof.datasets.ceilings import ceilings_for
 from spark_prof.datasets.opened import opened
 from tests.rows import each_row
 
-from .sample import HOSTILE_NAME, SAMPLES
+from .sample import SAMPLES
 
 DATA = Path(__file__).parents[1] / "data" / "code-h100"
 
@@ -56,11 +55,6 @@ def test_the_verdict_says_how_fast_and_what_to_do_first() -> None:
     assert "% of the time is that floor" in said[0]
     assert report.findings[0].fix in said[-2]
     assert report.findings[0].text in said[-1]
-
-
-def test_a_report_of_nothing_has_a_verdict() -> None:
-    assert HOSTILE_NAME not in "".join(verdict(SAMPLES["filled_with_hostile_text"]))
-    assert all(verdict(SAMPLES["nothing"]))
 
 
 def test_ticks_are_round_and_within_the_axis() -> None:

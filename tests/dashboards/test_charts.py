@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from spark_prof.dashboards import charts
 from spark_prof.dashboards.colors import COLORS
-from spark_prof.dashboards.figures import FIGURES, figures
-from spark_prof.dashboards.outline import outline
+from spark_prof.dashboards.outline import FIGURES, figures, outline
+from spark_prof.dashboards.sections.layer_section import layer_heatmap
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 
@@ -23,7 +22,7 @@ def test_every_component_has_its_own_colour() -> None:
 
 
 def test_the_heatmap_has_every_layer_and_nothing_else() -> None:
-    (cells,) = charts.layer_heatmap(SAMPLES["deep"]).data
+    (cells,) = layer_heatmap(SAMPLES["deep"]).data
     assert list(cells.y) == [str(layer) for layer in range(36)]
     assert "lm_head" not in cells.x
 
@@ -47,7 +46,7 @@ def test_a_thousand_layers_are_a_picture_of_a_page_without_gaps() -> None:
     report = SAMPLES["deep"]
     rows = [row for row in report.layers if row.layer == 0]
     layers = tuple(replace(row, layer=layer) for layer in range(1000) for row in rows)
-    figure = charts.layer_heatmap(replace(report, layers=layers))
+    figure = layer_heatmap(replace(report, layers=layers))
     assert len(figure.data[0].z) == 1000
     assert figure.data[0].ygap == 0
     assert figure.layout.height < 850

@@ -51,11 +51,6 @@ def test_json_has_all_lines_and_the_page_says_how_many_it_leaves_out() -> None:
     assert "23 more are in the JSON" in render_diagnosis(FOUND, "text")
 
 
-def test_a_narrow_terminal_keeps_its_width() -> None:
-    for line in render_diagnosis(FOUND, "text", 80).splitlines():
-        assert len(line) <= 80
-
-
 def test_what_was_not_looked_at_has_no_section() -> None:
     titles = {section.id for section in document(Diagnosis("x", audit=AUDIT)).sections}
     assert "installed" not in titles
@@ -64,13 +59,3 @@ def test_what_was_not_looked_at_has_no_section() -> None:
         ("to change was found", "Nothing"),
     )
     assert document(Diagnosis("x")).headline == ()
-
-
-def test_names_of_others_are_only_shown() -> None:
-    hostile = audit_of_log(log("Selected <b>Kernel for x", "Selected \x1b[31mxKernel\u202e for y"))
-    for kind in ("text", "md", "html"):
-        drawn = render_diagnosis(Diagnosis("\x1b[2J<i>", audit=hostile), kind)
-        assert "\x1b[2J" not in drawn
-        assert "\u202e" not in drawn
-        if kind == "html":
-            assert "<i>" not in drawn

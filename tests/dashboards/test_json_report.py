@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 
-from spark_prof.dashboards.json_report import render
+from spark_prof.dashboards.render import RENDERERS
 from tests.rows import each_row
 
 from .sample import HOSTILE_NAME, SAMPLES
@@ -33,7 +33,7 @@ def _read(sample: str) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         pytest.fail(f"{constant} is no JSON")
 
-    document: dict[str, Any] = json.loads(render(SAMPLES[sample]), parse_constant=refuse)
+    document: dict[str, Any] = json.loads(RENDERERS["json"](SAMPLES[sample]), parse_constant=refuse)
     return document
 
 
@@ -170,6 +170,6 @@ def test_keeps_names_as_they_are() -> None:
 def test_takes_figures_of_numpy() -> None:
     report = replace(SAMPLES["almost_empty"], wall_us=numpy.float32(math.inf))
     report = replace(report, steps=replace(report.steps, count=numpy.int64(3)))
-    document = json.loads(render(report))
+    document = json.loads(RENDERERS["json"](report))
     assert document["steps"]["count"] == 3
     assert document["time"]["wall_us"] is None

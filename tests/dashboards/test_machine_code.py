@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-
-import pytest
 
 from spark_prof.analyzers.classify.machine_code import code_row, opcode_counts
 from spark_prof.analyzers.classify.model import CodeRow
-from spark_prof.dashboards import json_report, text
-from spark_prof.dashboards.about_machine_code import machine_code, products
+from spark_prof.dashboards.sections.kernel_section import machine_code, products
 from tests.analyzers.findings.reports import HEALTHY
 
 OPCODES = (
@@ -34,29 +30,8 @@ def test_a_row() -> None:
     assert len(section.columns) == len(row)
 
 
-def test_without_machine_code_there_is_no_section() -> None:
-    assert "Machine code" not in text.render(HEALTHY)
-    assert machine_code(HEALTHY).rows == ()
-
-
 def test_a_kernel_without_tensor_cores() -> None:
     row = code_row({"FFMA": 9, "STG": 1}, name="k")
     assert products(row) == "-"
     (shown,) = machine_code(replace(HEALTHY, machine_code=(row,))).rows
     assert shown[1:5] == ("-", "-", "-", "-")
-
-
-@pytest.mark.parametrize("evil", ["\x1b[2J", "\u202e", "a\nb"])
-def test_hostile_opcodes_do_not_reach_the_terminal(evil: str) -> None:
-    row = code_row({f"HMMA.{evil}": 1, "STG": 1}, name=evil, architecture=evil)
-    shown = text.render(replace(HEALTHY, machine_code=(row,)))
-    assert "Machine code" in shown
-    assert evil not in shown
-
-
-def test_json_has_all_of_it() -> None:
-    found = json.loads(json_report.render(replace(HEALTHY, machine_code=(code(), code("l")))))
-    assert [row["name"] for row in found["machine_code"]] == ["k", "l"]
-    assert found["machine_code"][0]["products"][0] == {"opcode": "HMMA.16816.F32.BF16", "count": 8}
-    assert found["machine_code"][0]["suffix"] == "f"
-    assert found["conflicts"] == []

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.cli.dataset import report_dataset
+from spark_prof.cli.options import Page
+from spark_prof.cli.report import report_dataset
 from spark_prof.datasets.engines import Engine, run_each
 from spark_prof.errors import CommandError
 from tests.datasets.pieces_of_work import node_of, process_of, some_fail
@@ -56,7 +57,7 @@ def test_work_runs_on_both_nodes(cluster: set[str]) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "text", "md", "html"])
 def test_ray_reports_the_same_bytes(kind: str, folder: Path, cluster: set[str]) -> None:
-    local, ray = (report_dataset(str(folder), kind, engine) for engine in ("local", "ray"))
+    local, ray = (report_dataset(str(folder), Page(kind, 100, False), engine) for engine in Engine)
     assert local == ray
     assert "two-ranks" in local
     assert "damaged" in local
@@ -65,4 +66,4 @@ def test_ray_reports_the_same_bytes(kind: str, folder: Path, cluster: set[str]) 
 def test_without_ray_there_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(CommandError, match=r"pip install 'spark-prof\[ray\]'"):
-        report_dataset(str(folder), "json", "ray")
+        report_dataset(str(folder), Page("json", 100, False), Engine.RAY)

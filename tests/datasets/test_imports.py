@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.cli.dataset import report_dataset
+from spark_prof.cli.options import Page
+from spark_prof.cli.report import report_dataset
 from spark_prof.datasets.engines import Engine
 from spark_prof.datasets.imports import import_each
 from spark_prof.errors import CommandError
@@ -33,10 +34,10 @@ def test_ray_imports_what_is_imported_here(tmp_path: Path, cluster: set[str]) ->
     assert all(outcome.value is not None for _, outcome in local)
     assert tables(tmp_path / "local") == tables(tmp_path / "spread")
     shutil.move(tmp_path / "local", tmp_path / "bundles")
-    first = report_dataset(str(tmp_path / "bundles"), "json", "local", 100, False)
+    first = report_dataset(str(tmp_path / "bundles"), Page("json", 100, False), Engine.LOCAL)
     shutil.rmtree(tmp_path / "bundles")
     shutil.move(tmp_path / "spread", tmp_path / "bundles")
-    assert report_dataset(str(tmp_path / "bundles"), "json", "ray", 100, False) == first
+    assert report_dataset(str(tmp_path / "bundles"), Page("json", 100, False), Engine.RAY) == first
 
 
 def test_one_that_is_broken_ends_none_of_the_others(tmp_path: Path) -> None:

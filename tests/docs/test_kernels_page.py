@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.dashboards.kernel_list import render_kernels
+from spark_prof.dashboards.replacement_kernels import render_kernels
 from spark_prof.kernels.dispatch import choose
 from spark_prof.kernels.registry import KERNELS
 from spark_prof.kernels.tuning import known_runs

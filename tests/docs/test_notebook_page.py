@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.dashboards.figures import FIGURES
+from spark_prof.dashboards.outline import FIGURES
 from tests.docs.pages import ROOT, tables
 
 PAGE = ROOT / "docs" / "notebook.md"

@@ -14,14 +14,14 @@ from spark_prof.analyzers.views.kernel_table import (
     facts_of,
     search,
 )
-from spark_prof.dashboards import about_roofline
-from spark_prof.dashboards.chart_roofline import (
+from spark_prof.dashboards.formats import clean, count, counted, microseconds, share
+from spark_prof.dashboards.sections import roofline_section
+from spark_prof.dashboards.sections.roofline_section import (
     bytes_and_time,
     intensity,
     with_intensity,
     with_need,
 )
-from spark_prof.dashboards.formats import clean, count, counted, microseconds, share
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import clicks, links, state, widgets
 from spark_prof.explorer.kernel_detail import kernel_detail
@@ -190,9 +190,9 @@ def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
         widgets.figure(figure, _INTENSITY, selection=("points",))
     else:
         widgets.lines(["Of no kernel are both its bytes and its operations known."])
-    widgets.lines(about_roofline.floors(report).intro)
+    widgets.lines(roofline_section.floors(report).intro)
     with st.expander("The same in numbers"):
-        widgets.section(about_roofline.kernels(report))
+        widgets.section(roofline_section.kernels(report))
 
 
 PAGE = Page("kernels", "Kernels", _show)
