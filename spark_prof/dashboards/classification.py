@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_prof.analyzers.classify.listing import Classified
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import count, shorten
 from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import Document, Name, Section, Text, document, table
+from spark_prof.dashboards.section import Document, Section, document, table
 from spark_prof.dashboards.sections.kernel_section import products, ran_on
 
 _LONGEST_TITLE = 120
@@ -41,14 +42,16 @@ def _document(source: str, rows: Sequence[Classified]) -> Document:
 
 def _section(rows: Sequence[Classified]) -> Section:
     columns = (
-        Text("Ran on", lambda row: ran_on(row.engine, row.precision)),
-        Text("Weights", "weights"),
-        Text("Known by", "evidence"),
-        Text("Component", "component"),
-        Text("Conversion", _conversion),
-        Text("Code", _code),
-        Text("Instructions that tell", lambda row: row.code and products(row.code), optional=True),
-        Name("Kernel", "name"),
+        cells.Text("Ran on", lambda row: ran_on(row.engine, row.precision)),
+        cells.Text("Weights", "weights"),
+        cells.Text("Known by", "evidence"),
+        cells.Text("Component", "component"),
+        cells.Text("Conversion", _conversion),
+        cells.Text("Code", _code),
+        cells.Text(
+            "Instructions that tell", lambda row: row.code and products(row.code), optional=True
+        ),
+        cells.Name("Kernel", "name"),
     )
     conflicts = [
         f"{shorten(row.name, 80)}: its name says {c.by_name}, {c.evidence} {c.found} ({c.basis})."

@@ -6,22 +6,11 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from spark_prof.analyzers.dataset import Dataset, RankFigures, Recording
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import counted, difference, figure, shorten
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.render.json_report import SCHEMA
-from spark_prof.dashboards.section import (
-    Column,
-    Count,
-    Name,
-    Prose,
-    Section,
-    Share,
-    Text,
-    Time,
-    Written,
-    document,
-    table,
-)
+from spark_prof.dashboards.section import Column, Document, Section, document, table
 
 _LONGEST_NAME = 80
 _LONGEST_FIELD = 60
@@ -33,39 +22,35 @@ class _Row(NamedTuple):
     figures: RankFigures
 
 
-_RECORDING = Name("Recording", "recording.name", longest=_LONGEST_NAME)
+_RECORDING = cells.Name("Recording", "recording.name", longest=_LONGEST_NAME)
 _FIGURES = (
-    Count("Steps", "figures.steps"),
-    Time("Decode step", "figures.decode_median_us"),
-    Time("99th percentile", "figures.decode_p99_us", optional=True),
-    Written("Tokens/s", lambda row: figure(row.figures.tokens_per_s, ",.1f")),
-    Time("Kernels", "figures.kernels_us", optional=True),
-    Share("Layer", "figures.layer_coverage", optional=True),
-    Share("Component", "figures.component_coverage", optional=True),
-    Share("Engine", "figures.engine_coverage", optional=True),
+    cells.Count("Steps", "figures.steps"),
+    cells.Time("Decode step", "figures.decode_median_us"),
+    cells.Time("99th percentile", "figures.decode_p99_us", optional=True),
+    cells.Written("Tokens/s", lambda row: figure(row.figures.tokens_per_s, ",.1f")),
+    cells.Time("Kernels", "figures.kernels_us", optional=True),
+    cells.Share("Layer", "figures.layer_coverage", optional=True),
+    cells.Share("Component", "figures.component_coverage", optional=True),
+    cells.Share("Engine", "figures.engine_coverage", optional=True),
 )
 
 
 def render_dataset(dataset: Dataset, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a dataset in a format."""
-    name = shorten(dataset.name, 120)
+    record = {
+        "schema": SCHEMA,
+        "dataset": dataset.name,
+        "recordings": dataset.recordings,
+        "failures": dataset.failures,
+    }
+    return draw(lambda: document_of(dataset), lambda: record, kind, width, color)
+
+
+def document_of(dataset: Dataset) -> Document:
+    """The document that text, Markdown and HTML draw."""
     sections = (_recordings, _components, _ranks, _failures, _notes)
-    return draw(
-        lambda: document(
-            f"spark-prof: {name}, {counted(len(dataset.recordings), 'recording')}",
-            (),
-            (section(dataset) for section in sections),
-        ),
-        lambda: {
-            "schema": SCHEMA,
-            "dataset": dataset.name,
-            "recordings": dataset.recordings,
-            "failures": dataset.failures,
-        },
-        kind,
-        width,
-        color,
-    )
+    title = f"{shorten(dataset.name, 120)}, {counted(len(dataset.recordings), 'recording')}"
+    return document(f"spark-prof: {title}", (), (section(dataset) for section in sections))
 
 
 def _recordings(dataset: Dataset) -> Section:
@@ -79,10 +64,10 @@ def _recordings(dataset: Dataset) -> Section:
 
     columns = (
         _RECORDING,
-        Written("To the first", to_first),
+        cells.Written("To the first", to_first),
         *_FIGURES,
-        Text("Model", "recording.model", longest=_LONGEST_FIELD, optional=True),
-        Text("GPU", "recording.gpu", longest=_LONGEST_FIELD, optional=True),
+        cells.Text("Model", "recording.model", longest=_LONGEST_FIELD, optional=True),
+        cells.Text("GPU", "recording.gpu", longest=_LONGEST_FIELD, optional=True),
     )
     intro = (
         "By the median decode step of each recording's lowest rank. Tokens/s: tokens that the "
@@ -101,7 +86,7 @@ def _components(dataset: Dataset) -> Section:
     names = sorted(total, key=lambda name: (-total[name], name))
 
     def share_of(name: str, optional: bool) -> Column:
-        return Share(name, lambda row: row.figures.components.get(name), optional=optional)
+        return cells.Share(name, lambda row: row.figures.components.get(name), optional=optional)
 
     columns = (_RECORDING, *(share_of(name, place > 3) for place, name in enumerate(names)))
     rows = [_Row(recording, recording.first) for recording in dataset.recordings]
@@ -120,8 +105,8 @@ def _ranks(dataset: Dataset) -> Section:
 
     columns = (
         _RECORDING,
-        Written("Rank", lambda row: figure(row.figures.rank, "d")),
-        Written("To the shortest", to_shortest),
+        cells.Written("Rank", lambda row: figure(row.figures.rank, "d")),
+        cells.Written("To the shortest", to_shortest),
         *_FIGURES,
     )
     rows = [_Row(recording, figures) for recording in several for figures in recording.ranks]
@@ -131,8 +116,8 @@ def _ranks(dataset: Dataset) -> Section:
 def _failures(dataset: Dataset) -> Section:
     """What could not be read, and why."""
     columns = (
-        Text("Recording", "name", longest=_LONGEST_FIELD),
-        Prose("Why", "reason", longest=_LONGEST_PROSE),
+        cells.Text("Recording", "name", longest=_LONGEST_FIELD),
+        cells.Prose("Why", "reason", longest=_LONGEST_PROSE),
     )
     title = f"Not read ({counted(len(dataset.failures), 'recording')})"
     return table("failures", title, dataset.failures, columns)
@@ -152,7 +137,7 @@ def _notes(dataset: Dataset) -> Section:
         return ", ".join(shorten(name, _LONGEST_NAME) for name in names)
 
     columns = (
-        Text("Recording", lambda pair: whose(pair[1]), longest=_LONGEST_FIELD),
-        Prose("Note", lambda pair: pair[0], longest=_LONGEST_PROSE),
+        cells.Text("Recording", lambda pair: whose(pair[1]), longest=_LONGEST_FIELD),
+        cells.Prose("Note", lambda pair: pair[0], longest=_LONGEST_PROSE),
     )
     return table("notes", "Before believing these figures", found.items(), columns)

@@ -9,20 +9,11 @@ from spark_prof.analyzers.ceilings.model import Ceilings
 from spark_prof.analyzers.fallbacks.machine import Machine
 from spark_prof.analyzers.fallbacks.model import Audit
 from spark_prof.analyzers.model import Finding
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import MISSING, bandwidth, microseconds, operations, shorten
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.render.json_report import SCHEMA
-from spark_prof.dashboards.section import (
-    Count,
-    Name,
-    Prose,
-    Section,
-    Text,
-    Written,
-    document,
-    listed,
-    table,
-)
+from spark_prof.dashboards.section import Document, Section, document, listed, table
 from spark_prof.dashboards.sections import audit_section, ceiling_section, run_section
 from spark_prof.traces.measured import Measured
 
@@ -54,16 +45,16 @@ class Diagnosis:
 
 
 def render_diagnosis(found: Diagnosis, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a diagnosis in a format: what to change comes first."""
+    """Draws a diagnosis in a format."""
     return draw(
-        lambda: document(
-            f"spark-prof doctor: {shorten(found.subject, 200)}", _headline(found), _sections(found)
-        ),
-        lambda: {"schema": SCHEMA, **vars(found)},
-        kind,
-        width,
-        color,
+        lambda: document_of(found), lambda: {"schema": SCHEMA, **vars(found)}, kind, width, color
     )
+
+
+def document_of(found: Diagnosis) -> Document:
+    """The document that text, Markdown and HTML draw: what to change comes first."""
+    title = f"spark-prof doctor: {shorten(found.subject, 200)}"
+    return document(title, _headline(found), _sections(found))
 
 
 def _headline(found: Diagnosis) -> tuple[tuple[str, str], ...]:
@@ -109,9 +100,9 @@ def _installed(machine: Machine) -> Section:
 def _libraries(machine: Machine) -> Section:
     """Lists libraries with GPU code and their architectures."""
     columns = (
-        Name("Library", "path"),
-        Prose("Machine code", lambda one: ", ".join(one.architectures), missing=MISSING),
-        Text("PTX", lambda one: ", ".join(one.ptx), missing=MISSING),
+        cells.Name("Library", "path"),
+        cells.Prose("Machine code", lambda one: ", ".join(one.architectures), missing=MISSING),
+        cells.Text("PTX", lambda one: ", ".join(one.ptx), missing=MISSING),
     )
     intro = (
         "An f or a marks code with the features of a family or of one architecture, such as FP4 "
@@ -124,14 +115,16 @@ def _libraries(machine: Machine) -> Section:
 def measured(found: Measured) -> Section:
     """Lists the measured ceilings, and how the device stood before and after."""
     columns = (
-        Text("Ceiling", lambda e: _QUANTITIES.get(e.quantity, f"{e.quantity} matrix product")),
-        Written("Median", lambda entry: _amount(entry.value, entry.unit)),
-        Written(
+        cells.Text(
+            "Ceiling", lambda e: _QUANTITIES.get(e.quantity, f"{e.quantity} matrix product")
+        ),
+        cells.Written("Median", lambda entry: _amount(entry.value, entry.unit)),
+        cells.Written(
             "Range",
             lambda e: f"{_amount(e.lowest, e.unit)} to {_amount(e.highest, e.unit)}",
         ),
-        Count("Repeats", "repeats", optional=True),
-        Prose("How", "how"),
+        cells.Count("Repeats", "repeats", optional=True),
+        cells.Prose("How", "how"),
     )
     about = f"{found.device}, measured {found.taken} with torch {found.torch}."
     states = [

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import (
     MISSING,
     bandwidth,
@@ -15,17 +16,7 @@ from spark_prof.dashboards.formats import (
     microseconds,
 )
 from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import (
-    Count,
-    Prose,
-    Section,
-    Share,
-    Text,
-    Time,
-    Times,
-    document,
-    table,
-)
+from spark_prof.dashboards.section import Section, document, table
 from spark_prof.kernels.entry import ReplacementKernel
 from spark_prof.kernels.tuning import Run, Work
 
@@ -69,13 +60,13 @@ def render_kernels(
 
 def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Section:
     columns = (
-        Text("Name", "name"),
-        Text("Slot", "slot"),
-        Text("Formats", lambda kernel: " ".join(kernel.formats)),
-        Text("Tokens", lambda kernel: " to ".join(map(count, kernel.tokens))),
-        Prose("Sizes", "shapes"),
-        Prose("Computes", "does"),
-        Prose(
+        cells.Text("Name", "name"),
+        cells.Text("Slot", "slot"),
+        cells.Text("Formats", lambda kernel: " ".join(kernel.formats)),
+        cells.Text("Tokens", lambda kernel: " to ".join(map(count, kernel.tokens))),
+        cells.Prose("Sizes", "shapes"),
+        cells.Prose("Computes", "does"),
+        cells.Prose(
             "Tuned on",
             lambda kernel: ", ".join(dict.fromkeys(r.machine for r in _measured(kernel, runs))),
             missing=MISSING,
@@ -94,9 +85,9 @@ def _proofs(kernels: Iterable[ReplacementKernel]) -> Section:
     for kernel in kernels:
         alike.setdefault((kernel.tolerance, kernel.bytes.formula), []).append(kernel.name)
     columns = (
-        Prose("Name", lambda pair: ", ".join(pair[1])),
-        Prose("A result may be off by", lambda pair: pair[0][0]),
-        Prose("Bytes of a call", lambda pair: pair[0][1]),
+        cells.Prose("Name", lambda pair: ", ".join(pair[1])),
+        cells.Prose("A result may be off by", lambda pair: pair[0][0]),
+        cells.Prose("Bytes of a call", lambda pair: pair[0][1]),
     )
     return table("proofs", "What each is held against", alike.items(), columns, (_LETTERS,))
 
@@ -181,12 +172,12 @@ def _summary(found: Checked) -> Section:
         return ", ".join(kernel.name for kernel in found.kernels if kernel.check == check)
 
     columns = (
-        Text("Cases of", str),
-        Count("Passed", lambda check: found.number("passed", check)),
-        Count("Failed", lambda check: found.number("failed", check)),
-        Count("Skipped", lambda check: found.number("skipped", check)),
-        Share("Error used", used),
-        Prose("Stand for", stands_for),
+        cells.Text("Cases of", str),
+        cells.Count("Passed", lambda check: found.number("passed", check)),
+        cells.Count("Failed", lambda check: found.number("failed", check)),
+        cells.Count("Skipped", lambda check: found.number("skipped", check)),
+        cells.Share("Error used", used),
+        cells.Prose("Stand for", stands_for),
     )
     intro = (
         "Error used: the largest error of an element, as a share of what its sum allows; 0.0 % is "
@@ -204,10 +195,10 @@ def _failed(found: Checked) -> Section:
         if verdict.status == "failed":
             alike.setdefault((verdict.kernel, verdict.detail), []).append(verdict.case)
     columns = (
-        Text("Failed", lambda pair: pair[0][0]),
-        Count("Times", lambda pair: len(pair[1])),
-        Prose("First case", lambda pair: pair[1][0]),
-        Prose("What is wrong", lambda pair: pair[0][1]),
+        cells.Text("Failed", lambda pair: pair[0][0]),
+        cells.Count("Times", lambda pair: len(pair[1])),
+        cells.Prose("First case", lambda pair: pair[1][0]),
+        cells.Prose("What is wrong", lambda pair: pair[0][1]),
     )
     rows = list(alike.items())
     told = f"The first {_MOST_FAILURES} of {len(rows)}; --format json has all."
@@ -218,8 +209,8 @@ def _failed(found: Checked) -> Section:
 def _skipped(found: Checked) -> Section:
     why = [verdict.detail for verdict in found.verdicts if verdict.status == "skipped"]
     columns = (
-        Text("Skipped", lambda reason: counted(why.count(reason), "case")),
-        Prose("Why", str),
+        cells.Text("Skipped", lambda reason: counted(why.count(reason), "case")),
+        cells.Prose("Why", str),
     )
     return table("skipped", "Not checked", dict.fromkeys(why), columns)
 
@@ -250,36 +241,32 @@ def _bench_sections(found: Report) -> Iterator[Section]:
     yield _not_timed(found)
 
 
-def _times(kind: str, title: str, cells: Sequence[Cell], found: Report) -> Section:
+def _times(kind: str, title: str, timed: Sequence[Cell], found: Report) -> Section:
     columns = (
-        Prose("Layer", "label"),
-        Text("Format", "work.format"),
-        Text("Size", lambda cell: _size(cell.work)),
-        Count("Tokens", "work.tokens"),
-        Time("Time", "ours"),
-        Share("Of read", lambda cell: _of_read(cell, found) if cell.weight_bytes else None),
-        Time("Floor", found.ceilings.floor_us),
-        Text("Fastest other", lambda cell: (_peer(cell) or (MISSING,))[0]),
-        Time("Its time", lambda cell: (_peer(cell) or (None, None))[1]),
-        Times("Gain", lambda cell: _gain(cell) or None),
+        cells.Prose("Layer", "label"),
+        cells.Text("Format", "work.format"),
+        cells.Text("Size", lambda cell: _size(cell.work)),
+        cells.Count("Tokens", "work.tokens"),
+        cells.Time("Time", "ours"),
+        cells.Share("Of read", lambda cell: _of_read(cell, found) if cell.weight_bytes else None),
+        cells.Time("Floor", found.ceilings.floor_us),
+        cells.Text("Fastest other", lambda cell: (cell.best_peer() or (MISSING,))[0]),
+        cells.Time("Its time", lambda cell: (cell.best_peer() or (None, None))[1]),
+        cells.Times("Gain", lambda cell: _gain(cell) or None),
     )
     intro = [
         "Medians inside a CUDA graph with a cold L2. Floor: the bytes at the measured read "
         "bandwidth and one launch. Of read: the share of that bandwidth that the weights reach."
     ]
-    if gains := [gain for cell in cells if (gain := _gain(cell))]:
+    if gains := [gain for cell in timed if (gain := _gain(cell))]:
         mean = math.exp(sum(map(math.log, gains)) / len(gains))
         intro.append(f"Geometric mean of the gain: {mean:.2f} x.")
-    return table(kind, title, cells, columns, intro)
+    return table(kind, title, timed, columns, intro)
 
 
 def _size(work: Work) -> str:
     size = f"{work.rows} x {work.columns}"
     return f"{size}, {work.top_k} of {work.experts}" if work.experts > 1 else size
-
-
-def _peer(cell: Cell) -> tuple[str, float] | None:
-    return cell.best_peer()
 
 
 def _gain(cell: Cell) -> float | None:
@@ -300,9 +287,9 @@ def _not_timed(found: Report) -> Section:
     for shape in found.left_out:
         reasons.setdefault(shape.what, []).append(shape.why)
     columns = (
-        Text("Not timed", lambda pair: pair[0]),
-        Count("Times", lambda pair: len(pair[1])),
-        Prose("First reason", lambda pair: pair[1][0]),
+        cells.Text("Not timed", lambda pair: pair[0]),
+        cells.Count("Times", lambda pair: len(pair[1])),
+        cells.Prose("First reason", lambda pair: pair[1][0]),
     )
     return table("failures", "Not timed", reasons.items(), columns)
 

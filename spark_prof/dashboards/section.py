@@ -2,9 +2,8 @@
 
 A section is a table with a title and a sentence or two before it, so that text, Markdown and HTML
 say the same and only differ in how they draw it. `table` makes one of records: a column names the
-attribute that it shows, and what that is (`Time`, `Share`, `Bytes`, `Name`, ...) says how it is
-written and drawn. Texts are those of the trace: each renderer draws `cleaned` documents, and
-escapes what it draws.
+attribute that it shows, and what that is (see `cells`) says how it is written and drawn. Texts are
+those of the trace: each renderer draws `cleaned` documents, and escapes what it draws.
 """
 
 from __future__ import annotations
@@ -12,29 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from spark_prof.dashboards.formats import (
-    MISSING,
-    Figure,
-    bandwidth,
-    clean,
-    count,
-    decimal_size,
-    figure,
-    microseconds,
-    nothing_as_missing,
-    rate,
-    share,
-    shorten,
-    size,
-)
+from spark_prof.dashboards.formats import MISSING, Figure, clean, shorten
 
 Cell = str | float
 """A `Figure` or another text or, in a bar column, a fraction of 1."""
 Kind = Literal["text", "number", "bar", "name", "prose"]
-Show = str | Callable[[Any], object]
-"""An attribute of the record, such as `occupancy.share`, or what makes the value of the record."""
 
 
 @dataclass(frozen=True)
@@ -48,87 +31,6 @@ class Column:
     """May be left out where the page is narrow."""
     cell: Callable[[Any], Cell] = str
     """Makes the cell of a record."""
-
-
-class Quantity(NamedTuple):
-    """What a column's cells are: how they are written, and which kind of column that is."""
-
-    kind: Kind
-    write: Callable[[Any], Cell]
-
-    def __call__(
-        self,
-        title: str,
-        show: Show,
-        *,
-        optional: bool = False,
-        missing: str | None = None,
-        longest: int | None = None,
-    ) -> Column:
-        """A column of this quantity.
-
-        Args:
-            title: above the column.
-            show: what of each record; None has no cell.
-            optional: may be left out where the page is narrow.
-            missing: stands for None and an empty text; a dash beside figures, nothing beside texts.
-            longest: characters from which on a text is shortened in its middle.
-        """
-        value = _of_attribute(show) if isinstance(show, str) else show
-        nothing = missing if missing is not None else MISSING if self.kind == "number" else ""
-
-        def cell(record: Any) -> Cell:
-            found = value(record)
-            if found is None or found == "":
-                return nothing
-            if longest is not None:
-                return shorten(str(found), longest) or nothing
-            return self.write(found)
-
-        return Column(title, self.kind, optional, cell)
-
-
-def _as_is(value: object) -> Cell:
-    return value if isinstance(value, str) else str(value)
-
-
-Time = Quantity("number", microseconds)
-"""Microseconds."""
-SomeTime = Quantity("number", nothing_as_missing)
-"""The same where most cells are empty: none has a dash."""
-Share = Quantity("number", share)
-"""Fractions of 1."""
-Bytes = Quantity("number", size)
-DecimalBytes = Quantity("number", decimal_size)
-"""In units of 1000, beside bandwidths."""
-Bandwidth = Quantity("number", bandwidth)
-"""Bytes a second."""
-Count = Quantity("number", count)
-SomeCount = Quantity("number", lambda number: count(number) if number else MISSING)
-Rate = Quantity("number", rate)
-"""A second."""
-Ratio = Quantity("number", lambda value: figure(value, ".2f"))
-Times = Quantity("number", lambda value: figure(value, ".2f", " x"))
-Written = Quantity("number", _as_is)
-"""Figures that are written already."""
-Bar = Quantity("bar", float)
-"""A fraction of 1 as a bar."""
-Text = Quantity("text", _as_is)
-Name = Quantity("name", _as_is)
-Prose = Quantity("prose", _as_is)
-
-
-def _of_attribute(path: str) -> Callable[[Any], object]:
-    """Reads an attribute of an attribute; None where one on the way is None."""
-    first, *others = path.split(".")
-
-    def read(record: Any) -> object:
-        found = getattr(record, first)
-        for name in others:
-            found = None if found is None else getattr(found, name)
-        return found
-
-    return read
 
 
 @dataclass(frozen=True)
@@ -175,13 +77,13 @@ def table(
 ) -> Section:
     """A section with a row for each record.
 
-        table("copies", "Copies", copies, [Time("Time", "us"), Name("Copy", "name")])
+        table("copies", "Copies", copies, [cells.Time("Time", "us")])
 
     Args:
         name: of the section in links and files.
         title: above it.
         records: what the columns show.
-        columns: of `Time` and its like.
+        columns: of `cells`.
         intro: sentences before the table.
     """
     rows = tuple(tuple(column.cell(record) for column in columns) for record in records)

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from spark_prof.analyzers.dataset import Dataset, Failure, RankFigures, Recording
-from spark_prof.dashboards.dataset_report import document, render_dataset
+from spark_prof.dashboards.dataset_report import document_of, render_dataset
 from tests.rows import each_row
 
 FIGURES = RankFigures(
@@ -40,7 +40,7 @@ def test_every_format_names_everything(kind: str) -> None:
 
 
 def test_differences_are_to_the_first() -> None:
-    sections = {section.id: section for section in document(DATASET).sections}
+    sections = {section.id: section for section in document_of(DATASET).sections}
     assert [row[1] for row in sections["recordings"].rows] == ["-", "+10.0 %", "-"]
     ranks = sections["ranks"]
     assert [row[:3] for row in ranks.rows] == [
@@ -50,7 +50,7 @@ def test_differences_are_to_the_first() -> None:
 
 
 def test_a_note_of_all_stands_there_once() -> None:
-    notes = next(section for section in document(DATASET).sections if section.id == "notes")
+    notes = next(section for section in document_of(DATASET).sections if section.id == "notes")
     assert notes.rows == (("all", "note"), ("none", "another"))
 
 

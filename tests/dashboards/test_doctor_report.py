@@ -9,7 +9,7 @@ import pytest
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.fallbacks.machine import Library, Machine, Package
 from spark_prof.analyzers.findings.fallbacks import findings_of_audit
-from spark_prof.dashboards.doctor_report import Diagnosis, document, render_diagnosis
+from spark_prof.dashboards.doctor_report import Diagnosis, document_of, render_diagnosis
 from tests.analyzers.fallbacks.runs import log
 
 AUDIT = audit_of_log(
@@ -52,10 +52,10 @@ def test_json_has_all_lines_and_the_page_says_how_many_it_leaves_out() -> None:
 
 
 def test_what_was_not_looked_at_has_no_section() -> None:
-    titles = {section.id for section in document(Diagnosis("x", audit=AUDIT)).sections}
+    titles = {section.id for section in document_of(Diagnosis("x", audit=AUDIT)).sections}
     assert "installed" not in titles
     assert "audit" in titles
-    assert document(Diagnosis("x", machine=MACHINE)).headline == (
+    assert document_of(Diagnosis("x", machine=MACHINE)).headline == (
         ("to change was found", "Nothing"),
     )
-    assert document(Diagnosis("x")).headline == ()
+    assert document_of(Diagnosis("x")).headline == ()

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.fallbacks.model import Audit, AuditRow
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import MISSING, count, shorten
-from spark_prof.dashboards.section import (
-    Count,
-    Name,
-    Prose,
-    Section,
-    Share,
-    SomeCount,
-    Text,
-    listed,
-    table,
-)
+from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.sections.run_section import pairs
 
 _MOST_LINES = 60
@@ -26,14 +17,14 @@ def layers(audit: Audit | None) -> Section:
     """Compares, layer by layer, what the checkpoint asks for with what runs."""
     rows = [row for row in (audit.rows if audit else ()) if row.executed != "16-bit"]
     columns = (
-        Text("Layers", "layer"),
-        SomeCount("Modules", "modules"),
-        Text("Checkpoint", "checkpoint", missing=MISSING),
-        Text("Runs", "executed", missing=MISSING),
-        Text("Engine", lambda row: _said(row, "engine"), optional=True, missing=MISSING),
-        Text("Log", lambda row: _said(row, "log"), optional=True, missing=MISSING),
-        Text("Trace", lambda row: _said(row, "trace"), optional=True, missing=MISSING),
-        Prose("Why", _why),
+        cells.Text("Layers", "layer"),
+        cells.SomeCount("Modules", "modules"),
+        cells.Text("Checkpoint", "checkpoint", missing=MISSING),
+        cells.Text("Runs", "executed", missing=MISSING),
+        cells.Text("Engine", lambda row: _said(row, "engine"), optional=True, missing=MISSING),
+        cells.Text("Log", lambda row: _said(row, "log"), optional=True, missing=MISSING),
+        cells.Text("Trace", lambda row: _said(row, "trace"), optional=True, missing=MISSING),
+        cells.Prose("Why", _why),
     )
     intro = ("Weights and activations: W4A4 quantizes both to 4 bits, W4A16 the weights alone.",)
     return table("audit", "What the checkpoint asks for, and what runs", rows, columns, intro)
@@ -72,12 +63,12 @@ def engine(audit: Audit) -> Section:
 def log(audit: Audit) -> Section:
     """What the lines of the log mean, in the order in which they were written."""
     columns = (
-        Count("Line", "line"),
-        Count("Times", "count", optional=True),
-        Text("About", "topic"),
-        Text("Layers", lambda row: f"{row.layer} {row.format}", longest=30, missing=MISSING),
-        Text("Says", "value", longest=_LONGEST_NAME, missing=MISSING),
-        Prose("Meaning", "means"),
+        cells.Count("Line", "line"),
+        cells.Count("Times", "count", optional=True),
+        cells.Text("About", "topic"),
+        cells.Text("Layers", lambda row: f"{row.layer} {row.format}", longest=30, missing=MISSING),
+        cells.Text("Says", "value", longest=_LONGEST_NAME, missing=MISSING),
+        cells.Prose("Meaning", "means"),
     )
     rest = len(audit.log) - _MOST_LINES
     intro = (f"{count(rest)} more are in the JSON.",) if rest > 0 else ()
@@ -92,11 +83,11 @@ def notes(audit: Audit) -> Section:
 def settings(audit: Audit) -> Section:
     """Lists settings that were made and do nothing, or soon will not."""
     columns = (
-        Name("Setting", "name", longest=_LONGEST_NAME),
-        Name("Value", "value", longest=_LONGEST_NAME, missing=MISSING),
-        Text("Status", "status"),
-        Prose("Why", "why", longest=_LONGEST),
-        Prose("Instead", "instead", longest=_LONGEST, missing=MISSING),
+        cells.Name("Setting", "name", longest=_LONGEST_NAME),
+        cells.Name("Value", "value", longest=_LONGEST_NAME, missing=MISSING),
+        cells.Text("Status", "status"),
+        cells.Prose("Why", "why", longest=_LONGEST),
+        cells.Prose("Instead", "instead", longest=_LONGEST, missing=MISSING),
     )
     return table("settings", "Settings without effect", audit.settings, columns)
 
@@ -104,10 +95,10 @@ def settings(audit: Audit) -> Section:
 def batches(audit: Audit) -> Section:
     """Sets the sizes of decode steps beside the CUDA graphs that they are padded to."""
     columns = (
-        Count("Tokens of a step", "tokens"),
-        Count("Steps", "steps"),
-        Count("Captured graph", "graph"),
-        Share(
+        cells.Count("Tokens of a step", "tokens"),
+        cells.Count("Steps", "steps"),
+        cells.Count("Captured graph", "graph"),
+        cells.Share(
             "Padding",
             lambda row: None if row.graph is None else 1 - row.tokens / max(row.graph, 1),
         ),

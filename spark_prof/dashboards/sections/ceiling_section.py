@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_prof.analyzers.ceilings.model import Ceilings, Choice, GpuCeilings, Question
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import (
     counted,
     decimal_size,
@@ -12,22 +13,7 @@ from spark_prof.dashboards.formats import (
     share,
     shorten,
 )
-from spark_prof.dashboards.section import (
-    Column,
-    Count,
-    DecimalBytes,
-    Name,
-    Prose,
-    Rate,
-    Ratio,
-    Section,
-    Share,
-    Text,
-    Time,
-    Written,
-    listed,
-    table,
-)
+from spark_prof.dashboards.section import Column, Section, listed, table
 
 _SHORT_NAMES = {
     "GB10 (DGX Spark)": "GB10",
@@ -66,12 +52,12 @@ def _reads(found: Ceilings) -> Section:
     step = found.choices[0].step
     bandwidth = found.choices[0].gpus[0].nearest.bandwidth
     columns = (
-        Text("Component", "component"),
-        Text("Format", "format"),
-        DecimalBytes("Stored", "stored"),
-        DecimalBytes("A step reads", "read"),
-        Share("Share", lambda row: row.read / step.read if step.read else None),
-        Time(
+        cells.Text("Component", "component"),
+        cells.Text("Format", "format"),
+        cells.DecimalBytes("Stored", "stored"),
+        cells.DecimalBytes("A step reads", "read"),
+        cells.Share("Share", lambda row: row.read / step.read if step.read else None),
+        cells.Time(
             f"At {bandwidth / 1e9:,.0f} GB/s", lambda row: row.read / bandwidth * 1e6, optional=True
         ),
     )
@@ -101,11 +87,11 @@ def _choices(found: Ceilings) -> Section:
         def speeds(choice: Choice) -> str:
             return next(_both(gpu) for gpu in choice.gpus if gpu.gpu == name)
 
-        return Written(_SHORT_NAMES.get(name, name), speeds, optional=optional)
+        return cells.Written(_SHORT_NAMES.get(name, name), speeds, optional=optional)
 
     columns = (
-        Text("Weights", "title"),
-        DecimalBytes("A step reads", "step.read"),
+        cells.Text("Weights", "title"),
+        cells.DecimalBytes("A step reads", "step.read"),
         *(on(name, index > 0) for index, name in enumerate(shown)),
     )
     intro = (
@@ -119,13 +105,13 @@ def _choices(found: Ceilings) -> Section:
 def _gpus(found: Ceilings) -> Section:
     """The model as it is on every GPU, with where the bandwidth comes from."""
     columns = (
-        Text("GPU", "gpu"),
-        Written("GB/s", lambda gpu: figure(gpu.data_sheet.bandwidth / 1e9, ",.0f")),
-        Written("Read", lambda gpu: gpu.read and figure(gpu.read.bandwidth / 1e9, ",.0f")),
-        Rate("Tokens/s", "data_sheet.tokens_per_s"),
-        Rate("By read", "read.tokens_per_s"),
-        Text("Limit", "data_sheet.limit", optional=True),
-        Count("GPUs to hold it", "needed", optional=True),
+        cells.Text("GPU", "gpu"),
+        cells.Written("GB/s", lambda gpu: figure(gpu.data_sheet.bandwidth / 1e9, ",.0f")),
+        cells.Written("Read", lambda gpu: gpu.read and figure(gpu.read.bandwidth / 1e9, ",.0f")),
+        cells.Rate("Tokens/s", "data_sheet.tokens_per_s"),
+        cells.Rate("By read", "read.tokens_per_s"),
+        cells.Text("Limit", "data_sheet.limit", optional=True),
+        cells.Count("GPUs to hold it", "needed", optional=True),
     )
     intro = (
         "By the data sheet, and by what a kernel that only reads was seen to reach. Where one GPU "
@@ -141,8 +127,8 @@ def _sources(found: Ceilings) -> Section:
         for ceiling in filter(None, (gpu.data_sheet, gpu.read)):
             named.setdefault(ceiling.basis, []).append(gpu.gpu)
     columns = (
-        Prose("Figures of", lambda pair: ", ".join(pair[1])),
-        Prose("Source", lambda pair: pair[0]),
+        cells.Prose("Figures of", lambda pair: ", ".join(pair[1])),
+        cells.Prose("Source", lambda pair: pair[0]),
     )
     return table("ceilings_sources", "Where these bandwidths come from", named.items(), columns)
 
@@ -150,12 +136,12 @@ def _sources(found: Ceilings) -> Section:
 def _batches(found: Ceilings) -> Section:
     """More sequences at a time on the first GPU."""
     columns = (
-        Count("Sequences", "step.question.batch"),
+        cells.Count("Sequences", "step.question.batch"),
         _EXPERTS,
         _READ,
-        Rate("Tokens/s each", _tokens_per_s),
-        Rate("All", lambda choice: choice.gpus[0].nearest.total_tokens_per_s),
-        Text("Limit", lambda choice: choice.gpus[0].nearest.limit),
+        cells.Rate("Tokens/s each", _tokens_per_s),
+        cells.Rate("All", lambda choice: choice.gpus[0].nearest.total_tokens_per_s),
+        cells.Text("Limit", lambda choice: choice.gpus[0].nearest.limit),
     )
     title = "More sequences at a time"
     return table("ceilings_batches", title, found.batches, columns, _on_which(found))
@@ -165,17 +151,17 @@ def _contexts(found: Ceilings) -> Section:
     """A longer context on the first GPU."""
     plain = found.contexts[0].step.read if found.contexts else 0.0
     columns = (
-        Count(
+        cells.Count(
             "Tokens of context",
             lambda choice: choice.step.question.context or None,
             missing="weights alone",
         ),
-        DecimalBytes(
+        cells.DecimalBytes(
             "KV cache and states",
             lambda choice: choice.step.read - plain if choice.step.question.context else None,
         ),
         _READ,
-        Rate("Tokens/s each", _tokens_per_s),
+        cells.Rate("Tokens/s each", _tokens_per_s),
     )
     rows = found.contexts if found.model.architecture.states else ()
     return table("ceilings_contexts", "A longer context", rows, columns, _on_which(found))
@@ -185,11 +171,11 @@ def _drafts(found: Ceilings) -> Section:
     """Speculative decoding on the first GPU."""
     plain = found.drafts[0].step.read if found.drafts else 0.0
     columns = (
-        Count("Drafted tokens", lambda choice: choice.step.question.scheduled - 1),
+        cells.Count("Drafted tokens", lambda choice: choice.step.question.scheduled - 1),
         _EXPERTS,
         _READ,
-        Ratio("Pays above", lambda choice: choice.step.read / plain if plain else None),
-        Rate("Tokens/s at most", _tokens_per_s),
+        cells.Ratio("Pays above", lambda choice: choice.step.read / plain if plain else None),
+        cells.Rate("Tokens/s at most", _tokens_per_s),
     )
     intro = (
         "A step must yield more tokens than stand under `Pays above` to be worth its reading; at "
@@ -203,8 +189,8 @@ def _tokens_per_s(choice: Choice) -> float:
     return choice.gpus[0].nearest.tokens_per_s
 
 
-_READ = DecimalBytes("A step reads", "step.read")
-_EXPERTS = Written(
+_READ = cells.DecimalBytes("A step reads", "step.read")
+_EXPERTS = cells.Written(
     "Experts read",
     lambda choice: figure(choice.step.experts_hit, ".1f"),
 )
@@ -234,10 +220,10 @@ def _left_out(found: Ceilings) -> Section:
         for path, size in found.model.unplaced[:_MOST_UNPLACED]
     ]
     columns = (
-        Text("How", lambda row: row[0]),
-        Name("What", lambda row: row[1]),
-        Text("Format", lambda row: row[2]),
-        DecimalBytes("Stored", lambda row: row[3]),
+        cells.Text("How", lambda row: row[0]),
+        cells.Name("What", lambda row: row[1]),
+        cells.Text("Format", lambda row: row[2]),
+        cells.DecimalBytes("Stored", lambda row: row[3]),
     )
     intro = ("Left out of a step, or not placed by any rule.",)
     return table("ceilings_left_out", "What else is stored", rows, columns, intro)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.clients.model import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGEND,
     add_bars,
@@ -18,17 +19,7 @@ from spark_prof.dashboards.charts import (
 )
 from spark_prof.dashboards.colors import NEUTRAL, SHADES
 from spark_prof.dashboards.formats import counted, difference, figure, shorten
-from spark_prof.dashboards.section import (
-    Count,
-    Ratio,
-    Section,
-    SomeCount,
-    Text,
-    Time,
-    Written,
-    listed,
-    table,
-)
+from spark_prof.dashboards.section import Section, listed, table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -58,15 +49,15 @@ def agreement(report: Report) -> Section:
     """Puts what the clients saw beside what the engine's steps took."""
     shown = report.clients[:_MOST_RUNS]
     columns = (
-        Text("Run", lambda line: line[0] and name(line[0])),
-        Text("Of", lambda line: line[1] and _quantity(line[1]), missing="-"),
-        Time("Client", lambda line: line[1] and line[1].client),
-        Time("Engine", lambda line: line[1] and line[1].engine),
-        Written(
+        cells.Text("Run", lambda line: line[0] and name(line[0])),
+        cells.Text("Of", lambda line: line[1] and _quantity(line[1]), missing="-"),
+        cells.Time("Client", lambda line: line[1] and line[1].client),
+        cells.Time("Engine", lambda line: line[1] and line[1].engine),
+        cells.Written(
             "Client off by", lambda line: line[1] and difference(line[1].client, line[1].engine)
         ),
-        Time("Elsewhere", lambda line: line[1] and _elsewhere_us(line[1]), optional=True),
-        Text("Verdict", _verdict),
+        cells.Time("Elsewhere", lambda line: line[1] and _elsewhere_us(line[1]), optional=True),
+        cells.Text("Verdict", _verdict),
     )
     intro = _said(shown)
     if any(row.comparisons for row in shown):
@@ -97,19 +88,19 @@ def _elsewhere_us(found: Comparison) -> float | None:
 def runs(found: Sequence[ClientRow]) -> Section:
     """Lists what the clients saw, run by run."""
     columns = (
-        Text("Tool", "tool"),
-        Text("Model", "model", longest=_LONGEST_NAME, optional=True),
-        Text("Run", "label", longest=_LONGEST_LABEL),
-        Count("At once", "concurrency"),
-        Count("Requests", "completed", optional=True),
-        SomeCount("Failed", "failed", optional=True),
-        Written("Tokens/s", lambda row: figure(row.output_throughput, ",.1f")),
-        Time("TTFT", "ttft.typical"),
-        Time("TPOT", "tpot.typical"),
-        Time("TPOT p99", "tpot.p99", optional=True),
-        Time("ITL", "itl.typical"),
-        Ratio("Tokens a chunk", "tokens_per_chunk", optional=True),
-        Time("Whole request", "e2e.typical", optional=True),
+        cells.Text("Tool", "tool"),
+        cells.Text("Model", "model", longest=_LONGEST_NAME, optional=True),
+        cells.Text("Run", "label", longest=_LONGEST_LABEL),
+        cells.Count("At once", "concurrency"),
+        cells.Count("Requests", "completed", optional=True),
+        cells.SomeCount("Failed", "failed", optional=True),
+        cells.Written("Tokens/s", lambda row: figure(row.output_throughput, ",.1f")),
+        cells.Time("TTFT", "ttft.typical"),
+        cells.Time("TPOT", "tpot.typical"),
+        cells.Time("TPOT p99", "tpot.p99", optional=True),
+        cells.Time("ITL", "itl.typical"),
+        cells.Ratio("Tokens a chunk", "tokens_per_chunk", optional=True),
+        cells.Time("Whole request", "e2e.typical", optional=True),
     )
     title = "What the clients saw"
     return table("client_runs", title, found[:_MOST_RUNS], columns, _intro(found))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from spark_prof.analyzers.conversions.model import ChargedConversion
 from spark_prof.analyzers.findings.naming import short_name
 from spark_prof.analyzers.model import Report
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGEND,
     add_bars,
@@ -22,7 +23,7 @@ from spark_prof.dashboards.charts import (
 )
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.formats import MISSING, counted, figure, microseconds, share
-from spark_prof.dashboards.section import Count, Name, Section, SomeTime, Text, Time, Written, table
+from spark_prof.dashboards.section import Section, table
 from spark_prof.vocabulary import CONVERSIONS
 
 if TYPE_CHECKING:
@@ -40,15 +41,15 @@ def charged(report: Report) -> Section:
     found = report.conversions
     shown = found.charged[:_MOST_ROWS]
     columns = (
-        SomeTime("A token", "us_per_token"),
-        Written("A step", lambda row: figure(row.calls_per_step or None, ",.3g")),
-        SomeTime("A layer", _per_layer_us, optional=True),
-        Time("All steps", "us"),
-        SomeTime("Prefill", "prefill_us", optional=True),
-        Text("Conversion", "kind"),
-        Text("For", "component"),
-        Name("Read by", "consumer", missing=MISSING),
-        Name("Kernel", "name"),
+        cells.SomeTime("A token", "us_per_token"),
+        cells.Written("A step", lambda row: figure(row.calls_per_step or None, ",.3g")),
+        cells.SomeTime("A layer", _per_layer_us, optional=True),
+        cells.Time("All steps", "us"),
+        cells.SomeTime("Prefill", "prefill_us", optional=True),
+        cells.Text("Conversion", "kind"),
+        cells.Text("For", "component"),
+        cells.Name("Read by", "consumer", missing=MISSING),
+        cells.Name("Kernel", "name"),
     )
     sentence = f"{microseconds(found.us)}, {share(found.share)} of the time"
     if any(row.us_per_token is not None for row in shown):
@@ -90,12 +91,12 @@ def others(report: Report) -> Section:
         how = "outside the steps" if row.outside == row.calls else "load time"
         rows.append(_Other(how, row.kind, "", row.calls, row.us, row.name))
     columns = (
-        Text("How", "how"),
-        Text("Conversion", "kind"),
-        Text("In", "component"),
-        Count("Calls", "calls"),
-        Time("Time", "us"),
-        Name("Kernel", "name"),
+        cells.Text("How", "how"),
+        cells.Text("Conversion", "kind"),
+        cells.Text("In", "component"),
+        cells.Count("Calls", "calls"),
+        cells.Time("Time", "us"),
+        cells.Name("Kernel", "name"),
     )
     intro = (
         "Only the order of kernels tells what PyTorch's pad launches. Fused kernels convert beside "
@@ -108,12 +109,12 @@ def others(report: Report) -> Section:
 def repeated(report: Report) -> Section:
     """Lists activations that are quantized once for each consumer instead of once."""
     columns = (
-        Time("In vain", "extra_us"),
-        Count("Calls in vain", "extra"),
-        Count("Calls", "calls"),
-        Text("Read by", lambda row: ", ".join(row.components)),
-        Count("Step", "step"),
-        Name("Kernel", "name"),
+        cells.Time("In vain", "extra_us"),
+        cells.Count("Calls in vain", "extra"),
+        cells.Count("Calls", "calls"),
+        cells.Text("Read by", lambda row: ", ".join(row.components)),
+        cells.Count("Step", "step"),
+        cells.Name("Kernel", "name"),
     )
     intro = ("In one decode step: what is quantized again that had been quantized already.",)
     title = "Quantized once for each consumer"

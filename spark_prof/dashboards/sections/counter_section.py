@@ -5,21 +5,9 @@ from __future__ import annotations
 from spark_prof.analyzers.counters.model import CounterBatch, Counters
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.model import ShapeRow
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import MISSING, count, counted, figure, size
-from spark_prof.dashboards.section import (
-    Bytes,
-    Count,
-    Name,
-    Ratio,
-    Section,
-    Share,
-    Text,
-    Time,
-    Times,
-    Written,
-    listed,
-    table,
-)
+from spark_prof.dashboards.section import Section, listed, table
 
 _MOST_ROWS = 15
 _LEAST_SHARE = 0.01
@@ -30,17 +18,17 @@ def shapes(report: Report) -> Section:
     every = report.shapes.rows if report.shapes else ()
     shown = [row for row in every if row.share >= _LEAST_SHARE][:_MOST_ROWS]
     columns = (
-        Share("Share", "share"),
-        Text("Component", "component"),
-        Text("Grid", lambda row: row.grid.replace(",", "x")),
-        Ratio("Waves", "waves", optional=True),
-        Share("Busy", "busy"),
-        Share("Occupancy", "occupancy.share"),
-        Text("Limited by", _limiters, optional=True),
-        Share("Achieved", "achieved", optional=True),
-        Text("Tile", _tile, optional=True, missing=MISSING),
-        Written("Token rows", _rows_used),
-        Name("Kernel", "name"),
+        cells.Share("Share", "share"),
+        cells.Text("Component", "component"),
+        cells.Text("Grid", lambda row: row.grid.replace(",", "x")),
+        cells.Ratio("Waves", "waves", optional=True),
+        cells.Share("Busy", "busy"),
+        cells.Share("Occupancy", "occupancy.share"),
+        cells.Text("Limited by", _limiters, optional=True),
+        cells.Share("Achieved", "achieved", optional=True),
+        cells.Text("Tile", _tile, optional=True, missing=MISSING),
+        cells.Written("Token rows", _rows_used),
+        cells.Name("Kernel", "name"),
     )
     return table("shapes", "How kernels fill the GPU", shown, columns, _about_shapes(report, shown))
 
@@ -94,16 +82,16 @@ def kernels(report: Report) -> Section:
         # A section says something only in rows; without figures the reason is what there is.
         return listed("counters", title, found.notes)
     columns = (
-        Time("A call", "us"),
-        Written("Calls", lambda row: figure(row.calls, ",.0f"), optional=True),
-        Written("Read", lambda row: _bytes(row.read_bytes, row.read_error)),
-        Written("Written", lambda row: _bytes(row.write_bytes, row.write_error)),
-        Written("Moved", lambda row: _bandwidth(row.bandwidth)),
-        Share("Tensor pipe", "tensor_active"),
-        Share("Occupancy", "warps_active", optional=True),
-        Share("SMs", "sm_active", optional=True),
-        Text("Component", "component"),
-        Name("Kernel", "name"),
+        cells.Time("A call", "us"),
+        cells.Written("Calls", lambda row: figure(row.calls, ",.0f"), optional=True),
+        cells.Written("Read", lambda row: _bytes(row.read_bytes, row.read_error)),
+        cells.Written("Written", lambda row: _bytes(row.write_bytes, row.write_error)),
+        cells.Written("Moved", lambda row: _bandwidth(row.bandwidth)),
+        cells.Share("Tensor pipe", "tensor_active"),
+        cells.Share("Occupancy", "warps_active", optional=True),
+        cells.Share("SMs", "sm_active", optional=True),
+        cells.Text("Component", "component"),
+        cells.Name("Kernel", "name"),
     )
     return table("counters", title, rows, columns, _about_samples(found, batch) if found else ())
 
@@ -113,12 +101,14 @@ def weights(report: Report) -> Section:
     batches = report.counters.batches if report.counters else ()
     pairs = [(row, batch.tokens) for batch in batches for row in batch.weights]
     columns = (
-        Text("Component", lambda pair: pair[0].component),
-        Count("Tokens", lambda pair: pair[1]),
-        Written("Read in a step", lambda pair: _bytes(pair[0].read_bytes, pair[0].read_error)),
-        Bytes("Weights", lambda pair: pair[0].weight_bytes),
-        Times("Read over weights", lambda pair: pair[0].ratio),
-        Text("Which weights", lambda pair: pair[0].part, missing=MISSING),
+        cells.Text("Component", lambda pair: pair[0].component),
+        cells.Count("Tokens", lambda pair: pair[1]),
+        cells.Written(
+            "Read in a step", lambda pair: _bytes(pair[0].read_bytes, pair[0].read_error)
+        ),
+        cells.Bytes("Weights", lambda pair: pair[0].weight_bytes),
+        cells.Times("Read over weights", lambda pair: pair[0].ratio),
+        cells.Text("Which weights", lambda pair: pair[0].part, missing=MISSING),
     )
     intro = ("Bytes that a component's kernels read from DRAM in one decode step.",)
     return table("counter_weights", "Memory traffic and weights", pairs, columns, intro)

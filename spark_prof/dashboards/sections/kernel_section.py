@@ -9,22 +9,11 @@ from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.classify.model import CodeRow
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards import about_cells
+from spark_prof.dashboards import about_cells, cells
 from spark_prof.dashboards.charts import empty_figure, set_style
 from spark_prof.dashboards.colors import LINES, SHADES, TEXT
 from spark_prof.dashboards.formats import MISSING, count, microseconds, share, size
-from spark_prof.dashboards.section import (
-    Bytes,
-    Column,
-    Count,
-    Name,
-    Section,
-    Share,
-    SomeCount,
-    Text,
-    Time,
-    table,
-)
+from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
 
@@ -82,13 +71,13 @@ def kernels(report: Report) -> Section:
     shown = sorted(report.kernels, key=lambda row: -row.us)[:_MOST_ROWS]
     cpu = on_cpu(report)
     columns = (
-        Time("Time", "us"),
-        Share("Share", "share"),
-        Count("Calls", "calls", optional=True),
-        Text("Component", "component"),
-        Text("Ran on", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)),
-        Text("Known by", lambda row: MISSING if cpu else row.evidence, optional=True),
-        Name("Operator" if cpu else "Kernel", "name"),
+        cells.Time("Time", "us"),
+        cells.Share("Share", "share"),
+        cells.Count("Calls", "calls", optional=True),
+        cells.Text("Component", "component"),
+        cells.Text("Ran on", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)),
+        cells.Text("Known by", lambda row: MISSING if cpu else row.evidence, optional=True),
+        cells.Name("Operator" if cpu else "Kernel", "name"),
     )
     rest = len(report.kernels) - len(shown)
     rest_us = sum(row.us for row in report.kernels) - sum(row.us for row in shown)
@@ -105,13 +94,13 @@ def ran_on(engine: str, precision: str | None) -> str:
 def machine_code(report: Report) -> Section:
     """Lists the most expensive kernels with what tells where they run."""
     columns = (
-        Time("Time", "us"),
-        Text("Built for", "target", missing=MISSING),
-        Text("Tensor-core instructions", products),
-        Text("Converts", _formats, optional=True, missing=MISSING),
-        SomeCount("Registers", "registers", optional=True),
-        Count("Local memory", lambda row: row.local_loads + row.local_stores, optional=True),
-        Name("Kernel", "name"),
+        cells.Time("Time", "us"),
+        cells.Text("Built for", "target", missing=MISSING),
+        cells.Text("Tensor-core instructions", products),
+        cells.Text("Converts", _formats, optional=True, missing=MISSING),
+        cells.SomeCount("Registers", "registers", optional=True),
+        cells.Count("Local memory", lambda row: row.local_loads + row.local_stores, optional=True),
+        cells.Name("Kernel", "name"),
     )
     intro = (
         "By the instructions of the code that was loaded. Local memory: instructions that load or "
@@ -137,11 +126,11 @@ def copies(report: Report) -> Section:
     """Lists copies and memsets, which no sum of kernels contains."""
     found = report.copies
     columns = (
-        Time("Time", "us"),
-        Count("Calls", "calls"),
-        Bytes("Size", lambda row: row.bytes or None),
-        Text("Kind", "kind"),
-        Name("Copy", "name"),
+        cells.Time("Time", "us"),
+        cells.Count("Calls", "calls"),
+        cells.Bytes("Size", lambda row: row.bytes or None),
+        cells.Text("Kind", "kind"),
+        cells.Name("Copy", "name"),
     )
     whole = "of the time in which anything ran"
     part = "" if found.share is None else f", {share(found.share)} {whole}"
@@ -154,14 +143,14 @@ def copies(report: Report) -> Section:
 def modules(report: Report) -> Section:
     """Says how the weights are stored and which kernels vLLM chose for them."""
     columns = (
-        Text("Component", "component"),
-        Name("Kernel", "kernel"),
-        Text("Weights", lambda row: row.format or row.weight_dtype),
-        Text("Shape", "shape"),
-        Count("Modules", "count"),
-        Bytes("Size", lambda row: row.bytes or None),
-        Name("Quantization", "quant_method", optional=True),
-        Name("Type", "type", optional=True),
+        cells.Text("Component", "component"),
+        cells.Name("Kernel", "kernel"),
+        cells.Text("Weights", lambda row: row.format or row.weight_dtype),
+        cells.Text("Shape", "shape"),
+        cells.Count("Modules", "count"),
+        cells.Bytes("Size", lambda row: row.bytes or None),
+        cells.Name("Quantization", "quant_method", optional=True),
+        cells.Name("Type", "type", optional=True),
     )
     return table("modules", "Weights and the kernels chosen for them", report.modules, columns)
 

@@ -13,6 +13,7 @@ from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow
 from spark_prof.analyzers.views.kernel_calls import LaunchUse
 from spark_prof.analyzers.views.kernel_table import KernelFacts
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import (
     MISSING,
     bandwidth,
@@ -21,20 +22,7 @@ from spark_prof.dashboards.formats import (
     microseconds,
     share,
 )
-from spark_prof.dashboards.section import (
-    Bandwidth,
-    Bytes,
-    Count,
-    DecimalBytes,
-    Prose,
-    Ratio,
-    Section,
-    Share,
-    SomeCount,
-    Text,
-    Time,
-    table,
-)
+from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections.kernel_section import ran_on
 
 
@@ -82,7 +70,7 @@ def floor(row: RooflineRow | None) -> Section:
 
 def _listed(name: str, title: str, pairs: Iterable[tuple[str, str]]) -> Section:
     shown = [pair for pair in pairs if pair[1] != MISSING]
-    columns = (Text("What", lambda pair: pair[0]), Prose("Value", lambda pair: pair[1]))
+    columns = (cells.Text("What", lambda pair: pair[0]), cells.Prose("Value", lambda pair: pair[1]))
     return table(name, title, shown, columns)
 
 
@@ -117,17 +105,17 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
         if row.name == name:
             known.setdefault((row.grid, row.block, row.registers, row.shared_bytes), row)
     columns = (
-        Count("Calls", lambda pair: pair[0].calls),
-        Share("Share", lambda pair: pair[0].share),
-        Time("Median call", lambda pair: pair[0].median_us),
-        Text("Grid", lambda pair: pair[0].launch.grid.replace(",", " x "), missing=MISSING),
-        Text("Block", lambda pair: pair[0].launch.block.replace(",", " x "), missing=MISSING),
-        SomeCount("Registers", lambda pair: pair[0].launch.registers),
-        Bytes("Shared memory", lambda pair: pair[0].launch.shared_bytes),
-        Ratio("Waves", lambda pair: pair[1] and pair[1].waves),
-        Share("Busy", lambda pair: pair[1] and pair[1].busy),
-        Share("Occupancy", lambda pair: (held := _held(pair)) and held.share),
-        Text(
+        cells.Count("Calls", lambda pair: pair[0].calls),
+        cells.Share("Share", lambda pair: pair[0].share),
+        cells.Time("Median call", lambda pair: pair[0].median_us),
+        cells.Text("Grid", lambda pair: pair[0].launch.grid.replace(",", " x "), missing=MISSING),
+        cells.Text("Block", lambda pair: pair[0].launch.block.replace(",", " x "), missing=MISSING),
+        cells.SomeCount("Registers", lambda pair: pair[0].launch.registers),
+        cells.Bytes("Shared memory", lambda pair: pair[0].launch.shared_bytes),
+        cells.Ratio("Waves", lambda pair: pair[1] and pair[1].waves),
+        cells.Share("Busy", lambda pair: pair[1] and pair[1].busy),
+        cells.Share("Occupancy", lambda pair: (held := _held(pair)) and held.share),
+        cells.Text(
             "Limited by",
             lambda pair: (held := _held(pair)) and " and ".join(held.limiters),
             missing=MISSING,
@@ -176,14 +164,14 @@ def counters(report: Report, name: str) -> Section:
     ]
     rows += [(row, "single calls") for row in (found.long if found else ())]
     columns = (
-        Text("Tokens", lambda pair: pair[1]),
-        Text("Component", lambda pair: pair[0].component),
-        DecimalBytes("Reads", lambda pair: pair[0].read_bytes),
-        DecimalBytes("Writes", lambda pair: pair[0].write_bytes),
-        Bandwidth("Bandwidth", lambda pair: pair[0].bandwidth),
-        Share("Tensor pipe", lambda pair: pair[0].tensor_active),
-        Share("Warps", lambda pair: pair[0].warps_active),
-        Share("Multiprocessors", lambda pair: pair[0].sm_active),
+        cells.Text("Tokens", lambda pair: pair[1]),
+        cells.Text("Component", lambda pair: pair[0].component),
+        cells.DecimalBytes("Reads", lambda pair: pair[0].read_bytes),
+        cells.DecimalBytes("Writes", lambda pair: pair[0].write_bytes),
+        cells.Bandwidth("Bandwidth", lambda pair: pair[0].bandwidth),
+        cells.Share("Tensor pipe", lambda pair: pair[0].tensor_active),
+        cells.Share("Warps", lambda pair: pair[0].warps_active),
+        cells.Share("Multiprocessors", lambda pair: pair[0].sm_active),
     )
     mine = [pair for pair in rows if pair[0].name == name]
     return table("counters", "Hardware counters, a call", mine, columns)
@@ -193,10 +181,10 @@ def streamed(report: Report, component: str) -> Section:
     """Lists the weights that a decode step streams for a component."""
     found = report.roofline
     columns = (
-        DecimalBytes("A step", "bytes"),
-        Share("Of the step's bytes", "share"),
-        Text("Stored as", "dtype", missing=MISSING),
-        Text("Which weights", "part", missing="all of them"),
+        cells.DecimalBytes("A step", "bytes"),
+        cells.Share("Of the step's bytes", "share"),
+        cells.Text("Stored as", "dtype", missing=MISSING),
+        cells.Text("Which weights", "part", missing="all of them"),
     )
     rows = [row for row in (found.weights if found else ()) if row.component == component]
     return table("weights", f"Weights that {component} streams in a decode step", rows, columns)

@@ -10,6 +10,7 @@ import numpy as np
 
 from spark_prof.analyzers.model import ClockRow, CollectiveRow, RankRow, Report
 from spark_prof.analyzers.views.rank_steps import HeldUp, held_up
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGEND,
     add_bars,
@@ -27,7 +28,7 @@ from spark_prof.dashboards.formats import (
     microseconds,
     shorten,
 )
-from spark_prof.dashboards.section import Count, Prose, Section, Share, Text, Time, Written, table
+from spark_prof.dashboards.section import Section, table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -45,21 +46,21 @@ _PARTS: tuple[tuple[str, str, str, Callable[[RankRow], float]], ...] = (
     ("gaps", NEUTRAL, ".", lambda row: row.gap_us or 0.0),
 )
 """What a rank's step consists of: name, colour, pattern, and its time in all steps."""
-_RANK = Text("Rank", lambda row: figure(row.rank, "d"))
+_RANK = cells.Text("Rank", lambda row: figure(row.rank, "d"))
 
 
 def ranks(report: Report) -> Section:
     """Compares the ranks of a parallel run."""
     columns = (
         _RANK,
-        Count("Steps", "steps"),
-        Time("In steps", "step_us"),
-        Time("Kernels", "kernels_us"),
-        Time("Gaps", "gap_us"),
-        Time("Waiting", "wait_us"),
-        Time("Transfer", "transfer_us", optional=True),
-        Count("Slowest in", "slowest_steps"),
-        Time("Held up others", "held_up_us", optional=True),
+        cells.Count("Steps", "steps"),
+        cells.Time("In steps", "step_us"),
+        cells.Time("Kernels", "kernels_us"),
+        cells.Time("Gaps", "gap_us"),
+        cells.Time("Waiting", "wait_us"),
+        cells.Time("Transfer", "transfer_us", optional=True),
+        cells.Count("Slowest in", "slowest_steps"),
+        cells.Time("Held up others", "held_up_us", optional=True),
     )
     intro = []
     if report.collectives.matched:
@@ -79,16 +80,16 @@ def collectives(report: Report) -> Section:
         groups[item.kind, item.after].append(item)
     total = found.wait_us + found.transfer_us
     columns = (
-        Text("Collective", lambda items: items[0].kind, longest=_LONGEST_NAME),
-        Text("After", lambda items: items[0].after, longest=_LONGEST_NAME, missing=MISSING),
-        Count("Calls", lambda items: sum(item.calls for item in items)),
-        Time("Waiting", _wait_us),
-        Time("Transfer", lambda items: sum(item.transfer_us for item in items)),
-        Share(
+        cells.Text("Collective", lambda items: items[0].kind, longest=_LONGEST_NAME),
+        cells.Text("After", lambda items: items[0].after, longest=_LONGEST_NAME, missing=MISSING),
+        cells.Count("Calls", lambda items: sum(item.calls for item in items)),
+        cells.Time("Waiting", _wait_us),
+        cells.Time("Transfer", lambda items: sum(item.transfer_us for item in items)),
+        cells.Share(
             "Share",
             lambda items: sum(i.wait_us + i.transfer_us for i in items) / total if total else None,
         ),
-        Text("Longest wait in", _longest_wait, optional=True),
+        cells.Text("Longest wait in", _longest_wait, optional=True),
     )
     intro = [
         f"{counted(found.matched, 'collective')} of {counted(found.steps, 'step')} were found on "
@@ -106,11 +107,13 @@ def slow_steps(report: Report) -> Section:
     staged = any(step.stage or step.replica for step in found)
     shown = found[:_MOST_STEPS]
     columns = (
-        Count("Step", "step"),
-        Text("Group", lambda step: f"stage {step.stage}, replica {step.replica}" if staged else ""),
-        Written("Slowest rank", lambda step: figure(step.slowest, "d")),
-        Time("Held up others", "held_up_us"),
-        Time("Waiting", "wait_us"),
+        cells.Count("Step", "step"),
+        cells.Text(
+            "Group", lambda step: f"stage {step.stage}, replica {step.replica}" if staged else ""
+        ),
+        cells.Written("Slowest rank", lambda step: figure(step.slowest, "d")),
+        cells.Time("Held up others", "held_up_us"),
+        cells.Time("Waiting", "wait_us"),
     )
     intro = (
         f"The {len(shown)} of {counted(len(found), 'step')} in which the ranks waited the longest; "
@@ -132,11 +135,11 @@ def clocks(report: Report) -> Section:
 
     columns = (
         _RANK,
-        Time("Ahead by", "offset_us"),
-        Written("", within),
-        Written("Drift", lambda row: figure(row.drift_ppm or None, ".1f", " ppm")),
-        Text("From", basis),
-        Prose("Verdict", _verdict),
+        cells.Time("Ahead by", "offset_us"),
+        cells.Written("", within),
+        cells.Written("Drift", lambda row: figure(row.drift_ppm or None, ".1f", " ppm")),
+        cells.Text("From", basis),
+        cells.Prose("Verdict", _verdict),
     )
     intro = (f"Against the clock of rank {rows[0].reference if rows else 0}.",)
     return table("clocks", "Clocks of the ranks", rows, columns, intro)

@@ -16,6 +16,7 @@ from spark_prof.analyzers.roofline.model import (
     RooflineRow,
     StreamedWeights,
 )
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import bars, empty_figure, label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.formats import (
@@ -30,19 +31,7 @@ from spark_prof.dashboards.formats import (
     shorten,
     size,
 )
-from spark_prof.dashboards.section import (
-    Bandwidth,
-    Bytes,
-    Cell,
-    Name,
-    Section,
-    Share,
-    Text,
-    Time,
-    Written,
-    listed,
-    table,
-)
+from spark_prof.dashboards.section import Cell, Section, listed, table
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 
 if TYPE_CHECKING:
@@ -70,15 +59,15 @@ def floors(report: Report) -> Section:
         # A section says something only in rows; without figures the reason is what there is.
         return listed("floors", _TITLE, found.notes)
     columns = (
-        Text("Steps", "phase"),
-        Written("Tokens", lambda phase: figure(phase.tokens, ",.3g")),
-        Bytes("Streams", lambda phase: phase.streamed_bytes or None),
-        Written("Operations", lambda phase: operations(phase.operations, "op")),
-        Time("Floor", "floor_us"),
-        Time("Kernels", "kernels_us"),
-        Time("Median step", "step_us"),
-        Share("Floor of it", "of_floor"),
-        Share(
+        cells.Text("Steps", "phase"),
+        cells.Written("Tokens", lambda phase: figure(phase.tokens, ",.3g")),
+        cells.Bytes("Streams", lambda phase: phase.streamed_bytes or None),
+        cells.Written("Operations", lambda phase: operations(phase.operations, "op")),
+        cells.Time("Floor", "floor_us"),
+        cells.Time("Kernels", "kernels_us"),
+        cells.Time("Median step", "step_us"),
+        cells.Share("Floor of it", "of_floor"),
+        cells.Share(
             "Proven for",
             lambda phase: phase.placed_us / phase.kernels_us if phase.kernels_us else None,
             optional=True,
@@ -109,21 +98,21 @@ def kernels(report: Report) -> Section:
     """Lists what a decode step's kernel time goes to, by role and kernel; the rows add up to it."""
     phase = _phase(report.roofline)
     columns = (
-        Text("Role", lambda row: shorten(row.role, _LONGEST_ROLE) or f"({row.component})"),
-        Time("A step", _step_us),
-        Time("Lower bound", _bound_us),
-        Share("Of bound", _of_bound),
-        Text("Evidence", "owner_basis"),
-        Name("Kernel", lambda row: short_name(row.name)),
-        Written("Calls", lambda row: figure(row.calls, ",.3g"), optional=True),
-        Text("Limited by", "limiter", optional=True, missing=MISSING),
-        Bandwidth("Reaches", "bandwidth", optional=True),
-        Share("Of reader", "of_reached", optional=True),
-        Share("Of data sheet", "of_data_sheet", optional=True),
-        Written("Really read", _really, optional=True),
-        Written("Needs", _needed, optional=True),
-        Text("What", "what", optional=True, missing=MISSING),
-        Text("Component", "component", optional=True),
+        cells.Text("Role", lambda row: shorten(row.role, _LONGEST_ROLE) or f"({row.component})"),
+        cells.Time("A step", _step_us),
+        cells.Time("Lower bound", _bound_us),
+        cells.Share("Of bound", _of_bound),
+        cells.Text("Evidence", "owner_basis"),
+        cells.Name("Kernel", lambda row: short_name(row.name)),
+        cells.Written("Calls", lambda row: figure(row.calls, ",.3g"), optional=True),
+        cells.Text("Limited by", "limiter", optional=True, missing=MISSING),
+        cells.Bandwidth("Reaches", "bandwidth", optional=True),
+        cells.Share("Of reader", "of_reached", optional=True),
+        cells.Share("Of data sheet", "of_data_sheet", optional=True),
+        cells.Written("Really read", _really, optional=True),
+        cells.Written("Needs", _needed, optional=True),
+        cells.Text("What", "what", optional=True, missing=MISSING),
+        cells.Text("Component", "component", optional=True),
     )
     title = "Kernels of a decode step by role"
     if phase is None:
@@ -146,8 +135,8 @@ def kernels(report: Report) -> Section:
     rest, left = phase.kernels_us - sum(map(_step_us, shown)), rows[len(shown) :]
     if not left and rest <= _ROUNDING * phase.kernels_us:
         return section
-    cells = _rest(left, rest, len(columns))
-    return Section(section.id, title, section.columns, (*section.rows, cells), section.intro)
+    last = _rest(left, rest, len(columns))
+    return Section(section.id, title, section.columns, (*section.rows, last), section.intro)
 
 
 def _rest(rows: Sequence[RooflineRow], us: float, columns: int) -> tuple[Cell, ...]:
@@ -166,12 +155,14 @@ def streamed(report: Report) -> Section:
     reader = found.ceilings.bandwidth if found else None
     rows = [row for row in (found.weights if found else ()) if row.share >= _LEAST_SHARE]
     columns = (
-        Bytes("A step", "bytes"),
-        Share("Share", "share"),
-        Time("At the ceiling", lambda row: row.bytes / reader.value * 1e6 if reader else None),
-        Text("Component", "component"),
-        Text("Stored as", _stored, missing=MISSING),
-        Text("Which weights", "part", missing=MISSING),
+        cells.Bytes("A step", "bytes"),
+        cells.Share("Share", "share"),
+        cells.Time(
+            "At the ceiling", lambda row: row.bytes / reader.value * 1e6 if reader else None
+        ),
+        cells.Text("Component", "component"),
+        cells.Text("Stored as", _stored, missing=MISSING),
+        cells.Text("Which weights", "part", missing=MISSING),
     )
     intro: tuple[str, ...] = ()
     if phase and rows:

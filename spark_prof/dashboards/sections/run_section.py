@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_prof.analyzers.model import Finding, Report
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import count, microseconds, share, shorten
-from spark_prof.dashboards.section import Column, Prose, Section, Text, Time, listed, table
+from spark_prof.dashboards.section import Column, Section, listed, table
 from spark_prof.traces.bundle import IMPORTED
 
 _LONGEST_FIELD = 400
@@ -102,9 +103,9 @@ def pairs(
 def answers(report: Report) -> Section:
     """Lists the questions that this run can answer."""
     columns = (
-        Prose("Question", "question"),
-        Prose("Answer", "text"),
-        Prose("Stands on", "evidence", optional=True),
+        cells.Prose("Question", "question"),
+        cells.Prose("Answer", "text"),
+        cells.Prose("Stands on", "evidence", optional=True),
     )
     return table("answers", "Why is it slow? Five questions", report.answers, columns)
 
@@ -112,10 +113,10 @@ def answers(report: Report) -> Section:
 def findings(found: Sequence[Finding]) -> Section:
     """Lists what is worth changing, with what it would bring."""
     columns = (
-        Time("Per token", lambda one: one.ms_per_token and 1000 * one.ms_per_token),
-        Prose("Finding", "text", longest=_LONGEST_PROSE),
-        Prose("What to do", "fix", longest=_LONGEST_PROSE),
-        Text("Id", "id", optional=True),
+        cells.Time("Per token", lambda one: one.ms_per_token and 1000 * one.ms_per_token),
+        cells.Prose("Finding", "text", longest=_LONGEST_PROSE),
+        cells.Prose("What to do", "fix", longest=_LONGEST_PROSE),
+        cells.Text("Id", "id", optional=True),
     )
     return table("findings", f"Findings ({count(len(found))})", found, columns)
 

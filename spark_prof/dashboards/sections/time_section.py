@@ -10,6 +10,7 @@ import numpy as np
 from spark_prof.analyzers.model import Books, ComponentRow, Report
 from spark_prof.analyzers.views.context_fit import ContextFit
 from spark_prof.analyzers.views.step_series import BatchTimes, Steps
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import bars, label
 from spark_prof.dashboards.colors import COLORS, NEUTRAL
 from spark_prof.dashboards.formats import (
@@ -20,20 +21,7 @@ from spark_prof.dashboards.formats import (
     figure,
     microseconds,
 )
-from spark_prof.dashboards.section import (
-    Bar,
-    Count,
-    Prose,
-    Rate,
-    Section,
-    Share,
-    SomeCount,
-    SomeTime,
-    Text,
-    Time,
-    Written,
-    table,
-)
+from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.sections.token_section import unnamed
 from spark_prof.vocabulary import PHASES
@@ -67,11 +55,11 @@ def steps(report: Report) -> Section:
     if rows and found.unknown == found.count:
         intro.append("Nothing tells which steps read prompts and which generate tokens.")
     columns = (
-        Text("", lambda row: row[0]),
-        Count("Steps", lambda row: row[1]),
-        Time("Median", lambda row: row[2] and row[2].median),
-        Time("99th percentile", lambda row: row[2] and row[2].p99),
-        Time("Mean", lambda row: row[2] and row[2].mean),
+        cells.Text("", lambda row: row[0]),
+        cells.Count("Steps", lambda row: row[1]),
+        cells.Time("Median", lambda row: row[2] and row[2].median),
+        cells.Time("99th percentile", lambda row: row[2] and row[2].p99),
+        cells.Time("Mean", lambda row: row[2] and row[2].mean),
     )
     heading = "Time of a step" if found.unknown == found.count else "Time per output token"
     return table("steps", heading, rows, columns, intro)
@@ -91,15 +79,15 @@ def components(report: Report) -> Section:
         return row.decode_us_per_step if by_decode else row.us / steps if steps else 0.0
 
     columns = (
-        Text("Component", "name"),
-        SomeTime("A decode step" if by_decode else "A step", per_step),
-        Share("Share", lambda row: (by_decode and part(row)) or None),
-        Bar("", part),
-        SomeTime("All steps" if report.books else "Time", "us"),
-        Share("Share", "share"),
-        SomeTime("Prefill", "prefill_us", optional=True),
-        SomeTime("Mixed", "mixed_us", optional=True),
-        Count("Operators" if on_cpu(report) else "Kernels", "kernels", optional=True),
+        cells.Text("Component", "name"),
+        cells.SomeTime("A decode step" if by_decode else "A step", per_step),
+        cells.Share("Share", lambda row: (by_decode and part(row)) or None),
+        cells.Bar("", part),
+        cells.SomeTime("All steps" if report.books else "Time", "us"),
+        cells.Share("Share", "share"),
+        cells.SomeTime("Prefill", "prefill_us", optional=True),
+        cells.SomeTime("Mixed", "mixed_us", optional=True),
+        cells.Count("Operators" if on_cpu(report) else "Kernels", "kernels", optional=True),
     )
     rows = sorted(report.components, key=lambda row: (-part(row), -row.us))
     intro = unnamed(report, "kernels")
@@ -112,17 +100,17 @@ def accounting(report: Report) -> Section:
     shown = report.books[1:] if len(report.books) == 2 else report.books
     unit = "Operators" if on_cpu(report) else "Kernels"
     columns = (
-        Text("Steps", lambda entry: _PHASES.get(entry.phase) or entry.phase),
-        Count("Count", "steps", optional=True),
-        Time(unit, lambda entry: entry.kernels_us / entry.steps),
-        SomeTime("+ Copies", lambda entry: entry.copies_us / entry.steps),
-        Time("- Overlap", lambda entry: entry.overlap_us / entry.steps),
-        Time("+ Gaps", lambda entry: entry.gap_us / entry.steps),
-        Time("+ Residual", lambda entry: entry.residual_us / entry.steps, optional=True),
-        Time("= Step", lambda entry: entry.step_us / entry.steps),
-        Written("Residual", lambda entry: figure(entry.residual_percent, ".2f", " %")),
-        Time("Engine", _engine_us),
-        Written(
+        cells.Text("Steps", lambda entry: _PHASES.get(entry.phase) or entry.phase),
+        cells.Count("Count", "steps", optional=True),
+        cells.Time(unit, lambda entry: entry.kernels_us / entry.steps),
+        cells.SomeTime("+ Copies", lambda entry: entry.copies_us / entry.steps),
+        cells.Time("- Overlap", lambda entry: entry.overlap_us / entry.steps),
+        cells.Time("+ Gaps", lambda entry: entry.gap_us / entry.steps),
+        cells.Time("+ Residual", lambda entry: entry.residual_us / entry.steps, optional=True),
+        cells.Time("= Step", lambda entry: entry.step_us / entry.steps),
+        cells.Written("Residual", lambda entry: figure(entry.residual_percent, ".2f", " %")),
+        cells.Time("Engine", _engine_us),
+        cells.Written(
             "Off by",
             lambda entry: difference(_engine_us(entry), entry.step_us / entry.steps),
             optional=True,
@@ -151,13 +139,13 @@ def _engine_us(entry: Books) -> float | None:
 def overhead(report: Report) -> Section:
     """The profiling overhead, where steps that were not profiled were timed in the same run."""
     columns = (
-        Count("Requests", "batch_size"),
-        Time("Profiled", "watched_us"),
-        Time("Not profiled", "timed_us"),
-        Written("Ratio", lambda row: figure(row.ratio, ".3f", " x")),
-        Text("Lowest to highest", lambda row: f"{row.lowest:.3f} to {row.highest:.3f} x"),
-        Count("Stretches", "stretches", optional=True),
-        Written("Whole run", lambda row: figure(row.run_ratio, ".3f", " x")),
+        cells.Count("Requests", "batch_size"),
+        cells.Time("Profiled", "watched_us"),
+        cells.Time("Not profiled", "timed_us"),
+        cells.Written("Ratio", lambda row: figure(row.ratio, ".3f", " x")),
+        cells.Text("Lowest to highest", lambda row: f"{row.lowest:.3f} to {row.highest:.3f} x"),
+        cells.Count("Stretches", "stretches", optional=True),
+        cells.Written("Whole run", lambda row: figure(row.run_ratio, ".3f", " x")),
     )
     intro = (
         "Stretches of profiled decode steps took turns with steps that were not profiled. The "
@@ -169,14 +157,14 @@ def overhead(report: Report) -> Section:
 def batches(times: Sequence[BatchTimes]) -> Section:
     """Sets decode steps of different sizes beside each other."""
     columns = (
-        Count("Requests", "requests"),
-        Count("Steps", "steps"),
-        Time("Median step", "median_us"),
-        Written(
+        cells.Count("Requests", "requests"),
+        cells.Count("Steps", "steps"),
+        cells.Time("Median step", "median_us"),
+        cells.Written(
             "10 to 90 % of the steps",
             lambda row: f"{microseconds(row.p10_us)} to {microseconds(row.p90_us)}",
         ),
-        Rate("Steps x requests a second", "tokens_per_s"),
+        cells.Rate("Steps x requests a second", "tokens_per_s"),
     )
     return table("batch-times", "Decode steps by batch size", times, columns)
 
@@ -188,13 +176,15 @@ def contexts(fits: Sequence[ContextFit]) -> Section:
         return MISSING if fit.within_us is None else f"± {microseconds(fit.within_us)}"
 
     columns = (
-        Count("Requests", "requests"),
-        Count("Steps", "steps"),
-        Written("Tokens of context", lambda fit: f"{fit.shortest:,.0f} to {fit.longest:,.0f}"),
-        Time("Step at the shortest", "at_shortest_us"),
-        Time("For 1,000 tokens more", "slope_us"),
-        Written("95 %", within),
-        Prose("", lambda fit: fit.why_not and f"Not told: {fit.why_not}."),
+        cells.Count("Requests", "requests"),
+        cells.Count("Steps", "steps"),
+        cells.Written(
+            "Tokens of context", lambda fit: f"{fit.shortest:,.0f} to {fit.longest:,.0f}"
+        ),
+        cells.Time("Step at the shortest", "at_shortest_us"),
+        cells.Time("For 1,000 tokens more", "slope_us"),
+        cells.Written("95 %", within),
+        cells.Prose("", lambda fit: fit.why_not and f"Not told: {fit.why_not}."),
     )
     intro = (
         "A line through the steps of each batch size, slow steps left out. Context is that of a "
@@ -208,12 +198,14 @@ def slowest(steps: Steps) -> Section:
     places = np.flatnonzero(steps.slow)
     places = places[np.argsort(-steps.us[places], kind="stable")]
     columns = (
-        Count("Step", lambda place: int(steps.step[place])),
-        Text("Phase", lambda place: PHASES[steps.phase[place]]),
-        Time("Took", lambda place: float(steps.us[place])),
-        Count("Requests", lambda place: int(steps.requests[place])),
-        SomeCount("Prompt tokens", lambda place: int(steps.prompt_tokens[place])),
-        Written("Began after", lambda place: figure(float(steps.begin_s[place]), ",.3f", " s")),
+        cells.Count("Step", lambda place: int(steps.step[place])),
+        cells.Text("Phase", lambda place: PHASES[steps.phase[place]]),
+        cells.Time("Took", lambda place: float(steps.us[place])),
+        cells.Count("Requests", lambda place: int(steps.requests[place])),
+        cells.SomeCount("Prompt tokens", lambda place: int(steps.prompt_tokens[place])),
+        cells.Written(
+            "Began after", lambda place: figure(float(steps.begin_s[place]), ",.3f", " s")
+        ),
     )
     intro = (
         f"{counted(len(places), 'step')} took at least 1.5 times the median of the steps of the "

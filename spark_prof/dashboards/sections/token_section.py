@@ -11,6 +11,7 @@ from spark_prof.analyzers.token_ledger.model import (
     LedgerRow,
     StepSpread,
 )
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.formats import (
     MISSING,
     count,
@@ -21,18 +22,7 @@ from spark_prof.dashboards.formats import (
     share,
     shorten,
 )
-from spark_prof.dashboards.section import (
-    Bar,
-    Cell,
-    Column,
-    Section,
-    Share,
-    SomeTime,
-    Text,
-    Time,
-    Written,
-    table,
-)
+from spark_prof.dashboards.section import Cell, Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 
 _MOST_SIZES = 5
@@ -53,19 +43,27 @@ def ledger(report: Report) -> Section:
     factor = _per_token(chosen)
     several = chosen.steps > 1
     columns = (
-        Text("Component", lambda row: _name(row.name)),
-        Time(
+        cells.Text("Component", lambda row: _name(row.name)),
+        cells.Time(
             "A step" if chosen.ms_per_token is None else "A token",
             lambda row: factor * row.charged_us,
         ),
-        Share("Share", "share"),
-        Bar("", "share"),
-        Written("10 to 90 % of the steps", lambda row: _range(row.spread) if several else None),
-        Time("A layer", "per_layer_us"),
-        SomeTime("Prefill step", lambda row: beside.get(row.name), optional=True),
-        Time("99th percentile", lambda row: row.spread.p99 if several else None, optional=True),
-        Time("Kernel time", lambda r: r.summed_us if _overlaps(r, chosen) else None, optional=True),
-        Time("Exclusive", lambda r: r.alone_us if _overlaps(r, chosen) else None, optional=True),
+        cells.Share("Share", "share"),
+        cells.Bar("", "share"),
+        cells.Written(
+            "10 to 90 % of the steps", lambda row: _range(row.spread) if several else None
+        ),
+        cells.Time("A layer", "per_layer_us"),
+        cells.SomeTime("Prefill step", lambda row: beside.get(row.name), optional=True),
+        cells.Time(
+            "99th percentile", lambda row: row.spread.p99 if several else None, optional=True
+        ),
+        cells.Time(
+            "Kernel time", lambda r: r.summed_us if _overlaps(r, chosen) else None, optional=True
+        ),
+        cells.Time(
+            "Exclusive", lambda r: r.alone_us if _overlaps(r, chosen) else None, optional=True
+        ),
     )
     rows = sorted(chosen.rows, key=lambda row: (row.name in _GAPS, -row.charged_us))
     heading = f"Where the time of a {'token' if chosen.phase == 'decode' else 'step'} goes"

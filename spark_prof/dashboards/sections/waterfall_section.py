@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import add_bars, empty_figure, label, set_style, set_time_axes
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.formats import counted, microseconds, rate, share, shorten
-from spark_prof.dashboards.section import Bar, Prose, Section, Share, Text, Time, table
+from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections import run_section
 from spark_prof.dashboards.sections.run_section import on_cpu
 
@@ -79,11 +80,11 @@ def waterfall(report: Report) -> Section:
     parts = [part for part in found.parts if abs(part.us) >= _NO_TIME_US]
     whole = Part("measured", found.us)
     columns = (
-        Text("Part", lambda part: name_of(part, found)),
-        Time(f"A {found.of}", "us"),
-        Share("Share", lambda part: part.us / found.us if found.us else None),
-        Bar("", lambda part: _fraction(part.us, found.us) if part is not whole else 0.0),
-        Prose(
+        cells.Text("Part", lambda part: name_of(part, found)),
+        cells.Time(f"A {found.of}", "us"),
+        cells.Share("Share", lambda part: part.us / found.us if found.us else None),
+        cells.Bar("", lambda part: _fraction(part.us, found.us) if part is not whole else 0.0),
+        cells.Prose(
             "What it is",
             lambda part: _stands_on(found) if part is whole else _meaning(part, found, report),
         ),
