@@ -74,9 +74,6 @@ DOCUMENTS: Mapping[str, Draw] = {
 }
 """By the command: from a text for every field, and a format, to what is drawn."""
 
-WITH_PAGE = ("report", "ab", "compare", "doctor", "dataset", "clients")
-"""Of them those that HTML can be drawn of."""
-
 
 @cache
 def draw(document: str, text: str, kind: str) -> str:

@@ -20,7 +20,7 @@ from spark_prof.dashboards.render import RENDERERS
 from tests.browser import chromium
 
 from .colours import contrast
-from .documents import DOCUMENTS, TEXTS, WITH_PAGE
+from .documents import DOCUMENTS, TEXTS
 from .sample import HOSTILE_NAME, SAMPLES
 
 pytestmark = [
@@ -184,7 +184,7 @@ def test_without_scripts_the_tables_say_the_same(browser: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["endless", "wide"])
-@pytest.mark.parametrize("document", WITH_PAGE)
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_no_text_breaks_a_page(opened: Any, document: str, text: str) -> None:
     with opened(DOCUMENTS[document](TEXTS[text], "html")) as page:
         assert page.locator("main img, main a, main iframe, main object").count() == 0
