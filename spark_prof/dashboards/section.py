@@ -51,10 +51,6 @@ class Section:
             rows=tuple(tuple(row[index] for index in kept) for row in self.rows),
         )
 
-    def values(self, index: int) -> list[float] | None:
-        """The numbers of a column, NaN where there is none; None where a cell is another text."""
-        return values_of([row[index] for row in self.rows])
-
 
 @dataclass(frozen=True)
 class Document:

@@ -131,7 +131,7 @@ def test_a_choice_lives_in_the_address() -> None:
 def test_a_figure_s_page_loads_nothing_from_anywhere() -> None:
     figure = go.Figure(go.Bar(x=["a"], y=[1]))
     page = draw_figure(figure, "</title><script>alert(1)</script>")
-    assert "default-src 'none'" in page.replace("&#x27;", "'")
+    assert "default-src 'none'" in page.replace("&#39;", "'")
     assert "</title><script>alert" not in page
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
     assert "Plotly.newPlot" in page
