@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from spark_prof.analyzers.model import Report
-    from spark_prof.dashboards.notebook import Shown
+    from spark_prof.dashboards.render import Shown
     from spark_prof.traces.bundle import Bundle
 
 __all__ = ["figures", "load", "record", "report", "show"]
@@ -80,13 +80,13 @@ def figures(report: Report) -> dict[str, go.Figure]:
 
     Each is named after the section in which it stands; one without anything to show is left out.
     """
-    from spark_prof.dashboards.figures import figures as figures_of
+    from spark_prof.dashboards.outline import figures as figures_of
 
     return figures_of(report)
 
 
 def show(report: Report) -> Shown:
     """The report as what a cell of a notebook shows: its tables, in a console as text."""
-    from spark_prof.dashboards.notebook import Shown
+    from spark_prof.dashboards.render import Shown
 
     return Shown(report)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.report import Format, terminal_width
+from spark_prof.cli.options import Format, terminal_width
 from spark_prof.errors import CommandError, one_line
 
 if TYPE_CHECKING:

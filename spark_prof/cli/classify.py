@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.report import check_folder, format_by_ending, put
+from spark_prof.cli.options import FormatOption, OutOption, page, put
 from spark_prof.errors import CommandError, one_line
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.classify.listing import Classified
 
 
-class Format(StrEnum):
-    """How the kernels are written."""
-
-    TEXT = "text"
-    MARKDOWN = "md"
-    JSON = "json"
-
-
-_ENDINGS = {
-    ".txt": Format.TEXT, "": Format.TEXT, ".md": Format.MARKDOWN, ".json": Format.JSON,
-}  # fmt: skip
 _WIDE = 160
 
 
@@ -43,13 +31,8 @@ def classify(
     name: Annotated[
         list[str] | None, typer.Option(help="A kernel's name instead of a source; repeatable.")
     ] = None,
-    format: Annotated[  # noqa: A002 - the option's name is the contract's
-        Format | None,
-        typer.Option(help="How to draw it; by default text, or what OUT's ending says."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
-    ] = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
+    out: OutOption = None,
     arch: Annotated[
         str | None,
         typer.Option(
@@ -60,16 +43,14 @@ def classify(
     """Say of each kernel: tensor cores or CUDA cores, which precision, on what evidence."""
     if (source is None) == (not name):
         raise CommandError("give either a source or --name KERNEL_NAME; see spark-prof classify -h")
-    chosen = format or format_by_ending(out, _ENDINGS)
-    if out is not None:
-        check_folder(out.absolute().parent)
+    kind = page(format, out).kind
     from spark_prof.dashboards.classification import render_classification
 
     rows, lost = _of_names(name) if name else _of_source(source or "", arch)
     for line in lost:
         print(f"spark-prof: {one_line(line)}", file=sys.stderr)
     title = source or "kernels by name"
-    drawn = render_classification(title, rows, chosen.value, _WIDE)
+    drawn = render_classification(title, rows, kind, _WIDE)
     put(drawn.removesuffix("\n") if out is None else drawn, out)
 
 

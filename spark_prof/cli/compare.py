@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.report import (
-    ENDINGS,
-    Format,
-    check_folder,
-    format_by_ending,
-    put,
-    terminal_width,
-)
+from spark_prof.cli.options import FormatOption, OutOption, page, put
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -41,13 +32,8 @@ def compare(
         ),
     ],
     others: Annotated[list[str], typer.Argument(metavar="B...", help="What is compared with it.")],
-    format: Annotated[  # noqa: A002 - the option's name is the contract's
-        Format | None,
-        typer.Option(help="How to draw it; by default text, or what OUT's ending says."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
-    ] = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
+    out: OutOption = None,
     rank: Annotated[
         int | None, typer.Option(help="The rank to compare; by default the lowest.")
     ] = None,
@@ -66,9 +52,7 @@ def compare(
     from spark_prof.analyzers.comparing.threshold_expression import parse
 
     limits = [parse(text) for text in fail_on or ()]
-    chosen = format or format_by_ending(out, ENDINGS)
-    if out is not None:
-        check_folder(out.parent)
+    drawn_as = page(format, out)
     if len(others) > _MOST:
         raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
@@ -87,10 +71,7 @@ def compare(
     )
     gate = tuple(check(each, limits) for each in found) if limits else ()
     compared = Compared(found, gate)
-    on_terminal = out is None and sys.stdout.isatty()
-    color = on_terminal and "NO_COLOR" not in os.environ
-    width = terminal_width() if on_terminal else 100
-    put(render_comparison(compared, chosen.value, width, color), out)
+    put(render_comparison(compared, *drawn_as), out)
     if _failed(compared, strict):
         raise typer.Exit(1)
 

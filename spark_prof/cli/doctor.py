@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.report import (
-    ENDINGS,
-    Format,
-    check_folder,
-    format_by_ending,
+from spark_prof.cli.options import (
+    FormatOption,
+    OutOption,
+    page,
     put,
-    terminal_width,
 )
-from spark_prof.cli.terminal import takes_color
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -132,21 +129,14 @@ def doctor(
     rank: Annotated[
         int | None, typer.Option(help="The rank of the source; by default the lowest.")
     ] = None,
-    format: Annotated[  # noqa: A002 - the option's name is the contract's
-        Format | None,
-        typer.Option(help="How to draw it; by default text, or what OUT's ending says."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
-    ] = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
+    out: OutOption = None,
     fail_on_findings: Annotated[
         bool, typer.Option("--fail-on-findings", help="Exit with 1 if anything was found.")
     ] = False,
 ) -> None:
     """Say which kernels were chosen and why, what is set to no effect, and what would be faster."""
-    chosen = format or format_by_ending(out, ENDINGS)
-    if out is not None:
-        check_folder(out.absolute().parent)
+    drawn_as = page(format, out)
     from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
 
     named = _gpu(gpu)
@@ -174,10 +164,7 @@ def doctor(
     found = Diagnosis(
         ", ".join(subjects) or "this machine", findings, audit, machine, ceilings, measured
     )
-    on_terminal = out is None and sys.stdout.isatty()
-    width = terminal_width() if on_terminal else 100
-    drawn = render_diagnosis(found, chosen.value, width, takes_color(out))
-    put(drawn, out)
+    put(render_diagnosis(found, *drawn_as), out)
     if fail_on_findings and findings:
         raise typer.Exit(1)
 

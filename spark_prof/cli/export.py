@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from spark_prof.cli.report import check_folder
+from spark_prof.cli.options import check_folder
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:

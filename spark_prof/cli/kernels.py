@@ -9,27 +9,18 @@ from collections.abc import Sequence
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.report import check_folder, format_by_ending, put, terminal_width
-from spark_prof.cli.terminal import takes_color
+from spark_prof.cli.options import FormatOption, OutOption, check_folder, page, put
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.dashboards.kernel_checks import Checked
+    from spark_prof.dashboards.replacement_kernels import Checked
     from spark_prof.kernels.candidate import Candidate
     from spark_prof.kernels.check.verdict import Verdict
     from spark_prof.kernels.registry import ReplacementKernel
-
-
-class Format(StrEnum):
-    """How results are written."""
-
-    TEXT = "text"
-    MARKDOWN = "md"
-    JSON = "json"
 
 
 class Device(StrEnum):
@@ -59,10 +50,6 @@ class Slot(StrEnum):
 _TEMPLATES = {Slot.MOE: "experts", Slot.ROUTER: "router", Slot.NORM: "norm"}
 """The files of slots that are no matrix."""
 
-_ENDINGS = {
-    ".txt": Format.TEXT, "": Format.TEXT, ".md": Format.MARKDOWN, ".json": Format.JSON,
-}  # fmt: skip
-
 _Name = Annotated[
     str | None,
     typer.Argument(help="A kernel of the list, by default all; with --slot FILE.py:FUNCTION."),
@@ -71,20 +58,6 @@ _Slot = Annotated[
     Slot | None,
     typer.Option(help="NAME is your own kernel, as `spark-prof ab` takes it, for this."),
 ]
-_Format = Annotated[
-    Format | None, typer.Option(help="How to draw it; by default text, or what OUT's ending says.")
-]
-_Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
-]
-
-
-class _Page(NamedTuple):
-    """How to draw: the format, and of text the width and whether it is coloured."""
-
-    kind: str
-    width: int
-    color: bool
 
 
 def add_to(app: typer.Typer) -> None:
@@ -101,16 +74,16 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_kernels(
-    format: _Format = None,  # noqa: A002 - the option's name is the contract's
-    out: _Out = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
+    out: OutOption = None,
 ) -> None:
     """List the kernels: slots, formats, sizes, what each is held against."""
-    page = _page(format, out)
-    from spark_prof.dashboards.kernel_list import render_kernels
+    drawn_as = page(format, out)
+    from spark_prof.dashboards.replacement_kernels import render_kernels
     from spark_prof.kernels.registry import KERNELS
     from spark_prof.kernels.tuning import known_runs
 
-    put(render_kernels(KERNELS, known_runs(), *page), out)
+    put(render_kernels(KERNELS, known_runs(), *drawn_as), out)
 
 
 def template(
@@ -133,11 +106,11 @@ def check(
     device: Annotated[
         Device, typer.Option(help="Where to run; by default on the GPU if there is one.")
     ] = Device.AUTO,
-    format: _Format = None,  # noqa: A002 - the option's name is the contract's
-    out: _Out = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
+    out: OutOption = None,
 ) -> None:
     """Check here that kernels compute what they should; exit with 1 if not."""
-    page = _page(format, out)
+    drawn_as = page(format, out)
     verdicts: list[Verdict] = []
     if _is_own(name, slot):
         found = _checked_own(str(name), slot, _on_gpu(device))
@@ -146,7 +119,7 @@ def check(
 
         kernels = find(name)
         where, device_type = _device(device, kernels[0])
-        from spark_prof.dashboards.kernel_checks import Checked
+        from spark_prof.dashboards.replacement_kernels import Checked
         from spark_prof.kernels.check.runner import run_checks
 
         checks = list(dict.fromkeys(kernel.check for kernel in kernels))
@@ -154,9 +127,9 @@ def check(
             _tell(f"checking {cases} on {where}, {number} of {len(checks)}")
             verdicts += run_checks([cases], device_type)
         found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
-    from spark_prof.dashboards.kernel_checks import render_checks
+    from spark_prof.dashboards.replacement_kernels import render_checks
 
-    put(render_checks(found, *page), out)
+    put(render_checks(found, *drawn_as), out)
     if found.number("failed"):
         raise typer.Exit(1)
     if not found.number("passed"):
@@ -182,11 +155,11 @@ def bench(
     save: Annotated[
         bool, typer.Option("--save", help="Let the dispatcher go by these measurements.")
     ] = False,
-    format: _Format = None,  # noqa: A002 - the option's name is the contract's
-    out: _Out = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
+    out: OutOption = None,
 ) -> None:
     """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
-    page = _page(format, out)
+    drawn_as = page(format, out)
     timed: Sequence[ReplacementKernel] | Candidate
     if _is_own(name, slot):
         assert slot is not None
@@ -203,9 +176,9 @@ def bench(
     from spark_prof.cli.kernels_bench import measured
 
     report, right = measured(timed, models or (), tokens or (), seconds, tune)
-    from spark_prof.dashboards.kernel_bench import render_bench
+    from spark_prof.dashboards.replacement_kernels import render_bench
 
-    put(render_bench(report, *page), out)
+    put(render_bench(report, *drawn_as), out)
     if save:
         from spark_prof.kernels.bench.results import keep
 
@@ -232,7 +205,7 @@ def _checked_own(kernel: str, slot: Slot | None, cuda: bool) -> Checked:
     """Runs the cases of a slot on somebody's own kernel, and tells on stderr that it does."""
     import torch
 
-    from spark_prof.dashboards.kernel_checks import Checked
+    from spark_prof.dashboards.replacement_kernels import Checked
     from spark_prof.kernels.candidate import Candidate
     from spark_prof.kernels.check.own_cases import check_own
     from spark_prof.swaps.own import load_builder
@@ -265,15 +238,6 @@ def _template_text(slot: Slot) -> str:
 
 def _tell(line: str) -> None:
     print(f"spark-prof: {line}", file=sys.stderr)
-
-
-def _page(format: Format | None, out: Path | None) -> _Page:  # noqa: A002
-    kind = format or format_by_ending(out, _ENDINGS)
-    if out is not None:
-        check_folder(out.absolute().parent)
-    on_terminal = out is None and sys.stdout.isatty()
-    width = terminal_width() if on_terminal else 100
-    return _Page(kind.value, width, takes_color(out))
 
 
 def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.report import check_folder, format_by_ending, show
+from spark_prof.cli.options import check_folder, format_by_ending, show
 from spark_prof.errors import CommandError, one_line
 
 if TYPE_CHECKING:

@@ -12,7 +12,15 @@ from spark_prof.analyzers.comparing.swap_attribution import (
     LayerProof,
 )
 from spark_prof.dashboards.compare_gate import numbers
-from spark_prof.dashboards.formats import MISSING, clean, counted, microseconds, share, spans
+from spark_prof.dashboards.formats import (
+    MISSING,
+    clean,
+    counted,
+    figure,
+    microseconds,
+    share,
+    spans,
+)
 from spark_prof.dashboards.section import Column, Section
 
 _MOST_KERNELS = 12
@@ -234,4 +242,4 @@ def _part(us: float, total: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+    return figure(value, ",.0f" if value == round(value) else ",.1f")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,23 +12,26 @@ from spark_prof.ab.outcome import effect_of, exit_code, outcome_of, with_detecta
 from spark_prof.ab.result import Result, to_json
 from spark_prof.dashboards import ab_attribution, ab_sections
 from spark_prof.dashboards.ab_answer import answer, headline
-from spark_prof.dashboards.outline import without_empty_columns
-from spark_prof.dashboards.section import Document, Section
+from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.section import Document, Section, without_empty_columns
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 
 def render_ab(result: Result, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a result."""
+    """Draws a result, of a run that finished or did not, in a format."""
+
+    def figures() -> Mapping[str, go.Figure]:
+        from spark_prof.dashboards import chart_compare
+
+        return chart_compare.ab_figures(result)
+
     if kind == "json":
         return _json(result)
-    drawn = document(result, each_layer=kind == "html")
-    if kind == "html":
-        # Plotly takes most of a second to import, and only HTML needs it.
-        from spark_prof.dashboards import chart_compare, html
-
-        return html.draw(drawn, chart_compare.ab_figures(result))
-    from spark_prof.dashboards import markdown, text
-
-    return markdown.draw(drawn) if kind == "md" else text.draw(drawn, width, color)
+    return draw(
+        lambda: document(result, each_layer=kind == "html"), dict, kind, width, color, figures
+    )
 
 
 def _json(result: Result) -> str:

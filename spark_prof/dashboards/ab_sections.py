@@ -13,7 +13,7 @@ from spark_prof.ab.result import AARun, Range, Result, Run, SideFacts, SwappedMo
 from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unknown
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time, what_ran
 from spark_prof.dashboards.compare_gate import numbers
-from spark_prof.dashboards.formats import MISSING, count, counted, share, size
+from spark_prof.dashboards.formats import MISSING, count, counted, figure, share, size
 from spark_prof.dashboards.section import Column, Section
 
 _MOST_LINES = 3
@@ -237,7 +237,7 @@ def _gain_row(result: Result, run: Run, failed: bool) -> tuple[str, ...]:
         step_time(found.b_us),
         _factor(found.gain),
         interval(found.gain),
-        unknown if smallest is None else f"{100 * smallest:.2f} %",
+        unknown if smallest is None else figure(100 * smallest, ".2f", " %"),
         "not counted" if failed else effect_of(run, result.aa),
         step_time(found.saved_us.value if found.saved_us else None),
         _span(found.saved_us),
@@ -280,7 +280,7 @@ def _again(run: AARun) -> str:
 
 
 def _factor(gain: Interval | None) -> str:
-    return MISSING if gain is None else f"{gain.value:.4f} x"
+    return figure(gain.value if gain else None, ".4f", " x")
 
 
 def _span(found: Interval | None) -> str:
@@ -340,7 +340,7 @@ def _layer_row(found: tuple[LayerError, ...]) -> tuple[str, ...]:
 
 
 def _small(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.2g}"
+    return figure(value, ".2g")
 
 
 def _swap_row(modules: list[SwappedModule]) -> tuple[str, ...]:

@@ -1,71 +1,83 @@
-"""Every figure, once: each function turns a report into one plotly figure.
+"""What all figures share: labels, looks, bars and axes of time.
 
 Backgrounds are transparent and text is mid-grey, so that a figure can stand on a light or a dark
-page. Plotly reads some HTML in labels: every string from the report goes through `label`.
+page. Plotly reads some HTML in labels: every string from the report goes through `label`. Plotly
+takes most of a second to import, and is imported when the first figure is drawn.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import plotly.graph_objects as go
+from spark_prof.dashboards.colors import COLORS, LINES, TEXT
+from spark_prof.dashboards.formats import microseconds, shorten
 
-from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.about_layers import by_layer, in_decoder_order
-from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
-from spark_prof.dashboards.formats import clean, microseconds, shorten
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
-_MANY_LAYERS = 150
+LEGEND: Mapping[str, Any] = {
+    "orientation": "h", "x": 0.92, "xanchor": "right", "y": 1.02, "yanchor": "bottom",
+}  # fmt: skip
+"""A legend in a row above the figure."""
+
+_FEWEST = 4
+_FACTORS = ((1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
+_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
 
 
 def label(text: str, width: int = 40) -> str:
     """Makes a foreign string safe to show in a figure, where plotly would read tags and links."""
-    return html.escape(shorten(clean(text), width), quote=False)
+    return html.escape(shorten(text, width), quote=False)
 
 
-def component_bars(report: Report) -> go.Figure:
-    """Draws each component's time: in the mean decode step, or over all steps without one."""
-    by_decode = any(row.decode_us_per_step > 0 for row in report.components)
-    figures = {
-        row.name: row.decode_us_per_step if by_decode else row.us for row in report.components
+def empty_figure() -> go.Figure:
+    """A figure to draw in."""
+    import plotly.graph_objects as go
+
+    return go.Figure()
+
+
+def add_bars(
+    figure: go.Figure,
+    names: Sequence[str],
+    times: Sequence[float],
+    color: object,
+    *,
+    hover: str = "%{y}: %{text}",
+    pattern: str | None = None,
+    written: bool = True,
+    **more: Any,
+) -> None:
+    """Adds horizontal bars of times in us.
+
+    Args:
+        figure: to which they are added.
+        names: beside the bars; safe labels, as is everything here.
+        times: how long they are.
+        color: of each or of all.
+        hover: what pointing at one shows.
+        pattern: of all, by which greys are told apart.
+        written: the time stands behind each bar, and not only where it is pointed at.
+        more: what else go.Bar takes.
+    """
+    marker: dict[str, Any] = {"color": color, "line": {"width": 0}}
+    if pattern is not None:
+        marker["pattern"] = {"shape": pattern, "fillmode": "replace", "size": 6}
+    looks: dict[str, Any] = {"textposition": "none"}
+    if written:
+        looks = {"textposition": "outside", "textfont": {"color": TEXT}, "cliponaxis": False}
+    looks |= {
+        "orientation": "h",
+        "y": list(names),
+        "x": list(times),
+        "marker": marker,
+        "text": [microseconds(us) for us in times],
+        "hovertemplate": f"{hover}<extra></extra>",
     }
-    names = sorted((name for name, us in figures.items() if us > 0), key=lambda name: figures[name])
-    return bars(
-        "Mean decode step" if by_decode else "All steps",
-        [(label(name), figures[name], COLORS.get(name, NEUTRAL)) for name in names],
-        [0.0] * len(names),
-    )
-
-
-def layer_heatmap(report: Report) -> go.Figure:
-    """Draws time by layer and component; what lies outside the layers is left out."""
-    table = {layer: parts for layer, parts in by_layer(report).items() if layer is not None}
-    rows = sorted(table)
-    names = in_decoder_order(name for parts in table.values() for name in parts)
-    # A dash would be a figure; None leaves the cell of a component that a layer lacks empty.
-    times = [[table[layer].get(name) for name in names] for layer in rows]
-    figure = go.Figure(
-        go.Heatmap(
-            x=[label(name) for name in names],
-            y=[str(layer) for layer in rows],
-            z=times,
-            text=[[microseconds(us) for us in row] for row in times],
-            hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
-            colorscale="Cividis",
-            colorbar={"title": {"text": "us"}, "thickness": 12, "outlinewidth": 0},
-            xgap=1,
-            # Where a row is a pixel or two, a gap would hide it.
-            ygap=1 if len(rows) <= _MANY_LAYERS else 0,
-            zmin=0,
-        )
-    )
-    # At most as high as a printed page leaves room for.
-    height = 150 + min(max(14 * len(rows), 80), 640)
-    set_style(figure, "Time by layer and component", height)
-    figure.update_xaxes(side="bottom", tickangle=-35)
-    figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
-    return figure
+    figure.add_bar(**(looks | more))
 
 
 def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> go.Figure:
@@ -76,23 +88,11 @@ def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[fl
         drawn: from the bottom up: a safe label, us and a colour.
         bases: where each begins, us.
     """
-    texts = [microseconds(us) for _, us, _ in drawn]
-    figure = go.Figure(
-        go.Bar(
-            orientation="h",
-            y=[name for name, _, _ in drawn],
-            x=[us for _, us, _ in drawn],
-            base=list(bases),
-            marker={"color": [color for _, _, color in drawn], "line": {"width": 0}},
-            text=texts,
-            textposition="outside",
-            textfont={"color": TEXT},
-            cliponaxis=False,
-            hovertemplate="%{y}: %{text}<extra></extra>",
-        )
-    )
+    figure = empty_figure()
+    names, times = [name for name, _, _ in drawn], [us for _, us, _ in drawn]
+    add_bars(figure, names, times, [color for _, _, color in drawn], base=list(bases))
     set_style(figure, title, height=90 + 26 * max(len(drawn), 2))
-    furthest = max((base + us for (_, us, _), base in zip(drawn, bases, strict=True)), default=1.0)
+    furthest = max((base + us for us, base in zip(times, bases, strict=True)), default=1.0)
     # On a phone there is no room for the unit behind every number.
     figure.update_xaxes(range=[0, furthest], ticksuffix=" us", showticksuffix="last")
     figure.update_xaxes(exponentformat="none", separatethousands=True)
@@ -101,6 +101,12 @@ def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[fl
     figure.update_layout(margin={"r": 76})
     figure.update_yaxes(type="category", showgrid=False)
     return figure
+
+
+def set_time_axes(figure: go.Figure, most_us: float, room: float = 1.002) -> None:
+    """Gives horizontal bars an axis of time and names from the top down."""
+    figure.update_xaxes(range=[0, room * most_us], **time_ticks(most_us))
+    figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
 
 
 def set_style(figure: go.Figure, title: str, height: int) -> None:
@@ -122,3 +128,43 @@ def set_style(figure: go.Figure, title: str, height: int) -> None:
     axes = {"automargin": True, "gridcolor": LINES, "zeroline": False, "fixedrange": True}
     figure.update_xaxes(axes, overwrite=True)
     figure.update_yaxes(axes | {"ticklabelstandoff": 4}, overwrite=True)
+
+
+def time_ticks(most_us: float, number: int = 5, least_us: float = 0.0) -> dict[str, object]:
+    """About so many ticks of an axis of microseconds, in the unit in which they have few digits."""
+    span = most_us - least_us
+    if not math.isfinite(span) or span <= 0:
+        return {"tickvals": [0.0], "ticktext": ["0 us"], "tickangle": 0}
+    rough = span / number
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.999 * rough)
+    unit, name = next((u, n) for u, n in _UNITS if most_us >= u or u == 1.0)
+    first = math.ceil(least_us / step - 1e-9)
+    values = [step * place for place in range(first, math.floor(most_us / step + 1e-9) + 1)]
+    texts = [f"{float(f'{value / unit:.6g}'):,g}" for value in values]
+    # On a phone there is no room for the unit behind every number.
+    texts[-1] += f" {name}"
+    return {"tickmode": "array", "tickvals": values, "ticktext": texts, "tickangle": 0}
+
+
+def logarithmic_time_ticks(low: float, high: float) -> dict[str, object]:
+    """Range and ticks of an axis of microseconds, from and to these decimal logarithms."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    for factors in _FACTORS:
+        values = [factor * 10.0**power for power in powers for factor in factors]
+        values = [value for value in values if low <= math.log10(value) <= high]
+        if len(values) >= _FEWEST:
+            break
+    else:
+        values = [float(f"{10 ** (low + (high - low) * n / 4):.4g}") for n in range(5)]
+    return {
+        "range": [low, high],
+        "tickvals": [math.log10(value) for value in values],
+        "ticktext": [_short(value) for value in values],
+        "tickangle": 0,
+    }
+
+
+def _short(us: float) -> str:
+    unit, name = next((u, n) for u, n in _UNITS if us >= u or u == 1.0)
+    return f"{us / unit:g} {name}"

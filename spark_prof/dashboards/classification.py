@@ -1,85 +1,74 @@
-"""Draws what `spark-prof classify` found: as a table, or as JSON for scripts."""
+"""What `spark-prof classify` found: as a table, or as JSON for scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from spark_prof.analyzers.classify.listing import Classified
-from spark_prof.dashboards.about_machine_code import products
-from spark_prof.dashboards.formats import clean, count, shorten
-from spark_prof.dashboards.outline import without_empty_columns
-from spark_prof.dashboards.section import Column, Document, Section
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.formats import count, shorten
+from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.section import Document, Section, document, table
+from spark_prof.dashboards.sections.kernel_section import products, ran_on
 
 _LONGEST_TITLE = 120
 
 
 def render_classification(
-    source: str, rows: Sequence[Classified], kind: str, width: int = 100
+    source: str,
+    rows: Sequence[Classified],
+    kind: str,
+    width: int = 100,
+    color: bool = False,
 ) -> str:
-    """Draws the kernels of a source.
-
-    Args:
-        source: what was asked for.
-        rows: its kernels.
-        kind: text, md or json.
-        width: of the text, in characters.
-    """
-    if kind == "json":
-        from spark_prof.dashboards import json_report
-
-        return json_report.write([_record(row) for row in rows])
-    from spark_prof.dashboards import markdown, text
-
-    title = f"spark-prof: {shorten(clean(source), _LONGEST_TITLE)}"
-    headline = (
-        ("kernels", count(len(rows))),
-        *((engine, count(number)) for engine, number in _engines(rows)),
+    """Draws the kernels of a source in a format."""
+    return draw(
+        lambda: _document(source, rows),
+        lambda: [_record(row) for row in rows],
+        kind,
+        width,
+        color,
     )
-    section = without_empty_columns(_section(rows))
-    document = Document(title, headline, (section,) if section.rows else ())
-    return markdown.draw(document) if kind == "md" else text.draw(document, width)
 
 
-def _engines(rows: Iterable[Classified]) -> list[tuple[str, int]]:
-    engines = [row.engine for row in rows]
-    return [(engine, engines.count(engine)) for engine in dict.fromkeys(sorted(engines))]
+def _document(source: str, rows: Sequence[Classified]) -> Document:
+    engines = Counter(sorted(row.engine for row in rows))
+    headline = {"kernels": count(len(rows))} | {name: count(n) for name, n in engines.items()}
+    title = f"spark-prof: {shorten(source, _LONGEST_TITLE)}"
+    return document(title, headline.items(), [_section(rows)])
 
 
 def _section(rows: Sequence[Classified]) -> Section:
     columns = (
-        Column("Ran on"),
-        Column("Weights"),
-        Column("Known by"),
-        Column("Component"),
-        Column("Conversion"),
-        Column("Code"),
-        Column("Instructions that tell", optional=True),
-        Column("Kernel", "name"),
-    )
-    cells = tuple(
-        (
-            clean(" ".join(filter(None, (row.engine, row.precision)))),
-            row.weights or "",
-            clean(row.evidence),
-            row.component or "",
-            row.conversion or (f"{row.fused_conversion} (fused)" if row.fused_conversion else ""),
-            clean(row.code.target if row.code else _from_ptx(row)),
-            products(row.code) if row.code else "",
-            clean(row.name),
-        )
-        for row in rows
+        cells.Text("Ran on", lambda row: ran_on(row.engine, row.precision)),
+        cells.Text("Weights", "weights"),
+        cells.Text("Known by", "evidence"),
+        cells.Text("Component", "component"),
+        cells.Text("Conversion", _conversion),
+        cells.Text("Code", _code),
+        cells.Text(
+            "Instructions that tell", lambda row: row.code and products(row.code), optional=True
+        ),
+        cells.Name("Kernel", "name"),
     )
     conflicts = [
-        f"{shorten(clean(row.name), 80)}: its name says {c.by_name}, {c.evidence} {c.found} "
-        f"({c.basis})."
+        f"{shorten(row.name, 80)}: its name says {c.by_name}, {c.evidence} {c.found} ({c.basis})."
         for row in rows
         if (c := row.conflict)
     ]
-    return Section("kernels", "Kernels", columns, cells, tuple(conflicts))
+    return table("kernels", "Kernels", rows, columns, conflicts)
 
 
-def _from_ptx(row: Classified) -> str:
+def _conversion(row: Classified) -> str | None:
+    fused = row.fused_conversion
+    return row.conversion or (f"{fused} (fused)" if fused else None)
+
+
+def _code(row: Classified) -> str:
+    if row.code:
+        return row.code.target
     return f"{row.compiled_from} PTX, compiled by the driver" if row.compiled_from else ""
 
 

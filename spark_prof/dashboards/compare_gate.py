@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
-from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, rate, share
+from spark_prof.dashboards.formats import MISSING, Figure, clean, count, microseconds, rate, share
 from spark_prof.dashboards.section import Column, Section
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -28,13 +28,13 @@ def by_us(us: float) -> str:
     """A change with its sign: +12.3 us."""
     if not math.isfinite(us):
         return MISSING
-    return f"+{microseconds(us)}" if us > 0 else microseconds(us)
+    return Figure(f"+{microseconds(us)}", us) if us > 0 else microseconds(us)
 
 
 def by_share(change: Change, us: float | None = None) -> str:
     """A change as a share of side a's figure: +3.1 %."""
     found = change.share(change.us if us is None else us)
-    return f"{100 * found:+.1f} %" if math.isfinite(found) else "new"
+    return Figure(f"{100 * found:+.1f} %", found) if math.isfinite(found) else "new"
 
 
 def span(change: Change) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
 from spark_prof.analyzers.comparing.noise import Change
@@ -17,9 +17,12 @@ from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.dashboards import compare_gate, compare_sections
 from spark_prof.dashboards.compare_gate import LETTERS, by_share, by_us, reason
 from spark_prof.dashboards.formats import clean, microseconds
-from spark_prof.dashboards.json_report import write
-from spark_prof.dashboards.outline import without_empty_columns
-from spark_prof.dashboards.section import Document, Section
+from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render.json_report import write
+from spark_prof.dashboards.section import Document, Section, without_empty_columns
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,16 @@ class Compared:
 
 
 def render_comparison(compared: Compared, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a comparison."""
+    """Draws a comparison in a format."""
+
+    def figures() -> Mapping[str, go.Figure]:
+        from spark_prof.dashboards import chart_compare
+
+        return chart_compare.compare_figures(compared.found)
+
     if kind == "json":
         return render(compared)
-    drawn = document(compared)
-    if kind == "html":
-        # Plotly takes most of a second to import, and only HTML needs it.
-        from spark_prof.dashboards import chart_compare, html
-
-        return html.draw(drawn, chart_compare.compare_figures(compared.found))
-    from spark_prof.dashboards import markdown, text
-
-    return markdown.draw(drawn) if kind == "md" else text.draw(drawn, width, color)
+    return draw(lambda: document(compared), dict, kind, width, color, figures)
 
 
 def document(compared: Compared) -> Document:

@@ -29,6 +29,7 @@ from spark_prof.dashboards.formats import (
     MISSING,
     clean,
     count,
+    figure,
     microseconds,
     nothing_as_missing,
     rate,
@@ -361,7 +362,7 @@ def _both(a: str, b: str) -> str:
 def _calls(number: float) -> str:
     if not number:
         return MISSING
-    return f"{number:,.0f}" if abs(number - round(number)) < 0.05 else f"{number:,.1f}"
+    return figure(number, ",.0f" if abs(number - round(number)) < 0.05 else ",.1f")
 
 
 def _mix(engines: tuple[tuple[str, float], ...]) -> str:

@@ -1,63 +1,143 @@
-"""Draws the report of a dataset in every format."""
+"""Many recordings: their figures, components and ranks beside each other."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections import defaultdict
+from typing import NamedTuple
 
-from spark_prof.analyzers.dataset import Dataset
-from spark_prof.dashboards import about_dataset
-from spark_prof.dashboards.formats import clean, counted, shorten
-from spark_prof.dashboards.outline import without_empty_columns
-from spark_prof.dashboards.section import Document
+from spark_prof.analyzers.dataset import Dataset, RankFigures, Recording
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.formats import counted, difference, figure, shorten
+from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render.json_report import SCHEMA
+from spark_prof.dashboards.section import Column, Document, Section, document, table
+
+_LONGEST_NAME = 80
+_LONGEST_FIELD = 60
+_LONGEST_PROSE = 1000
+
+
+class _Row(NamedTuple):
+    recording: Recording
+    figures: RankFigures
+
+
+_RECORDING = cells.Name("Recording", "recording.name", longest=_LONGEST_NAME)
+_FIGURES = (
+    cells.Count("Steps", "figures.steps"),
+    cells.Time("Decode step", "figures.decode_median_us"),
+    cells.Time("99th percentile", "figures.decode_p99_us", optional=True),
+    cells.Written("Tokens/s", lambda row: figure(row.figures.tokens_per_s, ",.1f")),
+    cells.Time("Kernels", "figures.kernels_us", optional=True),
+    cells.Share("Layer", "figures.layer_coverage", optional=True),
+    cells.Share("Component", "figures.component_coverage", optional=True),
+    cells.Share("Engine", "figures.engine_coverage", optional=True),
+)
 
 
 def render_dataset(dataset: Dataset, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a dataset.
-
-    Args:
-        dataset: the dataset.
-        kind: text, md, html or json.
-        width: columns of the text.
-        color: whether the text is coloured.
-    """
-    if kind == "json":
-        return _json(dataset)
-    drawn = document(dataset)
-    if kind == "html":
-        # Plotly takes most of a second to import, and only HTML needs it.
-        from spark_prof.dashboards import html
-
-        return html.draw(drawn, {})
-    from spark_prof.dashboards import markdown, text
-
-    return markdown.draw(drawn) if kind == "md" else text.draw(drawn, width, color)
+    """Draws a dataset in a format."""
+    record = {
+        "schema": SCHEMA,
+        "dataset": dataset.name,
+        "recordings": dataset.recordings,
+        "failures": dataset.failures,
+    }
+    return draw(lambda: document_of(dataset), lambda: record, kind, width, color)
 
 
-def document(dataset: Dataset) -> Document:
+def document_of(dataset: Dataset) -> Document:
     """The document that text, Markdown and HTML draw."""
-    sections = (
-        about_dataset.recordings(dataset),
-        about_dataset.components(dataset),
-        about_dataset.ranks(dataset),
-        about_dataset.failures(dataset),
-        about_dataset.notes(dataset),
-    )
-    return Document(
-        f"spark-prof: {shorten(clean(dataset.name), 120)}, "
-        f"{counted(len(dataset.recordings), 'recording')}",
-        (),
-        tuple(without_empty_columns(section) for section in sections if section.rows),
-    )
+    sections = (_recordings, _components, _ranks, _failures, _notes)
+    title = f"{shorten(dataset.name, 120)}, {counted(len(dataset.recordings), 'recording')}"
+    return document(f"spark-prof: {title}", (), (section(dataset) for section in sections))
 
 
-def _json(dataset: Dataset) -> str:
-    from spark_prof.dashboards import json_report
+def _recordings(dataset: Dataset) -> Section:
+    """One row a recording, the shortest decode step first."""
+    rows = [_Row(recording, recording.first) for recording in dataset.recordings]
 
-    return json_report.write(
-        {
-            "schema": json_report.SCHEMA,
-            "dataset": dataset.name,
-            "recordings": [asdict(recording) for recording in dataset.recordings],
-            "failures": [asdict(failure) for failure in dataset.failures],
-        }
+    def to_first(row: _Row) -> str | None:
+        if row is rows[0]:
+            return None
+        return difference(row.figures.decode_median_us, rows[0].figures.decode_median_us)
+
+    columns = (
+        _RECORDING,
+        cells.Written("To the first", to_first),
+        *_FIGURES,
+        cells.Text("Model", "recording.model", longest=_LONGEST_FIELD, optional=True),
+        cells.Text("GPU", "recording.gpu", longest=_LONGEST_FIELD, optional=True),
     )
+    intro = (
+        "By the median decode step of each recording's lowest rank. Tokens/s: tokens that the "
+        "requests received over the recorded time. Layer, component, engine: share of the kernel "
+        "time that has one.",
+    )
+    return table("recordings", "Recordings", rows, columns, intro)
+
+
+def _components(dataset: Dataset) -> Section:
+    """The share of each component, one row a recording: what differs stands in one column."""
+    total: dict[str, float] = defaultdict(float)
+    for recording in dataset.recordings:
+        for name, part in recording.first.components.items():
+            total[name] += part
+    names = sorted(total, key=lambda name: (-total[name], name))
+
+    def share_of(name: str, optional: bool) -> Column:
+        return cells.Share(name, lambda row: row.figures.components.get(name), optional=optional)
+
+    columns = (_RECORDING, *(share_of(name, place > 3) for place, name in enumerate(names)))
+    rows = [_Row(recording, recording.first) for recording in dataset.recordings]
+    intro = ("Share of the kernel time of each recording's lowest rank.",)
+    return table("components", "What the time goes to", rows, columns, intro)
+
+
+def _ranks(dataset: Dataset) -> Section:
+    """The same figures for each rank of the recordings that have several."""
+    several = [recording for recording in dataset.recordings if len(recording.ranks) > 1]
+
+    def to_shortest(row: _Row) -> str:
+        times = (figures.decode_median_us for figures in row.recording.ranks)
+        shortest = min((us for us in times if us is not None), default=None)
+        return difference(row.figures.decode_median_us, shortest)
+
+    columns = (
+        _RECORDING,
+        cells.Written("Rank", lambda row: figure(row.figures.rank, "d")),
+        cells.Written("To the shortest", to_shortest),
+        *_FIGURES,
+    )
+    rows = [_Row(recording, figures) for recording in several for figures in recording.ranks]
+    return table("ranks", "Ranks", rows, columns)
+
+
+def _failures(dataset: Dataset) -> Section:
+    """What could not be read, and why."""
+    columns = (
+        cells.Text("Recording", "name", longest=_LONGEST_FIELD),
+        cells.Prose("Why", "reason", longest=_LONGEST_PROSE),
+    )
+    title = f"Not read ({counted(len(dataset.failures), 'recording')})"
+    return table("failures", title, dataset.failures, columns)
+
+
+def _notes(dataset: Dataset) -> Section:
+    """What to know before believing a figure; a note of several recordings stands there once."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for recording in dataset.recordings:
+        for note in recording.notes:
+            found[note].append(recording.name)
+    everywhere = len(dataset.recordings)
+
+    def whose(names: list[str]) -> str:
+        if len(names) == everywhere > 1:
+            return "all"
+        return ", ".join(shorten(name, _LONGEST_NAME) for name in names)
+
+    columns = (
+        cells.Text("Recording", lambda pair: whose(pair[1]), longest=_LONGEST_FIELD),
+        cells.Prose("Note", lambda pair: pair[0], longest=_LONGEST_PROSE),
+    )
+    return table("notes", "Before believing these figures", found.items(), columns)

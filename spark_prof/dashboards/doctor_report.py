@@ -1,80 +1,60 @@
-"""Draws what `spark-prof doctor` found, in every format."""
+"""What `spark-prof doctor` found: of a recording or log, of a model's folder, of this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from spark_prof.analyzers.ceilings.model import Ceilings
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.analyzers.model import Finding
-from spark_prof.dashboards import (
-    about_audit,
-    about_ceilings,
-    about_machine,
-    about_measured,
-    about_run,
-    json_report,
-)
-from spark_prof.dashboards.formats import clean, shorten
-from spark_prof.dashboards.outline import without_empty_columns
-from spark_prof.dashboards.section import Document, Section
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.formats import MISSING, bandwidth, microseconds, operations, shorten
+from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render.json_report import SCHEMA
+from spark_prof.dashboards.section import Document, Section, document, listed, table
+from spark_prof.dashboards.sections import audit_section, ceiling_section, run_section
 from spark_prof.traces.measured import Measured
+
+_LONGEST = 300
+_QUANTITIES = {
+    "read": "memory, read",
+    "write": "memory, written",
+    "copy": "memory, copied",
+    "launch_eager": "empty kernel, launched alone",
+    "launch_graph": "empty kernel in a CUDA graph",
+}
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything that one run of the doctor found; None for what it was not asked.
-
-    Attributes:
-        subject: what was looked at, in words.
-        findings: what is worth changing.
-        audit: of a recording or log.
-        machine: what is installed here.
-        ceilings: of a model's folder.
-        measured: what this machine was measured to reach.
-    """
+    """Everything that one run of the doctor found; None for what it was not asked."""
 
     subject: str
+    """What was looked at, in words."""
     findings: tuple[Finding, ...] = ()
     audit: Audit | None = None
+    """Of a recording or log."""
     machine: Machine | None = None
+    """What is installed here."""
     ceilings: Ceilings | None = None
+    """Of a model's folder."""
     measured: Measured | None = None
+    """What this machine was measured to reach."""
 
 
 def render_diagnosis(found: Diagnosis, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a diagnosis.
-
-    Args:
-        found: the diagnosis.
-        kind: text, md, html or json.
-        width: columns of the text.
-        color: whether the text is coloured.
-    """
-    if kind == "json":
-        return json_report.write(_json(found))
-    drawn = document(found)
-    if kind == "html":
-        # Plotly takes most of a second to import, and only HTML needs it.
-        from spark_prof.dashboards import html
-
-        return html.draw(drawn, {})
-    from spark_prof.dashboards import markdown, text
-
-    return markdown.draw(drawn) if kind == "md" else text.draw(drawn, width, color)
-
-
-def document(found: Diagnosis) -> Document:
-    """The document that text, Markdown and HTML draw: what to change comes first."""
-    sections = (about_run.list_of_findings(found.findings), *_sections(found))
-    return Document(
-        f"spark-prof doctor: {shorten(clean(found.subject), 200)}",
-        _headline(found),
-        tuple(without_empty_columns(section) for section in sections if section.rows),
+    """Draws a diagnosis in a format."""
+    return draw(
+        lambda: document_of(found), lambda: {"schema": SCHEMA, **vars(found)}, kind, width, color
     )
+
+
+def document_of(found: Diagnosis) -> Document:
+    """The document that text, Markdown and HTML draw: what to change comes first."""
+    title = f"spark-prof doctor: {shorten(found.subject, 200)}"
+    return document(title, _headline(found), _sections(found))
 
 
 def _headline(found: Diagnosis) -> tuple[tuple[str, str], ...]:
@@ -87,28 +67,76 @@ def _headline(found: Diagnosis) -> tuple[tuple[str, str], ...]:
 
 
 def _sections(found: Diagnosis) -> Iterator[Section]:
+    yield run_section.findings(found.findings)
     if found.audit is not None:
-        yield about_audit.layers(found.audit)
-        yield about_audit.engine(found.audit)
-        yield about_audit.log(found.audit)
-        yield about_audit.notes(found.audit)
+        yield audit_section.layers(found.audit)
+        yield audit_section.engine(found.audit)
+        yield audit_section.log(found.audit)
+        yield audit_section.notes(found.audit)
     if found.machine is not None:
-        yield about_machine.installed(found.machine)
-        yield about_machine.libraries(found.machine)
-        yield about_machine.notes(found.machine)
+        yield _installed(found.machine)
+        yield _libraries(found.machine)
+        yield listed("machine-notes", "What could not be looked at", found.machine.lost, _LONGEST)
     if found.ceilings is not None:
-        yield from about_ceilings.sections(found.ceilings)
+        yield from ceiling_section.sections(found.ceilings)
     if found.measured is not None:
-        yield about_measured.measured(found.measured)
+        yield measured(found.measured)
 
 
-def _json(found: Diagnosis) -> dict[str, Any]:
-    return {
-        "schema": json_report.SCHEMA,
-        "subject": found.subject,
-        "findings": [asdict(finding) for finding in found.findings],
-        "audit": asdict(found.audit) if found.audit else None,
-        "machine": asdict(found.machine) if found.machine else None,
-        "ceilings": asdict(found.ceilings) if found.ceilings else None,
-        "measured": asdict(found.measured) if found.measured else None,
-    }
+def _installed(machine: Machine) -> Section:
+    """Lists GPU, driver, packages and tools; what is missing has a dash."""
+    gpu = f"{machine.gpu} (compute capability {machine.capability})" if machine.gpu else ""
+    fields = [
+        ("GPU", gpu),
+        ("Driver", machine.driver),
+        *((package.name, package.version) for package in machine.packages),
+        ("nvcc", " ".join(filter(None, (machine.nvcc, machine.cuda)))),
+        ("libcupti", machine.cupti),
+    ]
+    shown = [(name, value or MISSING) for name, value in fields]
+    return run_section.pairs("installed", "What is installed here", shown, _LONGEST)
+
+
+def _libraries(machine: Machine) -> Section:
+    """Lists libraries with GPU code and their architectures."""
+    columns = (
+        cells.Name("Library", "path"),
+        cells.Prose("Machine code", lambda one: ", ".join(one.architectures), missing=MISSING),
+        cells.Text("PTX", lambda one: ", ".join(one.ptx), missing=MISSING),
+    )
+    intro = (
+        "An f or a marks code with the features of a family or of one architecture, such as FP4 "
+        "products; of architectures of another generation than this GPU's an f does not show.",
+    )
+    title = "What the libraries were built for"
+    return table("libraries", title, machine.libraries, columns, intro)
+
+
+def measured(found: Measured) -> Section:
+    """Lists the measured ceilings, and how the device stood before and after."""
+    columns = (
+        cells.Text(
+            "Ceiling", lambda e: _QUANTITIES.get(e.quantity, f"{e.quantity} matrix product")
+        ),
+        cells.Written("Median", lambda entry: _amount(entry.value, entry.unit)),
+        cells.Written(
+            "Range",
+            lambda e: f"{_amount(e.lowest, e.unit)} to {_amount(e.highest, e.unit)}",
+        ),
+        cells.Count("Repeats", "repeats", optional=True),
+        cells.Prose("How", "how"),
+    )
+    about = f"{found.device}, measured {found.taken} with torch {found.torch}."
+    states = [
+        f"{when}: {state.words}."
+        for when, state in (("Before", found.before), ("After", found.after))
+        if state.words
+    ]
+    intro = (about, *states, *found.notes)
+    return table("measured", "Measured ceilings", found.measurements, columns, intro)
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "s":
+        return microseconds(value * 1e6)
+    return bandwidth(value) if unit == "B/s" else operations(value, unit)

@@ -1,7 +1,8 @@
 """Writes numbers and names for a reader; every renderer takes its figures from here.
 
-Names come from traces that others made, so `clean` stands between them and every renderer that
-draws for a person: what it returns is one line without control characters.
+Figures are written here and nowhere else, and know their value. Names come from traces that others
+made, so `clean` stands between them and every page: what it returns is one line without control
+characters.
 """
 
 from __future__ import annotations
@@ -19,18 +20,40 @@ _ESCAPE_SEQUENCE = re.compile(
 )
 
 
+class Figure(str):
+    """A written figure that knows its value, in the smallest unit of its kind, for sorting."""
+
+    value: float
+
+    def __new__(cls, text: str, value: float = math.nan) -> Figure:
+        """A text and what it says; NaN where it says nothing."""
+        made = super().__new__(cls, text)
+        made.value = float(value)
+        return made
+
+
+def figure(value: float | None, form: str, unit: str = "") -> str:
+    """Writes a figure in one of Python's formats, with its unit behind it."""
+    if value is None or not math.isfinite(value):
+        return Figure(MISSING)
+    return Figure(f"{value:{form}}{unit}", value)
+
+
 def clean(text: str) -> str:
     """Makes a foreign string one printable line: no escape sequences, no control characters."""
+    if text.isprintable():
+        return " ".join(text.split())
     text = _ESCAPE_SEQUENCE.sub("", text)
     # Format characters go too: a right-to-left override would reorder the rest of the line.
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def shorten(text: str, width: int) -> str:
-    """Leaves out the middle of a text that is longer than `width`.
+    """Cleans a text and leaves out its middle where it is longer than `width`.
 
     Kernel names differ at both ends: what they do stands first, the tile and the dtype last.
     """
+    text = clean(text)
     if len(text) <= width:
         return text
     tail = max((width - 3) // 2, 0)
@@ -41,82 +64,84 @@ def shorten(text: str, width: int) -> str:
 def microseconds(value: float | None) -> str:
     """Writes a time in the unit in which it has few digits: 8.12 us, 812.4 us, 12.35 ms, 1.23 s."""
     if value is None or not math.isfinite(value):
-        return MISSING
+        return Figure(MISSING)
     magnitude = abs(value)
     if magnitude == 0:
-        return "0 us"
+        return Figure("0 us", 0)
     # Each limit is where the unit below would round up to it.
     if magnitude < 9.995:
-        return f"{value:.2f} us"
+        return Figure(f"{value:.2f} us", value)
     if magnitude < 999.95:
-        return f"{value:.1f} us"
+        return Figure(f"{value:.1f} us", value)
     if magnitude < 999_995:
-        return f"{value / 1e3:.2f} ms"
-    return f"{value / 1e6:,.2f} s"
+        return Figure(f"{value / 1e3:.2f} ms", value)
+    return Figure(f"{value / 1e6:,.2f} s", value)
 
 
 def nothing_as_missing(value: float) -> str:
     """Writes a time, and a dash for none, where most cells of a table are empty."""
-    return microseconds(value) if value else MISSING
+    return microseconds(value or None)
 
 
 def share(fraction: float | None) -> str:
     """Writes a fraction of 1 in per cent: 12.3 %."""
     if fraction is None or not math.isfinite(fraction):
-        return MISSING
+        return Figure(MISSING)
     if 0 < abs(fraction) < 0.0005:
-        return "<0.1 %" if fraction > 0 else ">-0.1 %"
-    return f"{100 * fraction:.1f} %"
+        return Figure("<0.1 %" if fraction > 0 else ">-0.1 %", fraction)
+    return Figure(f"{100 * fraction:.1f} %", fraction)
 
 
 def difference(value: float | None, reference: float | None) -> str:
     """Writes by how much a value is off its reference: +3.1 %."""
     if value is None or not reference or not math.isfinite(value / reference):
-        return MISSING
-    return f"{100 * (value / reference - 1):+.1f} %"
+        return Figure(MISSING)
+    return Figure(f"{100 * (value / reference - 1):+.1f} %", value / reference - 1)
 
 
 def count(number: int) -> str:
     """Writes a whole number with its thousands apart: 12,345."""
-    return f"{number:,}"
+    return Figure(f"{number:,}", number)
 
 
-def size(number_of_bytes: int) -> str:
+def size(number_of_bytes: float) -> str:
     """Writes bytes in binary units: 512 B, 1.50 GiB."""
-    if abs(number_of_bytes) < 1024:
-        return f"{number_of_bytes} B"
-    value = number_of_bytes / 1024
+    value = float(round(number_of_bytes))
+    if abs(value) < 1024:
+        return Figure(f"{value:.0f} B", value)
+    written = value / 1024
     for unit in ("KiB", "MiB", "GiB"):
-        if abs(value) < 1023.995:
-            return f"{value:.2f} {unit}"
-        value /= 1024
-    return f"{value:,.2f} TiB"
+        if abs(written) < 1023.995:
+            return Figure(f"{written:.2f} {unit}", value)
+        written /= 1024
+    return Figure(f"{written:,.2f} TiB", value)
 
 
 def decimal_size(number_of_bytes: float) -> str:
     """Writes bytes in units of 1000, as bandwidths are given: 512 B, 26.5 MB, 1.904 GB."""
     for unit, value, digits in (("GB", 1e9, 3), ("MB", 1e6, 1), ("kB", 1e3, 1)):
         if abs(number_of_bytes) >= 0.99995 * value:
-            return f"{number_of_bytes / value:,.{digits}f} {unit}"
-    return f"{number_of_bytes:.0f} B"
+            return Figure(f"{number_of_bytes / value:,.{digits}f} {unit}", number_of_bytes)
+    return Figure(f"{number_of_bytes:.0f} B", number_of_bytes)
 
 
 def rate(a_second: float) -> str:
     """Writes how many there are in a second, such as tokens: 46.2, 1,220."""
-    return f"{a_second:,.1f}" if abs(a_second) < 999.95 else f"{a_second:,.0f}"
+    return figure(a_second, ",.1f" if abs(a_second) < 999.95 else ",.0f")
 
 
 def bandwidth(bytes_a_second: float | None) -> str:
     """Writes bytes per second in decimal units, as data sheets do: 3,350 GB/s, 16.8 GB/s."""
     if bytes_a_second is None or not math.isfinite(bytes_a_second):
-        return MISSING
-    return f"{bytes_a_second / 1e9:,.{0 if bytes_a_second >= 1e11 else 1}f} GB/s"
+        return Figure(MISSING)
+    digits = 0 if bytes_a_second >= 1e11 else 1
+    return Figure(f"{bytes_a_second / 1e9:,.{digits}f} GB/s", bytes_a_second)
 
 
-def operations(number: float) -> str:
-    """Writes a number of operations without its unit: 7.27 G, 1.28 T."""
+def operations(number: float, unit: str = "") -> str:
+    """Writes a number of operations: 7.27 Gop, 1.28 T."""
     scale, letter = (1e12, "T") if number >= 1e11 else (1e9, "G")
-    return f"{number / scale:,.2f} {letter}"
+    return Figure(f"{number / scale:,.2f} {letter}{unit}", number)
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards import (
-    about_answers,
-    about_audit,
-    about_clients,
-    about_conversions,
-    about_counters,
-    about_kernels,
-    about_layers,
-    about_machine_code,
-    about_ranks,
-    about_roofline,
-    about_run,
-    about_shapes,
-    about_time,
-    about_tokens,
-    about_waterfall,
+from spark_prof.dashboards.section import Document, without_empty_columns
+from spark_prof.dashboards.sections import (
+    audit_section,
+    client_section,
+    conversion_section,
+    counter_section,
+    kernel_section,
+    layer_section,
+    rank_section,
+    roofline_section,
+    run_section,
+    time_section,
+    token_section,
+    waterfall_section,
 )
-from spark_prof.dashboards.formats import MISSING
-from spark_prof.dashboards.section import Document, Section
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+FIGURES: Mapping[str, Callable[[Report], go.Figure]] = {
+    "waterfall": waterfall_section.floor_waterfall,
+    "components": time_section.component_bars,
+    "layers": layer_section.layer_heatmap,
+    "roofline": roofline_section.kernels_and_memory,
+}
+"""By the section of the report in which each stands."""
 
 
 def outline(report: Report, *, layer_columns: int | None = None) -> Document:
@@ -31,54 +41,53 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
     None gives one to each. Sections without rows and columns without figures are left out.
     """
     # A source of sums has nothing but components.
-    parts_of_a_token = (about_waterfall.waterfall(report),) if report.tokens else ()
+    parts_of_a_token = (waterfall_section.waterfall(report),) if report.tokens else ()
+    components = token_section.ledger if report.tokens else time_section.components
     sections = (
-        about_run.recording(report),
-        about_answers.answers(report),
-        about_run.findings(report),
+        run_section.recording(report),
+        run_section.answers(report),
+        run_section.findings(report.findings),
         *parts_of_a_token,
-        about_time.steps(report),
-        about_tokens.ledger(report) if report.tokens else about_time.components(report),
-        about_tokens.batch_sizes(report),
-        about_layers.layers(report, layer_columns),
-        about_time.accounting(report),
-        about_time.overhead(report),
-        about_clients.agreement(report),
-        about_clients.runs(report.clients),
-        about_ranks.ranks(report),
-        about_ranks.collectives(report),
-        about_ranks.slow_steps(report),
-        about_ranks.clocks(report),
-        about_kernels.coverage(report),
-        about_kernels.kernels(report),
-        about_machine_code.machine_code(report),
-        about_kernels.copies(report),
-        about_roofline.floors(report),
-        about_roofline.kernels(report),
-        about_roofline.streamed(report),
-        about_shapes.shapes(report),
-        about_counters.kernels(report),
-        about_counters.weights(report),
-        about_conversions.charged(report),
-        about_conversions.others(report),
-        about_kernels.modules(report),
-        about_audit.layers(report.audit),
-        about_run.notes(report),
+        time_section.steps(report),
+        components(report),
+        token_section.batch_sizes(report),
+        layer_section.layers(report, layer_columns),
+        time_section.accounting(report),
+        time_section.overhead(report),
+        client_section.agreement(report),
+        client_section.runs(report.clients),
+        rank_section.ranks(report),
+        rank_section.collectives(report),
+        rank_section.slow_steps(report),
+        rank_section.clocks(report),
+        kernel_section.coverage(report),
+        kernel_section.kernels(report),
+        kernel_section.machine_code(report),
+        kernel_section.copies(report),
+        roofline_section.floors(report),
+        roofline_section.kernels(report),
+        roofline_section.streamed(report),
+        counter_section.shapes(report),
+        counter_section.kernels(report),
+        counter_section.weights(report),
+        conversion_section.charged(report),
+        conversion_section.others(report),
+        kernel_section.modules(report),
+        audit_section.layers(report.audit),
+        run_section.notes(report),
     )
     return Document(
-        about_run.title(report),
-        about_run.headline(report),
+        run_section.title(report),
+        run_section.headline(report),
         tuple(without_empty_columns(section) for section in sections if section.rows),
-        about_run.caveats(report),
+        run_section.caveats(report),
     )
 
 
-def without_empty_columns(section: Section) -> Section:
-    """Leaves out every column in which no row says anything."""
-    return section.only(
-        [
-            index
-            for index in range(len(section.columns))
-            if any(row[index] not in ("", MISSING, 0.0) for row in section.rows)
-        ]
-    )
+def figures(report: Report) -> dict[str, go.Figure]:
+    """The figures of a report by name, in the order in which it is read.
+
+    A figure without anything to show is left out.
+    """
+    sections = (section.id for section in outline(report).sections)
+    return {name: FIGURES[name](report) for name in sections if name in FIGURES}

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rich.cells import cell_len
 
-from spark_prof.dashboards.formats import MISSING, clean, count, shorten
+from spark_prof.dashboards.formats import MISSING, count, shorten
 
 MOST_LINES = 1_000
 """Rows of the text; CSV, JSON and Parquet have all of them."""
@@ -33,7 +33,7 @@ def as_text(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """A table for a terminal: cells of a foreign trace can neither move its cursor nor break it."""
     waiting = iter(rows)
     shown = [[_cell(value) for value in row] for row in islice(waiting, MOST_LINES)]
-    titles = [shorten(clean(name), _WIDEST_CELL) for name in columns]
+    titles = [shorten(name, _WIDEST_CELL) for name in columns]
     widths = [max(map(cell_len, cells)) for cells in zip(titles, *shown, strict=True)]
     right = [bool(shown) and all(_is_number(row[i]) for row in shown) for i in range(len(titles))]
     for line in (titles, ["─" * width for width in widths], *shown):
@@ -76,7 +76,7 @@ def _cell(value: Any) -> str:
         return MISSING
     if isinstance(value, float):
         return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.1f}"
-    return shorten(clean(str(value)), _WIDEST_CELL)
+    return shorten(str(value), _WIDEST_CELL)
 
 
 def _padded(cell: str, width: int, to_right: bool) -> str:

@@ -1,21 +1,23 @@
 """The records between a report's figures and the renderers: a document is a list of sections.
 
-A section is a table of finished strings with a title and a sentence or two before it, so that
-text, Markdown and HTML say the same and only differ in how they draw it. Strings are clean (see
-`formats.clean`) and not escaped: escaping belongs to the renderer. Each renderer draws `cleaned`
-documents, so that a section which forgot it does no harm.
+A section is a table with a title and a sentence or two before it, so that text, Markdown and HTML
+say the same and only differ in how they draw it. `table` makes one of records: a column names the
+attribute that it shows, and what that is (see `cells`) says how it is written and drawn. Texts are
+those of the trace: each renderer draws `cleaned` documents, and escapes what it draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from spark_prof.dashboards.formats import clean
+from spark_prof.dashboards.formats import MISSING, Figure, clean, shorten
 
 Cell = str | float
-"""A finished string or, in a bar column, a fraction of 1."""
+"""A `Figure` or another text or, in a bar column, a fraction of 1."""
+Kind = Literal["text", "number", "bar", "name", "prose"]
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,12 @@ class Column:
     """One column of a section's table."""
 
     title: str
-    kind: Literal["text", "number", "bar", "name", "prose"] = "text"
+    kind: Kind = "text"
     """What the cells are; a name may be shortened in its middle, prose may be wrapped."""
     optional: bool = False
     """May be left out where the page is narrow."""
+    cell: Callable[[Any], Cell] = str
+    """Makes the cell of a record."""
 
 
 @dataclass(frozen=True)
@@ -60,31 +64,87 @@ class Document:
     """What does not hold, a sentence each, beside the headline."""
 
 
+def table(
+    name: str,
+    title: str,
+    records: Iterable[Any],
+    columns: Sequence[Column],
+    intro: Iterable[str] = (),
+) -> Section:
+    """A section with a row for each record.
+
+        table("copies", "Copies", copies, [cells.Time("Time", "us")])
+
+    Args:
+        name: of the section in links and files.
+        title: above it.
+        records: what the columns show.
+        columns: of `cells`.
+        intro: sentences before the table.
+    """
+    rows = tuple(tuple(column.cell(record) for column in columns) for record in records)
+    return Section(name, title, tuple(columns), rows, tuple(intro))
+
+
+def listed(name: str, title: str, texts: Iterable[str], longest: int = 1000) -> Section:
+    """A section that is a list of sentences, each shortened to so many characters."""
+    shown = filter(None, (shorten(text, longest) for text in texts))
+    return Section(name, title, (Column("", "prose"),), tuple((text,) for text in shown))
+
+
+def document(
+    title: str, headline: Iterable[tuple[str, str]], sections: Iterable[Section]
+) -> Document:
+    """A document of the sections that say something, without their empty columns."""
+    said = tuple(without_empty_columns(section) for section in sections if section.rows)
+    return Document(title, tuple(headline), said)
+
+
+def without_empty_columns(section: Section) -> Section:
+    """Leaves out every column in which no row says anything."""
+    return section.only(
+        [
+            index
+            for index in range(len(section.columns))
+            if any(row[index] not in ("", MISSING, 0.0) for row in section.rows)
+        ]
+    )
+
+
 def without_bars(section: Section) -> Section:
     """Leaves out bar columns, which only a monospaced page needs: a share stands beside each."""
     return section.only([i for i, column in enumerate(section.columns) if column.kind != "bar"])
 
 
+def values_of(cells: Iterable[object]) -> list[float] | None:
+    """The numbers of cells, NaN for an empty one; None where one is another text, or all empty."""
+    values = []
+    for cell in cells:
+        if not isinstance(cell, Figure) and cell not in ("", MISSING):
+            return None
+        values.append(cell.value if isinstance(cell, Figure) else math.nan)
+    return None if all(map(math.isnan, values)) else values
+
+
 def cleaned(document: Document) -> Document:
     """The document with every string one printable line."""
     return Document(
-        _clean(document.title),
-        tuple((_clean(name), _clean(value)) for name, value in document.headline),
-        tuple(map(_cleaned_section, document.sections)),
-        tuple(map(_clean, document.caveats)),
+        clean(document.title),
+        tuple((clean(name), clean(value)) for name, value in document.headline),
+        tuple(map(cleaned_section, document.sections)),
+        tuple(map(clean, document.caveats)),
     )
 
 
-def _cleaned_section(section: Section) -> Section:
-    columns = tuple(replace(column, title=_clean(column.title)) for column in section.columns)
-    rows = tuple(
-        tuple(_clean(cell) if isinstance(cell, str) else cell for cell in row)
-        for row in section.rows
+def cleaned_section(section: Section) -> Section:
+    """The section with every string one printable line."""
+    return Section(
+        section.id,
+        clean(section.title),
+        tuple(replace(column, title=clean(column.title)) for column in section.columns),
+        tuple(
+            tuple(cell if isinstance(cell, float | Figure) else clean(str(cell)) for cell in row)
+            for row in section.rows
+        ),
+        tuple(map(clean, section.intro)),
     )
-    intro = tuple(map(_clean, section.intro))
-    title = _clean(section.title)
-    return replace(section, title=title, columns=columns, rows=rows, intro=intro)
-
-
-def _clean(text: str) -> str:
-    return text if text.isprintable() else clean(text)

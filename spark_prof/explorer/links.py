@@ -13,8 +13,8 @@ import streamlit as st
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.ranking import PAGES
 from spark_prof.analyzers.model import Finding, KernelRow
-from spark_prof.dashboards.about_run import list_of_findings
 from spark_prof.dashboards.formats import counted, microseconds
+from spark_prof.dashboards.sections.run_section import findings
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
 
@@ -40,7 +40,7 @@ def finding_cards(found: Sequence[Finding], here: str = "") -> None:
             _card(finding, number, here)
     if found:
         with st.expander(f"{counted(len(found), 'finding')} as a table"):
-            widgets.section(list_of_findings(found))
+            widgets.section(findings(found))
 
 
 def _card(finding: Finding, number: int, here: str) -> None:

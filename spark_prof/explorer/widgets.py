@@ -11,10 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from spark_prof.dashboards.figure_page import figure_page
-from spark_prof.dashboards.formats import MISSING, clean, count
-from spark_prof.dashboards.parse_figures import figures_of
-from spark_prof.dashboards.section import Section, without_bars
+from spark_prof.dashboards.formats import MISSING, Figure, clean, count
+from spark_prof.dashboards.render.html_page import draw_figure
+from spark_prof.dashboards.section import Section, cleaned_section, values_of, without_bars
 from spark_prof.explorer import state
 
 MOST_ROWS = 2000
@@ -86,9 +85,8 @@ def sortable(frame: pd.DataFrame) -> Any:
         values = frame.iloc[:, place]
         drawn[place] = values.reset_index(drop=True)
         if _is_text(values):
-            texts = [clean(value) if isinstance(value, str) else value for value in values]
-            strings = few and all(isinstance(text, str) for text in texts)
-            numbers = figures_of(texts) if strings else None
+            texts = [_cleaned(value) for value in values]
+            numbers = values_of(texts) if few else None
             if numbers is not None:
                 written[place] = dict(zip(numbers, texts, strict=True))
             drawn[place] = pd.Series(texts if numbers is None else numbers)
@@ -120,6 +118,10 @@ def _titles(frame: pd.DataFrame) -> list[str]:
         title = clean(str(column))
         titles.append(title if title and title not in titles else title + " " * (place + 1))
     return titles
+
+
+def _cleaned(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) and not isinstance(value, Figure) else value
 
 
 def _is_text(values: pd.Series[Any]) -> bool:
@@ -233,11 +235,12 @@ def section(drawn: Section) -> None:
     """Draws a report's section: its title, sentences and table."""
     if not drawn.rows:
         return
-    drawn = without_bars(drawn)
+    drawn = cleaned_section(without_bars(drawn))
     st.subheader(plain(drawn.title), anchor=drawn.id)
     lines(drawn.intro)
     titles = [column.title or " " * place for place, column in enumerate(drawn.columns)]
-    table(pd.DataFrame(list(drawn.rows), columns=titles), drawn.id)
+    # As objects, because pandas would make texts of figures.
+    table(pd.DataFrame(list(drawn.rows), columns=titles, dtype=object), drawn.id)
 
 
 def figure(
@@ -263,7 +266,7 @@ def figure(
     with st.container(horizontal=True, horizontal_alignment="right"):
         # Five megabytes, which are only made when somebody asks for them.
         st.download_button(
-            "HTML", lambda: figure_page(drawn, name), f"{name}.html", "text/html",
+            "HTML", lambda: draw_figure(drawn, name), f"{name}.html", "text/html",
             key=f"{name}-html", on_click="ignore", type="tertiary",
         )  # fmt: skip
     return event.selection if selection else None

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext
 
-from spark_prof.dashboards.parse_figures import figures_of
 from tests.browser.report import report_of
 from tests.browser.saved import check_page, png_size
 from tests.browser.view import View
@@ -62,10 +61,16 @@ def assert_same(cells: list[str], row: list[str]) -> None:
         assert drawn == pytest.approx(saved, rel=1e-3, abs=0.006), (cell, value)
 
 
+_UNITS = {
+    "us": 1.0, "ms": 1e3, "s": 1e6, "%": 1e-2, "x": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9,
+    "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "GB/s": 1e9,
+}  # fmt: skip
+
+
 def number(text: str) -> float:
     """What is written, in the unit by which the table sorts."""
-    found = figures_of([text])
-    return float(text.replace(",", "")) if found is None else float(found[0])
+    value, _, unit = text.partition(" ")
+    return float(value.lstrip("<>").replace(",", "")) * _UNITS.get(unit, 1.0)
 
 
 def test_names_are_whole(explore: Explore, tmp_path: Path) -> None:

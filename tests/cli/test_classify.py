@@ -106,8 +106,8 @@ def test_usage_errors_are_one_line(refuses: Refuses) -> None:
         ((str(DATA / "README.md"),), "README.md"),
         ((str(DATA / "cupti"),), "cupti"),
         ((str(SM_90), "-o", "/nonexistent/x.json"), "does not exist"),
-        ((str(SM_90), "-o", "x.html"), "x.html ends in none of"),
-        ((str(SM_90), "--format", "html"), "html"),
+        ((str(SM_90), "-o", "x.pdf"), "x.pdf ends in none of"),
+        ((str(SM_90), "--format", "pdf"), "pdf"),
         ((str(SM_90), "--arch", "sm_90"), "is no library"),
         ((str(SM_90.parent), "--arch", "sm_90"), "is no library"),
     ):

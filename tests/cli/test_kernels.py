@@ -177,7 +177,7 @@ def test_a_bench_that_is_kept_is_what_the_dispatcher_goes_by(run: Run, cache: Pa
         (["nosuch"], "nosuch"),
         (["list", "-o", "x.pdf"], "x.pdf"),
         (["list", "-o", "nosuch/x.md"], "does not exist"),
-        (["list", "--format", "html"], "html"),
+        (["list", "--format", "pdf"], "pdf"),
         (["check", "qkv"], "did you mean qkv-w4a16 or qkv-fp8 or qkv-w16a16?"),
         (["check", "qkv-w4a8"], "did you mean qkv-w4a16?"),
         (["check", "qkv-w4a16", "o-w4a16"], "o-w4a16"),

@@ -9,17 +9,19 @@ from functools import cache
 from spark_prof.ab.result import Result
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.analyzers.dataset import Dataset
-from spark_prof.dashboards import text as text_renderer
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.classification import render_classification
 from spark_prof.dashboards.client_report import render_clients
 from spark_prof.dashboards.compare_report import Compared, render_comparison
 from spark_prof.dashboards.dataset_report import render_dataset
 from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
-from spark_prof.dashboards.kernel_bench import render_bench
-from spark_prof.dashboards.kernel_checks import Checked, render_checks
-from spark_prof.dashboards.kernel_list import render_kernels
-from spark_prof.dashboards.render import RENDERERS
+from spark_prof.dashboards.render import RENDERERS, render_report
+from spark_prof.dashboards.replacement_kernels import (
+    Checked,
+    render_bench,
+    render_checks,
+    render_kernels,
+)
 from spark_prof.kernels.bench.results import Report as Bench
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find
@@ -44,7 +46,7 @@ Draw = Callable[[str, str], str]
 
 def _report(text: str, kind: str) -> str:
     if kind == "text":
-        return text_renderer.render(filled(text), width=100)
+        return render_report(filled(text), "text", width=100)
     return RENDERERS[kind](filled(text))
 
 
@@ -71,9 +73,6 @@ DOCUMENTS: Mapping[str, Draw] = {
     "kernels bench": lambda text, kind: render_bench(filled_as(Bench, text), kind),
 }
 """By the command: from a text for every field, and a format, to what is drawn."""
-
-WITH_PAGE = ("report", "ab", "compare", "doctor", "dataset", "clients")
-"""Of them those that HTML can be drawn of."""
 
 
 @cache

@@ -6,39 +6,10 @@ from html.parser import HTMLParser
 
 # What a section is built of; a tag that is not here came from a name.
 OWN_TAGS = {
-    "html",
-    "head",
-    "meta",
-    "title",
-    "style",
-    "body",
-    "main",
-    "h1",
-    "h2",
-    "dl",
-    "div",
-    "dt",
-    "dd",
-    "section",
-    "p",
-    "table",
-    "thead",
-    "tbody",
-    "tr",
-    "th",
-    "td",
-    "ul",
-    "li",
-    "code",
-    "details",
-    "summary",
-    "script",
-    "nav",
-    "figure",
-    "figcaption",
-    "ol",
-    "a",
-}
+    "html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "dl", "div", "dt",
+    "dd", "section", "p", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "code",
+    "details", "summary", "script", "nav", "figure", "figcaption", "ol", "a",
+}  # fmt: skip
 
 
 class Page(HTMLParser):

@@ -9,7 +9,8 @@ from spark_prof.analyzers.model import Finding, KernelRow
 from spark_prof.analyzers.views.kernel_calls import LaunchUse, facts_of
 from spark_prof.analyzers.views.kernel_columns import Launch
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OddCell
-from spark_prof.dashboards import about_cells, about_kernel
+from spark_prof.dashboards import about_cells
+from spark_prof.dashboards.sections import one_kernel_section
 from tests.rows import each_row
 
 from .sample import SAMPLES
@@ -53,11 +54,11 @@ def test_what_cannot_be_compared_is_said() -> None:
 def test_facts_of_any_kernel_can_be_told(sample: str) -> None:
     report = SAMPLES[sample]
     for facts in facts_of(report, [row.name for row in report.kernels]):
-        assert about_kernel.facts(facts).rows
-        assert about_kernel.floor(facts.floor).rows
-        assert about_kernel.reason(facts.row)
-        assert about_kernel.streamed(report, facts.row.component).columns
-        assert about_kernel.counters(report, facts.row.name).columns
+        assert one_kernel_section.facts(facts).rows
+        assert one_kernel_section.floor(facts.floor).rows
+        assert one_kernel_section.reason(facts.row)
+        assert one_kernel_section.streamed(report, facts.row.component).columns
+        assert one_kernel_section.counters(report, facts.row.name).columns
 
 
 def test_a_shape_is_told_with_what_limits_it() -> None:
@@ -66,10 +67,10 @@ def test_a_shape_is_told_with_what_limits_it() -> None:
     for row in shapes:
         launch = Launch(row.grid, row.block, row.registers, row.shared_bytes)
         use = LaunchUse(launch, 3, 1.0, 5.0)
-        (told,) = about_kernel.launches([use], row.name, row.component, report).rows
+        (told,) = one_kernel_section.launches([use], row.name, row.component, report).rows
         if row.occupancy:
             assert told[-1] == " and ".join(row.occupancy.limiters)
-    unknown = about_kernel.launches(
+    unknown = one_kernel_section.launches(
         [LaunchUse(Launch("", "", 0, 0), 1, 1.0, 1.0)], "x", "y", report
     )
     assert unknown.rows[0][-3:] == ("-", "-", "-")
@@ -79,15 +80,15 @@ def test_findings_that_name_a_kernel_are_found() -> None:
     name = "void marlin::Marlin<1, 2>(int4 const*)"
     named = Finding("a", 1.0, f"{short_name(name)} (qkv) reads", "fix")
     other = Finding("b", 1.0, "something else", "fix", ("no kernel",))
-    assert about_kernel.named_by((named, other), name) == (named,)
+    assert one_kernel_section.named_by((named, other), name) == (named,)
 
 
 def test_the_reason_for_a_component_is_that_of_its_name_or_place() -> None:
     row = KernelRow("gemm_of_nobody", 1, 1.0, 1.0, "qkv", "unknown", None, "unknown", None)
-    assert "by its place" in about_kernel.reason(row)
-    assert "it is other" in about_kernel.reason(replace(row, component="other"))
+    assert "by its place" in one_kernel_section.reason(row)
+    assert "it is other" in one_kernel_section.reason(replace(row, component="other"))
     known = replace(row, name="void flash::FlashAttnFwdCombine<1>(int)", component="attention")
-    assert "Its name tells" in about_kernel.reason(known)
+    assert "Its name tells" in one_kernel_section.reason(known)
 
 
 def test_a_guess_is_called_one() -> None:

@@ -6,18 +6,16 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.about_clients import agreement, runs
 from spark_prof.dashboards.client_report import render_clients
 from spark_prof.dashboards.render import RENDERERS
+from spark_prof.dashboards.sections.client_section import agreement, runs
 from spark_prof.traces.benchmarks.read import read_benchmark
-from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun, Latency
+from spark_prof.traces.benchmarks.result import Latency
 from tests.rows import each_row
 
-from .sample import HOSTILE_NAME, SAMPLES
+from .sample import SAMPLES
 
 DATA = Path(__file__).parents[1] / "data" / "benchmarks"
 
@@ -76,20 +74,6 @@ def test_a_derived_figure_is_called_derived() -> None:
     assert "Derived, 1000 / speed: TPOT." in section.intro
 
 
-def test_without_clients_there_is_no_section() -> None:
-    assert agreement(report()).rows == runs([]).rows == ()
-
-
-@each_row("kind", RENDERERS)
-def test_every_format_has_the_section(kind: str) -> None:
-    drawn = RENDERERS[kind](report(COMPARED))
-    assert ("Does the client see the same?" in drawn) == (kind != "json")
-    if kind == "json":
-        [found] = json.loads(drawn)["clients"]
-        assert found["comparisons"][0]["difference"] == pytest.approx(0.1)
-        assert found["tpot"]["p99"] is None
-
-
 @each_row("kind", RENDERERS)
 @each_row("name", ["vllm-serve-detailed.json", "llama-benchy.md", "vllm-log.txt"])
 def test_results_alone(kind: str, name: str) -> None:
@@ -101,13 +85,3 @@ def test_results_alone(kind: str, name: str) -> None:
         assert document["clients"]
     else:
         assert "What the clients saw" in drawn
-
-
-@pytest.mark.parametrize("kind", ["text", "md", "html"])
-def test_hostile_names_stay_names(kind: str) -> None:
-    run = BenchmarkRun(HOSTILE_NAME, HOSTILE_NAME, HOSTILE_NAME, tpot=Latency(1.0))
-    drawn = render_clients([BenchmarkResult(HOSTILE_NAME, (run,), (HOSTILE_NAME,))], kind)
-    assert "\x1b" not in drawn
-    assert "\u202e" not in drawn
-    assert "<script>alert" not in drawn or kind == "text"
-    assert "<img" not in drawn or kind == "text"

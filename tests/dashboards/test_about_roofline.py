@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from spark_prof.analyzers.roofline.model import (
@@ -13,10 +12,10 @@ from spark_prof.analyzers.roofline.model import (
     RooflineRow,
     StreamedWeights,
 )
-from spark_prof.dashboards import about_roofline, html, json_report, markdown
 from spark_prof.dashboards.formats import microseconds
+from spark_prof.dashboards.sections import roofline_section
 
-from .sample import HOSTILE_NAME, SAMPLES
+from .sample import SAMPLES
 
 FULL = SAMPLES["mixture_of_experts"]
 
@@ -57,7 +56,7 @@ ROOFLINE = Roofline(
 def test_rows_by_role_the_most_time_first_and_the_rest_last() -> None:
     rare = replace(UNKNOWN, calls=0.1, role="", owner_basis="order")
     phase = replace(PHASE, rows=(AT_FLOOR, rare, SLOW), kernels_us=690.0)
-    section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
+    section = roofline_section.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
     first, second, rest = section.rows
     assert first == (
         "mlp.experts.w2", "522.7 us", "141.1 us", "27.0 %", "weight", "slow", "24", "memory",
@@ -72,7 +71,7 @@ def test_rows_by_role_the_most_time_first_and_the_rest_last() -> None:
 
 def test_without_a_role_the_component_stands_in_brackets() -> None:
     phase = replace(PHASE, rows=(replace(UNKNOWN, role="", owner_basis="order"),))
-    section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
+    section = roofline_section.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
     assert section.rows[0][:5] == ("(experts)", "522.7 us", "-", "-", "order")
 
 
@@ -80,7 +79,7 @@ def test_as_many_rows_as_fit_a_page() -> None:
     rows = tuple(replace(SLOW, name=f"kernel_{n}", calls=1.0, us=100.0 - n) for n in range(40))
     us = sum(row.us for row in rows)
     phase = replace(PHASE, rows=rows, kernels_us=us)
-    section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
+    section = roofline_section.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
     shown = len(section.rows) - 1
     assert [row[5] for row in section.rows[:shown]] == [f"kernel_{n}" for n in range(shown)]
     left = sum(row.us for row in rows[shown:])
@@ -89,7 +88,7 @@ def test_as_many_rows_as_fit_a_page() -> None:
 
 
 def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
-    section = about_roofline.floors(replace(FULL, roofline=ROOFLINE))
+    section = roofline_section.floors(replace(FULL, roofline=ROOFLINE))
     assert section.rows == (
         (
             "decode",
@@ -110,12 +109,12 @@ def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
 
 def test_a_bound_says_at_least() -> None:
     phase = replace(PHASE, rows=(replace(SLOW, expected=True),))
-    section = about_roofline.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
+    section = roofline_section.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
     assert section.rows[0][12] == "at least 16.99 MiB"
 
 
 def test_streamed_weights_with_their_storage() -> None:
-    section = about_roofline.streamed(replace(FULL, roofline=ROOFLINE))
+    section = roofline_section.streamed(replace(FULL, roofline=ROOFLINE))
     assert section.rows == (
         (
             "1.19 GiB",
@@ -131,10 +130,10 @@ def test_streamed_weights_with_their_storage() -> None:
 
 def test_without_ceilings_there_are_sizes_only() -> None:
     bare = replace(ROOFLINE, ceilings=Ceilings("Fancy 9000"))
-    section = about_roofline.streamed(replace(FULL, roofline=bare))
+    section = roofline_section.streamed(replace(FULL, roofline=bare))
     assert [row[2] for row in section.rows] == ["-", "-"]
     phase = replace(PHASE, rows=(UNKNOWN,), floor_us=None)
-    found = about_roofline.kernels(replace(FULL, roofline=replace(bare, phases=(phase,))))
+    found = roofline_section.kernels(replace(FULL, roofline=replace(bare, phases=(phase,))))
     assert [row[:4] for row in found.rows] == [
         ("mlp.experts.w2", "522.7 us", "-", "-"), ("rest", "2.50 ms", "-", "-"),
     ]  # fmt: skip
@@ -143,43 +142,6 @@ def test_without_ceilings_there_are_sizes_only() -> None:
 def test_where_no_need_is_known_the_reason_stands() -> None:
     phase = replace(PHASE, rows=(UNKNOWN,), floor_us=None, needed_bytes=0.0, streamed_bytes=0.0)
     bare = replace(ROOFLINE, phases=(phase,), weights=())
-    section = about_roofline.floors(replace(FULL, roofline=bare))
+    section = roofline_section.floors(replace(FULL, roofline=bare))
     assert section.rows == (("A note.",),)
-    assert about_roofline.streamed(replace(FULL, roofline=bare)).rows == ()
-
-
-def test_a_report_without_a_roofline_has_no_such_section() -> None:
-    report = replace(FULL, roofline=None)
-    for section in (about_roofline.floors, about_roofline.kernels, about_roofline.streamed):
-        assert section(report).rows == ()
-    assert json.loads(json_report.render(report))["roofline"] is None
-    prefill = replace(ROOFLINE, phases=(replace(PHASE, phase="prefill"),))
-    assert about_roofline.kernels(replace(FULL, roofline=prefill)).rows == ()
-
-
-def test_json_has_every_row_and_what_is_derived() -> None:
-    found = json.loads(json_report.render(replace(FULL, roofline=ROOFLINE)))["roofline"]
-    assert found["phases"][0]["of_floor"] == round(1230.1 / 4288.5, 6)
-    assert [row["name"] for row in found["phases"][0]["rows"]] == ["slow", "at floor", "unknown"]
-    assert found["phases"][0]["rows"][2]["floor_us"] is None
-    row = found["phases"][0]["rows"][0]
-    # Two different bases: on what the role stands, and how its bytes were found.
-    assert (row["role"], row["owner_basis"]) == ("mlp.experts.w2", "weight")
-    assert row["basis"] == "the products in launch order"
-    assert found["ceilings"]["peaks"] == {"bf16": 989.4e12}
-    assert found["ceilings"]["reached"]["source"] == "a reader"
-
-
-def test_foreign_text_stays_text_on_a_page() -> None:
-    row = replace(
-        SLOW, name=HOSTILE_NAME, component=HOSTILE_NAME, what=HOSTILE_NAME, role=HOSTILE_NAME
-    )
-    roofline = replace(
-        ROOFLINE,
-        phases=(replace(PHASE, rows=(row,), notes=(HOSTILE_NAME,)),),
-        weights=(StreamedWeights(HOSTILE_NAME, HOSTILE_NAME, False, 1e9, 0.5, HOSTILE_NAME),),
-    )
-    report = replace(FULL, roofline=roofline)
-    assert "<script>alert" not in html.render(report)
-    assert "\x1b" not in markdown.render(report)
-    assert "What a decode step streams" in markdown.render(report)
+    assert roofline_section.streamed(replace(FULL, roofline=bare)).rows == ()

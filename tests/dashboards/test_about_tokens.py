@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from rich.cells import cell_len
-
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.token_ledger.model import (
@@ -16,13 +14,12 @@ from spark_prof.analyzers.token_ledger.model import (
     LedgerRow,
     StepSpread,
 )
-from spark_prof.dashboards import about_tokens, html, json_report, markdown, text
-from spark_prof.dashboards.outline import outline
+from spark_prof.dashboards.render import json_report
 from spark_prof.dashboards.section import Section
+from spark_prof.dashboards.sections import token_section
 from spark_prof.traces.benchmarks.result import Latency
-from tests.rows import each_row
 
-from .sample import HOSTILE_NAME, SAMPLES
+from .sample import SAMPLES
 
 FULL = SAMPLES["mixture_of_experts"]
 
@@ -69,7 +66,7 @@ def column(section: Section, title: str) -> list[object]:
 
 
 def test_components_by_time_then_the_gaps_then_the_total() -> None:
-    section = about_tokens.ledger(report(ledger()))
+    section = token_section.ledger(report(ledger()))
     assert column(section, "Component") == [
         "experts", "qkv", "shared_experts", "launch gaps", "host", "total",
     ]  # fmt: skip
@@ -82,20 +79,20 @@ def test_components_by_time_then_the_gaps_then_the_total() -> None:
 
 
 def test_what_overlaps_has_three_figures() -> None:
-    section = about_tokens.ledger(report(ledger()))
+    section = token_section.ledger(report(ledger()))
     assert column(section, "Kernel time") == ["520.0 us", "-", "120.0 us", "-", "-", "-"]
     assert column(section, "Exclusive") == ["480.0 us", "-", "80.0 us", "-", "-", "-"]
     assert "40.0 us of a step overlap" in " ".join(section.intro)
 
 
 def test_where_nothing_overlaps_nothing_is_said_of_it() -> None:
-    section = about_tokens.ledger(report(ledger(twice=0.0)))
+    section = token_section.ledger(report(ledger(twice=0.0)))
     assert set(column(section, "Kernel time")) == {"-"}
     assert "overlap:" not in " ".join(section.intro)
 
 
 def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
-    section = about_tokens.ledger(report(ledger(tokens=2.5)))
+    section = token_section.ledger(report(ledger(tokens=2.5)))
     assert column(section, "A token")[0] == "200.0 us"
     assert column(section, "A token")[-1] == "400.0 us"
     assert "2.50 tokens" in " ".join(section.intro)
@@ -104,13 +101,13 @@ def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
 
 
 def test_prefill_stands_beside_decode() -> None:
-    section = about_tokens.ledger(report(ledger(), ledger("prefill", 10.0, None, steps=1)))
+    section = token_section.ledger(report(ledger(), ledger("prefill", 10.0, None, steps=1)))
     assert column(section, "Prefill step")[0] == "5.00 ms"
     assert column(section, "Prefill step")[-1] == "10.00 ms"
 
 
 def test_a_run_without_decode_steps() -> None:
-    section = about_tokens.ledger(report(ledger("prefill", 10.0, None, steps=1)))
+    section = token_section.ledger(report(ledger("prefill", 10.0, None, steps=1)))
     assert section.title == "Where the time of a step goes"
     assert column(section, "A step")[-1] == "10.00 ms"
     # One step has no range.
@@ -119,16 +116,16 @@ def test_a_run_without_decode_steps() -> None:
 
 def test_batch_sizes_beside_each_other() -> None:
     sized = [ledger(scale=1 + size / 8, batch_size=size) for size in (1, 8)]
-    section = about_tokens.batch_sizes(report(ledger(), *sized))
+    section = token_section.batch_sizes(report(ledger(), *sized))
     assert [each.title for each in section.columns] == ["Component", "Batch 1", "Batch 8"]
     assert section.rows[1] == ("experts", "562.5 us", "1.00 ms")
     assert section.rows[-2] == ("step", "1.12 ms", "2.00 ms")
-    assert not about_tokens.batch_sizes(report(ledger())).rows
+    assert not token_section.batch_sizes(report(ledger())).rows
 
 
 def test_only_the_most_frequent_batch_sizes_are_shown() -> None:
     sized = [ledger(batch_size=size, steps=size) for size in range(1, 10)]
-    section = about_tokens.batch_sizes(report(ledger(), *sized))
+    section = token_section.batch_sizes(report(ledger(), *sized))
     assert [each.title for each in section.columns[1:]] == [f"Batch {n}" for n in range(5, 10)]
     assert "4 more sizes" in " ".join(section.intro)
 
@@ -145,40 +142,10 @@ def client(tool: str = "vllm bench serve") -> ClientRow:
 
 def test_a_client_stands_beside_it() -> None:
     subject = replace(report(ledger()), clients=(client(),))
-    section = about_tokens.ledger(subject)
+    section = token_section.ledger(subject)
     assert section.intro[-1] == (
         "vllm bench serve c1: 1.10 ms per output token (mean), +10.0 % against the 1.00 ms of a "
         "decode step; 100.0 us lie outside it."
     )
-    (row,) = json.loads(json_report.render(subject))["client_tokens"]
+    (row,) = json.loads(json_report.write(json_report.record_of(subject)))["client_tokens"]
     assert (row["client_us"], row["ledger_us"], row["beyond_us"]) == (1100.0, 1000.0, 100.0)
-
-
-def test_json_has_every_figure() -> None:
-    document = json.loads(json_report.render(report(ledger(), ledger("prefill", 9.0, None))))
-    decode, prefill = document["tokens"]
-    assert (decode["phase"], decode["steps"], decode["ms_per_token"]) == ("decode", 30, 1.0)
-    assert sum(row["charged_us"] for row in decode["rows"]) == decode["step"]["mean"]
-    assert set(decode["rows"][0]["spread"]) == {"mean", "median", "p10", "p90", "p99"}
-    assert prefill["ms_per_token"] is None
-
-
-@each_row("name", [n for n in SAMPLES if not SAMPLES[n].tokens])
-def test_without_a_ledger_the_components_stay(name: str) -> None:
-    titles = [section.title for section in outline(SAMPLES[name]).sections]
-    assert "Where the time of a token goes" not in titles
-    assert about_tokens.ledger(SAMPLES[name]).rows == ()
-
-
-@each_row("width", [60, 80, 100, 160])
-def test_it_fits_the_page(width: int) -> None:
-    rendered = text.render(report(ledger(), ledger("prefill", 10.0, None)), width=width)
-    assert max(map(cell_len, rendered.splitlines())) <= width
-
-
-def test_hostile_names() -> None:
-    bad = replace(ledger(), rows=(part(HOSTILE_NAME, 100.0, 1000.0, 1.0),))
-    subject = replace(report(bad), clients=(client(HOSTILE_NAME),))
-    for rendered in (text.render(subject), markdown.render(subject)):
-        assert "\x1b[31m" not in rendered
-    assert "<script>alert" not in html.render(subject)

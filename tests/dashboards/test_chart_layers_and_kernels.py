@@ -11,7 +11,7 @@ from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
 from spark_prof.analyzers.views.layer_outliers import Group
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
 from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
-from spark_prof.dashboards.chart_roofline import bytes_and_time, intensity, with_need
+from spark_prof.dashboards.sections.roofline_section import bytes_and_time, intensity, with_need
 
 from .sample import HOSTILE_NAME
 from .test_about_roofline import AT_FLOOR, ROOFLINE, SLOW, UNKNOWN

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from tests.rows import each_row
 
-from .documents import DOCUMENTS, TEXTS, WITH_PAGE, draw
+from .documents import DOCUMENTS, TEXTS, draw
 from .page import OWN_TAGS, Page
 
 _EVERY_DOCUMENT = each_row("document", DOCUMENTS)
@@ -61,7 +61,7 @@ def test_markdown_tables_have_equal_rows(document: str, text: str) -> None:
 
 
 @_EVERY_TEXT
-@each_row("document", WITH_PAGE)
+@_EVERY_DOCUMENT
 def test_a_page_is_inert_and_below_6_mb(document: str, text: str) -> None:
     drawn = draw(document, text, "html")
     assert len(drawn.encode()) < 6_000_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shlex
-
-import pytest
+from collections.abc import Callable
 
 from spark_prof.dashboards import formats
 from tests.rows import each_row
@@ -15,61 +14,36 @@ from .sample import HOSTILE_NAME
 
 
 @each_row(
-    ("value", "written"),
+    ("write", "value", "written"),
     [
-        (None, "-"),
-        (math.nan, "-"),
-        (0.0, "0 us"),
-        (0.37, "0.37 us"),
-        (9.996, "10.0 us"),
-        (812.44, "812.4 us"),
-        (999.96, "1.00 ms"),
-        (12_350.0, "12.35 ms"),
-        (999_996.0, "1.00 s"),
-        (-14.8, "-14.8 us"),
+        *((formats.microseconds, *row) for row in (
+            (None, "-"), (math.nan, "-"), (0.0, "0 us"), (0.37, "0.37 us"), (9.996, "10.0 us"),
+            (812.44, "812.4 us"), (999.96, "1.00 ms"), (12_350.0, "12.35 ms"),
+            (999_996.0, "1.00 s"), (-14.8, "-14.8 us"),
+        )),
+        *((formats.share, *row) for row in (
+            (None, "-"), (0.1234, "12.3 %"), (0.0001, "<0.1 %"), (0.0, "0.0 %"), (1.0, "100.0 %"),
+        )),
+        *((formats.size, *row) for row in (
+            (512, "512 B"), (1536, "1.50 KiB"), (1_158_266_880, "1.08 GiB"),
+        )),
+        *((formats.decimal_size, *row) for row in (
+            (0, "0 B"), (512, "512 B"), (5_760, "5.8 kB"), (999_960, "1.0 MB"),
+            (26_542_080, "26.5 MB"), (999_949_999, "999.9 MB"), (1_903_564_800, "1.904 GB"),
+            (65_168_000_000_000, "65,168.000 GB"),
+        )),
+        *((formats.rate, *row) for row in (
+            (0.0, "0.0"), (46.21, "46.2"), (999.96, "1,000"), (1220.4, "1,220"),
+        )),
     ],
-)
-def test_microseconds(value: float | None, written: str) -> None:
-    assert formats.microseconds(value) == written
-
-
-@each_row(
-    ("value", "written"),
-    [(None, "-"), (0.1234, "12.3 %"), (0.0001, "<0.1 %"), (0.0, "0.0 %"), (1.0, "100.0 %")],
-)
-def test_share(value: float | None, written: str) -> None:
-    assert formats.share(value) == written
-
-
-@pytest.mark.parametrize(
-    ("value", "written"), [(512, "512 B"), (1536, "1.50 KiB"), (1_158_266_880, "1.08 GiB")]
-)
-def test_size(value: int, written: str) -> None:
-    assert formats.size(value) == written
-
-
-@each_row(
-    ("value", "written"),
-    [
-        (0, "0 B"),
-        (512, "512 B"),
-        (5_760, "5.8 kB"),
-        (999_960, "1.0 MB"),
-        (26_542_080, "26.5 MB"),
-        (999_949_999, "999.9 MB"),
-        (1_903_564_800, "1.904 GB"),
-        (65_168_000_000_000, "65,168.000 GB"),
-    ],
-)
-def test_decimal_size(value: float, written: str) -> None:
-    assert formats.decimal_size(value) == written
-
-
-@each_row(
-    ("value", "written"), [(0.0, "0.0"), (46.21, "46.2"), (999.96, "1,000"), (1220.4, "1,220")]
-)
-def test_rate(value: float, written: str) -> None:
-    assert formats.rate(value) == written
+)  # fmt: skip
+def test_figures_are_written_and_know_their_value(
+    write: Callable[[float | None], str], value: float | None, written: str
+) -> None:
+    found = write(value)
+    assert found == written
+    assert isinstance(found, formats.Figure)
+    assert math.isnan(found.value) if written == "-" else found.value == value
 
 
 @each_row(

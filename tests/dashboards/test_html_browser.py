@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 import spark_prof
-from spark_prof.dashboards.html import render
 from spark_prof.dashboards.outline import outline
+from spark_prof.dashboards.render import RENDERERS
 from tests.browser import chromium
 
 from .colours import contrast
-from .documents import DOCUMENTS, TEXTS, WITH_PAGE
+from .documents import DOCUMENTS, TEXTS
 from .sample import HOSTILE_NAME, SAMPLES
 
 pytestmark = [
@@ -100,7 +100,7 @@ def opened(browser: Any, tmp_path: Path) -> Callable[..., Any]:
 
 @cache
 def _recorded() -> str:
-    return render(spark_prof.report(_RECORDING))
+    return RENDERERS["html"](spark_prof.report(_RECORDING))
 
 
 def _sections(drawn: str) -> list[str]:
@@ -184,7 +184,7 @@ def test_without_scripts_the_tables_say_the_same(browser: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["endless", "wide"])
-@pytest.mark.parametrize("document", WITH_PAGE)
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_no_text_breaks_a_page(opened: Any, document: str, text: str) -> None:
     with opened(DOCUMENTS[document](TEXTS[text], "html")) as page:
         assert page.locator("main img, main a, main iframe, main object").count() == 0
@@ -196,7 +196,7 @@ def test_no_text_breaks_a_page(opened: Any, document: str, text: str) -> None:
 
 @pytest.mark.parametrize("sample", ["nothing", "almost_empty", "sums", "deep"])
 def test_every_kind_of_report_has_its_sections(opened: Any, sample: str) -> None:
-    with opened(render(SAMPLES[sample])) as page:
+    with opened(RENDERERS["html"](SAMPLES[sample])) as page:
         sections = [section.id for section in outline(SAMPLES[sample]).sections]
         shown = [one.get_attribute("id") for one in page.locator("main section").all()]
         assert shown == sections
@@ -204,7 +204,7 @@ def test_every_kind_of_report_has_its_sections(opened: Any, sample: str) -> None
 
 
 def test_hover_texts_show_hostile_names_as_texts(opened: Any) -> None:
-    with opened(render(SAMPLES["hostile"])) as page:
+    with opened(RENDERERS["html"](SAMPLES["hostile"])) as page:
         page.locator("#chart-components .point path").last.hover(force=True)
         page.wait_for_timeout(300)
         hovered = " ".join(page.locator("#chart-components .hoverlayer text").all_text_contents())

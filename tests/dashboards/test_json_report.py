@@ -10,30 +10,23 @@ from typing import Any
 import numpy
 import pytest
 
-from spark_prof.dashboards.json_report import render
+from spark_prof.dashboards.render import RENDERERS
 from tests.rows import each_row
 
 from .sample import HOSTILE_NAME, SAMPLES
 
 _SPREAD = {"median", "p99", "mean"}
 _KERNEL = {
-    "name",
-    "calls",
-    "us",
-    "share",
-    "component",
-    "engine",
-    "precision",
-    "evidence",
+    "name", "calls", "us", "share", "component", "engine", "precision", "evidence",
     "conversion",
-}
+}  # fmt: skip
 
 
 def _read(sample: str) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         pytest.fail(f"{constant} is no JSON")
 
-    document: dict[str, Any] = json.loads(render(SAMPLES[sample]), parse_constant=refuse)
+    document: dict[str, Any] = json.loads(RENDERERS["json"](SAMPLES[sample]), parse_constant=refuse)
     return document
 
 
@@ -42,63 +35,25 @@ def test_has_the_keys_of_the_contract(sample: str) -> None:
     document = _read(sample)
     assert document["schema"] == 1
     assert set(document) >= {
-        "gpu",
-        "steps",
-        "time",
-        "books",
-        "coverage",
-        "components",
-        "layers",
-        "kernels",
-        "conversions",
-        "modules",
-        "findings",
-        "ranks",
-        "run",
-        "notes",
-    }
+        "gpu", "steps", "time", "books", "coverage", "components", "layers", "kernels",
+        "conversions", "modules", "findings", "ranks", "run", "notes",
+    }  # fmt: skip
     assert set(document["gpu"]) == {"name", "compute_capability", "vendor", "clocks"}
     assert set(document["steps"]) >= {
-        "count",
-        "prefill",
-        "decode",
-        "mixed",
-        "decode_us",
-        "tokens",
-        "scheduled_tokens",
-        "prompt_tokens",
-        "prefill_us",
-        "mixed_us",
-        "tpot_us",
-        "host_gap_us",
-    }
+        "count", "prefill", "decode", "mixed", "decode_us", "tokens", "scheduled_tokens",
+        "prompt_tokens", "prefill_us", "mixed_us", "tpot_us", "host_gap_us",
+    }  # fmt: skip
     assert set(document["steps"]["decode_us"]) == _SPREAD
     for name in ("prefill_us", "mixed_us", "tpot_us", "host_gap_us"):
         assert document["steps"][name] is None or set(document["steps"][name]) == _SPREAD
     assert set(document["time"]) == {
-        "sum_us",
-        "union_us",
-        "wall_us",
-        "gap_us",
-        "overlap_us",
-        "step_us",
-        "residual_us",
-        "residual_percent",
-        "engine_us",
-        "busy_us",
-        "copies_us",
-    }
+        "sum_us", "union_us", "wall_us", "gap_us", "overlap_us", "step_us", "residual_us",
+        "residual_percent", "engine_us", "busy_us", "copies_us",
+    }  # fmt: skip
     assert set(document["coverage"]) == {
-        "layer",
-        "component",
-        "engine",
-        "unplaced_us",
-        "placed",
-        "proven",
-        "derived",
-        "guessed",
-        "unknown",
-    }
+        "layer", "component", "engine", "unplaced_us", "placed", "proven", "derived",
+        "guessed", "unknown",
+    }  # fmt: skip
     assert set(document["copies"]) == {"us", "bytes", "share", "items"}
     for row in document["copies"]["items"]:
         assert set(row) == {"name", "kind", "calls", "us", "bytes"}
@@ -170,6 +125,6 @@ def test_keeps_names_as_they_are() -> None:
 def test_takes_figures_of_numpy() -> None:
     report = replace(SAMPLES["almost_empty"], wall_us=numpy.float32(math.inf))
     report = replace(report, steps=replace(report.steps, count=numpy.int64(3)))
-    document = json.loads(render(report))
+    document = json.loads(RENDERERS["json"](report))
     assert document["steps"]["count"] == 3
     assert document["time"]["wall_us"] is None

@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.dashboards.kernel_bench import render_bench
-from spark_prof.dashboards.kernel_checks import Checked, render_checks
+from spark_prof.dashboards.replacement_kernels import Checked, render_bench, render_checks
 from spark_prof.kernels.bench.results import (
     OURS,
     Ceilings,

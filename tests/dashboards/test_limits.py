@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards import html, markdown
-from spark_prof.dashboards.limits import shortened
+from spark_prof.dashboards.render import RENDERERS, markdown
+from spark_prof.dashboards.render.limits import shortened
 from spark_prof.dashboards.section import Column, Document, Section
 
 from .page import OWN_TAGS, Page
@@ -98,7 +98,7 @@ def test_what_fits_is_not_touched() -> None:
     ids=["layers and names", "everything"],
 )
 def test_a_large_report_keeps_its_size(report: Report) -> None:
-    page = html.render(report)
+    page = RENDERERS["html"](report)
     assert len(page.encode()) < 6_000_000
     assert {tag for tag, _ in Page(page).tags} <= OWN_TAGS
-    assert len(markdown.render(report)) <= 32_000
+    assert len(RENDERERS["md"](report)) <= 32_000

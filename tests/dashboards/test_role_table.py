@@ -10,10 +10,9 @@ import pytest
 import spark_prof
 from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.summary import Summary, summary_of
-from spark_prof.dashboards import about_roofline
-from spark_prof.dashboards.outline import without_empty_columns
-from spark_prof.dashboards.section import Document
-from spark_prof.dashboards.text import draw
+from spark_prof.dashboards.render.terminal import draw
+from spark_prof.dashboards.section import Document, without_empty_columns
+from spark_prof.dashboards.sections import roofline_section
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASES
@@ -26,7 +25,7 @@ UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 @pytest.mark.parametrize("name", ["deepseek-v2", "falcon-h1"])
 def test_snapshot(name: str, snapshot: Callable[[str, str], None]) -> None:
     section = without_empty_columns(
-        about_roofline.kernels(spark_prof.report(DATA / name / "default"))
+        roofline_section.kernels(spark_prof.report(DATA / name / "default"))
     )
     snapshot(f"roles_{name}.txt", draw(Document(name, (), (section,)), width=120))
 
@@ -65,7 +64,7 @@ def adds_up(name: str, found: Summary) -> bool:
         assert BASES.index(row.owner_basis) == groups.loc[row.place, "basis"], (name, row.place)
         # One role for all layers.
         assert not any(part.isdigit() for part in row.role.split(".")), (name, row.role)
-    section = about_roofline.kernels(found.report)
+    section = roofline_section.kernels(found.report)
     if not phase.rows:
         # What began in an earlier step is no call of these.
         return not section.rows

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
-from itertools import pairwise
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -14,9 +13,9 @@ import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from spark_prof.dashboards.figure_page import figure_page
 from spark_prof.dashboards.formats import bandwidth, clean, decimal_size, microseconds, share, size
-from spark_prof.dashboards.parse_figures import figures_of, value_of
+from spark_prof.dashboards.render.html_page import draw_figure
+from spark_prof.dashboards.section import values_of
 from spark_prof.explorer.widgets import MOST_ROWS, csv_of, plain, sortable
 from tests.fuzz.hostile import TEXTS
 
@@ -38,30 +37,28 @@ def test_what_is_looked_for_in_escaped_text_is_kept_apart(text: str) -> None:
 
 
 @pytest.mark.parametrize("write", [microseconds, size, decimal_size, share, bandwidth])
-def test_figures_sort_as_what_they_say(write: object) -> None:
-    numbers = [0] + [int(m * 10**n) for n in range(12) for m in (1, 2.5, 9.99)]
-    numbers += [n / 1e4 for n in numbers] if write in (microseconds, share) else []
-    numbers.sort()
-    values = figures_of([write(n) for n in numbers])  # type: ignore[operator]
-    assert values is not None
-    # Two that are written alike are alike.
-    assert all(a <= b * (1 + 1e-9) for a, b in pairwise(values))
-    assert values[-1] > values[0] == 0
+def test_figures_sort_as_what_they_say(write: Callable[[float], str]) -> None:
+    numbers = [0, *(m * 10**n for n in range(12) for m in (1, 2.5, 9.99))]
+    assert values_of([write(n) for n in numbers]) == [
+        round(n) if write is size else n for n in numbers
+    ]
 
 
 def test_what_is_no_figure_is_none() -> None:
-    assert math.isnan(value_of("-") or 0)
-    assert [value_of(t) for t in ("", "a", "1 of 2", "12.3 parsecs", "1e")][1:] == [None] * 4
-    assert figures_of(["-", "-"]) is None
-    assert figures_of(["1 us", "none"]) is None
+    values = values_of(["-", "", microseconds(2.0), share(None)])
+    assert values is not None
+    assert np.nan_to_num(values, nan=-1).tolist() == [-1, -1, 2, -1]
+    assert values_of(["-", "-"]) is None
+    assert values_of([microseconds(1.0), "none"]) is None
 
 
 def test_written_figures_are_numbers_that_look_as_written() -> None:
-    written = ["1.50 ms", "-", "812.4 us", "1,234.00 s"]
-    styler = sortable(pd.DataFrame({"name": list("abcd"), "time": written}))
-    assert np.nan_to_num(styler.data["time"], nan=-1).tolist() == [1500, -1, 812.4, 1.234e9]
+    written = [microseconds(1503.2), "-", microseconds(812.4), microseconds(1.234e9)]
+    frame = pd.DataFrame({"name": list("abcd"), "time": written}, dtype=object)
+    styler = sortable(frame)
+    assert np.nan_to_num(styler.data["time"], nan=-1).tolist() == [1503.2, -1, 812.4, 1.234e9]
     cells = [row[-1]["display_value"] for row in styler._translate(False, False)["body"]]
-    assert cells == written
+    assert cells == ["1.50 ms", "-", "812.4 us", "1,234.00 s"]
 
 
 def test_texts_of_tables_are_clean_and_titles_differ() -> None:
@@ -132,8 +129,8 @@ def test_a_choice_lives_in_the_address() -> None:
 
 def test_a_figure_s_page_loads_nothing_from_anywhere() -> None:
     figure = go.Figure(go.Bar(x=["a"], y=[1]))
-    page = figure_page(figure, "</title><script>alert(1)</script>")
-    assert "default-src 'none'" in page.replace("&#x27;", "'")
+    page = draw_figure(figure, "</title><script>alert(1)</script>")
+    assert "default-src 'none'" in page.replace("&#39;", "'")
     assert "</title><script>alert" not in page
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
     assert "Plotly.newPlot" in page

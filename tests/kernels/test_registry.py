@@ -27,7 +27,7 @@ def test_names_are_unique_and_every_slot_has_a_kernel() -> None:
 
 def test_listing_needs_no_torch() -> None:
     code = (
-        "import sys; from spark_prof.dashboards.kernel_list import render_kernels as r; "
+        "import sys; from spark_prof.dashboards.replacement_kernels import render_kernels as r; "
         "from spark_prof.kernels.registry import KERNELS; r(KERNELS, (), 'text'); "
         "r(KERNELS, (), 'json'); print('torch' in sys.modules)"
     )

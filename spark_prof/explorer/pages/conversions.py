@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from spark_prof.dashboards import about_conversions, chart_conversions
+from spark_prof.dashboards.sections import conversion_section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
@@ -28,9 +28,9 @@ def _show(sources: Sources) -> None:
         st.subheader("What to do about it", anchor="findings")
         finding_cards(about, "conversions")
     for drawn in (
-        about_conversions.charged(shown.report),
-        about_conversions.repeated(shown.report),
-        about_conversions.others(shown.report),
+        conversion_section.charged(shown.report),
+        conversion_section.repeated(shown.report),
+        conversion_section.others(shown.report),
     ):
         widgets.section(drawn)
 
@@ -38,7 +38,7 @@ def _show(sources: Sources) -> None:
 def _follow(shown: Prepared) -> None:
     """Goes where the last click leads, before anything is drawn."""
     for place in map(int, links.chosen_points(_COST)):
-        name = chart_conversions.ranked(shown.report)[place].name if place >= 0 else ""
+        name = conversion_section.ranked(shown.report)[place].name if place >= 0 else ""
         if name in shown.kernels.names:
             links.go("kernels", kernel=shown.kernels.names.index(name))
     for layer in links.chosen_points(_BY_LAYER):
@@ -47,9 +47,9 @@ def _follow(shown: Prepared) -> None:
 
 def _cost(shown: Prepared) -> None:
     widgets.lines(["The colour is that of the component. Click a bar for its kernel."])
-    widgets.figure(chart_conversions.most_expensive(shown.report), _COST, selection=("points",))
+    widgets.figure(conversion_section.most_expensive(shown.report), _COST, selection=("points",))
     if any(row.layer is not None for row in shown.report.conversions.layers):
-        widgets.figure(chart_conversions.by_layer(shown.report), _BY_LAYER, selection=("points",))
+        widgets.figure(conversion_section.by_layer(shown.report), _BY_LAYER, selection=("points",))
 
 
 PAGE = Page("conversions", "Conversions", _show)

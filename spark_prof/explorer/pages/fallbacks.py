@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import streamlit as st
 
-from spark_prof.dashboards import about_audit, about_kernels, about_machine_code, about_settings
+from spark_prof.dashboards.sections import audit_section, kernel_section
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Page, Sources
 
 _ABOUT_ENGINE = (
-    about_settings.settings,
-    about_settings.batches,
-    about_audit.engine,
-    about_audit.log,
-    about_audit.notes,
+    audit_section.settings,
+    audit_section.batches,
+    audit_section.engine,
+    audit_section.log,
+    audit_section.notes,
 )
 
 
@@ -37,15 +37,15 @@ def _show(sources: Sources) -> None:
             ]
         )
     else:
-        layers = about_audit.layers(audit)
+        layers = audit_section.layers(audit)
         widgets.section(layers)
         if not layers.rows:
             widgets.lines(["No layer of this checkpoint is quantized: nothing can fall back."])
         widgets.lines(audit.conflicts)
         for draw in _ABOUT_ENGINE:
             widgets.section(draw(audit))
-    widgets.section(about_machine_code.machine_code(report))
-    widgets.section(about_kernels.modules(report))
+    widgets.section(kernel_section.machine_code(report))
+    widgets.section(kernel_section.modules(report))
 
 
 PAGE = Page("fallbacks", "Fallbacks", _show)

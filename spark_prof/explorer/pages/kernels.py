@@ -21,16 +21,17 @@ from spark_prof.analyzers.views.kernel_calls import (
     over_steps,
     search,
 )
-from spark_prof.dashboards import about_cells, about_kernel, about_roofline
+from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
-from spark_prof.dashboards.chart_roofline import (
+from spark_prof.dashboards.formats import clean, count, counted, microseconds, share, spans
+from spark_prof.dashboards.section import Section
+from spark_prof.dashboards.sections import one_kernel_section, roofline_section
+from spark_prof.dashboards.sections.roofline_section import (
     bytes_and_time,
     intensity,
     with_intensity,
     with_need,
 )
-from spark_prof.dashboards.formats import clean, count, counted, microseconds, share, spans
-from spark_prof.dashboards.section import Section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, state, widgets
 from spark_prof.explorer.page import Page, Sources
@@ -52,7 +53,7 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
     st.subheader(widgets.plain(short_name(full)), anchor=False)
     if short_name(full) != full:
         widgets.lines([full])
-    reasons = list(dict.fromkeys(about_kernel.reason(entry.row) for entry in facts))
+    reasons = list(dict.fromkeys(one_kernel_section.reason(entry.row) for entry in facts))
     if prepared.kernels.copies[name]:
         reasons = ["A copy or a memset: no sum of kernels contains it."]
     widgets.lines([*reasons, *about_cells.placed_by(prepared.report)])
@@ -63,21 +64,21 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
     left, right = st.columns(2)
     with left:
         for entry in facts:
-            _section(about_kernel.facts(entry), entry.row.component)
-            _section(about_kernel.floor(entry.floor), entry.row.component)
+            _section(one_kernel_section.facts(entry), entry.row.component)
+            _section(one_kernel_section.floor(entry.floor), entry.row.component)
         _findings(prepared, full)
     with right:
         for row in (row for row in prepared.report.machine_code if row.name == full):
-            _section(about_kernel.code([row]), row.cubin)
+            _section(one_kernel_section.code([row]), row.cubin)
         for section in (
-            about_kernel.streamed(prepared.report, component),
-            about_kernel.counters(prepared.report, full),
+            one_kernel_section.streamed(prepared.report, component),
+            one_kernel_section.counters(prepared.report, full),
         ):
             _section(section)
     if not len(calls):
         widgets.lines(["No analyzed step calls it."])
         return
-    _section(about_kernel.launches(launches(calls, prepared.kernels), full, component,
+    _section(one_kernel_section.launches(launches(calls, prepared.kernels), full, component,
                                    prepared.report))  # fmt: skip
     _figures(prepared, calls, component)
 
@@ -87,12 +88,12 @@ def _section(section: Section, key: str = "") -> None:
         st.subheader(widgets.plain(section.title), anchor=False)
         widgets.lines(section.intro)
         titles = [column.title for column in section.columns]
-        frame = pd.DataFrame(list(section.rows), columns=titles)
+        frame = pd.DataFrame(list(section.rows), columns=titles, dtype=object)
         widgets.table(frame, f"kernel-{section.id}{'-' * bool(key)}{key}")
 
 
 def _findings(prepared: Prepared, full: str) -> None:
-    found = about_kernel.named_by(prepared.report.findings, full)
+    found = one_kernel_section.named_by(prepared.report.findings, full)
     st.subheader("Findings that name it", anchor=False)
     if not found:
         widgets.lines(["None."])
@@ -321,9 +322,9 @@ def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
         widgets.figure(figure, _INTENSITY, selection=("points",))
     else:
         widgets.lines(["Of no kernel are both its bytes and its operations known."])
-    widgets.lines(about_roofline.floors(report).intro)
+    widgets.lines(roofline_section.floors(report).intro)
     with st.expander("The same in numbers"):
-        widgets.section(about_roofline.kernels(report))
+        widgets.section(roofline_section.kernels(report))
 
 
 PAGE = Page("kernels", "Kernels", _show)

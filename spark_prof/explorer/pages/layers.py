@@ -245,7 +245,8 @@ def _odd(found: _Compared, chosen: tuple[int, str] | None, names: tuple[str, ...
     widgets.lines([*section.intro, *sentences])
     if not section.rows:
         return
-    frame = pd.DataFrame(list(section.rows), columns=[c.title for c in section.columns])
+    titles = [column.title for column in section.columns]
+    frame = pd.DataFrame(list(section.rows), columns=titles, dtype=object)
     picked = widgets.table(frame, section.id, selectable=True)
     odd = found.comparison.odd
     shown = odd[picked[0]] if picked else _odd_at(odd, chosen) or odd[0]

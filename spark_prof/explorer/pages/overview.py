@@ -7,10 +7,10 @@ from dataclasses import replace
 import streamlit as st
 
 from spark_prof.analyzers.views.waterfall import waterfall_of
-from spark_prof.dashboards import about_answers, about_kernels, about_run, about_waterfall
-from spark_prof.dashboards.chart_evidence import evidence_bars
-from spark_prof.dashboards.chart_waterfall import floor_waterfall
 from spark_prof.dashboards.section import Section
+from spark_prof.dashboards.sections import kernel_section, run_section, waterfall_section
+from spark_prof.dashboards.sections.kernel_section import evidence_bars
+from spark_prof.dashboards.sections.waterfall_section import floor_waterfall
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
@@ -25,11 +25,11 @@ def _show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     _follow(shown)
-    first, *others = about_waterfall.verdict(report)
+    first, *others = waterfall_section.verdict(report)
     st.subheader(widgets.plain(first), anchor="verdict")
     widgets.lines(others)
     _headline(shown)
-    section = about_waterfall.waterfall(report)
+    section = waterfall_section.waterfall(report)
     _waterfall(shown, section)
     numbers = st.container()
     _findings(shown)
@@ -38,9 +38,9 @@ def _show(sources: Sources) -> None:
     _answers(shown)
     _evidence(shown)
     if report.notes:
-        st.subheader(about_run.notes(report).title, anchor="notes")
+        st.subheader(run_section.notes(report).title, anchor="notes")
         widgets.lines(report.notes)
-    widgets.section(about_run.recording(report))
+    widgets.section(run_section.recording(report))
 
 
 def _follow(shown: Prepared) -> None:
@@ -52,7 +52,7 @@ def _follow(shown: Prepared) -> None:
 
 
 def _headline(shown: Prepared) -> None:
-    figures = about_run.headline(shown.report)
+    figures = run_section.headline(shown.report)
     for column, (name, value) in zip(st.columns(max(len(figures), 1)), figures, strict=False):
         column.metric(widgets.plain(name), value)
 
@@ -61,7 +61,7 @@ def _waterfall(shown: Prepared, section: Section) -> None:
     if not section.rows:
         return
     st.subheader(section.title, anchor=section.id)
-    words = about_waterfall.explained(section, waterfall_of(shown.report))
+    words = waterfall_section.explained(section, waterfall_of(shown.report))
     widgets.lines([*words, "Click a bar to see its kernels or steps."])
     widgets.figure(floor_waterfall(shown.report), _TIME, selection=("points",))
 
@@ -86,7 +86,7 @@ def _answers(shown: Prepared) -> None:
     found = shown.report.answers
     if not found:
         return
-    st.subheader(about_answers.answers(shown.report).title, anchor="answers")
+    st.subheader(run_section.answers(shown.report).title, anchor="answers")
     for answer in found:
         left, right = st.columns([2, 6])
         with left:
@@ -96,7 +96,7 @@ def _answers(shown: Prepared) -> None:
 
 
 def _evidence(shown: Prepared) -> None:
-    section = about_kernels.coverage(shown.report)
+    section = kernel_section.coverage(shown.report)
     if not section.rows:
         return
     st.subheader("What the figures stand on", anchor="evidence")

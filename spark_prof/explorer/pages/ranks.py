@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards import about_ranks, chart_ranks
 from spark_prof.dashboards.formats import microseconds, share
+from spark_prof.dashboards.sections import rank_section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
@@ -36,10 +36,10 @@ def _show(sources: Sources) -> None:
         finding_cards(about, "ranks")
     _figures(report, shown)
     for draw in (
-        about_ranks.ranks,
-        about_ranks.collectives,
-        about_ranks.slow_steps,
-        about_ranks.clocks,
+        rank_section.ranks,
+        rank_section.collectives,
+        rank_section.slow_steps,
+        rank_section.clocks,
     ):
         widgets.section(draw(report))
 
@@ -55,13 +55,13 @@ def _follow() -> None:
 def _figures(report: Report, shown: Prepared) -> None:
     if any(row.steps and row.kernels_us for row in report.ranks):
         widgets.lines(["Click a bar to look at that rank.", *_overlap(report, shown.rank)])
-        widgets.figure(chart_ranks.rank_bars(report), _RANKS, selection=("points",))
+        widgets.figure(rank_section.rank_bars(report), _RANKS, selection=("points",))
     if any(step.slowest is not None for step in report.collectives.slow_steps):
         widgets.lines(["Click a cell to see its worst step in the Timeline."])
-        figure = chart_ranks.waits_for_ranks(report)
+        figure = rank_section.waits_for_ranks(report)
         widgets.figure(figure, _WAITS, selection=("points",))
     if report.collectives.items:
-        widgets.figure(chart_ranks.waits_by_collective(report), "collectives")
+        widgets.figure(rank_section.waits_by_collective(report), "collectives")
 
 
 def _overlap(report: Report, rank: int) -> list[str]:

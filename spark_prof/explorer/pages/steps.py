@@ -7,8 +7,9 @@ from dataclasses import replace
 import streamlit as st
 
 from spark_prof.analyzers.views.step_series import Steps, batch_times, context_fits, steps_of
-from spark_prof.dashboards import about_clients, about_steps, about_time, chart_steps
-from spark_prof.dashboards.chart_clients import clients_beside_steps
+from spark_prof.dashboards import chart_steps
+from spark_prof.dashboards.sections import client_section, time_section
+from spark_prof.dashboards.sections.client_section import clients_beside_steps
 from spark_prof.datasets.prepared import clients_beside
 from spark_prof.explorer import links, state, widgets
 from spark_prof.explorer.page import Page, Sources
@@ -32,14 +33,14 @@ def _show(sources: Sources) -> None:
         for step in links.chosen_points(name):
             links.go("timeline", step=int(step))
     steps = steps_of(shown.steps)
-    widgets.section(about_time.steps(shown.report))
+    widgets.section(time_section.steps(shown.report))
     _in_order(steps)
-    widgets.section(about_steps.slowest(steps))
+    widgets.section(time_section.slowest(steps))
     _against_work(steps)
     if len(steps) >= _ENOUGH:
         widgets.figure(chart_steps.times_spread(steps), "spread-of-steps")
     _clients(sources)
-    widgets.section(about_time.accounting(shown.report))
+    widgets.section(time_section.accounting(shown.report))
 
 
 def _in_order(steps: Steps) -> None:
@@ -53,12 +54,12 @@ def _against_work(steps: Steps) -> None:
     sizes = batch_times(steps)
     if len(sizes) > 1:
         widgets.figure(chart_steps.times_against_batch(sizes), "steps-by-batch")
-        widgets.section(about_steps.batches(sizes))
+        widgets.section(time_section.batches(sizes))
     fits = context_fits(steps)
     if any(fit.longest > fit.shortest for fit in fits):
         figure = chart_steps.times_against_context(steps, fits)
         widgets.figure(figure, _BY_CONTEXT, selection=("points",))
-    widgets.section(about_steps.contexts(fits))
+    widgets.section(time_section.contexts(fits))
     if (steps.prompt_tokens > 0).sum() > 1:
         figure = chart_steps.times_against_prompt(steps)
         widgets.figure(figure, _BY_PROMPT, selection=("points",))
@@ -77,8 +78,8 @@ def _clients(sources: Sources) -> None:
         return
     if any(row.comparisons for row in found):
         widgets.figure(clients_beside_steps(found), "clients")
-    widgets.section(about_clients.agreement(replace(sources.shown.report, clients=found)))
-    widgets.section(about_clients.runs(found))
+    widgets.section(client_section.agreement(replace(sources.shown.report, clients=found)))
+    widgets.section(client_section.runs(found))
 
 
 PAGE = Page("steps", "Steps", _show)

@@ -16,8 +16,8 @@ from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.analyzers.roofline.tensors import weights_of_tensors
 from spark_prof.analyzers.summary import summarize
-from spark_prof.dashboards import about_kernels
 from spark_prof.dashboards.formats import MISSING
+from spark_prof.dashboards.sections import kernel_section
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.roofline.recorded import FIRST, FLASH, GEMM, HEAD, SECOND, bundle
@@ -184,7 +184,7 @@ def test_no_recording_tells_a_packed_weight_as_integers(name: str) -> None:
     formats = set(packed["format"].astype(str)) - {"scale"}
     assert formats <= shown
     assert formats <= {row.format for row in report.modules}
-    table = about_kernels.modules(report)
+    table = kernel_section.modules(report)
     place = [column.title for column in table.columns].index("Weights")
     assert not {row[place] for row in table.rows if row[5] != MISSING} & PACKED
 

@@ -1,0 +1,135 @@
+"""What commands share: formats, where the output goes, colour and width."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypeVar
+
+import typer
+
+from spark_prof.errors import CommandError
+
+Kind = TypeVar("Kind")
+
+
+class Format(StrEnum):
+    """How a document is drawn."""
+
+    TEXT = "text"
+    MARKDOWN = "md"
+    HTML = "html"
+    JSON = "json"
+
+
+ENDINGS = {
+    ".txt": Format.TEXT,
+    "": Format.TEXT,
+    ".md": Format.MARKDOWN,
+    ".html": Format.HTML,
+    ".htm": Format.HTML,
+    ".json": Format.JSON,
+}
+
+FormatOption = Annotated[
+    Format | None, typer.Option(help="How to draw it; by default text, or what OUT's ending says.")
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
+]
+
+
+class Page(NamedTuple):
+    """How to draw: the format, and of text the columns and whether it is coloured."""
+
+    kind: str
+    width: int
+    color: bool
+
+
+def page(format: Format | None, out: Path | None) -> Page:  # noqa: A002
+    """How to draw what was asked for; refuses a folder that is not there before any work is done.
+
+    Raises:
+        CommandError: the file has an unknown ending, or its folder does not exist.
+    """
+    kind = format or format_by_ending(out, ENDINGS)
+    if out is not None:
+        check_folder(out.absolute().parent)
+    on_terminal = out is None and sys.stdout.isatty()
+    return Page(kind.value, terminal_width() if on_terminal else 100, takes_color(out))
+
+
+def put(drawn: str, out: Path | None) -> None:
+    """Shows what was drawn, or writes it to the file and says so."""
+    if out is None:
+        show(drawn)
+    else:
+        write_whole(out, drawn)
+        print(f"spark-prof: wrote {out}", file=sys.stderr)
+
+
+def show(text: str) -> None:
+    """Prints to the terminal or pipe; a reader that goes away, such as head, is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Nothing may be left to flush when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that is not there, before any work is done."""
+    try:
+        there = folder.is_dir()
+    except OSError:
+        there = False
+    if not there:
+        raise CommandError(f"{folder} does not exist; create it or choose another --out")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all.
+
+    Raises:
+        CommandError: it cannot be written.
+    """
+    from spark_prof.files import write_whole as write
+
+    try:
+        write(path, text)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def format_by_ending(out: Path | None, endings: Mapping[str, Kind]) -> Kind:
+    """The format that the ending of a file means; without a file that of no ending.
+
+    Raises:
+        CommandError: the file has another ending.
+    """
+    try:
+        return endings["" if out is None else out.suffix.lower()]
+    except KeyError:
+        known = ", ".join(filter(None, endings))
+        raise CommandError(f"{out} ends in none of {known}; say which --format it has") from None
+
+
+def terminal_width() -> int:
+    """Columns of the terminal."""
+    from shutil import get_terminal_size
+
+    return get_terminal_size((120, 40)).columns
+
+
+def takes_color(out: Path | None = None) -> bool:
+    """Whether what is shown may be coloured: on a terminal with colours whose user wants them.
+
+    NO_COLOR means none if it is not empty, as https://no-color.org says.
+    """
+    if out is not None or not sys.stdout.isatty():
+        return False
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,110 @@
+"""What the cells of a column are, and how they are written.
+
+    columns = (cells.Time("A step", "us"), cells.Name("Kernel", "name"))
+
+shows these two attributes of each record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from spark_prof.dashboards.formats import (
+    MISSING,
+    bandwidth,
+    count,
+    decimal_size,
+    figure,
+    microseconds,
+    nothing_as_missing,
+    rate,
+    share,
+    shorten,
+    size,
+)  # fmt: skip
+from spark_prof.dashboards.section import Cell, Column, Kind
+
+Show = str | Callable[[Any], object]
+"""An attribute of the record, such as `occupancy.share`, or what makes the value of the record."""
+
+
+class Quantity(NamedTuple):
+    """What a column's cells are: how they are written, and which kind of column that is."""
+
+    kind: Kind
+    write: Callable[[Any], Cell]
+
+    def __call__(
+        self,
+        title: str,
+        show: Show,
+        *,
+        optional: bool = False,
+        missing: str | None = None,
+        longest: int | None = None,
+    ) -> Column:
+        """A column of this quantity.
+
+        Args:
+            title: above the column.
+            show: what of each record; None has no cell.
+            optional: may be left out where the page is narrow.
+            missing: stands for None and an empty text; a dash beside figures, nothing beside texts.
+            longest: characters from which on a text is shortened in its middle.
+        """
+        value = _of_attribute(show) if isinstance(show, str) else show
+        nothing = missing if missing is not None else MISSING if self.kind == "number" else ""
+
+        def cell(record: Any) -> Cell:
+            found = value(record)
+            if found is None or found == "":
+                return nothing
+            if longest is not None:
+                return shorten(str(found), longest) or nothing
+            return self.write(found)
+
+        return Column(title, self.kind, optional, cell)
+
+
+def _as_is(value: object) -> Cell:
+    return value if isinstance(value, str) else str(value)
+
+
+Time = Quantity("number", microseconds)
+"""Microseconds."""
+SomeTime = Quantity("number", nothing_as_missing)
+"""The same where most cells are empty: none has a dash."""
+Share = Quantity("number", share)
+"""Fractions of 1."""
+Bytes = Quantity("number", size)
+DecimalBytes = Quantity("number", decimal_size)
+"""In units of 1000, beside bandwidths."""
+Bandwidth = Quantity("number", bandwidth)
+"""Bytes a second."""
+Count = Quantity("number", count)
+SomeCount = Quantity("number", lambda number: count(number) if number else MISSING)
+Rate = Quantity("number", rate)
+"""A second."""
+Ratio = Quantity("number", lambda value: figure(value, ".2f"))
+Times = Quantity("number", lambda value: figure(value, ".2f", " x"))
+Written = Quantity("number", _as_is)
+"""Figures that are written already."""
+Bar = Quantity("bar", float)
+"""A fraction of 1 as a bar."""
+Text = Quantity("text", _as_is)
+Name = Quantity("name", _as_is)
+Prose = Quantity("prose", _as_is)
+
+
+def _of_attribute(path: str) -> Callable[[Any], object]:
+    """Reads an attribute of an attribute; None where one on the way is None."""
+    first, *others = path.split(".")
+
+    def read(record: Any) -> object:
+        found = getattr(record, first)
+        for name in others:
+            found = None if found is None else getattr(found, name)
+        return found
+
+    return read

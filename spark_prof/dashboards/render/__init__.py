@@ -1,0 +1,90 @@
+"""Every format in which a document can be drawn; a renderer is imported when it is first used.
+
+Plotly takes most of a second to import, and only HTML needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.section import Document
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+def draw(
+    document: Callable[[], Document],
+    record: Callable[[], Any],
+    kind: str,
+    width: int = 100,
+    color: bool = False,
+    figures: Callable[[], Mapping[str, go.Figure]] = dict,
+) -> str:
+    """Draws a document in a format.
+
+    Args:
+        document: what text, Markdown and HTML draw.
+        record: what JSON has.
+        kind: text, md, html or json.
+        width: columns of the text.
+        color: whether the text is coloured.
+        figures: of HTML, by the section in which each stands.
+    """
+    if kind == "json":
+        from spark_prof.dashboards.render import json_report
+
+        return json_report.write(record())
+    if kind == "html":
+        from spark_prof.dashboards.render import html_page
+
+        return html_page.draw(document(), figures())
+    if kind == "md":
+        from spark_prof.dashboards.render import markdown
+
+        return markdown.draw(document())
+    from spark_prof.dashboards.render import terminal
+
+    return terminal.draw(document(), width, color)
+
+
+def render_report(report: Report, kind: str, width: int = 100, color: bool = False) -> str:
+    """Draws a report in a format; of text below 100 columns tables lose their least columns."""
+    from spark_prof.dashboards import outline
+    from spark_prof.dashboards.render import json_report
+
+    columns = max((width - 50) // 10, 2) if kind == "text" else None
+    return draw(
+        lambda: outline.outline(report, layer_columns=columns),
+        lambda: json_report.record_of(report),
+        kind,
+        width,
+        color,
+        lambda: outline.figures(report),
+    )
+
+
+RENDERERS: Mapping[str, Callable[[Report], str]] = {
+    kind: partial(render_report, kind=kind) for kind in ("text", "md", "html", "json")
+}
+"""From the name of a format, as `--format` takes it, to what draws a report in it."""
+
+
+class Shown:
+    """A report that a cell of a notebook ends with; in a console it shows itself as text.
+
+    Markdown is all that it needs: no script and no style of a page can get into the notebook, and
+    it stays there when the notebook is closed, converted or looked at on GitHub.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def _repr_markdown_(self) -> str:
+        return RENDERERS["md"](self._report)
+
+    def __repr__(self) -> str:
+        return RENDERERS["text"](self._report)

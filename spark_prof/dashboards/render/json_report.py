@@ -1,0 +1,114 @@
+"""Writes records as the JSON that other people's scripts read: keys may be added, none goes.
+
+Times are microseconds and shares are fractions of 1. A figure that does not exist is null, never
+NaN, and the names are those of the trace, unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any
+
+from spark_prof.analyzers.clients.client_rows import Comparison
+from spark_prof.analyzers.counters.counter_rows import WeightRow
+from spark_prof.analyzers.model import Books, Report
+from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase
+from spark_prof.analyzers.shapes.shape_rows import ShapeRow
+from spark_prof.analyzers.token_ledger.clients import beside_clients
+
+SCHEMA = 1
+"""Raised when a key changes its meaning or goes; new keys do not raise it."""
+
+_NO_SPREAD = {"median": None, "p99": None, "mean": None}
+_DERIVED: Mapping[type, tuple[str, ...]] = MappingProxyType(
+    {
+        Books: ("busy_us", "residual_percent"),
+        Comparison: ("difference",),
+        RooflinePhase: ("of_floor",),
+        ShapeRow: ("us_per_call", "tile_waste"),
+        WeightRow: ("ratio",),
+    }
+)
+"""What records have in JSON beside their fields."""
+
+
+def record_of(report: Report) -> dict[str, Any]:
+    """What the report's JSON has."""
+    steps = _plain(report.steps)
+    return {
+        "schema": SCHEMA,
+        "run": report.run,
+        "gpu": report.gpu,
+        "steps": {
+            name: dict(_NO_SPREAD) if name.endswith("_us") and value is None else value
+            for name, value in steps.items()
+        },
+        "time": _time(report),
+        "books": report.books,
+        "coverage": report.coverage,
+        "components": report.components,
+        "layers": report.layers,
+        "kernels": report.kernels,
+        "machine_code": report.machine_code,
+        "conflicts": report.conflicts,
+        "tokens": report.tokens,
+        "client_tokens": beside_clients(report.tokens, report.clients),
+        "copies": report.copies,
+        "shapes": report.shapes,
+        "conversions": report.conversions,
+        "modules": report.modules,
+        "audit": report.audit,
+        "ranks": report.ranks,
+        "collectives": report.collectives,
+        "overhead": report.overhead,
+        "counters": report.counters,
+        "markers": report.markers,
+        "roofline": report.roofline,
+        "clients": report.clients,
+        "answers": report.answers,
+        "findings": report.findings,
+        "notes": report.notes,
+        "invariants": report.invariants,
+    }
+
+
+def write(record: Any) -> str:
+    """Writes dataclasses, mappings and sequences as JSON that says nothing that JSON can't."""
+    # ASCII only: half of a surrogate pair in a kernel's name could not be written as UTF-8.
+    return json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
+
+
+def _time(report: Report) -> dict[str, float | None]:
+    names = (
+        "union_us", "busy_us", "copies_us", "gap_us", "overlap_us", "step_us", "residual_us",
+        "residual_percent", "engine_us",
+    )  # fmt: skip
+    whole = report.books[0] if report.books else None
+    found = {name: getattr(whole, name) if whole else None for name in names}
+    sums = whole.kernels_us if whole else sum(row.us for row in report.components)
+    copies = found["copies_us"] if whole else report.copies.us
+    first = {"sum_us": sums, "union_us": found["union_us"], "wall_us": report.wall_us}
+    return first | found | {"copies_us": copies}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: null for what it can't say, and without the noise of binary fractions."""
+    if is_dataclass(value):
+        names = [*(field.name for field in fields(value)), *_DERIVED.get(type(value), ())]
+        record = {name: _plain(getattr(value, name)) for name in names}
+        return record | {"peaks": dict(record["peaks"])} if isinstance(value, Ceilings) else record
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    # By their abstract kind, because a table's figures may still be numpy's.
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return round(float(value), 6) if math.isfinite(value) else None
+    return value

@@ -1,0 +1,134 @@
+"""Draws a document for a terminal: text of a given width, in colour only when asked."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spark_prof.dashboards.formats import shorten
+from spark_prof.dashboards.section import Cell, Column, Document, Section, cleaned
+
+_BAR_WIDTH = 12
+_GAP = 2
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_LEAST = {"prose": 24, "name": 32}
+"""Widths that columns of free text keep when a table is fitted to the page."""
+
+
+def draw(document: Document, width: int = 100, color: bool = False) -> str:
+    """Draws a document as text that can neither move a terminal's cursor nor change its state.
+
+    Where a table does not fit it loses its least important columns; below 60 columns lines break.
+    """
+    document = cleaned(document)
+    output = StringIO()
+    console = Console(
+        file=output,
+        width=max(width, 60),
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+        # In a notebook Rich would show the text there instead of handing it over.
+        force_jupyter=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    # Every string is a Text, because Rich would read [brackets] in names as markup.
+    console.print(Text(document.title, style="bold"))
+    if document.headline:
+        console.print(Text("; ".join(f"{value} {name}" for name, value in document.headline)))
+    for caveat in document.caveats:
+        console.print(Text(caveat, style="bold yellow"))
+    for section in document.sections:
+        console.print()
+        console.print(Text(section.title, style="bold cyan"))
+        for sentence in section.intro:
+            console.print(Text(sentence))
+        console.print(_table(section, console.width))
+    return "\n".join(line.rstrip() for line in output.getvalue().splitlines()) + "\n"
+
+
+def _table(section: Section, width: int) -> Table:
+    section = _fitted(section, width)
+    columns = section.columns
+    name_width = _name_width(section, width)
+    titled = any(column.title for column in columns)
+    table = Table(
+        box=box.SIMPLE_HEAD if titled else None,
+        show_header=titled,
+        show_edge=False,
+        pad_edge=False,
+        # The box puts a space between columns; without one the padding does it alone.
+        padding=(0, 1 if titled else 2, 0, 0),
+        header_style="bold",
+    )
+    for column in columns:
+        table.add_column(
+            Text(column.title),
+            justify="right" if column.kind == "number" else "left",
+            no_wrap=column.kind != "prose",
+            overflow="fold" if column.kind == "prose" else "ellipsis",
+        )
+    for row in section.rows:
+        table.add_row(*map(_cell, row, columns, [name_width] * len(columns)))
+    return table
+
+
+def _cell(cell: Cell, column: Column, name_width: int) -> Text:
+    if isinstance(cell, float):
+        return Text(_bar(cell), style="green")
+    return Text(_shortened(cell, name_width) if column.kind == "name" else cell)
+
+
+def _shortened(name: str, width: int) -> str:
+    """Leaves out the middle of a name, of whose characters some may be two columns wide."""
+    characters = width
+    while cell_len(short := shorten(name, characters)) > width:
+        characters -= 1
+    return short
+
+
+def _bar(fraction: float) -> str:
+    eighths = round(8 * _BAR_WIDTH * min(max(fraction, 0.0), 1.0))
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip().ljust(_BAR_WIDTH)
+
+
+def _widths(section: Section) -> list[int]:
+    """Measures what each column would take if nothing had to be shortened."""
+    return [
+        max(cell_len(column.title), *(_width(row[index]) for row in section.rows))
+        for index, column in enumerate(section.columns)
+    ]
+
+
+def _width(cell: Cell) -> int:
+    return _BAR_WIDTH if isinstance(cell, float) else cell_len(cell)
+
+
+def _fitted(section: Section, width: int) -> Section:
+    """Leaves out optional columns, last first, until the others fit."""
+    least = [
+        min(_LEAST.get(column.kind, taken), taken)
+        for column, taken in zip(section.columns, _widths(section), strict=True)
+    ]
+    kept = list(range(len(least)))
+    for index in reversed(range(len(least))):
+        if sum(least[i] + _GAP for i in kept) - _GAP <= width:
+            break
+        if section.columns[index].optional:
+            kept.remove(index)
+    return section.only(kept)
+
+
+def _name_width(section: Section, width: int) -> int:
+    """Gives the columns of names what the others leave."""
+    named = [column.kind == "name" for column in section.columns]
+    taken = sum(0 if name else size for name, size in zip(named, _widths(section), strict=True))
+    return max((width - taken - _GAP * len(named)) // max(sum(named), 1), 12)

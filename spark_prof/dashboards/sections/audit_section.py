@@ -1,0 +1,107 @@
+"""The audit: which kernels the layers run on, who says so, what the log and the settings tell."""
+
+from __future__ import annotations
+
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.formats import MISSING, count, shorten
+from spark_prof.dashboards.section import Section, listed, table
+from spark_prof.dashboards.sections.run_section import pairs
+
+_MOST_LINES = 60
+_LONGEST = 300
+_LONGEST_NAME = 60
+
+
+def layers(audit: Audit | None) -> Section:
+    """Compares, layer by layer, what the checkpoint asks for with what runs."""
+    rows = [row for row in (audit.rows if audit else ()) if row.executed != "16-bit"]
+    columns = (
+        cells.Text("Layers", "layer"),
+        cells.SomeCount("Modules", "modules"),
+        cells.Text("Checkpoint", "checkpoint", missing=MISSING),
+        cells.Text("Runs", "executed", missing=MISSING),
+        cells.Text("Engine", lambda row: _said(row, "engine"), optional=True, missing=MISSING),
+        cells.Text("Log", lambda row: _said(row, "log"), optional=True, missing=MISSING),
+        cells.Text("Trace", lambda row: _said(row, "trace"), optional=True, missing=MISSING),
+        cells.Prose("Why", _why),
+    )
+    intro = ("Weights and activations: W4A4 quantizes both to 4 bits, W4A16 the weights alone.",)
+    return table("audit", "What the checkpoint asks for, and what runs", rows, columns, intro)
+
+
+def _why(row: AuditRow) -> str:
+    if row.conflict:
+        return f"Conflict: {row.conflict}"
+    return "; ".join(filter(None, (row.why, row.fix)))
+
+
+def _said(row: AuditRow, who: str) -> str:
+    said = (w.family or shorten(w.kernel, _LONGEST_NAME) for w in row.witnesses if w.who == who)
+    return ", ".join(dict.fromkeys(said))
+
+
+def engine(audit: Audit) -> Section:
+    """How the engine was set up, as far as anything tells."""
+    found = audit.engine
+    yes_no = {True: "yes", False: "no", None: ""}
+    fields = (
+        ("vLLM", found.vllm),
+        ("GPU", " ".join(filter(None, (found.gpu, found.capability and f"({found.capability})")))),
+        ("Quantization", found.quantization),
+        ("Eager", yes_no[found.eager]),
+        ("CUDA graphs", found.graph_mode),
+        ("Graph sizes", ", ".join(map(str, found.graph_sizes))),
+        ("Prefix caching", yes_no[found.prefix_caching]),
+        ("--moe-backend", found.moe_backend),
+        ("--linear-backend", found.linear_backend),
+        ("KV cache", found.kv_cache),
+    )
+    return pairs("engine", "How the engine was set up", fields, _LONGEST)
+
+
+def log(audit: Audit) -> Section:
+    """What the lines of the log mean, in the order in which they were written."""
+    columns = (
+        cells.Count("Line", "line"),
+        cells.Count("Times", "count", optional=True),
+        cells.Text("About", "topic"),
+        cells.Text("Layers", lambda row: f"{row.layer} {row.format}", longest=30, missing=MISSING),
+        cells.Text("Says", "value", longest=_LONGEST_NAME, missing=MISSING),
+        cells.Prose("Meaning", "means"),
+    )
+    rest = len(audit.log) - _MOST_LINES
+    intro = (f"{count(rest)} more are in the JSON.",) if rest > 0 else ()
+    return table("log", "What the log says", audit.log[:_MOST_LINES], columns, intro)
+
+
+def notes(audit: Audit) -> Section:
+    """What could not be told."""
+    return listed("audit-notes", "What could not be told", audit.notes, _LONGEST)
+
+
+def settings(audit: Audit) -> Section:
+    """Lists settings that were made and do nothing, or soon will not."""
+    columns = (
+        cells.Name("Setting", "name", longest=_LONGEST_NAME),
+        cells.Name("Value", "value", longest=_LONGEST_NAME, missing=MISSING),
+        cells.Text("Status", "status"),
+        cells.Prose("Why", "why", longest=_LONGEST),
+        cells.Prose("Instead", "instead", longest=_LONGEST, missing=MISSING),
+    )
+    return table("settings", "Settings without effect", audit.settings, columns)
+
+
+def batches(audit: Audit) -> Section:
+    """Sets the sizes of decode steps beside the CUDA graphs that they are padded to."""
+    columns = (
+        cells.Count("Tokens of a step", "tokens"),
+        cells.Count("Steps", "steps"),
+        cells.Count("Captured graph", "graph"),
+        cells.Share(
+            "Padding",
+            lambda row: None if row.graph is None else 1 - row.tokens / max(row.graph, 1),
+        ),
+    )
+    rows = audit.batches if audit.engine.graph_sizes else ()
+    return table("graph-sizes", "Decode steps and their CUDA graphs", rows, columns)

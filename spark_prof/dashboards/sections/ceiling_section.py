@@ -1,0 +1,251 @@
+"""A checkpoint: what a decode step reads of it, how fast that can be at most, and in which use."""
+
+from __future__ import annotations
+
+from spark_prof.analyzers.ceilings.model import Ceilings, Choice, GpuCeilings, Question
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.formats import (
+    counted,
+    decimal_size,
+    figure,
+    microseconds,
+    rate,
+    share,
+    shorten,
+)
+from spark_prof.dashboards.section import Column, Section, listed, table
+
+_SHORT_NAMES = {
+    "GB10 (DGX Spark)": "GB10",
+    "RTX PRO 6000 Blackwell": "PRO 6000",
+    "H100 SXM": "H100",
+    "H200 SXM": "H200",
+}
+_BESIDE = ("GB10 (DGX Spark)", "RTX 5090", "RTX PRO 6000 Blackwell", "H100 SXM", "H200 SXM", "B200")
+"""GPUs that have a column in the table of choices, after the first one."""
+
+_MOST_UNPLACED = 8
+_LONGEST = 80
+
+
+def sections(found: Ceilings) -> tuple[Section, ...]:
+    """Everything there is to say about a checkpoint, in reading order.
+
+    The tables for one GPU are for the first of those that the ceilings were calculated for; there
+    must be one.
+    """
+    return (
+        _reads(found),
+        _choices(found),
+        _gpus(found),
+        _sources(found),
+        _batches(found),
+        _contexts(found),
+        _drafts(found),
+        _left_out(found),
+        listed("ceilings_notes", "Before believing these figures", found.model.lost),
+    )
+
+
+def _reads(found: Ceilings) -> Section:
+    """What a step reads, component by component."""
+    step = found.choices[0].step
+    bandwidth = found.choices[0].gpus[0].nearest.bandwidth
+    columns = (
+        cells.Text("Component", "component"),
+        cells.Text("Format", "format"),
+        cells.DecimalBytes("Stored", "stored"),
+        cells.DecimalBytes("A step reads", "read"),
+        cells.Share("Share", lambda row: row.read / step.read if step.read else None),
+        cells.Time(
+            f"At {bandwidth / 1e9:,.0f} GB/s", lambda row: row.read / bandwidth * 1e6, optional=True
+        ),
+    )
+    architecture = found.model.architecture
+    intro = [f"{architecture.name or 'A model'}, {_asked(found.question)}."]
+    if step.experts_hit is not None:
+        intro.append(
+            f"A step of {counted(step.question.tokens, 'token')} reads {step.experts_hit:.1f} of "
+            f"{architecture.experts} experts of a layer, if all are chosen alike."
+        )
+    rows = [row for row in step.rows if row.read or row.stored]
+    section = table("step_bytes", "What a decode step reads", rows, columns, intro)
+    if not rows:
+        return section
+    stored = decimal_size(sum(row.stored for row in step.rows))
+    last = microseconds(step.read / bandwidth * 1e6)
+    total = ("all", "", stored, decimal_size(step.read), share(1.0), last)
+    return Section(section.id, section.title, columns, (*section.rows, total), section.intro)
+
+
+def _choices(found: Ceilings) -> Section:
+    """The ceilings of every choice of formats, on a few GPUs."""
+    names = [gpu.gpu for gpu in found.choices[0].gpus]
+    shown = list(dict.fromkeys([names[0], *(n for n in _BESIDE if n in names)]))[: len(_BESIDE)]
+
+    def on(name: str, optional: bool) -> Column:
+        def speeds(choice: Choice) -> str:
+            return next(_both(gpu) for gpu in choice.gpus if gpu.gpu == name)
+
+        return cells.Written(_SHORT_NAMES.get(name, name), speeds, optional=optional)
+
+    columns = (
+        cells.Text("Weights", "title"),
+        cells.DecimalBytes("A step reads", "step.read"),
+        *(on(name, index > 0) for index, name in enumerate(shown)),
+    )
+    intro = (
+        "Tokens/s of each sequence at most: by what a kernel that reads was seen to reach / by the "
+        "data sheet; one figure is the data sheet's.",
+        "What a choice does to the answers is not looked at.",
+    )
+    return table("ceilings", "How fast it can be at most", found.choices, columns, intro)
+
+
+def _gpus(found: Ceilings) -> Section:
+    """The model as it is on every GPU, with where the bandwidth comes from."""
+    columns = (
+        cells.Text("GPU", "gpu"),
+        cells.Written("GB/s", lambda gpu: figure(gpu.data_sheet.bandwidth / 1e9, ",.0f")),
+        cells.Written("Read", lambda gpu: gpu.read and figure(gpu.read.bandwidth / 1e9, ",.0f")),
+        cells.Rate("Tokens/s", "data_sheet.tokens_per_s"),
+        cells.Rate("By read", "read.tokens_per_s"),
+        cells.Text("Limit", "data_sheet.limit", optional=True),
+        cells.Count("GPUs to hold it", "needed", optional=True),
+    )
+    intro = (
+        "By the data sheet, and by what a kernel that only reads was seen to reach. Where one GPU "
+        "cannot hold the weights its figures are those of one that could.",
+    )
+    return table("ceilings_gpus", "On every GPU", found.choices[0].gpus, columns, intro)
+
+
+def _sources(found: Ceilings) -> Section:
+    """Who says so."""
+    named: dict[str, list[str]] = {}
+    for gpu in found.choices[0].gpus:
+        for ceiling in filter(None, (gpu.data_sheet, gpu.read)):
+            named.setdefault(ceiling.basis, []).append(gpu.gpu)
+    columns = (
+        cells.Prose("Figures of", lambda pair: ", ".join(pair[1])),
+        cells.Prose("Source", lambda pair: pair[0]),
+    )
+    return table("ceilings_sources", "Where these bandwidths come from", named.items(), columns)
+
+
+def _batches(found: Ceilings) -> Section:
+    """More sequences at a time on the first GPU."""
+    columns = (
+        cells.Count("Sequences", "step.question.batch"),
+        _EXPERTS,
+        _READ,
+        cells.Rate("Tokens/s each", _tokens_per_s),
+        cells.Rate("All", lambda choice: choice.gpus[0].nearest.total_tokens_per_s),
+        cells.Text("Limit", lambda choice: choice.gpus[0].nearest.limit),
+    )
+    title = "More sequences at a time"
+    return table("ceilings_batches", title, found.batches, columns, _on_which(found))
+
+
+def _contexts(found: Ceilings) -> Section:
+    """A longer context on the first GPU."""
+    plain = found.contexts[0].step.read if found.contexts else 0.0
+    columns = (
+        cells.Count(
+            "Tokens of context",
+            lambda choice: choice.step.question.context or None,
+            missing="weights alone",
+        ),
+        cells.DecimalBytes(
+            "KV cache and states",
+            lambda choice: choice.step.read - plain if choice.step.question.context else None,
+        ),
+        _READ,
+        cells.Rate("Tokens/s each", _tokens_per_s),
+    )
+    rows = found.contexts if found.model.architecture.states else ()
+    return table("ceilings_contexts", "A longer context", rows, columns, _on_which(found))
+
+
+def _drafts(found: Ceilings) -> Section:
+    """Speculative decoding on the first GPU."""
+    plain = found.drafts[0].step.read if found.drafts else 0.0
+    columns = (
+        cells.Count("Drafted tokens", lambda choice: choice.step.question.scheduled - 1),
+        _EXPERTS,
+        _READ,
+        cells.Ratio("Pays above", lambda choice: choice.step.read / plain if plain else None),
+        cells.Rate("Tokens/s at most", _tokens_per_s),
+    )
+    intro = (
+        "A step must yield more tokens than stand under `Pays above` to be worth its reading; at "
+        "most all drafts are accepted. What drafting itself reads comes on top.",
+        *_on_which(found),
+    )
+    return table("ceilings_drafts", "Speculative decoding", found.drafts, columns, intro)
+
+
+def _tokens_per_s(choice: Choice) -> float:
+    return choice.gpus[0].nearest.tokens_per_s
+
+
+_READ = cells.DecimalBytes("A step reads", "step.read")
+_EXPERTS = cells.Written(
+    "Experts read",
+    lambda choice: figure(choice.step.experts_hit, ".1f"),
+)
+
+
+def _on_which(found: Ceilings) -> tuple[str, ...]:
+    """On which GPU, and by which bandwidth, a table's figures are."""
+    first = found.choices[0].gpus[0]
+    return (f"{first.gpu} at {first.nearest.bandwidth / 1e9:,.0f} GB/s: {first.nearest.basis}.",)
+
+
+def _left_out(found: Ceilings) -> Section:
+    """Weights that no decode step of the model reads, and those that no rule places."""
+    rows = [
+        (
+            "not read" if weights.role == "encoder" else "read to draft tokens",
+            f"{weights.role}, {weights.component}"
+            if weights.component != "other"
+            else weights.role,
+            weights.format,
+            weights.bytes,
+        )
+        for weights in found.left_out
+    ]
+    rows += [
+        ("counted as read", shorten(path, _LONGEST), "", size)
+        for path, size in found.model.unplaced[:_MOST_UNPLACED]
+    ]
+    columns = (
+        cells.Text("How", lambda row: row[0]),
+        cells.Name("What", lambda row: row[1]),
+        cells.Text("Format", lambda row: row[2]),
+        cells.DecimalBytes("Stored", lambda row: row[3]),
+    )
+    intro = ("Left out of a step, or not placed by any rule.",)
+    return table("ceilings_left_out", "What else is stored", rows, columns, intro)
+
+
+def _asked(question: Question) -> str:
+    """The question as a person would put it."""
+    parts = [counted(question.batch, "sequence")]
+    parts.append(
+        f"{counted(question.context, 'token')} of context each"
+        if question.context
+        else "the weights alone, no KV cache"
+    )
+    if question.scheduled > 1:
+        parts.append(
+            f"{question.scheduled} tokens of each in a step, {question.accepted:g} of them accepted"
+        )
+    if question.ranks > 1:
+        parts.append(f"shared out among {question.ranks} GPUs, what they exchange not counted")
+    return ", ".join(parts)
+
+
+def _both(gpu: GpuCeilings) -> str:
+    sheet = rate(gpu.data_sheet.tokens_per_s)
+    return sheet if gpu.read is None else f"{rate(gpu.read.tokens_per_s)} / {sheet}"

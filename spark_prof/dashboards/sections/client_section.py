@@ -1,0 +1,164 @@
+"""Load generators: what their clients saw, and whether the engine's steps agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.charts import (
+    LEGEND,
+    add_bars,
+    empty_figure,
+    label,
+    set_style,
+    set_time_axes,
+)
+from spark_prof.dashboards.colors import NEUTRAL, SHADES
+from spark_prof.dashboards.formats import counted, difference, figure, shorten
+from spark_prof.dashboards.section import Section, listed, table
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_MOST_RUNS = 50
+_FEW_RUNS = 4
+_MOST_SENTENCES = 12
+_MOST_DRAWN = 24
+_LONGEST_NAME = 44
+_LONGEST_LABEL = 24
+_LONGEST_PROSE = 1000
+
+_QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "output_token": ("TPOT", "a token"),
+        "chunk": ("ITL", "a chunk"),
+        "first_token": ("TTFT", "the first token"),
+    }
+)
+_BESIDE = (
+    "Beside TPOT stands the engine's time per output token, beside ITL a step that decodes, beside "
+    "TTFT the steps that read a prompt: what TTFT has beyond them is queueing, tokenizing and HTTP."
+)
+
+
+def agreement(report: Report) -> Section:
+    """Puts what the clients saw beside what the engine's steps took."""
+    shown = report.clients[:_MOST_RUNS]
+    columns = (
+        cells.Text("Run", lambda line: line[0] and name(line[0])),
+        cells.Text("Of", lambda line: line[1] and _quantity(line[1]), missing="-"),
+        cells.Time("Client", lambda line: line[1] and line[1].client),
+        cells.Time("Engine", lambda line: line[1] and line[1].engine),
+        cells.Written(
+            "Client off by", lambda line: line[1] and difference(line[1].client, line[1].engine)
+        ),
+        cells.Time("Elsewhere", lambda line: line[1] and _elsewhere_us(line[1]), optional=True),
+        cells.Text("Verdict", _verdict),
+    )
+    intro = _said(shown)
+    if any(row.comparisons for row in shown):
+        intro.append(_BESIDE)
+    lines = [line for row in shown for line in _lines(row)]
+    return table("clients", "Does the client see the same?", lines, columns, intro)
+
+
+def _lines(row: ClientRow) -> Iterator[tuple[ClientRow | None, Comparison | None]]:
+    """A run with the first quantity that was compared, then its other quantities."""
+    yield row, next(iter(row.comparisons), None)
+    yield from ((None, comparison) for comparison in row.comparisons[1:])
+
+
+def _verdict(line: tuple[ClientRow | None, Comparison | None]) -> str:
+    row, comparison = line
+    return "not compared" if comparison is None else row.verdict if row else ""
+
+
+def _quantity(found: Comparison) -> str:
+    return _QUANTITIES[found.quantity][0] + (", median" if found.statistic == "median" else "")
+
+
+def _elsewhere_us(found: Comparison) -> float | None:
+    return found.client - found.engine if found.client > found.engine else None
+
+
+def runs(found: Sequence[ClientRow]) -> Section:
+    """Lists what the clients saw, run by run."""
+    columns = (
+        cells.Text("Tool", "tool"),
+        cells.Text("Model", "model", longest=_LONGEST_NAME, optional=True),
+        cells.Text("Run", "label", longest=_LONGEST_LABEL),
+        cells.Count("At once", "concurrency"),
+        cells.Count("Requests", "completed", optional=True),
+        cells.SomeCount("Failed", "failed", optional=True),
+        cells.Written("Tokens/s", lambda row: figure(row.output_throughput, ",.1f")),
+        cells.Time("TTFT", "ttft.typical"),
+        cells.Time("TPOT", "tpot.typical"),
+        cells.Time("TPOT p99", "tpot.p99", optional=True),
+        cells.Time("ITL", "itl.typical"),
+        cells.Ratio("Tokens a chunk", "tokens_per_chunk", optional=True),
+        cells.Time("Whole request", "e2e.typical", optional=True),
+    )
+    title = "What the clients saw"
+    return table("client_runs", title, found[:_MOST_RUNS], columns, _intro(found))
+
+
+def remarks(found: Sequence[ClientRow], lost: Sequence[str]) -> Section:
+    """Lists what the results do not tell and what to know of the runs, once each."""
+    said = dict.fromkeys([*lost, *(text for row in found for text in row.sentences)])
+    return listed("notes", "Before believing these figures", said, _LONGEST_PROSE)
+
+
+def name(row: ClientRow) -> str:
+    """What tells a run from the others."""
+    at_once = f"{row.concurrency} at a time" if row.concurrency else ""
+    return shorten(", ".join(filter(None, (row.tool, row.label, at_once))), _LONGEST_NAME)
+
+
+def _said(found: Sequence[ClientRow]) -> list[str]:
+    """The sentences of each of a few runs; of many, those that are not about one of them."""
+    if len(found) <= _FEW_RUNS:
+        said = [f"{name(row)}: {' '.join(row.sentences)}" for row in found]
+    else:
+        own = (row.sentences[1:] if row.comparisons else row.sentences for row in found)
+        said = list(dict.fromkeys(text for sentences in own for text in sentences))
+    return [shorten(text, _LONGEST_PROSE) for text in said[:_MOST_SENTENCES]]
+
+
+def _intro(found: Sequence[ClientRow]) -> list[str]:
+    """Says what the columns are, and which figures nobody gave."""
+    intro = [
+        "Means, or medians where a tool gives no mean. TPOT is per token after the first, ITL per "
+        "chunk of the stream."
+    ]
+    derived: dict[str, set[str]] = {}
+    for row in found:
+        latencies = {"TTFT": row.ttft, "TPOT": row.tpot, "ITL": row.itl, "E2E": row.e2e}
+        for title, latency in latencies.items():
+            if latency.derived:
+                derived.setdefault(latency.derived, set()).add(title)
+    intro += [f"Derived, {how}: {', '.join(sorted(titles))}." for how, titles in derived.items()]
+    if len(found) > _MOST_RUNS:
+        intro.append(f"{counted(len(found) - _MOST_RUNS, 'run')} more; JSON has them all.")
+    return intro
+
+
+def clients_beside_steps(rows: Sequence[ClientRow]) -> go.Figure:
+    """Draws each compared time twice: as the client saw it, and as the steps have it."""
+    pairs = [
+        (f"{number}. {label(name(row))}: {_QUANTITIES.get(one.quantity, ('', 'other'))[1]}", one)
+        for number, row in enumerate(rows, 1)
+        for one in row.comparisons
+    ][:_MOST_DRAWN]
+    names = [text for text, _ in pairs]
+    drawn = empty_figure()
+    for title, color in (("client", SHADES[0]), ("engine", NEUTRAL)):
+        times = [getattr(one, title) for _, one in pairs]
+        add_bars(drawn, names, times, color, hover=f"%{{y}}, {title}: %{{text}}", name=title)
+    set_style(drawn, "What clients waited, and what steps took", height=120 + 40 * len(pairs))
+    drawn.update_layout(barmode="group", showlegend=True, legend=LEGEND, margin={"r": 76})
+    set_time_axes(drawn, max((max(one.client, one.engine) for _, one in pairs), default=1.0))
+    return drawn

@@ -1,0 +1,213 @@
+"""Format conversions: what they cost and for what, in which layers, and which cost no token."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import product
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.charts import (
+    LEGEND,
+    add_bars,
+    empty_figure,
+    label,
+    set_style,
+    set_time_axes,
+    time_ticks,
+)
+from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
+from spark_prof.dashboards.formats import MISSING, counted, figure, microseconds, share
+from spark_prof.dashboards.section import Section, table
+from spark_prof.vocabulary import CONVERSIONS
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_MOST_ROWS = 15
+_LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    dict(zip(CONVERSIONS, product(SHADES, ("", "/", "x")), strict=False))
+)
+"""Colour and pattern of each kind; the hues are the components'."""
+
+
+def charged(report: Report) -> Section:
+    """Lists conversions with the kernel that each works for, the most expensive first."""
+    found = report.conversions
+    shown = found.charged[:_MOST_ROWS]
+    columns = (
+        cells.SomeTime("A token", "us_per_token"),
+        cells.Written("A step", lambda row: figure(row.calls_per_step or None, ",.3g")),
+        cells.SomeTime("A layer", _per_layer_us, optional=True),
+        cells.Time("All steps", "us"),
+        cells.SomeTime("Prefill", "prefill_us", optional=True),
+        cells.Text("Conversion", "kind"),
+        cells.Text("For", "component"),
+        cells.Name("Read by", "consumer", missing=MISSING),
+        cells.Name("Kernel", "name"),
+    )
+    sentence = f"{microseconds(found.us)}, {share(found.share)} of the time"
+    if any(row.us_per_token is not None for row in shown):
+        sentence = f"{microseconds(found.us_per_token)} of each token, {sentence} in all"
+    intro = [
+        f"{sentence}, go to work that only changes a format. It is charged to the kernel that "
+        "reads the result: the next one of its component on its stream."
+    ]
+    if rest := len(found.charged) - len(shown):
+        intro.append(f"{counted(rest, 'more row')} in JSON.")
+    return table("conversions", "Format conversions", shown, columns, intro)
+
+
+def _per_layer_us(row: AttributedConversion) -> float | None:
+    return row.us_per_token / row.layers if row.layers and row.us_per_token is not None else None
+
+
+class _Other(NamedTuple):
+    how: str
+    kind: str
+    component: str
+    calls: int
+    us: float
+    name: str
+
+
+def others(report: Report) -> Section:
+    """Lists conversions whose time is in no sum: PyTorch's pads, fused ones, those of load time."""
+    found = report.conversions
+    rows = [
+        _Other("by order", row.kind, row.component, row.calls, row.us, row.name)
+        for row in found.padding[:_MOST_ROWS]
+    ]
+    rows += [
+        _Other("fused", row.kind, row.component, row.calls, row.us, row.name)
+        for row in sorted(found.fused, key=lambda row: -row.us)[:_MOST_ROWS]
+    ]
+    for row in found.load_time[:_MOST_ROWS]:
+        how = "outside the steps" if row.outside == row.calls else "load time"
+        rows.append(_Other(how, row.kind, "", row.calls, row.us, row.name))
+    columns = (
+        cells.Text("How", "how"),
+        cells.Text("Conversion", "kind"),
+        cells.Text("In", "component"),
+        cells.Count("Calls", "calls"),
+        cells.Time("Time", "us"),
+        cells.Name("Kernel", "name"),
+    )
+    intro = (
+        "Only the order of kernels tells what PyTorch's pad launches. Fused kernels convert beside "
+        "their own work, and nothing tells how their time splits. No token waits for what runs at "
+        "load time or outside the steps.",
+    )
+    return table("other_conversions", "Conversions that are not counted", rows, columns, intro)
+
+
+def repeated(report: Report) -> Section:
+    """Lists activations that are quantized once for each consumer instead of once."""
+    columns = (
+        cells.Time("In vain", "extra_us"),
+        cells.Count("Calls in vain", "extra"),
+        cells.Count("Calls", "calls"),
+        cells.Text("Read by", lambda row: ", ".join(row.components)),
+        cells.Count("Step", "step"),
+        cells.Name("Kernel", "name"),
+    )
+    intro = ("In one decode step: what is quantized again that had been quantized already.",)
+    title = "Quantized once for each consumer"
+    return table("repeated", title, report.conversions.repeated, columns, intro)
+
+
+def cost_of(row: AttributedConversion, report: Report) -> float:
+    """What a conversion takes of a token, else of a mean decode step, else of all steps, in us."""
+    if row.us_per_token is not None:
+        return row.us_per_token
+    decodes = any(other.decode_us for other in report.conversions.charged)
+    return row.decode_us / max(report.steps.decode, 1) if decodes else row.us
+
+
+def ranked(report: Report) -> list[AttributedConversion]:
+    """The conversions that take any time, the most expensive first."""
+    rows = [row for row in report.conversions.charged if cost_of(row, report) > 0]
+    return sorted(rows, key=lambda row: -cost_of(row, report))
+
+
+def most_expensive(report: Report) -> go.Figure:
+    """Draws the conversions with what each takes, in the colour of the component that it is for.
+
+    Each bar carries its place in `ranked` as customdata, the rest together -1.
+    """
+    rows = ranked(report)
+    shown, rest = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
+    names = [f"{number}. {_named(row)}" for number, row in enumerate(shown, 1)]
+    times = [cost_of(row, report) for row in shown]
+    colors = [COLORS.get(row.component, NEUTRAL) for row in shown]
+    if rest:
+        names.append(f"{len(rest)} more")
+        times.append(sum(cost_of(row, report) for row in rest))
+        colors.append(NEUTRAL)
+    drawn = empty_figure()
+    add_bars(
+        drawn,
+        names,
+        times,
+        colors,
+        hover="%{text}<br>%{hovertext}",
+        hovertext=[*(label(row.name, 100) for row in shown), *(["the rest"] if rest else [])],
+        customdata=[*range(len(shown)), *([-1] if rest else [])],
+    )
+    whole = "a token"
+    if report.conversions.us_per_token is None:
+        decodes = any(row.decode_us for row in report.conversions.charged)
+        whole = "a decode step" if decodes else "all steps"
+    set_style(drawn, f"What conversions take of {whole}", height=90 + 28 * len(names))
+    drawn.update_layout(margin={"r": 76})
+    set_time_axes(drawn, max(times, default=1.0))
+    return drawn
+
+
+def by_layer(report: Report) -> go.Figure:
+    """Stacks each layer's conversions by kind: a mean decode step, or all steps without one."""
+    rows = [row for row in report.conversions.layers if row.layer is not None]
+    decodes = any(row.decode_us for row in rows)
+    steps = max(report.steps.decode, 1) if decodes else 1
+    sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    totals: dict[int, float] = defaultdict(float)
+    for row in rows:
+        us = (row.decode_us if decodes else row.us) / steps
+        sums[row.kind][row.layer or 0] += us
+        totals[row.layer or 0] += us
+    drawn = empty_figure()
+    for kind in sorted(sums, key=lambda kind: list(_LOOKS).index(kind) if kind in _LOOKS else -1):
+        layers = sorted(sums[kind])
+        times = [sums[kind][layer] for layer in layers]
+        color, pattern = _LOOKS.get(kind, (NEUTRAL, ""))
+        drawn.add_bar(
+            x=layers,
+            y=times,
+            name=label(kind),
+            customdata=layers,
+            marker={
+                "color": color,
+                "line": {"width": 0},
+                "pattern": {"shape": pattern, "fillmode": "replace", "size": 6},
+            },
+            text=[microseconds(us) for us in times],
+            textposition="none",
+            hovertemplate=f"layer %{{x}}, {label(kind)}: %{{text}}<extra></extra>",
+        )
+    title = "a mean decode step" if decodes else "all steps"
+    set_style(drawn, f"Conversions by layer, {title}", height=300)
+    most = 1.05 * max(totals.values(), default=1.0)
+    drawn.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
+    drawn.update_xaxes(title={"text": "layer"}, dtick=max(1, len(totals) // 16))
+    drawn.update_yaxes(range=[0, most], **time_ticks(most))
+    return drawn
+
+
+def _named(row: AttributedConversion) -> str:
+    """Its kind, for whom, and its kernel; a safe label."""
+    return f"{label(row.kind)} for {label(row.component)}: {label(short_name(row.name), 34)}"

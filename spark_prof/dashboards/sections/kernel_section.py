@@ -1,0 +1,204 @@
+"""The kernels: which could be placed, which cost most, what they are made of, who chose them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from spark_prof.analyzers.classify.code_rows import CodeRow
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards import about_cells, cells
+from spark_prof.dashboards.charts import empty_figure, set_style
+from spark_prof.dashboards.colors import LINES, SHADES, TEXT
+from spark_prof.dashboards.formats import MISSING, count, microseconds, share, size
+from spark_prof.dashboards.section import Column, Section, table
+from spark_prof.dashboards.sections.run_section import on_cpu
+from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_MOST_ROWS = 15
+_MOST_OPCODES = 2
+_SEEN, _CONCLUDED, _GUESSED = (SHADES[1], ""), (SHADES[2], ""), (SHADES[2], "/")
+_LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "proven": _SEEN,
+        "derived": _CONCLUDED,
+        "guessed": _GUESSED,
+        "counter": _SEEN,
+        "sass": _CONCLUDED,
+        "name": _GUESSED,
+        "unknown": (LINES, ""),
+    }
+)
+"""Colour and pattern: what was seen is dark, a guess is hatched, what nothing tells is pale."""
+_INSIDE = 0.08
+"""From which share on a word has room in its bar."""
+
+
+def coverage(report: Report) -> Section:
+    """Says of how much of the time the owner is proven, and how much could not be placed."""
+    placed = report.coverage
+    rows = [
+        ("Layer", share(placed.layer), "no guess: in a layer, or in a component without one"),
+        ("Component", share(placed.component), 'no guess: in a component other than "other"'),
+    ]
+    if report.gpu.vendor == "AMD":
+        rows.append(("Engine", share(placed.engine), 'on an engine other than "unknown"'))
+    elif not on_cpu(report):
+        cores = "on tensor cores, CUDA cores or a copy engine"
+        rows.append(("Engine", share(placed.engine), cores))
+    columns = (Column("Placed"), Column("Share of the time", "number"), Column("", "prose"))
+    unplaced = (
+        f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."
+        if placed.unplaced_us
+        else "Everything has a layer or a component."
+    )
+    return Section(
+        "coverage",
+        "What could not be placed",
+        columns,
+        tuple(rows) if report.kernels or report.components else (),
+        (about_cells.owners(report), unplaced),
+    )
+
+
+def kernels(report: Report) -> Section:
+    """Lists the most expensive kernels and what they ran on."""
+    shown = sorted(report.kernels, key=lambda row: -row.us)[:_MOST_ROWS]
+    cpu = on_cpu(report)
+    columns = (
+        cells.Time("Time", "us"),
+        cells.Share("Share", "share"),
+        cells.Count("Calls", "calls", optional=True),
+        cells.Text("Component", "component"),
+        cells.Text("Ran on", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)),
+        cells.Text("Known by", lambda row: MISSING if cpu else row.evidence, optional=True),
+        cells.Name("Operator" if cpu else "Kernel", "name"),
+    )
+    rest = len(report.kernels) - len(shown)
+    rest_us = sum(row.us for row in report.kernels) - sum(row.us for row in shown)
+    more = f"{count(rest)} more take {microseconds(rest_us)} together; JSON has them all."
+    title = f"Most expensive {'operators' if cpu else 'kernels'}"
+    return table("kernels", title, shown, columns, (more,) if rest else ())
+
+
+def ran_on(engine: str, precision: str | None) -> str:
+    """What a kernel ran on, and in which precision, in words."""
+    return " ".join(filter(None, (engine, precision)))
+
+
+def machine_code(report: Report) -> Section:
+    """Lists the most expensive kernels with what tells where they run."""
+    columns = (
+        cells.Time("Time", "us"),
+        cells.Text("Built for", "target", missing=MISSING),
+        cells.Text("Tensor-core instructions", products),
+        cells.Text("Converts", _formats, optional=True, missing=MISSING),
+        cells.SomeCount("Registers", "registers", optional=True),
+        cells.Count("Local memory", lambda row: row.local_loads + row.local_stores, optional=True),
+        cells.Name("Kernel", "name"),
+    )
+    intro = (
+        "By the instructions of the code that was loaded. Local memory: instructions that load or "
+        "store it, mostly registers that did not fit.",
+    )
+    shown = report.machine_code[:_MOST_ROWS]
+    return table("machine-code", "Machine code", shown, columns, intro)
+
+
+def products(row: CodeRow) -> str:
+    """The tensor-core instructions, the most frequent first."""
+    shown = [product.opcode for product in row.products[:_MOST_OPCODES]]
+    more = len(row.products) - len(shown)
+    return ", ".join([*shown, *([f"{more} more"] if more > 0 else [])]) or MISSING
+
+
+def _formats(row: CodeRow) -> str:
+    parts = (("from", row.reads), ("to", row.writes))
+    return " ".join(f"{word} {', '.join(names)}" for word, names in parts if names)
+
+
+def copies(report: Report) -> Section:
+    """Lists copies and memsets, which no sum of kernels contains."""
+    found = report.copies
+    columns = (
+        cells.Time("Time", "us"),
+        cells.Count("Calls", "calls"),
+        cells.Bytes("Size", lambda row: row.bytes or None),
+        cells.Text("Kind", "kind"),
+        cells.Name("Copy", "name"),
+    )
+    whole = "of the time in which anything ran"
+    part = "" if found.share is None else f", {share(found.share)} {whole}"
+    moved = f" for {size(found.bytes)}" if found.bytes else ""
+    intro = (f"{microseconds(found.us)}{moved}{part}. Kernels and their sums do not contain it.",)
+    shown = sorted(found.items, key=lambda row: -row.us)[:_MOST_ROWS]
+    return table("copies", "Copies beside the kernels", shown, columns, intro)
+
+
+def modules(report: Report) -> Section:
+    """Says how the weights are stored and which kernels vLLM chose for them."""
+    columns = (
+        cells.Text("Component", "component"),
+        cells.Name("Kernel", "kernel"),
+        cells.Text("Weights", lambda row: row.format or row.weight_dtype),
+        cells.Text("Shape", "shape"),
+        cells.Count("Modules", "count"),
+        cells.Bytes("Size", lambda row: row.bytes or None),
+        cells.Name("Quantization", "quant_method", optional=True),
+        cells.Name("Type", "type", optional=True),
+    )
+    return table("modules", "Weights and the kernels chosen for them", report.modules, columns)
+
+
+def evidence_shares(report: Report) -> dict[str, dict[str, float]]:
+    """Shares of the kernel time by how its owner, and by what tells its engine, is known."""
+    total = sum(row.us for row in report.kernels)
+    owner = {name: getattr(report.coverage, name) for name in BASIS_CLASSES if name != "unknown"}
+    owner = {name: value if isfinite(value) else 0.0 for name, value in owner.items()}
+    found = {"owner": owner | {"unknown": max(1 - sum(owner.values()), 0.0)}}
+    if total and not on_cpu(report):
+        known = [row for row in report.kernels if row.engine != "unknown"]
+        sums = {
+            name: sum(row.us for row in known if row.evidence == name) / total
+            for name in EVIDENCE
+            if name != "unknown"
+        }
+        found["engine"] = sums | {"unknown": max(1 - sum(sums.values()), 0.0)}
+    return found
+
+
+def evidence_bars(report: Report) -> go.Figure:
+    """Draws these shares, one bar for each question."""
+    shares = evidence_shares(report)
+    drawn = empty_figure()
+    for word in dict.fromkeys(word for parts in shares.values() for word in parts):
+        values = [parts.get(word, 0.0) for parts in shares.values()]
+        drawn.add_bar(
+            orientation="h",
+            name=word,
+            y=list(shares),
+            x=[100 * value for value in values],
+            text=[f"{word} {share(value)}" if value >= _INSIDE else "" for value in values],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            constraintext="none",
+            textfont={"color": TEXT if word == "unknown" else "#101418"},
+            marker={
+                "color": _LOOKS[word][0],
+                "line": {"width": 0},
+                "pattern": {"shape": _LOOKS[word][1], "size": 6, "solidity": 0.15},
+            },
+            hovertext=[f"{word}: {share(value)} of the time" for value in values],
+            hovertemplate="%{y}, %{hovertext}<extra></extra>",
+        )
+    set_style(drawn, "What tells where a kernel belongs and what it runs on", height=190)
+    drawn.update_layout(barmode="stack")
+    drawn.update_xaxes(range=[0, 100], ticksuffix=" %", nticks=6)
+    drawn.update_yaxes(type="category", autorange="reversed", showgrid=False)
+    return drawn

@@ -1,0 +1,195 @@
+"""One kernel: what it is, how it was launched, what it reads, who names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from spark_prof.analyzers.classify.classifier import find_rule, short_name
+from spark_prof.analyzers.classify.code_rows import CodeRow
+from spark_prof.analyzers.model import Finding, KernelRow, Report
+from spark_prof.analyzers.roofline.model import RooflineRow
+from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow
+from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.formats import (
+    MISSING,
+    bandwidth,
+    count,
+    decimal_size,
+    microseconds,
+    share,
+)
+from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.sections.kernel_section import ran_on
+
+
+def facts(found: KernelFacts) -> Section:
+    """Says what one kernel is, and what it does for one component."""
+    row = found.row
+    return _listed(
+        "kernel",
+        "What it is",
+        (
+            ("Component", row.component),
+            ("Role", ", ".join(row.roles) or MISSING),
+            ("Ran on", ran_on(row.engine, row.precision)),
+            ("Known by", row.evidence),
+            ("Weights stored as", row.weights or MISSING),
+            ("Conversion", row.conversion or MISSING),
+            ("Time", f"{microseconds(row.us)}, {share(row.share)} of all kernels"),
+            ("Calls", f"{count(row.calls)}, {found.calls:,.3g} in a mean step"),
+        ),
+    )
+
+
+def floor(row: RooflineRow | None) -> Section:
+    """Says how far a kernel is from the least that its calls could take."""
+    if row is None or row.needed_bytes is None:
+        return _listed(
+            "floor", "Against its floor", [("Floor", "nothing tells how many bytes it needs")]
+        )
+    least = "at least " if row.expected else ""
+    read = MISSING
+    if row.read_bytes is not None:
+        read = f"{decimal_size(row.read_bytes)} a call, by {row.read_by}"
+    pairs = (
+        ("A call needs", f"{least}{decimal_size(row.needed_bytes)}: {row.what or 'unknown'}"),
+        ("Found by", row.basis or MISSING),
+        ("Takes", f"{microseconds(row.us)} a call, {bandwidth(row.bandwidth)}"),
+        ("Floor", f"{microseconds(row.floor_us)}, limited by {row.limiter or 'unknown'}"),
+        ("Of a reader's bandwidth", share(row.of_reached)),
+        ("Of the data sheet's", share(row.of_data_sheet)),
+        ("Above its floor", f"{microseconds(row.left_us)} a step"),
+        ("Really read", read),
+    )
+    return _listed("floor", "Against its floor", pairs)
+
+
+def _listed(name: str, title: str, pairs: Iterable[tuple[str, str]]) -> Section:
+    shown = [pair for pair in pairs if pair[1] != MISSING]
+    columns = (cells.Text("What", lambda pair: pair[0]), cells.Prose("Value", lambda pair: pair[1]))
+    return table(name, title, shown, columns)
+
+
+def reason(row: KernelRow) -> str:
+    """Says why a kernel counts to its component."""
+    rule = find_rule(row.name)
+    if rule and rule.component == row.component:
+        return f"Its name tells that it works for {row.component}: the family {rule.family}."
+    told = "Its name tells no component"
+    if rule and rule.component:
+        told = f"Its name alone would make it {rule.component}"
+    if row.component == "other":
+        return f"{told}, and neither a module's call nor its place in the model does: it is other."
+    return (
+        f"{told}. It counts to {row.component} by its place: the module whose call launched it, or "
+        "its turn among the model's kernels."
+    )
+
+
+def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Report) -> Section:
+    """Lists the shapes in which a kernel was launched, and what limits its occupancy.
+
+    Args:
+        uses: its shapes.
+        name: of the kernel.
+        component: of which shapes the occupancy is looked up first.
+        report: whose shapes say it, of decode steps only.
+    """
+    known: dict[tuple[object, ...], ShapeRow] = {}
+    every = report.shapes.rows if report.shapes else ()
+    for row in sorted(every, key=lambda row: row.component != component):
+        if row.name == name:
+            known.setdefault((row.grid, row.block, row.registers, row.shared_bytes), row)
+    columns = (
+        cells.Count("Calls", lambda pair: pair[0].calls),
+        cells.Share("Share", lambda pair: pair[0].share),
+        cells.Time("Median call", lambda pair: pair[0].median_us),
+        cells.Text("Grid", lambda pair: pair[0].launch.grid.replace(",", " x "), missing=MISSING),
+        cells.Text("Block", lambda pair: pair[0].launch.block.replace(",", " x "), missing=MISSING),
+        cells.SomeCount("Registers", lambda pair: pair[0].launch.registers),
+        cells.Bytes("Shared memory", lambda pair: pair[0].launch.shared_bytes),
+        cells.Ratio("Waves", lambda pair: pair[1] and pair[1].waves),
+        cells.Share("Busy", lambda pair: pair[1] and pair[1].busy),
+        cells.Share("Occupancy", lambda pair: (held := _held(pair)) and held.share),
+        cells.Text(
+            "Limited by",
+            lambda pair: (held := _held(pair)) and " and ".join(held.limiters),
+            missing=MISSING,
+        ),
+    )
+    intro = (
+        "Busy is the share of the multiprocessors that have a block, occupancy the warps that one "
+        "could hold, of launches in decode steps.",
+    )
+    pairs = []
+    for use in uses:
+        launch = use.launch
+        shape = (launch.grid, launch.block, launch.registers, launch.shared_bytes)
+        pairs.append((use, known.get(shape)))
+    return table("launches", "How it is launched", pairs, columns, intro)
+
+
+def _held(pair: tuple[LaunchUse, ShapeRow | None]) -> Occupancy | None:
+    return pair[1].occupancy if pair[1] else None
+
+
+def code(rows: Sequence[CodeRow]) -> Section:
+    """Says what the machine code of a kernel is made of."""
+    pairs: list[tuple[str, str]] = []
+    for row in rows:
+        pairs += [
+            ("Built for", row.target or MISSING),
+            ("Instructions", count(row.instructions)),
+            ("Registers", count(row.registers) if row.registers else MISSING),
+            ("Local memory", f"{count(row.local_loads)} loads, {count(row.local_stores)} stores"),
+            *(("Tensor cores", f"{count(p.count)} x {p.opcode}") for p in row.products),
+            ("Converts from", ", ".join(row.reads) or MISSING),
+            ("Converts to", ", ".join(row.writes) or MISSING),
+        ]
+    intro = ("Counted in the code that was loaded, each instruction once however often it runs.",)
+    return replace(_listed("machine-code", "Machine code", pairs), intro=intro)
+
+
+def counters(report: Report, name: str) -> Section:
+    """Says what hardware counters counted of a kernel, for each batch size."""
+    found = report.counters
+    rows = [
+        (row, f"{count(batch.tokens)} in a step")
+        for batch in (found.batches if found else ())
+        for row in batch.rows
+    ]
+    rows += [(row, "single calls") for row in (found.long if found else ())]
+    columns = (
+        cells.Text("Tokens", lambda pair: pair[1]),
+        cells.Text("Component", lambda pair: pair[0].component),
+        cells.DecimalBytes("Reads", lambda pair: pair[0].read_bytes),
+        cells.DecimalBytes("Writes", lambda pair: pair[0].write_bytes),
+        cells.Bandwidth("Bandwidth", lambda pair: pair[0].bandwidth),
+        cells.Share("Tensor pipe", lambda pair: pair[0].tensor_active),
+        cells.Share("Warps", lambda pair: pair[0].warps_active),
+        cells.Share("Multiprocessors", lambda pair: pair[0].sm_active),
+    )
+    mine = [pair for pair in rows if pair[0].name == name]
+    return table("counters", "Hardware counters, a call", mine, columns)
+
+
+def streamed(report: Report, component: str) -> Section:
+    """Lists the weights that a decode step streams for a component."""
+    found = report.roofline
+    columns = (
+        cells.DecimalBytes("A step", "bytes"),
+        cells.Share("Of the step's bytes", "share"),
+        cells.Text("Stored as", "dtype", missing=MISSING),
+        cells.Text("Which weights", "part", missing="all of them"),
+    )
+    rows = [row for row in (found.weights if found else ()) if row.component == component]
+    return table("weights", f"Weights that {component} streams in a decode step", rows, columns)
+
+
+def named_by(findings: Sequence[Finding], name: str) -> tuple[Finding, ...]:
+    """The findings that name a kernel, by the short name that they use."""
+    short = short_name(name)
+    texts = ((finding, " ".join((finding.text, *finding.evidence))) for finding in findings)
+    return tuple(finding for finding, text in texts if short and short in text)

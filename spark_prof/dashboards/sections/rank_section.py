@@ -1,0 +1,285 @@
+"""A parallel run: what its ranks do, where they wait for each other, and their clocks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_prof.analyzers.model import ClockRow, CollectiveRow, RankRow, Report
+from spark_prof.analyzers.views.rank_steps import HeldUp, held_up
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.charts import (
+    LEGEND,
+    add_bars,
+    empty_figure,
+    label,
+    set_style,
+    set_time_axes,
+)
+from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
+from spark_prof.dashboards.formats import (
+    MISSING,
+    count,
+    counted,
+    figure,
+    microseconds,
+    shorten,
+)
+from spark_prof.dashboards.section import Section, table
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_MOST_STEPS = 8
+_MOST_RANKS = 256
+_MOST_BARS = 12
+_LONGEST_PROSE = 1000
+_LONGEST_NAME = 40
+
+_PARTS: tuple[tuple[str, str, str, Callable[[RankRow], float]], ...] = (
+    ("other kernels", SHADES[1], "", lambda row: _other_kernels_us(row)),
+    ("transfer", COLORS["collective"], "", lambda row: row.transfer_us or 0.0),
+    ("waiting", SHADES[0], "/", lambda row: row.wait_us or 0.0),
+    ("gaps", NEUTRAL, ".", lambda row: row.gap_us or 0.0),
+)
+"""What a rank's step consists of: name, colour, pattern, and its time in all steps."""
+_RANK = cells.Text("Rank", lambda row: figure(row.rank, "d"))
+
+
+def ranks(report: Report) -> Section:
+    """Compares the ranks of a parallel run."""
+    columns = (
+        _RANK,
+        cells.Count("Steps", "steps"),
+        cells.Time("In steps", "step_us"),
+        cells.Time("Kernels", "kernels_us"),
+        cells.Time("Gaps", "gap_us"),
+        cells.Time("Waiting", "wait_us"),
+        cells.Time("Transfer", "transfer_us", optional=True),
+        cells.Count("Slowest in", "slowest_steps"),
+        cells.Time("Held up others", "held_up_us", optional=True),
+    )
+    intro = []
+    if report.collectives.matched:
+        intro.append(
+            "Waiting: in collectives, until the last rank had come. Transfer: from then on. "
+            "Slowest in: steps in which the other ranks waited for this one the longest."
+        )
+    intro += [shorten(note, _LONGEST_PROSE) for note in report.collectives.notes]
+    return table("ranks", "Ranks", report.ranks if len(report.ranks) > 1 else (), columns, intro)
+
+
+def collectives(report: Report) -> Section:
+    """Says where ranks wait for each other: by kind of collective and what ran before it."""
+    found = report.collectives
+    groups: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
+    for item in found.items:
+        groups[item.kind, item.after].append(item)
+    total = found.wait_us + found.transfer_us
+    columns = (
+        cells.Text("Collective", lambda items: items[0].kind, longest=_LONGEST_NAME),
+        cells.Text("After", lambda items: items[0].after, longest=_LONGEST_NAME, missing=MISSING),
+        cells.Count("Calls", lambda items: sum(item.calls for item in items)),
+        cells.Time("Waiting", _wait_us),
+        cells.Time("Transfer", lambda items: sum(item.transfer_us for item in items)),
+        cells.Share(
+            "Share",
+            lambda items: sum(i.wait_us + i.transfer_us for i in items) / total if total else None,
+        ),
+        cells.Text("Longest wait in", _longest_wait, optional=True),
+    )
+    intro = [
+        f"{counted(found.matched, 'collective')} of {counted(found.steps, 'step')} were found on "
+        "every rank of their group. Times are means over the ranks."
+    ]
+    if found.unmatched:
+        intro.append(f"{counted(found.unmatched, 'call')} on single ranks were not matched.")
+    rows = sorted(groups.values(), key=lambda items: -_wait_us(items))
+    return table("collectives", "Waiting for other ranks", rows, columns, intro)
+
+
+def slow_steps(report: Report) -> Section:
+    """Names the slowest rank of the steps that waited the most."""
+    found = sorted(report.collectives.slow_steps, key=lambda step: -step.wait_us)
+    staged = any(step.stage or step.replica for step in found)
+    shown = found[:_MOST_STEPS]
+    columns = (
+        cells.Count("Step", "step"),
+        cells.Text(
+            "Group", lambda step: f"stage {step.stage}, replica {step.replica}" if staged else ""
+        ),
+        cells.Written("Slowest rank", lambda step: figure(step.slowest, "d")),
+        cells.Time("Held up others", "held_up_us"),
+        cells.Time("Waiting", "wait_us"),
+    )
+    intro = (
+        f"The {len(shown)} of {counted(len(found), 'step')} in which the ranks waited the longest; "
+        "JSON has all of them.",
+    )
+    return table("slow_steps", "Steps with the longest waits", shown, columns, intro)
+
+
+def clocks(report: Report) -> Section:
+    """Says how far the ranks' clocks are from each other, and how that is known."""
+    rows = report.collectives.clocks
+
+    def within(row: ClockRow) -> str | None:
+        return None if row.uncertainty_us is None else f"± {microseconds(row.uncertainty_us)}"
+
+    def basis(row: ClockRow) -> str:
+        events = "steps" if row.basis == "scheduler" else "collectives"
+        return f"{count(row.events)} {events}" if row.events else MISSING
+
+    columns = (
+        _RANK,
+        cells.Time("Ahead by", "offset_us"),
+        cells.Written("", within),
+        cells.Written("Drift", lambda row: figure(row.drift_ppm or None, ".1f", " ppm")),
+        cells.Text("From", basis),
+        cells.Prose("Verdict", _verdict),
+    )
+    intro = (f"Against the clock of rank {rows[0].reference if rows else 0}.",)
+    return table("clocks", "Clocks of the ranks", rows, columns, intro)
+
+
+def _verdict(row: ClockRow) -> str:
+    if row.offset_us is None and row.events:
+        return "contradicts itself: do not compare its times"
+    if row.offset_us is None or row.uncertainty_us is None:
+        return "same host, not checked" if row.same_host else "unknown: times are not compared"
+    if not row.same_host:
+        return "other host: taken off before times are compared"
+    if abs(row.offset_us) <= row.uncertainty_us:
+        return "same host, agrees"
+    return "same host, disagrees: do not trust waits below this"
+
+
+def _wait_us(items: list[CollectiveRow]) -> float:
+    return sum(item.wait_us for item in items)
+
+
+def _longest_wait(items: list[CollectiveRow]) -> str:
+    worst = max(items, key=lambda item: item.wait_us)
+    if worst.layer is None or worst.wait_us <= 0:
+        return MISSING
+    return f"layer {worst.layer}: {microseconds(worst.wait_us)}"
+
+
+def rank_bars(report: Report) -> go.Figure:
+    """Draws what each rank does in a mean step; every bar carries its rank as customdata."""
+    rows = [row for row in report.ranks if row.steps][:_MOST_RANKS]
+    names = [f"rank {row.rank}" for row in rows]
+    drawn = empty_figure()
+    for name, color, pattern, part in _PARTS:
+        times = [part(row) / row.steps for row in rows]
+        if any(times):
+            _add_part(drawn, names, times, name, color, pattern, [row.rank for row in rows])
+    set_style(drawn, "What each rank does in a mean step", height=120 + 24 * max(len(rows), 2))
+    most = max((sum(part(row) for *_, part in _PARTS) / row.steps for row in rows), default=1.0)
+    drawn.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
+    set_time_axes(drawn, most, room=1.02)
+    return drawn
+
+
+def waits_for_ranks(report: Report) -> go.Figure:
+    """Draws how long the others waited for each rank, over the steps.
+
+    Cells in which a rank came last carry the worst of their steps as customdata, after the rank
+    that has that number for it.
+    """
+    ranks = [row.rank for row in report.ranks][:_MOST_RANKS]
+    found = held_up(report.collectives.slow_steps, ranks)
+    names = [f"rank {rank}" for rank in ranks]
+    columns = [
+        f"{first:,}" if first == last else f"{first:,} to {last:,}"
+        for first, last in zip(found.first_step.tolist(), found.last_step.tolist(), strict=True)
+    ]
+    drawn = empty_figure()
+    drawn.add_heatmap(
+        x=list(range(len(columns))),
+        y=names,
+        z=found.us,
+        hoverinfo="skip",
+        colorscale="Cividis",
+        zmin=0,
+        xgap=1,
+        ygap=1,
+        colorbar={"title": {"text": "us a step"}, "thickness": 12, "outlinewidth": 0},
+    )
+    _add_marks(drawn, found, names, columns)
+    title = "How long the others waited for each rank"
+    set_style(drawn, title, height=140 + 24 * max(len(ranks), 2))
+    places = list(range(0, len(columns), max(1, len(columns) // 8)))
+    drawn.update_xaxes(
+        tickvals=places, ticktext=[columns[place] for place in places], title={"text": "steps"}
+    )
+    drawn.update_yaxes(type="category", autorange="reversed", showgrid=False)
+    drawn.update_xaxes(showgrid=False)
+    return drawn
+
+
+def waits_by_collective(report: Report) -> go.Figure:
+    """Draws where ranks wait: by kind of collective, what ran before it, and its layer."""
+    items = sorted(report.collectives.items, key=lambda item: -(item.wait_us + item.transfer_us))
+    shown, steps = items[:_MOST_BARS], max(report.collectives.steps, 1)
+    names = []
+    for number, item in enumerate(shown, 1):
+        layer = "" if item.layer is None else f", layer {item.layer}"
+        after = f" after {label(item.after)}" if item.after else ""
+        names.append(f"{number}. {label(item.kind)}{after}{layer}")
+    waits = [item.wait_us / steps for item in shown]
+    transfers = [item.transfer_us / steps for item in shown]
+    drawn = empty_figure()
+    for place, times in ((2, waits), (1, transfers)):
+        name, color, pattern, _ = _PARTS[place]
+        _add_part(drawn, names, times, name, color, pattern)
+    rest = f", the {len(shown)} longest of {len(items)}" if len(items) > len(shown) else ""
+    set_style(drawn, f"Collectives of a mean step{rest}", height=120 + 26 * max(len(shown), 2))
+    drawn.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
+    most = max((a + b for a, b in zip(waits, transfers, strict=True)), default=1.0)
+    set_time_axes(drawn, most, room=1.05)
+    return drawn
+
+
+def _add_part(
+    drawn: go.Figure,
+    names: list[str],
+    times: list[float],
+    name: str,
+    color: str,
+    pattern: str,
+    ranks: list[int] | None = None,
+) -> None:
+    hover = f"%{{y}}, {name}: %{{text}}"
+    add_bars(
+        drawn, names, times, color, hover=hover, pattern=pattern, written=False, name=name,
+        customdata=ranks,
+    )  # fmt: skip
+
+
+def _add_marks(drawn: go.Figure, found: HeldUp, names: list[str], columns: list[str]) -> None:
+    """Lays clear marks over the cells: a heat map tells nobody what was clicked."""
+    rows, places = np.nonzero(found.last)
+    cells = list(zip(rows.tolist(), places.tolist(), strict=True))
+    drawn.add_scatter(
+        x=[place for _, place in cells],
+        y=[names[row] for row, _ in cells],
+        mode="markers",
+        marker={"size": 16, "symbol": "square", "color": "rgba(0,0,0,0)"},
+        customdata=[(found.leads[row], int(found.worst[row, place])) for row, place in cells],
+        text=[
+            f"{names[row]}, steps {columns[place]}: last in "
+            f"{counted(int(found.last[row, place]), 'step')}, the others waited "
+            f"{microseconds(float(found.us[row, place]))} a step"
+            for row, place in cells
+        ],
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+    )
+
+
+def _other_kernels_us(row: RankRow) -> float:
+    return max(row.kernels_us - (row.wait_us or 0.0) - (row.transfer_us or 0.0), 0.0)

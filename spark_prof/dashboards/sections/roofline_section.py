@@ -1,0 +1,383 @@
+"""Floors: what steps need at least, how far kernels are from it, and the bytes that they move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.roofline.model import (
+    Ceilings,
+    Roofline,
+    RooflinePhase,
+    RooflineRow,
+    StreamedWeights,
+)
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.charts import bars, empty_figure, label, set_style
+from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
+from spark_prof.dashboards.formats import (
+    MISSING,
+    bandwidth,
+    counted,
+    decimal_size,
+    figure,
+    microseconds,
+    operations,
+    share,
+    shorten,
+    size,
+)
+from spark_prof.dashboards.section import Cell, Section, listed, table
+from spark_prof.dashboards.sections.layer_section import in_decoder_order
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_TITLE = "The least that steps could take"
+_MOST_ROWS = 24
+_LONGEST_ROLE = 36
+_ROUNDING = 1e-6
+_LEAST_SHARE = 0.005
+"""Of a step's kernel time, or of its bytes: what has less is not listed."""
+_MOST_POINTS = 1500
+_LARGEST = 44.0
+_SMALLEST = 7.0
+_POINTS_OF_A_LINE = 33
+_Value = Callable[[RooflineRow], float]
+_Places = Mapping[str, int]
+
+
+def floors(report: Report) -> Section:
+    """Holds what the steps of each phase need against what they take."""
+    found = report.roofline
+    phases = found.phases if found else ()
+    if found and not any(phase.needed_bytes for phase in phases):
+        # A section says something only in rows; without figures the reason is what there is.
+        return listed("floors", _TITLE, found.notes)
+    columns = (
+        cells.Text("Steps", "phase"),
+        cells.Written("Tokens", lambda phase: figure(phase.tokens, ",.3g")),
+        cells.Bytes("Streams", lambda phase: phase.streamed_bytes or None),
+        cells.Written("Operations", lambda phase: operations(phase.operations, "op")),
+        cells.Time("Floor", "floor_us"),
+        cells.Time("Kernels", "kernels_us"),
+        cells.Time("Median step", "step_us"),
+        cells.Share("Floor of it", "of_floor"),
+        cells.Share(
+            "Proven for",
+            lambda phase: phase.placed_us / phase.kernels_us if phase.kernels_us else None,
+            optional=True,
+        ),
+    )
+    intro: tuple[str, ...] = ()
+    if found and phases:
+        intro = (
+            "The floor is what a step needs at least: for each kernel its bytes at the bandwidth "
+            "that a reader reaches, or its arithmetic at the peak, whichever takes longer. Proven "
+            "for: share of the kernel time of which is proven which weights a kernel reads.",
+            *_ceiling_lines(found.ceilings),
+            *found.notes,
+            *(note for phase in phases for note in phase.notes),
+        )
+    return table("floors", _TITLE, phases, columns, intro)
+
+
+def _ceiling_lines(ceilings: Ceilings) -> Iterable[str]:
+    for name, found in (("Reader", ceilings.reached), ("Data sheet", ceilings.data_sheet)):
+        if found:
+            yield f"{name}: {bandwidth(found.value)}, {found.source}."
+    if ceilings.clocks:
+        yield f"When it was measured: {ceilings.clocks}."
+
+
+def kernels(report: Report) -> Section:
+    """Lists what a decode step's kernel time goes to, by role and kernel; the rows add up to it."""
+    phase = _phase(report.roofline)
+    columns = (
+        cells.Text("Role", lambda row: shorten(row.role, _LONGEST_ROLE) or f"({row.component})"),
+        cells.Time("A step", _step_us),
+        cells.Time("Lower bound", _bound_us),
+        cells.Share("Of bound", _of_bound),
+        cells.Text("Evidence", "owner_basis"),
+        cells.Name("Kernel", lambda row: short_name(row.name)),
+        cells.Written("Calls", lambda row: figure(row.calls, ",.3g"), optional=True),
+        cells.Text("Limited by", "limiter", optional=True, missing=MISSING),
+        cells.Bandwidth("Reaches", "bandwidth", optional=True),
+        cells.Share("Of reader", "of_reached", optional=True),
+        cells.Share("Of data sheet", "of_data_sheet", optional=True),
+        cells.Written("Really read", _really, optional=True),
+        cells.Written("Needs", _needed, optional=True),
+        cells.Text("What", "what", optional=True, missing=MISSING),
+        cells.Text("Component", "component", optional=True),
+    )
+    title = "Kernels of a decode step by role"
+    if phase is None:
+        return table("roofline", title, (), columns)
+    rows = sorted(phase.rows, key=lambda row: -_step_us(row))
+    shown = [row for row in rows[:_MOST_ROWS] if _step_us(row) >= _LEAST_SHARE * phase.kernels_us]
+    if not shown:
+        return table("roofline", title, (), columns)
+    unknown = phase.kernels_us - phase.placed_us
+    intro = (
+        f"A mean decode step has {microseconds(phase.kernels_us)} of kernels, to which the "
+        f"rows add up. Kernels whose need is not proven take {microseconds(unknown)} of it. "
+        "Lower bound: what all calls of a row need at least; of bound: its share of their "
+        "time.",
+        "Evidence of the role: weight, kv and range prove it (what the kernel reads, or the "
+        "module that was open), flow derives it, order and name are guesses. In brackets: the "
+        "component alone, where no role is known.",
+    )
+    section = table("roofline", title, shown, columns, intro)
+    rest, left = phase.kernels_us - sum(map(_step_us, shown)), rows[len(shown) :]
+    if not left and rest <= _ROUNDING * phase.kernels_us:
+        return section
+    last = _rest(left, rest, len(columns))
+    return Section(section.id, title, section.columns, (*section.rows, last), section.intro)
+
+
+def _rest(rows: Sequence[RooflineRow], us: float, columns: int) -> tuple[Cell, ...]:
+    """The rows that are not listed, as one."""
+    bounds = [bound for row in rows if (bound := _bound_us(row)) is not None]
+    whole = microseconds(sum(bounds) if bounds else None)
+    more = counted(len(rows), "more row") if rows else MISSING
+    named = ("rest", microseconds(us), whole, MISSING, MISSING, more)
+    return (*named, *[MISSING] * (columns - len(named)))
+
+
+def streamed(report: Report) -> Section:
+    """Lists the weights that one decode step reads, by component and storage type."""
+    found = report.roofline
+    phase = _phase(found)
+    reader = found.ceilings.bandwidth if found else None
+    rows = [row for row in (found.weights if found else ()) if row.share >= _LEAST_SHARE]
+    columns = (
+        cells.Bytes("A step", "bytes"),
+        cells.Share("Share", "share"),
+        cells.Time(
+            "At the ceiling", lambda row: row.bytes / reader.value * 1e6 if reader else None
+        ),
+        cells.Text("Component", "component"),
+        cells.Text("Stored as", _stored, missing=MISSING),
+        cells.Text("Which weights", "part", missing=MISSING),
+    )
+    intro: tuple[str, ...] = ()
+    if phase and rows:
+        intro = (
+            f"Of {size(phase.streamed_bytes)} that a decode step has to read, KV cache "
+            "and scales included.",
+        )
+    return table("streamed_weights", "What a decode step streams", rows, columns, intro)
+
+
+def _phase(found: Roofline | None) -> RooflinePhase | None:
+    return found.decode if found else None
+
+
+def _step_us(row: RooflineRow) -> float:
+    return row.us * row.calls
+
+
+def _bound_us(row: RooflineRow) -> float | None:
+    return None if row.floor_us is None else row.floor_us * row.calls
+
+
+def _of_bound(row: RooflineRow) -> float | None:
+    bound = _bound_us(row)
+    return None if bound is None or not row.us else bound / _step_us(row)
+
+
+def _needed(row: RooflineRow) -> str | None:
+    if row.needed_bytes is None:
+        return None
+    return f"at least {size(row.needed_bytes)}" if row.expected else size(row.needed_bytes)
+
+
+def _really(row: RooflineRow) -> str | None:
+    if row.read_bytes is None:
+        return None
+    times = "" if row.amplification is None else f" ({row.amplification:.2f} x)"
+    return f"{size(row.read_bytes)}{times}" if times else size(row.read_bytes)
+
+
+def _stored(row: StreamedWeights) -> str:
+    packed = row.quantized and row.dtype in ("int32", "int64", "uint8")
+    return "packed, format not known" if packed else row.dtype
+
+
+def kernels_and_memory(report: Report) -> go.Figure:
+    """Draws the kernels of a mean decode step beside the memory's speed."""
+    phase = _phase(report.roofline)
+    if report.roofline is None or phase is None:
+        return bars("No kernels", [], [])
+    drawn = bytes_and_time(phase.rows, report.roofline.ceilings, {})
+    # Beside the figure the names would take half of a phone's width.
+    drawn.update_layout(legend={"orientation": "h", "yanchor": "top", "y": -0.2})
+    return drawn
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A ceiling: its points, what it is, and how it is drawn."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    text: str
+    dash: str
+
+
+def with_need(rows: Sequence[RooflineRow]) -> tuple[RooflineRow, ...]:
+    """The kernels of which a need in bytes is known, what takes the most time first."""
+    known = [row for row in rows if row.needed_bytes and row.us > 0]
+    return tuple(sorted(known, key=lambda row: -row.us * row.calls))[:_MOST_POINTS]
+
+
+def with_intensity(rows: Sequence[RooflineRow]) -> tuple[RooflineRow, ...]:
+    """The kernels of which bytes and operations are known, what takes the most time first."""
+    return tuple(row for row in with_need(rows) if row.operations > 0)
+
+
+def bytes_and_time(rows: Sequence[RooflineRow], ceilings: Ceilings, places: _Places) -> go.Figure:
+    """Draws the bytes that a call needs against the time that it takes.
+
+    A kernel on the line moves its bytes as fast as the memory can; above it, it is slower. Points
+    have the places of the kernels' names as customdata.
+    """
+    shown = with_need(rows)
+    sizes = [row.needed_bytes or 1.0 for row in shown]
+    ends = _around(sizes)
+    lines = [
+        _Line(
+            ends, [x / found.value * 1e6 for x in ends], f"{name}, {bandwidth(found.value)}", dash
+        )
+        for name, found, dash in (
+            ("measured reader" if ceilings.reached else "", ceilings.reached, "solid"),
+            ("data sheet", ceilings.data_sheet, "dash"),
+        )
+        if found
+    ]
+    figure = _figure(shown, lambda row: row.needed_bytes or 1.0, lambda row: row.us, lines, places)
+    set_style(figure, "Bytes that a call needs, and its time", height=470)
+    _axes(figure, sizes, [row.us for row in shown], "bytes of a call", "us of a call")
+    return figure
+
+
+def intensity(
+    rows: Sequence[RooflineRow],
+    ceilings: Ceilings,
+    precisions: Mapping[tuple[str, str], str],
+    places: _Places,
+) -> go.Figure:
+    """Draws the operations of a byte against those of a second, under the ceilings of the GPU.
+
+    Args:
+        rows: of one phase.
+        ceilings: of the GPU.
+        precisions: of the kernels' arithmetic, by name and component.
+        places: of the kernels' names, as customdata of the points.
+    """
+    shown = with_intensity(rows)
+    used = {precisions.get((row.name, row.component), "") for row in shown}
+    peaks = [(name, value) for name, value in ceilings.peaks if name in used]
+    ratios = [_intensity(row) for row in shown]
+    reading = ceilings.bandwidth
+    bends = [value / reading.value for _, value in peaks] if reading else []
+    ends = sorted([*_around([*ratios, *bends]), *bends])
+    lines = []
+    for name, found, dash in (
+        ("measured reader", ceilings.reached, "solid"), ("data sheet", ceilings.data_sheet, "dash"),
+    ):  # fmt: skip
+        if found:
+            top = max((value for _, value in peaks), default=math.inf)
+            x = [at for at in ends if at * found.value <= top * 1.0001]
+            text = f"{name}, {bandwidth(found.value)}"
+            lines.append(_Line(x, [at * found.value / 1e12 for at in x], text, dash))
+    for name, value in peaks:
+        x = [at for at in ends if reading is None or at * reading.value >= value * 0.9999]
+        text = f"{label(name)}, {operations(value)}op/s"
+        lines.append(_Line(x, [value / 1e12 for _ in x], text, "dot"))
+    figure = _figure(shown, _intensity, _speed, lines, places)
+    set_style(figure, "Operations of a byte, and operations of a second", height=470)
+    _axes(figure, ratios + bends, [_speed(row) for row in shown] + [v / 1e12 for _, v in peaks],
+          "operations of a byte", "Top/s")  # fmt: skip
+    return figure
+
+
+def _intensity(row: RooflineRow) -> float:
+    return row.operations / (row.needed_bytes or 1.0)
+
+
+def _speed(row: RooflineRow) -> float:
+    return row.operations / row.us / 1e6
+
+
+def _figure(
+    rows: Sequence[RooflineRow], x: _Value, y: _Value, lines: Sequence[_Line], places: _Places
+) -> go.Figure:
+    figure = empty_figure()
+    for line in lines:
+        figure.add_scatter(
+            x=list(line.x), y=list(line.y), mode="lines", name=line.text,
+            line={"color": TEXT, "dash": line.dash, "width": 1.5},
+            hovertemplate=f"{line.text}<extra></extra>",
+        )  # fmt: skip
+    longest = max((row.us * row.calls for row in rows), default=1.0)
+    for component in in_decoder_order(row.component for row in rows):
+        mine = [row for row in rows if row.component == component]
+        color = COLORS.get(component, NEUTRAL)
+        # The area of a point is the time that the kernel takes of a step.
+        size = [max(_SMALLEST, _LARGEST * math.sqrt(r.us * r.calls / longest)) for r in mine]
+        figure.add_scatter(
+            x=[x(row) for row in mine],
+            y=[y(row) for row in mine],
+            mode="markers",
+            name=label(component),
+            marker={"size": size, "color": color, "opacity": 0.85,
+                    "line": {"color": TEXT, "width": 1}},
+            unselected={"marker": {"opacity": 0.85}},
+            customdata=[[places.get(row.name, -1), component] for row in mine],
+            text=[_hover(row) for row in mine],
+            hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
+    return figure
+
+
+def _hover(row: RooflineRow) -> str:
+    least = "at least " if row.expected else ""
+    parts = [
+        label(row.name, 60),
+        "; ".join(label(word, 60) for word in (row.component, row.role, row.what) if word),
+        f"{microseconds(row.us)} a call, {microseconds(row.us * row.calls)} a step",
+        f"{least}{decimal_size(row.needed_bytes or 0)}, {bandwidth(row.bandwidth)}",
+        f"floor {microseconds(row.floor_us)}, {share(row.of_reached)} of the reader",
+    ]
+    return "<br>".join(parts)
+
+
+def _around(values: Sequence[float]) -> list[float]:
+    """Points of a line that goes beyond all values, as far apart on a logarithmic axis."""
+    low, high = _decades(values)
+    step = (high - low) / (_POINTS_OF_A_LINE - 1)
+    return [10 ** (low + place * step) for place in range(_POINTS_OF_A_LINE)]
+
+
+def _decades(values: Sequence[float]) -> tuple[float, float]:
+    some = [value for value in values if value > 0] or [1.0]
+    return math.log10(min(some)) - 0.3, math.log10(max(some)) + 0.3
+
+
+def _axes(
+    figure: go.Figure, x: Sequence[float], y: Sequence[float], x_title: str, y_title: str
+) -> None:
+    log = {"type": "log", "dtick": 1, "exponentformat": "SI"}
+    figure.update_xaxes(**log, range=_decades(x), title={"text": x_title})
+    figure.update_yaxes(**log, range=_decades(y), title={"text": y_title})
+    figure.update_layout(
+        showlegend=True,
+        legend={"itemsizing": "constant"},
+        hovermode="closest",
+        clickmode="event+select",
+    )

@@ -1,0 +1,126 @@
+"""The run itself: what was recorded, what is worth changing, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_prof.analyzers.model import Finding, Report
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.formats import count, microseconds, share, shorten
+from spark_prof.dashboards.section import Column, Section, listed, table
+from spark_prof.traces.bundle import IMPORTED
+
+_LONGEST_FIELD = 400
+_LONGEST_PROSE = 1000
+
+
+def on_cpu(report: Report) -> bool:
+    """Says whether the rows are a CPU engine's operators and not a GPU's kernels."""
+    return report.run.units == "op"
+
+
+def title(report: Report) -> str:
+    """Names the report after its model."""
+    return f"spark-prof: {shorten(report.run.model, 120) or 'unnamed model'}"
+
+
+def headline(report: Report) -> tuple[tuple[str, str], ...]:
+    """Picks the few figures that a reader wants first; those that don't exist are left out."""
+    steps = report.steps
+    found: dict[str, str] = {}
+    if steps.left_out:
+        every = count(steps.count + steps.left_out)
+        found[f"of {every} steps left out: a clock was set"] = count(steps.left_out)
+    if steps.tpot_us and steps.tpot_us.median > 0:
+        found["per output token"] = microseconds(steps.tpot_us.median)
+        found["tokens/s a sequence"] = f"{1e6 / steps.tpot_us.median:,.1f}"
+    if steps.decode_us and steps.decode_us.median > 0:
+        found["a decode step"] = microseconds(steps.decode_us.median)
+        if steps.tpot_us == steps.decode_us:
+            del found["a decode step"]  # without speculation both are the same
+        if steps.host_gap_us:
+            idle = steps.host_gap_us.median / steps.decode_us.median
+            found["of a decode step idle"] = share(idle)
+    if report.conversions.us:
+        found["of the time for format conversions"] = share(report.conversions.share)
+    return tuple(found.items())
+
+
+def caveats(report: Report) -> tuple[str, ...]:
+    """Says what does not hold in this report, a sentence each; the figures of it are left out."""
+    return tuple(f"Does not hold: {shorten(text, _LONGEST_PROSE)}" for text in report.broken)
+
+
+def recording(report: Report) -> Section:
+    """Says what was recorded, on what and with what."""
+    run, gpu = report.run, report.gpu
+    name = gpu.name
+    # AMD's own tools give names such as "Instinct MI300X".
+    if gpu.vendor and not name.lower().startswith(gpu.vendor.lower()):
+        name = f"{gpu.vendor} {name}" if name != "unknown" else f"{gpu.vendor}, model unknown"
+    word = "architecture" if gpu.vendor == "AMD" else "compute capability"
+    capability = f" ({word} {gpu.compute_capability})" if gpu.compute_capability else ""
+    versions = (("vLLM", run.vllm), ("torch", run.torch))
+    fields = (
+        ("Model", run.model),
+        ("CPU" if on_cpu(report) else "GPU", f"{name}{capability}"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions if version)),
+        ("Execution", run.execution),
+        ("Command", run.command),
+        ("Source", run.source),
+        ("Recorded", ", ".join(part for part in (run.recorded_at, run.backend) if part)),
+        ("State", "" if run.state == "complete" else run.state),
+    )
+    intro: tuple[str, ...] = ()
+    if on_cpu(report):
+        traced = run.backend.startswith(IMPORTED)
+        intro = (
+            f"{'The trace has no device activity' if traced else 'This engine ran on a CPU'}: the "
+            "rows below are CPU operators, not GPU kernels, and say nothing about how fast a GPU "
+            "would be.",
+        )
+    elif run.execution.startswith("eager") and "CUDA graphs" not in run.execution:
+        intro = (
+            "Eager execution: without CUDA graphs the host's launches take part of each step. "
+            "Read the kernels' times and shares here, not the time per token.",
+        )
+    return pairs("recording", "What was recorded", fields, _LONGEST_FIELD, intro)
+
+
+def pairs(
+    name: str,
+    title: str,
+    fields: Sequence[tuple[str, str]],
+    longest: int,
+    intro: Sequence[str] = (),
+) -> Section:
+    """A section of two columns without titles: what each field is called, and what it holds."""
+    rows = ((field, shorten(value, longest)) for field, value in fields)
+    columns = (Column(""), Column("", "prose"))
+    return Section(name, title, columns, tuple(row for row in rows if row[1]), tuple(intro))
+
+
+def answers(report: Report) -> Section:
+    """Lists the questions that this run can answer."""
+    columns = (
+        cells.Prose("Question", "question"),
+        cells.Prose("Answer", "text"),
+        cells.Prose("Stands on", "evidence", optional=True),
+    )
+    return table("answers", "Why is it slow? Five questions", report.answers, columns)
+
+
+def findings(found: Sequence[Finding]) -> Section:
+    """Lists what is worth changing, with what it would bring."""
+    columns = (
+        cells.Time("Per token", lambda one: one.ms_per_token and 1000 * one.ms_per_token),
+        cells.Prose("Finding", "text", longest=_LONGEST_PROSE),
+        cells.Prose("What to do", "fix", longest=_LONGEST_PROSE),
+        cells.Text("Id", "id", optional=True),
+    )
+    return table("findings", f"Findings ({count(len(found))})", found, columns)
+
+
+def notes(report: Report) -> Section:
+    """Lists what the recording lost and what to know before believing a figure."""
+    return listed("notes", "Before believing these figures", report.notes, _LONGEST_PROSE)

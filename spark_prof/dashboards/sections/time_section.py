@@ -1,0 +1,225 @@
+"""Time: the steps and the slow ones of them, their components, and what adds up to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_prof.analyzers.model import Books, ComponentRow, Report
+from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.charts import bars, label
+from spark_prof.dashboards.colors import COLORS, NEUTRAL
+from spark_prof.dashboards.formats import (
+    MISSING,
+    count,
+    counted,
+    difference,
+    figure,
+    microseconds,
+)
+from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.sections.run_section import on_cpu
+from spark_prof.dashboards.sections.token_section import unnamed
+from spark_prof.vocabulary import PHASES
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_MOST_SLOW = 20
+_PHASES = {"all": "any", "unknown": "phase unknown"}
+
+
+def steps(report: Report) -> Section:
+    """Says what an output token costs and which steps there were."""
+    found = report.steps
+    candidates = (
+        ("Output token", found.decode if found.tpot_us else 0, found.tpot_us),
+        ("Decode step", found.decode, found.decode_us),
+        ("Prefill step", found.prefill, found.prefill_us),
+        ("Mixed step", found.mixed, found.mixed_us),
+        ("Step", found.unknown if found.unknown_us else 0, found.unknown_us),
+    )
+    rows = [row for row in candidates if row[1]]
+    sentence = f"{counted(found.count, 'step')} in {microseconds(report.wall_us)}"
+    if found.scheduled_tokens:
+        sentence += (
+            f" computed {counted(found.scheduled_tokens, 'token')}, "
+            f"{count(found.prompt_tokens)} of them of prompts; "
+            f"the requests received {count(found.tokens)}"
+        )
+    intro = [f"{sentence}."]
+    if rows and found.unknown == found.count:
+        intro.append("Nothing tells which steps read prompts and which generate tokens.")
+    columns = (
+        cells.Text("", lambda row: row[0]),
+        cells.Count("Steps", lambda row: row[1]),
+        cells.Time("Median", lambda row: row[2] and row[2].median),
+        cells.Time("99th percentile", lambda row: row[2] and row[2].p99),
+        cells.Time("Mean", lambda row: row[2] and row[2].mean),
+    )
+    heading = "Time of a step" if found.unknown == found.count else "Time per output token"
+    return table("steps", heading, rows, columns, intro)
+
+
+def components(report: Report) -> Section:
+    """Says what the time goes to, in a decode step (any step, without one) and over the window."""
+    # A step of a source that has sums only is no step that an engine ran.
+    steps = report.steps.count if report.books else 0
+    decode_us = sum(row.decode_us for row in report.components)
+    by_decode = decode_us > 0
+
+    def part(row: ComponentRow) -> float:
+        return row.decode_us / decode_us if by_decode else row.share
+
+    def per_step(row: ComponentRow) -> float:
+        return row.decode_us_per_step if by_decode else row.us / steps if steps else 0.0
+
+    columns = (
+        cells.Text("Component", "name"),
+        cells.SomeTime("A decode step" if by_decode else "A step", per_step),
+        cells.Share("Share", lambda row: (by_decode and part(row)) or None),
+        cells.Bar("", part),
+        cells.SomeTime("All steps" if report.books else "Time", "us"),
+        cells.Share("Share", "share"),
+        cells.SomeTime("Prefill", "prefill_us", optional=True),
+        cells.SomeTime("Mixed", "mixed_us", optional=True),
+        cells.Count("Operators" if on_cpu(report) else "Kernels", "kernels", optional=True),
+    )
+    rows = sorted(report.components, key=lambda row: (-part(row), -row.us))
+    intro = unnamed(report, "kernels")
+    return table("components", "What the time goes to", rows, columns, intro)
+
+
+def accounting(report: Report) -> Section:
+    """Shows that the parts of a step add up to it, and what the engine's own clock says."""
+    # Where all steps are of one phase, both say the same.
+    shown = report.books[1:] if len(report.books) == 2 else report.books
+    unit = "Operators" if on_cpu(report) else "Kernels"
+    columns = (
+        cells.Text("Steps", lambda entry: _PHASES.get(entry.phase) or entry.phase),
+        cells.Count("Count", "steps", optional=True),
+        cells.Time(unit, lambda entry: entry.kernels_us / entry.steps),
+        cells.SomeTime("+ Copies", lambda entry: entry.copies_us / entry.steps),
+        cells.Time("- Overlap", lambda entry: entry.overlap_us / entry.steps),
+        cells.Time("+ Gaps", lambda entry: entry.gap_us / entry.steps),
+        cells.Time("+ Residual", lambda entry: entry.residual_us / entry.steps, optional=True),
+        cells.Time("= Step", lambda entry: entry.step_us / entry.steps),
+        cells.Written("Residual", lambda entry: figure(entry.residual_percent, ".2f", " %")),
+        cells.Time("Engine", _engine_us),
+        cells.Written(
+            "Off by",
+            lambda entry: difference(_engine_us(entry), entry.step_us / entry.steps),
+            optional=True,
+        ),
+    )
+    intro: tuple[str, ...] = ()
+    if report.books:
+        whole = report.books[0]
+        copies = f"{microseconds(whole.copies_us)} of copies, " if whole.copies_us else ""
+        intro = (
+            f"Over the window: {microseconds(whole.kernels_us)} of {unit.lower()}, "
+            f"{microseconds(whole.union_us)} with what overlaps counted once, {copies}"
+            f"in {microseconds(report.wall_us)} from the first step's start to the last one's end.",
+            "Each row is the mean of one step, with the engine's own clock beside it."
+            if whole.engine_us is not None
+            else "Each row is the mean of one step.",
+        )
+    rows = [entry for entry in shown if entry.steps]
+    return table("books", "Step time accounting", rows, columns, intro)
+
+
+def _engine_us(entry: Books) -> float | None:
+    return None if entry.engine_us is None else entry.engine_us / entry.steps
+
+
+def overhead(report: Report) -> Section:
+    """The profiling overhead, where steps that were not profiled were timed in the same run."""
+    columns = (
+        cells.Count("Requests", "batch_size"),
+        cells.Time("Profiled", "watched_us"),
+        cells.Time("Not profiled", "timed_us"),
+        cells.Written("Ratio", lambda row: figure(row.ratio, ".3f", " x")),
+        cells.Text("Lowest to highest", lambda row: f"{row.lowest:.3f} to {row.highest:.3f} x"),
+        cells.Count("Stretches", "stretches", optional=True),
+        cells.Written("Whole run", lambda row: figure(row.run_ratio, ".3f", " x")),
+    )
+    intro = (
+        "Stretches of profiled decode steps took turns with steps that were not profiled. The "
+        "whole run contains both and the switches between them.",
+    )
+    return table("overhead", "Profiling overhead", report.overhead, columns, intro)
+
+
+def batches(times: Sequence[BatchTimes]) -> Section:
+    """Sets decode steps of different sizes beside each other."""
+    columns = (
+        cells.Count("Requests", "requests"),
+        cells.Count("Steps", "steps"),
+        cells.Time("Median step", "median_us"),
+        cells.Written(
+            "10 to 90 % of the steps",
+            lambda row: f"{microseconds(row.p10_us)} to {microseconds(row.p90_us)}",
+        ),
+        cells.Rate("Steps x requests a second", "tokens_per_s"),
+    )
+    return table("batch-times", "Decode steps by batch size", times, columns)
+
+
+def contexts(fits: Sequence[ContextFit]) -> Section:
+    """Says how much longer a step takes with more context, or why that cannot be told."""
+
+    def within(fit: ContextFit) -> str:
+        return MISSING if fit.within_us is None else f"± {microseconds(fit.within_us)}"
+
+    columns = (
+        cells.Count("Requests", "requests"),
+        cells.Count("Steps", "steps"),
+        cells.Written(
+            "Tokens of context", lambda fit: f"{fit.shortest:,.0f} to {fit.longest:,.0f}"
+        ),
+        cells.Time("Step at the shortest", "at_shortest_us"),
+        cells.Time("For 1,000 tokens more", "slope_us"),
+        cells.Written("95 %", within),
+        cells.Prose("", lambda fit: fit.why_not and f"Not told: {fit.why_not}."),
+    )
+    intro = (
+        "A line through the steps of each batch size, slow steps left out. Context is that of a "
+        "mean request; a line says nothing beyond the contexts that were recorded.",
+    )
+    return table("context-fits", "What context costs", fits, columns, intro)
+
+
+def slowest(steps: Steps) -> Section:
+    """Lists slow steps, the longest first."""
+    places = np.flatnonzero(steps.slow)
+    places = places[np.argsort(-steps.us[places], kind="stable")]
+    columns = (
+        cells.Count("Step", lambda place: int(steps.step[place])),
+        cells.Text("Phase", lambda place: PHASES[steps.phase[place]]),
+        cells.Time("Took", lambda place: float(steps.us[place])),
+        cells.Count("Requests", lambda place: int(steps.requests[place])),
+        cells.SomeCount("Prompt tokens", lambda place: int(steps.prompt_tokens[place])),
+        cells.Written(
+            "Began after", lambda place: figure(float(steps.begin_s[place]), ",.3f", " s")
+        ),
+    )
+    intro = (
+        f"{counted(len(places), 'step')} took at least 1.5 times the median of the steps of the "
+        "same phase, batch size and prompt.",
+    )
+    return table("slow-steps", "Slow steps", places[:_MOST_SLOW].tolist(), columns, intro)
+
+
+def component_bars(report: Report) -> go.Figure:
+    """Draws each component's time: in the mean decode step, or over all steps without one."""
+    by_decode = any(row.decode_us_per_step > 0 for row in report.components)
+    times = {row.name: row.decode_us_per_step if by_decode else row.us for row in report.components}
+    names = sorted((name for name, us in times.items() if us > 0), key=lambda name: times[name])
+    return bars(
+        "Mean decode step" if by_decode else "All steps",
+        [(label(name), times[name], COLORS.get(name, NEUTRAL)) for name in names],
+        [0.0] * len(names),
+    )

@@ -1,0 +1,221 @@
+"""A token's time taken apart from its floor on: the table, the figure and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.charts import add_bars, empty_figure, label, set_style, set_time_axes
+from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
+from spark_prof.dashboards.formats import counted, microseconds, rate, share, shorten
+from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.sections import run_section
+from spark_prof.dashboards.sections.run_section import on_cpu
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_LONGEST_PROSE = 1000
+_NO_TIME_US = 0.005
+"""Parts that would be written as 0.00 us are left out."""
+_NOT_DRAWN = 1e-4
+"""Parts with less of the whole are not drawn."""
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "components": "other components",
+        "small": "small kernels",
+        "conversion": "conversions",
+        "collective": "collectives",
+        "copies": "copies",
+        "rest": "rest",
+        "launch_gaps": "launch gaps",
+        "host": "host",
+    }
+)
+_MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
+        "components": "Components with less than 1 % each.",
+        "small": f"Kernels under {SMALL_US:g} us: launching them takes as long as their work.",
+        "conversion": "Kernels that only change a format.",
+        "collective": "Kernels that exchange data between GPUs, waits for other ranks included.",
+        "copies": "Copies and memsets.",
+        "rest": "What is left, as each part is a mean or a median of its own.",
+        "launch_gaps": "Nothing runs between the first and the last kernel of a step.",
+        "host": "Nothing runs before the first kernel of a step or after its last.",
+    }
+)
+"""What each kind of part is; components are what the vocabulary says of them."""
+_FLOOR = (
+    "Memory floor: reading the weights and the KV cache once. Small kernels: launching them takes "
+    "as long as their work. Launch gaps and host: nothing runs, the GPU waits."
+)
+_NO_FLOOR = "Launch gaps: nothing runs between a step's kernels. Host: nothing before and after."
+_PATTERNS: Mapping[str, str] = MappingProxyType(
+    {"small": "/", "conversion": "x", "rest": "-", "launch_gaps": ".", "host": "\\"}
+)
+"""What has no component is grey: its pattern tells it apart, for colour-blind readers too."""
+_FLOOR_COLOR = "#3d7a8c"
+_KIND_COLORS: Mapping[str, str] = MappingProxyType(
+    {"floor": _FLOOR_COLOR, "collective": COLORS["collective"], "copies": COLORS["memcpy"]}
+)
+
+
+def name_of(part: Part, found: Waterfall) -> str:
+    """What a part is called beside its bar."""
+    if part.kind == "component":
+        return part.component
+    if part.kind == "floor":
+        return "memory floor" if found.phase == "decode" else "floor"
+    return _NAMES.get(part.kind, part.kind)
+
+
+def waterfall(report: Report) -> Section:
+    """Lists the parts of a token's time, or a step's, from the floor to what was measured."""
+    found = waterfall_of(report)
+    parts = [part for part in found.parts if abs(part.us) >= _NO_TIME_US]
+    whole = Part("measured", found.us)
+    columns = (
+        cells.Text("Part", lambda part: name_of(part, found)),
+        cells.Time(f"A {found.of}", "us"),
+        cells.Share("Share", lambda part: part.us / found.us if found.us else None),
+        cells.Bar("", lambda part: _fraction(part.us, found.us) if part is not whole else 0.0),
+        cells.Prose(
+            "What it is",
+            lambda part: _stands_on(found) if part is whole else _meaning(part, found, report),
+        ),
+    )
+    rows = [*parts, whole] if parts else []
+    return table("waterfall", _title(found), rows, columns, _intro(found))
+
+
+def _fraction(us: float, whole_us: float) -> float:
+    return max(us / whole_us, 0.0) if whole_us else 0.0
+
+
+def floor_waterfall(report: Report) -> go.Figure:
+    """Draws the parts of `views.waterfall` from the top down, each where the one before ends.
+
+    Every bar carries the part's kind and component as customdata.
+    """
+    found = waterfall_of(report)
+    parts = [part for part in found.parts if abs(part.us) > _NOT_DRAWN * found.us]
+    texts = [f"{microseconds(part.us)}, {share(part.us / found.us)}" for part in parts]
+    colors = [_KIND_COLORS.get(p.kind) or COLORS.get(p.component, NEUTRAL) for p in parts]
+    begins = [sum(part.us for part in parts[:place]) for place in range(len(parts))]
+    times = [*(part.us for part in parts), found.us]
+    figure = empty_figure()
+    add_bars(
+        figure,
+        [*(label(name_of(part, found)) for part in parts), "measured"],
+        times,
+        [*colors, NEUTRAL],
+        base=[*begins, 0.0],
+        customdata=[*((part.kind, part.component) for part in parts), ("measured", "")],
+        text=[*texts, microseconds(found.us)],
+    )
+    patterns = [*(_PATTERNS.get(part.kind, "") for part in parts), ""]
+    look = {"shape": patterns, "fgcolor": TEXT, "fillmode": "replace", "size": 6}
+    figure.update_traces(marker={"pattern": look})
+    if found.floor_us is not None:
+        figure.add_vline(x=found.floor_us, line={"color": _FLOOR_COLOR, "width": 1, "dash": "dot"})
+    step = "a step" if found.phase == "unknown" else f"a {found.phase} step"
+    whole = {"token": "an output token", "run": "the run"}.get(found.of, step)
+    title = f"What {whole} takes{', from its floor on' if found.floor_us else ''}"
+    set_style(figure, title, height=90 + 28 * max(len(times), 2))
+    figure.update_layout(margin={"r": 112})
+    # Where much runs at the same time, parts reach beyond the whole before the rest takes it back.
+    set_time_axes(figure, max(1e-9, *map(sum, zip([*begins, 0.0], times, strict=True))))
+    figure.update_yaxes(linecolor=LINES)
+    return figure
+
+
+def explained(section: Section, found: Waterfall) -> tuple[str, ...]:
+    """What to know before the bars can be read: the section's sentences, and what parts are."""
+    return (*section.intro, _NO_FLOOR if found.floor_us is None else _FLOOR)
+
+
+def verdict(report: Report) -> tuple[str, ...]:
+    """Says how fast the run is, how far from possible, and what to do first; one sentence each."""
+    found = waterfall_of(report)
+    sentences = [" ".join(filter(None, (_speed(report, found), _distance(found))))]
+    beyond = [part for part in found.parts if part.kind not in ("floor", "rest")]
+    if found.us and (most := max(beyond, key=lambda part: part.us, default=None)):
+        sentences.append(
+            f"The largest part{' beyond it' if found.floor_us is not None else ''}: "
+            f"{name_of(most, found)}, {microseconds(most.us)} ({share(most.us / found.us)})."
+        )
+    sentences += run_section.caveats(report)
+    if report.findings:
+        first = report.findings[0]
+        gain = ""
+        if first.ms_per_token is not None:
+            gain = f", at most {microseconds(1000 * first.ms_per_token)} of each token"
+        sentences += [f"First thing to do{gain}: {first.fix}", f"Because: {first.text}"]
+    else:
+        sentences.append("None of the rules found anything worth changing.")
+    return tuple(shorten(text, _LONGEST_PROSE) for text in sentences if text)
+
+
+def _title(found: Waterfall) -> str:
+    if found.floor_us is None:
+        return f"What the time of a {found.of} consists of"
+    floor = "the memory floor" if found.phase == "decode" else "the floor"
+    return f"From {floor} to the time of a {found.of}"
+
+
+def _stands_on(found: Waterfall) -> str:
+    if found.of == "run":
+        return "The sum of all kernels."
+    kind = "" if found.phase == "unknown" else f"{found.phase} "
+    return f"The {found.typical} of {counted(found.steps, f'{kind}step')}."
+
+
+def _meaning(part: Part, found: Waterfall, report: Report) -> str:
+    text = _MEANINGS.get(part.kind, "")
+    unit = "operator" if on_cpu(report) else "kernel"
+    if part.kind == "component" and found.floor_us is not None:
+        text = f"What its {unit}s take beyond their floor."
+    if not part.calls:
+        return text
+    return f"{counted(max(round(part.calls), 1), unit)}. {text}".strip()
+
+
+def _intro(found: Waterfall) -> tuple[str, ...]:
+    if found.floor_us is None:
+        return (f"There is no floor to begin with: {found.no_floor}",) if found.no_floor else ()
+    return (
+        "The parts add up to what was measured; what runs at the same time shares it. Each kernel "
+        "is in one of them: up to its floor in the first, beyond it in its own. "
+        f"What they need is known for {share(found.known)} of "
+        "the kernel time; other kernels have no floor.",
+    )
+
+
+def _speed(report: Report, found: Waterfall) -> str:
+    where = " on this processor" if on_cpu(report) else ""
+    if found.of == "token" and found.us:
+        tokens = rate(1e6 / found.us)
+        return (
+            f"An output token takes {microseconds(found.us)}{where}, {tokens} tokens/s a sequence."
+        )
+    if found.of == "run":
+        return f"Kernels take {microseconds(found.us)} in all; nothing tells the time of a token."
+    kind = "" if found.phase == "unknown" else f"{found.phase} "
+    return f"A {kind}step takes {microseconds(found.us)}{where}; nothing tells the time of a token."
+
+
+def _distance(found: Waterfall) -> str:
+    if found.floor_us is None:
+        return f"How far that is from possible is not known. {found.no_floor}".strip()
+    if not found.us:
+        return ""
+    limit = "the memory allows" if found.phase == "decode" else "the GPU allows"
+    return (
+        f"At best {limit} {microseconds(found.floor_us)}: {share(found.floor_us / found.us)} of "
+        "the time is that floor."
+    )

@@ -1,0 +1,130 @@
+"""What holds for every format and every report: complete snapshots, and what no snapshot shows."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from plotly.offline import get_plotlyjs
+from rich.cells import cell_len
+
+from spark_prof.dashboards.formats import clean
+from spark_prof.dashboards.render import RENDERERS, markdown, render_report
+from tests.rows import each_row
+
+from .page import Page
+from .sample import HOSTILE_NAME, SAMPLES
+
+_AS_WRITTEN: dict[str, Callable[[str], str]] = {
+    "text": clean,
+    "md": lambda name: markdown.escape(clean(name)),
+    "html": lambda name: html.escape(clean(name)),
+    "json": json.dumps,
+}
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("text", "txt"), ("md", "md")])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_snapshot(
+    sample: str, kind: str, ending: str, snapshot: Callable[[str, str], None]
+) -> None:
+    snapshot(f"{sample}.{ending}", RENDERERS[kind](SAMPLES[sample]))
+
+
+def test_snapshot_on_a_narrow_terminal(snapshot: Callable[[str, str], None]) -> None:
+    snapshot("deep_80.txt", render_report(SAMPLES["deep"], "text", width=80))
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+@each_row("sample", SAMPLES)
+@each_row("renderer", RENDERERS)
+def test_names_the_model_and_can_be_written_to_a_file(renderer: str, sample: str) -> None:
+    report = SAMPLES[sample]
+    rendered = RENDERERS[renderer](report)
+    # A terminal's lines may break inside of a name.
+    assert _one_line(_AS_WRITTEN[renderer](report.run.model)) in _one_line(rendered)
+    assert rendered.endswith("\n")
+    assert rendered.encode("utf-8")
+    if renderer != "html":
+        text = rendered.replace("\n", "")
+        assert not {c for c in text if unicodedata.category(c).startswith("C")}
+
+
+def test_only_html_imports_plotly() -> None:
+    program = (
+        "import sys; from spark_prof.dashboards.render import RENDERERS; "
+        "import spark_prof.dashboards.outline, spark_prof.dashboards.render.terminal; "
+        "import spark_prof.dashboards.render.markdown, spark_prof.dashboards.render.json_report; "
+        "sys.exit('plotly' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@each_row("width", [60, 80, 100, 200])
+@each_row("sample", SAMPLES)
+def test_text_fits_the_terminal_and_cuts_no_figure(sample: str, width: int) -> None:
+    rendered = render_report(SAMPLES[sample], "text", width=width)
+    assert max(map(cell_len, rendered.splitlines())) <= width
+    assert width == 60 or "hostile" in sample or "…" not in rendered
+
+
+def test_text_has_colour_only_when_asked_and_never_that_of_a_name() -> None:
+    report = SAMPLES["mixture_of_experts"]
+    assert "\x1b[" not in render_report(report, "text")
+    assert "\x1b[" in render_report(report, "text", color=True)
+    rendered = render_report(SAMPLES["hostile"], "text", color=True)
+    assert not any(evil in rendered for evil in ("\x1b[31mred", "\x1b]", "\x9b"))
+
+
+@each_row(
+    ("plain", "escaped"),
+    [
+        ("kv_write", "kv_write"),
+        ("__init__", r"\_\_init\_\_"),
+        ("a|b", "a&#124;b"),
+        ("a & b", "a &amp; b"),
+        ("&#124;", r"&amp;\#<!-- -->124;"),
+        ("{lambda(int)#1}", r"\{lambda(int)\#<!-- -->1\}"),
+        ("@you", "@<!-- -->you"),
+        ("a @ b", "a @ b"),
+        ("https://evil.example", "https&#58;//evil.example"),
+    ],
+)
+def test_markdown_is_escaped(plain: str, escaped: str) -> None:
+    assert markdown.escape(plain) == escaped
+
+
+@cache
+def _page(sample: str) -> Page:
+    return Page(RENDERERS["html"](SAMPLES[sample]))
+
+
+def test_hostile_names_on_a_page_are_strings_without_tags() -> None:
+    page = _page("hostile")
+    assert len(page.scripts) == len(_page("mixture_of_experts").scripts)
+    own = [script for script in page.scripts if script != get_plotlyjs()]
+    charts = "".join(script for script in own if "Plotly.newPlot" in script)
+    assert "alert(1)" in charts
+    assert not re.search(r"<[a-z/!]", charts, re.I)
+    # Plotly would read tags that JSON merely encodes: there have to be entities inside.
+    assert r"\u003cscript" not in charts
+    assert r"\u0026lt;script" in charts
+    texts = "".join(page.texts)
+    assert clean(HOSTILE_NAME) in texts
+    assert "\x1b" not in texts
+    assert "url(" not in texts
+
+
+@each_row(("sample", "copies"), [("mixture_of_experts", 1), ("almost_empty", 1), ("nothing", 0)])
+def test_a_page_brings_plotly_once(sample: str, copies: int) -> None:
+    assert RENDERERS["html"](SAMPLES[sample]).count(get_plotlyjs()) == copies

@@ -1,0 +1,236 @@
+"""Figures of sections: what they hold, what they add up to, and that names stay names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from spark_prof.analyzers.summary import summarize
+from spark_prof.analyzers.views.step_series import Steps, batch_times, context_fits
+from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.dashboards import chart_steps
+from spark_prof.dashboards.charts import logarithmic_time_ticks, time_ticks
+from spark_prof.dashboards.colors import COLORS
+from spark_prof.dashboards.formats import microseconds
+from spark_prof.dashboards.outline import FIGURES, figures, outline
+from spark_prof.dashboards.sections import conversion_section, rank_section
+from spark_prof.dashboards.sections.kernel_section import evidence_bars, evidence_shares
+from spark_prof.dashboards.sections.layer_section import layer_heatmap
+from spark_prof.dashboards.sections.waterfall_section import floor_waterfall, verdict, waterfall
+from spark_prof.datasets.opened import ceilings_for, opened
+from spark_prof.vocabulary import COMPONENTS, PHASES
+from tests.rows import each_row
+
+from .sample import SAMPLES
+
+
+def test_every_component_has_its_own_colour() -> None:
+    assert set(COLORS) == set(COMPONENTS)
+    assert len(set(COLORS.values())) == len(COMPONENTS)
+
+
+def test_the_heatmap_has_every_layer_and_nothing_else() -> None:
+    (cells,) = layer_heatmap(SAMPLES["deep"]).data
+    assert list(cells.y) == [str(layer) for layer in range(36)]
+    assert "lm_head" not in cells.x
+
+
+@each_row("sample", SAMPLES)
+def test_no_figure_holds_a_tag_of_a_name(sample: str) -> None:
+    """Titles, labels, hover texts: plotly would read HTML in any of them."""
+    for name, figure in figures(SAMPLES[sample]).items():
+        for text in _texts(figure.to_plotly_json()):
+            assert not re.search(r"<(?!/?(extra|br|b|i|sub|sup)\b)", text), (name, text)
+            assert "javascript:" not in text.replace("(javascript:alert(1))", "")
+
+
+def test_a_figure_is_named_after_a_section() -> None:
+    found = figures(SAMPLES["filled"])
+    assert list(found) == [s.id for s in outline(SAMPLES["filled"]).sections if s.id in FIGURES]
+    assert set(found) == set(FIGURES)
+
+
+def test_a_thousand_layers_are_a_picture_of_a_page_without_gaps() -> None:
+    report = SAMPLES["deep"]
+    rows = [row for row in report.layers if row.layer == 0]
+    layers = tuple(replace(row, layer=layer) for layer in range(1000) for row in rows)
+    figure = layer_heatmap(replace(report, layers=layers))
+    assert len(figure.data[0].z) == 1000
+    assert figure.data[0].ygap == 0
+    assert figure.layout.height < 850
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inside in value.values():
+            yield from _texts(inside)
+    elif isinstance(value, list | tuple):
+        for inside in value:
+            yield from _texts(inside)
+
+
+DATA = Path(__file__).parents[1] / "data" / "code-h100"
+
+
+@each_row("sample", SAMPLES)
+def test_each_bar_begins_where_the_one_before_ends(sample: str) -> None:
+    found = waterfall_of(SAMPLES[sample])
+    (bars,) = floor_waterfall(SAMPLES[sample]).data
+    *parts, whole = bars.x
+    assert whole == pytest.approx(found.us)
+    ends = [base + us for base, us in zip(bars.base[:-1], parts, strict=True)]
+    assert list(bars.base[1:-1]) == pytest.approx(ends[:-1])
+    assert not ends or ends[-1] == pytest.approx(whole, rel=5e-3)
+
+
+@each_row("sample", SAMPLES)
+def test_a_table_says_the_same(sample: str) -> None:
+    found, drawn = waterfall_of(SAMPLES[sample]), waterfall(SAMPLES[sample])
+    assert bool(drawn.rows) == any(abs(part.us) >= 0.005 for part in found.parts)
+    if drawn.rows:
+        assert drawn.rows[-1][:2] == ("measured", microseconds(found.us))
+
+
+@each_row("sample", SAMPLES)
+def test_nothing_hostile_is_drawn(sample: str) -> None:
+    assert "<script" not in str(floor_waterfall(SAMPLES[sample]).to_dict())
+    assert not any(set(text) & set("\x1b\u202e") for text in verdict(SAMPLES[sample]))
+
+
+def test_the_verdict_says_how_fast_and_what_to_do_first() -> None:
+    with opened(str(DATA / "dense-nvfp4")) as bundle:
+        report = summarize(bundle, measured=ceilings_for(bundle, 0))
+    said = verdict(report)
+    tokens = report.steps.tpot_us
+    assert tokens is not None
+    assert microseconds(tokens.median) in said[0]
+    assert "% of the time is that floor" in said[0]
+    assert report.findings[0].fix in said[-2]
+    assert report.findings[0].text in said[-1]
+
+
+def test_ticks_are_round_and_within_the_axis() -> None:
+    ticks = time_ticks(4544.6)
+    assert ticks["ticktext"] == ["0", "1", "2", "3", "4 ms"]
+    assert time_ticks(0.9)["ticktext"] == ["0", "0.2", "0.4", "0.6", "0.8 us"]
+    assert time_ticks(0.0)["tickvals"] == [0.0]
+    later = time_ticks(2_000_000.0, least_us=1_000_000.0)
+    assert later["ticktext"] == ["1", "1.2", "1.4", "1.6", "1.8", "2 s"]
+
+
+@each_row(("low", "high"), [(0.0, 6.0), (4.06, 4.64), (3.0, 3.04), (-3.0, -2.9)])
+def test_logarithmic_ticks_lie_on_the_axis(low: float, high: float) -> None:
+    ticks = logarithmic_time_ticks(low, high)
+    values, texts = ticks["tickvals"], ticks["ticktext"]
+    assert isinstance(values, list)
+    assert isinstance(texts, list)
+    assert 4 <= len(values) <= 25
+    assert all(low - 1e-3 <= value <= high + 1e-3 for value in values)
+    assert len(set(texts)) == len(texts)
+
+
+def many(number: int) -> Steps:
+    rng = np.random.default_rng(number)
+    us = rng.lognormal(8, 0.3, number)
+    us[number // 3 : number // 3 + 1] = 1e6
+    return Steps(
+        step=np.arange(number),
+        phase=rng.integers(0, len(PHASES), number).astype(np.int8),
+        begin_s=np.cumsum(us) / 1e6,
+        us=us,
+        requests=rng.integers(0, 12, number),
+        prompt_tokens=rng.integers(0, 3, number) * 50,
+        context=rng.uniform(0, 4000, number),
+        slow=us > 2 * (np.median(us) if number else 1.0),
+    )
+
+
+def drawn(figure: go.Figure) -> list[Any]:
+    return [trace for trace in figure.data if trace.mode == "markers"]
+
+
+@each_row("number", [0, 1, 50, 100_000])
+def test_points_of_steps_are_few_and_name_their_step(number: int) -> None:
+    steps = many(number)
+    for figure in (
+        chart_steps.times_in_order(steps, chosen=0),
+        chart_steps.times_against_context(steps, context_fits(steps)),
+        chart_steps.times_against_prompt(steps),
+    ):
+        assert sum(len(trace.x) for trace in figure.data) <= 5000
+        for trace in drawn(figure):
+            assert list(trace.y) == steps.us[np.array(trace.customdata)].tolist()
+    assert len(chart_steps.times_against_batch(batch_times(steps)).data) == 1
+
+
+def test_the_longest_step_is_always_drawn() -> None:
+    steps = many(100_000)
+    figure = chart_steps.times_in_order(steps)
+    assert max(max(trace.y) for trace in drawn(figure)) == 1e6
+    assert "of each stretch" in figure.layout.title.text
+
+
+def test_every_step_is_in_the_distribution() -> None:
+    steps = many(3000)
+    bars = chart_steps.times_spread(steps).data
+    assert sum(int(np.sum(trace.y)) for trace in bars) == 3000
+    for trace in bars:
+        assert sum(trace.y) == (steps.phase == PHASES.index(trace.name)).sum()
+
+
+@each_row("sample", SAMPLES)
+def test_conversions_add_up(sample: str) -> None:
+    report = SAMPLES[sample]
+    (bars,) = conversion_section.most_expensive(report).data
+    whole = sum(conversion_section.cost_of(row, report) for row in report.conversions.charged)
+    assert sum(bars.x) == pytest.approx(whole)
+    layers = conversion_section.by_layer(report).data
+    inside = [row for row in report.conversions.layers if row.layer is not None]
+    if any(row.decode_us for row in inside):
+        shown = sum(sum(trace.y) for trace in layers)
+        found = sum(row.decode_us for row in inside) / max(report.steps.decode, 1)
+        assert shown == pytest.approx(found)
+
+
+@each_row("sample", SAMPLES)
+def test_ranks_are_drawn_with_what_the_report_has(sample: str) -> None:
+    report = SAMPLES[sample]
+    for trace in rank_section.rank_bars(report).data:
+        assert list(trace.customdata) == [row.rank for row in report.ranks if row.steps]
+    heat, marks = rank_section.waits_for_ranks(report).data
+    assert len(marks.x) == len(marks.customdata) <= 5000
+    assert np.asarray(heat.z).shape[0] in (0, len(report.ranks))
+
+
+@each_row("sample", SAMPLES)
+def test_what_figures_stand_on_is_all_of_the_time(sample: str) -> None:
+    report = SAMPLES[sample]
+    if not sample.startswith("filled"):
+        for parts in evidence_shares(report).values():
+            assert sum(parts.values()) == pytest.approx(1.0, abs=0.01)
+    evidence_bars(report)
+
+
+@each_row("sample", SAMPLES)
+def test_names_are_drawn_as_names(sample: str) -> None:
+    report = SAMPLES[sample]
+    for draw in (
+        conversion_section.most_expensive,
+        conversion_section.by_layer,
+        rank_section.rank_bars,
+        rank_section.waits_for_ranks,
+        rank_section.waits_by_collective,
+        evidence_bars,
+    ):
+        text = draw(report).to_json()
+        assert "<script" not in text
+        assert "<a " not in text

@@ -1,0 +1,247 @@
+"""What the sections about conversions, counters, shapes, layers and machine code say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_prof.analyzers.classify.code_rows import CodeRow, code_row, opcode_counts
+from spark_prof.analyzers.conversions.conversion_rows import (
+    AttributedConversion,
+    FusedConversion,
+    LoadTimeConversion,
+)
+from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters, WeightRow
+from spark_prof.analyzers.model import LayerRow, Report
+from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
+from spark_prof.dashboards.doctor_report import measured
+from spark_prof.dashboards.sections import conversion_section, counter_section, layer_section
+from spark_prof.dashboards.sections.kernel_section import machine_code, products
+from spark_prof.traces.measured import DeviceState, Measured, Measurement
+from tests.analyzers.findings.reports import HEALTHY
+
+from .sample import SAMPLES
+
+FULL = SAMPLES["mixture_of_experts"]
+QUANTIZE = AttributedConversion(
+    kind="quantize", name="cvt_fp16_to_fp4", component="experts", consumer="cutlass_gemm",
+    gemm=True, after="norm", layers=4, calls=400, us=900.0, prefill_us=100.0, decode_us=800.0,
+    decode_calls=320, calls_per_step=8.0, us_per_token=20.0,
+)  # fmt: skip
+CAST = replace(
+    QUANTIZE, kind="cast", name="copy", component="sampler", consumer=None, gemm=False, after="",
+    layers=0, prefill_us=0.0, calls_per_step=1.0, us_per_token=2.5,
+)  # fmt: skip
+
+
+def converted(*charged: AttributedConversion, **more: object) -> Report:
+    found = replace(FULL.conversions, us=1800.0, share=0.05, us_per_token=22.5, charged=charged)
+    return replace(FULL, conversions=replace(found, **more))
+
+
+def test_each_row_says_what_it_is_for() -> None:
+    section = conversion_section.charged(converted(QUANTIZE, CAST))
+    assert section.rows == (
+        ("20.0 us", "8", "5.00 us", "900.0 us", "100.0 us", "quantize", "experts",
+         "cutlass_gemm", "cvt_fp16_to_fp4"),
+        ("2.50 us", "1", "-", "900.0 us", "-", "cast", "sampler", "-", "copy"),
+    )  # fmt: skip
+    assert section.intro[0].startswith("22.5 us of each token, 1.80 ms, 5.0 % of the time in all")
+
+
+def test_without_decode_steps_nothing_is_said_of_tokens() -> None:
+    row = replace(QUANTIZE, us_per_token=None, calls_per_step=0.0)
+    section = conversion_section.charged(converted(row, us_per_token=None))
+    assert section.rows[0][:4] == ("-", "-", "-", "900.0 us")
+    assert section.intro[0].startswith("1.80 ms, 5.0 % of the time,")
+
+
+def test_the_rest_is_in_json() -> None:
+    section = conversion_section.charged(converted(*[QUANTIZE] * 20))
+    assert (len(section.rows), section.intro[1]) == (15, "5 more rows in JSON.")
+
+
+def test_what_is_not_counted() -> None:
+    fused = FusedConversion("quantize", "silu_mul_cvt", "mlp", 96, 500.0, 400.0)
+    repack = LoadTimeConversion("repack", "gptq_marlin_repack", 48, 9000.0, 48)
+    inside = replace(repack, outside=47)
+    pad = replace(QUANTIZE, kind="pad", name="fill")
+    section = conversion_section.others(
+        converted(padding=(pad,), fused=(fused,), load_time=(repack, inside))
+    )
+    assert section.rows == (
+        ("by order", "pad", "experts", "400", "900.0 us", "fill"),
+        ("fused", "quantize", "mlp", "96", "500.0 us", "silu_mul_cvt"),
+        ("outside the steps", "repack", "", "48", "9.00 ms", "gptq_marlin_repack"),
+        ("load time", "repack", "", "48", "9.00 ms", "gptq_marlin_repack"),
+    )
+
+
+LM_HEAD = CounterRow(
+    name="nvjet_tst_64x8_64x16_4x1_v_bz_TNN", component="lm_head", calls=1, us=412.0,
+    read_bytes=1_158_266_880.0, read_error=5_791_334.0, write_bytes=402_176.0, write_error=9_000.0,
+    bandwidth=2.81e12, tensor_active=0.112, warps_active=0.094, sm_active=0.998, resolved=1.0,
+)  # fmt: skip
+LOCKED = CounterRow(
+    name="tiny_kernel", component="norm", calls=49, us=1.2, read_bytes=None, read_error=None,
+    write_bytes=None, write_error=None, bandwidth=None, tensor_active=None, warps_active=None,
+    sm_active=None, resolved=0.2,
+)  # fmt: skip
+BATCH = CounterBatch(
+    tokens=1, steps=20, by_node=True, lag_us=0.1, conserved=1.001, idle_bytes_per_us=12_000.0,
+    rows=(LOCKED, LM_HEAD),
+    weights=(WeightRow("lm_head", 1_158_266_880.0, 5_791_334.0, 1_158_266_880.0, ""),
+             WeightRow("experts", 1.4e9, None, 1.276e9, "4 of 32 experts")),
+)  # fmt: skip
+COUNTERS = Counters(2.0, 32768, 65_536.0, (BATCH,), (), ("Batches of 8 tokens: few.",))
+
+
+def test_the_most_expensive_kernel_comes_first_with_what_it_moves() -> None:
+    section = counter_section.kernels(replace(FULL, counters=COUNTERS))
+    first, second = section.rows
+    assert first == (
+        "412.0 us", "1", "1.08 GiB ±0.5 %", "392.75 KiB ±2.2 %", "2,810 GB/s", "11.2 %", "9.4 %",
+        "99.8 %", "lm_head", LM_HEAD.name,
+    )  # fmt: skip
+    assert second[2:8] == ("-",) * 6
+    assert section.intro[0].startswith("Sampled every 2 us; 20 decode steps of 1 token folded")
+    assert section.intro[-1] == "Batches of 8 tokens: few."
+
+
+def test_weights_stand_beside_what_was_read() -> None:
+    section = counter_section.weights(replace(FULL, counters=COUNTERS))
+    assert section.rows == (
+        ("lm_head", "1", "1.08 GiB ±0.5 %", "1.08 GiB", "1.00 x", "-"),
+        ("experts", "1", "1.30 GiB", "1.19 GiB", "1.10 x", "4 of 32 experts"),
+    )
+
+
+def test_a_lag_that_was_taken_out_is_named() -> None:
+    late = replace(COUNTERS, batches=(replace(BATCH, lag_us=7.25),))
+    section = counter_section.kernels(replace(FULL, counters=late))
+    assert "The samples came 7.2 us after the kernels; that was taken out." in section.intro
+
+
+def test_without_folding_the_long_kernels_are_shown() -> None:
+    found = replace(COUNTERS, batches=(), long=(replace(LM_HEAD, read_error=None),))
+    section = counter_section.kernels(replace(FULL, counters=found))
+    assert section.rows[0][2] == "1.08 GiB"
+    assert "at least ten samples" in section.intro[0]
+    assert counter_section.weights(replace(FULL, counters=found)).rows == ()
+
+
+def test_where_nothing_can_be_said_the_reason_is_shown() -> None:
+    found = replace(COUNTERS, batches=(), notes=("No decode step was sampled.",))
+    section = counter_section.kernels(replace(FULL, counters=found))
+    assert section.rows == (("No decode step was sampled.",),)
+
+
+EXPERTS = ShapeRow(
+    name="_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1", component="experts", grid="48,1,1",
+    block="256,1,1", registers=129, shared_bytes=68608, calls=1152, us=25_000.0, share=0.6,
+    blocks=48, waves=48 / 132, busy=48 / 132, achieved=0.031, tokens=4.0, rows_used=1.0456,
+    occupancy=Occupancy(1, 8, 0.125, ("registers",)), expected=True,
+    tile=Tile("Triton matmul_ogs", 16, 256, 128, 16),
+)  # fmt: skip
+NORM = replace(
+    EXPERTS, name="rms_norm", component="norm", grid="1,1,1", share=0.3, waves=None, busy=None,
+    occupancy=None, achieved=None, tile=None, rows_used=None,
+)  # fmt: skip
+RARE = replace(NORM, name="rare", share=0.009)
+SHAPES = Shapes(48, 132, (EXPERTS, NORM, RARE), ("A note.",))
+
+
+def test_the_rows_say_how_kernels_fill_the_gpu() -> None:
+    section = counter_section.shapes(replace(FULL, shapes=SHAPES))
+    assert section.rows == (
+        ("60.0 %", "experts", "48x1x1", "0.36", "36.4 %", "12.5 %", "registers", "3.1 %",
+         "16x256x128", "about 1.05 of 16", EXPERTS.name),
+        ("30.0 %", "norm", "1x1x1", "-", "-", "-", "-", "-", "-", "-", "rms_norm"),
+    )  # fmt: skip
+    assert section.intro[0].startswith("Launches of decode steps on 132 multiprocessors.")
+    assert "cost arithmetic, not memory traffic" in section.intro[1]
+    assert section.intro[-1] == "A note."
+
+
+def marks(*layers: dict[str, float]) -> list[str]:
+    """The last column of layers with those components and times."""
+    rows = [
+        LayerRow(n, name, us, 1) for n, parts in enumerate(layers) for name, us in parts.items()
+    ]
+    return [
+        row[-1]
+        for row in layer_section.layers(
+            replace(SAMPLES["mixture_of_experts"], layers=tuple(rows))
+        ).rows
+    ]
+
+
+def test_layers_of_one_kind_have_one_median() -> None:
+    layer = {"attention": 10.0, "mlp": 90.0}
+    assert marks(layer, layer, layer, {"attention": 30.0, "mlp": 90.0}) == [
+        "median", "+0.0 %", "+0.0 %", "+20.0 % (outlier)",
+    ]  # fmt: skip
+
+
+def test_layers_of_another_kind_are_no_outliers() -> None:
+    """A hybrid's mixers and experts by turns, and one layer of a third kind."""
+    mixer, experts = {"norm": 1.0, "ssm": 20.0}, {"norm": 1.0, "experts": 300.0}
+    slow = {"norm": 1.0, "experts": 360.0}
+    # The compiler fused the first layer's norm with the embedding.
+    found = marks({"ssm": 20.0}, experts, mixer, experts, mixer, slow, {"attention": 5.0})
+    assert found[1] == "median"
+    assert found[5] == "+19.9 % (outlier)"
+    assert found[6] == "-"
+    assert [found[0], found[2], found[4]] == ["-4.8 %", "median", "+0.0 %"]
+
+
+OPCODES = (
+    "HMMA.16816.F32.BF16 8\nHMMA.16816.F32 4\nQMMA.16832.F32.E4M3.E4M3 2\n"
+    "F2FP.F16.E2M1.UNPACK_B 4\nF2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C 4\nLDL 3\nSTL.64 2\nSTG 1"
+)
+
+
+def code(name: str = "k", **known: object) -> CodeRow:
+    row = code_row(opcode_counts(OPCODES), name=name, architecture="sm_120", suffix="f")
+    return replace(row, us=12.0, registers=40, **known)  # type: ignore[arg-type]
+
+
+def test_a_row() -> None:
+    section = machine_code(replace(HEALTHY, machine_code=(code(),)))
+    (row,) = section.rows
+    assert row == (
+        "12.0 us", "sm_120f", "HMMA.16816.F32.BF16, HMMA.16816.F32, 1 more",
+        "from fp4 to fp8", "40", "5", "k",
+    )  # fmt: skip
+    assert len(section.columns) == len(row)
+
+
+def test_a_kernel_without_tensor_cores() -> None:
+    row = code_row({"FFMA": 9, "STG": 1}, name="k")
+    assert products(row) == "-"
+    (shown,) = machine_code(replace(HEALTHY, machine_code=(row,))).rows
+    assert shown[1:5] == ("-", "-", "-", "-")
+
+
+def test_measured_ceilings_in_their_units() -> None:
+    found = Measured(
+        "NVIDIA GB10", "2026-11-21T10:00:00+00:00",
+        (
+            Measurement("read", 2.31e11, "B/s", 2.2e11, 2.4e11, 20, "a reader"),
+            Measurement("bf16", 9.1e13, "op/s", 9e13, 9.2e13, 20, "torch.mm"),
+            Measurement("int8", 2.8e9, "op/s", 2.7e9, 2.9e9, 20, "torch._int_mm"),
+            Measurement("launch_graph", 1.25e-6, "s", 1e-6, 2e-6, 20, "empty kernels"),
+        ),
+        before=DeviceState(sm_mhz=208, temperature_c=40, power_w=4.4),
+        after=DeviceState(sm_mhz=2418, throttled=("power cap",)),
+        torch="2.11.0", notes=("fp4 products were not measured: no.",),
+    )  # fmt: skip
+    section = measured(found)
+    assert [row[:2] for row in section.rows] == [
+        ("memory, read", "231 GB/s"),
+        ("bf16 matrix product", "91.00 Top/s"),
+        ("int8 matrix product", "2.80 Gop/s"),
+        ("empty kernel in a CUDA graph", "1.25 us"),
+    ]
+    assert section.intro[1] == "Before: SM clock 208 MHz, 40 degrees Celsius, 4 W."
+    assert section.intro[2] == "After: SM clock 2418 MHz, clocks held down by power cap."
+    assert section.intro[3] == "fp4 products were not measured: no."
