@@ -19,6 +19,7 @@ from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.lookup import Integers, NameColumn, positions
 from spark_prof.analyzers.model import ComponentRow, KernelRow, LayerRow
 from spark_prof.analyzers.placement import COPIES
+from spark_prof.analyzers.step_time import Ledger
 from spark_prof.vocabulary import PHASES
 
 _OWNER = ("placed", "basis", "component", "role")
@@ -97,12 +98,15 @@ def _taken_apart(keys: tuple[str, ...], known: Integers, sizes: dict[str, int]) 
     return found
 
 
-def component_rows(sums: pd.DataFrame, decode_steps: int) -> tuple[ComponentRow, ...]:
+def component_rows(
+    sums: pd.DataFrame, decode_steps: int, typical: Ledger | None = None
+) -> tuple[ComponentRow, ...]:
     """One row per component that occurs, the most expensive first.
 
     Args:
         sums: what `sums_of` returned.
-        decode_steps: number of decode steps, for the time per step.
+        decode_steps: how many there are.
+        typical: the typical decode step; without one the time of a step is the mean.
     """
     ns = sums.groupby(["component", "phase"], observed=True)["ns"].sum()
     totals = sums.groupby("component", observed=True)[["ns", "calls"]].sum()
@@ -121,7 +125,9 @@ def component_rows(sums: pd.DataFrame, decode_steps: int) -> tuple[ComponentRow,
                 decode_us=us["decode"],
                 mixed_us=us["mixed"],
                 unknown_us=us["unknown"],
-                decode_us_per_step=us["decode"] / decode_steps if decode_steps else 0.0,
+                decode_us_per_step=typical.us(str(name))
+                if typical
+                else us["decode"] / max(decode_steps, 1),
             )
         )
     return tuple(rows)

@@ -21,16 +21,8 @@ from spark_prof.analyzers.counters.model import Counters
 from spark_prof.analyzers.fallbacks.model import Audit
 from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.model import Shapes
-from spark_prof.analyzers.token_ledger.model import Ledger
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, 99th percentile and mean of one quantity over steps, in microseconds."""
-
-    median: float
-    p99: float
-    mean: float
+from spark_prof.analyzers.step_accounting import Books, Spread
+from spark_prof.analyzers.step_time import Ledger
 
 
 @dataclass(frozen=True)
@@ -105,38 +97,6 @@ class Steps:
     unknown_us: Spread | None = None
     left_out: int = 0
     """Recorded steps that count nowhere, because a clock was set while they ran."""
-
-
-@dataclass(frozen=True)
-class Books:
-    """How the steps' time splits; kernels + copies - overlap + gap + residual = steps.
-
-    `phase` is prefill, decode, mixed, unknown or all.
-    """
-
-    phase: str
-    steps: int
-    step_us: float
-    kernels_us: float
-    union_us: float
-    """Time in which at least one kernel ran, copies left out."""
-    copies_us: float
-    overlap_us: float
-    """What of the kernels and copies ran at the same time."""
-    gap_us: float
-    residual_us: float
-    engine_us: float | None
-    """All iterations by the engine's own clock; None for a phase, or where it was not recorded."""
-
-    @property
-    def residual_percent(self) -> float:
-        """Residual over step time, in per cent."""
-        return 100 * self.residual_us / self.step_us if self.step_us else 0.0
-
-    @property
-    def busy_us(self) -> float:
-        """Time in which at least one kernel or copy ran."""
-        return self.kernels_us + self.copies_us - self.overlap_us
 
 
 @dataclass(frozen=True)
@@ -529,5 +489,5 @@ class Report:
 
     @property
     def decode_ledger(self) -> Ledger | None:
-        """The mean decode step of any batch size; None where there is none."""
+        """The typical decode step of any batch size; None where there is none."""
         return next((t for t in self.tokens if t.phase == "decode" and t.batch_size is None), None)

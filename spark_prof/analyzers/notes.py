@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.model import Books, Coverage, Steps
+from spark_prof.analyzers.model import Coverage, Steps
+from spark_prof.analyzers.step_accounting import Books
 from spark_prof.traces.bundle import Bundle
 
 _ENOUGH_LAYERS = 0.95

@@ -23,7 +23,6 @@ from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.gpu import gpu_of
 from spark_prof.analyzers.invariants import Facts, checked
 from spark_prof.analyzers.layer_consistency import LayerTables, unknown_layers, without_layers
-from spark_prof.analyzers.ledger import books, spread, step_books
 from spark_prof.analyzers.lookup import NameColumn, positions
 from spark_prof.analyzers.markers import markers_of
 from spark_prof.analyzers.model import (
@@ -43,7 +42,8 @@ from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
 from spark_prof.analyzers.roofline.tensors import stored_as
 from spark_prof.analyzers.run import run_of
 from spark_prof.analyzers.shapes.summary import shapes_of
-from spark_prof.analyzers.token_ledger.ledger import token_ledgers
+from spark_prof.analyzers.step_accounting import books, spread, step_books
+from spark_prof.analyzers.step_time import token_ledgers
 from spark_prof.analyzers.windows import timed_windows, tokens_per_sequence
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
@@ -140,7 +140,7 @@ def summary_of(
     )
     # What looks at every kernel once more; NumPy lets the cores share it.
     with ThreadPoolExecutor(cores()) as pool:
-        ledgers = pool.submit(token_ledgers, placed, steps, sums) if timed else None
+        accounted = pool.submit(token_ledgers, placed, steps, sums) if timed else None
         converting = pool.submit(
             conversions_of,
             without_layers(placed, unknown),
@@ -152,6 +152,8 @@ def summary_of(
         )
         shaping = pool.submit(shapes_of, bundle, rank, every, steps, sums, counters)
         copies = copies_of(placed, steps.index, busy_us)
+    ledgers = accounted.result() if accounted else ()
+    decode = next((ledger for ledger in ledgers if ledger.phase == "decode"), None)
     report = Report(
         run=run_of(bundle, rank, placed, steps),
         gpu=gpu_of(bundle.facts(rank)),
@@ -159,7 +161,7 @@ def summary_of(
         books=accounting,
         wall_us=_wall_us(steps) if timed else None,
         coverage=coverage,
-        components=component_rows(sums, summary.decode),
+        components=component_rows(sums, summary.decode, decode),
         layers=layer_rows(sums),
         kernels=by_kernel,
         conversions=converting.result(),
@@ -192,7 +194,7 @@ def summary_of(
             measured,
         ),
         shapes=shaping.result(),
-        tokens=ledgers.result() if ledgers else (),
+        tokens=ledgers,
         audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),
     )
     report = checked(

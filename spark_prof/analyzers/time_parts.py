@@ -66,7 +66,7 @@ def wholes_of(report: Report, kernels_us: float) -> Iterator[Whole]:
         times = {r.name: min(r.charged_us, r.summed_us, r.alone_us) for r in t.rows}
         terms = [r.charged_us for r in t.rows]
         key = ("tokens", t.phase, t.batch_size)
-        yield Whole(f"tokens: {t.phase}", key, t.step.mean, terms, times)
+        yield Whole(f"tokens: {t.phase}", key, t.step_us, terms, times)
     tables = {
         "components": [(row.name, row.us) for row in report.components],
         "layers": [(f"{row.layer}, {row.component}", row.us) for row in report.layers],

@@ -2,7 +2,8 @@
 
 A step begins when its scheduler begins to choose the batch, but not before the device has finished
 the step before it: with asynchronous scheduling the host runs ahead. It ends where the next one
-begins, or with the scheduler's update when nothing was left to do.
+begins, or before that with the scheduler's update when nothing was left to do; the last one with
+its update or its last kernel, whichever is later.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     begin = np.where(follows, np.maximum(scheduled, before), alone)
     begin = np.maximum.accumulate(begin)
     finish = np.maximum.reduce([updated, device_done, begin])
-    finish[:-1] = np.where(follows[1:], begin[1:], finish[:-1])
+    finish[:-1] = np.where(follows[1:], begin[1:], np.minimum(finish[:-1], begin[1:]))
 
     period = np.where(follows, updated - np.append(0, updated[:-1]), updated - alone)
     engine = np.where(steps["update_ns"].notna(), period.astype(np.float64), np.nan)

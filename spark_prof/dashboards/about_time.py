@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.model import Books, ComponentRow, Report, Spread
+from spark_prof.analyzers.model import ComponentRow, Report
+from spark_prof.analyzers.step_accounting import Books, Spread
 from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import (
     MISSING,
@@ -105,7 +106,7 @@ def components(report: Report) -> Section:
 
 
 def accounting(report: Report) -> Section:
-    """Shows that the parts of a step add up to it, and what the engine's own clock says."""
+    """Shows that the parts of all steps add up to them, and what the engine's own clock says."""
     # Where all steps are of one phase, both say the same.
     shown = report.books[1:] if len(report.books) == 2 else report.books
     rows = tuple(_accounting_row(entry) for entry in shown if entry.steps)
@@ -118,7 +119,7 @@ def accounting(report: Report) -> Section:
         Column("- Overlap", "number"),
         Column("+ Gaps", "number"),
         Column("+ Residual", "number", optional=True),
-        Column("= Step", "number"),
+        Column("= Steps", "number"),
         Column("Residual", "number"),
         Column("Engine", "number"),
         Column("Off by", "number", optional=True),
@@ -131,9 +132,9 @@ def accounting(report: Report) -> Section:
             f"Over the window: {microseconds(whole.kernels_us)} of {unit.lower()}, "
             f"{microseconds(whole.union_us)} with what overlaps counted once, {copies}"
             f"in {microseconds(report.wall_us)} from the first step's start to the last one's end.",
-            "Each row is the mean of one step, with the engine's own clock beside it."
+            "Each row is the sum over its steps, with the engine's own clock beside it."
             if whole.engine_us is not None
-            else "Each row is the mean of one step.",
+            else "Each row is the sum over its steps.",
         )
     return Section("books", "Step time accounting", columns, rows, intro)
 
@@ -142,17 +143,16 @@ _PHASES = {"all": "any", "unknown": "phase unknown"}
 
 
 def _accounting_row(entry: Books) -> tuple[str, ...]:
-    engine_us = None if entry.engine_us is None else entry.engine_us / entry.steps
     parts = (entry.overlap_us, entry.gap_us, entry.residual_us, entry.step_us)
     return (
         _PHASES.get(entry.phase) or clean(entry.phase),
         count(entry.steps),
-        microseconds(entry.kernels_us / entry.steps),
-        nothing_as_missing(entry.copies_us / entry.steps),
-        *(microseconds(part / entry.steps) for part in parts),
+        microseconds(entry.kernels_us),
+        nothing_as_missing(entry.copies_us),
+        *map(microseconds, parts),
         f"{entry.residual_percent:.2f} %",
-        microseconds(engine_us),
-        difference(engine_us, entry.step_us / entry.steps),
+        microseconds(entry.engine_us),
+        difference(entry.engine_us, entry.step_us),
     )
 
 

@@ -25,14 +25,14 @@ def label(text: str, width: int = 40) -> str:
 
 
 def component_bars(report: Report) -> go.Figure:
-    """Draws each component's time: in the mean decode step, or over all steps without one."""
+    """Draws each component's time: in the typical decode step, or over all steps without one."""
     by_decode = any(row.decode_us_per_step > 0 for row in report.components)
     figures = {
         row.name: row.decode_us_per_step if by_decode else row.us for row in report.components
     }
     names = sorted((name for name, us in figures.items() if us > 0), key=lambda name: figures[name])
     return bars(
-        "Mean decode step" if by_decode else "All steps",
+        "Median decode step" if by_decode else "All steps",
         [(label(name), figures[name], COLORS.get(name, NEUTRAL)) for name in names],
         [0.0] * len(names),
     )

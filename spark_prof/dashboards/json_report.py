@@ -13,12 +13,13 @@ from dataclasses import asdict
 from numbers import Integral, Real
 from typing import Any
 
+from spark_prof.analyzers.client_tokens import beside_clients
 from spark_prof.analyzers.clients.model import ClientRow
 from spark_prof.analyzers.counters.model import Counters
-from spark_prof.analyzers.model import Books, Report, Spread
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.model import Shapes
-from spark_prof.analyzers.token_ledger.clients import beside_clients
+from spark_prof.analyzers.step_accounting import Books, Spread
 
 SCHEMA = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from spark_prof.analyzers.clients.summary import with_clients
-from spark_prof.analyzers.ledger import step_books
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.placement import kernels_in_order
+from spark_prof.analyzers.step_accounting import step_books
 from spark_prof.analyzers.summary import Summary, summary_of
 from spark_prof.analyzers.views.column_making import SHAPE_COLUMNS, columns_of
 from spark_prof.analyzers.views.columns import KernelColumns

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from spark_prof.analyzers.intervals import covered_in, union_by_group
+from spark_prof.analyzers.step_accounting import covered_in, union_by_group
 from tests.rows import each_row
 
 FAR = 1_800_000_000_000_000_001

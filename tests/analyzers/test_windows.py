@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.windows import step_windows
+from tests.rows import each_row
 from tests.support import ORIGIN, Piece, Recorded, engine, step
 
 Rows = Sequence[Mapping[str, int]]
@@ -127,9 +128,35 @@ def test_every_replica_has_its_own_scheduler(windows: Any) -> None:
     assert found["output_tokens"].tolist() == [3, 5]
 
 
-def test_a_kernel_that_ends_after_the_update_ends_its_step(windows: Any) -> None:
-    found = windows([step(0, 10, 80)], engines={0: [engine(0, 0, 90)]}, device={0: 120})
-    assert spans(found) == [(10, 120)]
+@each_row(
+    ("updated", "device", "end"),
+    [
+        pytest.param((100, 190), {0: 70, 1: 170}, 190, id="its update comes last"),
+        pytest.param((100, 190), {0: 70, 1: 230}, 230, id="its last kernel does"),
+        pytest.param((100, None), {0: 70, 1: 170}, 180, id="no update: the end on the host"),
+        pytest.param((100, None), {0: 70, 1: 230}, 230, id="no update: its last kernel"),
+        pytest.param((100, 190), {0: 240}, 240, id="the kernels of the step before it run on"),
+    ],
+)
+def test_the_end_of_the_last_step(
+    tmp_path: Path, updated: tuple[int, int | None], device: dict[int, int], end: int
+) -> None:
+    steps = [step(0, 10, 80), step(1, 110, 180)]
+    seen = [engine(n, 100 * n, at) for n, at in enumerate(updated) if at is not None]
+    bundle = Recorded({0: [Piece(steps)]}, {0: seen}).assemble(tmp_path / "b")
+    ends = np.array([*device.values()], np.int64) + ORIGIN
+    found = step_windows(bundle, 0, pd.DataFrame({"step": list(device), "end_ns": ends}))
+    assert spans(found)[-1][1] == end
+
+
+def test_of_two_steps_that_overlap_the_later_one_has_the_time(windows: Any) -> None:
+    found = windows(
+        [step(0, 10, 80)],
+        [step(1, 110, 180)],
+        engines={0: [engine(0, 0, 130), engine(1, 100, 190)]},
+        device={0: 70, 1: 170},
+    )
+    assert spans(found) == [(10, 110), (110, 190)]
 
 
 def test_a_rank_that_nobody_waits_for_may_run_on_after_the_update(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from spark_prof.analyzers.model import (
-    Books,
     ClockRow,
     CollectiveRow,
     Collectives,
@@ -29,9 +28,9 @@ from spark_prof.analyzers.model import (
     Report,
     Run,
     SlowStep,
-    Spread,
     Steps,
 )
+from spark_prof.analyzers.step_accounting import Books, Spread
 
 from .filled import filled
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from spark_prof.analyzers.clients.model import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.token_ledger.model import (
+from spark_prof.analyzers.step_time import (
     HOST,
     LAUNCH_GAPS,
     Ledger,

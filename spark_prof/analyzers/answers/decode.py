@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_prof.analyzers.answers.model import Answer
 from spark_prof.analyzers.answers.shares import shares
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 
 _FEW_BUSY = 0.5
 _ENOUGH_KNOWN = 0.5
@@ -87,16 +87,14 @@ def shapes(report: Report) -> Answer | None:
 def overhead(report: Report) -> Answer | None:
     """What the host and the gaps between kernels take."""
     ledger = report.decode_ledger
-    if ledger is None or not ledger.step.median:
+    if ledger is None or not ledger.step_us:
         return None
-    medians = {row.name: row.spread.median for row in ledger.rows}
-    gaps, host = medians.get(LAUNCH_GAPS, 0.0), medians.get(HOST, 0.0)
     cpu = report.run.units == "op"
     idle, unit = ("no operator runs for", "operators") if cpu else ("the GPU waits", "kernels")
     text = (
-        f"Of a median decode step of {ledger.step.median / 1e3:.2f} ms {idle} "
-        f"{gaps / 1e3:.2f} ms between {unit} and {host / 1e3:.2f} ms before the first and after "
-        "the last one."
+        f"Of a median decode step of {ledger.step_us / 1e3:.2f} ms {idle} "
+        f"{ledger.us(LAUNCH_GAPS) / 1e3:.2f} ms between {unit} and {ledger.us(HOST) / 1e3:.2f} ms "
+        "before the first and after the last one."
     )
     basis = f"{ledger.steps} decode steps, each instant of them accounted for."
     return Answer("overhead", "What do launches and the host take?", text, basis)

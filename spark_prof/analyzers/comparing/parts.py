@@ -21,7 +21,7 @@ from spark_prof.analyzers.comparing.noise import (
 from spark_prof.analyzers.comparing.ran import Ran
 from spark_prof.analyzers.comparing.typical import Typical, figures
 from spark_prof.analyzers.model import KernelRow, Report
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.vocabulary import COMPONENTS
 
 Int64s = npt.NDArray[np.int64]

@@ -166,9 +166,9 @@ def _per_token(decode_us: float, steps: Steps) -> float | None:
     """That time of all decode steps in the time per token, in us."""
     if not steps.decode or steps.decode_us is None or steps.tpot_us is None:
         return None
-    if not steps.decode_us.mean:
+    if not steps.decode_us.median:
         return None
-    return decode_us / steps.decode * steps.tpot_us.mean / steps.decode_us.mean
+    return decode_us / steps.decode * steps.tpot_us.median / steps.decode_us.median
 
 
 def _by_layer(calls: pd.DataFrame) -> tuple[LayerConversions, ...]:

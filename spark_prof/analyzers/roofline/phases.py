@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from spark_prof.analyzers.model import KernelRow, Spread
+from spark_prof.analyzers.model import KernelRow
 from spark_prof.analyzers.roofline.launches import Launch, charges_of
 from spark_prof.analyzers.roofline.model import Ceilings, Place, RooflinePhase, UnplacedFloor
 from spark_prof.analyzers.roofline.moved import Moved
@@ -24,6 +24,7 @@ from spark_prof.analyzers.roofline.rows import Sum, add_up, rows_of
 from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.analyzers.roofline.steps import Group
 from spark_prof.analyzers.roofline.weights import Weights
+from spark_prof.analyzers.step_accounting import Spread
 
 _LARGE = 1 << 20
 _SMALL_KERNELS = ("norm", "rope", "embedding")
@@ -124,8 +125,8 @@ def phase_of(
         tpot_us: time per output token, where the steps give such.
     """
     ms_per_us = None
-    if step_us and step_us.mean and tpot_us:
-        ms_per_us = tpot_us.mean / step_us.mean / 1e3
+    if step_us and step_us.median and tpot_us:
+        ms_per_us = tpot_us.median / step_us.median / 1e3
     rows = rows_of(times, steps, wanted.sums, kernels, moved, ceilings, ms_per_us)
     nobody = sum(wanted.nobody.values())
     floor_us: float | None = None

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.model import (
-    Books,
     ComponentRow,
     Conversions,
     Copies,
@@ -19,11 +18,11 @@ from spark_prof.analyzers.model import (
     KernelRow,
     Report,
     Run,
-    Spread,
     Steps,
 )
 from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
+from spark_prof.analyzers.step_accounting import Books, Spread
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 
 STEPS = 100
 STEP_US = 1000.0

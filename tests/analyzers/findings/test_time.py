@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from spark_prof.analyzers.findings.ranking import findings_of
-from spark_prof.analyzers.model import Finding, Report, Spread
+from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.step_accounting import Spread
 from tests.analyzers.findings.reports import HEALTHY, executed, found, gaps, shape, shaped
 from tests.rows import each_row
 

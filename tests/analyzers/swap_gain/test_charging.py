@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.intervals import union_by_group
+from spark_prof.analyzers.step_accounting import union_by_group
 from spark_prof.analyzers.swap_gain.charging import charge
 from tests.rows import each_row
 

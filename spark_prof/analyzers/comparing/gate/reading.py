@@ -18,7 +18,7 @@ from spark_prof.analyzers.comparing.model import Comparison, KernelPart, PhaseCo
 from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure
 from spark_prof.analyzers.comparing.noise import change as change_of
 from spark_prof.analyzers.comparing.stable_names import stable_name
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASIS_CLASSES, COMPONENTS

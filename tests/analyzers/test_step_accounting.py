@@ -9,8 +9,7 @@ from itertools import pairwise
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.ledger import books, spread, step_books
-from spark_prof.analyzers.model import Spread
+from spark_prof.analyzers.step_accounting import Spread, books, spread, step_books
 from tests.rows import each_row
 from tests.support import ORIGIN
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_prof.analyzers.client_tokens import beside_clients
 from spark_prof.analyzers.clients.model import ClientRow, Comparison
-from spark_prof.analyzers.token_ledger.clients import beside_clients
-from spark_prof.analyzers.token_ledger.model import Ledger, StepSpread
+from spark_prof.analyzers.step_time import Ledger, StepSpread
 from spark_prof.traces.benchmarks.result import Latency
 from tests.rows import each_row
 
