@@ -14,8 +14,6 @@ class ClientToken:
     """One client's time per token or chunk beside a ledger's, in us.
 
     Attributes:
-        tool: what measured.
-        label: which of its runs.
         quantity: output_token or chunk.
         statistic: mean or median: what `client_us` is.
         client_us: what the client waited.

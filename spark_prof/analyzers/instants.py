@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.blocks import at_once
+from spark_prof.analyzers.lookup import at_once
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -68,7 +68,6 @@ def attribute(work: Work, begin: Int64s, finish: Int64s, kinds: int) -> Attribut
     """Attributes every instant of some windows.
 
     Args:
-        work: what ran.
         begin: begin of each window in ns, ascending.
         finish: their ends; none is later than the next begin.
         kinds: how many kinds of work there are.

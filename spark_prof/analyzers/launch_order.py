@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.blocks import by_blocks
-from spark_prof.analyzers.lookup import ascends, positions
+from spark_prof.analyzers.lookup import ascends, by_blocks, positions
 from spark_prof.traces.bundle import Bundle
 
 Int64s = npt.NDArray[np.int64]

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.blocks import at_once
-from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
+from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, at_once, positions
 from spark_prof.analyzers.placement import COPIES
+from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.vocabulary import PHASES
 
 Int64s = npt.NDArray[np.int64]
@@ -65,11 +65,37 @@ class Books:
         return self.kernels_us + self.copies_us - self.overlap_us
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Engine iterations of the analyzed window."""
+
+    count: int
+    prefill: int
+    decode: int
+    mixed: int
+    tokens: int
+    """Tokens that the requests received."""
+    scheduled_tokens: int
+    """Tokens that the steps computed: prompts, generated tokens and drafts."""
+    prompt_tokens: int
+    decode_us: Spread | None
+    prefill_us: Spread | None
+    mixed_us: Spread | None
+    tpot_us: Spread | None
+    """Decode step time over tokens accepted per sequence."""
+    host_gap_us: Spread | None
+    """Time inside a decode step in which nothing ran (any step, where no step decodes)."""
+    unknown: int = 0
+    """Steps of which nothing tells what they worked on."""
+    unknown_us: Spread | None = None
+    left_out: int = 0
+    """Recorded steps that count nowhere, because a clock was set while they ran."""
+
+
 def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """The steps with the parts of their books.
 
     Args:
-        windows: what analyzers.windows.step_windows returned.
         kernels: kind, step, start_ns and end_ns of every kernel and copy of the rank.
 
     Returns:
@@ -135,6 +161,33 @@ def _sum(phase: str, steps: pd.DataFrame) -> Books:
     )
 
 
+def steps_of(steps: pd.DataFrame) -> Steps:
+    """The steps, without times where nothing accounts for them."""
+    if "step_us" not in steps:
+        steps = steps.assign(step_us=np.nan, gap_us=np.nan)
+    phase = steps["phase"].astype(str)
+    decode = steps[phase == "decode"]
+    counts = phase.value_counts()
+    tokens = steps["output_tokens"].fillna(steps["decode_requests"])
+    per_sequence = tokens_per_sequence(decode)
+    return Steps(
+        count=len(steps),
+        prefill=int(counts.get("prefill", 0)),
+        decode=int(counts.get("decode", 0)),
+        mixed=int(counts.get("mixed", 0)),
+        unknown=int(counts.get("unknown", 0)),
+        tokens=int(tokens.sum()),
+        scheduled_tokens=int(steps["prefill_tokens"].sum() + steps["decode_tokens"].sum()),
+        prompt_tokens=int(steps["prefill_tokens"].sum()),
+        decode_us=spread(decode["step_us"]),
+        prefill_us=spread(steps.loc[phase == "prefill", "step_us"]),
+        mixed_us=spread(steps.loc[phase == "mixed", "step_us"]),
+        unknown_us=spread(steps.loc[phase == "unknown", "step_us"]),
+        tpot_us=spread(decode["step_us"] / per_sequence),
+        host_gap_us=spread((decode if len(decode) else steps)["gap_us"]),
+    )
+
+
 def sum_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
     """Summed length of the intervals of each group; the groups are those of `union_by_group`."""
     took = end - start
@@ -160,7 +213,6 @@ def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> 
         start: starts in ns.
         end: ends in ns.
         group: group of each interval, 0 to groups - 1; below 0 is none.
-        groups: number of groups.
     """
     if (group < 0).any():
         mine = np.flatnonzero(group >= 0)

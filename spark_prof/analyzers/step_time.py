@@ -121,11 +121,6 @@ def token_ledgers(
 
     Batch sizes are left out where all decode steps have the same one; of many, those with the most
     steps are kept.
-
-    Args:
-        placed: everything that ran, from analyzers.placement.place_kernels.
-        steps: the analyzed steps, from analyzers.windows.step_windows.
-        sums: what analyzers.breakdown.sums_of returned for them.
     """
     begin, finish = (np.clip(steps[name].to_numpy(), *_TIMES) for name in ("begin_ns", "finish_ns"))
     found = attribute(_work(placed), begin, finish, len(COMPONENTS))

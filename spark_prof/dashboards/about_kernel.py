@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import find_rule
 from spark_prof.analyzers.classify.model import CodeRow
 from spark_prof.analyzers.counters.model import CounterRow
 from spark_prof.analyzers.findings.naming import short_name
-from spark_prof.analyzers.model import Finding, KernelRow, Report
+from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.shapes.model import ShapeRow
 from spark_prof.analyzers.views.kernel_calls import LaunchUse

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.model import KernelRow, Report
+from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import MISSING, clean, count, microseconds, share, size

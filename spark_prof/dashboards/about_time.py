@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.model import ComponentRow, Report
+from spark_prof.analyzers.breakdown import ComponentRow
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_accounting import Books, Spread
 from spark_prof.dashboards.about_run import on_cpu
 from spark_prof.dashboards.formats import (

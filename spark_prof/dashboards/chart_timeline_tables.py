@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.findings.naming import short_name
-from spark_prof.analyzers.model import KernelRow, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.analyzers.views.timeline import Timeline
 from spark_prof.analyzers.views.timeline_calls import Call

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.findings.naming import short_name
-from spark_prof.analyzers.model import Finding, KernelRow
+from spark_prof.analyzers.model import Finding
 from spark_prof.datasets.prepared import Prepared
 
 _OTHERWISE = "fallbacks"

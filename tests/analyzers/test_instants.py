@@ -113,18 +113,6 @@ def test_one_window(
     assert (found.between.tolist(), found.outside.tolist()) == ([between], [outside])
 
 
-@each_row("seed", range(10))
-def test_the_parts_of_a_window_are_its_length(seed: int) -> None:
-    chosen = random.Random(seed)
-    rows = some_rows(chosen, 400)
-    windows = some_windows(chosen)
-    found = charges(rows, windows, FAR)
-    total = found.attributed.sum(axis=1) + found.between + found.outside
-    np.testing.assert_allclose(total, [finish - begin for begin, finish in windows], atol=1e-6)
-    assert (found.exclusive <= found.attributed + 1e-6).all()
-    assert (found.attributed <= found.kernel_time + 1e-6).all()
-
-
 @each_row("seed", range(30))
 def test_times_that_cannot_be_change_nothing_else(seed: int) -> None:
     chosen = random.Random(seed)

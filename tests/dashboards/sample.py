@@ -8,29 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from spark_prof.analyzers.breakdown import (
+    ComponentRow,
+    Copies,
+    CopyRow,
+    Coverage,
+    KernelRow,
+    LayerRow,
+)
+from spark_prof.analyzers.conversions.model import Conversions
 from spark_prof.analyzers.model import (
     ClockRow,
     CollectiveRow,
     Collectives,
-    ComponentRow,
-    Conversions,
-    Copies,
-    CopyRow,
-    Coverage,
     Finding,
-    Gpu,
-    KernelRow,
-    LayerRow,
-    MarkerRow,
     ModuleRow,
-    Overhead,
     RankRow,
     Report,
-    Run,
     SlowStep,
-    Steps,
 )
-from spark_prof.analyzers.step_accounting import Books, Spread
+from spark_prof.analyzers.overhead import Overhead
+from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
+from spark_prof.analyzers.step_accounting import Books, Spread, Steps
 
 from .filled import filled
 

@@ -9,10 +9,11 @@ import pytest
 
 from spark_prof.analyzers.conversions.model import (
     ChargedConversion,
+    Conversions,
     FusedConversion,
     LoadTimeConversion,
 )
-from spark_prof.analyzers.model import Conversions, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import about_conversions, html, json_report, markdown, text
 
 from .sample import HOSTILE_NAME, SAMPLES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_prof.analyzers.model import LayerRow
+from spark_prof.analyzers.breakdown import LayerRow
 from spark_prof.dashboards import about_layers
 
 from .sample import SAMPLES

@@ -147,7 +147,6 @@ def place_of(module: str, layers: int) -> Place:
     """What a module's weights are for.
 
     Args:
-        module: as `split_name` gives it.
         layers: decoder layers of the model, 0 if unknown: what lies beyond them drafts tokens.
     """
     place = next((place for pattern, place in _COMPILED if pattern.search(module)), None)

@@ -13,7 +13,8 @@ from spark_prof.analyzers.clients.clocks import Placement, place
 from spark_prof.analyzers.clients.engine import engine_side
 from spark_prof.analyzers.clients.model import ClientRow, Comparison
 from spark_prof.analyzers.clients.window import in_window
-from spark_prof.analyzers.model import Overhead, Report
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.benchmarks.frames import imported_runs
 from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun, Latency

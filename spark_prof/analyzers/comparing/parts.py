@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.comparing.model import KernelPart, LayerPart, Part
 from spark_prof.analyzers.comparing.noise import (
     CALL_FLOOR_US,
@@ -20,7 +21,7 @@ from spark_prof.analyzers.comparing.noise import (
 )
 from spark_prof.analyzers.comparing.ran import Ran
 from spark_prof.analyzers.comparing.typical import Typical, figures
-from spark_prof.analyzers.model import KernelRow, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.vocabulary import COMPONENTS
 

@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import Label, is_gemm
 from spark_prof.analyzers.conversions.flow import Flow, alone, flow_of, pads
 from spark_prof.analyzers.conversions.model import (
     ChargedConversion,
+    Conversions,
     FusedConversion,
     LayerConversions,
     LoadTimeConversion,
@@ -26,8 +28,8 @@ from spark_prof.analyzers.conversions.roles import (
     runs_at_load,
 )
 from spark_prof.analyzers.lookup import NameColumn, positions
-from spark_prof.analyzers.model import Conversions, KernelRow, Steps
 from spark_prof.analyzers.placement import COPIES
+from spark_prof.analyzers.step_accounting import Steps
 from spark_prof.vocabulary import COMPONENTS
 
 LabelOf = Callable[[str], Label]
@@ -168,7 +170,7 @@ def _per_token(decode_us: float, steps: Steps) -> float | None:
         return None
     if not steps.decode_us.median:
         return None
-    return decode_us / steps.decode * steps.tpot_us.median / steps.decode_us.median
+    return decode_us / steps.decode * (steps.tpot_us.median / steps.decode_us.median)
 
 
 def _by_layer(calls: pd.DataFrame) -> tuple[LayerConversions, ...]:

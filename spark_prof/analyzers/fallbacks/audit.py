@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.fallbacks.causes import cause_of
 from spark_prof.analyzers.fallbacks.engine import (
     differences,
@@ -17,7 +18,6 @@ from spark_prof.analyzers.fallbacks.groups import Group, Module, groups_of, grou
 from spark_prof.analyzers.fallbacks.model import Audit, AuditRow, BatchRow, Engine, LogRow
 from spark_prof.analyzers.fallbacks.schemes import CheckpointSchemes
 from spark_prof.analyzers.fallbacks.settings import setting_rows
-from spark_prof.analyzers.model import KernelRow
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.engine_log import EngineLog, Statement, statements_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.fallbacks.kernels import choice_of, family_of_kernel
 from spark_prof.analyzers.fallbacks.model import Witness
 from spark_prof.analyzers.fallbacks.schemes import (
@@ -13,7 +14,6 @@ from spark_prof.analyzers.fallbacks.schemes import (
     label,
     scheme_of_algorithm,
 )
-from spark_prof.analyzers.model import KernelRow
 from spark_prof.traces.readers.engine_log import Statement
 
 _COMPONENTS = ("qkv", "o_proj", "mlp", "experts", "shared_experts", "ssm", "router", "lm_head")

@@ -23,4 +23,4 @@ def ms_per_token(report: Report, decode_us: float) -> float | None:
         return None
     if not steps.decode_us.median:
         return None
-    return decode_us / steps.decode / 1e3 * steps.tpot_us.median / steps.decode_us.median
+    return decode_us / steps.decode / 1e3 * (steps.tpot_us.median / steps.decode_us.median)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_prof.analyzers.model import KernelRow, Report
+from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.model import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.blocks import at_once
+from spark_prof.analyzers.lookup import at_once
 from spark_prof.analyzers.views.columns import KernelColumns
 from spark_prof.analyzers.views.lanes import (
     Kernels,

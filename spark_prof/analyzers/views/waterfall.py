@@ -16,14 +16,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.model import RooflinePhase
+from spark_prof.analyzers.roofline.model import ENOUGH_KNOWN, RooflinePhase
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger
 from spark_prof.vocabulary import COMPONENTS
 
 SMALL_US = 3.0
 """A kernel whose mean call is shorter is small, as in the finding small-kernels."""
-_ENOUGH_KNOWN = 0.5
-"""Share of the kernel time whose needs must be known; a floor of less says nothing of a step."""
 _ROUNDING = 1e-9
 """Of a step: less is what adding up floats leaves."""
 _SMALLEST = 0.01
@@ -106,10 +104,9 @@ def waterfall_of(report: Report) -> Waterfall:
         return Waterfall("run", "", 0, sum(p.us for p in parts), parts, why, 0.0)
     ledger = report.tokens[0]
     phase = _roofline(report, ledger.phase)
-    known = phase.known_us / phase.kernels_us if phase and phase.kernels_us else 0.0
     kernels = _of_step(report, ledger, phase)
     running_us = sum(kernel.us for kernel in kernels)
-    why = _no_floor(report, phase, known, running_us)
+    why = _no_floor(report, phase, running_us)
     floor_us = 0.0
     if why:
         kernels = [replace(kernel, floor_us=None) for kernel in kernels]
@@ -134,7 +131,7 @@ def waterfall_of(report: Report) -> Waterfall:
         us=us,
         parts=tuple(replace(part, us=part.us * factor) for part in parts),
         no_floor=why,
-        known=known,
+        known=phase.known if phase else 0.0,
     )
 
 
@@ -143,7 +140,7 @@ def _roofline(report: Report, phase: str) -> RooflinePhase | None:
     return next((found for found in phases if found.phase == phase), None)
 
 
-def _no_floor(report: Report, phase: RooflinePhase | None, known: float, busy_us: float) -> str:
+def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> str:
     """Why there is no floor; empty where there is one."""
     if phase is None:
         return "Nothing tells how many tokens these steps computed."
@@ -153,8 +150,8 @@ def _no_floor(report: Report, phase: RooflinePhase | None, known: float, busy_us
         return "The bandwidth of this processor's memory is not known."
     if phase.floor_us is None or not phase.needed_bytes:
         return " ".join(report.roofline.notes) if report.roofline else ""
-    if known < _ENOUGH_KNOWN:
-        return f"What kernels need is known for {100 * known:.0f} % of their time only."
+    if phase.known < ENOUGH_KNOWN:
+        return f"What kernels need is known for {100 * phase.known:.0f} % of their time only."
     if phase.floor_us > busy_us:
         return "Their lower bound is longer than anything ran in such a step, which cannot be."
     return ""

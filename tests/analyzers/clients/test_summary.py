@@ -9,7 +9,7 @@ import pytest
 
 from spark_prof.analyzers.clients.model import BASES, VERDICTS, ClientRow
 from spark_prof.analyzers.clients.summary import AGREES, clients_of
-from spark_prof.analyzers.model import Overhead
+from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.benchmarks.result import BenchmarkRun, Latency

@@ -11,9 +11,10 @@ import pytest
 
 from spark_prof.analyzers.breakdown import kernel_rows, sums_of
 from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.conversions.model import Conversions
 from spark_prof.analyzers.conversions.roles import PADDING
 from spark_prof.analyzers.conversions.summary import conversions_of
-from spark_prof.analyzers.model import Conversions, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_accounting import Spread
 from spark_prof.analyzers.summary import summarize
 from spark_prof.importers.sources import open_source

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_prof.analyzers.breakdown import ComponentRow, Copies, Coverage, KernelRow
+from spark_prof.analyzers.conversions.model import Conversions
 from spark_prof.analyzers.findings.ranking import RULES
-from spark_prof.analyzers.model import (
-    ComponentRow,
-    Conversions,
-    Copies,
-    Coverage,
-    Finding,
-    Gpu,
-    KernelRow,
-    Report,
-    Run,
-    Steps,
-)
+from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.recorded_run import Gpu, Run
 from spark_prof.analyzers.shapes.model import Occupancy, ShapeRow, Shapes, Tile
-from spark_prof.analyzers.step_accounting import Books, Spread
+from spark_prof.analyzers.step_accounting import Books, Spread, Steps
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 
 STEPS = 100

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.model import Clocks, Report
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.recorded_run import Clocks
 from tests.analyzers.findings.reports import HEALTHY, found
 from tests.rows import each_row
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.classify.code_times import code_of, conflicts_of
+from spark_prof.analyzers.breakdown import code_of, conflicts_of
 from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.classify.machine_code import code_row, opcode_counts
 from spark_prof.analyzers.model import Report

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.model import Gpu, Report
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.recorded_run import Gpu
 from spark_prof.analyzers.roofline.model import Ceilings, Roofline, RooflinePhase, RooflineRow
 from spark_prof.analyzers.shapes.model import ShapeRow, Tile
 from tests.analyzers.findings.reports import (

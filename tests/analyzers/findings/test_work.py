@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.model import Copies, CopyRow, Report
+from spark_prof.analyzers.breakdown import Copies, CopyRow
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.model import ShapeRow
 from tests.analyzers.findings.reports import (
     HEALTHY,

@@ -36,15 +36,6 @@ def report_of(name: str) -> Report:
         return summarize(bundle, measured=ceilings_for(bundle, bundle.ranks[0]))
 
 
-@each_row("name", BUNDLES)
-def test_the_parts_add_up_to_what_was_measured(name: str) -> None:
-    report = report_of(name)
-    found = waterfall_of(report)
-    assert sum(part.us for part in found.parts) == pytest.approx(found.us, rel=1e-9)
-    if report.steps.tpot_us:
-        assert found.us == pytest.approx(report.steps.tpot_us.median)
-
-
 @each_row("sample", SAMPLES)
 def test_the_parts_of_any_report_add_up(sample: str) -> None:
     found = waterfall_of(SAMPLES[sample])
