@@ -1,4 +1,4 @@
-"""Sums of kernel time: by component, by layer and component, and by kernel.
+"""Sums of kernel time: by component, by layer and component, by kernel; copies beside them.
 
 Millions of rows are added up once, by everything that tells them apart; the rows of a report are
 made of these sums. They are added up in whole nanoseconds, and so are exact.
@@ -7,19 +7,21 @@ made of these sums. They are added up in whole nanoseconds, and so are exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.blocks import by_blocks
 from spark_prof.analyzers.classify.classifier import Label, classify
-from spark_prof.analyzers.lookup import Integers, NameColumn, positions
-from spark_prof.analyzers.model import ComponentRow, KernelRow, LayerRow
+from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
+from spark_prof.analyzers.classify.evidence import Evidence
+from spark_prof.analyzers.lookup import Integers, NameColumn, by_blocks, positions
 from spark_prof.analyzers.placement import COPIES
-from spark_prof.vocabulary import PHASES
+from spark_prof.analyzers.step_time import Ledger
+from spark_prof.vocabulary import BASIS_CLASSES, PHASES
 
 _OWNER = ("placed", "basis", "component", "role")
 """What place_kernels says of a kernel; of all combinations few occur."""
@@ -30,6 +32,110 @@ _LARGEST_TABLE = 1 << 24
 """Combinations that are counted in a table; more are found by their hash."""
 
 _Codes = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares of the summed kernel time whose owner is known, by how it is known.
+
+    The last four add up to 1. What has a component that belongs to a layer, but no layer, is
+    unknown there unless it is a guess. See vocabulary.BASIS_CLASSES.
+
+    Attributes:
+        layer: in a decoder layer, or in what belongs to none by its nature; no guess counts.
+        component: in a component other than `other`; no guess counts.
+        engine: on an engine other than `unknown`.
+        unplaced_us: kernel time with neither a layer nor a named component.
+        placed: as `layer`, guesses included.
+        proven: the kernel reads its owner's weight, cache or state, or its module was open.
+        derived: it shares data with a kernel whose owner is proven.
+        guessed: its place in a layer or its name tells, or another trace.
+        unknown: nothing tells.
+    """
+
+    layer: float
+    component: float
+    engine: float
+    unplaced_us: float
+    placed: float
+    proven: float
+    derived: float
+    guessed: float
+    unknown: float
+
+
+@dataclass(frozen=True)
+class ComponentRow:
+    """Time of one component over all steps, and by phase."""
+
+    name: str
+    us: float
+    share: float
+    kernels: int
+    prefill_us: float
+    decode_us: float
+    mixed_us: float
+    unknown_us: float
+    decode_us_per_step: float
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """Time of one component in one decoder layer; layer None is outside the layers."""
+
+    layer: int | None
+    component: str
+    us: float
+    kernels: int
+    basis: str = "none"
+    """On what the owners of most of its time stand; see vocabulary.BASES."""
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """All calls of one kernel that work for one component."""
+
+    name: str
+    calls: int
+    us: float
+    share: float
+    component: str
+    engine: str
+    precision: str | None
+    evidence: str
+    conversion: str | None
+    weights: str | None = None
+    """Format in which its weights are stored, where that is not what it computes in."""
+    decode_us: float = 0.0
+    """What of its time belongs to decode steps."""
+    basis: str = "none"
+    """On what the owners of most of its time stand; see vocabulary.BASES."""
+    roles: tuple[str, ...] = ()
+    """The known roles of its calls, that with the most time first."""
+
+
+@dataclass(frozen=True)
+class CopyRow:
+    """All copies or memsets of one name."""
+
+    name: str
+    kind: str
+    """memcpy or memset."""
+    calls: int
+    us: float
+    bytes: int
+    """What they moved or set, 0 where unknown."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What copy engines and memsets did beside the kernels, whose sums contain none of it."""
+
+    us: float = 0.0
+    bytes: int = 0
+    share: float | None = 0.0
+    """Their time over that in which anything ran; None where nothing tells that."""
+    items: tuple[CopyRow, ...] = ()
 
 
 def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
@@ -97,12 +203,13 @@ def _taken_apart(keys: tuple[str, ...], known: Integers, sizes: dict[str, int]) 
     return found
 
 
-def component_rows(sums: pd.DataFrame, decode_steps: int) -> tuple[ComponentRow, ...]:
+def component_rows(
+    sums: pd.DataFrame, decode_steps: int, typical: Ledger | None = None
+) -> tuple[ComponentRow, ...]:
     """One row per component that occurs, the most expensive first.
 
     Args:
-        sums: what `sums_of` returned.
-        decode_steps: number of decode steps, for the time per step.
+        typical: the typical decode step; without one the time of a step is the mean.
     """
     ns = sums.groupby(["component", "phase"], observed=True)["ns"].sum()
     totals = sums.groupby("component", observed=True)[["ns", "calls"]].sum()
@@ -121,10 +228,16 @@ def component_rows(sums: pd.DataFrame, decode_steps: int) -> tuple[ComponentRow,
                 decode_us=us["decode"],
                 mixed_us=us["mixed"],
                 unknown_us=us["unknown"],
-                decode_us_per_step=us["decode"] / decode_steps if decode_steps else 0.0,
+                decode_us_per_step=_per_step(str(name), us["decode"], decode_steps, typical),
             )
         )
     return tuple(rows)
+
+
+def _per_step(name: str, us: float, steps: int, typical: Ledger | None) -> float:
+    if typical:
+        return typical.us(name)
+    return us / steps if steps else 0.0
 
 
 def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
@@ -147,12 +260,7 @@ def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
 def kernel_rows(
     sums: pd.DataFrame, label_of: Callable[[str], Label] = classify
 ) -> tuple[KernelRow, ...]:
-    """One row per kernel name and component, the most expensive first.
-
-    Args:
-        sums: what `sums_of` returned.
-        label_of: what is known about a kernel of that name.
-    """
+    """One row per kernel name and component, the most expensive first."""
     in_decode = sums["ns"].where(sums["phase"] == "decode", 0)
     keys = ["name", "component"]
     found = sums.assign(decode=in_decode).groupby(keys, observed=True)[["ns", "decode", "calls"]]
@@ -226,3 +334,76 @@ def _numbers(layer: Integers) -> tuple[Integers, pd.Index]:
         found, known = pd.factorize(layer)
         return found, pd.Index(known)
     return layer - layer.dtype.type(lowest), pd.Index(range(lowest, highest + 1))
+
+
+def coverage_of(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
+    """How much of the summed kernel time has a known owner, and how it is known."""
+    ns, placed = sums["ns"], sums["placed"]
+    total = int(ns.sum()) or 1
+    named = sums["component"] != "other"
+    of = {name: sums["basis"].isin(bases) for name, bases in BASIS_CLASSES.items()}
+    known = of["proven"] | of["derived"]
+
+    def share(chosen: pd.Series) -> float:
+        return int(ns[chosen].sum()) / total
+
+    return Coverage(
+        layer=share(placed & known),
+        component=share(named & known),
+        engine=sum(row.share for row in rows if row.engine != "unknown"),
+        unplaced_us=int(ns[~placed & ~named].sum()) / 1e3,
+        placed=share(placed & (known | of["guessed"])),
+        proven=share(placed & of["proven"]),
+        derived=share(placed & of["derived"]),
+        guessed=share(of["guessed"]),
+        unknown=share(of["unknown"] | (known & ~placed)),
+    )
+
+
+def copies_of(kernels: pd.DataFrame, steps: pd.Index, busy_us: float | None) -> Copies:
+    """The copies and memsets of the analyzed steps, the most expensive first.
+
+    Args:
+        busy_us: time in which anything ran, None where nothing tells.
+    """
+    found = NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
+    copies = kernels.loc[found, ["name", "kind", "step", "start_ns", "end_ns", "bytes"]]
+    copies = copies[copies["step"].isin(steps)]
+    copies = copies.assign(ns=copies["end_ns"] - copies["start_ns"])
+    groups = copies.groupby(["name", "kind"], observed=True)[["ns", "bytes"]]
+    sums = groups.sum().assign(calls=groups.size())
+    sums = sums.sort_values("ns", ascending=False, kind="stable")
+    items = tuple(
+        CopyRow(str(name), str(kind), int(calls), ns / 1e3, int(moved))
+        for (name, kind), ns, moved, calls in sums.itertuples(name=None)
+    )
+    us = sum(row.us for row in items)
+    return Copies(us, sum(row.bytes for row in items), us / busy_us if busy_us else None, items)
+
+
+def code_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, ...]:
+    """The machine code of the kernels, the most expensive first.
+
+    Where several pieces have a kernel's name, which of them ran is unknown: each has all its time.
+    """
+    us, decode_us = _times(kernels)
+    rows = (
+        replace(row, us=us[row.name], decode_us=decode_us[row.name]) for row in evidence.codes(us)
+    )
+    return tuple(sorted(rows, key=lambda row: -row.us))
+
+
+def conflicts_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[Conflict, ...]:
+    """The kernels whose names contradict better evidence, the most expensive first."""
+    us, _ = _times(kernels)
+    found = (replace(conflict, us=us[conflict.name]) for conflict in evidence.conflicts(us))
+    return tuple(sorted(found, key=lambda conflict: -conflict.us))
+
+
+def _times(kernels: Sequence[KernelRow]) -> tuple[dict[str, float], dict[str, float]]:
+    us: dict[str, float] = {}
+    decode_us: dict[str, float] = {}
+    for row in kernels:
+        us[row.name] = us.get(row.name, 0.0) + row.us
+        decode_us[row.name] = decode_us.get(row.name, 0.0) + row.decode_us
+    return us, decode_us

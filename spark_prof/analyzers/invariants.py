@@ -7,28 +7,39 @@ that would be built on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.floor_checks import kernel_floors, step_floors
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.layer_consistency import (
     LayerTables,
     found_layers,
     layers_alike,
 )
 from spark_prof.analyzers.model import Broken, Invariant, Report
-from spark_prof.analyzers.roofline.sure_floors import (
+from spark_prof.analyzers.roofline.ceilings import (
+    memory_us,
+    surely_us,
     without_floors,
     without_step_floors,
 )
-from spark_prof.analyzers.time_parts import Whole, merged_us, same, wholes_of
 from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
 
 _MOST = 5
 """Lines that one check adds at most; the last one says how many more there are."""
+
+
+_ROUNDING = 1e-9
+"""Relative error of a sum of a million float64 numbers, with room to spare."""
+_NS = 1e-3
+"""Times are whole nanoseconds: each term of a sum may be off by as much, in us."""
+_TIMES_OF_STEPS = ("step_us", "kernels_us", "union_us", "copies_us", "overlap_us", "gap_us")
+_LOOKED_AT = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +47,6 @@ class Facts:
     """What the checks look at.
 
     Attributes:
-        report: the report, so far without what failed.
         kernels: start_ns and end_ns of the kernels of the analyzed steps by start, copies left out.
         layers: the sums of the report's kernels, in all layers that were found, and the model's.
     """
@@ -51,7 +61,6 @@ class Check:
     """One thing that must hold.
 
     Attributes:
-        id: its name in JSON.
         holds: what must hold.
         criterion: what is compared with what, tolerance included.
         broken: where it does not; None where there is nothing to look at.
@@ -84,6 +93,87 @@ def checked(facts: Facts) -> Report:
         report = check.without(facts.report, [b.key for b in found or ()])
         facts = replace(facts, report=report)
     return replace(facts.report, invariants=tuple(rows))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A time and what it consists of, in us.
+
+    Attributes:
+        where: its name in the report.
+        key: the table of the report, and which row of it.
+        terms: what adds up to it.
+        times: everything in it that is a time, by name.
+    """
+
+    where: str
+    key: tuple[object, ...]
+    us: float
+    terms: Sequence[float]
+    times: Mapping[str, float]
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the terms make the time, within a nanosecond a term."""
+        largest = max(abs(self.us), sum(map(abs, self.terms)))
+        return same(sum(self.terms), self.us, len(self.terms), largest)
+
+    def negative(self, longest_us: float) -> dict[str, float]:
+        """The times below zero by more than rounding in a run that took so long."""
+        return {name: us for name, us in self.times.items() if us < -_tolerance(1, longest_us)}
+
+
+def wholes_of(report: Report, kernels_us: float) -> Iterator[Whole]:
+    """Each time of a report that has parts; the residual is no time, but what the parts lack.
+
+    >>> [whole.where for whole in wholes_of(report, 812.5)]  # doctest: +SKIP
+    ['books: all', 'tokens: decode', 'components', 'layers', 'kernels', 'waterfall']
+    """
+    for b in report.books:
+        terms = [b.kernels_us, b.copies_us, -b.overlap_us, b.gap_us, b.residual_us]
+        times = {name: float(getattr(b, name)) for name in _TIMES_OF_STEPS}
+        yield Whole(f"books: {b.phase}", ("books", b.phase), b.step_us, terms, times)
+    for t in report.tokens:
+        times = {r.name: min(r.charged_us, r.summed_us, r.alone_us) for r in t.rows}
+        terms = [r.charged_us for r in t.rows]
+        key = ("tokens", t.phase, t.batch_size)
+        yield Whole(f"tokens: {t.phase}", key, t.step_us, terms, times)
+    tables = {
+        "components": [(row.name, row.us) for row in report.components],
+        "layers": [(f"{row.layer}, {row.component}", row.us) for row in report.layers],
+        "kernels": [(short_name(row.name), row.us) for row in report.kernels],
+    }
+    for name, rows in tables.items():
+        yield _table(name, name, kernels_us, rows)
+    found = waterfall_of(report)
+    parts = [(part.component or part.kind, part.us) for part in found.parts]
+    yield _table("waterfall", "floor", found.us, parts)
+
+
+def merged_us(kernels: pd.DataFrame) -> float:
+    """Time in which at least one kernel ran."""
+    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    if not len(start):
+        return 0.0
+    reached = np.maximum.accumulate(end)
+    idle = np.maximum(start[1:] - reached[:-1], 0).sum()
+    return float(reached[-1] - start[0] - idle) / 1e3
+
+
+def same(a: float, b: float, terms: int = 1, largest: float = 0.0) -> bool:
+    """Whether two times are equal but for rounding, that of a sum of so many terms."""
+    return abs(a - b) <= _tolerance(terms, max(largest, abs(a), abs(b)))
+
+
+def _tolerance(terms: int, largest_us: float) -> float:
+    return _NS * terms + _ROUNDING * largest_us
+
+
+def _table(where: str, key: str, us: float, rows: Sequence[tuple[str, float]]) -> Whole:
+    least: dict[str, float] = {}
+    for name, own in rows:
+        least[name] = min(own, least.get(name, own))
+    return Whole(where, (key,), us, [own for _, own in rows], least)
 
 
 def _negative(facts: Facts) -> list[Broken] | None:
@@ -122,6 +212,68 @@ def _union(facts: Facts) -> list[Broken] | None:
         return []
     text = f"Kernels ran in {us:,.2f} us of the window, {counted_us:,.2f} us are counted: left out."
     return [Broken(text, "time.union_us", ("books", "all"))]
+
+
+def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
+    """Kernels that are faster than their bytes and their arithmetic allow.
+
+    Args:
+        kernels: start_ns and end_ns of the kernels of its steps.
+    """
+    roofline = report.roofline
+    if roofline is None or not any(row.floor_us for p in roofline.phases for row in p.rows):
+        return None
+    clock, tick = _clock(report), _tick_us(kernels)
+    found = []
+    for phase in roofline.phases:
+        for row in phase.rows:
+            least = surely_us(row, roofline.ceilings, clock) / row.calls
+            if row.floor_us is None or least <= row.us + tick:
+                continue
+            name = f"{short_name(row.name)} ({row.role or row.component})"
+            text = (
+                f"{name} takes {row.us:,.2f} us a call in {phase.phase} steps, less than the "
+                f"{least:,.2f} us that its bytes need at least: it reads other weights than those "
+                "it is taken to read. Its floor is not known."
+            )
+            found.append(Broken(text, f"roofline.phases.rows: {phase.phase}, {name}",
+                                (phase.phase, *row.place)))  # fmt: skip
+    return found
+
+
+def step_floors(report: Report) -> list[Broken] | None:
+    """Phases whose median step is shorter than its bytes allow."""
+    roofline = report.roofline
+    phases = [p for p in roofline.phases if p.floor_us and p.step_us] if roofline else []
+    if roofline is None or not phases:
+        return None
+    return [
+        Broken(
+            f"A {phase.phase} step takes {step:,.1f} us, less than the {least:,.1f} us that its "
+            "bytes need at least: which weights it reads is not known. Its floor is not known.",
+            f"roofline.phases: {phase.phase}",
+            (phase.phase,),
+        )
+        for phase in phases
+        for step in [phase.step_us or 0.0]
+        for least in [memory_us(phase.streamed_bytes, roofline.ceilings)]
+        if least > step
+    ]
+
+
+def _clock(report: Report) -> float:
+    """Highest clock over the data sheet's; 1 where either is not known."""
+    known = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    highest = report.gpu.clocks.highest_mhz if report.gpu.clocks else None
+    if not known or not known.clock_hz or not highest:
+        return 1.0
+    return max(highest * 1e6 / known.clock_hz, 1.0)
+
+
+def _tick_us(kernels: pd.DataFrame) -> float:
+    """Step of the clock that times were read from: what a call may have taken longer."""
+    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()[:_LOOKED_AT]
+    return float(np.gcd.reduce(took)) / 1e3 if len(took) else 0.0
 
 
 def _without_floors(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:

@@ -14,8 +14,7 @@ from typing import Any
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.ceilings.architecture import layer_kinds
-from spark_prof.analyzers.ceilings.config import Config
+from spark_prof.analyzers.ceilings.config import Config, layer_kinds
 from spark_prof.analyzers.model import Broken
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.errors import CommandError

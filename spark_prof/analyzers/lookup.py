@@ -1,15 +1,51 @@
-"""Looks numbers up, and tells what is sorted already: both for millions of rows."""
+"""Looks numbers up, and tells what is sorted already: both for millions of rows.
+
+They are worked on a block at a time, on every core: what is computed on the way to a result stays
+in the processor's cache, and no array of the whole length is made for it. NumPy lets go of the
+interpreter while it computes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.blocks import by_blocks
+from spark_prof.cores import cores
+
+_BLOCK = 1 << 17
+_Result = TypeVar("_Result")
+
+
+def by_blocks(
+    rows: int, dtype: npt.DTypeLike, values_of: Callable[[slice], npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
+    """An array of so many rows, of which `values_of` gives the rows of a slice."""
+    found = np.empty(rows, dtype)
+
+    def fill(start: int) -> None:
+        block = slice(start, min(start + _BLOCK, rows))
+        found[block] = values_of(block)
+
+    starts = range(0, rows, _BLOCK)
+    if len(starts) < 2:
+        for start in starts:
+            fill(start)
+        return found
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(fill, starts))
+    return found
+
+
+def at_once(*tasks: Callable[[], _Result]) -> list[_Result]:
+    """The results of tasks that need nothing of each other, in their order."""
+    with ThreadPoolExecutor(cores()) as pool:
+        return list(pool.map(lambda task: task(), tasks))
+
 
 Integers = npt.NDArray[np.signedinteger[Any]]
 Flags = npt.NDArray[np.bool_]
@@ -19,11 +55,7 @@ _SMALL_TABLE = 1 << 16
 
 
 class NameColumn:
-    """A column of names: one look at each distinct one, however many rows there are.
-
-    Args:
-        column: the column, as categories.
-    """
+    """A column of names: one look at each distinct one, however many rows there are."""
 
     def __init__(self, column: pd.Series) -> None:
         self._names: Iterable[str] = column.cat.categories
@@ -83,3 +115,9 @@ def ascends(*keys: Integers) -> bool:
             same = after == before
             equal = same if equal is None else equal & same
     return True
+
+
+def mapping_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The mapping of that name among facts that somebody recorded; an empty one where none is."""
+    value = facts.get(name)
+    return value if isinstance(value, Mapping) else {}

@@ -5,242 +5,26 @@ All times are microseconds, all shares are fractions of 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from spark_prof.analyzers.answers.model import Answer
+from spark_prof.analyzers.breakdown import (
+    ComponentRow,
+    Copies,
+    Coverage,
+    KernelRow,
+    LayerRow,
+)
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.clients.client_rows import ClientRow
-from spark_prof.analyzers.conversions.conversion_rows import (
-    AttributedConversion,
-    FusedConversion,
-    LayerConversions,
-    LoadTimeConversion,
-    RepeatedQuantization,
-)
+from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
+from spark_prof.analyzers.overhead import Overhead
+from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
 from spark_prof.analyzers.roofline.model import Roofline
 from spark_prof.analyzers.shapes.shape_rows import Shapes
-from spark_prof.analyzers.token_ledger.model import Ledger
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, 99th percentile and mean of one quantity over steps, in microseconds."""
-
-    median: float
-    p99: float
-    mean: float
-
-
-@dataclass(frozen=True)
-class Clocks:
-    """The GPU's clock when the last recorded step had ended, as its driver told it.
-
-    Attributes:
-        sm_mhz: of the multiprocessors.
-        highest_mhz: what they may reach; None where the driver does not tell.
-        throttled: what held the clocks down; empty where nothing did or nothing tells.
-    """
-
-    sm_mhz: int
-    highest_mhz: int | None
-    throttled: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """The GPU that was recorded; the processor's name and None for a CPU engine."""
-
-    name: str
-    compute_capability: str | None
-    """What its vendor calls its architecture, such as 9.0 or gfx942."""
-    vendor: str | None = None
-    """NVIDIA or AMD; None where nothing tells."""
-    clocks: Clocks | None = None
-    """None where the recording did not look at them."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """What was recorded, and with what; a text is empty where the recording does not tell it."""
-
-    source: str
-    model: str
-    command: str
-    vllm: str
-    torch: str
-    backend: str
-    recorded_at: str
-    execution: str
-    """How the model ran, such as "eager" or "torch.compile, CUDA graphs"."""
-    state: str
-    """complete, interrupted or salvaged."""
-    units: str
-    """What one row of the kernels table is on this engine: "kernel" or "op"."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Engine iterations of the analyzed window."""
-
-    count: int
-    prefill: int
-    decode: int
-    mixed: int
-    tokens: int
-    """Tokens that the requests received."""
-    scheduled_tokens: int
-    """Tokens that the steps computed: prompts, generated tokens and drafts."""
-    prompt_tokens: int
-    decode_us: Spread | None
-    prefill_us: Spread | None
-    mixed_us: Spread | None
-    tpot_us: Spread | None
-    """Decode step time over tokens accepted per sequence."""
-    host_gap_us: Spread | None
-    """Time inside a decode step in which nothing ran (any step, where no step decodes)."""
-    unknown: int = 0
-    """Steps of which nothing tells what they worked on."""
-    unknown_us: Spread | None = None
-    left_out: int = 0
-    """Recorded steps that count nowhere, because a clock was set while they ran."""
-
-
-@dataclass(frozen=True)
-class Books:
-    """How the steps' time splits; kernels + copies - overlap + gap + residual = steps.
-
-    `phase` is prefill, decode, mixed, unknown or all.
-    """
-
-    phase: str
-    steps: int
-    step_us: float
-    kernels_us: float
-    union_us: float
-    """Time in which at least one kernel ran, copies left out."""
-    copies_us: float
-    overlap_us: float
-    """What of the kernels and copies ran at the same time."""
-    gap_us: float
-    residual_us: float
-    engine_us: float | None
-    """All iterations by the engine's own clock; None for a phase, or where it was not recorded."""
-
-    @property
-    def residual_percent(self) -> float:
-        """Residual over step time, in per cent."""
-        return 100 * self.residual_us / self.step_us if self.step_us else 0.0
-
-    @property
-    def busy_us(self) -> float:
-        """Time in which at least one kernel or copy ran."""
-        return self.kernels_us + self.copies_us - self.overlap_us
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """Shares of the summed kernel time whose owner is known, by how it is known.
-
-    The last four add up to 1. What has a component that belongs to a layer, but no layer, is
-    unknown there unless it is a guess. See vocabulary.BASIS_CLASSES.
-
-    Attributes:
-        layer: in a decoder layer, or in what belongs to none by its nature; no guess counts.
-        component: in a component other than `other`; no guess counts.
-        engine: on an engine other than `unknown`.
-        unplaced_us: kernel time with neither a layer nor a named component.
-        placed: as `layer`, guesses included.
-        proven: the kernel reads its owner's weight, cache or state, or its module was open.
-        derived: it shares data with a kernel whose owner is proven.
-        guessed: its place in a layer or its name tells, or another trace.
-        unknown: nothing tells.
-    """
-
-    layer: float
-    component: float
-    engine: float
-    unplaced_us: float
-    placed: float
-    proven: float
-    derived: float
-    guessed: float
-    unknown: float
-
-
-@dataclass(frozen=True)
-class ComponentRow:
-    """Time of one component over all steps, and by phase."""
-
-    name: str
-    us: float
-    share: float
-    kernels: int
-    prefill_us: float
-    decode_us: float
-    mixed_us: float
-    unknown_us: float
-    decode_us_per_step: float
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """Time of one component in one decoder layer; layer None is outside the layers."""
-
-    layer: int | None
-    component: str
-    us: float
-    kernels: int
-    basis: str = "none"
-    """On what the owners of most of its time stand; see vocabulary.BASES."""
-
-
-@dataclass(frozen=True)
-class KernelRow:
-    """All calls of one kernel that work for one component."""
-
-    name: str
-    calls: int
-    us: float
-    share: float
-    component: str
-    engine: str
-    precision: str | None
-    evidence: str
-    conversion: str | None
-    weights: str | None = None
-    """Format in which its weights are stored, where that is not what it computes in."""
-    decode_us: float = 0.0
-    """What of its time belongs to decode steps."""
-    basis: str = "none"
-    """On what the owners of most of its time stand; see vocabulary.BASES."""
-    roles: tuple[str, ...] = ()
-    """The known roles of its calls, that with the most time first."""
-
-
-@dataclass(frozen=True)
-class CopyRow:
-    """All copies or memsets of one name."""
-
-    name: str
-    kind: str
-    """memcpy or memset."""
-    calls: int
-    us: float
-    bytes: int
-    """What they moved or set, 0 where unknown."""
-
-
-@dataclass(frozen=True)
-class Copies:
-    """What copy engines and memsets did beside the kernels, whose sums contain none of it."""
-
-    us: float = 0.0
-    bytes: int = 0
-    share: float | None = 0.0
-    """Their time over that in which anything ran; None where nothing tells that."""
-    items: tuple[CopyRow, ...] = ()
+from spark_prof.analyzers.step_accounting import Books, Steps
+from spark_prof.analyzers.step_time import Ledger
 
 
 @dataclass(frozen=True)
@@ -352,26 +136,19 @@ class Collectives:
 
 
 @dataclass(frozen=True)
-class Conversions:
-    """Kernels whose work is only changing a format, of the analyzed steps."""
+class Answer:
+    """What a run says to one of the questions.
 
-    us: float
-    share: float
-    items: tuple[KernelRow, ...]
-    us_per_token: float | None = None
-    """In the time of one token of a sequence; None where nothing tells it."""
-    charged: tuple[AttributedConversion, ...] = ()
-    """The same time by what it was spent for, the most expensive in decode steps first."""
-    layers: tuple[LayerConversions, ...] = ()
-    """The same time by layer."""
-    padding: tuple[AttributedConversion, ...] = ()
-    """PyTorch's pads: fills and copies that only their order gives away; in none of the sums."""
-    fused: tuple[FusedConversion, ...] = ()
-    """Kernels that convert beside other work; their time is in none of the sums."""
-    load_time: tuple[LoadTimeConversion, ...] = ()
-    """What ran at load time or outside the steps; in none of the sums."""
-    repeated: tuple[RepeatedQuantization, ...] = ()
-    """Activations that are quantized once for each consumer."""
+    Attributes:
+        id: a word for the question.
+        text: the answer with its figures.
+        evidence: what it stands on, and how much of the time that covers.
+    """
+
+    id: str
+    question: str
+    text: str
+    evidence: str
 
 
 @dataclass(frozen=True)
@@ -382,7 +159,6 @@ class Finding:
         id: of the rule that found it.
         ms_per_token: what the fix should bring in each token's time, at most; None where unknown.
         text: what was found, with its figures.
-        fix: what to do about it.
         evidence: what it stands on, one sentence each.
     """
 
@@ -394,53 +170,10 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Overhead:
-    """What watching cost at one batch size, by turns of watched and merely timed steps.
-
-    Attributes:
-        batch_size: requests that decode.
-        ratio: time of a watched step over that of a timed one, median over the stretches.
-        lowest: the smallest ratio of a stretch.
-        highest: the largest.
-        stretches: watched stretches that lie between two timed ones.
-        watched_us: median time of a watched step.
-        timed_us: median time of a timed step.
-        run_ratio: the whole run, switches and writing included, over as many timed steps.
-    """
-
-    batch_size: int
-    ratio: float
-    lowest: float
-    highest: float
-    stretches: int
-    watched_us: float
-    timed_us: float
-    run_ratio: float
-
-
-@dataclass(frozen=True)
-class MarkerRow:
-    """The NVTX ranges of one name.
-
-    Attributes:
-        name: their message.
-        domain: who set them; empty for the default domain.
-        calls: how many, marks included.
-        us: time from begin to end on the host, ranges inside them included.
-    """
-
-    name: str
-    domain: str
-    calls: int
-    us: float
-
-
-@dataclass(frozen=True)
 class Invariant:
     """One thing that must hold in every report, as `analyzers.invariants` found it.
 
     Attributes:
-        id: of the check.
         ok: whether it holds; None where there was nothing to look at.
         text: what must hold, or what does not.
         where: the part of the report that fails; empty where none does.
@@ -489,7 +222,7 @@ class Report:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     """What the recording lost and what the reader must know before believing a figure."""
-    copies: Copies = Copies()
+    copies: Copies = field(default_factory=Copies)
     collectives: Collectives = Collectives()
     """Of a run with several ranks; empty for one rank."""
     overhead: tuple[Overhead, ...] = ()
@@ -529,5 +262,5 @@ class Report:
 
     @property
     def decode_ledger(self) -> Ledger | None:
-        """The mean decode step of any batch size; None where there is none."""
+        """The typical decode step of any batch size; None where there is none."""
         return next((t for t in self.tokens if t.phase == "decode" and t.batch_size is None), None)

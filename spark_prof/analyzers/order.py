@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.blocks import by_blocks
-from spark_prof.analyzers.lookup import Integers, ascends, positions
+from spark_prof.analyzers.lookup import Integers, ascends, by_blocks, positions
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
 

@@ -7,10 +7,11 @@ the same batch size, so that growing contexts and drifting clocks cancel.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.model import Overhead
 from spark_prof.traces.bundle import Bundle
 
 _SETTLING = 2
@@ -18,6 +19,29 @@ _SETTLING = 2
 
 _FEWEST = 3
 """Intervals that a stretch must have to be counted."""
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What watching cost at one batch size, by turns of watched and merely timed steps.
+
+    Attributes:
+        batch_size: requests that decode.
+        ratio: time of a watched step over that of a timed one, median over the stretches.
+        lowest: the smallest ratio of a stretch.
+        stretches: watched stretches that lie between two timed ones.
+        watched_us: median time of a watched step.
+        run_ratio: the whole run, switches and writing included, over as many timed steps.
+    """
+
+    batch_size: int
+    ratio: float
+    lowest: float
+    highest: float
+    stretches: int
+    watched_us: float
+    timed_us: float
+    run_ratio: float
 
 
 def overhead_of(bundle: Bundle, rank: int) -> tuple[Overhead, ...]:

@@ -2,54 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.answers.answering import answers_of
-from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
-from spark_prof.analyzers.classify.evidence import code_of, conflicts_of, evidence_of
+from spark_prof.analyzers.answers import answers_of
+from spark_prof.analyzers.breakdown import (
+    Coverage,
+    code_of,
+    component_rows,
+    conflicts_of,
+    copies_of,
+    coverage_of,
+    kernel_rows,
+    layer_rows,
+    sums_of,
+)
+from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
-from spark_prof.analyzers.copies import copies_of
 from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
 from spark_prof.analyzers.findings.ranking import findings_of
-from spark_prof.analyzers.gpu import gpu_of
 from spark_prof.analyzers.invariants import Facts, checked
 from spark_prof.analyzers.layer_consistency import LayerTables, unknown_layers, without_layers
-from spark_prof.analyzers.ledger import books, spread, step_books
-from spark_prof.analyzers.lookup import NameColumn, positions
-from spark_prof.analyzers.markers import markers_of
-from spark_prof.analyzers.model import (
-    Collectives,
-    Coverage,
-    KernelRow,
-    ModuleRow,
-    RankRow,
-    Report,
-    Steps,
-)
-from spark_prof.analyzers.notes import notes_of
+from spark_prof.analyzers.lookup import NameColumn, mapping_in, positions
+from spark_prof.analyzers.model import Collectives, ModuleRow, RankRow, Report
 from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.placement import COPIES, place_kernels
 from spark_prof.analyzers.ranks.rank_summary import RankShare, collectives_of
+from spark_prof.analyzers.recorded_run import gpu_of, markers_of, run_of
 from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
-from spark_prof.analyzers.roofline.tensors import stored_as
-from spark_prof.analyzers.run import run_of
+from spark_prof.analyzers.roofline.weights import stored_as
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
-from spark_prof.analyzers.token_ledger.ledger import token_ledgers
-from spark_prof.analyzers.windows import timed_windows, tokens_per_sequence
+from spark_prof.analyzers.step_accounting import Books, Steps, books, step_books, steps_of
+from spark_prof.analyzers.step_time import token_ledgers
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import Measured
 from spark_prof.traces.readers.engine_log import EngineLog
-from spark_prof.vocabulary import BASIS_CLASSES
+
+_ENOUGH_LAYERS = 0.95
+_GOOD_BOOKS_PERCENT = 1.0
+_FEW_DECODE_STEPS = 16
+_LATE = 5
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,6 @@ def summary_of(
     """The report of one rank of a bundle, with the rows that it was made of.
 
     Args:
-        bundle: an opened bundle.
         rank: the rank, the lowest one if None.
         log: what the engine printed in the same run.
         measured: ceilings of its GPU that were measured; those of another GPU are not used.
@@ -125,8 +124,8 @@ def summary_of(
     every = without_layers(every, unknown)
     evidence = evidence_of(bundle, rank)
     by_kernel = kernel_rows(sums, evidence.label)
-    summary = replace(_steps(steps), left_out=len(windows.left_out))
-    coverage = _coverage(sums, by_kernel)
+    summary = replace(steps_of(steps), left_out=len(windows.left_out))
+    coverage = coverage_of(sums, by_kernel)
     accounting = books(steps) if timed else ()
     busy_us = accounting[0].busy_us if timed else None
     collectives, shares = collectives_of(bundle) if timed else (Collectives(), {})
@@ -135,11 +134,11 @@ def summary_of(
         placed,
         steps,
         bundle.frame("layers", rank, ["component", "bytes"]),
-        _object(bundle.facts(rank), "model_config"),
+        mapping_in(bundle.facts(rank), "model_config"),
     )
     # What looks at every kernel once more; NumPy lets the cores share it.
     with ThreadPoolExecutor(cores()) as pool:
-        ledgers = pool.submit(token_ledgers, placed, steps, sums) if timed else None
+        accounted = pool.submit(token_ledgers, placed, steps, sums) if timed else None
         converting = pool.submit(
             conversions_of,
             without_layers(placed, unknown),
@@ -151,6 +150,8 @@ def summary_of(
         )
         shaping = pool.submit(shapes_of, bundle, rank, every, steps, sums, counters)
         copies = copies_of(placed, steps.index, busy_us)
+    ledgers = accounted.result() if accounted else ()
+    decode = next((ledger for ledger in ledgers if ledger.phase == "decode"), None)
     report = Report(
         run=run_of(bundle, rank, placed, steps),
         gpu=gpu_of(bundle.facts(rank)),
@@ -158,7 +159,7 @@ def summary_of(
         books=accounting,
         wall_us=_wall_us(steps) if timed else None,
         coverage=coverage,
-        components=component_rows(sums, summary.decode),
+        components=component_rows(sums, summary.decode, decode),
         layers=layer_rows(sums),
         kernels=by_kernel,
         conversions=converting.result(),
@@ -173,7 +174,9 @@ def summary_of(
         notes=(
             *windows.notes,
             # What fails a check is told there, and is not for want of a place.
-            *notes_of(bundle, rank, summary, _coverage(in_all_layers.sums, by_kernel), accounting),
+            *notes_of(
+                bundle, rank, summary, coverage_of(in_all_layers.sums, by_kernel), accounting
+            ),
             *evidence.lost,
         ),
         collectives=collectives,
@@ -191,7 +194,7 @@ def summary_of(
             measured,
         ),
         shapes=shaping.result(),
-        tokens=ledgers.result() if ledgers else (),
+        tokens=ledgers,
         audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),
     )
     report = checked(
@@ -203,6 +206,62 @@ def summary_of(
     )
     report = replace(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, timed)
+
+
+def notes_of(
+    bundle: Bundle, rank: int, steps: Steps, coverage: Coverage, books: tuple[Books, ...]
+) -> tuple[str, ...]:
+    """The notes of a report, what was lost first."""
+    facts = bundle.facts(rank)
+    settings = bundle.meta.settings
+    imported = bundle.imported
+    execution = str(facts.get("execution", ""))
+    notes = [f"lost: {line}" for line in bundle.meta.lost]
+    if skipped := settings.get("warmup_steps"):
+        notes.append(f"The first {skipped} steps were let pass before these (--warmup-steps).")
+    if settings.get("decode_only"):
+        notes.append("Only steps without any prefill were recorded (--decode-only).")
+    if bundle.meta.state == "interrupted":
+        notes.append("The recording was ended early; it holds the steps up to then.")
+    if bundle.meta.state == "salvaged":
+        notes.append("The recorded process died; this is what it had written by then.")
+    if settings.get("summed"):
+        notes.append(
+            "The source has sums only, not when a kernel ran: there are no times of steps, no gaps "
+            "and nothing about overlap."
+        )
+    if coverage.guessed:
+        notes.append(
+            f"{100 * coverage.guessed:.1f} % of the kernel time was placed by a guess: by "
+            "its name, by its order in a decoder layer, by what repeats like layers, or as in "
+            "another trace of the same model."
+        )
+    if coverage.placed < _ENOUGH_LAYERS and "CUDA graphs" in execution and not imported:
+        notes.append(
+            "Kernels of CUDA graphs whose capture was not seen have no layer: torch's profiler "
+            "sees none, --attach comes too late. Start vLLM under record with CUPTI, or with "
+            "--enforce-eager (its gaps are larger, its kernels nearly the same)."
+        )
+    if 0 < steps.count == settings.get("steps"):
+        notes.append(f"The window closed after {steps.count} steps; see --steps.")
+    if 0 < steps.decode < _FEW_DECODE_STEPS:
+        notes.append(f"Only {steps.decode} decode steps: their median and p99 say little.")
+    if steps.decode_us and steps.decode_us.p99 > _LATE * steps.decode_us.median:
+        notes.append(
+            f"Some decode steps took more than {_LATE} times the median. The first use of a kernel "
+            "compiles it: --warmup-steps leaves such steps out."
+        )
+    if books and abs(books[0].residual_percent) > _GOOD_BOOKS_PERCENT:
+        notes.append(
+            f"The books are off by {books[0].residual_percent:.1f} % of the step time: kernels "
+            "ran outside the step that launched them."
+        )
+    if books and books[0].engine_us is None and not imported:
+        notes.append(
+            "The scheduler's own record is missing for some steps: their token counts assume one "
+            "token per decoding request."
+        )
+    return tuple(notes)
 
 
 def _of_steps(placed: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
@@ -224,61 +283,6 @@ def _decode_sizes(steps: pd.DataFrame) -> dict[int, int]:
     tokens = steps.loc[steps["phase"].astype(str) == "decode", "decode_tokens"]
     sizes, counts = np.unique(tokens.to_numpy(np.int64), return_counts=True)
     return dict(zip(sizes.tolist(), counts.tolist(), strict=True))
-
-
-def _steps(steps: pd.DataFrame) -> Steps:
-    """The steps, without times where nothing accounts for them."""
-    if "step_us" not in steps:
-        steps = steps.assign(step_us=np.nan, gap_us=np.nan)
-    phase = steps["phase"].astype(str)
-    decode = steps[phase == "decode"]
-    counts = phase.value_counts()
-    tokens = steps["output_tokens"].fillna(steps["decode_requests"])
-    per_sequence = tokens_per_sequence(decode)
-    return Steps(
-        count=len(steps),
-        prefill=int(counts.get("prefill", 0)),
-        decode=int(counts.get("decode", 0)),
-        mixed=int(counts.get("mixed", 0)),
-        unknown=int(counts.get("unknown", 0)),
-        tokens=int(tokens.sum()),
-        scheduled_tokens=int(steps["prefill_tokens"].sum() + steps["decode_tokens"].sum()),
-        prompt_tokens=int(steps["prefill_tokens"].sum()),
-        decode_us=spread(decode["step_us"]),
-        prefill_us=spread(steps.loc[phase == "prefill", "step_us"]),
-        mixed_us=spread(steps.loc[phase == "mixed", "step_us"]),
-        unknown_us=spread(steps.loc[phase == "unknown", "step_us"]),
-        tpot_us=spread(decode["step_us"] / per_sequence),
-        host_gap_us=spread((decode if len(decode) else steps)["gap_us"]),
-    )
-
-
-def _coverage(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
-    ns, placed = sums["ns"], sums["placed"]
-    total = int(ns.sum()) or 1
-    named = sums["component"] != "other"
-    of = {name: sums["basis"].isin(bases) for name, bases in BASIS_CLASSES.items()}
-    known = of["proven"] | of["derived"]
-
-    def share(chosen: pd.Series) -> float:
-        return int(ns[chosen].sum()) / total
-
-    return Coverage(
-        layer=share(placed & known),
-        component=share(named & known),
-        engine=sum(row.share for row in rows if row.engine != "unknown"),
-        unplaced_us=int(ns[~placed & ~named].sum()) / 1e3,
-        placed=share(placed & (known | of["guessed"])),
-        proven=share(placed & of["proven"]),
-        derived=share(placed & of["derived"]),
-        guessed=share(of["guessed"]),
-        unknown=share(of["unknown"] | (known & ~placed)),
-    )
-
-
-def _object(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = facts.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:

@@ -10,9 +10,10 @@ from typing import Any, Literal, NoReturn
 import pandas as pd
 import streamlit as st
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.ranking import PAGES
-from spark_prof.analyzers.model import Finding, KernelRow
+from spark_prof.analyzers.model import Finding
 from spark_prof.dashboards.formats import counted, microseconds
 from spark_prof.dashboards.sections.run_section import findings
 from spark_prof.datasets.prepared import Prepared

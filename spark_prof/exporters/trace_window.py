@@ -13,8 +13,8 @@ from io import BytesIO
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import Label
-from spark_prof.analyzers.model import KernelRow
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.exporters.perfetto import begin_trace, end_trace, write_device
 from spark_prof.exporters.trace_events import RankTrace, Tracks

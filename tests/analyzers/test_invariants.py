@@ -17,8 +17,7 @@ import pytest
 import spark_prof
 from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, Counters, WeightRow
-from spark_prof.analyzers.floor_checks import kernel_floors
-from spark_prof.analyzers.invariants import CHECKS, Facts, checked
+from spark_prof.analyzers.invariants import CHECKS, Facts, checked, kernel_floors
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.layer_consistency import (
     LayerTables,
@@ -26,17 +25,18 @@ from spark_prof.analyzers.layer_consistency import (
     unknown_layers,
     without_layers,
 )
-from spark_prof.analyzers.model import Clocks, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.recorded_run import Clocks
+from spark_prof.analyzers.roofline.ceilings import memory_us, surely_us
 from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
-from spark_prof.analyzers.roofline.sure_floors import memory_us, surely_us
 from spark_prof.analyzers.summary import summarize, summary_of
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards.about_cells import placed_by
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
-from tests.analyzers.agreeing import contradictions
+from tests.analyzers.agreeing import contradictions, said_twice
 from tests.analyzers.roofline.recorded import CONFIG, FIRST, HEAD, LAYERS, bundle
 from tests.rows import each_row
 from tests.support import layer_row
@@ -98,6 +98,15 @@ def test_figures_of_any_recording_agree() -> None:
         (name, rank): found
         for name, rank, report in reports()
         if (found := contradictions(json.loads(RENDERERS["json"](report)), rank))
+    }
+    assert told == {}
+
+
+def test_what_stands_twice_in_any_report_is_one_figure() -> None:
+    told = {
+        (name, rank): found
+        for name, rank, report in reports()
+        if report.tokens and (found := said_twice(report))
     }
     assert told == {}
 

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.blocks import by_blocks
-from spark_prof.analyzers.lookup import NameColumn, ascends, positions
+from spark_prof.analyzers.lookup import NameColumn, ascends, by_blocks, positions
 from tests.rows import each_row
 
 FAR = (1 << 62) + 1

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_prof.analyzers.model import Books, Coverage, Steps
-from spark_prof.analyzers.notes import notes_of
+from spark_prof.analyzers.breakdown import Coverage
+from spark_prof.analyzers.step_accounting import Books, Steps
+from spark_prof.analyzers.summary import notes_of
 from spark_prof.traces.bundle import Bundle
 from tests.support import Recorded, eager_decode
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.model import Overhead
-from spark_prof.analyzers.overhead import overhead_of
+from spark_prof.analyzers.overhead import Overhead, overhead_of
 from tests.support import Piece, Recorded, step
 
 Time = Callable[[int], int]

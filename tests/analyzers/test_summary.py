@@ -13,7 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof import load
-from spark_prof.analyzers.model import Books, CopyRow, Coverage, Gpu, LayerRow, RankRow, Spread
+from spark_prof.analyzers.breakdown import CopyRow, Coverage, LayerRow
+from spark_prof.analyzers.model import RankRow
+from spark_prof.analyzers.recorded_run import Gpu
+from spark_prof.analyzers.step_accounting import Books, Spread
 from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.errors import CommandError

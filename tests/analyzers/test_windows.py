@@ -10,8 +10,92 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.windows import step_windows
+from spark_prof.dashboards.render import RENDERERS
+from spark_prof.datasets.compared import read_side
+from spark_prof.errors import CommandError
+from spark_prof.traces.assemble import open_bundle
+from tests.clock_faults import clock_set
+from tests.rows import each_row
 from tests.support import ORIGIN, Piece, Recorded, engine, step
+
+DATA = Path(__file__).parents[1] / "data"
+GRAPH = DATA / "compare-h100" / "gpt-graph"
+ALL_WATCHED = DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"
+SECOND, HOUR = 10**9, 3600 * 10**9
+BACK = [
+    (what, -by)
+    for what in ("all", "all between", "host", "host between")
+    for by in (SECOND // 5, SECOND, HOUR)
+]
+BESIDE = [("device", by) for by in (-HOUR, -SECOND, SECOND, HOUR)] + [("host", SECOND)]
+
+
+@pytest.mark.parametrize("source", [GRAPH, ALL_WATCHED], ids=lambda path: path.name)
+def test_no_figure_takes_a_step_of_a_clock_that_was_set(source: Path, tmp_path: Path) -> None:
+    """Against the same steps of the sound recording, whatever was set, whenever, however far."""
+    sound = read_side(str(source))
+    wrong = []
+    for number, (what, by) in enumerate([*BACK, *BESIDE, ("all", HOUR)]):
+        for at in (0.3, 0.7):
+            out = clock_set(source, tmp_path / f"{number}-{at}", at, by, what)
+            side = read_side(str(out))
+            report = side.report
+            steps = side.steps.set_index("step")
+            same = sound.steps.set_index("step").loc[steps.index]
+            # A step beside one that is left out begins or ends by the host's clock alone.
+            apart = (steps["step_us"] - same["step_us"]).abs()
+            inside = apart.iloc[1:-1]
+            kept = (inside < 1).mean() >= 0.9 and apart.max() < 200_000
+            told = report.steps.left_out > 0 and "left out of all figures" in report.notes[0]
+            if source == GRAPH and (what, by) == ("all", HOUR):
+                # Between two stretches the engine is not watched, and nothing shows.
+                told = True
+            if not (kept and told):
+                wrong.append((what, by, at, float(apart.max()), report.steps.left_out))
+    assert not wrong
+
+
+@pytest.mark.parametrize("source", [GRAPH, ALL_WATCHED], ids=lambda path: path.name)
+def test_sound_recordings_lose_nothing(source: Path) -> None:
+    report = summarize(open_bundle(source))
+    assert report.steps.left_out == 0
+    assert not any("clock was set" in note for note in report.notes)
+
+
+def test_what_is_left_out_stands_at_the_headline(tmp_path: Path) -> None:
+    report = summarize(open_bundle(clock_set(GRAPH, tmp_path / "b", 0.4, -SECOND, "all")))
+    for kind in ("text", "md"):
+        drawn = " ".join(RENDERERS[kind](report).split())
+        assert drawn.index("steps left out: a clock was set") < drawn.index("What was recorded")
+        assert "the clock was set back" in drawn
+    assert "steps left out: a clock was set" in RENDERERS["html"](report)
+    assert report.steps.left_out > 0
+    assert f'"left_out": {report.steps.left_out}' in RENDERERS["json"](report)
+    assert "the clock was set back" in RENDERERS["json"](report)
+
+
+def test_a_long_wait_is_told_and_kept(tmp_path: Path) -> None:
+    out = clock_set(ALL_WATCHED, tmp_path / "b", 0.4, SECOND, "all")
+    report = summarize(open_bundle(out))
+    assert report.steps.left_out == 0
+    [note] = [note for note in report.notes if "times the median of its phase" in note]
+    assert "took 1.0 s (step" in note
+
+
+def test_a_minute_in_the_only_prefill_is_left_out(tmp_path: Path) -> None:
+    out = clock_set(ALL_WATCHED, tmp_path / "b", 0.5, HOUR, "all")
+    report = summarize(open_bundle(out))
+    assert report.steps.left_out > 0
+    assert report.steps.prefill_us is None or report.steps.prefill_us.mean < 1e6
+
+
+def test_without_any_step_to_believe_it_is_refused(tmp_path: Path) -> None:
+    out = clock_set(ALL_WATCHED, tmp_path / "b", 0.0, HOUR, "device")
+    with pytest.raises(CommandError, match="no step whose times can be believed"):
+        summarize(open_bundle(out))
+
 
 Rows = Sequence[Mapping[str, int]]
 MS = 1_000_000
@@ -127,9 +211,35 @@ def test_every_replica_has_its_own_scheduler(windows: Any) -> None:
     assert found["output_tokens"].tolist() == [3, 5]
 
 
-def test_a_kernel_that_ends_after_the_update_ends_its_step(windows: Any) -> None:
-    found = windows([step(0, 10, 80)], engines={0: [engine(0, 0, 90)]}, device={0: 120})
-    assert spans(found) == [(10, 120)]
+@each_row(
+    ("updated", "device", "end"),
+    [
+        pytest.param((100, 190), {0: 70, 1: 170}, 190, id="its update comes last"),
+        pytest.param((100, 190), {0: 70, 1: 230}, 230, id="its last kernel does"),
+        pytest.param((100, None), {0: 70, 1: 170}, 180, id="no update: the end on the host"),
+        pytest.param((100, None), {0: 70, 1: 230}, 230, id="no update: its last kernel"),
+        pytest.param((100, 190), {0: 240}, 240, id="the kernels of the step before it run on"),
+    ],
+)
+def test_the_end_of_the_last_step(
+    tmp_path: Path, updated: tuple[int, int | None], device: dict[int, int], end: int
+) -> None:
+    steps = [step(0, 10, 80), step(1, 110, 180)]
+    seen = [engine(n, 100 * n, at) for n, at in enumerate(updated) if at is not None]
+    bundle = Recorded({0: [Piece(steps)]}, {0: seen}).assemble(tmp_path / "b")
+    ends = np.array([*device.values()], np.int64) + ORIGIN
+    found = step_windows(bundle, 0, pd.DataFrame({"step": list(device), "end_ns": ends}))
+    assert spans(found)[-1][1] == end
+
+
+def test_of_two_steps_that_overlap_the_later_one_has_the_time(windows: Any) -> None:
+    found = windows(
+        [step(0, 10, 80)],
+        [step(1, 110, 180)],
+        engines={0: [engine(0, 0, 130), engine(1, 100, 190)]},
+        device={0: 70, 1: 170},
+    )
+    assert spans(found) == [(10, 110), (110, 190)]
 
 
 def test_a_rank_that_nobody_waits_for_may_run_on_after_the_update(tmp_path: Path) -> None:

@@ -8,30 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from spark_prof.analyzers.model import (
-    Books,
-    ClockRow,
-    CollectiveRow,
-    Collectives,
+from spark_prof.analyzers.breakdown import (
     ComponentRow,
-    Conversions,
     Copies,
     CopyRow,
     Coverage,
-    Finding,
-    Gpu,
     KernelRow,
     LayerRow,
-    MarkerRow,
+)
+from spark_prof.analyzers.conversions.conversion_rows import Conversions
+from spark_prof.analyzers.model import (
+    ClockRow,
+    CollectiveRow,
+    Collectives,
+    Finding,
     ModuleRow,
-    Overhead,
     RankRow,
     Report,
-    Run,
     SlowStep,
-    Spread,
-    Steps,
 )
+from spark_prof.analyzers.overhead import Overhead
+from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
+from spark_prof.analyzers.step_accounting import Books, Spread, Steps
 
 from .filled import filled
 

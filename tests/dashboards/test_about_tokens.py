@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.token_ledger.model import (
+from spark_prof.analyzers.step_time import (
     HOST,
     LAUNCH_GAPS,
     Ledger,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_prof.analyzers.breakdown import LayerRow
 from spark_prof.analyzers.classify.code_rows import CodeRow, code_row, opcode_counts
 from spark_prof.analyzers.conversions.conversion_rows import (
     AttributedConversion,
@@ -11,7 +12,7 @@ from spark_prof.analyzers.conversions.conversion_rows import (
     LoadTimeConversion,
 )
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters, WeightRow
-from spark_prof.analyzers.model import LayerRow, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.dashboards.doctor_report import measured
 from spark_prof.dashboards.sections import conversion_section, counter_section, layer_section

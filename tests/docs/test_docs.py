@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import typer
 
-from spark_prof.analyzers.ledger import step_books
+from spark_prof.analyzers.step_accounting import step_books
 from spark_prof.cli import main as cli
 from spark_prof.profiler import vllm_names
 from spark_prof.profiler.commands import recognise

@@ -10,9 +10,10 @@ pytest.importorskip("torch")
 
 import torch
 
+from spark_prof.kernels.candidate import Format
 from spark_prof.kernels.check.called import Called
 from spark_prof.kernels.check.cases import DenseCase, run_dense_case
-from spark_prof.kernels.check.inputs import Bf16, Format, Weight, make_activations, make_weight
+from spark_prof.kernels.check.inputs import Bf16, Weight, make_activations, make_weight
 from spark_prof.kernels.check.oracles import linear_oracle
 from spark_prof.kernels.check.runner import W4A16
 from spark_prof.kernels.check.verdict import judge, same_bits

@@ -11,16 +11,15 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.cases import (
+from spark_prof.kernels.check.cases import MoeCase, run_moe_case
+from spark_prof.kernels.check.inputs import (
     Layer,
     Logits,
-    MoeCase,
     Sizes,
+    make_activations,
     make_layer,
     make_logits,
-    run_moe_case,
 )
-from spark_prof.kernels.check.inputs import make_activations
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.moe import (

@@ -15,16 +15,10 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels import dense, moe, routing
+from spark_prof.kernels.candidate import Format
 from spark_prof.kernels.check.called import Called
-from spark_prof.kernels.check.cases import (
-    DenseCase,
-    Layer,
-    MoeCase,
-    Sizes,
-    run_dense_case,
-    run_moe_case,
-)
-from spark_prof.kernels.check.inputs import Bf16, Format, Weight
+from spark_prof.kernels.check.cases import DenseCase, MoeCase, run_dense_case, run_moe_case
+from spark_prof.kernels.check.inputs import Bf16, Layer, Sizes, Weight
 from spark_prof.kernels.check.runner import EXPERTS as MOE
 from spark_prof.kernels.check.runner import W4A16
 from spark_prof.kernels.check.verdict import Judgement

@@ -12,8 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.cases import Sizes, make_layer
-from spark_prof.kernels.check.inputs import Bf16, make_activations
+from spark_prof.kernels.check.inputs import Bf16, Sizes, make_activations, make_layer
 from spark_prof.kernels.check.runner import refusals
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.dense import linear

@@ -23,14 +23,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.classify.classifier import (
-    NAME_LIMIT,
-    base_name,
-    classify,
-    find_rule,
-    is_gemm,
-)
-from spark_prof.rules.kernel_names import RULES, Rule
+from spark_prof.analyzers.classify.classifier import base_name, classify, find_rule, is_gemm
+from spark_prof.rules.kernel_names import NAME_LIMIT, RULES, Rule
 from spark_prof.vocabulary import (
     COMPONENTS,
     CONVERSIONS,

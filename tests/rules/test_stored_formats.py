@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.ceilings.formats import BYTES
+from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.rules.stored_formats import FORMATS, FormatRow, stored_format
 from tests.rows import each_row
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from spark_prof.kernels import dispatch
-from spark_prof.kernels.check.inputs import Bf16, Format, make_weight
+from spark_prof.kernels.candidate import Format
+from spark_prof.kernels.check.inputs import Bf16, make_weight
 from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.runtime.cpu_compiler import compiler

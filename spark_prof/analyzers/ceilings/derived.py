@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spark_prof.analyzers.ceilings.architecture import layer_kinds
-from spark_prof.analyzers.ceilings.config import Config
-from spark_prof.analyzers.ceilings.formats import BYTES
-from spark_prof.analyzers.ceilings.modules import Module
-from spark_prof.analyzers.ceilings.schemes import Schemes
+from spark_prof.analyzers.ceilings.config import Config, layer_kinds
+from spark_prof.analyzers.ceilings.model import Module
+from spark_prof.analyzers.ceilings.schemes import BYTES, Schemes
 from spark_prof.rules.tensor_names import place_of
 
 # fmt: off

@@ -5,6 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+
+@dataclass(frozen=True)
+class Module:
+    """The weights of one module, or of one projection of all experts of a layer.
+
+    Attributes:
+        path: with `*` for the number of an expert.
+        parameters: elements of its matrices, unpacked.
+        bytes: with scales, zero points and biases.
+        matrix: whether it is a matrix large enough to have a format of its own.
+        copies: experts that it holds, 1 for what is no expert.
+    """
+
+    path: str
+    parameters: int
+    bytes: float
+    format: str
+    matrix: bool
+    copies: int = 1
+
+
 ROLES = ("decoder", "drafter", "encoder")
 """What weights are for: every decode step, drafting tokens (MTP, EAGLE), or images and sound."""
 
@@ -38,12 +59,10 @@ class Architecture:
     """What config.json says that the weights do not.
 
     Attributes:
-        name: architecture's class.
         layers: decoder layers; layers beyond them draft.
         experts: routed experts of a layer, 0 for a dense model.
         experts_per_token: how many of them each token takes, 0 if unknown.
         vocabulary: rows of the embedding, 0 if unknown.
-        states: what each sequence keeps.
     """
 
     name: str
@@ -65,7 +84,6 @@ class Weights:
         role: one of ROLES.
         parameters: elements of the matrices, unpacked.
         bytes: as stored, with scales, zero points and biases.
-        modules: how many there are.
         matrix: whether they are matrices that a token is multiplied with.
     """
 
@@ -85,7 +103,6 @@ class WeightsOfModel:
     Attributes:
         seen: whether tensors were seen; else the shapes are derived from the configuration.
         unplaced: names of tensors that no rule places, with their bytes.
-        lost: what is missing and what that means, a line each.
     """
 
     architecture: Architecture
@@ -131,7 +148,6 @@ class Row:
         component: a word of the vocabulary; `attention` holds the KV cache too.
         format: of its weights, `kv` for the KV cache, `state` for a recurrent state.
         stored: bytes of all of it.
-        read: bytes that the step moves.
         operations: arithmetic of the step, a multiply-add counted as two.
     """
 
@@ -148,7 +164,6 @@ class Step:
 
     Attributes:
         experts_hit: routed experts of a layer that are read, expected; None without a figure.
-        read: bytes moved.
     """
 
     question: Question
@@ -173,7 +188,6 @@ class Ceiling:
         bandwidth: bytes per second that it stands on.
         basis: data sheet, or what the GPU's table says of a reading kernel.
         step_us: the shortest step.
-        tokens_per_s: of each sequence.
         total_tokens_per_s: of all sequences.
         limit: memory or arithmetic.
     """
@@ -210,10 +224,8 @@ class Choice:
     """The model with some of its weights in another format.
 
     Attributes:
-        id: a short name.
         title: what is changed, as a person would say it.
         step: what its decode step streams.
-        gpus: its ceilings.
     """
 
     id: str
@@ -227,7 +239,6 @@ class Ceilings:
     """Everything that a checkpoint says about how fast it can decode.
 
     Attributes:
-        question: for which the choices are.
         choices: the model as it is first, then what if.
         batches: the model as it is, for more sequences at a time, on each GPU.
         contexts: the model as it is, with more tokens in the KV cache.

@@ -7,7 +7,7 @@ disagree, they say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pandas as pd
@@ -15,7 +15,6 @@ import pandas as pd
 from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
 from spark_prof.analyzers.classify.counted_kernels import Counted, CountedKernels
-from spark_prof.analyzers.model import KernelRow
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.machine_code import machine_code_of
 
@@ -149,31 +148,3 @@ def _capability(bundle: Bundle, rank: int) -> str | None:
     gpu = bundle.facts(rank).get("gpu")
     capability = gpu.get("compute_capability") if isinstance(gpu, dict) else None
     return str(capability) if capability else None
-
-
-def code_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, ...]:
-    """The machine code of the kernels, the most expensive first.
-
-    Where several pieces have a kernel's name, which of them ran is unknown: each has all its time.
-    """
-    us, decode_us = _times(kernels)
-    rows = (
-        replace(row, us=us[row.name], decode_us=decode_us[row.name]) for row in evidence.codes(us)
-    )
-    return tuple(sorted(rows, key=lambda row: -row.us))
-
-
-def conflicts_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[Conflict, ...]:
-    """The kernels whose names contradict better evidence, the most expensive first."""
-    us, _ = _times(kernels)
-    found = (replace(conflict, us=us[conflict.name]) for conflict in evidence.conflicts(us))
-    return tuple(sorted(found, key=lambda conflict: -conflict.us))
-
-
-def _times(kernels: Sequence[KernelRow]) -> tuple[dict[str, float], dict[str, float]]:
-    us: dict[str, float] = {}
-    decode_us: dict[str, float] = {}
-    for row in kernels:
-        us[row.name] = us.get(row.name, 0.0) + row.us
-        decode_us[row.name] = decode_us.get(row.name, 0.0) + row.decode_us
-    return us, decode_us

@@ -12,7 +12,8 @@ from spark_prof.analyzers.clients import client_remarks
 from spark_prof.analyzers.clients.client_remarks import in_window
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.clients.engine_side import Placement, engine_side, place
-from spark_prof.analyzers.model import Overhead, Report
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.benchmarks.frames import imported_runs
 from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun, Latency

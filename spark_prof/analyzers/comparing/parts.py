@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part
 from spark_prof.analyzers.comparing.kernel_time import KernelTime
 from spark_prof.analyzers.comparing.noise import (
@@ -19,8 +20,8 @@ from spark_prof.analyzers.comparing.noise import (
     change,
 )
 from spark_prof.analyzers.comparing.typical_step import SizedSteps, figures
-from spark_prof.analyzers.model import KernelRow, Report
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.vocabulary import COMPONENTS
 
 Int64s = npt.NDArray[np.int64]

@@ -25,7 +25,7 @@ from spark_prof.analyzers.comparing.matching_steps import like_change, matched
 from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
 from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASIS_CLASSES, COMPONENTS

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import Label, is_gemm
 from spark_prof.analyzers.conversions.conversion_flow import (
     Flow,
@@ -24,14 +25,15 @@ from spark_prof.analyzers.conversions.conversion_flow import (
 )
 from spark_prof.analyzers.conversions.conversion_rows import (
     AttributedConversion,
+    Conversions,
     FusedConversion,
     LayerConversions,
     LoadTimeConversion,
     RepeatedQuantization,
 )
 from spark_prof.analyzers.lookup import NameColumn, positions
-from spark_prof.analyzers.model import Conversions, KernelRow, Steps
 from spark_prof.analyzers.placement import COPIES
+from spark_prof.analyzers.step_accounting import Steps
 from spark_prof.vocabulary import COMPONENTS
 
 _NEW_INPUT = frozenset(
@@ -244,9 +246,9 @@ def _per_token(decode_us: float, steps: Steps) -> float | None:
     """That time of all decode steps in the time per token, in us."""
     if not steps.decode or steps.decode_us is None or steps.tpot_us is None:
         return None
-    if not steps.decode_us.mean:
+    if not steps.decode_us.median:
         return None
-    return decode_us / steps.decode * steps.tpot_us.mean / steps.decode_us.mean
+    return decode_us / steps.decode * (steps.tpot_us.median / steps.decode_us.median)
 
 
 def _by_layer(calls: pd.DataFrame) -> tuple[LayerConversions, ...]:

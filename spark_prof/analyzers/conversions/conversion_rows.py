@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_prof.analyzers.breakdown import KernelRow
+
 
 @dataclass(frozen=True)
 class AttributedConversion:
@@ -78,3 +80,26 @@ class RepeatedQuantization:
     extra: int  # how many of them quantize what was quantized already
     extra_us: float  # their time
     step: int  # the step
+
+
+@dataclass(frozen=True)
+class Conversions:
+    """Kernels whose work is only changing a format, of the analyzed steps."""
+
+    us: float
+    share: float
+    items: tuple[KernelRow, ...]
+    us_per_token: float | None = None
+    """In the time of one token of a sequence; None where nothing tells it."""
+    charged: tuple[AttributedConversion, ...] = ()
+    """The same time by what it was spent for, the most expensive in decode steps first."""
+    layers: tuple[LayerConversions, ...] = ()
+    """The same time by layer."""
+    padding: tuple[AttributedConversion, ...] = ()
+    """PyTorch's pads: fills and copies that only their order gives away; in none of the sums."""
+    fused: tuple[FusedConversion, ...] = ()
+    """Kernels that convert beside other work; their time is in none of the sums."""
+    load_time: tuple[LoadTimeConversion, ...] = ()
+    """What ran at load time or outside the steps; in none of the sums."""
+    repeated: tuple[RepeatedQuantization, ...] = ()
+    """Activations that are quantized once for each consumer."""

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, BatchRow, Engine, LogRow
 from spark_prof.analyzers.fallbacks.causes import cause_of
 from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes
@@ -16,7 +17,6 @@ from spark_prof.analyzers.fallbacks.engine_facts import (
     merged,
 )
 from spark_prof.analyzers.fallbacks.layer_groups import Group, Module, groups_of, groups_of_log
-from spark_prof.analyzers.model import KernelRow
 from spark_prof.rules.environment import setting_rows
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.engine_log import EngineLog, Statement, statements_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.fallbacks.audit_rows import EvidenceSource
 from spark_prof.analyzers.fallbacks.checkpoint_schemes import (
     SIXTEEN_BIT,
@@ -12,7 +13,6 @@ from spark_prof.analyzers.fallbacks.checkpoint_schemes import (
     label,
     scheme_of_algorithm,
 )
-from spark_prof.analyzers.model import KernelRow
 from spark_prof.rules.backends import choice_of, family_of_kernel
 from spark_prof.traces.readers.engine_log import Statement
 

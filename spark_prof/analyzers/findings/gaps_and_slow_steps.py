@@ -15,7 +15,7 @@ from spark_prof.analyzers.findings.rule import (
     runs_graphs,
 )
 from spark_prof.analyzers.model import Finding, Report
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 
 _MUCH_GAP = 0.05
 _FEWEST_STEPS = 8
@@ -26,7 +26,7 @@ _MUCH_MIXED = 0.05
 
 
 def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float] | None:
-    """What such a gap takes in a median decode step, in us, and as share of the step.
+    """What such a gap takes in the typical decode step, in us, and as share of the step.
 
     None where it is small or stands on few steps. On a CPU engine nothing waits for a launch, and
     what an eager run waits for is another finding.
@@ -38,15 +38,14 @@ def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float
     if report.run.units == "op" or runs_eagerly(report) or report.steps.decode < _FEWEST_STEPS:
         return None
     ledger = report.decode_ledger
-    if ledger is None or not ledger.step.median:
+    if ledger is None or not ledger.step_us:
         return None
-    row = next((row for row in ledger.rows if row.name == name), None)
-    us = row.spread.median - usual_us if row else 0.0
-    return (us, us / ledger.step.median) if us >= _MUCH_GAP * ledger.step.median else None
+    us = ledger.us(name) - usual_us
+    return (us, us / ledger.step_us) if us >= _MUCH_GAP * ledger.step_us else None
 
 
 def _evidence_of_gaps(report: Report) -> tuple[str, ...]:
-    lines = ["The median over decode steps of the time in which no kernel and no copy ran."]
+    lines = ["The time of the median decode step in which no kernel and no copy ran."]
     if report.run.backend.startswith("imported: "):
         lines.append("What recorded the trace slows the host too: without it the gaps are smaller.")
     if report.overhead:

@@ -14,7 +14,7 @@ def ms_per_token(report: Report, decode_us: float) -> float | None:
     """What that much time of all decode steps is in each token of a sequence.
 
     A step gives each sequence one token, with speculative decoding more: the same ratio as between
-    the time per step and the time per output token.
+    the median step and the median time per output token.
 
     Args:
         decode_us: time in all its decode steps together, in microseconds.
@@ -25,9 +25,9 @@ def ms_per_token(report: Report, decode_us: float) -> float | None:
     steps = report.steps
     if not steps.decode or steps.decode_us is None or steps.tpot_us is None:
         return None
-    if not steps.decode_us.mean:
+    if not steps.decode_us.median:
         return None
-    return decode_us / steps.decode / 1e3 * steps.tpot_us.mean / steps.decode_us.mean
+    return decode_us / steps.decode / 1e3 * (steps.tpot_us.median / steps.decode_us.median)
 
 
 BETWEEN_KERNELS_US = 1.0

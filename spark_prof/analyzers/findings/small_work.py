@@ -15,7 +15,7 @@ from spark_prof.analyzers.findings.rule import (
     runs_eagerly,
 )
 from spark_prof.analyzers.model import Finding, Report
-from spark_prof.analyzers.token_ledger.model import LAUNCH_GAPS
+from spark_prof.analyzers.step_time import LAUNCH_GAPS
 
 _SMALL_US = 3.0
 _MANY_SMALL = 50
@@ -83,9 +83,8 @@ def _between_kernels_us(report: Report) -> float:
     """
     kernels = kernels_per_decode_step(report)
     ledger = report.decode_ledger
-    rows = ledger.rows if ledger else ()
-    gaps = [row.spread.median for row in rows if row.name == LAUNCH_GAPS]
-    return min(sum(gaps) / kernels, BETWEEN_KERNELS_US) if kernels else 0.0
+    gaps = ledger.us(LAUNCH_GAPS) if ledger else 0.0
+    return min(gaps / kernels, BETWEEN_KERNELS_US) if kernels else 0.0
 
 
 def _how_to_fuse(report: Report, components: Sequence[str]) -> str:

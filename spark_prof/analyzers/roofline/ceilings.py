@@ -1,22 +1,119 @@
-"""What a GPU allows: measured on this machine, else from what is known of such GPUs."""
+"""What a GPU allows: measured on this machine, else from what is known of such GPUs.
+
+And what kernels and steps surely take by that, and a roofline without floors that cannot hold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
-from spark_prof.rules.gpus import find_gpu
+from spark_prof.analyzers.roofline.model import (
+    Bandwidth,
+    Ceilings,
+    Roofline,
+    RooflinePhase,
+    RooflineRow,
+)
+from spark_prof.rules.gpus import GPUS, find_gpu
 from spark_prof.traces.measured import Measured
 from spark_prof.vocabulary import PRECISIONS
 
+_FROM_BYTES = (
+    "needed_bytes", "bandwidth", "of_data_sheet", "of_reached", "floor_us", "limiter", "left_us",
+    "left_ms_per_token", "amplification",
+)  # fmt: skip
+"""What of a kernel's row stands on the bytes that it has to move."""
+_LARGEST_L2 = max(gpu.l2_bytes or 0 for gpu in GPUS)
+"""Of a GPU that nobody knows: no cache of the table is larger."""
 
-def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The recorded GPU or processor by its driver's name, and its compute capability.
+
+def surely_us(row: RooflineRow, ceilings: Ceilings, clock: float = 1.0) -> float:
+    """What all calls of a kernel in a step take at the very least, in us.
+
+    A floor stands on the bandwidth that a reader reaches and on every byte. A kernel may be faster:
+    up to the data sheet's bandwidth, and by what lay in the level-2 cache when the step began,
+    which is no more than the cache holds. Activations never have to come from memory. Arithmetic
+    counts at the GPU's highest clock; at a peak that was measured, which a better kernel may pass,
+    not at all.
 
     Args:
-        facts: of a rank.
+        clock: highest clock over the one that the data sheet's peaks stand on.
     """
+    found = memory_us(row.streamed_bytes * row.calls, ceilings)
+    if row.limiter == "arithmetic" and not ceilings.peak_source.startswith("measured"):
+        found = max(found, (row.floor_us or 0.0) * row.calls / clock)
+    return found
+
+
+def memory_us(streamed: float, ceilings: Ceilings) -> float:
+    """What reading so many bytes of weights and KV cache in a step takes at the very least."""
+    fastest = max((b.value for b in (ceilings.data_sheet, ceilings.reached) if b), default=0.0)
+    cached = ceilings.l2_bytes if ceilings.l2_bytes is not None else _LARGEST_L2
+    return max(streamed - cached, 0.0) / fastest * 1e6 if fastest else 0.0
+
+
+def without_floors(roofline: Roofline, kernels: Collection[tuple[object, ...]]) -> Roofline:
+    """The roofline without the floors of some kernels; one above its measured time is that time.
+
+    Args:
+        kernels: phase, component, role and name of those whose floor cannot hold.
+    """
+    phases = tuple(_held(phase, roofline.ceilings, kernels) for phase in roofline.phases)
+    wrong = {component for phase, component, *_ in kernels if phase == "decode"}
+    known = [row for row in roofline.weights if row.component not in wrong]
+    found = replace(roofline, phases=phases)
+    total = found.decode.streamed_bytes if found.decode else 0.0
+    if wrong:
+        known = [replace(w, share=w.bytes / total if total else 0.0) for w in known]
+    return replace(found, weights=tuple(known))
+
+
+def without_step_floors(roofline: Roofline, phases: Collection[object]) -> Roofline:
+    """The roofline without what steps of those phases need; no other floor is above its step."""
+    kept = []
+    for phase in roofline.phases:
+        if phase.phase in phases:
+            phase = replace(phase, floor_us=None, needed_bytes=0.0, streamed_bytes=0.0, unplaced=())
+        elif phase.step_us and (phase.floor_us or 0.0) > phase.step_us:
+            phase = replace(phase, floor_us=phase.step_us)
+        kept.append(phase)
+    weights = () if "decode" in phases else roofline.weights
+    return replace(roofline, phases=tuple(kept), weights=weights)
+
+
+def _held(
+    phase: RooflinePhase, ceilings: Ceilings, kernels: Collection[tuple[object, ...]]
+) -> RooflinePhase:
+    rows, dropped = [], []
+    for row in phase.rows:
+        if (phase.phase, *row.place) in kernels:
+            dropped.append(row)
+            unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
+            rows.append(
+                replace(row, streamed_bytes=0.0, operations=0.0, what="", basis="",
+                        expected=False, **unknown)
+            )  # fmt: skip
+        else:
+            rows.append(row if (row.floor_us or 0.0) <= row.us else replace(row, floor_us=row.us))
+    if all(row is old for row, old in zip(rows, phase.rows, strict=True)):
+        return phase
+    floors = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
+    floor_us = sum([*floors, *(floor.us for floor in phase.unplaced)])
+    return replace(
+        phase,
+        rows=tuple(rows),
+        floor_us=floor_us if ceilings.bandwidth and floor_us else None,
+        placed_us=phase.placed_us - sum(row.us * row.calls for row in dropped),
+        needed_bytes=phase.needed_bytes - sum((r.needed_bytes or 0.0) * r.calls for r in dropped),
+        streamed_bytes=phase.streamed_bytes - sum(r.streamed_bytes * r.calls for r in dropped),
+        operations=phase.operations - sum(row.operations * row.calls for row in dropped),
+    )
+
+
+def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The recorded GPU or processor by its driver's name, and its compute capability."""
     gpu = facts.get("gpu")
     gpu = gpu if isinstance(gpu, Mapping) else {}
     capability = gpu.get("compute_capability")

@@ -121,6 +121,10 @@ class UnplacedFloor:
     us: float
 
 
+ENOUGH_KNOWN = 0.5
+"""Share of the kernel time whose needs must be known for a lower bound of the step."""
+
+
 @dataclass(frozen=True)
 class RooflinePhase:
     """The steps of one phase."""
@@ -152,6 +156,11 @@ class RooflinePhase:
     def known_us(self) -> float:
         """Kernel time of components whose needs are in the sum of the lower bounds."""
         return self.placed_us + sum(row.us * row.calls for row in self.rows_by_component())
+
+    @property
+    def known(self) -> float:
+        """Its share of the kernel time; a lower bound of less than ENOUGH_KNOWN says little."""
+        return self.known_us / self.kernels_us if self.kernels_us else 0.0
 
     def rows_by_component(self) -> tuple[RooflineRow, ...]:
         """The rows without a known need that belong to a component of `unplaced`."""

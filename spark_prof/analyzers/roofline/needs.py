@@ -103,9 +103,7 @@ def elementwise(component: str, layer: int, shape: Shape, norms: int = 1) -> Wor
     """The small kernels of a component in that layer, None where nothing is known of them.
 
     Args:
-        component: whose kernels.
         layer: the layer, -1 for none.
-        shape: of the model.
         norms: how many norms of the residual stream the layer has.
     """
     widths = {

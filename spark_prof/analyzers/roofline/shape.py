@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_prof.analyzers.ceilings.architecture import architecture_of, layer_kinds
-from spark_prof.analyzers.ceilings.config import Config
+from spark_prof.analyzers.ceilings.config import Config, architecture_of, layer_kinds
+from spark_prof.analyzers.lookup import mapping_in
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2}
 _MOST_RANKS = 1 << 16
@@ -73,10 +73,10 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
     Args:
         facts: of a rank: model_config as Hugging Face writes it, engine_config, dtype, parallel.
     """
-    config = _object(facts, "model_config")
+    config = mapping_in(facts, "model_config")
     read = Config.of(config)
     ranks = _ranks(facts, "tensor")
-    engine = _object(_object(facts, "engine_config"), "parallel_config")
+    engine = mapping_in(mapping_in(facts, "engine_config"), "parallel_config")
     dealt_out = engine.get("enable_expert_parallel") is True
     dtype = str(facts.get("dtype") or read.text("dtype", "torch_dtype"))
     activation = _BYTES.get(dtype.removeprefix("torch."), 2)
@@ -103,17 +103,14 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
 
 
 def _ranks(facts: Mapping[str, Any], kind: str) -> int:
-    ranks = _object(facts, "parallel").get(kind)
+    ranks = mapping_in(facts, "parallel").get(kind)
     return ranks if isinstance(ranks, int) and 0 < ranks < _MOST_RANKS else 1
 
 
 def _kv_bytes(facts: Mapping[str, Any], activation: int) -> int:
-    dtype = str(_object(_object(facts, "engine_config"), "cache_config").get("cache_dtype") or "")
+    dtype = str(
+        mapping_in(mapping_in(facts, "engine_config"), "cache_config").get("cache_dtype") or ""
+    )
     if dtype.startswith(("fp8", "int8")):
         return 1
     return _BYTES.get(dtype, activation)
-
-
-def _object(source: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = source.get(name)
-    return value if isinstance(value, Mapping) else {}

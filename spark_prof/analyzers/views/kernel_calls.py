@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.model import KernelRow, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.model import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.views.kernel_columns import KernelColumns, Launch

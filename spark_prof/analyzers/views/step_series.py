@@ -92,8 +92,8 @@ def steps_of(table: pd.DataFrame) -> Steps:
     """The steps of that table.
 
     Args:
-        table: what analyzers.ledger.step_books returned: step, phase, begin_ns, step_us, the
-            counts of requests and tokens.
+        table: step, phase, begin_ns, step_us and the counts of requests and tokens, as
+            analyzers.step_accounting.step_books returns them.
     """
     begin = table["begin_ns"].to_numpy(np.int64)
     names = table["phase"].astype(str).to_numpy()

@@ -14,12 +14,13 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
+from spark_prof.analyzers.client_tokens import beside_clients
 from spark_prof.analyzers.clients.client_rows import Comparison
 from spark_prof.analyzers.counters.counter_rows import WeightRow
-from spark_prof.analyzers.model import Books, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
-from spark_prof.analyzers.token_ledger.clients import beside_clients
+from spark_prof.analyzers.step_accounting import Books
 
 SCHEMA = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import find_rule, short_name
 from spark_prof.analyzers.classify.code_rows import CodeRow
-from spark_prof.analyzers.model import Finding, KernelRow, Report
+from spark_prof.analyzers.model import Finding, Report
 from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow
 from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse

@@ -38,8 +38,8 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
         found["a decode step"] = microseconds(steps.decode_us.median)
         if steps.tpot_us == steps.decode_us:
             del found["a decode step"]  # without speculation both are the same
-        if steps.host_gap_us:
-            idle = steps.host_gap_us.median / steps.decode_us.median
+        if ledger := report.decode_ledger:
+            idle = ledger.idle_us / ledger.step_us
             found["of a decode step idle"] = share(idle)
     if report.conversions.us:
         found["of the time for format conversions"] = share(report.conversions.share)

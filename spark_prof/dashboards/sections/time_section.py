@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_prof.analyzers.model import Books, ComponentRow, Report
+from spark_prof.analyzers.breakdown import ComponentRow
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import bars, label
@@ -94,24 +95,24 @@ def components(report: Report) -> Section:
 
 
 def accounting(report: Report) -> Section:
-    """Shows that the parts of a step add up to it, and what the engine's own clock says."""
+    """Shows that the parts of all steps add up to them, and what the engine's own clock says."""
     # Where all steps are of one phase, both say the same.
     shown = report.books[1:] if len(report.books) == 2 else report.books
     unit = "Operators" if on_cpu(report) else "Kernels"
     columns = (
         cells.Text("Steps", lambda entry: _PHASES.get(entry.phase) or entry.phase),
         cells.Count("Count", "steps", optional=True),
-        cells.Time(unit, lambda entry: entry.kernels_us / entry.steps),
-        cells.SomeTime("+ Copies", lambda entry: entry.copies_us / entry.steps),
-        cells.Time("- Overlap", lambda entry: entry.overlap_us / entry.steps),
-        cells.Time("+ Gaps", lambda entry: entry.gap_us / entry.steps),
-        cells.Time("+ Residual", lambda entry: entry.residual_us / entry.steps, optional=True),
-        cells.Time("= Step", lambda entry: entry.step_us / entry.steps),
+        cells.Time(unit, "kernels_us"),
+        cells.SomeTime("+ Copies", "copies_us"),
+        cells.Time("- Overlap", "overlap_us"),
+        cells.Time("+ Gaps", "gap_us"),
+        cells.Time("+ Residual", "residual_us", optional=True),
+        cells.Time("= Steps", "step_us"),
         cells.Written("Residual", lambda entry: figure(entry.residual_percent, ".2f", " %")),
-        cells.Time("Engine", _engine_us),
+        cells.Time("Engine", "engine_us"),
         cells.Written(
             "Off by",
-            lambda entry: difference(_engine_us(entry), entry.step_us / entry.steps),
+            lambda entry: difference(entry.engine_us, entry.step_us),
             optional=True,
         ),
     )
@@ -123,16 +124,12 @@ def accounting(report: Report) -> Section:
             f"Over the window: {microseconds(whole.kernels_us)} of {unit.lower()}, "
             f"{microseconds(whole.union_us)} with what overlaps counted once, {copies}"
             f"in {microseconds(report.wall_us)} from the first step's start to the last one's end.",
-            "Each row is the mean of one step, with the engine's own clock beside it."
+            "Each row is the sum over its steps, with the engine's own clock beside it."
             if whole.engine_us is not None
-            else "Each row is the mean of one step.",
+            else "Each row is the sum over its steps.",
         )
     rows = [entry for entry in shown if entry.steps]
     return table("books", "Step time accounting", rows, columns, intro)
-
-
-def _engine_us(entry: Books) -> float | None:
-    return None if entry.engine_us is None else entry.engine_us / entry.steps
 
 
 def overhead(report: Report) -> Section:
@@ -219,7 +216,7 @@ def component_bars(report: Report) -> go.Figure:
     times = {row.name: row.decode_us_per_step if by_decode else row.us for row in report.components}
     names = sorted((name for name, us in times.items() if us > 0), key=lambda name: times[name])
     return bars(
-        "Mean decode step" if by_decode else "All steps",
+        "Median decode step" if by_decode else "All steps",
         [(label(name), times[name], COLORS.get(name, NEUTRAL)) for name in names],
         [0.0] * len(names),
     )

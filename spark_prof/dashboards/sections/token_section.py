@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from spark_prof.analyzers.client_tokens import ClientToken, beside_clients
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.token_ledger.clients import ClientToken, beside_clients
-from spark_prof.analyzers.token_ledger.model import (
+from spark_prof.analyzers.step_time import (
     HOST,
     LAUNCH_GAPS,
     Ledger,
@@ -34,7 +34,7 @@ _GAPS = (LAUNCH_GAPS, HOST)
 
 
 def ledger(report: Report) -> Section:
-    """Takes the mean step apart: a decode step, or where there is none a step of another kind."""
+    """Takes the typical step apart: a decode step, or where there is none one of another kind."""
     if not report.tokens:
         return Section("components", "", (), ())
     chosen = report.tokens[0]
@@ -70,12 +70,12 @@ def ledger(report: Report) -> Section:
     section = table("components", heading, rows, columns, _intro(report, chosen, factor))
     total: tuple[Cell, ...] = (
         "total",
-        microseconds(factor * chosen.step.mean),
+        microseconds(factor * chosen.step_us),
         share(1.0),
         0.0,
         _range(chosen.step) if several else MISSING,
         MISSING,
-        microseconds(prefill.step.mean if prefill else None),
+        microseconds(prefill.step_us if prefill else None),
         microseconds(chosen.step.p99 if several else None),
         MISSING,
         MISSING,
@@ -95,30 +95,31 @@ def _name(name: str) -> str:
 
 
 def _overlaps(row: LedgerRow, chosen: Ledger) -> bool:
-    much = chosen.overlap_us > _MUCH_OVERLAP * chosen.step.mean
+    much = chosen.overlap_us > _MUCH_OVERLAP * chosen.step_us
     return much and row.summed_us - row.alone_us > _MUCH_OVERLAP * row.summed_us
 
 
 def _per_token(chosen: Ledger) -> float:
     """A token's part of a step: less than all of it where a step gives a sequence several."""
-    if chosen.ms_per_token is None or not chosen.step.mean:
+    if chosen.ms_per_token is None or not chosen.step_us:
         return 1.0
-    return 1e3 * chosen.ms_per_token / chosen.step.mean
+    return 1e3 * chosen.ms_per_token / chosen.step_us
 
 
 def _intro(report: Report, chosen: Ledger, factor: float) -> tuple[str, ...]:
     kind = "" if chosen.phase == "unknown" else f"{chosen.phase} "
     unit = "operators" if on_cpu(report) else "kernels"
     sentences = [
-        f"Mean of {counted(chosen.steps, f'{kind}step')}. Where {unit} overlap, each instant is "
-        "split evenly among them, so that the parts add up to the step."
+        f"The median of {counted(chosen.steps, f'{kind}step')}; its parts are means over the "
+        f"middle half by length. Where {unit} overlap, each instant is split evenly among them, so "
+        "that the parts add up to the step."
     ]
     if chosen.ms_per_token is not None and abs(factor - 1) > 0.005:
         sentences.append(
-            f"A step of {microseconds(chosen.step.mean)} gives a sequence "
+            f"A step of {microseconds(chosen.step_us)} gives a sequence "
             f"{1 / factor:.2f} tokens: the first column is a token's part of it."
         )
-    if chosen.overlap_us > _MUCH_OVERLAP * chosen.step.mean:
+    if chosen.overlap_us > _MUCH_OVERLAP * chosen.step_us:
         sentences.append(
             f"{microseconds(chosen.overlap_us)} of a step overlap: kernel time counts them in "
             "full, exclusive leaves them out."
@@ -168,13 +169,13 @@ def batch_sizes(report: Report) -> Section:
         (_name(name), *(nothing_as_missing(own.get(name, 0.0)) for own in times)) for name in names
     ]
     if shown:
-        rows.append(("step", *(microseconds(one.step.mean) for one in shown)))
+        rows.append(("step", *(microseconds(one.step_us) for one in shown)))
         rows.append(("steps", *(count(one.steps) for one in shown)))
     columns = (
         Column("Component"),
         *(Column(f"Batch {count(one.batch_size or 0)}", "number") for one in shown),
     )
-    intro = ["Mean decode step by the number of requests that decode in it."]
+    intro = ["Median decode step by the number of requests that decode in it."]
     if left := len(sized) - len(shown):
         intro.append(f"{counted(left, 'more size')} in JSON.")
     return Section("batch_sizes", "Decode steps by batch size", columns, tuple(rows), tuple(intro))

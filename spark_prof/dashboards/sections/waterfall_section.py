@@ -44,7 +44,7 @@ _MEANINGS: Mapping[str, str] = MappingProxyType(
         "conversion": "Kernels that only change a format.",
         "collective": "Kernels that exchange data between GPUs, waits for other ranks included.",
         "copies": "Copies and memsets.",
-        "rest": "What is left, as each part is a mean or a median of its own.",
+        "rest": "What no part accounts for.",
         "launch_gaps": "Nothing runs between the first and the last kernel of a step.",
         "host": "Nothing runs before the first kernel of a step or after its last.",
     }
@@ -172,7 +172,7 @@ def _stands_on(found: Waterfall) -> str:
     if found.of == "run":
         return "The sum of all kernels."
     kind = "" if found.phase == "unknown" else f"{found.phase} "
-    return f"The {found.typical} of {counted(found.steps, f'{kind}step')}."
+    return f"The median of {counted(found.steps, f'{kind}step')}."
 
 
 def _meaning(part: Part, found: Waterfall, report: Report) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.ceilings import Question, ceilings_of
-from spark_prof.analyzers.ceilings.architecture import architecture_of
+from spark_prof.analyzers.ceilings.config import architecture_of
 from spark_prof.analyzers.ceilings.step import step_of
 from spark_prof.analyzers.ceilings.weights import weights_of
 from spark_prof.traces.checkpoint import Checkpoint

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.ceilings import Ceilings, ceilings_of
-from spark_prof.analyzers.ceilings.ceiling import ceiling_at
+from spark_prof.analyzers.ceilings.step import ceiling_at
 from spark_prof.rules.gpus import gpu_called
 from spark_prof.traces.checkpoint import Checkpoint, read_checkpoint
 from tests.checkpoints import (

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.ceilings.ceiling import ceiling_at, ceilings_on, peak_of
 from spark_prof.analyzers.ceilings.model import (
     Architecture,
     Question,
@@ -16,7 +15,13 @@ from spark_prof.analyzers.ceilings.model import (
     Weights,
     WeightsOfModel,
 )
-from spark_prof.analyzers.ceilings.step import expected_experts, step_of
+from spark_prof.analyzers.ceilings.step import (
+    ceiling_at,
+    ceilings_on,
+    expected_experts,
+    peak_of,
+    step_of,
+)
 from spark_prof.rules.gpus import GPUS, gpu_called
 from tests.rows import each_row
 

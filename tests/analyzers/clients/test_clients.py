@@ -17,7 +17,7 @@ from spark_prof.analyzers.clients.client_comparison import AGREES, clients_of
 from spark_prof.analyzers.clients.client_remarks import in_window
 from spark_prof.analyzers.clients.client_rows import BASES, VERDICTS, ClientRow
 from spark_prof.analyzers.clients.engine_side import EngineSide, engine_side, place
-from spark_prof.analyzers.model import Overhead
+from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.benchmarks.result import BenchmarkRun, Latency, Request

@@ -13,7 +13,9 @@ from spark_prof.analyzers.breakdown import kernel_rows, sums_of
 from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
 from spark_prof.analyzers.conversions.conversion_flow import PADDING
-from spark_prof.analyzers.model import Conversions, Report, Spread
+from spark_prof.analyzers.conversions.conversion_rows import Conversions
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.step_accounting import Spread
 from spark_prof.analyzers.summary import summarize
 from spark_prof.importers.sources import open_source
 from spark_prof.traces.bundle import Bundle

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.fallbacks.audit_rows import SettingRow
 from spark_prof.analyzers.fallbacks.machine_checks import (
     Library,
     Machine,
     Package,
     machine_findings,
 )
+from spark_prof.rules.environment import SettingRow
 from tests.rows import each_row
 
 LIBRARY = Library(

@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_prof.analyzers.breakdown import ComponentRow, Copies, Coverage, KernelRow
+from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.findings.ranking import RULES
-from spark_prof.analyzers.model import (
-    Books,
-    ComponentRow,
-    Conversions,
-    Copies,
-    Coverage,
-    Finding,
-    Gpu,
-    KernelRow,
-    Report,
-    Run,
-    Spread,
-    Steps,
-)
+from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.recorded_run import Gpu, Run
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
+from spark_prof.analyzers.step_accounting import Books, Spread, Steps
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 
 STEPS = 100
 STEP_US = 1000.0

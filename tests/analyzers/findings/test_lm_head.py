@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
 from spark_prof.analyzers.findings.lm_head import LM_HEAD
-from spark_prof.analyzers.model import Finding, KernelRow, ModuleRow, Report
+from spark_prof.analyzers.model import Finding, ModuleRow, Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
 from tests.dashboards.sample import SAMPLES

@@ -6,23 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from spark_prof.analyzers.breakdown import Copies, CopyRow, code_of, conflicts_of
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.classify.code_rows import code_row, opcode_counts
-from spark_prof.analyzers.classify.evidence import Evidence, code_of, conflicts_of
+from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.findings.ranking import PAGES, RULES, findings_of
-from spark_prof.analyzers.model import (
-    ClockRow,
-    Clocks,
-    Collectives,
-    Copies,
-    CopyRow,
-    Gpu,
-    RankRow,
-    Report,
-    Spread,
-)
+from spark_prof.analyzers.model import ClockRow, Collectives, RankRow, Report
+from spark_prof.analyzers.recorded_run import Clocks, Gpu
 from spark_prof.analyzers.roofline.model import Ceilings, Roofline, RooflinePhase, RooflineRow
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow, Tile
+from spark_prof.analyzers.step_accounting import Spread
 from tests.analyzers.findings.reports import (
     HEALTHY,
     MARLIN,

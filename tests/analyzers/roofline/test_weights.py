@@ -2,12 +2,209 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from spark_prof import load
+from spark_prof.analyzers.roofline.model import RooflineRow
 from spark_prof.analyzers.roofline.shape import Shape
-from spark_prof.analyzers.roofline.weights import Weights, derived_weights, weights_of
+from spark_prof.analyzers.roofline.weights import (
+    Weights,
+    derived_weights,
+    weights_of,
+    weights_of_tensors,
+)
+from spark_prof.analyzers.summary import summarize
+from spark_prof.dashboards.formats import MISSING
+from spark_prof.dashboards.sections import kernel_section
+from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES
+from tests.analyzers.roofline.recorded import FIRST, FLASH, GEMM, HEAD, SECOND, bundle
+
+QKV, EXPERTS = "model.layers.0.qkv_proj", "model.layers.0.mlp.experts"
+BASE = 1 << 40
+
+
+def tensor(name: str, module: str, component: str, size: int, **more: Any) -> dict[str, Any]:
+    usual = {"kind": "weight", "type": "Linear", "layer": 0, "dtype": "uint8", "format": "",
+             "address": 0}  # fmt: skip
+    usual["shape"] = f"{size // (2 if more.get('dtype') == 'bfloat16' else 1)}x1"
+    return usual | {"name": name, "module": module, "component": component, "bytes": size} | more
+
+
+def laid_out(*rows: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tensors one after the other, each at a multiple of 256 bytes."""
+    address = BASE
+    for row in rows:
+        row["address"] = address
+        address += (row["bytes"] + 255) // 256 * 256
+    return list(rows)
+
+
+def pointing(
+    made: Bundle, tensors: Sequence[Mapping[str, Any]], arguments: Sequence[Mapping[str, Any]]
+) -> Bundle:
+    """The bundle with these tensors and addresses."""
+    for table, rows in (("tensors", tensors), ("arguments", arguments)):
+        name = table_file(table, 0)
+        written = pa.Table.from_pylist([dict(row) for row in rows], schema=TABLES[table].schema)
+        pq.write_table(written, made.path / name)
+        made.meta = replace(made.meta, tables={**made.meta.tables, name: len(rows)})
+    return made
+
+
+def argument(correlation: int, address: int, **more: Any) -> dict[str, Any]:
+    usual = {"node": 0, "argument": 0, "offset": 0, "size": 8}
+    return usual | {"correlation": correlation, "address": address} | more
+
+
+def rows_of(made: Bundle) -> dict[str, RooflineRow]:
+    report = summarize(made)
+    assert report.roofline is not None
+    assert report.roofline.decode is not None
+    return {row.name: row for row in report.roofline.decode.rows}
+
+
+def test_only_what_names_owners_counts_as_read(tmp_path: Path) -> None:
+    """What was left in a struct in one step, and not in the next, is no argument."""
+    tensors = laid_out(
+        tensor("weight", QKV, "qkv", 8 << 20, dtype="bfloat16"),
+        tensor("weight", "lm_head", "lm_head", 600 << 20, layer=-1, dtype="bfloat16"),
+    )
+    first, head = (row["address"] for row in tensors)
+    struct = {"offset": 64, "size": 288}
+    always = [argument(n, head, argument=1) for n in (5, 105)]
+    always += [argument(n, first, **struct) for n in (5, 105)]
+    stale = [*always[:3], argument(105, 64, **struct)]
+    for name, pointers, megabytes in (("always", always, 608), ("stale", stale, 600)):
+        rows = rows_of(pointing(bundle(tmp_path / name), tensors, pointers))
+        assert rows[HEAD].streamed_bytes == megabytes << 20, name
+
+
+def test_the_floor_of_a_kernel_is_that_of_the_tensors_it_points_to(tmp_path: Path) -> None:
+    size = 3 << 20
+    tensors = laid_out(
+        tensor("w2_weight", EXPERTS, "experts", 128 * size, shape="128x2048x384", format="nvfp4"),
+        tensor("w2_weight_scale", EXPERTS, "experts", 128 * 4096, shape="128x4096", format="scale"),
+        tensor("weight", "model.embed_tokens", "embedding", 1 << 30, layer=-1),
+        tensor("weight", "lm_head", "lm_head", 600 << 20, layer=-1, dtype="bfloat16"),
+    )
+    # The kernel that comes first in launch order reads what order would give to the second, and
+    # the product at the place of qkv reads nothing that is known. Only the first step is told.
+    pointers = [argument(3, tensors[0]["address"]), argument(3, tensors[1]["address"]),
+                argument(5, tensors[3]["address"]), argument(1, tensors[2]["address"])]  # fmt: skip
+    rows = rows_of(pointing(bundle(tmp_path / "b"), tensors, pointers))
+    assert rows[FIRST].streamed_bytes == pytest.approx((128 * size + 128 * 4096) * 8 / 128)
+    assert rows[FIRST].what == "w2: 8 of 128 experts"
+    assert rows[FIRST].basis == "the tensors that its arguments point to"
+    assert rows[HEAD].streamed_bytes == 600 << 20
+    assert (rows[SECOND].floor_us, rows[GEMM].floor_us) == (None, None)
+    # The KV cache goes by the context, as it does without addresses.
+    assert rows[FLASH].streamed_bytes == 101 * 2 * 4 * 128 * 2
+
+
+def test_a_weight_that_no_kernel_points_to_is_not_in_the_sum(tmp_path: Path) -> None:
+    tensors = laid_out(
+        tensor("weight", QKV, "qkv", 8 << 20, dtype="bfloat16"),
+        tensor("weight", "model.layers.0.o_proj", "o_proj", 4 << 30, dtype="bfloat16"),
+    )
+    made = pointing(bundle(tmp_path / "b"), tensors, [argument(1, tensors[0]["address"])])
+    phase = summarize(made).roofline
+    assert phase is not None
+    assert phase.decode is not None
+    assert phase.decode.unplaced == ()
+    assert phase.decode.streamed_bytes == (8 << 20) + 101 * 2 * 4 * 128 * 2
+
+
+def test_weights_are_told_in_their_format(tmp_path: Path) -> None:
+    tensors = laid_out(
+        tensor("weight", QKV, "qkv", 32 << 20, dtype="int32", format="nvfp4"),
+        tensor("weight_scale", QKV, "qkv", 4 << 20, dtype="float8_e4m3fn", format="scale"),
+        tensor("weight", "lm_head", "lm_head", 16 << 20, layer=-1, dtype="bfloat16"),
+    )
+    pointers = [argument(c, row["address"]) for c, row in zip((1, 1, 5), tensors, strict=True)]
+    roofline = summarize(pointing(bundle(tmp_path / "b"), tensors, pointers)).roofline
+    assert roofline is not None
+    stored = {(row.component, row.dtype, row.quantized): row.bytes for row in roofline.weights}
+    assert stored == {("qkv", "nvfp4", True): 36 << 20, ("lm_head", "bfloat16", False): 16 << 20}
+
+
+@pytest.mark.parametrize(
+    ("row", "elements"),
+    [
+        (tensor("w", QKV, "qkv", 1000, format="mxfp4"), 2000),
+        (tensor("w", QKV, "qkv", 1000, format="fp8"), 1000),
+        (tensor("w", QKV, "qkv", 1000, dtype="bfloat16"), 500),
+        (tensor("w", QKV, "qkv", 1000, format="scale"), 0),
+        (tensor("bias", QKV, "qkv", 1000, shape="500"), 0),
+        (tensor("w", "model.layers.0.q_norm", "norm", 1000), 0),
+        (tensor("w", QKV, "qkv", 1000, shape="4xx"), 0),
+        (tensor("w", QKV, "qkv", 1000, shape="x".join(["9" * 9] * 9)), 0),
+    ],
+)
+def test_numbers_of_a_factor(row: dict[str, Any], elements: int) -> None:
+    frame = pa.Table.from_pylist([row], schema=TABLES["tensors"].schema).to_pandas()
+    (found,) = weights_of_tensors(frame, Shape())
+    assert (found.elements, found.bytes, found.path, found.tensor) == (
+        elements, 1000, row["module"], 0,
+    )  # fmt: skip
+
+
+def test_memory_counts_once_and_a_view_as_what_it_holds() -> None:
+    rows = [
+        tensor("weight", "model.embed_tokens", "embedding", 1000, layer=-1, address=BASE),
+        tensor("weight", "lm_head", "lm_head", 1000, layer=-1, address=BASE),
+        tensor("weight", "model.layers.0.o_proj", "o_proj", 4096, address=BASE + 4096),
+        tensor("weight", "model.layers.0.mla.o_proj", "attention", 4096, address=BASE + 4096),
+        # Half of the rows of a matrix, as W_UV and W_UK_T of DeepSeek's kv_b_proj.
+        tensor("W_UV", "model.layers.0.mla", "attention", 6144, dtype="bfloat16", shape="16x64x2",
+               address=BASE + 16384),
+    ]  # fmt: skip
+    frame = pa.Table.from_pylist(rows, schema=TABLES["tensors"].schema).to_pandas()
+    found = weights_of_tensors(frame, Shape())
+    assert [(w.component, w.bytes) for w in found] == [
+        ("lm_head", 1000), ("o_proj", 4096), ("attention", 4096),
+    ]  # fmt: skip
+
+
+RECORDED = Path(__file__).parents[2] / "data" / "architectures"
+PACKED = {"", "int8", "int32", "int64", "uint8"}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.iterdir()))
+def test_no_recording_tells_a_packed_weight_as_integers(name: str) -> None:
+    made = load(RECORDED / name / "default")
+    report = summarize(made)
+    assert report.roofline is not None
+    shown = {row.dtype for row in report.roofline.weights}
+    assert not shown & PACKED
+    tensors = made.frame("tensors", 0)
+    packed = tensors[(tensors["kind"] == "weight") & tensors["dtype"].isin(PACKED)]
+    formats = set(packed["format"].astype(str)) - {"scale"}
+    assert formats <= shown
+    assert formats <= {row.format for row in report.modules}
+    table = kernel_section.modules(report)
+    place = [column.title for column in table.columns].index("Weights")
+    assert not {row[place] for row in table.rows if row[5] != MISSING} & PACKED
+
+
+def test_a_tied_head_is_the_embedding_s_tensor() -> None:
+    rows = [
+        tensor("weight", "model.embed_tokens", "embedding", 1000, dtype="bfloat16"),
+        tensor("weight", "model.visual.blocks.0.attn.qkv", "qkv", 1000),
+        tensor("cache", QKV, "qkv", 1000, kind="buffer"),
+    ]
+    frame = pa.Table.from_pylist(rows, schema=TABLES["tensors"].schema).to_pandas()
+    assert [w.component for w in weights_of_tensors(frame, Shape(tied=True))] == ["lm_head"]
+    assert weights_of_tensors(frame, Shape()) == []
+
 
 PLAIN = Shape()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.comparing.kernel_time import charge
-from spark_prof.analyzers.intervals import union_by_group
+from spark_prof.analyzers.step_accounting import union_by_group
 from tests.rows import each_row
 
 

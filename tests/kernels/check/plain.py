@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.check.cases import Layer, Linear, Moe, exact_experts
-from spark_prof.kernels.check.inputs import Weight
-from spark_prof.kernels.check.oracles import RoutingRule
+from spark_prof.kernels.check.cases import Linear, Moe
+from spark_prof.kernels.check.inputs import Layer, Weight
+from spark_prof.kernels.check.oracles import RoutingRule, exact_experts
 
 _USUAL = RoutingRule()
 

@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 
 import torch
 
+from spark_prof.kernels.candidate import Format
 from spark_prof.kernels.check.cases import DenseCase, dense_cases, run_dense_case
-from spark_prof.kernels.check.inputs import Format
 from spark_prof.kernels.errors import KernelError
 from tests.kernels.check.plain import plain_linear
 from tests.rows import each_row

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.kernels.check.cases import Layer, MoeCase, Sizes, moe_cases, run_moe_case
+from spark_prof.kernels.check.cases import MoeCase, moe_cases, run_moe_case
+from spark_prof.kernels.check.inputs import Layer, Sizes
 from tests.kernels.check.plain import Wrong, plain_moe
 from tests.rows import each_row
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.answers.answering import answers_of
-from spark_prof.analyzers.answers.shares import shares
-from spark_prof.analyzers.model import Conversions, Report
+from spark_prof.analyzers.answers import answers_of, shares
+from spark_prof.analyzers.conversions.conversion_rows import Conversions
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
 from tests.rows import each_row
 from tests.support import Piece, Recorded, kineto, operator, step
 
-CODE = Path(__file__).parents[2] / "data" / "code-h100"
+CODE = Path(__file__).parents[1] / "data" / "code-h100"
 
 
 @cache

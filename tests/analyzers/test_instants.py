@@ -1,4 +1,4 @@
-"""Charges against a brute force that looks at every nanosecond."""
+"""Attributed against a brute force that looks at every nanosecond."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.token_ledger import charging
-from spark_prof.analyzers.token_ledger.charging import Charges, charge
-from spark_prof.analyzers.token_ledger.splitting import Work
+from spark_prof.analyzers.instants import Attributed, Work, attribute
 from tests.rows import each_row
 
 FAR = 1_800_000_000_000_000_001
@@ -21,19 +19,21 @@ Row = tuple[int, int, int, bool]
 Span = tuple[int, int]
 
 
-def charges(rows: list[Row], windows: list[Span], origin: int = 0) -> Charges:
-    """What `charge` says of rows of start, end, kind and whether it is a kernel."""
+def charges(rows: list[Row], windows: list[Span], origin: int = 0) -> Attributed:
+    """What `attribute` says of rows of start, end, kind and whether it is a kernel."""
     rows = sorted(rows, key=lambda row: row[0])
     start, end, kind = (np.array([row[n] for row in rows], np.int64) for n in range(3))
     work = Work(start + origin, end + origin, kind, np.array([row[3] for row in rows], bool))
     begin, finish = (np.array([window[n] for window in windows], np.int64) for n in range(2))
-    return charge(work, begin + origin, finish + origin, KINDS)
+    return attribute(work, begin + origin, finish + origin, KINDS)
 
 
-def by_moment(rows: list[Row], windows: list[Span]) -> Charges:
+def by_moment(rows: list[Row], windows: list[Span]) -> Attributed:
     """The same, nanosecond by nanosecond."""
     shape = (len(windows), KINDS)
-    wanted = Charges(*(np.zeros(shape) for _ in range(3)), *(np.zeros(len(windows)) for _ in "ab"))
+    wanted = Attributed(
+        *(np.zeros(shape) for _ in range(3)), *(np.zeros(len(windows)) for _ in "ab")
+    )
     for number, (begin, finish) in enumerate(windows):
         inside = sorted(
             (row for row in rows if row[3] and begin <= row[0] < finish), key=lambda row: row[0]
@@ -46,16 +46,16 @@ def by_moment(rows: list[Row], windows: list[Span]) -> Charges:
             running = Counter(kind for start, end, kind, _ in rows if start <= moment < end)
             count = running.total()
             for kind, own in running.items():
-                wanted.summed[number, kind] += own
-                wanted.charged[number, kind] += own / count
-                wanted.alone[number, kind] += count == 1
+                wanted.kernel_time[number, kind] += own
+                wanted.attributed[number, kind] += own / count
+                wanted.exclusive[number, kind] += count == 1
             if not count:
                 idle = wanted.between if opens <= moment < closes else wanted.outside
                 idle[number] += 1
     return wanted
 
 
-def assert_same(found: Charges, wanted: Charges) -> None:
+def assert_same(found: Attributed, wanted: Attributed) -> None:
     for name, values in vars(wanted).items():
         np.testing.assert_allclose(getattr(found, name), values, atol=1e-6, err_msg=name)
 
@@ -83,17 +83,8 @@ def test_every_nanosecond_is_charged(seed: int, origin: int) -> None:
     assert_same(charges(rows, windows, origin), by_moment(rows, windows))
 
 
-@each_row("block", [1, 2, 7])
-@each_row("seed", range(20))
-def test_blocks_make_no_difference(seed: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = random.Random(1000 + seed)
-    rows, windows = some_rows(chosen, 40), some_windows(chosen)
-    monkeypatch.setattr(charging, "_BLOCK", block)
-    assert_same(charges(rows, windows), by_moment(rows, windows))
-
-
 @each_row(
-    ("rows", "charged", "alone", "between", "outside"),
+    ("rows", "attributed", "exclusive", "between", "outside"),
     [
         pytest.param([], [0, 0], [0, 0], 0, 100, id="nothing ran"),
         pytest.param([(10, 90, 0, True)], [80, 0], [80, 0], 0, 20, id="one kernel"),
@@ -114,24 +105,12 @@ def test_blocks_make_no_difference(seed: int, block: int, monkeypatch: pytest.Mo
     ],
 )  # fmt: skip
 def test_one_window(
-    rows: list[Row], charged: list[float], alone: list[float], between: float, outside: float
+    rows: list[Row], attributed: list[float], exclusive: list[float], between: float, outside: float
 ) -> None:
     found = charges(rows, [(0, 100)])
-    assert found.charged[0, :2].tolist() == charged
-    assert found.alone[0, :2].tolist() == alone
+    assert found.attributed[0, :2].tolist() == attributed
+    assert found.exclusive[0, :2].tolist() == exclusive
     assert (found.between.tolist(), found.outside.tolist()) == ([between], [outside])
-
-
-@each_row("seed", range(10))
-def test_the_parts_of_a_window_are_its_length(seed: int) -> None:
-    chosen = random.Random(seed)
-    rows = some_rows(chosen, 400)
-    windows = some_windows(chosen)
-    found = charges(rows, windows, FAR)
-    total = found.charged.sum(axis=1) + found.between + found.outside
-    np.testing.assert_allclose(total, [finish - begin for begin, finish in windows], atol=1e-6)
-    assert (found.alone <= found.charged + 1e-6).all()
-    assert (found.charged <= found.summed + 1e-6).all()
 
 
 @each_row("seed", range(30))
@@ -148,4 +127,4 @@ def test_times_that_cannot_be_change_nothing_else(seed: int) -> None:
 
 def test_no_windows() -> None:
     found = charges([(0, 10, 0, True)], [])
-    assert found.summed.shape == (0, KINDS)
+    assert found.kernel_time.shape == (0, KINDS)

@@ -1,15 +1,48 @@
-"""What limits the decode steps of a run: formats, memory, shapes, or the host."""
+"""The questions that people with a slow FP4 model ask first, answered for one run."""
 
 from __future__ import annotations
 
-from spark_prof.analyzers.answers.model import Answer
-from spark_prof.analyzers.answers.shares import shares
-from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS
+from collections.abc import Callable, Iterable
 
+from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.classify.classifier import is_gemm
+from spark_prof.analyzers.model import Answer, Report
+from spark_prof.analyzers.roofline.model import ENOUGH_KNOWN
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+
+_QUESTION = "Does it compute on tensor cores, and in which precision?"
+_FP4 = "fp4"
+_CORES = {"tensor-core": "tensor cores", "cuda-core": "CUDA cores", "copy": "copy engines"}
 _FEW_BUSY = 0.5
-_ENOUGH_KNOWN = 0.5
-"""Share of the kernel time whose needs must be known; a floor of less says nothing of a step."""
+_SMALLEST = 0.0005
+"""What would be written as nothing is left out."""
+
+
+def tensor_cores(report: Report) -> Answer | None:
+    """Engine, precision and weight format of the products; None where a run has none on a GPU."""
+    decode = report.steps.decode > 0
+    times = {row: row.decode_us if decode else row.us for row in report.kernels}
+    products = [row for row in report.kernels if times[row] and is_gemm(row.name)]
+    total = sum(times[row] for row in products)
+    if not total or report.run.units == "op":
+        return None
+    parts = shares((_formats(row), times[row]) for row in products)
+    everything = sum(times.values())
+    steps = "decode kernel time" if decode else "kernel time"
+    text = f"Matrix products take {100 * total / everything:.1f} % of the {steps}: {parts}."
+    if any(row.weights == _FP4 for row in products) and not any(
+        row.precision == _FP4 for row in products
+    ):
+        text += " FP4 is how weights are stored; no product computes in it."
+    basis = shares((row.evidence, times[row]) for row in products)
+    return Answer("tensor-cores", _QUESTION, text, f"Of the products' time: {basis}.")
+
+
+def _formats(row: KernelRow) -> str:
+    if row.engine == "unknown":
+        return "on cores that nothing tells"
+    stored = f" from {row.weights} weights" if row.weights and row.weights != row.precision else ""
+    return f"{row.precision or 'unknown precision'} on {_CORES[row.engine]}{stored}"
 
 
 def formats(report: Report) -> Answer | None:
@@ -45,12 +78,9 @@ def memory(report: Report) -> Answer | None:
     bandwidth = report.roofline.ceilings.bandwidth
     if bandwidth is None or not decode.step_us or decode.floor_us is None:
         return None
-    placed, known = (
-        us / decode.kernels_us if decode.kernels_us else 0.0
-        for us in (decode.placed_us, decode.known_us)
-    )
-    if known < _ENOUGH_KNOWN:
+    if decode.known < ENOUGH_KNOWN:
         return None
+    placed = decode.placed_us / decode.kernels_us
     text = (
         f"A decode step needs {decode.streamed_bytes / 1e9:.2f} GB from memory, "
         f"{decode.floor_us / 1e3:.2f} ms at the ceiling; it takes {decode.step_us / 1e3:.2f} ms: "
@@ -87,16 +117,42 @@ def shapes(report: Report) -> Answer | None:
 def overhead(report: Report) -> Answer | None:
     """What the host and the gaps between kernels take."""
     ledger = report.decode_ledger
-    if ledger is None or not ledger.step.median:
+    if ledger is None or not ledger.step_us:
         return None
-    medians = {row.name: row.spread.median for row in ledger.rows}
-    gaps, host = medians.get(LAUNCH_GAPS, 0.0), medians.get(HOST, 0.0)
     cpu = report.run.units == "op"
     idle, unit = ("no operator runs for", "operators") if cpu else ("the GPU waits", "kernels")
     text = (
-        f"Of a median decode step of {ledger.step.median / 1e3:.2f} ms {idle} "
-        f"{gaps / 1e3:.2f} ms between {unit} and {host / 1e3:.2f} ms before the first and after "
-        "the last one."
+        f"Of a median decode step of {ledger.step_us / 1e3:.2f} ms {idle} "
+        f"{ledger.us(LAUNCH_GAPS) / 1e3:.2f} ms between {unit} and {ledger.us(HOST) / 1e3:.2f} ms "
+        "before the first and after the last one."
     )
     basis = f"{ledger.steps} decode steps, each instant of them accounted for."
     return Answer("overhead", "What do launches and the host take?", text, basis)
+
+
+def shares(parts: Iterable[tuple[str, float]]) -> str:
+    """The parts of a whole by name, the largest first: 65.5 % bf16, 34.5 % fp4.
+
+    Args:
+        parts: a name and how much; names may come more than once.
+    """
+    found: dict[str, float] = {}
+    for name, amount in parts:
+        found[name] = found.get(name, 0.0) + amount
+    total = sum(found.values())
+    ordered = sorted(found.items(), key=lambda item: -item[1])
+    return ", ".join(
+        f"{100 * amount / total:.1f} % {name}"
+        for name, amount in ordered
+        if total and amount >= _SMALLEST * total
+    )
+
+
+QUESTIONS: tuple[Callable[[Report], Answer | None], ...] = (
+    tensor_cores, formats, memory, shapes, overhead,
+)  # fmt: skip
+
+
+def answers_of(report: Report) -> tuple[Answer, ...]:
+    """The answers that the run can give, in the order of the questions."""
+    return tuple(answer for ask in QUESTIONS if (answer := ask(report)))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.gpu import gpu_of
-from spark_prof.analyzers.model import Clocks, Gpu
+from spark_prof.analyzers.recorded_run import Clocks, Gpu, gpu_of
 from tests.rows import each_row
 
 GPU = {"name": "NVIDIA GB10", "compute_capability": "12.1", "clocks_mhz": {"sm_max": 3003}}

@@ -1,4 +1,4 @@
-"""Puts what clients waited for a token beside the token ledger of the same steps."""
+"""What clients waited for a token, beside the typical decode step of the same recording."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_prof.analyzers.clients.client_rows import ClientRow
-from spark_prof.analyzers.token_ledger.model import Ledger
+from spark_prof.analyzers.step_time import Ledger
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,6 @@ class ClientToken:
     """One client's time per token or chunk beside a ledger's, in us.
 
     Attributes:
-        tool: what measured.
-        label: which of its runs.
         quantity: output_token or chunk.
         statistic: mean or median: what `client_us` is.
         client_us: what the client waited.
@@ -38,12 +36,7 @@ class ClientToken:
 def beside_clients(
     ledgers: tuple[Ledger, ...], clients: Iterable[ClientRow]
 ) -> tuple[ClientToken, ...]:
-    """The clients that can be compared, each beside the decode ledger of its batch size.
-
-    Args:
-        ledgers: of the report.
-        clients: of the report.
-    """
+    """The clients that can be compared, each beside the decode ledger of its batch size."""
     decode = [ledger for ledger in ledgers if ledger.phase == "decode"]
     if not decode:
         return ()
@@ -52,7 +45,7 @@ def beside_clients(
     for row in clients:
         ledger = sizes.get(row.concurrency) or decode[0]
         for one in row.comparisons:
-            us = ledger.step.mean
+            us = ledger.step_us
             if one.quantity == "output_token":
                 if ledger.ms_per_token is None:
                     continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,29 +10,68 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.client_tokens import beside_clients
+from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
+from spark_prof.analyzers.step_time import (
+    HOST,
+    LAUNCH_GAPS,
+    Ledger,
+    LedgerRow,
+    StepSpread,
+    token_ledgers,
+    typical_weights,
+)
 from spark_prof.analyzers.summary import summarize
-from spark_prof.analyzers.token_ledger.ledger import token_ledgers
-from spark_prof.analyzers.token_ledger.model import HOST, LAUNCH_GAPS, Ledger, LedgerRow
 from spark_prof.importers.sources import open_source
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.benchmarks.result import Latency
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 from tests.support import Piece, Recorded, kineto, operator, step
 
-ROOT = Path(__file__).parents[3]
-CAPTURES = sorted(ROOT.glob("tests/data/h100-*-*b-*"))
+NO_LATENCY = Latency()
+
+
+def ledger(batch_size: int | None, step_us: float, phase: str = "decode") -> Ledger:
+    """A ledger whose steps give a sequence two tokens each."""
+    spread = StepSpread(step_us, step_us, step_us, step_us, step_us)
+    return Ledger(phase, batch_size, 10, spread, step_us / 2e3, 0.0, ())
+
+
+def client(concurrency: int | None, *comparisons: Comparison) -> ClientRow:
+    return ClientRow(
+        tool="vllm bench serve", model="m", label="run", concurrency=concurrency,
+        mean_concurrency=None, request_rate=None, duration_s=None, completed=None, failed=None,
+        output_throughput=None, ttft=NO_LATENCY, tpot=NO_LATENCY, itl=NO_LATENCY, e2e=NO_LATENCY,
+        tokens_per_chunk=None, acceptance_length=None, comparisons=comparisons,
+    )  # fmt: skip
+
+
+TPOT = Comparison("output_token", "mean", 2600.0, 2500.0)
+ITL = Comparison("chunk", "median", 5300.0, 5000.0)
+LEDGERS = (ledger(None, 5000.0), ledger(1, 4000.0), ledger(8, 6000.0))
+
+
+@each_row(("concurrency", "step"), [(1, 4000.0), (8, 6000.0), (3, 5000.0),
+                                                   (None, 5000.0)])  # fmt: skip
+def test_beside_the_ledger_of_its_batch_size(concurrency: int | None, step: float) -> None:
+    token, chunk = beside_clients(LEDGERS, [client(concurrency, TPOT, ITL)])
+    assert (token.ledger_us, token.beyond_us) == (step / 2, 2600.0 - step / 2)
+    assert (chunk.ledger_us, chunk.beyond_us) == (step, 5300.0 - step)
+    assert (chunk.quantity, chunk.statistic) == ("chunk", "median")
+
+
+def test_the_first_token_is_no_decode_step() -> None:
+    assert not beside_clients(LEDGERS, [client(1, Comparison("first_token", "mean", 9.0, 8.0))])
+
+
+def test_nothing_to_compare() -> None:
+    assert not beside_clients((), [client(1, TPOT)])
+    assert not beside_clients((ledger(None, 5000.0, "prefill"),), [client(1, TPOT)])
+    assert not beside_clients((replace(LEDGERS[0], ms_per_token=None),), [client(1, TPOT)])
+
+
+ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "traces"
-TRACES = (
-    "kineto/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
-    "kineto/b200_vllm_eager_tp8_rank0.json.gz",
-    "kineto/gaunernst_bert-small-uncased__1016001.json.gz",
-    "kineto/google_owlv2-large-patch14-ensemble__1016001.json.gz",
-    "kineto/h100_vllm026_gptoss20b_mxfp4_eager_modhooks_bs1.json.gz",
-    "kineto/h100_vllm026_gptoss20b_mxfp4_graph_bs1.json.gz",
-    "nsys/h100_2gpu_1s.sqlite",
-    "nsys/mfu_2gpu_before.sqlite",
-)
 
 Kernel = tuple[str, int, int, int, int]
 
@@ -104,12 +144,39 @@ def test_spread_over_steps() -> None:
     assert spread.mean == pytest.approx(60.0)
 
 
+def test_the_typical_step_is_the_median_one_whatever_the_longest_took() -> None:
+    """Of 100, 110, 130, 170 and 9,000 us: the mean would be 1,902 us."""
+    length = [100, 110, 130, 170, 9000]
+    steps = [(10_000 * n, 10_000 * n + us) for n, us in enumerate(length)]
+    kernels = [("qkv", n, 0, 10_000 * n, 10_000 * n + 10 * (n + 1)) for n in range(5)]
+    (found,) = ledgers(kernels, steps)
+    assert found.step_us == found.step.median == 130.0
+    # 110 and 130 us weigh 2/3, 130 and 170 us 1/3: their mean is the median.
+    assert rows(found)["qkv"].charged_us == pytest.approx((25 * 2 + 35) / 3)
+    assert sum(row.charged_us for row in found.rows) == pytest.approx(130.0)
+    assert found.idle_us == pytest.approx(130.0 - (25 * 2 + 35) / 3)
+
+
+@each_row("seed", range(40))
+def test_weights_of_the_typical_step(seed: int) -> None:
+    chosen = np.random.default_rng(seed)
+    length = chosen.lognormal(3, 1, int(chosen.integers(1, 40))).round(seed % 3)
+    weights = typical_weights(length)
+    assert weights @ length == pytest.approx(np.median(length))
+    assert weights.sum() == pytest.approx(1)
+    assert weights.min() >= 0
+    order = np.argsort(length, kind="stable")
+    cut = len(length) // 4
+    assert not weights[order[:cut]].any()
+    assert not weights[order[len(order) - cut :]].any()
+
+
 def test_several_tokens_a_step() -> None:
     (found,) = ledgers(
         [("qkv", 0, 0, 0, 80), ("qkv", 1, 0, 100, 180)], [(0, 100), (100, 200)],
         output_tokens=[4.0, 8.0], output_requests=[2.0, 2.0], decode_requests=[2, 2],
     )  # fmt: skip
-    # 100 us over 2 tokens and 100 us over 4.
+    # 100 us over 2 tokens and 100 us over 4: the median of 50 and 25 us.
     assert found.ms_per_token == pytest.approx(0.0375)
     assert rows(found)["qkv"].ms_per_token == pytest.approx(0.03)
     assert sum(row.ms_per_token or 0 for row in found.rows) == pytest.approx(found.ms_per_token)
@@ -136,12 +203,6 @@ def test_without_tokens_there_is_no_time_per_token() -> None:
     assert all(row.ms_per_token is None for row in found.rows)
 
 
-def test_an_instant_in_two_windows_is_the_later_ones() -> None:
-    (found,) = ledgers([("qkv", 0, 0, 0, 100)], [(0, 80), (60, 100)])
-    assert found.step.mean == 50.0
-    assert rows(found)["qkv"].charged_us == 50.0
-
-
 def test_nothing_ran() -> None:
     (found,) = ledgers([], [(0, 100)])
     assert {name: row.charged_us for name, row in rows(found).items()} == {
@@ -155,7 +216,6 @@ def test_a_cpu_engine(tmp_path: Path) -> None:
     trace = kineto(operator("aten::embedding", 100, 500), operator("aten::mm", 200, 400))
     recorded = Recorded({0: [Piece([step(0, 0, 1000)], trace=trace)]})
     report = summarize(recorded.assemble(tmp_path / "b"))
-    assert_balanced(report)
     assert {row.name: row.charged_us for row in report.tokens[0].rows} == {
         "embedding": pytest.approx(0.2),
         "other": pytest.approx(0.2),
@@ -180,41 +240,6 @@ def test_steps_without_kernels(tmp_path: Path) -> None:
         (LAUNCH_GAPS, 0.0),
         (HOST, pytest.approx(1.0)),
     ]
-
-
-def assert_balanced(report: Report) -> None:
-    assert report.tokens
-    for ledger in report.tokens:
-        total = sum(row.charged_us for row in ledger.rows)
-        # The bar is 1 %; only rounding is left over.
-        assert total == pytest.approx(ledger.step.mean, rel=1e-9)
-        summed = sum(row.summed_us for row in ledger.rows)
-        assert summed - ledger.overlap_us == pytest.approx(ledger.step.mean, rel=1e-9)
-        assert sum(row.share for row in ledger.rows) == pytest.approx(1.0)
-        for row in ledger.rows:
-            assert 0 <= row.alone_us <= row.charged_us + 1e-6 <= row.summed_us + 2e-6
-    for books in report.books[1:]:
-        (ledger,) = (x for x in report.tokens if (x.phase, x.batch_size) == (books.phase, None))
-        assert ledger.step.mean == pytest.approx(books.step_us / books.steps, rel=0.01)
-        gaps = sum(row.charged_us for row in ledger.rows if row.name in (LAUNCH_GAPS, HOST))
-        assert gaps == pytest.approx(books.gap_us / books.steps, abs=0.01 * ledger.step.mean)
-
-
-@pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
-def test_recordings_balance(capture: Path) -> None:
-    report = summarize(Bundle(capture))
-    assert_balanced(report)
-    assert report.steps.tpot_us is not None
-    assert report.tokens[0].ms_per_token == pytest.approx(report.steps.tpot_us.mean / 1e3)
-
-
-@each_row("trace", TRACES)
-def test_real_traces_balance(trace: str) -> None:
-    if not (SHARED / trace).exists():
-        pytest.skip("the folder shared/traces is not there")
-    with open_source(SHARED / trace) as bundle:
-        for rank in bundle.ranks:
-            assert_balanced(summarize(bundle, rank))
 
 
 def test_a_source_of_sums_has_no_ledger() -> None:

@@ -1,0 +1,187 @@
+"""Who owns an instant: the one rule by which time is attributed to what ran.
+
+An instant of a step's window belongs evenly to everything that runs in it, whichever step launched
+that; one in which nothing runs is a launch gap between the window's first and last kernel, and else
+the host's. So the parts of a window add up to its length.
+
+Most kernels lie in one window and overlap nothing: their lengths are added up. For the others two
+clocks run. The shared clock advances by 1/n while n kernels run, the lone clock only while one runs
+alone: what they show at a kernel's end less what they show at its start is its part of the time,
+and the time that it had for itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_prof.analyzers.lookup import at_once
+
+Int64s = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+_BLOCK = 1 << 17
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything that ran, in order of start.
+
+    Attributes:
+        start: ns.
+        end: ns; one before its start counts as that.
+        kind: what work each is, from 0.
+        kernel: whether it is a kernel: a copy does not tell when a step's kernels begin.
+    """
+
+    start: Int64s
+    end: Int64s
+    kind: npt.NDArray[np.integer[Any]]
+    kernel: Flags
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """Times in ns: one row each window, in the first three one column each kind of work.
+
+    Attributes:
+        kernel_time: how long the work ran in the window, overlaps counted in full.
+        attributed: its part of the window.
+        exclusive: how long it ran while nothing else did.
+        between: how long nothing ran between the window's first and last kernel.
+        outside: how long nothing ran before the first or after the last.
+    """
+
+    kernel_time: Floats
+    attributed: Floats
+    exclusive: Floats
+    between: Floats
+    outside: Floats
+
+
+def attribute(work: Work, begin: Int64s, finish: Int64s, kinds: int) -> Attributed:
+    """Attributes every instant of some windows.
+
+    Args:
+        begin: begin of each window in ns, ascending.
+        finish: their ends; none is later than the next begin.
+        kinds: how many kinds of work there are.
+    """
+    totals = [np.zeros((len(begin), kinds)) for _ in range(3)]
+    between = np.zeros(len(begin))
+    if len(begin) and len(work.start):
+        latest = np.maximum.accumulate(np.maximum(work.end, work.start))
+        blocks = [slice(at, at + _BLOCK) for at in range(0, len(work.start), _BLOCK)]
+        found = at_once(*(partial(_block, work, b, latest, (begin, finish), kinds) for b in blocks))
+        for first, own, _ in found:
+            for total in totals:
+                total[first : first + len(own)] += own
+        rows = np.concatenate([rows for *_, rows in found])
+        _add_shared(work, rows, (begin, finish), totals)
+        between = _between_kernels(work, begin, finish, latest)
+    kernel_time, attributed, exclusive = totals
+    idle = np.maximum((finish - begin).astype(np.float64) - attributed.sum(axis=1), 0)
+    between = np.minimum(between, idle)
+    return Attributed(kernel_time, attributed, exclusive, between, idle - between)
+
+
+def _block(
+    work: Work, block: slice, latest: Int64s, windows: tuple[Int64s, Int64s], kinds: int
+) -> tuple[int, Floats, Int64s]:
+    """The lengths of the rows of a block that have their time for themselves.
+
+    Returns:
+        The first window of the block, the time of each kind in it and the following ones, and the
+        rows that overlap others or run across the edge of a window.
+    """
+    begin, finish = windows
+    start, end = work.start[block], np.maximum(work.end[block], work.start[block])
+    window = np.searchsorted(begin, start, side="right") - 1
+    inside = (window >= 0) & (start < finish[window])
+    following = np.append(begin, np.iinfo(np.int64).max)[window + 1]
+    shares = end > np.where(inside, finish[window], following)
+    # What a row overlaps is the row before it, or overlaps one itself.
+    before = latest[max(block.start - 1, 0) : block.start + len(start) - 1]
+    shares[len(start) - len(before) :] |= start[len(start) - len(before) :] < before
+    after = work.start[block.start + 1 : block.start + len(start) + 1]
+    shares[: len(after)] |= after < latest[block][: len(after)]
+    first = max(int(window[0]), 0)
+    lone = np.flatnonzero(inside & ~shares)
+    cell = (window[lone] - first) * kinds + work.kind[block][lone]
+    size = (int(window[-1]) + 1 - first) * kinds
+    took = (end - start)[lone].astype(np.float64)
+    own: Floats = np.bincount(cell, weights=took, minlength=max(size, 0)).astype(np.float64)
+    return first, own.reshape(-1, kinds), np.flatnonzero(shares) + block.start
+
+
+def _between_kernels(work: Work, begin: Int64s, finish: Int64s, latest: Int64s) -> Floats:
+    """How long nothing ran between the first and the last kernel that starts in each window."""
+    found = np.zeros(len(begin))
+    kernels = np.flatnonzero(work.kernel)
+    opens, closes = np.searchsorted(work.start, begin), np.searchsorted(work.start, finish)
+    first, last = np.searchsorted(kernels, opens), np.searchsorted(kernels, closes) - 1
+    some = np.flatnonzero(last >= first)
+    opens, first, last = opens[some], kernels[first[some]], kernels[last[some]]
+    # How long nothing ran before each row; before the first one it does not count.
+    waited = np.zeros(len(latest) + 1, np.int64)
+    idle = np.subtract(work.start[1:], latest[:-1], out=waited[2:])
+    np.cumsum(np.maximum(idle, 0, out=idle), out=idle)
+    # What reaches into a window from before runs at its very begin.
+    running = (opens > 0) & (latest[opens - 1] > begin[some])
+    found[some] = waited[last + 1] - waited[np.where(running, opens, first + 1)]
+    return found
+
+
+def _add_shared(
+    work: Work, rows: Int64s, windows: tuple[Int64s, Int64s], totals: list[Floats]
+) -> None:
+    """Adds rows that overlap each other or run across edges of windows, by the two clocks."""
+    if not len(rows):
+        return
+    # Near zero a float holds every nanosecond. What lies outside all windows counts to none.
+    origin, last = int(windows[0][0]), int(windows[1][-1])
+    start = np.clip(work.start[rows], origin, last) - origin
+    end = np.maximum(np.clip(work.end[rows], origin, last) - origin, start)
+    kinds = work.kind[rows]
+    moments, shared, lone = clocks_of(start, end)
+
+    def shown(moment: Int64s) -> tuple[npt.NDArray[np.number], Floats, Floats]:
+        """The time, and what both clocks show at it."""
+        return moment, np.interp(moment, moments, shared), np.interp(moment, moments, lone)
+
+    edges = (windows[0] - origin, windows[1] - origin)
+    readings = zip(totals, *map(shown, (*edges, start, end)), strict=True)
+    for total, begun, finished, opened, closed in readings:
+        for kind in np.unique(kinds):
+            starts, ends = (np.sort(each[kinds == kind]) for each in (opened, closed))
+            total[:, kind] += _passed(finished, starts) - _passed(finished, ends)
+            total[:, kind] -= _passed(begun, starts) - _passed(begun, ends)
+
+
+def clocks_of(start: Int64s, end: Int64s) -> tuple[Int64s, Floats, Floats]:
+    """Every start and end in order, and what the shared and the lone clock show at each, in ns."""
+    ended = np.sort(end)
+    # Both are in order, so that a start's place in all moments is its own among both.
+    opens = np.arange(len(start)) + np.searchsorted(ended, start, side="right")
+    running = np.full(2 * len(start), -1)
+    running[opens] = 1
+    moments = np.empty(len(running), np.int64)
+    moments[opens], moments[running < 0] = start, ended
+    during = np.cumsum(running)[:-1]
+    length = np.diff(moments).astype(np.float64)
+    shared = np.divide(length, during, out=np.zeros_like(length), where=during > 0)
+    lone = np.where(during == 1, length, 0.0)
+    return moments, np.append(0.0, np.cumsum(shared)), np.append(0.0, np.cumsum(lone))
+
+
+def _passed(at: npt.NDArray[np.number], since: npt.NDArray[np.number]) -> Floats:
+    """How much has passed, at readings of a clock, since each of others, which ascend: the sum."""
+    sums = np.append(0.0, np.cumsum(since, dtype=np.float64))
+    done = np.searchsorted(since, at, side="right")
+    passed: Floats = at * done.astype(np.float64) - sums[done]
+    return passed

@@ -1,0 +1,177 @@
+"""What was recorded, with what and on which GPU, as the recording tells it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+
+from spark_prof.analyzers.lookup import mapping_in
+from spark_prof.traces.bundle import Bundle
+
+_SINCE_EPOCH_NS = 10**18
+"""Times before this, in 2001, count from something else than the epoch."""
+_HIGHEST_MHZ = 100_000
+"""No GPU's clock is higher."""
+_MOST_MARKERS = 100
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was recorded, and with what; a text is empty where the recording does not tell it."""
+
+    source: str
+    model: str
+    command: str
+    vllm: str
+    torch: str
+    backend: str
+    recorded_at: str
+    execution: str
+    """How the model ran, such as "eager" or "torch.compile, CUDA graphs"."""
+    state: str
+    """complete, interrupted or salvaged."""
+    units: str
+    """What one row of the kernels table is on this engine: "kernel" or "op"."""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The GPU's clock when the last recorded step had ended, as its driver told it.
+
+    Attributes:
+        sm_mhz: of the multiprocessors.
+        highest_mhz: what they may reach; None where the driver does not tell.
+        throttled: what held the clocks down; empty where nothing did or nothing tells.
+    """
+
+    sm_mhz: int
+    highest_mhz: int | None
+    throttled: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that was recorded; the processor's name and None for a CPU engine."""
+
+    name: str
+    compute_capability: str | None
+    """What its vendor calls its architecture, such as 9.0 or gfx942."""
+    vendor: str | None = None
+    """NVIDIA or AMD; None where nothing tells."""
+    clocks: Clocks | None = None
+    """None where the recording did not look at them."""
+
+
+@dataclass(frozen=True)
+class MarkerRow:
+    """The NVTX ranges of one name.
+
+    Attributes:
+        domain: who set them; empty for the default domain.
+        calls: how many, marks included.
+        us: time from begin to end on the host, ranges inside them included.
+    """
+
+    name: str
+    domain: str
+    calls: int
+    us: float
+
+
+def run_of(bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame) -> Run:
+    """What the bundle tells of the run of a rank; kernels need `kind`, steps `start_ns`."""
+    facts = bundle.facts(rank)
+    on_cpu = bool(len(kernels)) and bool((kernels["kind"] == "op").all())
+    return Run(
+        source=_source(bundle),
+        model=_model_name(facts),
+        command=shlex.join(bundle.meta.command),
+        vllm=str(facts.get("vllm") or ""),
+        torch=str(facts.get("torch") or ""),
+        backend=bundle.meta.backend,
+        recorded_at=_recorded_at(bundle, steps),
+        execution=_execution(facts),
+        state=bundle.meta.state,
+        units="op" if on_cpu else "kernel",
+    )
+
+
+def _source(bundle: Bundle) -> str:
+    """The bundle's folder; of an import what it was made of, as its folder may be gone by then."""
+    made_of = bundle.meta.settings.get("source") if bundle.imported else None
+    return str(made_of or bundle.path)
+
+
+def _recorded_at(bundle: Bundle, steps: pd.DataFrame) -> str:
+    """When the recording ended, of an import when its first step began; empty where unknown."""
+    if not bundle.imported:
+        return bundle.meta.created
+    begin = int(steps["start_ns"].min())
+    if begin < _SINCE_EPOCH_NS:
+        return ""
+    return datetime.fromtimestamp(begin // 10**9, UTC).isoformat(timespec="seconds")
+
+
+def _model_name(facts: Mapping[str, Any]) -> str:
+    config = facts.get("model_config")
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
+    path = str(facts.get("model") or "unknown model").rstrip("/").rsplit("/", 1)[-1]
+    known = [str(item) for item in (architecture, facts.get("quantization")) if item]
+    return f"{path} ({', '.join(known)})" if known else path
+
+
+def _execution(facts: Mapping[str, Any]) -> str:
+    parts = [str(facts.get("execution") or "")]
+    if runner := facts.get("model_runner"):
+        parts.append(f"model runner {runner}")
+    if facts.get("async_scheduling"):
+        parts.append("asynchronous scheduling")
+    return ", ".join(filter(None, parts))
+
+
+def gpu_of(facts: Mapping[str, Any]) -> Gpu:
+    """The GPU of a rank, or the processor of a CPU engine, by what its worker said of itself."""
+    gpu = mapping_in(facts, "gpu")
+    name, capability = str(gpu.get("name") or "unknown"), gpu.get("compute_capability")
+    vendor = gpu.get("vendor") or ("NVIDIA" if name.startswith("NVIDIA") else None)
+    return Gpu(
+        name,
+        str(capability) if capability else None,
+        str(vendor) if vendor else None,
+        _clocks(mapping_in(facts, "device_after_steps"), mapping_in(gpu, "clocks_mhz")),
+    )
+
+
+def _clocks(after: Mapping[str, Any], before: Mapping[str, Any]) -> Clocks | None:
+    clock = _megahertz(after.get("sm_mhz"))
+    if clock is None:
+        return None
+    reasons = after.get("throttled")
+    held_down = tuple(map(str, reasons)) if isinstance(reasons, list | tuple) else ()
+    return Clocks(clock, _megahertz(before.get("sm_max")), held_down)
+
+
+def _megahertz(value: object) -> int | None:
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _HIGHEST_MHZ
+    return value if known and isinstance(value, int) else None
+
+
+def markers_of(bundle: Bundle, rank: int) -> tuple[MarkerRow, ...]:
+    """The names that took the longest, by host time; a range counts what is inside it too."""
+    columns = ["name", "domain", "start_ns", "end_ns"]
+    markers = bundle.frame("markers", rank, columns)
+    if markers.empty:
+        return ()
+    markers = markers.assign(us=(markers["end_ns"] - markers["start_ns"]) / 1e3)
+    groups = markers.groupby(["name", "domain"], observed=True)["us"].agg(["size", "sum"])
+    rows = (
+        MarkerRow(str(name), str(domain), int(calls), float(us))
+        for (name, domain), calls, us in groups.itertuples(name=None)
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.us, row.name, row.domain))[:_MOST_MARKERS])

@@ -1,0 +1,254 @@
+"""Step time accounting: kernels + copies - overlap + gaps + residual = step time, in every step.
+
+Kernels and copies are the durations of what the step launched; overlap is what of them ran at the
+same time as each other or as what an earlier step launched, so that unions of steps add up to the
+union over the window; gaps are the parts of the step's window in which nothing ran. The residual is
+what the device's time line and the step's window disagree about: kernels of another step or of none
+inside the window, or its own outside. All of it is in integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, at_once, positions
+from spark_prof.analyzers.placement import COPIES
+from spark_prof.analyzers.windows import tokens_per_sequence
+from spark_prof.vocabulary import PHASES
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, 99th percentile and mean of one quantity over steps, in microseconds."""
+
+    median: float
+    p99: float
+    mean: float
+
+
+@dataclass(frozen=True)
+class Books:
+    """How the steps' time splits; kernels + copies - overlap + gap + residual = steps.
+
+    `phase` is prefill, decode, mixed, unknown or all.
+    """
+
+    phase: str
+    steps: int
+    step_us: float
+    kernels_us: float
+    union_us: float
+    """Time in which at least one kernel ran, copies left out."""
+    copies_us: float
+    overlap_us: float
+    """What of the kernels and copies ran at the same time."""
+    gap_us: float
+    residual_us: float
+    engine_us: float | None
+    """All iterations by the engine's own clock; None for a phase, or where it was not recorded."""
+
+    @property
+    def residual_percent(self) -> float:
+        """Residual over step time, in per cent."""
+        return 100 * self.residual_us / self.step_us if self.step_us else 0.0
+
+    @property
+    def busy_us(self) -> float:
+        """Time in which at least one kernel or copy ran."""
+        return self.kernels_us + self.copies_us - self.overlap_us
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Engine iterations of the analyzed window."""
+
+    count: int
+    prefill: int
+    decode: int
+    mixed: int
+    tokens: int
+    """Tokens that the requests received."""
+    scheduled_tokens: int
+    """Tokens that the steps computed: prompts, generated tokens and drafts."""
+    prompt_tokens: int
+    decode_us: Spread | None
+    prefill_us: Spread | None
+    mixed_us: Spread | None
+    tpot_us: Spread | None
+    """Decode step time over tokens accepted per sequence."""
+    host_gap_us: Spread | None
+    """Time inside a decode step in which nothing ran (any step, where no step decodes)."""
+    unknown: int = 0
+    """Steps of which nothing tells what they worked on."""
+    unknown_us: Spread | None = None
+    left_out: int = 0
+    """Recorded steps that count nowhere, because a clock was set while they ran."""
+
+
+def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """The steps with the parts of their books.
+
+    Args:
+        kernels: kind, step, start_ns and end_ns of every kernel and copy of the rank.
+
+    Returns:
+        `windows` with step_us, kernels_us, union_us (of the kernels alone), copies_us, overlap_us,
+        gap_us, residual_us and engine_us.
+    """
+    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    step = positions(windows.index.to_numpy(), kernels["step"].to_numpy())
+    copies = NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
+    begin, finish = windows["begin_ns"].to_numpy(), windows["finish_ns"].to_numpy()
+    # Cut down to nothing, a copy takes no part in what only kernels add up to.
+    ends = (end, np.where(copies, start, end)) if copies.any() else (end,)
+    covered, *summed = at_once(
+        lambda: covered_in(start, end, begin, finish),
+        *(partial(sum_by_group, start, last, step, len(windows)) for last in ends),
+        *(partial(union_by_group, start, last, step, len(windows)) for last in ends),
+    )
+    everything, kernels_ns, busy, union = summed if len(ends) > 1 else np.repeat(summed, 2, axis=0)
+    length = finish - begin
+    gap = length - covered
+    return windows.assign(
+        step_us=length / 1e3,
+        kernels_us=kernels_ns / 1e3,
+        union_us=union / 1e3,
+        copies_us=(everything - kernels_ns) / 1e3,
+        overlap_us=(everything - busy) / 1e3,
+        gap_us=gap / 1e3,
+        residual_us=(length - busy - gap) / 1e3,
+        engine_us=windows["engine_ns"] / 1e3,
+    )
+
+
+def books(steps: pd.DataFrame) -> tuple[Books, ...]:
+    """One `Books` for all steps, then one for each phase that occurs."""
+    # The engine learns of a step's tokens when it gets round to it, with asynchronous scheduling
+    # after it has started the next one: only the sum over all steps can be compared.
+    found = [("all", steps)]
+    found += [(p, part) for p in PHASES if len(part := steps[steps["phase"] == p])]
+    return tuple(_sum(phase, part) for phase, part in found)
+
+
+def spread(values: pd.Series) -> Spread | None:
+    """Median, 99th percentile and mean; None of nothing."""
+    known = values.dropna()
+    if known.empty:
+        return None
+    return Spread(float(known.median()), float(known.quantile(0.99)), float(known.mean()))
+
+
+def _sum(phase: str, steps: pd.DataFrame) -> Books:
+    engine = steps["engine_us"]
+    return Books(
+        phase=phase,
+        steps=len(steps),
+        step_us=float(steps["step_us"].sum()),
+        kernels_us=float(steps["kernels_us"].sum()),
+        union_us=float(steps["union_us"].sum()),
+        copies_us=float(steps["copies_us"].sum()),
+        overlap_us=float(steps["overlap_us"].sum()),
+        gap_us=float(steps["gap_us"].sum()),
+        residual_us=float(steps["residual_us"].sum()),
+        engine_us=float(engine.sum()) if phase == "all" and engine.notna().all() else None,
+    )
+
+
+def steps_of(steps: pd.DataFrame) -> Steps:
+    """The steps, without times where nothing accounts for them."""
+    if "step_us" not in steps:
+        steps = steps.assign(step_us=np.nan, gap_us=np.nan)
+    phase = steps["phase"].astype(str)
+    decode = steps[phase == "decode"]
+    counts = phase.value_counts()
+    tokens = steps["output_tokens"].fillna(steps["decode_requests"])
+    per_sequence = tokens_per_sequence(decode)
+    return Steps(
+        count=len(steps),
+        prefill=int(counts.get("prefill", 0)),
+        decode=int(counts.get("decode", 0)),
+        mixed=int(counts.get("mixed", 0)),
+        unknown=int(counts.get("unknown", 0)),
+        tokens=int(tokens.sum()),
+        scheduled_tokens=int(steps["prefill_tokens"].sum() + steps["decode_tokens"].sum()),
+        prompt_tokens=int(steps["prefill_tokens"].sum()),
+        decode_us=spread(decode["step_us"]),
+        prefill_us=spread(steps.loc[phase == "prefill", "step_us"]),
+        mixed_us=spread(steps.loc[phase == "mixed", "step_us"]),
+        unknown_us=spread(steps.loc[phase == "unknown", "step_us"]),
+        tpot_us=spread(decode["step_us"] / per_sequence),
+        host_gap_us=spread((decode if len(decode) else steps)["gap_us"]),
+    )
+
+
+def sum_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
+    """Summed length of the intervals of each group; the groups are those of `union_by_group`."""
+    took = end - start
+    if (group < 0).any():
+        took, group = took[group >= 0], group[group >= 0]
+    if not len(group):
+        return np.zeros(groups, np.int64)
+    if not ascends(group):
+        return np.bincount(group, weights=took, minlength=groups).astype(np.int64)
+    opens = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
+    found = np.zeros(groups, np.int64)
+    found[group[opens]] = np.add.reduceat(took, opens)
+    return found
+
+
+def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
+    """What the intervals of each group add to the union of all intervals.
+
+    An instant in which several ran counts once, for the group of the one that began first: what all
+    groups add is the union over the whole time, however much groups overlap each other.
+
+    Args:
+        start: starts in ns.
+        end: ends in ns.
+        group: group of each interval, 0 to groups - 1; below 0 is none.
+    """
+    if (group < 0).any():
+        mine = np.flatnonzero(group >= 0)
+        start, end, group = start[mine], end[mine], group[mine]
+    if not len(start):
+        return np.zeros(groups, np.int64)
+    if not ascends(start):
+        order = np.argsort(start, kind="stable")
+        start, end, group = start[order], end[order], group[order]
+    added = np.empty_like(end)
+    added[0] = start[0]
+    np.maximum.accumulate(end[:-1], out=added[1:])
+    np.maximum(added, start, out=added)
+    np.subtract(end, added, out=added)
+    np.maximum(added, 0, out=added)
+    return sum_by_group(np.zeros_like(added), added, group, groups)
+
+
+def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int64s:
+    """How much of each window [begin, finish] is covered by any interval."""
+    if not len(start):
+        return np.zeros(len(begin), np.int64)
+    if not ascends(start):
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reached = np.maximum.accumulate(end)
+    opens = np.append(0, np.flatnonzero(start[1:] > reached[:-1]) + 1)
+    merged_start = start[opens]
+    merged_end = np.append(reached[opens[1:] - 1], reached[-1])
+    lengths = np.append(0, np.cumsum(merged_end - merged_start))
+
+    def covered_before(moment: Int64s) -> Int64s:
+        index = np.searchsorted(merged_start, moment, side="right")
+        inside = np.minimum(moment, merged_end[np.maximum(index - 1, 0)])
+        partial = inside - merged_start[np.maximum(index - 1, 0)]
+        done: Int64s = np.where(index > 0, lengths[np.maximum(index - 1, 0)] + partial, 0)
+        return done
+
+    return covered_before(finish) - covered_before(begin)

@@ -1,0 +1,250 @@
+"""The one account of a step's time: what a typical step consists of, by phase and batch size.
+
+An instant belongs to what runs in it, whichever step launched that (`analyzers.instants`). The
+typical step is the median one. Its parts, gaps included, are means over the middle half of the
+steps by length, those above the median weighed against those below so that the parts add up to it.
+Whatever a report says of a step stands on these parts: the waterfall splits them at the lower
+bound. Sums over all steps (components, layers, kernels, `step_accounting`) are another whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_prof.analyzers.instants import Attributed, Work, attribute
+from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.analyzers.order import CODES
+from spark_prof.analyzers.placement import COPIES
+from spark_prof.analyzers.windows import tokens_per_sequence
+from spark_prof.vocabulary import COMPONENTS, PHASES
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+LAUNCH_GAPS = "launch_gaps"
+"""Row of the time in which nothing ran between the first and the last kernel of a step."""
+HOST = "host"
+"""Row of the time in which nothing ran before the first kernel of a step or after its last."""
+
+_MOST_BATCH_SIZES = 16
+_TIMES = (-(1 << 61), 1 << 62)
+"""From before the epoch to a century from now: no two such times are further apart than a number
+of ns can tell."""
+
+
+@dataclass(frozen=True)
+class StepSpread:
+    """One quantity over the steps of a ledger."""
+
+    mean: float
+    median: float
+    p10: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One part of a typical step.
+
+    Attributes:
+        name: a component, `memcpy` with all copies and memsets, or LAUNCH_GAPS or HOST.
+        summed_us: kernel time in the step's window, overlaps counted in full.
+        charged_us: what is attributed to it: these parts of all rows add up to the step.
+        alone_us: how long it ran while nothing else did.
+        share: `charged_us` over the step.
+        ms_per_token: its part of the time per token of a sequence; None where nothing tells how
+            many tokens a step yields.
+        layers: decoder layers in which it ran, 0 for none.
+        per_layer_us: `charged_us` over `layers`; None without layers.
+        spread: of what is attributed to it over all steps, as they are.
+    """
+
+    name: str
+    summed_us: float
+    charged_us: float
+    alone_us: float
+    share: float
+    ms_per_token: float | None
+    layers: int
+    per_layer_us: float | None
+    spread: StepSpread
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The typical step of one kind, taken apart.
+
+    Attributes:
+        phase: prefill, decode, mixed or unknown.
+        batch_size: requests that decode in each of the steps; None for steps of any size.
+        steps: how many there are.
+        step: their length; the typical step has the median.
+        ms_per_token: median time per token of a sequence: the step, or less where a step gives a
+            sequence several tokens. None where nothing tells, and outside decode.
+        overlap_us: what the kernel times count more than once.
+        rows: components in the order in which a decoder runs them, then the gaps.
+    """
+
+    phase: str
+    batch_size: int | None
+    steps: int
+    step: StepSpread
+    ms_per_token: float | None
+    overlap_us: float
+    rows: tuple[LedgerRow, ...]
+
+    @property
+    def step_us(self) -> float:
+        """The typical step."""
+        return self.step.median
+
+    def us(self, name: str) -> float:
+        """What is attributed to a row of that name; 0 without one."""
+        return sum(row.charged_us for row in self.rows if row.name == name)
+
+    @property
+    def idle_us(self) -> float:
+        """In which nothing runs."""
+        return self.us(LAUNCH_GAPS) + self.us(HOST)
+
+
+def token_ledgers(
+    placed: pd.DataFrame, steps: pd.DataFrame, sums: pd.DataFrame
+) -> tuple[Ledger, ...]:
+    """One ledger each phase that occurs, decode first; then one each batch size of decode steps.
+
+    Batch sizes are left out where all decode steps have the same one; of many, those with the most
+    steps are kept.
+    """
+    begin, finish = (np.clip(steps[name].to_numpy(), *_TIMES) for name in ("begin_ns", "finish_ns"))
+    found = attribute(_work(placed), begin, finish, len(COMPONENTS))
+    length = (finish - begin) / 1e3
+    per_sequence = tokens_per_sequence(steps).to_numpy(np.float64)
+    return tuple(
+        _ledger(
+            phase,
+            batch_size,
+            _parts(found, chosen),
+            length[chosen],
+            per_sequence[chosen] if phase == "decode" else np.empty(0),
+            _layers(sums, phase),
+        )
+        for phase, batch_size, chosen in _groups(steps)
+    )
+
+
+def typical_weights(length: Floats) -> Floats:
+    """Weights of steps of these lengths whose weighted mean length is the median.
+
+    The middle half counts, of fewer than four steps all: a stall of the host swings nothing.
+    """
+    cut = len(length) // 4
+    middle = np.argsort(length, kind="stable")[cut : len(length) - cut]
+    half = (len(middle) + 1) // 2
+    lower, upper = middle[:half], middle[-half:]
+    low, high = length[lower].mean(), length[upper].mean()
+    below = (high - np.median(length)) / (high - low) if high > low else 0.5
+    weights = np.zeros(len(length))
+    weights[lower] += below / half
+    weights[upper] += (1 - below) / half
+    return weights
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One part of each of some windows, in us."""
+
+    name: str
+    kernel_time: Floats
+    attributed: Floats
+    exclusive: Floats
+
+
+def _work(placed: pd.DataFrame) -> Work:
+    copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    kind = placed["component"].cat.codes.to_numpy()
+    if copies.any():
+        kind = np.where(copies, np.int8(CODES["memcpy"]), kind)
+    start, end = placed["start_ns"].to_numpy(), placed["end_ns"].to_numpy()
+    return Work(start, end, kind, ~copies)
+
+
+def _parts(found: Attributed, chosen: Flags) -> tuple[_Part, ...]:
+    """What the chosen windows consist of: components that occur in them, then the gaps."""
+    kernel_time, attributed, exclusive = (
+        times[chosen].T / 1e3 for times in (found.kernel_time, found.attributed, found.exclusive)
+    )
+    work = zip(COMPONENTS, kernel_time, attributed, exclusive, strict=True)
+    gaps = ((LAUNCH_GAPS, found.between[chosen]), (HOST, found.outside[chosen]))
+    return (
+        *(_Part(*part) for part in work if part[1].any()),
+        *(_Part(name, ns / 1e3, ns / 1e3, ns / 1e3) for name, ns in gaps),
+    )
+
+
+def _groups(steps: pd.DataFrame) -> Iterator[tuple[str, int | None, Flags]]:
+    """Phase, batch size and steps of each ledger."""
+    phase, size = steps["phase"].astype(str).to_numpy(), steps["decode_requests"].to_numpy()
+    for name in ("decode", *(name for name in PHASES if name != "decode")):
+        if (chosen := phase == name).any():
+            yield name, None, chosen
+    decode = (phase == "decode") & (size > 0)
+    sizes, counts = np.unique(size[decode], return_counts=True)
+    if len(sizes) > 1:
+        most = np.argsort(-counts, kind="stable")[:_MOST_BATCH_SIZES]
+        for number in sorted(sizes[most].tolist()):
+            yield "decode", int(number), decode & (size == number)
+
+
+def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
+    """In how many decoder layers each component ran in steps of that phase."""
+    rows = sums[(sums["phase"] == phase) & (sums["layer"] >= 0)]
+    counts = rows.groupby("component", observed=True)["layer"].nunique()
+    return {str(name): int(count) for name, count in counts.items()}
+
+
+def _ledger(
+    phase: str,
+    batch_size: int | None,
+    parts: tuple[_Part, ...],
+    length: Floats,
+    per_sequence: Floats,
+    layers: dict[str, int],
+) -> Ledger:
+    step = _spread(length)
+    weights = typical_weights(length)
+    known = per_sequence > 0
+    # What a token takes of a step's time, where a step may give a sequence several.
+    ms_per_token = None
+    if known.any():
+        ms_per_token = float(np.median(length[known] / per_sequence[known])) / 1e3
+
+    rows = tuple(
+        LedgerRow(
+            name=part.name,
+            summed_us=float(part.kernel_time @ weights),
+            charged_us=us,
+            alone_us=float(part.exclusive @ weights),
+            share=share,
+            ms_per_token=None if ms_per_token is None else share * ms_per_token,
+            layers=layers.get(part.name, 0),
+            per_layer_us=us / layers[part.name] if part.name in layers else None,
+            spread=_spread(part.attributed),
+        )
+        for part in parts
+        for us in [float(part.attributed @ weights)]
+        for share in [us / step.median if step.median else 0.0]
+    )
+    overlap = sum(row.summed_us - row.charged_us for row in rows)
+    return Ledger(phase, batch_size, len(length), step, ms_per_token, overlap, rows)
+
+
+def _spread(us: Floats) -> StepSpread:
+    p10, median, p90, p99 = np.quantile(us, [0.1, 0.5, 0.9, 0.99]).tolist()
+    return StepSpread(float(us.mean()), median, p10, p90, p99)
