@@ -10,6 +10,10 @@ after the embedding, with its collective where it is split over ranks, and befor
 so the products (GEMMs) between two anchors, counted, tell where one component ends. It is a guess:
 where a stretch has another number of products than the model's layers have, nothing is placed, and
 a model that is none of these (`STRANGERS`) is not placed at all.
+
+The order is that of the launches. On the device, kernels of several streams interleave. The
+launches of a thread do not; and a CUDA graph, launched as one, was captured in order: its original
+nodes count up as they were created.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sentences of a comparison: whether both sides agree, by how much not, and why perhaps not."""
+"""What a run's requests saw while steps were recorded, and the sentences of a comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recorded steps took for a request, as means that a client's can be compared with."""
+"""Where a run lies on the recording's time line, and what the steps took, as a client's means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""All format conversions of a run: attributed to their consumers, fused, and of load time."""
+"""All format conversions of a run: attributed to their consumers, fused, of load time, repeated.
+
+After a norm all products read the same input until something else computes with it: q, k and v;
+the first products of an MLP; the first ones of experts, shared experts and router. One
+quantization serves them all, and others repeat it.
+"""
 
 from __future__ import annotations
 

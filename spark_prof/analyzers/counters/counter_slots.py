@@ -1,4 +1,8 @@
-"""Finds the calls that share an amount: the same kernel of the same step, replayed."""
+"""The calls that share an amount, and their amounts with an error.
+
+Calls that share one are the same kernel of the same step, replayed. The error covers replays and
+the course within a kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Adds up the launches of decode steps by kernel, component and shape.
+"""How many blocks of a kernel fit on a multiprocessor, and the launches of decode steps by shape.
+
+The arithmetic of NVIDIA's occupancy calculator, cuda_occupancy.h of the CUDA toolkit. It takes the
+multiprocessor's whole shared memory for given: the driver moves the border to the cache for a
+kernel that needs it. Clusters are left out, as no trace says how large they are.
 
 A model repeats a few hundred launches a million times. Of a large table only some row groups are
 read, spread over the recording: how the time of a kernel is split among its shapes is taken from
