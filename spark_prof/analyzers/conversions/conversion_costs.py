@@ -77,11 +77,7 @@ class _Input:
 def repeated_quantizations(
     kernels: Iterable[StepKernel], step: int
 ) -> tuple[RepeatedQuantization, ...]:
-    """What is quantized several times, the most expensive first.
-
-    Args:
-        kernels: of one step, in order of start.
-    """
+    """What is quantized several times, the most expensive first."""
     found: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(lambda: [0, 0, 0.0])
     for source in _inputs(kernels):
         for name, calls in source.repeated():

@@ -30,10 +30,6 @@ def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float
 
     None where it is small or stands on few steps. On a CPU engine nothing waits for a launch, and
     what an eager run waits for is another finding.
-
-    Args:
-        name: of the row of the token ledger.
-        usual_us: what of it is no gap to speak of.
     """
     if report.run.units == "op" or runs_eagerly(report) or report.steps.decode < _FEWEST_STEPS:
         return None

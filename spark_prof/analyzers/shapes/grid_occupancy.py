@@ -31,11 +31,7 @@ _MOST_REGISTERS = 255
 def occupancy_of(
     limits: SmLimits, threads: int, registers: int, shared_bytes: int
 ) -> Occupancy | None:
-    """What one multiprocessor holds of a kernel; None where no GPU could have launched it so.
-
-    Args:
-        shared_bytes: static and dynamic shared memory of a block.
-    """
+    """What one multiprocessor holds of a kernel; None where no GPU could have launched it so."""
     if not 0 < threads <= _MOST_THREADS or not 0 < registers <= _MOST_REGISTERS:
         return None
     if not 0 <= shared_bytes <= limits.block_shared_bytes:
@@ -59,11 +55,7 @@ def occupancy_of(
 
 
 def busy_share(blocks: int, places: int, multiprocessors: int) -> float:
-    """Share of the GPU that has something to do while a grid runs.
-
-    Args:
-        places: blocks that all multiprocessors hold together.
-    """
+    """Share of the GPU that has something to do while a grid runs."""
     if blocks <= places:
         # Blocks spread over the multiprocessors before two share one.
         return min(blocks, multiprocessors) / multiprocessors
@@ -95,7 +87,6 @@ def launches_of(
     Args:
         placed: the rank's kernels in order of start: name, component, kind, step, start_ns, end_ns.
         steps: the analyzed steps indexed by step: phase and decode_tokens.
-        sums: what `breakdown.sums_of` says of them.
 
     Returns:
         name, component, grid, block, registers, shared_bytes, ns, calls and tokens: the mean number
