@@ -14,7 +14,7 @@ from spark_prof.traces.benchmarks import document
 from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.read import read_benchmark, recognise
 from spark_prof.traces.tables import TABLES
-from tests.analyzers.clients.test_sides import ORIGIN, steps
+from tests.analyzers.clients.test_clients import ORIGIN, steps
 from tests.rows import each_row
 
 from .test_read import DATA, FILES
