@@ -50,9 +50,6 @@ class LayerTables:
 def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.DataFrame:
     """The kernels without the layers that a report of that rank does not show.
 
-    Args:
-        placed: what `place_kernels` returned for it.
-
     >>> with_known_layers(bundle, 0, place_kernels(bundle, 0))["layer"]  # doctest: +SKIP
     """
     if not bundle.meta.tables.get(table_file("steps", rank)):
@@ -75,11 +72,7 @@ def unknown_layers(tables: LayerTables) -> frozenset[object]:
 
 
 def without_layers(rows: pd.DataFrame, layers: Collection[object]) -> pd.DataFrame:
-    """The rows, those of the layers in none of them.
-
-    Args:
-        rows: layer, component and placed of kernels, or of sums of kernels.
-    """
+    """The rows, those of the layers in none of them."""
     if not layers:
         return rows
     wrong = rows["layer"].isin(layers)

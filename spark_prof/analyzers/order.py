@@ -10,6 +10,10 @@ after the embedding, with its collective where it is split over ranks, and befor
 so the products (GEMMs) between two anchors, counted, tell where one component ends. It is a guess:
 where a stretch has another number of products than the model's layers have, nothing is placed, and
 a model that is none of these (`STRANGERS`) is not placed at all.
+
+The order is that of the launches. On the device, kernels of several streams interleave. The
+launches of a thread do not; and a CUDA graph, launched as one, was captured in order: its original
+nodes count up as they were created.
 """
 
 from __future__ import annotations
@@ -35,7 +39,6 @@ def launch_order(rows: pd.DataFrame, host: pd.DataFrame, nodes: Int64s) -> Int64
     Args:
         rows: kernels of a rank in order of start, with `start_ns`, `step` and `correlation`.
         host: `correlation` and `start_ns` of the calls that launched them.
-        nodes: what `nodes_of` says of them.
     """
     start, step = rows["start_ns"].to_numpy(), rows["step"].to_numpy()
     launched = _look_up(host[["correlation", "start_ns"]], rows["correlation"].to_numpy(), start)
@@ -160,9 +163,6 @@ def products_of(layers: pd.DataFrame, config: object = None) -> dict[str, int] |
 
 def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[Codes, Integers]:
     """Component and layer of the loose rows, as far as the order tells.
-
-    Args:
-        products: what `products_of` says; None places nothing.
 
     Returns:
         The component's code and the layer of each row. Both are -1 for loose rows in a stretch

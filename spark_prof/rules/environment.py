@@ -126,10 +126,7 @@ def setting_rows(
     """The variables that were set and that this vLLM does not read, or soon will not.
 
     Args:
-        environment: what was set, as far as it is known.
         vllm: the version; without one only what a log says counts.
-        unknown: variables that vLLM's log calls unknown.
-        deprecated: those that it warns of.
     """
     rows: dict[str, SettingRow] = {}
     for name in (*unknown, *deprecated):

@@ -220,7 +220,6 @@ def find_gpu(name: str, compute_capability: str | None = None) -> Gpu | None:
     """The GPU that a driver calls so, None for one that the table does not have.
 
     Args:
-        name: such as "NVIDIA H100 80GB HBM3", or a command-line name.
         compute_capability: where it is known, it must agree.
     """
     spelt = " ".join(name.lower().replace("_", " ").split())[:_LONGEST]

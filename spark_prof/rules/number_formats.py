@@ -80,11 +80,7 @@ def scalar_type(number: int) -> str | None:
 
 
 def arithmetic_in(text: str, engine: str) -> str | None:
-    """What the arithmetic ran in: the instruction, else the first type, unless that leaves doubt.
-
-    Args:
-        text: template arguments, or a name.
-    """
+    """What the arithmetic ran in: the instruction, else the first type that leaves no doubt."""
     if instruction := _INSTRUCTION.search(text):
         return _INSTRUCTION_FORMATS[next(filter(None, instruction.groups()))]
     found = [name for name in formats_in(text) if name in PRECISIONS]

@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_prof.analyzers.attribution.owned_launches import most_exact
+from spark_prof.analyzers.order import CODES
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.profiler.vllm_names import CALLS
 from spark_prof.traces.bundle import Bundle, table_file
@@ -72,6 +75,14 @@ def place(tmp_path: Path) -> Place:
         (ATTENTION, "nothing_known", "attention", 0, True),
         (ATTENTION, GEMM, "attention", 0, True),
         (ATTENTION, KV_WRITE, "kv_write", 0, True),
+        (ATTENTION, COLLECTIVE, "collective", 0, True),
+        (
+            ATTENTION,
+            "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(int)",
+            "rope",
+            0,
+            True,
+        ),
         (ATTENTION, ROUTER, "attention", 0, True),
         (EXPERTS, ROUTER, "router", 0, True),
         (EXPERTS, NORM, "experts", 0, True),
@@ -105,6 +116,9 @@ LAYER_CALLS = [
 ]  # fmt: skip
 
 
+REST = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(int)"
+
+
 def _compiled_layer(api: str = "cudaLaunchKernel") -> list[Any]:
     """norm qkv | attention | o_proj norm router | experts | final norm, in launch order."""
     inside = [(NORM, 100), (GEMM, 200), ("attn", 1050), (GEMM, 1200), ("fused", 1300),
@@ -125,6 +139,35 @@ PLACED_LAYER = [
 def test_a_compiled_model_is_placed_by_its_order(place: Place) -> None:
     found = place(_compiled_layer(), LAYER_CALLS, COMPILED)
     assert [row[:2] for row in found] == PLACED_LAYER
+
+
+def test_what_adds_up_a_split_product_goes_with_it_and_is_no_product_of_its_own(
+    place: Place,
+) -> None:
+    rows, wanted = [], []
+    for launched, row in zip(_compiled_layer(), PLACED_LAYER, strict=True):
+        rows.append(launched)
+        wanted.append(row)
+        at = int(launched[0]["args"]["correlation"])
+        if row[0] in ("qkv", "o_proj", "router"):
+            rows.append(kernel(REST, at + 55, at + 60, at + 7, at + 7))
+            wanted.append(row)
+    assert [row[:2] for row in place(rows, LAYER_CALLS, COMPILED)] == wanted
+
+
+MORE_EXACT = {
+    ("attention", "kv_write"), ("attention", "rope"), ("attention", "collective"),
+    ("experts", "router"), ("mlp", "collective"), ("o_proj", "collective"),
+    ("shared_experts", "collective"), ("lm_head", "collective"), ("embedding", "collective"),
+}  # fmt: skip
+
+
+def test_a_name_is_more_exact_than_its_module_in_these_pairs_and_no_others() -> None:
+    codes = {"": -1} | CODES
+    for module, whole in codes.items():
+        for name, part in codes.items():
+            found = most_exact(np.array([whole]), np.array([part])).tolist()
+            assert found == [part if (module, name) in MORE_EXACT else whole], (module, name)
 
 
 def test_what_the_order_alone_places_is_no_proof(tmp_path: Path) -> None:

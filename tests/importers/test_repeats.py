@@ -8,6 +8,7 @@ from spark_prof.importers.repeats import guess_layers
 from spark_prof.vocabulary import COMPONENTS
 
 GEMM = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
+REST = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(int)"
 ATTENTION = "flash_fwd_splitkv_kernel"
 WRITE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(int)"
 NORM = "void vllm::rms_norm_kernel<c10::BFloat16>(int)"
@@ -46,6 +47,17 @@ def test_a_layer_is_what_lies_around_one_attention():
             "norm", "qkv", "rope", "kv_write", "attention", "o_proj", "norm", "router", "experts",
         ]  # fmt: skip
     assert found[28] == ("lm_head", -1)
+    assert notes == ()
+
+
+def test_what_adds_up_a_split_product_goes_with_it_and_is_no_product_of_its_own():
+    layer = [part for name in LAYER for part in ([name, REST] if name == GEMM else [name])]
+    found, notes = guess(layer * 3 + [NORM, GEMM, REST, "argmax_kernel"])
+    words = ["norm", "qkv", "qkv", "rope", "kv_write", "attention", "o_proj", "o_proj", "norm",
+             "router", "router", "experts"]  # fmt: skip
+    for number in range(3):
+        assert found[12 * number : 12 * number + 12] == [(word, number) for word in words]
+    assert found[37] == ("lm_head", -1)
     assert notes == ()
 
 

@@ -36,6 +36,13 @@ def test_what_a_compiler_fused_stands_for_a_norm():
     ]
 
 
+def test_what_adds_up_a_split_product_is_no_product():
+    product = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"
+    rest = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(int)"
+    assert align([product, rest, product], [product, product]).tolist() == [0, -1, 1]
+    assert align([product, rest], [product, rest]).tolist() == [0, 1]
+
+
 def test_kernels_with_nothing_in_common_never_match():
     assert align(["_topk_forward"], ["void vllm::rms_norm_kernel<float>(int)"]).tolist() == [-1]
     assert align([], ["a"]).tolist() == []

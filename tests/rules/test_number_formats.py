@@ -162,19 +162,3 @@ def test_a_fused_conversion_is_not_a_conversion(
     rule = find_rule(name)
     assert rule is not None
     assert (rule.fused_conversion, classify(name).conversion) == (fused, conversion)
-
-
-@each_row(
-    ("name", "load_time"),
-    [
-        ("void marlin::gptq_marlin_repack_kernel<256, 4, false, false>(int)", True),
-        ("void marlin::awq_marlin_repack_kernel<256, 4, false>(int)", True),
-        ("void machete::prepack_B_kernel<128, Layout>(int)", True),
-        ("permute_cols_kernel(int4 const*, int const*, int4*, int, int, int)", False),
-        ("void marlin::Marlin<1125899906909960l, 562949953487106l>(int4 const*)", False),
-    ],
-)
-def test_what_runs_while_weights_are_loaded(name: str, load_time: bool) -> None:
-    rule = find_rule(name)
-    assert rule is not None
-    assert rule.load_time is load_time

@@ -75,9 +75,6 @@ class Held:
 def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Integers:
     """What words among kernels' arguments are for, as `Held.use` has it.
 
-    Args:
-        name: number of the kernel's name of each.
-
     Example:
         Of `triton_poi_fused_mul_0`, argument 0 is read, argument 1 may be either.
     """
@@ -168,14 +165,7 @@ def _spread(
     forward: bool,
     beyond: bool,
 ) -> None:
-    """Takes owners over from neighbours on one side until nothing changes.
-
-    Args:
-        pairs: launches, and a neighbour of each.
-        around: what `_proven_around` returned.
-        forward: whether the neighbours come after.
-        beyond: whether a nearest neighbour without an owner is passed over.
-    """
+    """Takes owners over from neighbours on one side until nothing changes."""
     own, other = pairs[:, (of & ~rows.known & ~rows.product)[pairs[0]]]
     for _ in range(_ROUNDS):
         known = rows.known[other]

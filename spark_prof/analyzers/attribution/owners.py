@@ -105,9 +105,6 @@ def owners_of(
     """The owners of launches by what they read.
 
     Args:
-        arguments: rows of the `arguments` table.
-        launch: the launch that each of them belongs to.
-        launches: the launches.
         more_exact: of two codes of components the more exact one, else the first.
     """
     place = memory.find(arguments["address"].to_numpy(np.int64))
@@ -165,11 +162,7 @@ def owners_of(
 
 
 def in_array(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> Flags:
-    """Which words are pointers of PyTorch's elementwise kernels: the result's, then the inputs'.
-
-    Args:
-        name: number of the kernel's name of each.
-    """
+    """Which words are pointers of PyTorch's elementwise kernels: the result's, then the inputs'."""
     known = np.array([bool(_HAS_ARRAY.search(one)) for one in names] + [False])
     found: Flags = known[name] & (arguments["argument"] == _ARRAY).to_numpy()
     return found

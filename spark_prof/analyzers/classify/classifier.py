@@ -134,6 +134,9 @@ _WORD = re.compile(r"\b(?:true|false)\b")
 def spelling(name: str) -> str:
     """The name without what profilers write differently: namespaces, casts, blanks, arguments.
 
+    nsys writes ``void at::native::f<(int)128, (bool)1>(T1)``, Nsight Compute
+    ``void f<128, 1>(T1)``, PyTorch ``void at::native::f<128, true>(int)``.
+
     Two kernels may share it; a name longer than NAME_LIMIT is cut.
     """
     base, arguments = split_name(name[:NAME_LIMIT])

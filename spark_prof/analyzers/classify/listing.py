@@ -56,12 +56,7 @@ def list_bundle(bundle: Bundle) -> tuple[tuple[Classified, ...], tuple[str, ...]
 def list_code(
     functions: pd.DataFrame, compiled_by_driver: Mapping[str, str]
 ) -> tuple[Classified, ...]:
-    """Every function of machine code, each for itself.
-
-    Args:
-        functions: rows of the `functions` table.
-        compiled_by_driver: functions of which there is only PTX, with its architecture.
-    """
+    """Every function of machine code, each for itself."""
     # Functions of one name may differ: each has only its own code as evidence.
     rows = [_classified(row.name, Evidence(codes=[row])) for row in code_rows(functions)]
     demangle = demangler()

@@ -48,12 +48,7 @@ def clients_of(
 def with_clients(
     report: Report, bundle: Bundle, rank: int | None, results: Sequence[BenchmarkResult] = ()
 ) -> Report:
-    """The report with the runs that were imported into its bundle, and with those of results.
-
-    Args:
-        rank: the rank whose steps the runs are compared with, the lowest one if None.
-        results: results that the bundle does not hold.
-    """
+    """The report with the runs that were imported into its bundle, and with those of results."""
     runs = [*imported_runs(bundle), *(run for result in results for run in result.runs)]
     if not runs:
         return report

@@ -1,4 +1,4 @@
-"""The sentences of a comparison: whether both sides agree, by how much not, and why perhaps not."""
+"""What a run's requests saw while steps were recorded, and the sentences of a comparison."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ class InWindow:
 
 
 def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns: int) -> InWindow:
-    """Looks at the requests between two moments of the recording.
-
-    Args:
-        offset_ns: what to add to those.
-    """
+    """Looks at the requests between two moments of the recording."""
     gaps, tokens, whole, first = [], [], [], []
     flying, arrived, counted = 0, 0.0, True
     for request in requests:

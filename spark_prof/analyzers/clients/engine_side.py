@@ -1,4 +1,4 @@
-"""What the recorded steps took for a request, as means that a client's can be compared with."""
+"""Where a run lies on the recording's time line, and what the steps took, as a client's means."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ def place(run: BenchmarkRun, facts: Mapping[str, Any], first_ns: int, last_ns: i
 
     Args:
         facts: of a recorded process; `time_ns` and `monotonic_ns` are the same moment.
-        first_ns: the first recorded step begins.
-        last_ns: the last one ends.
     """
     if run.start_ns is None or run.duration_s is None or run.clock == "none":
         return Placement(None, reason="The result does not say when it was measured.")
@@ -114,7 +112,6 @@ def engine_side(
     """Means over some of a recording's steps.
 
     Args:
-        steps: what analyzers.windows.step_windows returned, with `step_us`, or a part of it.
         prompt_tokens: the client's mean prompt, None where it is unknown.
         same_requests: whether the steps worked for these very prompts, so that one that is longer
             than what a step reads was read in several.

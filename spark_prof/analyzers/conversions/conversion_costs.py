@@ -1,4 +1,9 @@
-"""All format conversions of a run: attributed to their consumers, fused, and of load time."""
+"""All format conversions of a run: attributed to their consumers, fused, of load time, repeated.
+
+After a norm all products read the same input until something else computes with it: q, k and v;
+the first products of an MLP; the first ones of experts, shared experts and router. One
+quantization serves them all, and others repeat it.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +79,7 @@ class _Input:
 def repeated_quantizations(
     kernels: Iterable[StepKernel], step: int
 ) -> tuple[RepeatedQuantization, ...]:
-    """What is quantized several times, the most expensive first.
-
-    Args:
-        kernels: of one step, in order of start.
-    """
+    """What is quantized several times, the most expensive first."""
     found: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(lambda: [0, 0, 0.0])
     for source in _inputs(kernels):
         for name, calls in source.repeated():

@@ -125,12 +125,7 @@ def folded_rows(estimate: Estimate) -> list[CounterRow]:
 
 
 def long_rows(samples: pd.DataFrame, kernels: pd.DataFrame) -> Iterator[CounterRow]:
-    """Kernels that last so many samples that they need no folding.
-
-    Args:
-        samples: the `counters` table, in order.
-        kernels: name, component, start_ns and end_ns.
-    """
+    """Kernels that last so many samples that they need no folding."""
     begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     start, end = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     found = kernels[["name", "component"]].assign(us=(end - start) / 1e3)
@@ -155,11 +150,7 @@ def long_rows(samples: pd.DataFrame, kernels: pd.DataFrame) -> Iterator[CounterR
 
 
 def weight_rows(estimate: Estimate, needed: Mapping[str, tuple[float, str]]) -> Iterator[WeightRow]:
-    """What each component's kernels read in a step, against the weights that it needs.
-
-    Args:
-        needed: what analyzers.roofline.weights.needed_weights says.
-    """
+    """What each component's kernels read in a step, against the weights that it needs."""
     slots = estimate.slots
     count = slots["count"].to_numpy()
     time = slots["us"].to_numpy() * count
@@ -230,9 +221,6 @@ def amounts_by_time(
     """The samples' amounts, divided among the kernels in proportion to the time in each sample.
 
     NaN for a kernel that lasts fewer than LONG samples, or that the samples do not cover.
-
-    Args:
-        begin: when each sample began, ascending.
     """
     if not len(begin):
         return np.full(len(start), np.nan)

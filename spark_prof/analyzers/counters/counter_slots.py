@@ -1,4 +1,8 @@
-"""Finds the calls that share an amount: the same kernel of the same step, replayed."""
+"""The calls that share an amount, and their amounts with an error.
+
+Calls that share one are the same kernel of the same step, replayed. The error covers replays and
+the course within a kernel.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,7 @@ class Slotted:
 
 
 def sampled_steps(kernels: pd.DataFrame, begin: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The steps during whose kernels a sample began.
-
-    Args:
-        kernels: step, start_ns and end_ns.
-    """
+    """The steps during whose kernels a sample began."""
     spans = kernels[kernels["step"] >= 0].groupby("step").agg({"start_ns": "min", "end_ns": "max"})
     first = np.searchsorted(begin, spans["start_ns"])
     last = np.searchsorted(begin, spans["end_ns"])
@@ -109,7 +109,6 @@ class Estimate:
     """Each quantity divided among slots, once with even kernels and once with kernels in parts.
 
     Args:
-        begin: when each sample began, ascending.
         quantities: by name, what each sample counted.
 
     Attributes:

@@ -263,11 +263,7 @@ def find_lag(
     calls: Calls,
     slots: int,
 ) -> int:
-    """Nanoseconds to add to the kernels' times so that the samples fit them best; 0 for none.
-
-    Args:
-        begin: when each sample began, ascending.
-    """
+    """Nanoseconds to add to the kernels' times so that the samples fit them best; 0 for none."""
     steps = np.unique(calls.step)
     each = max(1, len(calls.step) // max(len(steps), 1))
     chosen = np.isin(calls.step, steps[: max(4, _MOST_CALLS // each)])

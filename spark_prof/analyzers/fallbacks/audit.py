@@ -58,12 +58,7 @@ def audit_of(
 
 
 def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
-    """The audit of a log alone.
-
-    Args:
-        gpu: what the GPU is called, where the log does not tell.
-        capability: its compute capability.
-    """
+    """The audit of a log alone."""
     logged = engine_of_log(log.statements)
     engine = merged(logged, Engine(gpu=gpu, capability=capability))
     notes = [*log.lost, "A log names kernels for kinds of layers, not for single layers."]

@@ -89,12 +89,7 @@ def groups_of(
     kernels: Sequence[KernelRow],
     said: Sequence[Statement],
 ) -> list[Group]:
-    """The groups of a recorded model, largest first within a component.
-
-    Args:
-        kernels: of the trace, by component.
-        said: lines of the engine's log, none where there is no log.
-    """
+    """The groups of a recorded model, largest first within a component."""
     groups: dict[tuple[str, str, str, tuple[str, str]], Group] = {}
     for module in modules:
         if module.component not in _COMPONENTS or not module.quant_method:
@@ -112,12 +107,7 @@ def groups_of(
 def groups_of_log(
     said: Sequence[Statement], quantization: str = "", kernels: Sequence[KernelRow] = ()
 ) -> list[Group]:
-    """The groups that a log alone tells: one a kind of layer and format.
-
-    Args:
-        quantization: the method that the engine was set up with.
-        kernels: of a trace of the same run that tells nothing else.
-    """
+    """The groups that a log alone tells: one a kind of layer and format."""
     groups: dict[tuple[str, str], Group] = {}
     for line in said:
         if line.rule.topic not in _CHOOSING or line.layer not in ("linear", "moe"):

@@ -65,15 +65,13 @@ def _weight_only(bits: int) -> Look:
                 continue
             asked = rows[0].checkpoint
             instead = f"although the checkpoint asks for {asked}" if asked else "which it need not"
-            yield Finding(
-                f"weight-only-fp{bits}",
-                None,
+            yield Finding(f"weight-only-fp{bits}", None,
                 f"{_beginning(_names(rows))} run {rows[0].executed} on {_kernels(rows)}, "
                 f"{instead}: {why}. {_WORTH}",
                 f"{_capital(fix)}. Compare prompts and the batch that you serve, not batch 1 "
                 "alone.",
                 _evidence(rows),
-            )
+            )  # fmt: skip
 
     return find
 
@@ -87,28 +85,24 @@ def _forced(audit: Audit) -> Iterator[Finding]:
     for (why, fix), rows in _by_cause(audit, "forced").items():
         if any("emulated" in row.executed for row in rows):
             continue
-        yield Finding(
-            "marlin-forced",
-            None,
+        yield Finding("marlin-forced", None,
             f"{_beginning(_names(rows))} run {rows[0].executed} because {why} asks for it. "
             f"{_WORTH}",
             f"{_capital(fix)}, and compare.",
             _evidence(rows),
-        )
+        )  # fmt: skip
 
 
 def _emulated(audit: Audit) -> Iterator[Finding]:
     for (why, fix), rows in _by_cause(audit, "emulation", "forced").items():
         if not any("emulated" in row.executed for row in rows):
             continue
-        yield Finding(
-            "emulation-backend",
-            None,
+        yield Finding("emulation-backend", None,
             f"{_beginning(_names(rows))} are emulated: each step widens their weights to BF16 "
             f"first, and so moves several times their bytes ({why}).",
             f"{_capital(fix)}.",
             _evidence(rows),
-        )
+        )  # fmt: skip
 
 
 def _unquantized(audit: Audit) -> Iterator[Finding]:
@@ -122,14 +116,12 @@ def _unquantized(audit: Audit) -> Iterator[Finding]:
 def _conflicts(audit: Audit) -> Iterator[Finding]:
     disputed = [row for row in audit.rows if row.conflict]
     for conflict in audit.conflicts:
-        yield Finding(
-            "witness-conflict",
-            None,
+        yield Finding("witness-conflict", None,
             f"Witnesses disagree. {conflict}",
             "Believe the trace for what ran. A log names kernels for kinds of layers and for draft "
             "models too; make sure that recording and log are of one run.",
             _evidence(disputed) or ("What both say of the engine's configuration was compared.",),
-        )
+        )  # fmt: skip
 
 
 def _misleading(audit: Audit) -> Iterator[Finding]:
@@ -140,16 +132,14 @@ def _misleading(audit: Audit) -> Iterator[Finding]:
             continue
         rows = [row for row in audit.rows if row.cause and "A16" in row.executed]
         causes = "; ".join(dict.fromkeys(f"{_names([row])}: {row.why}" for row in rows))
-        yield Finding(
-            "misleading-fp4-warning",
-            None,
+        yield Finding("misleading-fp4-warning", None,
             f"The log says that the GPU has no native {kind}. It has: compute capability "
             f"{audit.engine.capability} multiplies {kind} on its tensor cores. vLLM prints the "
             "line whenever it takes Marlin, without looking at the GPU. What is the case: "
             f"{causes or 'some layers run weight-only on Marlin'}.",
             "Do not look for a fault of the GPU; the cause named here is what can be changed.",
             (f"Line {said.line} of the log: {said.text[:160]}",),
-        )
+        )  # fmt: skip
 
 
 def _capital(text: str) -> str:

@@ -17,14 +17,12 @@ _FEW = 0.01
 
 def _eager(audit: Audit) -> Iterator[Finding]:
     if audit.engine.eager:
-        yield Finding(
-            "eager-mode",
-            None,
+        yield Finding("eager-mode", None,
             "The engine runs eagerly: the host launches every kernel of every step, and the GPU "
             "waits wherever that takes longer than the kernel before.",
             "Leave out --enforce-eager, so that CUDA graphs replay the decode step.",
             ("Its configuration or log says so.",),
-        )
+        )  # fmt: skip
 
 
 def _graph_sizes(audit: Audit) -> Iterator[Finding]:
@@ -51,39 +49,33 @@ def _graph_sizes(audit: Audit) -> Iterator[Finding]:
             f"{sum(row.steps for row in padded)} of {whole} decode steps are padded: {sizes} tokens"
         )
     wanted = sorted({*audit.engine.graph_sizes, *(row.tokens for row in (*bare, *padded))})
-    yield Finding(
-        "graph-sizes-missing",
-        None,
+    yield Finding("graph-sizes-missing", None,
         f"{'; '.join(parts)}.",
         f"--cudagraph-capture-sizes {' '.join(map(str, wanted[:64]))}",
         (f"Captured sizes: {', '.join(map(str, audit.engine.graph_sizes[:64]))}.",),
-    )
+    )  # fmt: skip
 
 
 def _graph_mode(audit: Audit) -> Iterator[Finding]:
     for said in audit.said("graph-mode"):
         if said.value in ("PIECEWISE", "NONE") or said.format in ("none", "piecewise"):
-            yield Finding(
-                "graphs-downgraded",
-                None,
+            yield Finding("graphs-downgraded", None,
                 f"vLLM replaced full CUDA graphs by lesser ones. The log: {said.text[:240]}",
                 "Choose an attention backend that can be captured whole (--attention-backend), or "
                 "expect the host's launches between the pieces.",
                 (f"Line {said.line} of the log.",),
-            )
+            )  # fmt: skip
 
 
 def _prefix_caching(audit: Audit) -> Iterator[Finding]:
     reasons = [said.text[:160] for said in audit.said("prefix-caching-off")]
     if audit.engine.prefix_caching is False and (audit.engine.serves or reasons):
-        yield Finding(
-            "prefix-caching-off",
-            None,
+        yield Finding("prefix-caching-off", None,
             "A server without prefix caching computes every prompt anew, also the part that it has "
             "in common with earlier ones, such as a system prompt or a conversation so far.",
             "Use --enable-prefix-caching, unless the log gives a reason why the model cannot.",
             tuple(reasons) or ("Its configuration says enable_prefix_caching=False.",),
-        )
+        )  # fmt: skip
 
 
 def _ignored(audit: Audit) -> Iterator[Finding]:

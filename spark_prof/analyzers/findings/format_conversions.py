@@ -67,9 +67,7 @@ class _Kind:
         fix = self.fix.format(fusion=_fusion(report))
         if self.compiled and runs_eagerly(report):
             fix += f" Without --enforce-eager {self.compiled}."
-        yield Finding(
-            self.id,
-            ms_per_token(report, us),
+        yield Finding(self.id, ms_per_token(report, us),
             f"{self.what[0].upper()}{self.what[1:]}: {calls:,.3g} kernels and "
             f"{us / report.steps.decode:,.1f} us of a decode step, {us / whole:.1%} of it, for "
             f"{places}.",
@@ -79,7 +77,7 @@ class _Kind:
                 f"Most of it: {short_name(most.name)}{reader}.",
                 *([self.reported] if self.reported else []),
             ),
-        )
+        )  # fmt: skip
 
 
 _KINDS = (
@@ -130,11 +128,9 @@ _KINDS = (
 )  # fmt: skip
 
 
-@rule(
-    "quantized-once-per-consumer",
-    "conversions",
-    "one activation is quantized several times by the same kernel, 0.5 % of a decode step",
-)
+@rule("quantized-once-per-consumer", "conversions",
+      "one activation is quantized several times by the same kernel, 0.5 % of a "
+      "decode step")  # fmt: skip
 def _repeated(report: Report) -> Iterator[Finding]:
     rows, step_us = report.conversions.repeated, decode_steps_us(report)
     extra_us = sum(row.extra_us for row in rows) * report.steps.decode
@@ -142,9 +138,7 @@ def _repeated(report: Report) -> Iterator[Finding]:
         return
     extra, calls = sum(row.extra for row in rows), sum(row.calls for row in rows)
     parts = "; ".join(f"{short_name(row.name)} for {', '.join(row.components)}" for row in rows[:3])
-    yield Finding(
-        "quantized-once-per-consumer",
-        ms_per_token(report, extra_us),
+    yield Finding("quantized-once-per-consumer", ms_per_token(report, extra_us),
         f"The same activations are quantized once for each of their consumers: {extra:,} of "
         f"{calls:,} quantizations of a decode step repeat one, "
         f"{extra_us / report.steps.decode:,.1f} us ({parts}).",
@@ -155,7 +149,7 @@ def _repeated(report: Report) -> Iterator[Finding]:
             f"The order of kernels in decode step {rows[0].step}: products between two norms read "
             "one input until an activation or attention makes another.",
         ),
-    )
+    )  # fmt: skip
 
 
 CONVERSIONS: tuple[Rule, ...] = (

@@ -22,11 +22,9 @@ _BUILD = (
 )
 
 
-@rule(
-    "evidence-conflict",
-    "kernels",
-    "kernels whose counters or machine code say another engine or precision than their name",
-)
+@rule("evidence-conflict", "kernels",
+      "kernels whose counters or machine code say another engine or precision than "
+      "their name")  # fmt: skip
 def _conflicts(report: Report) -> Iterator[Finding]:
     found = [row for row in report.conflicts if row not in _emulated(report)]
     if not found:
@@ -37,15 +35,13 @@ def _conflicts(report: Report) -> Iterator[Finding]:
         for row in found[:_NAMED]
     )
     more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    yield Finding(
-        "evidence-conflict",
-        None,
+    yield Finding("evidence-conflict", None,
         f"{_kernels(found)} of {_share(report, found)} of the time run elsewhere, or in another "
         f"precision, than their names say: {told}{more}.",
         "Believe the report, which goes by the counters or the machine code, and not the names; "
         "where a backend was chosen for what its name says, choose another.",
         tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
-    )
+    )  # fmt: skip
 
 
 def _emulated(report: Report) -> list[Conflict]:
@@ -60,25 +56,20 @@ def _emulated(report: Report) -> list[Conflict]:
     ]
 
 
-@rule(
-    "emulated-fp8",
-    "kernels",
-    "kernels with FP8 in their name whose code unpacks FP8 and multiplies FP16",
-)
+@rule("emulated-fp8", "kernels",
+      "kernels with FP8 in their name whose code unpacks FP8 and multiplies FP16")  # fmt: skip
 def _emulated_fp8(report: Report) -> Iterator[Finding]:
     found = _emulated(report)
     if not found:
         return
-    yield Finding(
-        "emulated-fp8",
-        None,
+    yield Finding("emulated-fp8", None,
         f"{_kernels(found)} of {_share(report, found)} of the time multiply FP8 by unpacking it to "
         f"FP16 first: {_list([row.name for row in found])}. A warp's FP8 product (mma.sync) is "
         "not in this GPU's instruction set.",
         "Take a backend with the warp group's FP8 product (CUTLASS or DeepGEMM), and leave "
         "VLLM_MARLIN_INPUT_DTYPE=fp8 unset.",
         tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
-    )
+    )  # fmt: skip
 
 
 def _works_on_fp4(row: CodeRow) -> bool:
@@ -99,11 +90,9 @@ def _uses_fp4_instructions(row: CodeRow) -> bool:
     )
 
 
-@rule(
-    "software-fp4-conversion",
-    "kernels",
-    "kernels for sm_100 or newer whose name has FP4, with F2F.F64.F32 and no FP4 instruction",
-)
+@rule("software-fp4-conversion", "kernels",
+      "kernels for sm_100 or newer whose name has FP4, with F2F.F64.F32 and no FP4 "
+      "instruction")  # fmt: skip
 def _software_conversion(report: Report) -> Iterator[Finding]:
     rows = [
         row
@@ -111,21 +100,17 @@ def _software_conversion(report: Report) -> Iterator[Finding]:
         if row.doubles >= _DOUBLES and _works_on_fp4(row) and not _uses_fp4_instructions(row)
     ]
     if rows:
-        yield Finding(
-            "software-fp4-conversion",
-            ms_per_token(report, _decode_us(rows)),
+        yield Finding("software-fp4-conversion", ms_per_token(report, _decode_us(rows)),
             f"{_kernels(rows)} convert to FP4 in software, by way of double precision "
             f"(F2F.F64.F32), in {_share(report, rows)} of the time: {_targets(rows)}.",
             _BUILD,
             _facts(rows),
-        )
+        )  # fmt: skip
 
 
-@rule(
-    "plain-architecture-build",
-    "kernels",
-    "such kernels built for sm_120 and not sm_120f or sm_121a, without an FP4 instruction",
-)
+@rule("plain-architecture-build", "kernels",
+      "such kernels built for sm_120 and not sm_120f or sm_121a, without an FP4 "
+      "instruction")  # fmt: skip
 def _plain_build(report: Report) -> Iterator[Finding]:
     rows = [
         row
@@ -136,14 +121,12 @@ def _plain_build(report: Report) -> Iterator[Finding]:
         and not _uses_fp4_instructions(row)
     ]
     if rows:
-        yield Finding(
-            "plain-architecture-build",
-            ms_per_token(report, _decode_us(rows)),
+        yield Finding("plain-architecture-build", ms_per_token(report, _decode_us(rows)),
             f"{_kernels(rows)} that work on FP4 were built without a suffix, and so without this "
             f"GPU's FP4 instructions: {_targets(rows)}.",
             _BUILD,
             _facts(rows),
-        )
+        )  # fmt: skip
 
 
 def _decode_us(rows: Sequence[CodeRow]) -> float:

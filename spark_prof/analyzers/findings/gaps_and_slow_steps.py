@@ -30,10 +30,6 @@ def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float
 
     None where it is small or stands on few steps. On a CPU engine nothing waits for a launch, and
     what an eager run waits for is another finding.
-
-    Args:
-        name: of the row of the token ledger.
-        usual_us: what of it is no gap to speak of.
     """
     if report.run.units == "op" or runs_eagerly(report) or report.steps.decode < _FEWEST_STEPS:
         return None
@@ -54,11 +50,9 @@ def _evidence_of_gaps(report: Report) -> tuple[str, ...]:
     return tuple(lines)
 
 
-@rule(
-    "host-gaps",
-    "timeline",
-    "5 % of a decode step between its kernels beyond 1 us for each, unless the run is eager",
-)
+@rule("host-gaps", "timeline",
+      "5 % of a decode step between its kernels beyond 1 us for each, unless the run "
+      "is eager")  # fmt: skip
 def _host_gaps(report: Report) -> Iterator[Finding]:
     found = _gap(report, LAUNCH_GAPS, BETWEEN_KERNELS_US * kernels_per_decode_step(report))
     if found is None:
@@ -73,9 +67,7 @@ def _host_gaps(report: Report) -> Iterator[Finding]:
         else "Let CUDA graphs replay the decode step: leave out --enforce-eager and any "
         'cudagraph_mode of NONE ("cudagraph_mode": "FULL_AND_PIECEWISE").'
     )
-    yield Finding(
-        "host-gaps",
-        ms_per_token(report, us * report.steps.decode),
+    yield Finding("host-gaps", ms_per_token(report, us * report.steps.decode),
         f"In a decode step the GPU waits {us:,.0f} us between its kernels for launches by the "
         f"host, {share:.1%} of the step.",
         fix,
@@ -84,14 +76,12 @@ def _host_gaps(report: Report) -> Iterator[Finding]:
             f"Without the {BETWEEN_KERNELS_US:g} us that the GPU may need between two kernels of a "
             "graph: on an H100 the median was measured as 0.4 to 0.5 us.",
         ),
-    )
+    )  # fmt: skip
 
 
-@rule(
-    "scheduler-gaps",
-    "timeline",
-    "5 % of a decode step before its first or after its last kernel, unless the run is eager",
-)
+@rule("scheduler-gaps", "timeline",
+      "5 % of a decode step before its first or after its last kernel, unless the run"
+      " is eager")  # fmt: skip
 def _scheduler_gaps(report: Report) -> Iterator[Finding]:
     found = _gap(report, HOST)
     if found is None:
@@ -106,21 +96,17 @@ def _scheduler_gaps(report: Report) -> Iterator[Finding]:
         "itself for some executors, pooling models and some kinds of speculative decoding; its log "
         "says which."
     )
-    yield Finding(
-        "scheduler-gaps",
-        ms_per_token(report, us * report.steps.decode),
+    yield Finding("scheduler-gaps", ms_per_token(report, us * report.steps.decode),
         f"Before its first and after its last kernel a decode step waits {us:,.0f} us, "
         f"{share:.1%} of the step, for the scheduler and for what it sends and receives.",
         fix,
         _evidence_of_gaps(report),
-    )
+    )  # fmt: skip
 
 
-@rule(
-    "slow-steps",
-    "steps",
-    "decode steps whose mean is 5 % over the median and whose 99th percentile is twice that",
-)
+@rule("slow-steps", "steps",
+      "decode steps whose mean is 5 % over the median and whose 99th percentile is "
+      "twice that")  # fmt: skip
 def _slow_steps(report: Report) -> Iterator[Finding]:
     found = report.steps.decode_us
     if found is None or report.steps.decode < _FEW_STEPS:
@@ -128,9 +114,7 @@ def _slow_steps(report: Report) -> Iterator[Finding]:
     beyond = found.mean - found.median
     if beyond < _MUCH_UNEVEN * found.mean or found.p99 < _SLOW * found.median:
         return
-    yield Finding(
-        "slow-steps",
-        ms_per_token(report, beyond * report.steps.decode),
+    yield Finding("slow-steps", ms_per_token(report, beyond * report.steps.decode),
         "A few decode steps take far longer than the others: the median is "
         f"{found.median / 1e3:.2f} ms, the mean {found.mean / 1e3:.2f} ms, the 99th percentile "
         f"{found.p99 / 1e3:.2f} ms.",
@@ -138,14 +122,12 @@ def _slow_steps(report: Report) -> Iterator[Finding]:
         "compiles it. If they stay, look at these steps in `spark-prof export`: garbage "
         "collection, another process on the GPU or on the engine's cores.",
         ("What the mean has beyond the median, over all decode steps.",),
-    )
+    )  # fmt: skip
 
 
-@rule(
-    "mixed-steps",
-    "steps",
-    "steps that read prompts as well lengthen the mean step of a decoding request by 5 %",
-)
+@rule("mixed-steps", "steps",
+      "steps that read prompts as well lengthen the mean step of a decoding request "
+      "by 5 %")  # fmt: skip
 def _mixed_steps(report: Report) -> Iterator[Finding]:
     steps = report.steps
     if not steps.mixed or steps.mixed_us is None or steps.decode_us is None or not steps.decode:
@@ -155,9 +137,7 @@ def _mixed_steps(report: Report) -> Iterator[Finding]:
     waits = longer * steps.mixed / (steps.mixed + steps.decode)
     if waits < _MUCH_MIXED * steps.decode_us.mean:
         return
-    yield Finding(
-        "mixed-steps",
-        ms_per_token(report, waits * steps.decode),
+    yield Finding("mixed-steps", ms_per_token(report, waits * steps.decode),
         f"{steps.mixed} of {steps.mixed + steps.decode} steps that decode also read prompts and "
         f"take {steps.mixed_us.mean / 1e3:.2f} ms instead of {steps.decode_us.mean / 1e3:.2f} ms: "
         "each token waits for them.",
@@ -165,7 +145,7 @@ def _mixed_steps(report: Report) -> Iterator[Finding]:
         "if the time between tokens matters more than that to the first; prefix caching shortens "
         "prompts that begin alike.",
         ("Mean mixed step less the mean decode step, by their share of the steps.",),
-    )
+    )  # fmt: skip
 
 
 TIME: tuple[Rule, ...] = (

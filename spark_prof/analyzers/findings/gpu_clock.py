@@ -20,12 +20,9 @@ _FIXES = {
 """What to do about each reason, in the words of profiler.measuring.state."""
 
 
-@rule(
-    "clocks-held-down",
-    "steps",
-    "a clock under 90 % of the highest right after the last step, and a reason that the driver "
-    "tells",
-)
+@rule("clocks-held-down", "steps",
+      "a clock under 90 % of the highest right after the last step, and a reason that the driver "
+      "tells")  # fmt: skip
 def _held_down(report: Report) -> Iterator[Finding]:
     clocks = report.gpu.clocks
     if clocks is None or not clocks.highest_mhz or not clocks.throttled:
@@ -35,9 +32,7 @@ def _held_down(report: Report) -> Iterator[Finding]:
         return
     us = sum(row.decode_us for row in report.components) * (1 - ratio)
     fixes = dict.fromkeys(_FIXES[reason] for reason in clocks.throttled if reason in _FIXES)
-    yield Finding(
-        "clocks-held-down",
-        ms_per_token(report, us),
+    yield Finding("clocks-held-down", ms_per_token(report, us),
         f"After the last step the GPU ran at {clocks.sm_mhz:,} MHz of at most "
         f"{clocks.highest_mhz:,} MHz, held down by: {', '.join(clocks.throttled)}.",
         "Let it run faster: "
@@ -47,7 +42,7 @@ def _held_down(report: Report) -> Iterator[Finding]:
             "One reading by NVML right after the last recorded step. The gain is that of kernels "
             "that follow the clock; those that wait for memory gain less.",
         ),
-    )
+    )  # fmt: skip
 
 
 CLOCKS: tuple[Rule, ...] = (_held_down,)

@@ -98,12 +98,9 @@ def _other_kernel(report: Report, stakes: Sequence[_Stake]) -> str:
     return f"another {', '.join(options)}"
 
 
-@rule(
-    "grid-smaller-than-gpu",
-    "kernels",
-    "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
-    "decode step at stake",
-)
+@rule("grid-smaller-than-gpu", "kernels",
+      "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
+      "decode step at stake")  # fmt: skip
 def _small_grids(report: Report) -> Iterator[Finding]:
     floors = _floors(report)
     stakes = [
@@ -118,9 +115,7 @@ def _small_grids(report: Report) -> Iterator[Finding]:
     won = _matters(report, stakes)
     if won is None or not report.shapes:
         return
-    yield Finding(
-        "grid-smaller-than-gpu",
-        won,
+    yield Finding("grid-smaller-than-gpu", won,
         f"Kernels that stream weights have fewer blocks than the GPU's "
         f"{report.shapes.multiprocessors} multiprocessors: "
         f"{_named(stakes, '{row.blocks} blocks')}.",
@@ -131,14 +126,12 @@ def _small_grids(report: Report) -> Iterator[Finding]:
             "The time of these kernels by the share of the multiprocessors without a block, and no "
             "more than it is above their floor where that is known: an upper bound.",
         ),
-    )
+    )  # fmt: skip
 
 
-@rule(
-    "tail-wave",
-    "kernels",
-    "the same kernels in more than one wave that fills less than 80 % of its places, 2 % at stake",
-)
+@rule("tail-wave", "kernels",
+      "the same kernels in more than one wave that fills less than 80 % of its "
+      "places, 2 % at stake")  # fmt: skip
 def _tail_waves(report: Report) -> Iterator[Finding]:
     floors = _floors(report)
     stakes = [
@@ -149,9 +142,7 @@ def _tail_waves(report: Report) -> Iterator[Finding]:
     won = _matters(report, stakes)
     if won is None:
         return
-    yield Finding(
-        "tail-wave",
-        won,
+    yield Finding("tail-wave", won,
         "The last wave of blocks leaves much of the GPU idle: "
         f"{_named(stakes, '{row.blocks} blocks in {row.waves:.2f} waves')}.",
         "Other tiles, so that the blocks fill whole waves, or a persistent kernel: try "
@@ -161,14 +152,12 @@ def _tail_waves(report: Report) -> Iterator[Finding]:
             "blocks take equally long, and no more than it is above their floor where that is "
             "known: an upper bound.",
         ),
-    )
+    )  # fmt: skip
 
 
-@rule(
-    "tile-waste",
-    "kernels",
-    "tiles half empty whose arithmetic takes half as long as their memory traffic, 2 % at stake",
-)
+@rule("tile-waste", "kernels",
+      "tiles half empty whose arithmetic takes half as long as their memory traffic, "
+      "2 % at stake")  # fmt: skip
 def _tile_waste(report: Report) -> Iterator[Finding]:
     stakes = [
         (row.us * waste * min(ratio, 1.0), row)
@@ -182,9 +171,7 @@ def _tile_waste(report: Report) -> Iterator[Finding]:
     if won is None:
         return
     described = "{row.rows_used:.3g} of {row.tile.token_rows} rows hold a token"
-    yield Finding(
-        "tile-waste",
-        won,
+    yield Finding("tile-waste", won,
         f"Tiles are mostly empty and still cost arithmetic: {_named(stakes, described)}.",
         f"A kernel with fewer rows a tile, or with its operands swapped: try "
         f"{_other_kernel(report, stakes)}. Larger batches fill the rows without more time.",
@@ -192,15 +179,12 @@ def _tile_waste(report: Report) -> Iterator[Finding]:
             "The empty rows' share of the time, where the arithmetic of a whole tile takes at "
             "least half as long as reading its weights does, by the GPU's data sheet.",
         ),
-    )
+    )  # fmt: skip
 
 
-@rule(
-    "low-occupancy",
-    "kernels",
-    "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
-    "little fetched ahead, 2 % at stake",
-)
+@rule("low-occupancy", "kernels",
+      "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
+      "little fetched ahead, 2 % at stake")  # fmt: skip
 def _low_occupancy(report: Report) -> Iterator[Finding]:
     floors = _floors(report)
     stakes = [
@@ -221,9 +205,7 @@ def _low_occupancy(report: Report) -> Iterator[Finding]:
     if won is None:
         return
     described = "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}"
-    yield Finding(
-        "low-occupancy",
-        won,
+    yield Finding("low-occupancy", won,
         "Kernels that wait for memory have too few warps in flight to hide it: "
         f"{_named(stakes, described)}.",
         "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
@@ -232,7 +214,7 @@ def _low_occupancy(report: Report) -> Iterator[Finding]:
             "They read at less than half of what a reader reaches on this GPU; the time above "
             "their floor is what more warps could save at most.",
         ),
-    )
+    )  # fmt: skip
 
 
 def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float | None:

@@ -30,11 +30,8 @@ def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:
     )
 
 
-@rule(
-    "lm-head-widened",
-    "kernels",
-    "lm_head computes in FP32, 1 % of the decode steps, or is cast, 0.5 %",
-)
+@rule("lm-head-widened", "kernels",
+      "lm_head computes in FP32, 1 % of the decode steps, or is cast, 0.5 %")  # fmt: skip
 def _widened(report: Report) -> Iterator[Finding]:
     whole = decode_steps_us(report)
     casts_us = sum(
@@ -60,9 +57,7 @@ def _widened(report: Report) -> Iterator[Finding]:
         parts.append(f"{stored} ({products_us / report.steps.decode:,.1f} us of a decode step)")
     if casts_us:
         parts.append(f"casts take {casts_us / report.steps.decode:,.1f} us of it")
-    yield Finding(
-        "lm-head-widened",
-        ms_per_token(report, saved_us),
+    yield Finding("lm-head-widened", ms_per_token(report, saved_us),
         f"lm_head is widened: {', '.join(parts)}.",
         "Keep lm_head in the model's own type: look for --dtype float32, for an lm_head.weight in "
         "FP32 in the checkpoint, and for a patch that widens it; vLLM's head_dtype is for pooling "
@@ -72,15 +67,12 @@ def _widened(report: Report) -> Iterator[Finding]:
             "Reported: with lm_head in MXFP4 in place of FP32, gpt-oss-120b went from 8 % fewer "
             "tokens per second than its baseline to 10 % more on a GB10 (NVIDIA developer forum).",
         ),
-    )
+    )  # fmt: skip
 
 
-@rule(
-    "lm-head-not-quantized",
-    "kernels",
-    "lm_head has 16-bit weights while most of the layers' are quantized, and 4 bits would save "
-    "1 % of the decode steps",
-)
+@rule("lm-head-not-quantized", "kernels",
+      "lm_head has 16-bit weights while most of the layers' are quantized, and 4 bits would save "
+      "1 % of the decode steps")  # fmt: skip
 def _not_quantized(report: Report) -> Iterator[Finding]:
     heads = [row for row in report.modules if row.component == "lm_head" and row.bytes]
     if not heads or any(row.weight_dtype not in _WIDE for row in heads):
@@ -96,9 +88,7 @@ def _not_quantized(report: Report) -> Iterator[Finding]:
     size = sum(row.bytes for row in heads)
     fp8 = ms_per_token(report, us * (1 - _FP8_OF_16_BITS))
     each = "" if fp8 is None else f" FP8 saves at most {fp8:.2f} ms per token."
-    yield Finding(
-        "lm-head-not-quantized",
-        ms_per_token(report, saved_us),
+    yield Finding("lm-head-not-quantized", ms_per_token(report, saved_us),
         f"lm_head is {heads[0].weight_dtype} ({size / 1e9:.2f} GB) while the layers are quantized: "
         f"its product takes {us / report.steps.decode:,.1f} us of a decode step, {us / whole:.1%}.",
         "Use a checkpoint that quantizes lm_head as well (its ignore or exclude list must not name "
@@ -111,7 +101,7 @@ def _not_quantized(report: Report) -> Iterator[Finding]:
             "Reported: 8 to 16 % more tokens per second on an RTX 5090 with an NVFP4 lm_head "
             "(kekzl/imp).",
         ),
-    )
+    )  # fmt: skip
 
 
 def _is_quantized(row: ModuleRow) -> bool:

@@ -73,16 +73,14 @@ def _look(row: LineFinding) -> Look:
             alike.setdefault((said.means, fix), []).append(said)
         for (means, fix), lines in alike.items():
             more = f" And {len(lines) - 1} more lines like it." if len(lines) > 1 else ""
-            yield Finding(
-                row.id,
-                None,
+            yield Finding(row.id, None,
                 f"{means} The log: {lines[0].text[:_LONGEST]}{more}",
                 fix,
                 tuple(
                     f"Line {said.line} of the log, {said.count} times: {said.text[:_LONGEST]}"
                     for said in lines[:_MOST_LINES]
                 ),
-            )
+            )  # fmt: skip
 
     return find
 

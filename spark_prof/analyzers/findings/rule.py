@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.model import Finding, Report
+from spark_prof.rules.environment import version_of
 
 
 def ms_per_token(report: Report, decode_us: float) -> float | None:
@@ -36,8 +36,6 @@ BETWEEN_KERNELS_US = 1.0
 Measured on an H100: 0.4 to 0.5 us in the median, 0.7 to 1.1 us in the 99th percentile, in the
 recordings h100-qwen3-30b-a3b-nvfp4-graphs and h100-gpt-oss-20b-mxfp4-graphs of tests/data.
 """
-
-_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
 
 
 def decode_step_us(report: Report) -> float:
@@ -76,8 +74,7 @@ def runs_asynchronously(report: Report) -> bool:
 
 def is_at_least(report: Report, major: int, minor: int) -> bool:
     """Whether vLLM is known to be of that version or a later one."""
-    found = _VERSION.match(report.run.vllm)
-    return found is not None and (int(found[1]), int(found[2])) >= (major, minor)
+    return version_of(report.run.vllm) >= (major, minor)
 
 
 _Find = Callable[[Report], Iterable[Finding]]

@@ -41,11 +41,9 @@ _FUSIONS = {
 _QUANTIZING = "fuse_norm_quant and fuse_act_quant in --compilation-config's pass_config"
 
 
-@rule(
-    "small-kernels",
-    "kernels",
-    "50 kernels under 3 us that take 10 % of a decode step, with the time between them",
-)
+@rule("small-kernels", "kernels",
+      "50 kernels under 3 us that take 10 % of a decode step, with the time between "
+      "them")  # fmt: skip
 def _small_kernels(report: Report) -> Iterator[Finding]:
     shapes, whole = report.shapes, decode_steps_us(report)
     if shapes is None or not whole or not report.steps.decode:
@@ -62,9 +60,7 @@ def _small_kernels(report: Report) -> Iterator[Finding]:
         took[row.component] = took.get(row.component, 0.0) + row.us / report.steps.decode
     most = sorted(took, key=lambda name: -took[name])[:_NAMED]
     parts = ", ".join(f"{name} {took[name]:,.0f} us" for name in most)
-    yield Finding(
-        "small-kernels",
-        ms_per_token(report, us),
+    yield Finding("small-kernels", ms_per_token(report, us),
         f"{calls:,.0f} kernels of a decode step last under {_SMALL_US:g} us each and "
         f"{ran / report.steps.decode:,.0f} us together ({parts}); with the {between:.2f} us from "
         f"one kernel to the next that is {us / whole:.1%} of the step.",
@@ -73,7 +69,7 @@ def _small_kernels(report: Report) -> Iterator[Finding]:
             "All the time of these kernels and from each to the next: what fusing them into others "
             "could save at most.",
         ),
-    )
+    )  # fmt: skip
 
 
 def _between_kernels_us(report: Report) -> float:
@@ -121,15 +117,13 @@ def _copies(report: Report) -> Iterator[Finding]:
             "Record with --nvtx to see where they come from. Copies on the device mostly change a "
             "layout for the next kernel: another backend may need none."
         )
-    yield Finding(
-        "copies-in-decode",
-        ms_per_token(report, books.copies_us),
+    yield Finding("copies-in-decode", ms_per_token(report, books.copies_us),
         f"Copies and memsets take {books.copies_us / books.steps:,.0f} us of a decode step, "
         f"{books.copies_us / whole:.1%}; over all steps most of that is {most.calls:,} x "
         f"{most.name}.",
         fix,
         ("Time of copies in decode steps; what overlaps kernels is counted as well.",),
-    )
+    )  # fmt: skip
 
 
 @rule("sampler-cost", "kernels", "a sampler of 3 % of a decode step")
@@ -152,14 +146,12 @@ def _sampler(report: Report) -> Iterator[Finding]:
             "sampling where the answer may be the same each time."
         )
     most = max(rows, key=lambda row: row.decode_us).name if rows else ""
-    yield Finding(
-        "sampler-cost",
-        ms_per_token(report, us),
+    yield Finding("sampler-cost", ms_per_token(report, us),
         f"Choosing tokens takes {us / report.steps.decode:,.0f} us of a decode step, "
         f"{us / whole:.1%}" + (f", most of it in {most}." if most else "."),
         fix,
         ("Kernels of the component sampler in decode steps.",),
-    )
+    )  # fmt: skip
 
 
 WORK: tuple[Rule, ...] = (

@@ -1,10 +1,14 @@
-"""Matches collectives of ranks whose batches differ, by when they ended on one clock.
+"""Finds the same step and the same collective on several ranks.
+
+A worker numbers the steps that it recorded itself, and ranks may begin at different steps, so
+that numbers alone say nothing. A fingerprint of the batch can come back, after a preemption or
+where a dead request's number is used again, so that it counts only where its neighbours fit too.
 
 Data-parallel replicas that share experts run every layer in step with each other, but each on a
-batch of its own, and an idle replica on none. So neither a fingerprint nor a count joins their
-steps. The ends of one collective lie near together on all ranks, nearer than two collectives of
-one rank: two calls belong together where each is the other's nearest by its end, both ran at some
-time together, and the kind is the same.
+batch of its own, and an idle replica on none: neither a fingerprint nor a count joins their steps.
+The ends of one collective lie near together on all ranks, nearer than two collectives of one rank:
+two calls belong together where each is the other's nearest by its end, both ran at some time
+together, and the kind is the same.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _DRIFT_SPAN_NS = 100_000_000
 _LARGEST_DRIFT = 1e-3
 _STRETCHES = 8
 _FEWEST_IN_STRETCH = 16
-_TIMER_NS = 2_000.0
+TIMER_NS = 2_000
 """By how much device times of one host may disagree: the driver converts GPU ticks."""
 
 
@@ -114,12 +114,12 @@ def _within(
     basis: str,
 ) -> Offset | None:
     """The offset nearest to `middle` that all bounds allow; None where a stretch allows none."""
-    if any(lower > upper + _TIMER_NS for lower, upper in bounds):
+    if any(lower > upper + TIMER_NS for lower, upper in bounds):
         return None
     least, most = max(lower for lower, _ in bounds), min(upper for _, upper in bounds)
     found = min(max(middle, least), most) if least <= most else middle
     # The timers' own error is on both sides of the bounds.
-    wide = max(max(upper - found, found - lower) for lower, upper in bounds) + _TIMER_NS
+    wide = max(max(upper - found, found - lower) for lower, upper in bounds) + TIMER_NS
     return Offset(origin + found, drift, at_ns, wide, events, basis)
 
 

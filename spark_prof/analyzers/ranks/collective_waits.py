@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.ranks.clock_offsets import Offset
+from spark_prof.analyzers.ranks.clock_offsets import TIMER_NS, Offset
 
-_TIMER_NS = 2_000
 _TIMES = ("start_ns", "end_ns")
 
 
@@ -50,7 +49,7 @@ def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> Waits:
     """
     latest = calls.groupby("call")["start_ns"].transform("max").to_numpy(np.int64)
     start, end = (calls[name].to_numpy(np.int64) for name in _TIMES)
-    wrong = end < latest - uncertainty_ns - _TIMER_NS
+    wrong = end < latest - uncertainty_ns - TIMER_NS
     bad = pd.Series(wrong, calls.index).groupby(calls["call"]).transform("any").to_numpy(bool)
     wait = np.minimum(latest, end) - start
     last = start == latest

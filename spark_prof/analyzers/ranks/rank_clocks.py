@@ -1,4 +1,4 @@
-"""By how much a merged bundle's times must be moved to stand on one clock."""
+"""The clock of every rank against the lowest rank's, and how far a merged bundle's times move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads and matches the collectives of every tensor-parallel group of a bundle."""
+"""How the ranks of a run are arranged, which share a clock, and what collectives groups ran.
+
+vLLM numbers its workers with tensor parallelism innermost, then pipeline, then data parallelism
+(vllm/distributed/parallel_state.py, initialize_model_parallel).
+"""
 
 from __future__ import annotations
 

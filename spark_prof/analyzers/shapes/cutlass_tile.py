@@ -1,4 +1,10 @@
-"""The tile of a CUTLASS 3 kernel whose symbol nothing demangled."""
+"""The tile of a CUTLASS 3 kernel whose symbol nothing demangled.
+
+libstdc++ gives no name for a symbol of more than 1,024 characters, so that the longest kernels keep
+theirs. What stands in it is written once and then referred to (S1_), by the Itanium C++ ABI, 5.1.10
+(itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling); nothing is expanded here, as that could grow
+without bound.
+"""
 
 from __future__ import annotations
 

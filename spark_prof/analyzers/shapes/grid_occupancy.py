@@ -1,4 +1,8 @@
-"""Adds up the launches of decode steps by kernel, component and shape.
+"""How many blocks of a kernel fit on a multiprocessor, and the launches of decode steps by shape.
+
+The arithmetic of NVIDIA's occupancy calculator, cuda_occupancy.h of the CUDA toolkit. It takes the
+multiprocessor's whole shared memory for given: the driver moves the border to the cache for a
+kernel that needs it. Clusters are left out, as no trace says how large they are.
 
 A model repeats a few hundred launches a million times. Of a large table only some row groups are
 read, spread over the recording: how the time of a kernel is split among its shapes is taken from
@@ -27,11 +31,7 @@ _MOST_REGISTERS = 255
 def occupancy_of(
     limits: SmLimits, threads: int, registers: int, shared_bytes: int
 ) -> Occupancy | None:
-    """What one multiprocessor holds of a kernel; None where no GPU could have launched it so.
-
-    Args:
-        shared_bytes: static and dynamic shared memory of a block.
-    """
+    """What one multiprocessor holds of a kernel; None where no GPU could have launched it so."""
     if not 0 < threads <= _MOST_THREADS or not 0 < registers <= _MOST_REGISTERS:
         return None
     if not 0 <= shared_bytes <= limits.block_shared_bytes:
@@ -55,11 +55,7 @@ def occupancy_of(
 
 
 def busy_share(blocks: int, places: int, multiprocessors: int) -> float:
-    """Share of the GPU that has something to do while a grid runs.
-
-    Args:
-        places: blocks that all multiprocessors hold together.
-    """
+    """Share of the GPU that has something to do while a grid runs."""
     if blocks <= places:
         # Blocks spread over the multiprocessors before two share one.
         return min(blocks, multiprocessors) / multiprocessors
@@ -91,7 +87,6 @@ def launches_of(
     Args:
         placed: the rank's kernels in order of start: name, component, kind, step, start_ns, end_ns.
         steps: the analyzed steps indexed by step: phase and decode_tokens.
-        sums: what `breakdown.sums_of` says of them.
 
     Returns:
         name, component, grid, block, registers, shared_bytes, ns, calls and tokens: the mean number

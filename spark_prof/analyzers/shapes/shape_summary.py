@@ -30,14 +30,7 @@ def shapes_of(
     sums: pd.DataFrame,
     counters: Counters | None,
 ) -> Shapes | None:
-    """The launch shapes of a rank's decode steps; None where no kernel tells its shape.
-
-    Args:
-        placed: the rank's kernels in order of start, as `place_kernels` returns them.
-        steps: the analyzed steps indexed by step.
-        sums: what `breakdown.sums_of` says of them.
-        counters: what the hardware counters say, None where they were not sampled.
-    """
+    """The launch shapes of a rank's decode steps; None where no kernel tells its shape."""
     phase = counted_phase(steps)
     launches, looked_at = launches_of(bundle, rank, placed, steps, sums)
     launches = launches[launches["grid"].astype(str) != ""]
@@ -190,9 +183,6 @@ def rows_per_expert(config: Mapping[str, Any], tokens: float) -> float | None:
     """Mean tokens of an expert that gets any, where each token finds all experts equally likely.
 
     Exact for one token: each of its experts gets that one.
-
-    Args:
-        tokens: tokens of the step, at least 1 counted.
 
     Returns:
         None where the configuration does not tell the experts.

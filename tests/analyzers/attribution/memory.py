@@ -58,21 +58,13 @@ def with_tables(
 
 @dataclass(frozen=True)
 class Line:
-    """One kernel of a captured graph.
+    """One kernel of a captured graph."""
 
-    Attributes:
-        name: its name.
-        reads: the tensors that it reads, as `Memory` names them.
-        holds: the activations, separated by blanks.
-        place: component, layer, basis and role that it must get.
-        style: how it is given what it reads: as plain pointers, in a struct, or packed.
-    """
-
-    name: str
-    reads: tuple[str, ...]
-    holds: str
-    place: tuple[str, int, str, str]
-    style: str = POINTER
+    name: str  # its name
+    reads: tuple[str, ...]  # the tensors that it reads, as `Memory` names them
+    holds: str  # the activations, separated by blanks
+    place: tuple[str, int, str, str]  # component, layer, basis and role that it must get
+    style: str = POINTER  # how it is given what it reads: as plain pointers, in a struct, or packed
 
 
 @dataclass

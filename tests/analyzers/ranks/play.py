@@ -15,22 +15,17 @@ KINDS = ("all_reduce", "all_reduce", "all_gather")
 
 @dataclass
 class Play:
-    """What ranks record that compute, meet in three collectives a step, and compute again.
-
-    Attributes:
-        slow: for a step the rank whose compute takes half as long again.
-        offset_ns: by how much each rank's clock is ahead at the start.
-        drift: by how much that grows, in ns per ns.
-        compute_ns: one stretch between two collectives.
-    """
+    """What ranks record that compute, meet in three collectives a step, and compute again."""
 
     ranks: int = 4
     steps: int = 40
     seed: int = 0
+    # For a step the rank whose compute takes half as long again.
     slow: Mapping[int, int] = field(default_factory=dict)
+    # By how much each rank's clock is ahead at the start.
     offset_ns: Mapping[int, int] = field(default_factory=dict)
-    drift: Mapping[int, float] = field(default_factory=dict)
-    compute_ns: int = 100_000
+    drift: Mapping[int, float] = field(default_factory=dict)  # by how much that grows, in ns per ns
+    compute_ns: int = 100_000  # one stretch between two collectives
     transfer_ns: int = 10_000
 
     def __post_init__(self) -> None:

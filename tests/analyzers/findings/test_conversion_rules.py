@@ -1,0 +1,202 @@
+"""Findings about conversions and lm_head: what fires each of them, and what keeps it quiet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.conversions.conversion_rows import (
+    AttributedConversion,
+    RepeatedQuantization,
+)
+from spark_prof.analyzers.findings.format_conversions import CONVERSIONS
+from spark_prof.analyzers.findings.lm_head import LM_HEAD
+from spark_prof.analyzers.model import Finding, ModuleRow, Report
+from spark_prof.analyzers.summary import summarize
+from spark_prof.traces.bundle import Bundle
+from tests.dashboards.sample import SAMPLES
+from tests.rows import each_row
+
+DATA = Path(__file__).parents[2] / "data"
+SAMPLE = SAMPLES["mixture_of_experts"]
+assert SAMPLE.steps.decode_us is not None
+STEP_US = SAMPLE.steps.decode_us.median
+GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_TNT"
+
+
+def conversion(kind: str, component: str, share: float) -> AttributedConversion:
+    """A conversion that takes that share of each decode step."""
+    us = share * STEP_US * SAMPLE.steps.decode
+    return AttributedConversion(
+        kind=kind, name=f"{kind}_kernel", component=component, consumer=GEMM, gemm=True,
+        after="norm", layers=2, calls=2 * SAMPLE.steps.count, us=us, prefill_us=0.0, decode_us=us,
+        decode_calls=2 * SAMPLE.steps.decode, calls_per_step=2.0, us_per_token=share * STEP_US,
+    )  # fmt: skip
+
+
+def report(*rows: AttributedConversion, execution: str = "", vllm: str = "0.26.0") -> Report:
+    """The sample with these conversions and no others."""
+    conversions = replace(SAMPLE.conversions, charged=rows)
+    run = replace(SAMPLE.run, vllm=vllm, execution=execution or SAMPLE.run.execution)
+    return replace(SAMPLE, conversions=conversions, run=run)
+
+
+def repeated(extra_us: float) -> Report:
+    """A run in which q, k and v each have their input quantized."""
+    row = RepeatedQuantization("scaled_fp8_quant", ("qkv",), 6, 4, extra_us, 17)
+    return replace(SAMPLE, conversions=replace(SAMPLE.conversions, repeated=(row,)))
+
+
+def found(subject: Report) -> dict[str, Finding]:
+    """What the rules about conversions say, by id."""
+    return {finding.id: finding for rule in CONVERSIONS for finding in rule.find(subject)}
+
+
+@each_row(
+    ("rule", "kind", "component"),
+    [
+        ("activations-quantized-apart", "quantize", "mlp"),
+        ("expert-inputs-quantized-apart", "quantize", "experts"),
+        ("kv-cache-converted-apart", "quantize", "attention"),
+        ("kv-cache-converted-apart", "dequantize", "kv_write"),
+        ("weights-dequantized", "dequantize", "mlp"),
+        ("scales-swizzled", "swizzle", "experts"),
+        ("padding-around-products", "pad", "experts"),
+        ("transposed-in-decode", "transpose", "qkv"),
+        ("casts-in-decode", "cast", "norm"),
+        ("repacked-in-decode", "repack", "o_proj"),
+    ],
+)
+def test_a_large_share_fires_one_rule_and_a_small_one_none(
+    rule: str, kind: str, component: str
+) -> None:
+    findings = found(report(conversion(kind, component, 0.04)))
+    assert list(findings) == [rule]
+    finding = findings[rule]
+    # What it should bring is its time, in each token.
+    assert finding.ms_per_token == pytest.approx(0.04 * STEP_US / 1e3, rel=0.02)
+    assert component in finding.text
+    assert "4.0%" in finding.text
+    assert finding.fix
+    assert GEMM in " ".join(finding.evidence)
+    assert rule not in found(report(conversion(kind, component, 0.003)))
+
+
+QUANTIZED, CAST = conversion("quantize", "mlp", 0.05), conversion("cast", "norm", 0.05)
+SEVERAL = [conversion("quantize", name, 0.006) for name in ("qkv", "mlp")]
+
+
+@each_row(
+    ("subject", "text", "fix"),
+    [
+        (report(*SEVERAL), "qkv, mlp", ""),
+        (report(QUANTIZED, vllm="0.12.0"), "", "enable_fusion"),
+        (report(QUANTIZED, vllm="0.13.0"), "", "fuse_norm_quant"),
+        (report(QUANTIZED, vllm="0.26.0"), "", "fuse_act_quant"),
+        (report(QUANTIZED, vllm=""), "", "before vLLM 0.13: enable_fusion"),
+        # Fusions need torch.compile.
+        (report(QUANTIZED, execution="eager"), "", "Leave --enforce-eager out, as the fusions"),
+        (report(CAST, execution="eager"), "", "--enforce-eager"),
+    ],
+)
+def test_one_finding_and_its_advice(subject: Report, text: str, fix: str) -> None:
+    (finding,) = found(subject).values()
+    assert text in finding.text
+    assert fix in finding.fix
+
+
+@each_row(
+    "quiet",
+    [
+        report(replace(QUANTIZED, decode_us=0.0, prefill_us=QUANTIZED.us)),  # prefill alone
+        report(conversion("cast", "lm_head", 0.05)),  # another rule's
+        report(conversion("permute", "lm_head", 0.05)),  # no rule's
+        repeated(0.001 * STEP_US),
+        *(replace(sample, conversions=replace(sample.conversions, charged=(), repeated=()))
+          for sample in SAMPLES.values()),
+    ],
+)  # fmt: skip
+def test_quiet(quiet: Report) -> None:
+    assert not found(quiet)
+
+
+def test_compiled_already() -> None:
+    (finding,) = found(report(CAST, execution="torch.compile")).values()
+    assert "--enforce-eager" not in finding.fix
+
+
+def test_quantized_once_per_consumer() -> None:
+    finding = found(repeated(0.02 * STEP_US))["quantized-once-per-consumer"]
+    assert finding.ms_per_token == pytest.approx(0.02 * STEP_US / 1e3, rel=0.02)
+    assert "4 of 6" in finding.text
+    assert "step 17" in finding.evidence[0]
+
+
+SGEMM = "volta_sgemm_128x32_nt"
+
+
+def of_head(subject: Report) -> dict[str, Finding]:
+    return {finding.id: finding for rule in LM_HEAD for finding in rule.find(subject)}
+
+
+def head(
+    share: float, precision: str, stored: str, layers: str, cast: float = 0.0, name: str = GEMM
+) -> dict[str, Finding]:
+    """What is said of an lm_head whose product has that share of a step, beside such experts."""
+    us = share * STEP_US * SAMPLE.steps.decode
+    kernel = KernelRow(name, SAMPLE.steps.count, us, share, "lm_head", "tensor-core", precision,
+                       "name", None, decode_us=us)  # fmt: skip
+    modules = (
+        ModuleRow("experts", "FusedMoE", "", "", layers, "", 24, 10_000_000_000),
+        ModuleRow("lm_head", "ParallelLMHead", "", "", stored, "201088x2880", 1, 1_158_266_880),
+    )
+    casts = (conversion("cast", "lm_head", cast),) if cast else ()
+    return of_head(replace(report(*casts), kernels=(kernel,), modules=modules))
+
+
+@each_row(
+    ("given", "rule", "share"),
+    [
+        # NVFP4 has 4.5 bits in place of 16.
+        ((0.1, "bf16", "bfloat16", "uint8"), "lm-head-not-quantized", 0.1 * (1 - 4.5 / 16)),
+        ((0.1, "bf16", "bfloat16", "bfloat16"), None, 0),  # nothing is quantized
+        ((0.1, "bf16", "float8_e4m3fn", "uint8"), None, 0),  # lm_head is quantized
+        ((0.005, "bf16", "bfloat16", "uint8"), None, 0),  # lm_head costs little
+        ((0.2, "tf32", "float32", "uint8"), "lm-head-widened", 0.1),
+        ((0.1, "fp32", "bfloat16", "bfloat16", 0.0, SGEMM), "lm-head-widened", 0.05),
+        ((0.1, "bf16", "bfloat16", "bfloat16", 0.03), "lm-head-widened", 0.03),
+        ((0.1, "bf16", "bfloat16", "bfloat16", 0.001), None, 0),  # a small cast
+        ((0.1, "fp32", "float32", "float32", 0.0, SGEMM), None, 0),  # the whole model is FP32
+    ],
+)
+def test_lm_head(given: tuple[float, str, str, str], rule: str | None, share: float) -> None:
+    findings = head(*given)
+    assert list(findings) == ([rule] if rule else [])
+    for finding in findings.values():
+        assert finding.ms_per_token == pytest.approx(share * STEP_US / 1e3, rel=0.02)
+        assert rule != "lm-head-not-quantized" or "1.16 GB" in finding.text
+
+
+@each_row(
+    ("capture", "fires"),
+    [
+        ("h100-gpt-oss-20b-mxfp4-graphs", True),
+        ("h100-qwen3-30b-a3b-nvfp4-graphs", True),
+        # Without CUDA graphs lm_head is a small part of a step that waits for the host.
+        ("h100-gpt-oss-20b-mxfp4-eager", False),
+    ],
+)
+def test_lm_head_of_recordings(capture: str, fires: bool) -> None:
+    found = summarize(Bundle(DATA / capture))
+    finding = of_head(found).get("lm-head-not-quantized")
+    assert (finding is not None) is fires
+    if finding:
+        # Both were recorded with random weights in BF16: what the rule says can be saved is less
+        # than the product takes, and reading the weights cannot take longer than that.
+        (us,) = (row.decode_us for row in found.kernels
+                 if row.component == "lm_head" and row.engine == "tensor-core")  # fmt: skip
+        assert finding.ms_per_token is not None
+        assert 0 < finding.ms_per_token < us / found.steps.decode / 1e3
