@@ -2,44 +2,15 @@
 
 Pure functions over the `markers`, `host` and `kernels` tables of one rank. A range has the work of
 the API calls that lie wholly inside it on its own thread; so has each range around it. The answers
-are those of `nsys stats`, whose report is named at each function.
+are those of `nsys stats`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.range_work import RangeWork, calls_of, nesting
-
-Int64s = npt.NDArray[np.int64]
-
-
-def launched(host: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Kernels with the calls that launched them, in order of the calls; cuda_kern_exec_trace.
-
-    Columns: `kernel` and `call`, rows of the two tables; `call_ns`, the call's start, and
-    `call_time_ns`; `queue_ns` from its return to the kernel's start, -1 where that was before;
-    `start_ns` and `time_ns` of the kernel; `total_ns` from the call's start until both ended.
-    """
-    call = calls_of(host, kernels)
-    row = np.flatnonzero((kernels["kind"] == "kernel").to_numpy() & (call >= 0))
-    start, end = (kernels[name].to_numpy(np.int64)[row] for name in ("start_ns", "end_ns"))
-    begun, returned = (host[n].to_numpy(np.int64)[call[row]] for n in ("start_ns", "end_ns"))
-    found = pd.DataFrame(
-        {
-            "kernel": row,
-            "call": call[row],
-            "call_ns": begun,
-            "call_time_ns": returned - begun,
-            "queue_ns": np.where(start >= returned, start - returned, -1),
-            "start_ns": start,
-            "time_ns": end - start,
-            "total_ns": np.maximum(end, returned) - begun,
-        }
-    )
-    return found.sort_values(["call_ns", "start_ns"], kind="stable", ignore_index=True)
+from spark_prof.analyzers.range_work import RangeWork, nesting
 
 
 def project(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

@@ -17,9 +17,6 @@ class RangeWork:
     Args:
         host: rows of the `host` table, with `start_ns`, `end_ns`, `thread` and `correlation`.
         kernels: rows of the `kernels` table, with `start_ns`, `end_ns` and `correlation`.
-
-    Attributes:
-        row: the rows of `kernels` that have a launch, in that order.
     """
 
     def __init__(self, host: pd.DataFrame, kernels: pd.DataFrame) -> None:
@@ -29,14 +26,14 @@ class RangeWork:
             host[name].to_numpy(np.int64)[call[row]] for name in ("start_ns", "end_ns", "thread")
         )
         order = np.lexsort((begun, thread))
-        self.row = row[order]
+        row = row[order]
         self._begun, self._returned, self._thread = begun[order], returned[order], thread[order]
         self._start, self._end = (
-            kernels[name].to_numpy(np.int64)[self.row] for name in ("start_ns", "end_ns")
+            kernels[name].to_numpy(np.int64)[row] for name in ("start_ns", "end_ns")
         )
 
     def slices(self, markers: pd.DataFrame) -> tuple[Int64s, Int64s]:
-        """The first work of each range and the one behind its last, as positions in `row`.
+        """The first work of each range and the one behind its last, as positions in that order.
 
         Args:
             markers: rows of the `markers` table. A range has what was called wholly inside it, on
@@ -62,13 +59,6 @@ class RangeWork:
             start[order] = np.minimum.reduceat(np.append(self._start, 0), edges)[::2]
             end[order] = np.maximum.reduceat(np.append(self._end, 0), edges)[::2]
         return start, end
-
-    def pairs(self, first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
-        """Each slice with each work in it: the slice's number, and the work's row of `kernels`."""
-        count = last - first
-        which = np.repeat(np.arange(len(first)), count)
-        within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
-        return which, self.row[first[which] + within]
 
 
 def calls_of(host: pd.DataFrame, kernels: pd.DataFrame) -> Int64s:
