@@ -2,7 +2,7 @@
 
 Pure functions over the `markers`, `host` and `kernels` tables of one rank. A range has the work of
 the API calls that lie wholly inside it on its own thread; so has each range around it. The answers
-are those of `nsys stats`, whose report is named at each function.
+are those of `nsys stats`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ class RangeWork:
     Args:
         host: rows of the `host` table, with `start_ns`, `end_ns`, `thread` and `correlation`.
         kernels: rows of the `kernels` table, with `start_ns`, `end_ns` and `correlation`.
-
-    Attributes:
-        row: the rows of `kernels` that have a launch, in that order.
     """
 
     def __init__(self, host: pd.DataFrame, kernels: pd.DataFrame) -> None:
@@ -32,14 +29,14 @@ class RangeWork:
             host[name].to_numpy(np.int64)[call[row]] for name in ("start_ns", "end_ns", "thread")
         )
         order = np.lexsort((begun, thread))
-        self.row = row[order]
+        row = row[order]
         self._begun, self._returned, self._thread = begun[order], returned[order], thread[order]
         self._start, self._end = (
-            kernels[name].to_numpy(np.int64)[self.row] for name in ("start_ns", "end_ns")
+            kernels[name].to_numpy(np.int64)[row] for name in ("start_ns", "end_ns")
         )
 
     def slices(self, markers: pd.DataFrame) -> tuple[Int64s, Int64s]:
-        """The first work of each range and the one behind its last, as positions in `row`.
+        """The first work of each range and the one behind its last, as positions in that order.
 
         Args:
             markers: rows of the `markers` table. A range has what was called wholly inside it, on
@@ -65,13 +62,6 @@ class RangeWork:
             start[order] = np.minimum.reduceat(np.append(self._start, 0), edges)[::2]
             end[order] = np.maximum.reduceat(np.append(self._end, 0), edges)[::2]
         return start, end
-
-    def pairs(self, first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
-        """Each slice with each work in it: the slice's number, and the work's row of `kernels`."""
-        count = last - first
-        which = np.repeat(np.arange(len(first)), count)
-        within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
-        return which, self.row[first[which] + within]
 
 
 def calls_of(host: pd.DataFrame, kernels: pd.DataFrame) -> Int64s:
@@ -110,32 +100,6 @@ def nesting(markers: pd.DataFrame) -> tuple[Int64s, Int64s]:
 
 
 Int64s = npt.NDArray[np.int64]
-
-
-def launched(host: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Kernels with the calls that launched them, in order of the calls; cuda_kern_exec_trace.
-
-    Columns: `kernel` and `call`, rows of the two tables; `call_ns`, the call's start, and
-    `call_time_ns`; `queue_ns` from its return to the kernel's start, -1 where that was before;
-    `start_ns` and `time_ns` of the kernel; `total_ns` from the call's start until both ended.
-    """
-    call = calls_of(host, kernels)
-    row = np.flatnonzero((kernels["kind"] == "kernel").to_numpy() & (call >= 0))
-    start, end = (kernels[name].to_numpy(np.int64)[row] for name in ("start_ns", "end_ns"))
-    begun, returned = (host[n].to_numpy(np.int64)[call[row]] for n in ("start_ns", "end_ns"))
-    found = pd.DataFrame(
-        {
-            "kernel": row,
-            "call": call[row],
-            "call_ns": begun,
-            "call_time_ns": returned - begun,
-            "queue_ns": np.where(start >= returned, start - returned, -1),
-            "start_ns": start,
-            "time_ns": end - start,
-            "total_ns": np.maximum(end, returned) - begun,
-        }
-    )
-    return found.sort_values(["call_ns", "start_ns"], kind="stable", ignore_index=True)
 
 
 def project(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.analyzers.labels import LABELS, label_kernels
-from spark_prof.analyzers.projections import launched, project
+from spark_prof.analyzers.projections import project
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES, Column, Table, empty_table
 
@@ -45,20 +45,6 @@ def _projections(bundle: Bundle, rank: int) -> pd.DataFrame:
     return project(markers, host, bundle.frame("kernels", rank, _WORK))
 
 
-def _launches(bundle: Bundle, rank: int) -> pd.DataFrame:
-    host, kernels = bundle.frame("host", rank), bundle.frame("kernels", rank, _WORK)
-    found = launched(host, kernels)
-    kernel, call = kernels.iloc[found.pop("kernel")], host.iloc[found.pop("call")]
-    return found.assign(
-        name=kernel["name"].array,
-        device=kernel["device"].array,
-        stream=kernel["stream"].array,
-        function=call["name"].array,
-        thread=call["thread"].array,
-        correlation=call["correlation"].array,
-    )
-
-
 COMPUTED = (
     ComputedView(
         "placed",
@@ -77,21 +63,23 @@ COMPUTED = (
         ),
         _projections,
     ),
-    ComputedView(
-        "launches",
-        pa.schema(
-            [
-                *_integers("call_ns", "call_time_ns", "queue_ns"),
-                *_integers("start_ns", "time_ns", "total_ns"),
-                *(_KERNELS.field(name) for name in ("name", "device", "stream")),
-                pa.field("function", _KERNELS.field("name").type),
-                *_integers("thread", "correlation"),
-            ]
-        ),
-        _launches,
-    ),
 )
-"""The computed views, each after what nsys stats calls its report in docs/query.md."""
+"""The computed views. Each that is named after a report of nsys stats is in docs/query.md."""
+
+LAUNCHES = """
+    SELECT k.bundle, k.rank, c.start_ns AS call_ns, c.end_ns - c.start_ns AS call_time_ns,
+        CASE WHEN k.start_ns >= c.end_ns THEN k.start_ns - c.end_ns ELSE -1 END AS queue_ns,
+        k.start_ns, k.end_ns - k.start_ns AS time_ns,
+        greatest(k.end_ns, c.end_ns) - c.start_ns AS total_ns,
+        k.name, k.device, k.stream, c.name AS function, c.thread, k.correlation
+    FROM kernels k JOIN (
+        SELECT * FROM host WHERE correlation >= 0
+        QUALIFY row_number() OVER (PARTITION BY bundle, rank, correlation ORDER BY start_ns) = 1
+    ) c USING (bundle, rank, correlation)
+    WHERE k.kind = 'kernel' ORDER BY bundle, rank, call_ns, k.start_ns
+"""
+"""Kernels with the calls that launched them, a view of views; queue_ns is from the call's return to
+the kernel's start, -1 where that was before, total_ns from the call's start until both ended."""
 
 
 _FACTS = ("state", "created", "backend", "spark_prof")
@@ -130,6 +118,7 @@ def create_views(
                 rows = pa.Table.from_pandas(view.rows(bundle, rank), preserve_index=False)
                 _write(_place(place, number, rank), rows)
         _view(database, view.name, view.schema.names, {place: ()})
+    database.execute(f"CREATE VIEW launches AS {LAUNCHES}")
 
 
 def _link(table: Table, bundles: Sequence[Bundle], folder: Path) -> dict[Path, Sequence[Column]]:

@@ -30,12 +30,11 @@ from spark_prof.profiler.nsys_record import (
 from spark_prof.profiler.ray import with_ray_copies
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
-from spark_prof.traces.assemble import assemble
+from spark_prof.traces.assemble import assemble, unflushed
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.pieces import RECORDING_FILE, pieces_folder, write_json
 from spark_prof.traces.step_counts import pid_namespace, read_counts
-from spark_prof.traces.unflushed import unflushed
 
 OLDEST_CUPTI = (13, 4)
 """The first release whose libcupti is known to sample counters under a CUDA 13.0 driver."""

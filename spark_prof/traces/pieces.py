@@ -30,78 +30,39 @@ RECORDING_FILE = "recording.json"
 REFUSED_FILE = "refused.json"
 """Holds the reason, where a process cannot be recorded."""
 
-STEP_DTYPE = np.dtype(
-    [
-        ("step", "<i4"),
-        ("key", "<i8"),
-        ("phase", "<i1"),
-        ("start_ns", "<i8"),
-        ("end_ns", "<i8"),
-        ("prefill_requests", "<i4"),
-        ("prefill_tokens", "<i4"),
-        ("decode_requests", "<i4"),
-        ("decode_tokens", "<i4"),
-        ("context_tokens", "<i8"),
-        ("thread", "<i8"),
-        ("watched", "?"),
-    ]
+
+def _columns(text: str) -> np.dtype[np.void]:
+    """The dtype of rows with columns such as ``step:i4``."""
+    return np.dtype([(name, kind) for name, _, kind in (c.partition(":") for c in text.split())])
+
+
+STEP_DTYPE = _columns(
+    "step:i4 key:i8 phase:i1 start_ns:i8 end_ns:i8 prefill_requests:i4 prefill_tokens:i4 "
+    "decode_requests:i4 decode_tokens:i4 context_tokens:i8 thread:i8 watched:?"
 )
 """One recorded step; `phase` counts through vocabulary.PHASES."""
 
-EVENT_DTYPE = np.dtype([("time_ns", "<i8"), ("code", "<i8")])
+EVENT_DTYPE = _columns("time_ns:i8 code:i8")
 """Entering module m is code m + 1, leaving it -(m + 1), leaving everything 0."""
 
-NODE_DTYPE = np.dtype(
-    [
-        ("created_ns", "<i8"),
-        ("node", "<i8"),
-        ("original", "<i8"),
-        ("graph", "<i4"),
-        ("thread", "<i4"),
-    ]
-)
+NODE_DTYPE = _columns("created_ns:i8 node:i8 original:i8 graph:i4 thread:i4")
 """A created or cloned node of a CUDA graph; `original` is 0 for one that is no clone."""
 
-ARGUMENT_DTYPE = np.dtype(
-    [
-        ("node", "<i8"),
-        ("correlation", "<i8"),
-        ("address", "<i8"),
-        ("argument", "<i4"),
-        ("offset", "<i4"),
-        ("size", "<i4"),
-    ]
-)
+ARGUMENT_DTYPE = _columns("node:i8 correlation:i8 address:i8 argument:i4 offset:i4 size:i4")
 """A word among a kernel's arguments that may be an address; columns of the `arguments` table."""
 
-CAPTURE_DTYPE = np.dtype(
-    [("start_ns", "<i8"), ("end_ns", "<i8"), ("tokens", "<i4"), ("mode", "<i4")]
-)
+CAPTURE_DTYPE = _columns("start_ns:i8 end_ns:i8 tokens:i4 mode:i4")
 """One capture of a CUDA graph; `mode` is vLLM's CUDAGraphMode: 1 PIECEWISE, 2 FULL, 0 unknown."""
 
-COUNTER_DTYPE = np.dtype(
-    [
-        ("start_ns", "<i8"),
-        ("end_ns", "<i8"),
-        ("dram_read_bytes", "<f8"),
-        ("dram_write_bytes", "<f8"),
-        ("tensor_active", "<f8"),
-        ("sm_active", "<f8"),
-        ("warps_active", "<f8"),
-    ]
+COUNTER_DTYPE = _columns(
+    "start_ns:i8 end_ns:i8 dram_read_bytes:f8 dram_write_bytes:f8 tensor_active:f8 sm_active:f8 "
+    "warps_active:f8"
 )
 """One sampled interval; the columns of the `counters` table."""
 
-ENGINE_DTYPE = np.dtype(
-    [
-        ("key", "<i8"),
-        ("schedule_ns", "<i8"),
-        ("update_ns", "<i8"),
-        ("scheduled_tokens", "<i4"),
-        ("output_tokens", "<i4"),
-        ("output_requests", "<i4"),
-        ("unfinished", "<i4"),
-    ]
+ENGINE_DTYPE = _columns(
+    "key:i8 schedule_ns:i8 update_ns:i8 scheduled_tokens:i4 output_tokens:i4 output_requests:i4 "
+    "unfinished:i4"
 )
 """One iteration as the scheduler saw it; the columns of the `engine` table."""
 

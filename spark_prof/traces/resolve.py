@@ -22,63 +22,6 @@ from spark_prof.traces.piece_files import being_recorded
 from spark_prof.traces.pieces import pieces_folder
 from spark_prof.traces.remote import is_url, list_files, local_copy
 
-_PIECES = "pieces"
-_WHOLE = ".steps.npy"
-"""Written last of all files of a piece."""
-
-_MOST_FILES = 10_000
-_MOST_META = 64 << 20
-
-
-def source_state(source: str) -> str | None:
-    """A text that changes when the source does; None where it is no local file or folder.
-
-    Args:
-        source: a bundle, the folder of its pieces, a trace, or a folder of traces.
-    """
-    digest = hashlib.sha256()
-    try:
-        for fact in _facts(Path(source)):
-            digest.update(repr(fact).encode("utf-8", "surrogateescape"))
-    except (OSError, ValueError):
-        return None
-    return digest.hexdigest()[:32]
-
-
-def _facts(path: Path) -> Iterator[object]:
-    if not path.is_dir():
-        yield _state(path.stat())
-        return
-    meta, pieces = path / META_FILE, path / _PIECES
-    if meta.exists():
-        with meta.open("rb") as file:
-            yield hashlib.sha256(file.read(_MOST_META)).digest()
-    elif pieces.is_dir():
-        yield being_recorded(pieces)
-        yield sorted(entry.name for entry in os.scandir(pieces) if entry.name.endswith(_WHOLE))
-        return
-    yield from _files(path)
-
-
-def _files(folder: Path) -> Iterator[object]:
-    """Every file below a folder; links to folders and what is hidden are left out."""
-    seen = 0
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if name.startswith("."):
-                continue
-            seen += 1
-            if seen > _MOST_FILES:
-                return
-            path = os.path.join(place, name)
-            yield os.path.relpath(path, folder), _state(os.stat(path))
-
-
-def _state(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ino
-
-
 MOST_MEMBERS = 10_000
 _DEPTH = 4
 _MOST_ENTRIES = 1_000_000
@@ -92,6 +35,12 @@ RESULT_FILE = "result.json"
 """A result of `spark-prof ab`, in the folder of its run."""
 _RESULT_MARK = b'"kind": "spark-prof ab"'
 _RESULT_HEAD = 256
+
+_WHOLE = ".steps.npy"
+"""Written last of all files of a piece."""
+
+_MOST_FILES = 10_000
+_MOST_META = 64 << 20
 
 _RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 
@@ -369,3 +318,56 @@ def _one_run(traces: Iterable[str], folders: Iterable[str]) -> bool:
     captures = len(own) < len(names) or any(_captured(name) for name in folders)
     alone = len(numbers) == 1 and not captures
     return bool(numbers) and len(numbers) == len(own) == len(set(numbers)) and not alone
+
+
+def source_state(source: str) -> str | None:
+    """A text that changes when the source does; None where it is no local file or folder.
+
+    Of files only names, sizes and times are looked at, and of a bundle also its meta.json. Of a
+    folder that is being recorded only whole pieces count: what a process writes all the time
+    changes nothing.
+
+    Args:
+        source: a bundle, the folder of its pieces, a trace, or a folder of traces.
+    """
+    digest = hashlib.sha256()
+    try:
+        for fact in _facts(Path(source)):
+            digest.update(repr(fact).encode("utf-8", "surrogateescape"))
+    except (OSError, ValueError):
+        return None
+    return digest.hexdigest()[:32]
+
+
+def _facts(path: Path) -> Iterator[object]:
+    if not path.is_dir():
+        yield _state(path.stat())
+        return
+    meta, pieces = path / META_FILE, pieces_folder(path)
+    if meta.exists():
+        with meta.open("rb") as file:
+            yield hashlib.sha256(file.read(_MOST_META)).digest()
+    elif pieces.is_dir():
+        yield being_recorded(pieces)
+        yield sorted(entry.name for entry in os.scandir(pieces) if entry.name.endswith(_WHOLE))
+        return
+    yield from _files(path)
+
+
+def _files(folder: Path) -> Iterator[object]:
+    """Every file below a folder; links to folders and what is hidden are left out."""
+    seen = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.startswith("."):
+                continue
+            seen += 1
+            if seen > _MOST_FILES:
+                return
+            path = os.path.join(place, name)
+            yield os.path.relpath(path, folder), _state(os.stat(path))
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino

@@ -6,6 +6,7 @@ A table is one Parquet file per rank, ``<table>-rank<rank>.parquet``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -62,394 +63,265 @@ class Table:
 
 NAMES = pa.dictionary(pa.int32(), pa.string())
 
-KERNELS = Table(
-    "kernels",
-    "one row per GPU kernel, copy or memset; on a CPU engine one row per operator",
-    (
-        Column("name", NAMES, "kernel name as the driver gives it, or operator name"),
-        Column("kind", NAMES, "kernel, memcpy, memset or op"),
-        Column("start_ns", pa.int64(), "start on the device"),
-        Column("end_ns", pa.int64(), "end on the device"),
-        Column(
-            "part",
-            pa.int32(),
-            "0 for a kernel and for an operator's first stretch; an "
-            "operator that calls others has one row per stretch of its own work",
-        ),
-        Column("device", pa.int32(), "GPU number, -1 for the CPU"),
-        Column("stream", pa.int64(), "CUDA stream, or the thread that ran an operator"),
-        Column("correlation", pa.int64(), "joins `host.correlation` of the same rank; -1 for none"),
-        Column("graph_node", pa.int64(), "CUDA graph node id; 0 outside graphs or where unknown"),
-        Column("step", pa.int32(), "`steps.step` that launched it, -1 for none"),
-        Column(
-            "module",
-            pa.int32(),
-            "`modules.module` open at its launch, or in a graph when its node was created; "
-            "-1 for none",
-        ),
-        Column("layer", pa.int32(), "decoder layer open then, -1 for none"),
-        Column("grid", NAMES, "launch grid as `x,y,z`; empty for operators and copies"),
-        Column("block", NAMES, "threads per block as `x,y,z`; empty for operators and copies"),
-        Column("registers", pa.int32(), "registers per thread, 0 where unknown"),
-        Column("shared_bytes", pa.int32(), "shared memory per block in bytes, 0 where unknown"),
-        Column("bytes", pa.int64(), "bytes of a copy or memset, 0 where unknown"),
-        Column(
-            "cubin",
-            NAMES,
-            "`cubins.hash` of its machine code, several where it ran one of them, or empty",
-            "",
-        ),
-        Column(
-            "placed_by",
-            NAMES,
-            "on what module and layer stand: empty where a range or graph node gave them, "
-            "`aligned` where another trace did, `guess` where they repeat like layers",
-            "",
-        ),
-    ),
-)
+_TYPES = {
+    "names": NAMES, "text": pa.string(), "bool": pa.bool_(),
+    "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(),
+}  # fmt: skip
+_DEFAULTS: dict[str, str | bool | None] = {"": None, "''": "", "True": True, "False": False}
 
-STEPS = Table(
-    "steps",
-    "one row per recorded engine iteration, as the rank's worker ran it",
-    (
-        Column("step", pa.int32(), "running number since the recording began to watch"),
-        Column("key", pa.int64(), "fingerprint of the scheduled batch, joins `engine.key`"),
-        Column("phase", NAMES, "prefill, decode or mixed"),
-        Column("start_ns", pa.int64(), "the worker begins to execute the batch"),
-        Column("end_ns", pa.int64(), "the worker has handed back the sampled tokens"),
-        Column("prefill_requests", pa.int32(), "requests still reading their prompt"),
-        Column("prefill_tokens", pa.int32(), "prompt tokens of the batch"),
-        Column("decode_requests", pa.int32(), "requests that generate"),
-        Column("decode_tokens", pa.int32(), "their scheduled tokens, drafts included"),
-        Column("context_tokens", pa.int64(), "tokens already in the KV cache, all requests"),
-        Column("piece", pa.int32(), "flushed piece that holds the step's kernels"),
-        Column(
-            "watched",
-            pa.bool_(),
-            "whether its kernels were recorded; the others were timed to learn what that costs",
-            True,
-        ),
-    ),
-)
+# A paragraph a table: its name and meaning; then a row a column: name, type with the default of one
+# that came later, and meaning with unit. What is indented goes on from the row above.
+_TABLES = """
+kernels: one row per GPU kernel, copy or memset; on a CPU engine one row per operator
+name         names    kernel name as the driver gives it, or operator name
+kind         names    kernel, memcpy, memset or op
+start_ns     int64    start on the device
+end_ns       int64    end on the device
+part         int32    0 for a kernel and for an operator's first stretch; an operator that calls
+                      others has one row per stretch of its own work
+device       int32    GPU number, -1 for the CPU
+stream       int64    CUDA stream, or the thread that ran an operator
+correlation  int64    joins `host.correlation` of the same rank; -1 for none
+graph_node   int64    CUDA graph node id; 0 outside graphs or where unknown
+step         int32    `steps.step` that launched it, -1 for none
+module       int32    `modules.module` open at its launch, or in a graph when its node was created;
+                      -1 for none
+layer        int32    decoder layer open then, -1 for none
+grid         names    launch grid as `x,y,z`; empty for operators and copies
+block        names    threads per block as `x,y,z`; empty for operators and copies
+registers    int32    registers per thread, 0 where unknown
+shared_bytes int32    shared memory per block in bytes, 0 where unknown
+bytes        int64    bytes of a copy or memset, 0 where unknown
+cubin        names='' `cubins.hash` of its machine code, several where it ran one of them, or empty
+placed_by    names='' on what module and layer stand: empty where a range or graph node gave them,
+                      `aligned` where another trace did, `guess` where they repeat like layers
 
-ENGINE = Table(
-    "engine",
-    "one row per iteration as the scheduler's process saw it",
-    (
-        Column("key", pa.int64(), "fingerprint of the scheduled batch"),
-        Column("schedule_ns", pa.int64(), "the scheduler begins to choose the batch"),
-        Column(
-            "update_ns",
-            pa.int64(),
-            "the scheduler has taken in the batch's tokens; 0 if it never did",
-        ),
-        Column("scheduled_tokens", pa.int32(), "tokens in the batch"),
-        Column("output_tokens", pa.int32(), "tokens accepted by all requests"),
-        Column("output_requests", pa.int32(), "requests that got at least one token"),
-        Column("unfinished", pa.int32(), "requests left after the update, running or waiting"),
-    ),
-)
+steps: one row per recorded engine iteration, as the rank's worker ran it
+step             int32     running number since the recording began to watch
+key              int64     fingerprint of the scheduled batch, joins `engine.key`
+phase            names     prefill, decode or mixed
+start_ns         int64     the worker begins to execute the batch
+end_ns           int64     the worker has handed back the sampled tokens
+prefill_requests int32     requests still reading their prompt
+prefill_tokens   int32     prompt tokens of the batch
+decode_requests  int32     requests that generate
+decode_tokens    int32     their scheduled tokens, drafts included
+context_tokens   int64     tokens already in the KV cache, all requests
+piece            int32     flushed piece that holds the step's kernels
+watched          bool=True whether its kernels were recorded; the others were timed to learn what
+                           that costs
 
-RANGES = Table(
-    "ranges",
-    "one row per call of an instrumented module",
-    (
-        Column("module", pa.int32(), "joins `modules.module`"),
-        Column("start_ns", pa.int64(), "entered"),
-        Column("end_ns", pa.int64(), "left"),
-        Column("thread", pa.int64(), "operating-system thread id"),
-        Column("step", pa.int32(), "`steps.step`, -1 outside the recorded steps"),
-    ),
-)
+engine: one row per iteration as the scheduler's process saw it
+key              int64 fingerprint of the scheduled batch
+schedule_ns      int64 the scheduler begins to choose the batch
+update_ns        int64 the scheduler has taken in the batch's tokens; 0 if it never did
+scheduled_tokens int32 tokens in the batch
+output_tokens    int32 tokens accepted by all requests
+output_requests  int32 requests that got at least one token
+unfinished       int32 requests left after the update, running or waiting
 
-MODULES = Table(
-    "modules",
-    "one row per instrumented module or function",
-    (
-        Column("module", pa.int32(), "number used by `ranges` and `kernels`"),
-        Column("path", pa.string(), "path in the model, such as model.layers.0.self_attn.o_proj"),
-        Column("type", pa.string(), "class name"),
-        Column("layer", pa.int32(), "decoder layer, -1 for none or where calls share the module"),
-        Column("component", NAMES, "component that its kernels count to, empty for containers"),
-    ),
-)
+ranges: one row per call of an instrumented module
+module   int32 joins `modules.module`
+start_ns int64 entered
+end_ns   int64 left
+thread   int64 operating-system thread id
+step     int32 `steps.step`, -1 outside the recorded steps
 
-LAYERS = Table(
-    "layers",
-    "one row per module with weights or a kernel choice, read from the live model",
-    (
-        Column("path", pa.string(), "path in the model"),
-        Column("type", pa.string(), "class name"),
-        Column("layer", pa.int32(), "decoder layer, -1 for none"),
-        Column("component", NAMES, "component, empty for containers"),
-        Column("quant_method", pa.string(), "class of the quantization method"),
-        Column(
-            "kernel",
-            pa.string(),
-            "class of the kernel, expert or attention implementation that was really chosen",
-        ),
-        Column("weight_dtype", pa.string(), "storage type of the largest weight"),
-        Column("shape", pa.string(), "shape of the largest weight as stored, such as 128x256"),
-        Column("bytes", pa.int64(), "bytes of all its own parameters, scales included"),
-        Column("parameters", pa.string(), "name:dtype:shape of each own tensor"),
-    ),
-)
+modules: one row per instrumented module or function
+module    int32 number used by `ranges` and `kernels`
+path      text  path in the model, such as model.layers.0.self_attn.o_proj
+type      text  class name
+layer     int32 decoder layer, -1 for none or where calls share the module
+component names component that its kernels count to, empty for containers
 
-HOST = Table(
-    "host",
-    "one row per CUDA API call that launched work",
-    (
-        Column("name", NAMES, "API function"),
-        Column("start_ns", pa.int64(), "call begins"),
-        Column("end_ns", pa.int64(), "call returns"),
-        Column("thread", pa.int64(), "operating-system thread id"),
-        Column("correlation", pa.int64(), "joins `kernels.correlation` of the same rank"),
-    ),
-)
+layers: one row per module with weights or a kernel choice, read from the live model
+path         text  path in the model
+type         text  class name
+layer        int32 decoder layer, -1 for none
+component    names component, empty for containers
+quant_method text  class of the quantization method
+kernel       text  class of the kernel, expert or attention implementation that was really chosen
+weight_dtype text  storage type of the largest weight
+shape        text  shape of the largest weight as stored, such as 128x256
+bytes        int64 bytes of all its own parameters, scales included
+parameters   text  name:dtype:shape of each own tensor
 
-GRAPH_NODES = Table(
-    "graph_nodes",
-    "one row per node of a captured CUDA graph, clones included",
-    (
-        Column("node", pa.int64(), "joins `kernels.graph_node`"),
-        Column("original", pa.int64(), "the node it is a clone of, itself where it is none"),
-        Column("graph", pa.int64(), "id of the graph that holds it"),
-        Column("created_ns", pa.int64(), "when the original was created"),
-        Column("module", pa.int32(), "`modules.module` open when the original was created"),
-        Column("layer", pa.int32(), "decoder layer open then, -1 for none"),
-        Column("capture", pa.int32(), "`captures.capture` that created it, -1 for none"),
-    ),
-)
+host: one row per CUDA API call that launched work
+name        names API function
+start_ns    int64 call begins
+end_ns      int64 call returns
+thread      int64 operating-system thread id
+correlation int64 joins `kernels.correlation` of the same rank
 
-CAPTURES = Table(
-    "captures",
-    "one row per capture of a CUDA graph while vLLM started",
-    (
-        Column("capture", pa.int32(), "running number"),
-        Column("start_ns", pa.int64(), "capture begins"),
-        Column("end_ns", pa.int64(), "capture ends"),
-        Column("tokens", pa.int32(), "tokens of the batch that it was captured for, 0 if unknown"),
-        Column("mode", NAMES, "FULL or PIECEWISE, empty where unknown"),
-    ),
-)
+graph_nodes: one row per node of a captured CUDA graph, clones included
+node       int64 joins `kernels.graph_node`
+original   int64 the node it is a clone of, itself where it is none
+graph      int64 id of the graph that holds it
+created_ns int64 when the original was created
+module     int32 `modules.module` open when the original was created
+layer      int32 decoder layer open then, -1 for none
+capture    int32 `captures.capture` that created it, -1 for none
 
-TENSORS = Table(
-    "tensors",
-    "one row per tensor of the live model, of its KV caches and states, and per segment of GPU "
-    "memory, as they were when the model was loaded and its graphs were captured",
-    (
-        Column("address", pa.int64(), "where it begins on the device"),
-        Column("bytes", pa.int64(), "how many bytes from there on are its own"),
-        Column(
-            "kind",
-            NAMES,
-            "weight, buffer, kv (KV cache), state (of Mamba and linear attention), memory (a "
-            "segment of PyTorch's allocator) or pool (one that belongs to CUDA graphs)",
-        ),
-        Column("name", pa.string(), "its name in the module, such as w13_weight"),
-        Column("module", pa.string(), "path of the module that holds it, empty for memory"),
-        Column("type", pa.string(), "class name of the module"),
-        Column("layer", pa.int32(), "decoder layer, -1 for none or for several"),
-        Column("component", NAMES, "component of the module, empty for none"),
-        Column("shape", pa.string(), "shape as stored, such as 128x256"),
-        Column("dtype", pa.string(), "storage type, such as uint8"),
-        Column(
-            "format",
-            NAMES,
-            "what the stored bits mean: nvfp4, mxfp4, fp8, int4, bf16...; scale for the scales of "
-            "such a format; empty where nothing tells",
-        ),
-    ),
-)
+captures: one row per capture of a CUDA graph while vLLM started
+capture  int32 running number
+start_ns int64 capture begins
+end_ns   int64 capture ends
+tokens   int32 tokens of the batch that it was captured for, 0 if unknown
+mode     names FULL or PIECEWISE, empty where unknown
 
-ARGUMENTS = Table(
-    "arguments",
-    "one row per device address among the arguments of a kernel",
-    (
-        Column("node", pa.int64(), "`graph_nodes.original` that has it, 0 outside of graphs"),
-        Column("correlation", pa.int64(), "joins `kernels.correlation` outside of graphs, else -1"),
-        Column("argument", pa.int32(), "number of the argument, -1 in a packed buffer"),
-        Column("offset", pa.int32(), "where it stands in the argument or buffer, in bytes"),
-        Column("size", pa.int32(), "bytes of the argument or buffer; 8 for a plain pointer"),
-        Column("address", pa.int64(), "the address"),
-    ),
-)
+tensors: one row per tensor of the live model, of its KV caches and states, and per segment of GPU
+  memory, as they were when the model was loaded and its graphs were captured
+address   int64 where it begins on the device
+bytes     int64 how many bytes from there on are its own
+kind      names weight, buffer, kv (KV cache), state (of Mamba and linear attention), memory (a
+                segment of PyTorch's allocator) or pool (one that belongs to CUDA graphs)
+name      text  its name in the module, such as w13_weight
+module    text  path of the module that holds it, empty for memory
+type      text  class name of the module
+layer     int32 decoder layer, -1 for none or for several
+component names component of the module, empty for none
+shape     text  shape as stored, such as 128x256
+dtype     text  storage type, such as uint8
+format    names what the stored bits mean: nvfp4, mxfp4, fp8, int4, bf16...; scale for the scales of
+                such a format; empty where nothing tells
 
-CUBINS = Table(
-    "cubins",
-    "one row per piece of GPU machine code that was loaded, kept in the bundle's folder `cubins`",
-    (
-        Column("hash", pa.string(), "first 16 hexadecimal digits of its SHA-256, the file's name"),
-        Column("bytes", pa.int64(), "its size"),
-        Column("source", NAMES, "driver, or the cache it was found in: triton, flashinfer..."),
-        Column("functions", pa.string(), "names of its kernels that ran, one a line"),
-    ),
-)
+arguments: one row per device address among the arguments of a kernel
+node        int64 `graph_nodes.original` that has it, 0 outside of graphs
+correlation int64 joins `kernels.correlation` outside of graphs, else -1
+argument    int32 number of the argument, -1 in a packed buffer
+offset      int32 where it stands in the argument or buffer, in bytes
+size        int32 bytes of the argument or buffer; 8 for a plain pointer
+address     int64 the address
 
-FUNCTIONS = Table(
-    "functions",
-    "one row per function of machine code that ran, with the instructions that it is made of",
-    (
-        Column("hash", pa.string(), "`cubins.hash` of the file that holds it"),
-        Column("function", pa.string(), "its symbol"),
-        Column("name", pa.string(), "its name as `kernels.name` has it"),
-        Column("architecture", NAMES, "what it was compiled for, such as sm_120"),
-        Column(
-            "suffix",
-            NAMES,
-            "a where for this architecture only, f for its family, plain for neither; empty where "
-            "nothing tells",
-        ),
-        Column("registers", pa.int32(), "registers per thread, 0 where unknown"),
-        Column("instructions", pa.int64(), "how many there are"),
-        Column(
-            "opcodes",
-            pa.string(),
-            "its opcodes, one a line, each with how often it stands there; LDL and STL are loads "
-            "and stores of local memory",
-        ),
-    ),
-)
+cubins: one row per piece of GPU machine code that was loaded, kept in the bundle's folder `cubins`
+hash      text  first 16 hexadecimal digits of its SHA-256, the file's name
+bytes     int64 its size
+source    names driver, or the cache it was found in: triton, flashinfer...
+functions text  names of its kernels that ran, one a line
 
-COUNTERS = Table(
-    "counters",
-    "one row per interval in which the GPU's hardware counters were sampled",
-    (
-        Column("start_ns", pa.int64(), "interval begins"),
-        Column("end_ns", pa.int64(), "interval ends"),
-        Column("dram_read_bytes", pa.float64(), "bytes read from DRAM; NaN where not sampled"),
-        Column("dram_write_bytes", pa.float64(), "bytes written to DRAM"),
-        Column("tensor_active", pa.float64(), "share of cycles the tensor pipe was busy, 0 to 1"),
-        Column("sm_active", pa.float64(), "share of cycles an SM had work, 0 to 1"),
-        Column("warps_active", pa.float64(), "achieved occupancy, 0 to 1"),
-    ),
-)
+functions: one row per function of machine code that ran, with the instructions that it is made of
+hash         text  `cubins.hash` of the file that holds it
+function     text  its symbol
+name         text  its name as `kernels.name` has it
+architecture names what it was compiled for, such as sm_120
+suffix       names a where for this architecture only, f for its family, plain for neither; empty
+                   where nothing tells
+registers    int32 registers per thread, 0 where unknown
+instructions int64 how many there are
+opcodes      text  its opcodes, one a line, each with how often it stands there; LDL and STL are
+                   loads and stores of local memory
 
-OVERHEAD = Table(
-    "overhead",
-    "one row per stretch of time that the profiler itself took",
-    (
-        Column("name", NAMES, "what it did, such as buffer flush or instrumentation"),
-        Column("start_ns", pa.int64(), "begins"),
-        Column("end_ns", pa.int64(), "ends"),
-    ),
-)
+counters: one row per interval in which the GPU's hardware counters were sampled
+start_ns         int64   interval begins
+end_ns           int64   interval ends
+dram_read_bytes  float64 bytes read from DRAM; NaN where not sampled
+dram_write_bytes float64 bytes written to DRAM
+tensor_active    float64 share of cycles the tensor pipe was busy, 0 to 1
+sm_active        float64 share of cycles an SM had work, 0 to 1
+warps_active     float64 achieved occupancy, 0 to 1
 
-MARKERS = Table(
-    "markers",
-    "one row per NVTX range or mark of the recorded program",
-    (
-        Column("name", NAMES, "its message"),
-        Column("domain", NAMES, "the library or part that set it, empty for the default domain"),
-        Column("start_ns", pa.int64(), "begins"),
-        Column("end_ns", pa.int64(), "ends; a mark ends where it begins"),
-        Column("thread", pa.int64(), "operating-system thread id where it began, -1 if unknown"),
-        Column("step", pa.int32(), "`steps.step` in which it began, -1 for none"),
-        Column(
-            "nested",
-            pa.bool_(),
-            "whether it is known to be a push/pop range, which lies inside the ones around it",
-            False,
-        ),
-    ),
-)
+overhead: one row per stretch of time that the profiler itself took
+name     names what it did, such as buffer flush or instrumentation
+start_ns int64 begins
+end_ns   int64 ends
 
-METRICS = Table(
-    "metrics",
-    "one row per metric of a kernel that Nsight Compute measured alone",
-    (
-        Column("name", NAMES, "kernel name as Nsight Compute gives it"),
-        Column("launch", pa.int32(), "running number of the measured kernel"),
-        Column("metric", NAMES, "name of the metric, such as sm__inst_executed_pipe_tensor.sum"),
-        Column("value", pa.float64(), "its value, NaN where it could not be measured"),
-        Column("unit", NAMES, "unit of the value, empty for a count or a ratio"),
-    ),
-)
+markers: one row per NVTX range or mark of the recorded program
+name     names      its message
+domain   names      the library or part that set it, empty for the default domain
+start_ns int64      begins
+end_ns   int64      ends; a mark ends where it begins
+thread   int64      operating-system thread id where it began, -1 if unknown
+step     int32      `steps.step` in which it began, -1 for none
+nested   bool=False whether it is known to be a push/pop range, which lies inside the ones around it
 
-CLIENTS = Table(
-    "clients",
-    "one row per run of a load generator, whose result was imported with the trace",
-    (
-        Column("run", pa.int32(), "running number"),
-        Column("source", pa.string(), "file of the result"),
-        Column("tool", NAMES, "what measured, such as vllm bench serve"),
-        Column("model", pa.string(), "model as the tool names it, empty where unknown"),
-        Column("label", pa.string(), "what tells the run from the others of its file"),
-        Column("clock", NAMES, "what start times count from: epoch, monotonic or none"),
-        Column("start_ns", pa.int64(), "begins, by `clock`; 0 where unknown"),
-        Column(
-            "local_end_ns",
-            pa.int64(),
-            "ends by the client's wall clock, as if its time zone were UTC; 0 where unknown",
-        ),
-        Column("concurrency", pa.int64(), "most requests at a time as asked for; -1 if unknown"),
-        Column("completed", pa.int64(), "requests that were answered; -1 where unknown"),
-        Column("failed", pa.int64(), "requests that were not; -1 where unknown"),
-        Column("input_tokens", pa.int64(), "prompt tokens of all requests; -1 where unknown"),
-        Column("output_tokens", pa.int64(), "generated tokens; -1 where unknown"),
-        Column("mean_concurrency", pa.float64(), "mean requests at a time; NaN where unknown"),
-        Column("request_rate", pa.float64(), "requests per second as asked for; NaN for no limit"),
-        Column("duration_s", pa.float64(), "how long it took, in seconds; NaN where unknown"),
-        Column("request_throughput", pa.float64(), "answered requests per second"),
-        Column("output_throughput", pa.float64(), "generated tokens per second"),
-        Column("total_throughput", pa.float64(), "prompt and generated tokens per second"),
-        Column("tokens_per_chunk", pa.float64(), "generated tokens per chunk of the stream"),
-        Column("acceptance_length", pa.float64(), "tokens that a speculative step yields"),
-        Column("itl_per_token", pa.bool_(), "whether itl shares a chunk's time among its tokens"),
-        *(
-            Column(f"{latency}_{statistic}_us", pa.float64(), f"{statistic} of {meaning}")
-            for latency, meaning in (
-                ("ttft", "the time to the first token"),
-                ("tpot", "the time per output token after the first, of each request"),
-                ("itl", "the time between two chunks of the stream"),
-                ("e2e", "the time to the last token"),
-            )
-            for statistic in ("mean", "median", "p90", "p99", "std")
-        ),
-        *(
-            Column(f"{latency}_derived", NAMES, f"how {latency} was calculated; empty if given")
-            for latency in ("ttft", "tpot", "itl", "e2e")
-        ),
-        Column("notes", pa.string(), "what to know before comparing its figures, one a line"),
-    ),
-)
+metrics: one row per metric of a kernel that Nsight Compute measured alone
+name   names   kernel name as Nsight Compute gives it
+launch int32   running number of the measured kernel
+metric names   name of the metric, such as sm__inst_executed_pipe_tensor.sum
+value  float64 its value, NaN where it could not be measured
+unit   names   unit of the value, empty for a count or a ratio
 
-REQUESTS = Table(
-    "requests",
-    "one row per request that a load generator sent",
-    (
-        Column("run", pa.int32(), "`clients.run` that sent it"),
-        Column("start_ns", pa.int64(), "sent, by the run's clock; 0 where unknown"),
-        Column("ttft_us", pa.float64(), "until its first token; NaN where unknown"),
-        Column("e2e_us", pa.float64(), "until its last token; NaN where unknown"),
-        Column("input_tokens", pa.int64(), "tokens of its prompt; -1 where unknown"),
-        Column("output_tokens", pa.int64(), "generated tokens; -1 where unknown"),
-        Column("chunks", pa.int64(), "pieces of the stream with tokens; -1 where unknown"),
-        Column("failed", pa.bool_(), "whether it ended in an error"),
-    ),
-)
+clients: one row per run of a load generator, whose result was imported with the trace
+run                int32   running number
+source             text    file of the result
+tool               names   what measured, such as vllm bench serve
+model              text    model as the tool names it, empty where unknown
+label              text    what tells the run from the others of its file
+clock              names   what start times count from: epoch, monotonic or none
+start_ns           int64   begins, by `clock`; 0 where unknown
+local_end_ns       int64   ends by the client's wall clock, as if its time zone were UTC; 0 where
+                           unknown
+concurrency        int64   most requests at a time as asked for; -1 if unknown
+completed          int64   requests that were answered; -1 where unknown
+failed             int64   requests that were not; -1 where unknown
+input_tokens       int64   prompt tokens of all requests; -1 where unknown
+output_tokens      int64   generated tokens; -1 where unknown
+mean_concurrency   float64 mean requests at a time; NaN where unknown
+request_rate       float64 requests per second as asked for; NaN for no limit
+duration_s         float64 how long it took, in seconds; NaN where unknown
+request_throughput float64 answered requests per second
+output_throughput  float64 generated tokens per second
+total_throughput   float64 prompt and generated tokens per second
+tokens_per_chunk   float64 generated tokens per chunk of the stream
+acceptance_length  float64 tokens that a speculative step yields
+itl_per_token      bool    whether itl shares a chunk's time among its tokens
+ttft_mean_us       float64 mean of the time to the first token
+ttft_median_us     float64 median of the time to the first token
+ttft_p90_us        float64 p90 of the time to the first token
+ttft_p99_us        float64 p99 of the time to the first token
+ttft_std_us        float64 std of the time to the first token
+tpot_mean_us       float64 mean of the time per output token after the first, of each request
+tpot_median_us     float64 median of the time per output token after the first, of each request
+tpot_p90_us        float64 p90 of the time per output token after the first, of each request
+tpot_p99_us        float64 p99 of the time per output token after the first, of each request
+tpot_std_us        float64 std of the time per output token after the first, of each request
+itl_mean_us        float64 mean of the time between two chunks of the stream
+itl_median_us      float64 median of the time between two chunks of the stream
+itl_p90_us         float64 p90 of the time between two chunks of the stream
+itl_p99_us         float64 p99 of the time between two chunks of the stream
+itl_std_us         float64 std of the time between two chunks of the stream
+e2e_mean_us        float64 mean of the time to the last token
+e2e_median_us      float64 median of the time to the last token
+e2e_p90_us         float64 p90 of the time to the last token
+e2e_p99_us         float64 p99 of the time to the last token
+e2e_std_us         float64 std of the time to the last token
+ttft_derived       names   how ttft was calculated; empty if given
+tpot_derived       names   how tpot was calculated; empty if given
+itl_derived        names   how itl was calculated; empty if given
+e2e_derived        names   how e2e was calculated; empty if given
+notes              text    what to know before comparing its figures, one a line
 
-LOG = Table(
-    "log",
-    "what the recording itself had to say",
-    (
-        Column("time_ns", pa.int64(), "when"),
-        Column("process", pa.string(), "which process"),
-        Column("message", pa.string(), "one line"),
-    ),
-)
+requests: one row per request that a load generator sent
+run           int32   `clients.run` that sent it
+start_ns      int64   sent, by the run's clock; 0 where unknown
+ttft_us       float64 until its first token; NaN where unknown
+e2e_us        float64 until its last token; NaN where unknown
+input_tokens  int64   tokens of its prompt; -1 where unknown
+output_tokens int64   generated tokens; -1 where unknown
+chunks        int64   pieces of the stream with tokens; -1 where unknown
+failed        bool    whether it ended in an error
+
+log: what the recording itself had to say
+time_ns int64 when
+process text  which process
+message text  one line
+"""
+
+
+def _table(paragraph: str) -> Table:
+    head, *rows = re.sub(r"\n +", " ", paragraph).split("\n")
+    columns = []
+    for row in rows:
+        name, kind, meaning = row.split(None, 2)
+        kind, _, default = kind.partition("=")
+        columns.append(Column(name, _TYPES[kind], meaning, _DEFAULTS[default]))
+    name, _, meaning = head.partition(": ")
+    return Table(name, meaning, tuple(columns))
+
 
 TABLES: Mapping[str, Table] = MappingProxyType(
-    {
-        t.name: t
-        for t in (
-            KERNELS, STEPS, ENGINE, RANGES, MODULES, LAYERS, HOST, GRAPH_NODES, CAPTURES, TENSORS,
-            ARGUMENTS, CUBINS, FUNCTIONS, COUNTERS, OVERHEAD, MARKERS, METRICS, CLIENTS, REQUESTS,
-            LOG,
-        )
-    }
-)  # fmt: skip
+    {table.name: table for table in map(_table, _TABLES.strip().split("\n\n"))}
+)
 
 
 def empty_table(name: str) -> pa.Table:

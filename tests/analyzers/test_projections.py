@@ -8,10 +8,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.projections import launched, project
+from spark_prof.analyzers.projections import project
+from spark_prof.datasets.sql_views import LAUNCHES
 from spark_prof.traces.readers.nsys_import import nsys_export
 from tests.rows import each_row
 
@@ -57,18 +59,23 @@ def without_version(name: str) -> str:
 @needs_stats
 def test_launches_are_those_of_nsys(ranks: list[Rank]) -> None:
     told = stats("cuda_kern_exec_trace").replace({"Queue Dur (ns)": {"": -1}})
-    mine = []
-    for _, host, kernels in ranks:
-        found = launched(host, kernels)
-        kernel, call = kernels.iloc[found["kernel"]], host.iloc[found["call"]]
-        for row, ran, by in zip(
-            found.itertuples(), kernel.itertuples(), call.itertuples(), strict=True
-        ):
-            mine.append((
-                row.call_ns, row.call_time_ns, row.queue_ns, row.start_ns, row.time_ns,
-                row.total_ns, ran.pid, by.thread, ran.device, without_version(by.name),
-                ran.grid, ran.block, ran.name,
-            ))  # fmt: skip
+    tables = {
+        "kernels": pd.concat([kernels.assign(rank=n) for n, (_, _, kernels) in enumerate(ranks)]),
+        "host": pd.concat([host.assign(rank=n) for n, (_, host, _) in enumerate(ranks)]),
+    }
+    with duckdb.connect() as database:
+        for name, table in tables.items():
+            database.register(name, table.assign(bundle="b"))
+        found = database.execute(
+            f"SELECT l.*, grid, block, pid FROM ({LAUNCHES}) l JOIN kernels k "
+            "USING (rank, correlation, start_ns)"
+        ).df()
+    mine = [
+        (row.call_ns, row.call_time_ns, row.queue_ns, row.start_ns, row.time_ns, row.total_ns,
+         row.pid, row.thread, row.device, without_version(row.function), row.grid, row.block,
+         row.name)
+        for row in found.itertuples()
+    ]  # fmt: skip
     columns = [
         "API Start (ns)", "API Dur (ns)", "Queue Dur (ns)", "Kernel Start (ns)",
         "Kernel Dur (ns)", "Total Dur (ns)", "PID", "TID", "DevId",
@@ -185,4 +192,3 @@ def test_start_end_ranges_are_nobody_s_parent() -> None:
     assert found[columns].to_numpy().tolist() == [
         ["a", 0, -1, 1, 1], ["b", 0, -1, 0, 1], ["c", 1, 0, 0, 1],
     ]  # fmt: skip
-    assert launched(host, kernels)["queue_ns"].tolist() == [488]

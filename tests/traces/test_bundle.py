@@ -12,10 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.bundle import META_FILE, Bundle, table_file
+from spark_prof.traces import bundle as bundles
+from spark_prof.traces.bundle import META_FILE, Bundle, table_batches, table_file
 from spark_prof.traces.tables import TABLES
+from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
+DATA = Path(__file__).parents[1] / "data"
 STEPS = table_file("steps", 0)
 
 
@@ -227,3 +230,27 @@ def test_a_bundle_without_rows_from_before_a_column_was_added(folder: Path) -> N
 def test_a_column_that_was_always_there_may_not_be_missing(folder: Path, column: str) -> None:
     _without(folder, "kernels", column)
     assert "does not hold" in refused(folder)
+
+
+@each_row("rows", [1, 7, 1000, 1 << 20])
+@each_row("capture", sorted(path.name for path in DATA.glob("h100-*")))
+def test_together_they_are_the_table(
+    capture: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundles, "ROWS", rows)
+    bundle = Bundle(DATA / capture)
+    # Captures of before a column came have its default.
+    for table in ("steps", "kernels") if rows > 1 else ("steps",):
+        found = pa.concat_tables(table_batches(bundle, table, 0))
+        assert found.schema.names == TABLES[table].schema.names
+        assert found.to_pandas().astype(str).equals(bundle.frame(table, 0).astype(str))
+
+
+def test_batches_of_a_table_that_is_not_there_and_of_one_with_holes(folder: Path) -> None:
+    assert list(table_batches(Bundle(folder), "counters", 0)) == []
+    found = pq.read_table(folder / STEPS)
+    place = found.schema.get_field_index("start_ns")
+    holes = pa.array([None] * len(found), pa.int64())
+    pq.write_table(found.set_column(place, found.schema.field(place), holes), folder / STEPS)
+    with pytest.raises(CommandError, match="lacks values"):
+        list(table_batches(Bundle(folder), "steps", 0))

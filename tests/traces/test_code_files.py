@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.code_files import code_files, holds_machine_code
-from spark_prof.traces.cuda_tools import FOLDER_VARIABLE
+from spark_prof.traces.code_files import code_files, holds_machine_code, library_code
+from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, find_tool
 from spark_prof.traces.readers.binary_utilities import FatFile
 from tests.rows import each_row
 
 from .cubins import SM_90, SM_121, library
 
 pytestmark = pytest.mark.timeout(120)
+needs_tool = pytest.mark.skipif(find_tool("cuobjdump") is None, reason="cuobjdump is not installed")
 
 
 def symbols(path: Path, architecture: str | None = None) -> dict[str, set[str]]:
@@ -138,3 +139,30 @@ def test_without_the_tool_it_says_what_to_install(
     monkeypatch.setenv(FOLDER_VARIABLE, "/nonexistent")
     with pytest.raises(CommandError, match=r"pip install 'spark-prof\[sass\]'"):
         symbols(path)
+
+
+@needs_tool
+@each_row(("generation", "newest"), [(12, "sm_120f"), (10, "sm_120"), (0, "sm_120")])
+def test_a_family_build_is_told_where_it_is_asked_for(
+    tmp_path: Path, generation: int, newest: str
+) -> None:
+    code = library_code(library(tmp_path), generation, 60)
+    assert code.cubins == ((newest, 1), ("sm_80", 1), ("sm_90a", 1))
+    assert code.ptx == ("sm_80",)
+
+
+@needs_tool
+def test_what_is_no_library_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.so"
+    for data in (b"", b"text"):
+        path.write_bytes(data)
+        with pytest.raises(CommandError) as caught:
+            library_code(path, 12, 60)
+        assert "\n" not in str(caught.value)
+    path.write_bytes(b"\x7fELF" + bytes(60))
+    assert library_code(path, 12, 60).cubins == ()
+    with pytest.raises(CommandError, match="stopped"):
+        library_code(library(tmp_path), 12, 0)
+    monkeypatch.setenv(FOLDER_VARIABLE, "/nonexistent")
+    with pytest.raises(CommandError, match="pip install"):
+        library_code(path, 12, 60)

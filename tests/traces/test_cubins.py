@@ -35,35 +35,20 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_one_function_of_that_name(folder: Path) -> None:
+def test_which_of_the_functions_of_a_name_ran(folder: Path) -> None:
     shutil.copy(SM_90, folder / "42-0.cubin")
-    cubins = Cubins(folder)
-    assert cubins.find("mix", 32) == (HOPPER,)
-    assert cubins.find("nosuch", 32) == ()
-
-
-def test_registers_decide_between_two(folder: Path) -> None:
-    shutil.copy(SM_90, folder / "42-0.cubin")
+    one = Cubins(folder)
+    assert one.find("mix", 32) == (HOPPER,)
+    # The driver may give a kernel more than it was compiled with.
+    assert one.find("mix", 64) == (HOPPER,)
+    assert one.find("nosuch", 32) == ()
     shutil.copy(SM_121, folder / "42-1.cubin")
-    cubins = Cubins(folder)
-    assert cubins.find("mix", 32) == (HOPPER,)
-    assert cubins.find("mix", 40) == (SPARK,)
-
-
-@pytest.mark.parametrize("registers", [8, 0, 33])
-def test_where_two_fit_both_are_named(folder: Path, registers: int) -> None:
-    """Both have 8 registers; and with others, neither is better than the other."""
-    shutil.copy(SM_90, folder / "42-0.cubin")
-    shutil.copy(SM_121, folder / "42-1.cubin")
-    cubins = Cubins(folder)
-    assert cubins.find("scale", registers) == (HOPPER, SPARK)
-    assert cubins.find(ADD, registers) == (HOPPER, SPARK)
-
-
-def test_the_only_one_is_named_although_the_registers_differ(folder: Path) -> None:
-    """The driver may give a kernel more than it was compiled with."""
-    shutil.copy(SM_90, folder / "42-0.cubin")
-    assert Cubins(folder).find("mix", 64) == (HOPPER,)
+    two = Cubins(folder)
+    assert (two.find("mix", 32), two.find("mix", 40)) == ((HOPPER,), (SPARK,))
+    # Both have 8 registers; and with others, neither is better than the other.
+    for registers in (8, 0, 33):
+        for name in ("scale", ADD):
+            assert two.find(name, registers) == (HOPPER, SPARK)
 
 
 def test_the_same_code_of_two_sources_is_one(folder: Path, tmp_path: Path) -> None:
@@ -101,17 +86,13 @@ def test_without_cubins(tmp_path: Path) -> None:
 
 def test_damaged_machine_code_is_told_and_the_rest_is_read(folder: Path) -> None:
     (folder / "42-0.cubin").write_bytes(SM_121.read_bytes()[:5000])
+    (folder / "42-2.cubin.part").write_bytes(b"half")  # is not looked at
     shutil.copy(SM_90, folder / "42-1.cubin")
     cubins = Cubins(folder)
     assert cubins.find("scale", 8) == (HOPPER,)
     [lost] = cubins.lost
     assert lost.startswith("machine code: ")
     assert "42-0.cubin" in lost
-
-
-def test_half_written_machine_code_is_not_looked_at(folder: Path) -> None:
-    (folder / "42-0.cubin.part").write_bytes(b"half")
-    assert Cubins(folder).lost == []
 
 
 def kernels(*rows: tuple[str, int]) -> pd.DataFrame:

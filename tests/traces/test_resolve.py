@@ -1,9 +1,11 @@
-"""What is found in a folder of recordings, on the disk and in a store alike."""
+"""What a person named, and what is found in a folder of recordings, on the disk and in a store."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -12,6 +14,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces import resolve
 from spark_prof.traces.resolve import find_members
+from tests.rows import each_row
 
 TRACE = json.dumps({"schemaVersion": 1, "traceEvents": []})
 
@@ -114,3 +117,56 @@ def test_too_many_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_bundle_is_its_own_member(tmp_path: Path) -> None:
     (tmp_path / "meta.json").write_text("{}")
     assert [member.source for member in find_members(str(tmp_path))] == [str(tmp_path)]
+
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@each_row(
+    ("name", "kind"),
+    [
+        ("h100-gpt-oss-20b-mxfp4-graphs", resolve.BundleFolder("")),
+        ("kineto/gpt-oss-eager.json.gz", resolve.Trace("", "kineto")),
+        ("proton/tree.hatchet", resolve.Trace("", "proton-tree")),
+        ("kineto/gpt-oss-graphs", resolve.Trace("", "folder")),
+        ("benchmarks/guidellm.json", resolve.LoadTest("")),
+        ("ab-cpu", resolve.AbResult("", DATA / "ab-cpu" / "result.json")),
+        ("ab-cpu/result.json", resolve.AbResult("", DATA / "ab-cpu" / "result.json")),
+        ("cubins", resolve.MachineCode("")),
+    ],
+)
+def test_what_was_named(name: str, kind: resolve.Source) -> None:
+    source = str(DATA / name)
+    assert resolve.resolve(source) == replace(kind, name=source)
+    with resolve.fetched(f"file://{source}") as copy:
+        assert type(copy) is type(kind)
+        assert copy.name != source
+
+
+def test_what_holds_several_or_a_bundle_further_down_is_a_folder(
+    place: tuple[str, Placed],
+) -> None:
+    source, write = place
+    write("x/y/meta.json", "{}")
+    one = resolve.resolve(source)
+    # In a store nothing says whether a folder is a bundle before it is copied.
+    assert isinstance(one, resolve.Folder) or source.startswith("memory:")
+    write("t.json.gz", TRACE)
+    found = resolve.resolve(source)
+    assert isinstance(found, resolve.Folder)
+    assert [member.name for member in found.members] == ["t.json.gz", "x/y"]
+
+
+@each_row("name", ["none", "pipe", "text", "\0", "x" * 300])
+def test_what_is_nothing_is_one_line(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text").write_text("text")
+    with pytest.raises(CommandError) as caught:
+        resolve.resolve(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_mark_of_a_result_of_ab_is_its_kind() -> None:
+    from spark_prof.ab.result import KIND
+
+    assert f'"kind": "{KIND}"'.encode() == resolve._RESULT_MARK
