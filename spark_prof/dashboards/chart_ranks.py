@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from spark_prof.analyzers.model import RankRow, Report
-from spark_prof.analyzers.views.rank_steps import HeldUp, held_up
+from spark_prof.analyzers.views.step_series import HeldUp, held_up
 from spark_prof.dashboards.chart_axes import time_ticks
 from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES

