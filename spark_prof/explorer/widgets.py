@@ -144,8 +144,6 @@ def _has_prose(frame: pd.DataFrame) -> bool:
     )
 
 
-__all__ = ["choice", "facts", "figure", "lines", "plain", "section", "table"]
-
 _CONFIG: Mapping[str, Any] = {
     "displaylogo": False,
     "displayModeBar": True,

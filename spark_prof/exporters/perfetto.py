@@ -74,10 +74,12 @@ def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
 
 def write_device(trace: RankTrace, windows: pd.DataFrame) -> Int64s:
     """Writes what a rank's device did in these steps; returns the track of each kernel."""
-    write_steps(trace, windows)
-    write_spans(trace)
+    steps, layers, components = map(trace.tracks.add, ("steps", "layers", "components"))
     tracks = stream_tracks(trace)
+    # Before spans: of slices of one time Perfetto, told to choose it by its time, takes the first.
     write_kernels(trace, tracks)
+    write_steps(trace, windows, steps)
+    write_spans(trace, layers, components)
     return tracks
 
 

@@ -39,9 +39,8 @@ _COUNTERS = (
 """Column of `counters`, what its track is called, and its factor; bytes become a rate."""
 
 
-def write_steps(trace: RankTrace, windows: pd.DataFrame) -> None:
+def write_steps(trace: RankTrace, windows: pd.DataFrame, track: int) -> None:
     """Writes steps, as rows of `analyzers.windows.step_windows`."""
-    track = trace.tracks.add("steps")
     start = windows["begin_ns"].to_numpy(np.int64)
     names = [
         json.dumps(f"{phase} step {step}")
@@ -57,7 +56,7 @@ def write_steps(trace: RankTrace, windows: pd.DataFrame) -> None:
     )  # fmt: skip
 
 
-def write_spans(trace: RankTrace) -> None:
+def write_spans(trace: RankTrace, layers: int, components: int) -> None:
     """Writes when each layer and each component ran, from the times of its kernels.
 
     A span is what follows one another of one step and one layer or component. It ends with its
@@ -65,14 +64,10 @@ def write_spans(trace: RankTrace) -> None:
     """
     # A hostile bundle may name any layer: only those that occur get a text.
     known, layer = np.unique(trace.kernels["layer"].to_numpy(np.int64), return_inverse=True)
-    _spans(trace, "layers", layer, ["" if n < 0 else f"layer {n}" for n in known.tolist()])
-    components = trace.kernels["component"].cat
-    _spans(
-        trace,
-        "components",
-        components.codes.to_numpy().astype(np.int64),
-        list(components.categories),
-    )
+    _spans(trace, "layer", layers, layer, ["" if n < 0 else f"layer {n}" for n in known.tolist()])
+    names = trace.kernels["component"].cat
+    words = names.codes.to_numpy().astype(np.int64)
+    _spans(trace, "component", components, words, list(names.categories))
 
 
 def write_counters(trace: RankTrace, bundle: Bundle) -> None:
@@ -98,9 +93,8 @@ def write_counters(trace: RankTrace, bundle: Bundle) -> None:
             )  # fmt: skip
 
 
-def _spans(trace: RankTrace, title: str, word: Int64s, words: Sequence[str]) -> None:
+def _spans(trace: RankTrace, kind: str, track: int, word: Int64s, words: Sequence[str]) -> None:
     """Writes one track; a kernel whose word is empty ends a span and begins none."""
-    track = trace.tracks.add(title)
     if not len(word):
         return
     start = trace.kernels["start_ns"].to_numpy(np.int64)
@@ -116,7 +110,7 @@ def _spans(trace: RankTrace, title: str, word: Int64s, words: Sequence[str]) -> 
     written = [json.dumps(name) for name in words]
     for part in slices(len(first)):
         trace.write(
-            f'{{"ph":"X","cat":"{title[:-1]}","tid":{track},"name":',
+            f'{{"ph":"X","cat":"{kind}","tid":{track},"name":',
             choices(word[first[part]], written),
             ',"ts":', trace.since_origin(begin[part]),
             ',"dur":', microseconds(finish[part] - begin[part]),

@@ -73,18 +73,6 @@ def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert "Traceback" not in found.served.log, found.served.log[-4000:]
 
 
-@pytest.fixture(scope="package")
-def foreign(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Other people's traces."""
-    if not sources.SHARED.is_dir():
-        pytest.skip("the folder shared/traces is not there")
-    folder = tmp_path_factory.mktemp("foreign")
-    found = _serve(folder, sources.shared(folder))
-    with found.served:
-        yield found
-    assert "Traceback" not in found.served.log, found.served.log[-4000:]
-
-
 @pytest.fixture
 def fresh(browser: Browser, context: BrowserContext) -> Iterator[Callable[..., View]]:
     """Makes empty views of a server; what they show must be without fault when the test ends.

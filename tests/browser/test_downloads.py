@@ -15,7 +15,7 @@ from tests.browser.view import View
 
 Explore = Callable[..., View]
 
-PAGES = ("", "layers", "kernels", "conversions", "steps")
+PAGES = ("layers", "steps")
 
 
 def rows_of(path: Path) -> list[list[str]]:

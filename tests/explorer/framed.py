@@ -7,7 +7,9 @@ from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
 
+from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer.app import PAGES
+from spark_prof.explorer.page import Sources
 from tests.dashboards.page import Page
 
 DATA = Path(__file__).parents[1] / "data"
@@ -32,6 +34,27 @@ def framed(
         app.query_params[name] = str(value)
     app.run()
     assert not app.exception, app.exception[0]
+    return app
+
+
+def _one(page: str, given: object) -> None:
+    import importlib
+
+    importlib.import_module(f"spark_prof.explorer.pages.{page}").PAGE.show(given)
+
+
+def one_page(page: str, given: object, **address: object) -> AppTest:
+    """A page alone, of what it is given; a CommandError is its exception."""
+    app = AppTest.from_function(_one, kwargs={"page": page, "given": given}, default_timeout=60)
+    for name, value in address.items():
+        app.query_params[name] = str(value)
+    return app.run()
+
+
+def of_recording(page: str, shown: Prepared, *clients: Path, **address: object) -> AppTest:
+    """A page alone, of one recording."""
+    app = one_page(page, Sources(shown, (shown,), clients=clients), **address)
+    assert not app.exception, app.exception
     return app
 
 

@@ -166,6 +166,7 @@ def test_no_path_of_the_explorer_answers_without_a_cookie(explorer: int) -> None
     files = Path(sys.modules["uvicorn"].__file__ or "").parents[1] / "streamlit" / "static"
     paths |= {f"/{file.relative_to(files)}" for file in files.rglob("*") if file.is_file()}
     paths |= {"/overview", "/layers", "/static/x", "/no/such", "/%2e%2e/x", "//x", "/?source=0"}
+    paths |= {"/perfetto/index.html", "/perfetto/x", "/perfetto-trace/x.json"}
     assert len(paths) > 50
     methods = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE")
     host = f"Host: 127.0.0.1:{explorer}"

@@ -19,6 +19,7 @@ from spark_prof.traces.pieces import progress_name, write_json
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
 from tests.explorer.framed import DATA, PATHS, framed, sidebar_links, texts
+from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
 GRAPHS, EAGER = (DATA / f"h100-gpt-oss-20b-mxfp4-{kind}" for kind in ("graphs", "eager"))
@@ -34,11 +35,17 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", OF_RECORDINGS)
+@each_row("page", OF_RECORDINGS)
 def test_every_page_is_drawn_at_its_address(page: str) -> None:
     app = framed([GRAPHS, EAGER], page, source=1)
     assert app.header[0].value.lower().replace("/", "") == page
     assert app.sidebar.selectbox(key="choice-source").value == 1
+
+
+@each_row("source", ["proton/tree.hatchet", "ncu-h100/nvfp4.csv", "kineto/gpt-oss-eager.json.gz"])
+def test_every_page_of_what_others_recorded_is_drawn(source: str) -> None:
+    for page in OF_RECORDINGS:
+        assert len(texts(framed([DATA / source], page))) > 40, page
 
 
 def test_links_keep_what_other_pages_understand() -> None:
@@ -58,7 +65,7 @@ def test_another_source_is_written_to_the_address_and_forgets_what_it_lacks() ->
     assert texts(app) == texts(framed([GRAPHS, EAGER], source=1, layer=3))
 
 
-@pytest.mark.parametrize("source", ["2", "-1", "x", "1e3", "9" * 600, ""])
+@each_row("source", ["2", "-1", "x", "1e3", "9" * 600, ""])
 def test_a_source_that_is_none_is_the_first(source: str) -> None:
     app = framed([GRAPHS, EAGER], "fallbacks", source=source)
     assert app.sidebar.selectbox(key="choice-source").value == 0
@@ -72,7 +79,7 @@ def test_ranks_are_chosen_by_the_address(four_ranks: Path) -> None:
     assert app.query_params == {"rank": "3"}
 
 
-@pytest.mark.parametrize("rank", ["4", "-1", "x", "99999999999999999999"])
+@each_row("rank", ["4", "-1", "x", "99999999999999999999"])
 def test_a_rank_that_is_none_is_the_lowest(four_ranks: Path, rank: str) -> None:
     app = framed([four_ranks], "steps", rank=rank)
     assert app.sidebar.selectbox(key="choice-rank").value == 0

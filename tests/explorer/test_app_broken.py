@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +10,20 @@ from random import Random
 
 import pytest
 
-from tests.explorer.framed import PATHS, framed, texts
+from tests.explorer.framed import DATA, PATHS, framed, texts
 from tests.fuzz.fixtures import BUNDLE, PIECES, TRACE, build
 from tests.fuzz.mutations import mutate
+from tests.fuzz.test_handmade import HURTFUL
 
 _EACH = 3
 """Of what can still be read every third is looked at on all pages, the others on the first."""
+
+_FILES = (
+    "10 GiB of zeros in an event", "a zip that leads out", "a tar with a link",
+    "nested calls of Proton", "no rows", "only a magic number", "a Parquet table", "nothing",
+    "a CSV that never ends its quote", "UTF-16",
+)  # fmt: skip
+_CPU = DATA / "benchmarks" / "vllm-serve-bundle"
 
 _OURS = "a fault of spark-prof"
 """What a page says of an error that nobody thought of."""
@@ -55,3 +64,27 @@ def test_what_is_damaged_is_drawn_or_refused_in_a_line(damaged: list[Path]) -> N
             said = texts(framed([place], page))
             assert _OURS not in said, f"{place}, {page}: {said}"
     assert 0 < refused < len(damaged)
+
+
+def test_what_would_do_harm_is_a_line_and_the_sound_one_beside_it_opens(tmp_path: Path) -> None:
+    paths: list[Path] = []
+    for number, what in enumerate(_FILES):
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_bytes(HURTFUL[what]())
+    for name in ("meta.json", "kernels-rank0.parquet", "steps-rank0.parquet"):
+        paths.append(shutil.copytree(_CPU, tmp_path / f"bundle-{name}"))
+        data = (paths[-1] / name).read_bytes()
+        (paths[-1] / name).write_bytes(data[: len(data) // 2])
+    paths.append(tmp_path / "result.json")
+    result = json.loads((DATA / "ab-cpu" / "result.json").read_text())
+    paths[-1].write_text(json.dumps(dict.fromkeys(result)))
+    sound = len(paths)
+    paths.append(DATA / "h100-gpt-oss-20b-mxfp4-graphs")
+    for place, path in enumerate(paths[:sound]):
+        app = framed(paths, source=place)
+        lines = [line for line in texts(app).splitlines() if path.name in line]
+        assert lines, path
+        assert max(map(len, lines)) < 400 + len(str(path))
+        assert not app.get("plotly_chart")
+    assert framed(paths, source=sound).get("plotly_chart")
+    assert framed(paths, "compare", source=sound, other=0).header

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from spark_prof.datasets.prepared import Prepared, prepare
-from spark_prof.explorer.page import Sources
+from tests.explorer.framed import DATA, of_recording, texts
+from tests.rows import each_row
 
-DATA = Path(__file__).parents[1] / "data"
 GRAPHS = "h100-gpt-oss-20b-mxfp4-graphs"
 CODE = "code-h100/qwen3-30b-a3b-nvfp4"
 BUNDLES = (GRAPHS, CODE, "code-h100/dense-awq", "kineto/qwen3-eager.json.gz",
@@ -21,34 +20,12 @@ BUNDLES = (GRAPHS, CODE, "code-h100/dense-awq", "kineto/qwen3-eager.json.gz",
 HOSTILE = "<img src=x onerror=alert(1)>**bold** [link](http://example.com) $x$ :smile:"
 
 
-def _script(page: str, sources: object) -> None:
-    import importlib
-
-    importlib.import_module(f"spark_prof.explorer.pages.{page}").PAGE.show(sources)
-
-
 def drawn(page: str, shown: Prepared, address: Mapping[str, str] | None = None) -> AppTest:
-    kwargs = {"page": page, "sources": Sources(shown, (shown,))}
-    app = AppTest.from_function(_script, kwargs=kwargs, default_timeout=60)
-    for name, value in (address or {}).items():
-        app.query_params[name] = value
-    app.run()
-    assert not app.exception, app.exception
-    return app
-
-
-def texts(app: AppTest) -> str:
-    return "\n".join(element.value for element in (*app.subheader, *app.text))
+    return of_recording(page, shown, **(address or {}))
 
 
 def place(shown: Prepared, part: str) -> str:
     return str(next(n for n, name in enumerate(shown.kernels.names) if part in name))
-
-
-@pytest.mark.parametrize("name", BUNDLES)
-@pytest.mark.parametrize("page", ["layers", "kernels"])
-def test_a_recording_is_drawn(page: str, name: str) -> None:
-    assert texts(drawn(page, prepare(str(DATA / name))))
 
 
 def test_roles_stand_beside_the_components() -> None:
@@ -63,15 +40,15 @@ def test_roles_stand_beside_the_components() -> None:
     assert experts in set(zip(cell["Kernel"], cell["Role"], strict=True))
 
 
-@pytest.mark.parametrize("name", BUNDLES)
+@each_row("name", BUNDLES)
 def test_every_kernel_has_its_detail(name: str) -> None:
     shown = prepare(str(DATA / name))
     for kernel in range(0, len(shown.kernels.names), 15):
         assert texts(drawn("kernels", shown, {"kernel": str(kernel)}))
 
 
-@pytest.mark.parametrize("show", ["median", "p99", "spread", "like"])
-@pytest.mark.parametrize("of", ["decode", "prefill", "all"])
+@each_row("show", ["median", "p99", "spread", "like"])
+@each_row("of", ["decode", "prefill", "all"])
 def test_each_measure_of_each_phase_is_drawn(show: str, of: str) -> None:
     app = drawn("layers", prepare(str(DATA / CODE)), {"show": show, "of": of})
     assert app.selectbox(key="choice-of").value is not None
@@ -95,7 +72,7 @@ def test_a_layer_that_differs_is_told_with_its_kernel() -> None:
     assert "triton_red_fused__to_copy_embedding_rms_norm_0, which those like it do not run" in said
 
 
-@pytest.mark.parametrize(
+@each_row(
     "address",
     [
         {"layer": "x", "component": "norm"},
@@ -104,7 +81,7 @@ def test_a_layer_that_differs_is_told_with_its_kernel() -> None:
         {"kernel": "-3", "text": "\x00" * 900, "engine": "none"},
     ],
 )
-@pytest.mark.parametrize("page", ["layers", "kernels"])
+@each_row("page", ["layers", "kernels"])
 def test_an_address_that_names_nothing_is_as_none(page: str, address: dict[str, str]) -> None:
     drawn(page, prepare(str(DATA / GRAPHS)), address)
 

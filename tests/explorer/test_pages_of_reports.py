@@ -6,63 +6,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from spark_prof.analyzers.clients.client_comparison import with_clients
 from spark_prof.datasets.opened import opened
-from spark_prof.datasets.prepared import Prepared, prepare
+from spark_prof.datasets.prepared import prepare
 from spark_prof.errors import CommandError
 from spark_prof.explorer.entries import client_results, find_entries
-from spark_prof.explorer.page import Sources
 from spark_prof.traces.benchmarks.read import read_benchmark
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
 from tests.dashboards.sample import SAMPLES
+from tests.explorer.framed import DATA, of_recording, texts
+from tests.rows import each_row
 
-DATA = Path(__file__).parents[1] / "data"
-PAGES = ("overview", "conversions", "fallbacks", "ranks", "steps")
-BUNDLES = (
-    "code-h100/qwen3-30b-a3b-nvfp4",
-    "code-h100/dense-fp8-block",
-    "kineto/qwen3-eager.json.gz",
-)
+CODE = "code-h100/qwen3-30b-a3b-nvfp4"
 
 
-def _script(page: str, sources: object) -> None:
-    import importlib
-
-    importlib.import_module(f"spark_prof.explorer.pages.{page}").PAGE.show(sources)
-
-
-def drawn(page: str, shown: Prepared, *clients: Path) -> AppTest:
-    kwargs = {"page": page, "sources": Sources(shown, (shown,), clients=clients)}
-    app = AppTest.from_function(_script, kwargs=kwargs, default_timeout=60).run()
-    assert not app.exception, app.exception
-    return app
-
-
-def texts(app: AppTest) -> str:
-    return "\n".join(element.value for element in (*app.subheader, *app.text))
-
-
-@pytest.mark.parametrize("name", BUNDLES)
-@pytest.mark.parametrize("page", PAGES)
-def test_a_recording_is_drawn(page: str, name: str) -> None:
-    assert texts(drawn(page, prepare(str(DATA / name))))
-
-
-@pytest.mark.parametrize(
-    "sample", ["hostile", "filled_with_hostile_text", "nothing", "sums", "cpu"]
-)
-@pytest.mark.parametrize("page", ["overview", "conversions", "fallbacks", "ranks"])
+@each_row("sample", ["hostile", "filled_with_hostile_text", "nothing", "sums", "cpu"])
+@each_row("page", ["overview", "conversions", "fallbacks", "ranks"])
 def test_a_report_of_any_kind_is_drawn(page: str, sample: str) -> None:
-    known = prepare(str(DATA / BUNDLES[0]))
-    drawn(page, replace(known, ranks=(0, 1), report=SAMPLES[sample]))
+    known = prepare(str(DATA / CODE))
+    of_recording(page, replace(known, ranks=(0, 1), report=SAMPLES[sample]))
 
 
 def test_the_overview_says_what_the_report_says() -> None:
-    shown = prepare(str(DATA / BUNDLES[0]))
-    said = texts(drawn("overview", shown))
+    shown = prepare(str(DATA / CODE))
+    said = texts(of_recording("overview", shown))
     first = shown.report.findings[0]
     for text in (first.text, first.fix, *(answer.text for answer in shown.report.answers)):
         assert text in said
@@ -70,14 +39,14 @@ def test_the_overview_says_what_the_report_says() -> None:
 
 
 def test_the_largest_finding_comes_first() -> None:
-    shown = prepare(str(DATA / BUNDLES[0]))
-    said = texts(drawn("overview", shown))
+    shown = prepare(str(DATA / CODE))
+    said = texts(of_recording("overview", shown))
     places = [said.rindex(finding.text) for finding in shown.report.findings[:5]]
     assert places == sorted(places)
 
 
 def test_one_rank_is_told_what_to_do() -> None:
-    assert "one rank" in texts(drawn("ranks", prepare(str(DATA / BUNDLES[0]))))
+    assert "one rank" in texts(of_recording("ranks", prepare(str(DATA / CODE))))
 
 
 def test_eight_ranks_are_compared(tmp_path: Path) -> None:
@@ -85,27 +54,27 @@ def test_eight_ranks_are_compared(tmp_path: Path) -> None:
     play = Play(ranks=8, slow=dict.fromkeys(range(40), 3))
     made = bundle(tmp_path / "b", play, hosts, parallel=parallel(tensor=8))
     shown = prepare(str(made.path))
-    said = texts(drawn("ranks", shown))
+    said = texts(of_recording("ranks", shown))
     assert "Rank 3 comes last" in said
     assert shown.ranks == tuple(range(8))
 
 
 def test_steps_without_times_are_not_drawn() -> None:
-    known = prepare(str(DATA / BUNDLES[0]))
+    known = prepare(str(DATA / CODE))
     shown = replace(known, report=SAMPLES["sums"], timed=False)
-    assert "nothing tells when a step ran" in texts(drawn("steps", shown))
+    assert "nothing tells when a step ran" in texts(of_recording("steps", shown))
 
 
 def test_a_load_generators_result_stands_beside_the_steps() -> None:
     bench = DATA / "benchmarks"
     shown = prepare(str(bench / "vllm-serve-bundle"))
     result = bench / "vllm-serve-detailed.json"
-    said = texts(drawn("steps", shown, result))
+    said = texts(of_recording("steps", shown, result))
     with opened(shown.source) as made:
         report = with_clients(shown.report, made, None, [read_benchmark(result)])
     assert report.clients[0].verdict == "agrees"
     assert report.clients[0].sentences[0] in said
-    assert "No load generator's result" in texts(drawn("steps", shown))
+    assert "No load generator's result" in texts(of_recording("steps", shown))
 
 
 def test_a_load_generators_result_is_no_recording() -> None:

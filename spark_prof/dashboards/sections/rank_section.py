@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_prof.analyzers.model import ClockRow, CollectiveRow, RankRow, Report
-from spark_prof.analyzers.views.rank_steps import HeldUp, held_up
+from spark_prof.analyzers.views.step_series import HeldUp, held_up
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGEND,

