@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.batch import read_batch
@@ -22,24 +22,8 @@ from spark_prof.profiler.ranges import replace_attribute
 from spark_prof.swaps.settings import SIDES, Sides
 
 
-class Marks(Protocol):
-    """Sets marks cheaply and tells the times between them later. Marks are numbered from 0."""
-
-    def reset(self, count: int) -> None:
-        """Forgets all marks and makes room for so many."""
-
-    def mark(self) -> int:
-        """Sets a mark and returns its number; waits for nothing."""
-
-    def between(self, first: int, second: int) -> int:
-        """The nanoseconds from one mark to a later one; may wait for the device."""
-
-    def reached(self, mark: int) -> bool | None:
-        """Whether the device has come to a mark; None where host and device are one."""
-
-
 class HostMarks:
-    """Marks on the host's clock, for engines that compute on the CPU."""
+    """Marks on the host's clock, for engines that compute on the CPU; numbered from 0."""
 
     def __init__(self) -> None:
         self._times: list[int] = []
@@ -102,6 +86,10 @@ class EventMarks:
         """Whether the GPU has come to a mark; waits for nothing."""
         found: bool = self._events[mark].query()
         return found
+
+
+Marks = HostMarks | EventMarks
+"""Sets marks cheaply and tells the times between them later."""
 
 
 def marks_for(worker: Any) -> Marks:

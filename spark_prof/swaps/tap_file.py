@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.lib.format
@@ -219,18 +219,6 @@ class TappedRequest:
     sampled: int = 0
 
 
-class Use(Protocol):
-    """Takes the logits of sampled tokens and says which tokens they shall be."""
-
-    compared: list[dict[str, Any]]
-
-    def take(self, requests: list[TappedRequest], logits: torch.Tensor) -> torch.Tensor:
-        """Uses the rows [R, V] of the requests; the tokens to force, int64 [R]."""
-
-    def finish(self) -> None:
-        """Writes what is to be written."""
-
-
 class Recording:
     """Keeps logits in the host's memory until they are written.
 
@@ -312,3 +300,7 @@ class Comparison:
 
     def finish(self) -> None:
         """Nothing is to be written."""
+
+
+Use = Recording | Comparison
+"""Takes the logits of sampled tokens and says which tokens they shall be."""

@@ -42,8 +42,16 @@ Scheme = Literal["softmax of the chosen", "softmax of all", "sigmoid", "correcte
 Route = Callable[[torch.Tensor, int, RoutingRule], tuple[torch.Tensor, torch.Tensor]]
 """From logits [M, E] and k to experts int32 [M, k] and weights float32 [M, k]."""
 
+_MOST_TOKENS = 16
 _CLOSE = 2.0**-20
 """Sigmoids, and their sums with a correction, that float32 need not tell apart."""
+
+
+def special(**fields: str) -> list[str]:
+    """What is special about a case, of its inputs by name."""
+    return [
+        f"{name}: {what}" for name, what in fields.items() if what not in ("plain", "contiguous")
+    ]
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class RoutingCase:
     def label(self) -> str:
         """For messages: `3 tokens, 4 of 32 experts, logits: ties`."""
         words = [f"{self.tokens} tokens", f"{self.top_k} of {self.experts} experts"]
-        words += [f"logits: {self.logits}"] if self.logits != "plain" else []
+        words += special(logits=self.logits)
         return ", ".join([*words, self.scheme, str(self.dtype).removeprefix("torch.")])
 
     def rule(self, device: str) -> RoutingRule:
@@ -135,7 +143,6 @@ Linear = Callable[[Weight], Callable[[torch.Tensor, torch.Tensor | None, torch.T
 
 SMALL = (48, 448)
 """3 stacks of 16 rows and 3.5 times 128 columns, as 2880 is 22.5 times and 1856 14.5 times."""
-_MOST_TOKENS = 16
 _ROWS_AT_ONCE = 16384
 """Bounds what a large weight takes in float64."""
 
@@ -157,9 +164,7 @@ class DenseCase:
     def label(self) -> str:
         """For messages: `nvfp4, 3 tokens, 48 x 448, bias`."""
         words = [self.format, f"{self.tokens} tokens", f"{self.shape[0]} x {self.shape[1]}"]
-        words += [f"weights: {self.recipe}"] if self.recipe != "plain" else []
-        words += [f"activations: {self.x}"] if self.x != "plain" else []
-        words += [f"layout: {self.layout}"] if self.layout != "contiguous" else []
+        words += special(weights=self.recipe, activations=self.x, layout=self.layout)
         return ", ".join(words + ["bias"] * self.bias)
 
 
@@ -191,21 +196,37 @@ def run_dense_case(
     weight = make_weight(case.format, case.recipe, case.shape, 1, device)
     x = surrounded(make_activations(case.x, case.tokens, columns, 2, device, case.layout))
     bias = make_activations("plain", 1, rows, 3, device)[0] if case.bias else None
-    out, again = (Guarded((case.tokens, rows), torch.bfloat16, device) for _ in range(2))
-    try:
+
+    def build() -> Callable[[torch.Tensor], object]:
         compute = linear(weight)
-        compute(x, bias, out.tensor)
-        compute(x, bias, again.tensor)
+        return lambda out: compute(x, bias, out)
+
+    return _run(case, rows, build, lambda: _expected(x, weight, bias), device, judged)
+
+
+def _run(
+    case: DenseCase | MoeCase,
+    columns: int,
+    build: Callable[[], Callable[[torch.Tensor], object]],
+    expected: Callable[[], Expected],
+    device: str,
+    judged: Judge,
+) -> Judgement:
+    """Runs what is built twice, and holds what it writes, and where, against what is expected."""
+    out, again = (Guarded((case.tokens, columns), torch.bfloat16, device) for _ in range(2))
+    try:
+        compute = build()
+        compute(out.tensor)
+        compute(again.tensor)
     except KernelError as error:
         return Judgement(None, "" if case.may_refuse else f"refused: {error}")
     beside = out.problem()
     if beside:
         return Judgement(None, beside)
-    judgement = judged(out.tensor, _expected(x, weight, bias))
+    judgement = judged(out.tensor, expected())
     if judgement.detail:
         return judgement
-    differs = first_difference(lambda to: compute(x, bias, to), out.tensor, again.tensor)
-    return Judgement(judgement.used, differs)
+    return Judgement(judgement.used, first_difference(compute, out.tensor, again.tensor))
 
 
 def _expected(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> Expected:
@@ -225,7 +246,6 @@ Moe = Callable[[Layer], Callable[[torch.Tensor, torch.Tensor, int, torch.Tensor]
 
 SMALL_EXPERTS = Sizes(8, 3, 192, 96)
 """1.5 times 128 wide, and 0.75 times within."""
-_MOST = 16
 
 
 @dataclass(frozen=True)
@@ -252,16 +272,15 @@ class MoeCase:
         sizes = self.sizes
         words = [self.format, self.activation, f"{self.tokens} tokens"]
         words += [f"{sizes.top_k} of {sizes.experts} experts", f"{sizes.hidden} x {sizes.inner}"]
-        words += [f"logits: {self.logits}"] if self.logits != "plain" else []
-        words += [f"weights: {self.recipe}"] if self.recipe != "plain" else []
-        words += [f"activations: {self.x}"] if self.x != "plain" else []
-        words += [f"layout: {self.layout}"] if self.layout != "contiguous" else []
+        words += special(
+            logits=self.logits, weights=self.recipe, activations=self.x, layout=self.layout
+        )
         return ", ".join(words)
 
 
 def moe_cases(kind: Format) -> Iterator[MoeCase]:
     """The small cases of a format: each number of tokens and each edge."""
-    for tokens in range(1, _MOST + 1):
+    for tokens in range(1, _MOST_TOKENS + 1):
         yield MoeCase(kind, SMALL_EXPERTS, tokens, "swiglu" if tokens % 2 else "silu")
     for activation in ("silu", "swiglu"):
         yield MoeCase(kind, SMALL_EXPERTS, 12, activation, "the same experts")
@@ -293,25 +312,16 @@ def run_moe_case(
     logits = surrounded(
         make_logits(case.logits, case.tokens, sizes.experts, torch.bfloat16, device)
     )
-    out, again = (Guarded((case.tokens, sizes.hidden), torch.bfloat16, device) for _ in range(2))
-    try:
+
+    def build() -> Callable[[torch.Tensor], object]:
         compute = moe(layer)
-        compute(x, logits, sizes.top_k, out.tensor)
-        compute(x, logits, sizes.top_k, again.tensor)
-    except KernelError as error:
-        return Judgement(None, "" if case.may_refuse else f"refused: {error}")
-    beside = out.problem()
-    if beside:
-        return Judgement(None, beside)
-    experts, weights = routing_oracle(logits, sizes.top_k)
-    expected = moe_oracle(x, experts, weights, exact_experts(layer), rounded_between)
-    judgement = judged(out.tensor, expected)
-    if judgement.detail:
-        return judgement
-    differs = first_difference(
-        lambda to: compute(x, logits, sizes.top_k, to), out.tensor, again.tensor
-    )
-    return Judgement(judgement.used, differs)
+        return lambda out: compute(x, logits, sizes.top_k, out)
+
+    def expected() -> Expected:
+        experts, weights = routing_oracle(logits, sizes.top_k)
+        return moe_oracle(x, experts, weights, exact_experts(layer), rounded_between)
+
+    return _run(case, sizes.hidden, build, expected, device, judged)
 
 
 BuildNorm = Callable[
@@ -336,7 +346,7 @@ class NormCase:
     def label(self) -> str:
         """For messages: `3 tokens, 448 columns, residual`."""
         words = [f"{self.tokens} tokens", f"{self.columns} columns"]
-        words += [f"activations: {self.x}"] if self.x != "plain" else []
+        words += special(activations=self.x)
         return ", ".join(words + ["residual"] * self.residual)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from spark_prof.kernels.activation_quantize import activation_quantize
 from spark_prof.kernels.check.bound import Expected
+from spark_prof.kernels.check.cases import special
 from spark_prof.kernels.check.inputs import Layout, Tokens, make_activations, surrounded
 from spark_prof.kernels.check.oracles import activation_oracle, expanded_oracle, norm_oracle
 from spark_prof.kernels.check.verdict import Judgement, first_difference, judge_quantized, same_bits
@@ -50,8 +51,7 @@ class FusedCase:
     def label(self) -> str:
         """For messages: `norm with residual to mxfp8, 3 x 2880`."""
         words = [f"{self.does} to {self.format}", f"{self.tokens} x {self.columns}"]
-        words += [f"activations: {self.x}"] if self.x != "plain" else []
-        words += [f"layout: {self.layout}"] if self.layout != "contiguous" else []
+        words += special(activations=self.x, layout=self.layout)
         return ", ".join(words + [f"global scale x {self.scale:g}"] * (self.scale != 1))
 
 
