@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from spark_prof.ab.outcome import effect_of, exit_code, outcome_of, with_detectable
-from spark_prof.ab.result import Result, to_json
+from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_json, with_detectable
 from spark_prof.dashboards import ab_attribution, ab_sections
 from spark_prof.dashboards.ab_answer import answer, headline
 from spark_prof.dashboards.outline import without_empty_columns

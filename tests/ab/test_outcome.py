@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.ab.outcome import (
+from spark_prof.ab.result import (
+    AARun,
+    Run,
     chosen_run,
     detectable_in,
     effect_of,
@@ -15,7 +17,6 @@ from spark_prof.ab.outcome import (
     outcome_of,
     with_detectable,
 )
-from spark_prof.ab.result import AARun, Run
 from spark_prof.ab.statistics import CAPTURES_APART, Interval, aa_test, compare_starts
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER, gain_of
 from tests.rows import each_row
