@@ -186,20 +186,102 @@ def told(shape: Shape, found: Estimate) -> str:
 _ALONE = "a"
 """The name that the swaps of an engine with one side have in it."""
 
-Name = Literal["a", "b"]
 
+class _Starts:
+    """Engines of one side each, one after the other, and what they have brought until now."""
 
-class _Found:
-    """What the starts have brought until now."""
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._floors: dict[Shape, tuple[Position, ...]] = {}
+        self._times: dict[Shape, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._steps: dict[Shape, int] = defaultdict(int)
+        self._bundles: dict[str, Bundle | None] = {}
+        self._layers: tuple[LayerError, ...] = ()
+        self._shapes: tuple[Shape, ...] = ()
+        self._agreed = True
 
-    def __init__(self) -> None:
-        self.floors: dict[Shape, tuple[Position, ...]] = {}
-        self.times: dict[Shape, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self.steps: dict[Shape, int] = defaultdict(int)
-        self.bundles: dict[str, Bundle | None] = {}
-        self.layers: tuple[LayerError, ...] = ()
-        self.shapes: tuple[Shape, ...] = ()
-        self.agreed = True
+    @property
+    def counts(self) -> bool:
+        """Whether times are wanted: the sides agree, or nobody minds."""
+        return self._agreed or self._setting.options.time_anyway
+
+    def start(self, name: Literal["a", "b"], number: int) -> None:
+        """Starts an engine of a side and measures every shape in it."""
+        setting = self._setting
+        side = setting.a if name == "a" else setting.b
+        swaps = SwapSettings({_ALONE: side.swaps}, fill=True)
+        first_of_side = name not in self._bundles
+        with setting.engine(side, swaps, f"engine-{number + 1}-{name}.log") as engine:
+            if number == 0:
+                arguments = setting.command.arguments + setting.b.options
+                doing = "reading the arguments of side b"
+                engine.ask(Check(setting.command.form, arguments), Done, doing)
+            facts = engine.start()
+            if first_of_side:
+                ranks, layers = describe(engine)
+                self._layers += layers
+                costs: dict[str, SideCosts] = {name: costs_of(_ALONE, facts, ranks)}
+                keep_facts(setting, facts, tuple(_renamed(rank, name) for rank in ranks), costs)
+                if name == "b":
+                    check_live(setting)
+            self._shapes = possible(setting, facts)
+            if first_of_side:
+                self._gate(engine, facts, name)
+                self._bundles[name] = None
+                if not self.counts:
+                    return
+            with Sampler(facts.uuids) as sampler:
+                try:
+                    self._time(engine, facts, name)
+                finally:
+                    keep_machine(setting, sampler.samples())
+            first = self._shapes[0]
+            if first_of_side and setting.options.record and first.phase == "decode":
+                self._bundles[name] = record(setting, engine, name, _ALONE, first)
+
+    def _gate(self, engine: Engine, facts: Facts, name: str) -> None:
+        """Keeps what side a says and how far it is from itself, or compares side b with that."""
+        setting = self._setting
+        for shape in self._shapes:
+            if shape.phase != "decode":
+                continue
+            setting.say(f"comparing what the sides say at batch size {shape.requests}")
+            batch, path = gate_batch(setting, shape, facts), setting.logits(shape.requests)
+            if name == "a":
+                keep_logits(engine, _ALONE, batch, path)
+                self._floors[shape] = compare_logits(engine, _ALONE, batch, path, disturbed=True)
+            elif floor := self._floors.get(shape):
+                found = compare_logits(engine, _ALONE, batch, path)
+                path.unlink(missing_ok=True)
+                self._agreed &= keep_verdict(setting, shape, facts, found, floor, self._layers)
+
+    def _time(self, engine: Engine, facts: Facts, name: str) -> None:
+        setting = self._setting
+        for shape in self._shapes:
+            setting.say(f"timing {shape.words} on side {name}")
+            steps = time_side(engine, shape, facts, setting.options.seconds, _ALONE)
+            counted = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
+            if counted:
+                each_us = middle_mean(counted) / 1e3
+                setting.say(f"{shape.words} on side {name}: {each_us:.1f} us in this start")
+                self._times[shape][name].append(each_us)
+                self._steps[shape] += len(counted)
+
+    def tell(self) -> None:
+        """Puts what all starts together say into the result."""
+        setting = self._setting
+        for shape in self._shapes if self.counts else ():
+            a_us, b_us = self._times[shape]["a"], self._times[shape]["b"]
+            if not a_us and not b_us:
+                continue
+            if shape == self._shapes[0]:
+                _tell_itself(setting, shape, a_us, self._steps[shape])
+            estimate = compare_starts(a_us, b_us, self._steps[shape])
+            run = Run(shape.phase, shape.requests, shape.prompt_tokens, estimate)
+            setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
+            setting.say(told(shape, estimate))
+        if self._shapes and self.counts:
+            attribute(setting, self._bundles, self._shapes[0])
 
 
 def run_two_engines(setting: Setting) -> None:
@@ -208,127 +290,26 @@ def run_two_engines(setting: Setting) -> None:
     Raises:
         CommandError: an engine failed, or nothing of side b is live.
     """
-    found = _Found()
+    found = _Starts(setting)
     starts = setting.options.starts
-    order: list[Name] = [
-        "a" if block.side == "a" else "b" for block in block_order(starts // 4, SETTLE + 1)
-    ]
     try:
-        for number, side in enumerate(order):
-            setting.say(f"starting engine {number + 1} of {starts}, side {side}")
-            _one_start(setting, found, side, number)
-            if not (found.agreed or setting.options.time_anyway):
+        for number, block in enumerate(block_order(starts // 4, SETTLE + 1)):
+            setting.say(f"starting engine {number + 1} of {starts}, side {block.side}")
+            found.start("a" if block.side == "a" else "b", number)
+            if not found.counts:
                 setting.keeper.miss("nothing was timed further, because the sides do not agree")
                 return
     finally:
         # Where a start failed, what the earlier ones found is kept.
-        _tell(setting, found)
+        found.tell()
         for size in setting.options.batch_sizes:
             with suppress(OSError):
                 setting.logits(size).unlink(missing_ok=True)
 
 
-def _one_start(setting: Setting, found: _Found, name: Name, number: int) -> None:
-    side = setting.a if name == "a" else setting.b
-    swaps = SwapSettings({_ALONE: side.swaps}, fill=True)
-    first_of_side = name not in found.bundles
-    with setting.engine(side, swaps, f"engine-{number + 1}-{name}.log") as engine:
-        if number == 0:
-            arguments = setting.command.arguments + setting.b.options
-            doing = "reading the arguments of side b"
-            engine.ask(Check(setting.command.form, arguments), Done, doing)
-        facts = engine.start()
-        if first_of_side:
-            ranks, layers = describe(engine)
-            found.layers += layers
-            costs: dict[str, SideCosts] = {name: costs_of(_ALONE, facts, ranks)}
-            keep_facts(setting, facts, tuple(_renamed(rank, name) for rank in ranks), costs)
-            if name == "b":
-                check_live(setting)
-        shapes = found.shapes = possible(setting, facts)
-        if first_of_side:
-            _gate_alone(setting, engine, facts, found, name, shapes)
-            found.bundles[name] = None
-            if not (found.agreed or setting.options.time_anyway):
-                return
-        with Sampler(facts.uuids) as sampler:
-            try:
-                _time(setting, engine, facts, found, name, shapes)
-            finally:
-                keep_machine(setting, sampler.samples())
-        if first_of_side and setting.options.record and shapes[0].phase == "decode":
-            found.bundles[name] = record(setting, engine, name, _ALONE, shapes[0])
-
-
-def _renamed(rank: RankSwaps, name: Name) -> RankSwaps:
+def _renamed(rank: RankSwaps, name: str) -> RankSwaps:
     """What a rank tells, with the side called as it is in the run."""
     return replace(rank, swaps=tuple(replace(swap, side=name) for swap in rank.swaps))
-
-
-def _gate_alone(
-    setting: Setting,
-    engine: Engine,
-    facts: Facts,
-    found: _Found,
-    name: Name,
-    shapes: tuple[Shape, ...],
-) -> None:
-    """Keeps what side a says and how far it is from itself, or compares side b with that."""
-    for shape in shapes:
-        if shape.phase != "decode":
-            continue
-        setting.say(f"comparing what the sides say at batch size {shape.requests}")
-        batch, path = gate_batch(setting, shape, facts), setting.logits(shape.requests)
-        if name == "a":
-            keep_logits(engine, _ALONE, batch, path)
-            floor = compare_logits(engine, _ALONE, batch, path, disturbed=True)
-            found.floors[shape] = floor
-        elif shape in found.floors:
-            positions = compare_logits(engine, _ALONE, batch, path)
-            path.unlink(missing_ok=True)
-            floor = found.floors[shape]
-            found.agreed &= keep_verdict(setting, shape, facts, positions, floor, found.layers)
-
-
-def _time(
-    setting: Setting,
-    engine: Engine,
-    facts: Facts,
-    found: _Found,
-    name: Name,
-    shapes: tuple[Shape, ...],
-) -> None:
-    for shape in shapes:
-        setting.say(f"timing {shape.words} on side {name}")
-        steps = time_side(engine, shape, facts, setting.options.seconds, _ALONE)
-        counted = [step.duration_ns for step in steps if _counts(step)]
-        if counted:
-            each_us = middle_mean(counted) / 1e3
-            setting.say(f"{shape.words} on side {name}: {each_us:.1f} us in this start")
-            found.times[shape][name].append(each_us)
-            found.steps[shape] += len(counted)
-
-
-def _counts(step: Step) -> bool:
-    return step.index >= SETTLE and step.duration_ns > 0
-
-
-def _tell(setting: Setting, found: _Found) -> None:
-    """Puts what all starts together say into the result."""
-    if not (found.agreed or setting.options.time_anyway):
-        return
-    for shape in found.shapes:
-        a_us, b_us = found.times[shape]["a"], found.times[shape]["b"]
-        if not a_us and not b_us:
-            continue
-        if shape == found.shapes[0]:
-            _tell_itself(setting, shape, a_us, found.steps[shape])
-        estimate = compare_starts(a_us, b_us, found.steps[shape])
-        run = Run(shape.phase, shape.requests, shape.prompt_tokens, estimate)
-        setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
-        setting.say(told(shape, estimate))
-    if found.shapes:
-        attribute(setting, found.bundles, found.shapes[0])
 
 
 def _tell_itself(setting: Setting, shape: Shape, a_us: list[float], steps: int) -> None:
