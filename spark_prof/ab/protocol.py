@@ -56,6 +56,88 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim
 
 
+def run_ab(
+    command: EngineCommand,
+    a: Side,
+    b: Side,
+    asked: str,
+    options: Options,
+    words: Sequence[str],
+    say: Callable[[str], None],
+    draw: Callable[[Result], str],
+) -> Result:
+    """Measures both sides. What was found before a failure is kept, with the failure's line.
+
+    Raises:
+        CommandError: the sides or the folder cannot be; nothing was started.
+        KeyboardInterrupt: after what was found has been kept.
+    """
+    mode, lines = _with_memory(choose_mode(asked, a, b), asked, command, a, b)
+    with Claim(options.folder):
+        keeper = Keeper(options.folder, _empty(command, a, b, mode, words), draw)
+        for line in lines:
+            keeper.miss(line)
+        say(f"{'one engine' if mode.one else 'two engines'}: {mode.why}")
+        setting = Setting(command, a, b, options, keeper, say)
+        try:
+            with terminated_as_interrupt():
+                (run_one_engine if mode.one else run_two_engines)(setting)
+            keeper.set(finished=True)
+        except CommandError as error:
+            keeper.set(failure=str(error))
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            keeper.set(failure="it was stopped" if stopped else f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            keeper.write_page()
+    return keeper.result
+
+
+def _with_memory(
+    mode: Mode, asked: str, command: EngineCommand, a: Side, b: Side
+) -> tuple[Mode, tuple[str, ...]]:
+    """The mode that memory allows, and what could not be checked."""
+    if not mode.one:
+        return mode, ()
+    found = check_memory(command, a, b, free_bytes())
+    if found.fits is None:
+        return mode, (found.line,)
+    if found.fits:
+        return mode, ()
+    if asked == "one":
+        raise CommandError(f"--mode one: {found.line}; leave --mode out, or swap fewer slots")
+    return Mode(False, found.line), ()
+
+
+def _empty(command: EngineCommand, a: Side, b: Side, mode: Mode, words: Sequence[str]) -> Result:
+    versions = {"python": platform.python_version()}
+    try:
+        versions["spark_prof"] = version("spark-prof")
+    except PackageNotFoundError:
+        versions["spark_prof"] = "of a checkout"
+    return Result(
+        model=command.model,
+        mode="one engine" if mode.one else "two engines",
+        mode_why=mode.why,
+        command=tuple(redacted(["spark-prof", *words])),
+        taken=datetime.now(UTC).isoformat(timespec="seconds"),
+        sides=(_facts("a", a, command), _facts("b", b, command)),
+        versions=versions,
+    )
+
+
+def _facts(name: Literal["a", "b"], side: Side, command: EngineCommand) -> SideFacts:
+    return SideFacts(
+        side=name,
+        name=side.name,
+        swaps=format_swaps(side.swaps),
+        arguments=tuple(redacted([*command.arguments, *side.options])),
+        environment=redacted_value(dict(side.environment)),
+        notes=side.notes,
+    )
+
+
 def run_one_engine(setting: Setting) -> None:
     """Measures both sides in one engine, and keeps each part as it comes.
 
@@ -323,85 +405,3 @@ def _tell_itself(setting: Setting, shape: Shape, a_us: list[float], steps: int) 
     test = aa_test(compare_starts(a_us[::2], a_us[1::2], steps // 2))
     setting.keeper.add(aa=(AARun(shape.requests, test),))
     setting.say(test.line)
-
-
-def run_ab(
-    command: EngineCommand,
-    a: Side,
-    b: Side,
-    asked: str,
-    options: Options,
-    words: Sequence[str],
-    say: Callable[[str], None],
-    draw: Callable[[Result], str],
-) -> Result:
-    """Measures both sides. What was found before a failure is kept, with the failure's line.
-
-    Raises:
-        CommandError: the sides or the folder cannot be; nothing was started.
-        KeyboardInterrupt: after what was found has been kept.
-    """
-    mode, lines = _with_memory(choose_mode(asked, a, b), asked, command, a, b)
-    with Claim(options.folder):
-        keeper = Keeper(options.folder, _empty(command, a, b, mode, words), draw)
-        for line in lines:
-            keeper.miss(line)
-        say(f"{'one engine' if mode.one else 'two engines'}: {mode.why}")
-        setting = Setting(command, a, b, options, keeper, say)
-        try:
-            with terminated_as_interrupt():
-                (run_one_engine if mode.one else run_two_engines)(setting)
-            keeper.set(finished=True)
-        except CommandError as error:
-            keeper.set(failure=str(error))
-        except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
-            keeper.set(failure="it was stopped" if stopped else f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            keeper.write_page()
-    return keeper.result
-
-
-def _with_memory(
-    mode: Mode, asked: str, command: EngineCommand, a: Side, b: Side
-) -> tuple[Mode, tuple[str, ...]]:
-    """The mode that memory allows, and what could not be checked."""
-    if not mode.one:
-        return mode, ()
-    found = check_memory(command, a, b, free_bytes())
-    if found.fits is None:
-        return mode, (found.line,)
-    if found.fits:
-        return mode, ()
-    if asked == "one":
-        raise CommandError(f"--mode one: {found.line}; leave --mode out, or swap fewer slots")
-    return Mode(False, found.line), ()
-
-
-def _empty(command: EngineCommand, a: Side, b: Side, mode: Mode, words: Sequence[str]) -> Result:
-    versions = {"python": platform.python_version()}
-    try:
-        versions["spark_prof"] = version("spark-prof")
-    except PackageNotFoundError:
-        versions["spark_prof"] = "of a checkout"
-    return Result(
-        model=command.model,
-        mode="one engine" if mode.one else "two engines",
-        mode_why=mode.why,
-        command=tuple(redacted(["spark-prof", *words])),
-        taken=datetime.now(UTC).isoformat(timespec="seconds"),
-        sides=(_facts("a", a, command), _facts("b", b, command)),
-        versions=versions,
-    )
-
-
-def _facts(name: Literal["a", "b"], side: Side, command: EngineCommand) -> SideFacts:
-    return SideFacts(
-        side=name,
-        name=side.name,
-        swaps=format_swaps(side.swaps),
-        arguments=tuple(redacted([*command.arguments, *side.options])),
-        environment=redacted_value(dict(side.environment)),
-        notes=side.notes,
-    )
