@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -221,7 +221,7 @@ class Result:
 
 def to_json(result: Result) -> bytes:
     """Writes a result as JSON, the kind first; a figure that is not finite is null."""
-    record = _plain(msgspec.to_builtins(result))
+    record = _plain(asdict(result))
     # Others tell the file by its first bytes.
     ordered = {"kind": record.pop("kind"), "schema": record.pop("schema"), **record}
     return msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n"
@@ -242,7 +242,7 @@ def from_json(text: bytes, source: str = "the result") -> Result:
         result = msgspec.json.decode(text, type=Result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(f"{source} is no result of spark-prof ab ({error})") from error
-    if (largest := _largest(msgspec.to_builtins(result))) >= _LARGEST_FIGURE:
+    if (largest := _largest(asdict(result))) >= _LARGEST_FIGURE:
         raise CommandError(f"{source} says {largest:g}, which nothing measures; run ab again")
     return result
 
