@@ -31,7 +31,11 @@ sys.path.insert(0, str(ROOT))
 
 from spark_prof.analyzers.comparing.compare_sides import compare  # noqa: E402
 from spark_prof.analyzers.comparing.comparison import Side  # noqa: E402
-from spark_prof.analyzers.comparing.kernel_time import KernelTime, charges_of  # noqa: E402
+from spark_prof.analyzers.comparing.kernel_time import (  # noqa: E402
+    KernelTime,
+    charges_of,
+    steps_of_size,
+)
 from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_of  # noqa: E402
 from spark_prof.analyzers.comparing.parts import Taken  # noqa: E402
 from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E402
@@ -40,7 +44,6 @@ from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
     check,
     of_change,
 )
-from spark_prof.analyzers.comparing.typical_step import steps_of_size  # noqa: E402
 from spark_prof.datasets.compared import read_side  # noqa: E402
 from spark_prof.vocabulary import COMPONENTS  # noqa: E402
 

@@ -13,8 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from spark_prof.ab.outcome import outcome_of
-from spark_prof.ab.result import SideFacts, read_result
+from spark_prof.ab.result import SideFacts, outcome_of, read_result
 from spark_prof.ab.sides import BACKENDS, Side, is_own_or_installed, is_reserved
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed

@@ -26,14 +26,14 @@ _BITS_OF_FORMAT = {"mxfp4": 4.25, "fp8": 8.0}
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryCheck:
     """What is known about memory."""
 
     fits: bool | None  # whether both sides do; None where that is not known
     line: str  # the figures, or why they are not known
 
 
-def room_for(command: EngineCommand, a: Side, b: Side, free: int | None) -> Room:
+def check_memory(command: EngineCommand, a: Side, b: Side, free: int | None) -> MemoryCheck:
     """Adds up the model and the copies of its weights, by the headers of its files.
 
     Args:
@@ -43,14 +43,14 @@ def room_for(command: EngineCommand, a: Side, b: Side, free: int | None) -> Room
         free: bytes of the GPU's memory, None where that is not known.
     """
     if free is None:
-        return Room(None, "memory for both sides was not checked: NVML tells of no GPU here")
+        return MemoryCheck(None, "memory for both sides was not checked: NVML tells of no GPU here")
     folder = _folder(command.model)
     tensors: tuple[Tensor, ...] = ()
     if folder is not None:
         with suppress(CommandError):
             tensors = read_checkpoint(folder).tensors
     if not tensors:
-        return Room(
+        return MemoryCheck(
             None,
             "memory for both sides was not checked: the model's files, which tell how large its "
             "weights are, are not on this machine",
@@ -65,7 +65,7 @@ def room_for(command: EngineCommand, a: Side, b: Side, free: int | None) -> Room
         f"{copies / 1e9:.1f} GB for swapped ones), of {share * free / 1e9:.1f} GB that the engine "
         "may use"
     )
-    return Room(needed <= share * free, line)
+    return MemoryCheck(needed <= share * free, line)
 
 
 def _copy(swap: Swap, tensors: Iterable[Tensor]) -> float:

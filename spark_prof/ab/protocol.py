@@ -1,24 +1,57 @@
-"""A run of `spark-prof ab`, from what was asked to the result."""
+"""A run of `spark-prof ab`, from what was asked to the result.
+
+Sides that differ in swaps only live in one engine, switched between steps: gate, A/A, then every
+shape. Others are each in engines of their own, started in the order A B B A.
+"""
 
 from __future__ import annotations
 
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from spark_prof.ab.accuracy_gate import LayerError, Position
+from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.memory_check import free_bytes, room_for
-from spark_prof.ab.one_engine import run_one_engine
-from spark_prof.ab.result import Result, SideFacts
-from spark_prof.ab.setting import Keeper, Options, Setting
+from spark_prof.ab.engine import Engine
+from spark_prof.ab.machine import Sampler, keep_steady
+from spark_prof.ab.measuring import Shape, impossible, time_quads, time_side
+from spark_prof.ab.memory_check import check_memory, free_bytes
+from spark_prof.ab.messages import Check, Done, Facts
+from spark_prof.ab.recording import attribute, record
+from spark_prof.ab.result import (
+    AARun,
+    RankSwaps,
+    Result,
+    Run,
+    SideCosts,
+    SideFacts,
+    host_ahead,
+    with_detectable,
+)
+from spark_prof.ab.setting import Keeper, Options, Setting, costs_of, keep_facts, keep_machine
 from spark_prof.ab.sides import Mode, Side, choose_mode
-from spark_prof.ab.two_engines import run_two_engines
+from spark_prof.ab.statistics import Estimate, aa_test, compare, compare_starts
+from spark_prof.ab.steps import (
+    AGAIN,
+    SETTLE,
+    Step,
+    block_order,
+    make_quads,
+    middle_mean,
+    share_ahead,
+)
 from spark_prof.errors import CommandError
 from spark_prof.profiler.record import terminated_as_interrupt
 from spark_prof.redact import redacted, redacted_value
+from spark_prof.swaps.settings import TWIN, SwapSettings
 from spark_prof.swaps.spec import format_swaps
+from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim
 
 
@@ -38,7 +71,7 @@ def run_ab(
         CommandError: the sides or the folder cannot be; nothing was started.
         KeyboardInterrupt: after what was found has been kept.
     """
-    mode, lines = _with_room(choose_mode(asked, a, b), asked, command, a, b)
+    mode, lines = _with_memory(choose_mode(asked, a, b), asked, command, a, b)
     with Claim(options.folder):
         keeper = Keeper(options.folder, _empty(command, a, b, mode, words), draw)
         for line in lines:
@@ -60,20 +93,20 @@ def run_ab(
     return keeper.result
 
 
-def _with_room(
+def _with_memory(
     mode: Mode, asked: str, command: EngineCommand, a: Side, b: Side
 ) -> tuple[Mode, tuple[str, ...]]:
     """The mode that memory allows, and what could not be checked."""
     if not mode.one:
         return mode, ()
-    room = room_for(command, a, b, free_bytes())
-    if room.fits is None:
-        return mode, (room.line,)
-    if room.fits:
+    found = check_memory(command, a, b, free_bytes())
+    if found.fits is None:
+        return mode, (found.line,)
+    if found.fits:
         return mode, ()
     if asked == "one":
-        raise CommandError(f"--mode one: {room.line}; leave --mode out, or swap fewer slots")
-    return Mode(False, room.line), ()
+        raise CommandError(f"--mode one: {found.line}; leave --mode out, or swap fewer slots")
+    return Mode(False, found.line), ()
 
 
 def _empty(command: EngineCommand, a: Side, b: Side, mode: Mode, words: Sequence[str]) -> Result:
@@ -102,3 +135,272 @@ def _facts(name: Literal["a", "b"], side: Side, command: EngineCommand) -> SideF
         environment=redacted_value(dict(side.environment)),
         notes=side.notes,
     )
+
+
+def run_one_engine(setting: Setting) -> None:
+    """Measures both sides in one engine, and keeps each part as it comes.
+
+    Raises:
+        CommandError: the engine failed, or nothing of side b is live.
+    """
+    swaps = SwapSettings({"a": setting.a.swaps, "b": setting.b.swaps}, twin=True, fill=True)
+    setting.say("starting the engine with both sides")
+    with setting.engine(setting.a, swaps, "engine.log") as engine:
+        facts = engine.start()
+        ranks, layers = describe(engine)
+        keep_facts(setting, facts, ranks, {side: costs_of(side, facts, ranks) for side in "ab"})
+        check_live(setting)
+        shapes = possible(setting, facts)
+        with Sampler(facts.uuids) as sampler:
+            try:
+                if _gate(setting, engine, facts, shapes, layers) or setting.options.time_anyway:
+                    _measure(setting, engine, facts, shapes, sampler)
+                else:
+                    setting.keeper.miss("nothing was timed, because the sides do not agree")
+            finally:
+                keep_machine(setting, sampler.samples())
+
+
+def possible(setting: Setting, facts: Facts) -> tuple[Shape, ...]:
+    """The shapes that the engine can run; the result says why the others are missing.
+
+    Raises:
+        CommandError: there is none.
+    """
+    why = {shape: impossible(shape, facts) for shape in setting.shapes}
+    for line in filter(None, why.values()):
+        setting.keeper.miss(line)
+    found = tuple(shape for shape, line in why.items() if not line)
+    if not found:
+        raise CommandError(f"nothing can be measured: {next(iter(why.values()), 'no shape')}")
+    return found
+
+
+def check_live(setting: Setting) -> None:
+    """Raises CommandError where side b is made of swaps and none of them is live."""
+    ranks = setting.keeper.result.swaps
+    asked = [swap for rank in ranks for swap in rank.swaps if swap.side == "b"]
+    if not setting.b.swaps or any(swap.live for swap in asked):
+        return
+    why = next((swap.why for swap in asked if swap.why), "the model has no such layer")
+    raise CommandError(f"nothing of side b ({setting.b.name}) is live: {why}")
+
+
+def _gate(
+    setting: Setting,
+    engine: Engine,
+    facts: Facts,
+    shapes: tuple[Shape, ...],
+    layers: tuple[LayerError, ...],
+) -> bool:
+    """Whether the sides agree at each batch size."""
+    passed = True
+    for shape in shapes:
+        if shape.phase != "decode":
+            continue
+        setting.say(f"comparing what the sides say at batch size {shape.requests}")
+        batch, path = gate_batch(setting, shape, facts), setting.logits(shape.requests)
+        try:
+            keep_logits(engine, "a", batch, path)
+            floor = compare_logits(engine, TWIN, batch, path, disturbed=True)
+            found = compare_logits(engine, "b", batch, path)
+        finally:
+            path.unlink(missing_ok=True)
+        passed &= keep_verdict(setting, shape, facts, found, floor, layers)
+    return passed
+
+
+def _measure(
+    setting: Setting, engine: Engine, facts: Facts, shapes: tuple[Shape, ...], sampler: Sampler
+) -> None:
+    def timed(shape: Shape, sides: tuple[str, str]) -> tuple[Estimate, tuple[Step, ...]]:
+        steps = time_quads(engine, shape, facts, setting.options.seconds, sides)
+        quads, dropped = make_quads(steps, sides)
+        steady = keep_steady(quads, sampler.samples())
+        for line in steady.lines:
+            setting.keeper.miss(line)
+        return compare(steady.quads, (*dropped, *steady.dropped)), steps
+
+    first = shapes[0]
+    setting.say(f"timing side a against itself: {first.words}")
+    for other in (AGAIN, *((TWIN,) if facts.gpu else ())):
+        test = aa_test(timed(first, ("a", other))[0], captured_again=other == TWIN)
+        setting.keeper.add(aa=(AARun(first.requests, test, captured_again=other == TWIN),))
+        setting.say(test.line)
+    for shape in shapes:
+        setting.say(f"timing {shape.words}")
+        found, steps = timed(shape, ("a", "b"))
+        ahead = share_ahead(steps, "a"), share_ahead(steps, "b")
+        run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, *ahead)
+        setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
+        setting.say(told(shape, found))
+    if setting.options.record:
+        for shape in recorded(shapes, setting.keeper.result.runs):
+            bundles = {side: record(setting, engine, side, side, shape) for side in ("a", "b")}
+            attribute(setting, bundles, shape)
+
+
+def recorded(shapes: Sequence[Shape], runs: Sequence[Run]) -> tuple[Shape, ...]:
+    """The shapes of which kernels are recorded.
+
+    The first that decodes. Where the host was behind there, what the kernels save cannot be checked
+    against the step: then also the first one at which it was ahead on both sides.
+    """
+    decode = [shape for shape in shapes if shape.phase == "decode"]
+    ahead = {run.requests for run in runs if run.phase == "decode" and host_ahead(run)}
+    if not decode or decode[0].requests in ahead:
+        return tuple(decode[:1])
+    return (decode[0], *[shape for shape in decode if shape.requests in ahead][:1])
+
+
+def told(shape: Shape, found: Estimate) -> str:
+    """One line of progress about a measurement."""
+    gain = found.gain
+    if gain is None or found.a_us is None or found.b_us is None:
+        return f"{shape.words}: {found.missing}"
+    return (
+        f"{shape.words}: {found.a_us:.1f} to {found.b_us:.1f} us, gain {gain.value:.4f} "
+        f"(95 % {gain.low:.4f} to {gain.high:.4f})"
+    )
+
+
+_ALONE = "a"
+"""The name that the swaps of an engine with one side have in it."""
+
+
+class _Starts:
+    """Engines of one side each, one after the other, and what they have brought until now."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._floors: dict[Shape, tuple[Position, ...]] = {}
+        self._times: dict[Shape, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._steps: dict[Shape, int] = defaultdict(int)
+        self._bundles: dict[str, Bundle | None] = {}
+        self._layers: tuple[LayerError, ...] = ()
+        self._shapes: tuple[Shape, ...] = ()
+        self._agreed = True
+
+    @property
+    def counts(self) -> bool:
+        """Whether times are wanted: the sides agree, or nobody minds."""
+        return self._agreed or self._setting.options.time_anyway
+
+    def start(self, name: Literal["a", "b"], number: int) -> None:
+        """Starts an engine of a side and measures every shape in it."""
+        setting = self._setting
+        side = setting.a if name == "a" else setting.b
+        swaps = SwapSettings({_ALONE: side.swaps}, fill=True)
+        first_of_side = name not in self._bundles
+        with setting.engine(side, swaps, f"engine-{number + 1}-{name}.log") as engine:
+            if number == 0:
+                arguments = setting.command.arguments + setting.b.options
+                doing = "reading the arguments of side b"
+                engine.ask(Check(setting.command.form, arguments), Done, doing)
+            facts = engine.start()
+            if first_of_side:
+                ranks, layers = describe(engine)
+                self._layers += layers
+                costs: dict[str, SideCosts] = {name: costs_of(_ALONE, facts, ranks)}
+                keep_facts(setting, facts, tuple(_renamed(rank, name) for rank in ranks), costs)
+                if name == "b":
+                    check_live(setting)
+            self._shapes = possible(setting, facts)
+            if first_of_side:
+                self._gate(engine, facts, name)
+                self._bundles[name] = None
+                if not self.counts:
+                    return
+            with Sampler(facts.uuids) as sampler:
+                try:
+                    self._time(engine, facts, name)
+                finally:
+                    keep_machine(setting, sampler.samples())
+            first = self._shapes[0]
+            if first_of_side and setting.options.record and first.phase == "decode":
+                self._bundles[name] = record(setting, engine, name, _ALONE, first)
+
+    def _gate(self, engine: Engine, facts: Facts, name: str) -> None:
+        """Keeps what side a says and how far it is from itself, or compares side b with that."""
+        setting = self._setting
+        for shape in self._shapes:
+            if shape.phase != "decode":
+                continue
+            setting.say(f"comparing what the sides say at batch size {shape.requests}")
+            batch, path = gate_batch(setting, shape, facts), setting.logits(shape.requests)
+            if name == "a":
+                keep_logits(engine, _ALONE, batch, path)
+                self._floors[shape] = compare_logits(engine, _ALONE, batch, path, disturbed=True)
+            elif floor := self._floors.get(shape):
+                found = compare_logits(engine, _ALONE, batch, path)
+                path.unlink(missing_ok=True)
+                self._agreed &= keep_verdict(setting, shape, facts, found, floor, self._layers)
+
+    def _time(self, engine: Engine, facts: Facts, name: str) -> None:
+        setting = self._setting
+        for shape in self._shapes:
+            setting.say(f"timing {shape.words} on side {name}")
+            steps = time_side(engine, shape, facts, setting.options.seconds, _ALONE)
+            counted = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
+            if counted:
+                each_us = middle_mean(counted) / 1e3
+                setting.say(f"{shape.words} on side {name}: {each_us:.1f} us in this start")
+                self._times[shape][name].append(each_us)
+                self._steps[shape] += len(counted)
+
+    def tell(self) -> None:
+        """Puts what all starts together say into the result."""
+        setting = self._setting
+        for shape in self._shapes if self.counts else ():
+            a_us, b_us = self._times[shape]["a"], self._times[shape]["b"]
+            if not a_us and not b_us:
+                continue
+            if shape == self._shapes[0]:
+                _tell_itself(setting, shape, a_us, self._steps[shape])
+            estimate = compare_starts(a_us, b_us, self._steps[shape])
+            run = Run(shape.phase, shape.requests, shape.prompt_tokens, estimate)
+            setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
+            setting.say(told(shape, estimate))
+        if self._shapes and self.counts:
+            attribute(setting, self._bundles, self._shapes[0])
+
+
+def run_two_engines(setting: Setting) -> None:
+    """Starts the engines one after the other and measures every shape in each.
+
+    Raises:
+        CommandError: an engine failed, or nothing of side b is live.
+    """
+    found = _Starts(setting)
+    starts = setting.options.starts
+    try:
+        for number, block in enumerate(block_order(starts // 4, SETTLE + 1)):
+            setting.say(f"starting engine {number + 1} of {starts}, side {block.side}")
+            found.start("a" if block.side == "a" else "b", number)
+            if not found.counts:
+                setting.keeper.miss("nothing was timed further, because the sides do not agree")
+                return
+    finally:
+        # Where a start failed, what the earlier ones found is kept.
+        found.tell()
+        for size in setting.options.batch_sizes:
+            with suppress(OSError):
+                setting.logits(size).unlink(missing_ok=True)
+
+
+def _renamed(rank: RankSwaps, name: str) -> RankSwaps:
+    """What a rank tells, with the side called as it is in the run."""
+    return replace(rank, swaps=tuple(replace(swap, side=name) for swap in rank.swaps))
+
+
+def _tell_itself(setting: Setting, shape: Shape, a_us: list[float], steps: int) -> None:
+    """Side a against itself, between its starts."""
+    if len(a_us) < 4:
+        setting.keeper.miss(
+            f"side a was not compared with itself: it was started {len(a_us)} times and that takes "
+            "4; give --starts 8"
+        )
+        return
+    test = aa_test(compare_starts(a_us[::2], a_us[1::2], steps // 2))
+    setting.keeper.add(aa=(AARun(shape.requests, test),))
+    setting.say(test.line)

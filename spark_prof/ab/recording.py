@@ -9,8 +9,7 @@ from pathlib import Path
 from spark_prof.ab.engine import Engine
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Batch, Done, Generate, Switch, Times
-from spark_prof.ab.outcome import host_ahead
-from spark_prof.ab.result import Recording, Result
+from spark_prof.ab.result import Recording, Result, host_ahead
 from spark_prof.ab.setting import Setting
 from spark_prof.analyzers.comparing.attribute_gain import summarize
 from spark_prof.analyzers.comparing.swap_attribution import Swapped, Untraced

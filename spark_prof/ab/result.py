@@ -1,4 +1,4 @@
-"""The result of `spark-prof ab`, and its JSON.
+"""The result of `spark-prof ab`, its file, and what it comes to: faster, slower or neither.
 
 Parts are added while a run goes on, so that one that ends early keeps what it has. Times are us of
 a step unless a name says otherwise; None is what could not be measured.
@@ -6,16 +6,24 @@ a step unless a name says otherwise; None is what could not be measured.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from spark_prof.ab.accuracy_gate import Verdict
-from spark_prof.ab.statistics import AATest, Estimate
+from spark_prof.ab.accuracy_gate import Figures, Verdict
+from spark_prof.ab.statistics import (
+    AATest,
+    Estimate,
+    claimed,
+    floor,
+    has_spread,
+    minimum_effect,
+    spread_of,
+    why_unknown,
+)
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.errors import CommandError
 
@@ -212,7 +220,7 @@ class Result:
 
 def to_json(result: Result) -> bytes:
     """Writes a result as JSON, the kind first; a figure that is not finite is null."""
-    record = _plain(result)
+    record = _plain(asdict(result))
     # Others tell the file by its first bytes.
     ordered = {"kind": record.pop("kind"), "schema": record.pop("schema"), **record}
     return msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n"
@@ -233,7 +241,7 @@ def from_json(text: bytes, source: str = "the result") -> Result:
         result = msgspec.json.decode(text, type=Result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(f"{source} is no result of spark-prof ab ({error})") from error
-    if (largest := max(map(abs, _numbers(result)), default=0)) >= _LARGEST_FIGURE:
+    if (largest := _largest(asdict(result))) >= _LARGEST_FIGURE:
         raise CommandError(f"{source} says {largest:g}, which nothing measures; run ab again")
     return result
 
@@ -243,30 +251,20 @@ class _Marks(msgspec.Struct):
     schema: int = 0
 
 
-def _numbers(value: Any) -> Iterator[float]:
-    if hasattr(value, "__dataclass_fields__"):
-        value = [getattr(value, each.name) for each in fields(value)]
-    elif isinstance(value, dict):
-        value = value.values()
-    if isinstance(value, float | int):
-        yield value
-    elif not isinstance(value, str | None):
-        for entry in value:
-            yield from _numbers(entry)
+def _largest(value: Any) -> float:
+    """The largest number of what JSON is made of, without its sign."""
+    if isinstance(value, dict | list | tuple):
+        return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0.0)
+    return abs(value) if isinstance(value, float | int) else 0.0
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as dictionaries, and what JSON cannot say as null."""
-    if hasattr(value, "__dataclass_fields__"):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    """A variable of the environment may hold bytes that are no UTF-8: they are written out."""
     if isinstance(value, dict):
         return {_plain(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, str):
-        # A variable of the environment may hold bytes that are no UTF-8.
-        return value.encode("utf-8", "backslashreplace").decode()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return list(map(_plain, value))
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 RESULT_FILE = "result.json"
@@ -289,3 +287,137 @@ def read_result(path: Path) -> Result:
     if len(text) > _LARGEST_FILE:
         raise CommandError(f"{path} is too long for a result of spark-prof ab; run it again")
     return from_json(text, str(path))
+
+
+Effect = Literal["faster", "slower", "no effect", "not told"]
+"""What one run says of side b; "not told" where there is no interval."""
+
+_AHEAD = 0.95
+_BEHIND = 0.5
+
+RANDOM_WEIGHTS = "the weights are random"
+"""How a result says among what is missing that its engine had no checkpoint."""
+
+_FEWEST_DECIDED = 8
+
+Outcome = Literal["faster", "slower", "no effect", "not told", "gate failed", "not live"]
+"""What a whole result says of it; "not live" where none of its swaps took the place of a kernel."""
+
+
+def effect_of(run: Run, aa: Sequence[AARun]) -> Effect:
+    """What a run says, by the rule of `spark_prof.ab.statistics`: its whole interval decides."""
+    gain = run.estimate.gain
+    if gain is None:
+        return "not told"
+    faster, slower = claimed(gain.low, gain.high, floor_of(run, aa) or 0.0)
+    return "faster" if faster else "slower" if slower else "no effect"
+
+
+def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
+    """The share below which no effect is claimed; None where a was never compared with itself."""
+    floors = [
+        float(floor(each.test.passed, each.test.floor, each.captured_again))
+        for each in _itself(run, aa)
+    ]
+    return max(floors, default=None)
+
+
+def host_ahead(run: Run) -> bool:
+    """Whether the device did not wait for the host, on neither side: all is kernels."""
+    return all(share is not None and share >= _AHEAD for share in (run.ahead_a, run.ahead_b))
+
+
+def host_behind(run: Run) -> tuple[str, ...]:
+    """The sides whose device waited for the host in most of the steps."""
+    sides = (("a", run.ahead_a), ("b", run.ahead_b))
+    return tuple(side for side, share in sides if share is not None and share < _BEHIND)
+
+
+def detectable_in(run: Run, aa: Sequence[AARun]) -> float | None:
+    """The minimum detectable effect as a share, by the whole rule; None where it is not known."""
+    if why_unknown(run.estimate):
+        return None
+    tests = [
+        spread_of(each.test.estimate, itself=True, captured_again=each.captured_again)
+        for each in _itself(run, aa)
+        if has_spread(each.test.estimate)
+    ]
+    return minimum_effect(spread_of(run.estimate), tests)
+
+
+def with_detectable(run: Run, aa: Sequence[AARun]) -> Run:
+    """The run as it stands in a result: its minimum detectable effect is that of the whole rule."""
+    return replace(run, estimate=replace(run.estimate, detectable=detectable_in(run, aa)))
+
+
+def _itself(run: Run, aa: Sequence[AARun]) -> list[AARun]:
+    """The tests of side a against itself at the run's batch size, or else all of them."""
+    tests = [each for each in aa if each.test.floor is not None]
+    return [each for each in tests if each.requests == run.requests] or tests
+
+
+def chosen_run(result: Result) -> Run | None:
+    """The run that answers for the result: the smallest batch that decodes and has a gain.
+
+    Without one with a gain the smallest batch, without decoding the first prompt's length.
+    """
+    return min(
+        result.runs,
+        key=lambda run: (
+            run.estimate.gain is None,
+            run.phase != "decode",
+            run.requests,
+            run.prompt_tokens,
+        ),
+        default=None,
+    )
+
+
+def decided(figures: Figures) -> bool:
+    """Whether more than rounding decides what both sides say at most of the positions.
+
+    At fewer positions than the gate needs in all, nothing is decided either.
+    """
+    clear = figures.positions - figures.not_finite - figures.near_ties
+    return clear >= _FEWEST_DECIDED and 2 * clear > figures.positions
+
+
+def has_random_weights(result: Result) -> bool:
+    """Whether an engine had random weights, by its arguments or by what it said itself."""
+    return any(line.startswith(RANDOM_WEIGHTS) for line in result.missing) or any(
+        _load_format(side.arguments) == "dummy" for side in result.sides
+    )
+
+
+def _load_format(arguments: Sequence[str]) -> str:
+    """The last one that is given; empty without one."""
+    found = ""
+    for at, word in enumerate(arguments):
+        name, equals, value = word.replace("_", "-").partition("=")
+        if name == "--load-format":
+            found = value if equals else "".join(arguments[at + 1 : at + 2])
+    return found.lower()
+
+
+def outcome_of(result: Result) -> Outcome:
+    """What a result says of side b."""
+    if any(not gate.verdict.passed for gate in result.gates):
+        return "gate failed"
+    if _none_live(result):
+        return "not live"
+    run = chosen_run(result)
+    return effect_of(run, result.aa) if run else "not told"
+
+
+def exit_code(result: Result) -> int:
+    """1 where the gate failed, 2 where the run ended early, else 0."""
+    if outcome_of(result) == "gate failed":
+        return 1
+    return 2 if result.failure else 0
+
+
+def _none_live(result: Result) -> bool:
+    """Whether side b differs in swaps only, and all of them fell back."""
+    if result.mode != "one engine" or not result.sides[1].swaps or not result.swaps:
+        return False
+    return not any(swap.live for rank in result.swaps for swap in rank.swaps if swap.side == "b")

@@ -12,8 +12,16 @@ from spark_prof.ab.engine import Engine
 from spark_prof.ab.machine import Sample
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
-from spark_prof.ab.outcome import RANDOM_WEIGHTS
-from spark_prof.ab.result import RESULT_FILE, Machine, Range, RankSwaps, Result, SideCosts, to_json
+from spark_prof.ab.result import (
+    RANDOM_WEIGHTS,
+    RESULT_FILE,
+    Machine,
+    Range,
+    RankSwaps,
+    Result,
+    SideCosts,
+    to_json,
+)
 from spark_prof.ab.sides import Side
 from spark_prof.errors import CommandError, one_line
 from spark_prof.files import write_whole

@@ -113,8 +113,8 @@ def ab(
     if apply:
         return _apply(side, command or [], kind)
     from spark_prof.ab.command import engine_command
-    from spark_prof.ab.outcome import exit_code
     from spark_prof.ab.protocol import run_ab
+    from spark_prof.ab.result import exit_code
     from spark_prof.ab.setting import Options
     from spark_prof.dashboards.ab_report import render_ab
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from spark_prof.ab.accuracy_gate import Verdict
-from spark_prof.ab.outcome import (
+from spark_prof.ab.result import (
+    Result,
+    Run,
     chosen_run,
     decided,
     detectable_in,
@@ -13,7 +15,6 @@ from spark_prof.ab.outcome import (
     has_random_weights,
     outcome_of,
 )
-from spark_prof.ab.result import Result, Run
 from spark_prof.ab.statistics import Interval
 from spark_prof.dashboards.formats import (
     MISSING,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from spark_prof.ab.outcome import effect_of, exit_code, outcome_of, with_detectable
-from spark_prof.ab.result import Result, to_json
+from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_json, with_detectable
 from spark_prof.dashboards import ab_attribution, ab_sections
 from spark_prof.dashboards.ab_answer import answer, headline
 from spark_prof.dashboards.render import draw

@@ -8,8 +8,19 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from spark_prof.ab.accuracy_gate import Figures, LayerError, Verdict
-from spark_prof.ab.outcome import chosen_run, detectable_in, effect_of, host_behind, outcome_of
-from spark_prof.ab.result import AARun, Range, Result, Run, SideFacts, SwappedModule
+from spark_prof.ab.result import (
+    AARun,
+    Range,
+    Result,
+    Run,
+    SideFacts,
+    SwappedModule,
+    chosen_run,
+    detectable_in,
+    effect_of,
+    host_behind,
+    outcome_of,
+)
 from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unknown
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time, what_ran
 from spark_prof.dashboards.compare_gate import numbers

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from spark_prof.ab.outcome import floor_of
-from spark_prof.ab.result import Result
+from spark_prof.ab.result import Result, floor_of
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.dashboards.ab_answer import what_ran

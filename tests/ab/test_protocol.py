@@ -7,63 +7,41 @@ from pathlib import Path
 
 import pytest
 
-from tests.ab.engines import Done, run
+from spark_prof.ab.result import Run
+from spark_prof.ab.statistics import Interval
+from tests.ab.engines import run
 from tests.rows import each_row
 
 SWAP = ("--b", "o=spark_prof")
 SMALL = ("--batch-sizes", "1,4", "--prefill", "64")
 
 
-@pytest.fixture(scope="module")
-def faster(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """Side b is 1.25 times faster, in one engine."""
-    return run(tmp_path_factory.mktemp("faster"), *SWAP, *SMALL, model={"gain": 1.25})
+def gain_of(run: Run) -> Interval:
+    assert run.estimate.gain is not None
+    return run.estimate.gain
 
 
-@pytest.fixture(scope="module")
-def restarted(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """The sides differ in an option and a variable of vLLM's."""
-    side = ("--b", "moe=marlin FAKE_SIDE=b", "--starts", "8")
-    return run(tmp_path_factory.mktemp("two"), *side, *SMALL, model={"gain": 1.25, "bits": ""})
-
-
-def test_a_known_gain_is_found(faster: Done) -> None:
-    assert faster.code == 0, faster.errors
-    result = faster.result
+def test_a_known_gain_is_found_in_one_engine(tmp_path: Path) -> None:
+    done = run(tmp_path, *SWAP, *SMALL, model={"gain": 1.25})
+    assert done.code == 0, done.errors
+    result = done.result
     assert (result.mode, result.finished, result.failure) == ("one engine", True, "")
-    assert [(r.phase, r.requests, r.prompt_tokens) for r in result.runs] == [
-        ("decode", 1, 128),
-        ("decode", 4, 128),
-        ("prefill", 1, 64),
-    ]
+    shapes = [(r.phase, r.requests, r.prompt_tokens) for r in result.runs]
+    assert shapes == [("decode", 1, 128), ("decode", 4, 128), ("prefill", 1, 64)]
     for found in result.runs:
-        assert found.estimate.gain is not None
-        assert found.estimate.gain.value == pytest.approx(1.25, rel=0.01)
-        assert found.estimate.gain.half_width < 0.01
+        assert gain_of(found).value == pytest.approx(1.25, rel=0.01)
+        assert gain_of(found).half_width < 0.01
         assert not found.estimate.dropped
-
-
-def test_the_twin_is_no_effect(faster: Done) -> None:
-    [itself] = faster.result.aa
+    [itself] = result.aa
     assert itself.test.estimate.gain is not None
     assert itself.test.estimate.gain.value == pytest.approx(1, abs=0.003)
-
-
-def test_the_gate_ran_at_each_batch_size_before_the_times(faster: Done) -> None:
-    assert [(gate.requests, gate.verdict.passed) for gate in faster.result.gates] == [
-        (1, True),
-        (4, True),
-    ]
-    log = (faster.folder / "engine.log").read_text().split("\n")
+    # The gate comes before the times, at each batch size.
+    assert [(gate.requests, gate.verdict.passed) for gate in result.gates] == [(1, True), (4, True)]
+    log = (done.folder / "engine.log").read_text().split("\n")
     asked = [line.removeprefix("asked ") for line in log if line.startswith("asked ")]
-    assert asked[:2] == ["Start", "DescribeSwaps"]
-    assert asked[2:8] == ["Compare"] * 6
-    assert asked[8] == "Switch"
+    assert asked[:9] == ["Start", "DescribeSwaps", *["Compare"] * 6, "Switch"]
     assert asked[-1] == "Shutdown"
-
-
-def test_the_result_says_what_was_compared(faster: Done) -> None:
-    result = faster.result
+    # The result says what was compared, and nothing else is left.
     a, b = result.sides
     assert (a.name, b.name, b.swaps) == ("stock", "o=spark_prof", "o=spark_prof")
     assert b.costs.swap_bytes == 3 << 20
@@ -72,58 +50,51 @@ def test_the_result_says_what_was_compared(faster: Done) -> None:
     assert result.versions["vllm"] == "0.32.0"
     assert "clocks: not known; no quad was dropped for them" in result.missing
     assert result.command[:2] == ("spark-prof", "ab")
-
-
-def test_nothing_but_the_result_is_left(faster: Done) -> None:
-    names = sorted(path.name for path in faster.folder.iterdir())
+    names = sorted(path.name for path in done.folder.iterdir())
     assert names == ["engine.log", "report.html", "result.json"]
 
 
-def test_two_engines_are_started_in_turns(restarted: Done) -> None:
-    assert restarted.code == 0, restarted.errors
-    result = restarted.result
+def test_two_engines_are_started_in_turns(tmp_path: Path) -> None:
+    """The sides differ in an option and a variable of vLLM's."""
+    side = ("--b", "moe=marlin FAKE_SIDE=b", "--starts", "8")
+    done = run(tmp_path, *side, *SMALL, model={"gain": 1.25, "bits": ""})
+    assert done.code == 0, done.errors
+    result = done.result
     assert result.mode == "two engines"
     assert result.mode_why == "the sides differ in vLLM's options and the environment"
-    logs = sorted(path.name for path in restarted.folder.glob("*.log"))
-    order = "".join(name.split("-")[2][0] for name in logs)
-    assert order == "abbabaab"
+    logs = sorted(path.name for path in done.folder.glob("*.log"))
+    assert "".join(name.split("-")[2][0] for name in logs) == "abbabaab"
     assert [a.test.passed for a in result.aa] in ([True], [False])
     for found in result.runs:
-        assert found.estimate.gain is not None
-        assert found.estimate.gain.value == pytest.approx(1.25, rel=0.01)
+        assert gain_of(found).value == pytest.approx(1.25, rel=0.01)
     assert result.sides[1].environment == {"FAKE_SIDE": "b"}
     assert result.sides[1].arguments == ("m", "--moe-backend", "marlin")
-    assert not list(restarted.folder.glob(".logits*"))
+    assert not list(done.folder.glob(".logits*"))
 
 
-def test_a_wrong_side_fails_and_is_not_timed(tmp_path: Path) -> None:
-    done = run(tmp_path, *SWAP, *SMALL, model={"gain": 1.25, "wrong": 5.0})
-    assert done.code == 1
-    assert done.result.runs == ()
-    assert [gate.verdict.passed for gate in done.result.gates] == [False, False]
-    assert "nothing was timed, because the sides do not agree" in done.result.missing
-
-
-def test_a_wrong_side_is_timed_where_that_is_wanted(tmp_path: Path) -> None:
-    done = run(tmp_path, *SWAP, *SMALL, "--time-anyway", model={"wrong": 5.0})
-    assert done.code == 1
-    assert len(done.result.runs) == 3
-
-
-def test_a_wrong_side_fails_in_an_engine_of_its_own(tmp_path: Path) -> None:
-    done = run(tmp_path, "--b", "FAKE_SIDE=b", *SMALL, model={"wrong": 50.0})
-    assert done.code == 1
-    assert not done.result.runs
-    assert len(list(done.folder.glob("*.log"))) == 2
+@each_row(
+    ("options", "wrong", "runs"),
+    [(SWAP, 5.0, 0), ((*SWAP, "--time-anyway"), 5.0, 3), (("--b", "FAKE_SIDE=b"), 50.0, 0)],
+)
+def test_a_wrong_side_fails_and_is_timed_only_where_that_is_wanted(
+    tmp_path: Path, options: tuple[str, ...], wrong: float, runs: int
+) -> None:
+    done = run(tmp_path, *options, *SMALL, model={"gain": 1.25, "wrong": wrong})
+    assert (done.code, len(done.result.runs)) == (1, runs)
+    assert {gate.verdict.passed for gate in done.result.gates} == {False}
+    timed = "nothing was timed" in "\n".join(done.result.missing)
+    assert timed == (runs == 0)
+    assert len(list(done.folder.glob("*.log"))) == (2 if "FAKE_SIDE=b" in options else 1)
 
 
 def test_no_effect_is_no_effect(tmp_path: Path) -> None:
-    done = run(tmp_path, *SWAP, "--batch-sizes", "1", "--prefill", "none")
+    small = ("--batch-sizes", "1", "--prefill", "none", "--format", "json")
+    done = run(tmp_path, *SWAP, *small)
     assert done.code == 0
+    assert json.loads(done.output)["kind"] == "spark-prof ab"
     [found] = done.result.runs
-    assert found.estimate.gain is not None
-    assert found.estimate.gain.low < 1.002
-    assert found.estimate.gain.high > 0.998
+    assert gain_of(found).low < 1.002
+    assert gain_of(found).high > 0.998
 
 
 @each_row("request_name", ["Start", "DescribeSwaps", "Compare", "Switch"])
@@ -219,8 +190,3 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run" / "mine").write_text("x")
     done = run(tmp_path, *SWAP)
     assert (done.code, [p.name for p in done.folder.iterdir()]) == (2, ["mine"])
-
-
-def test_formats(tmp_path: Path) -> None:
-    done = run(tmp_path, *SWAP, "--batch-sizes", "1", "--prefill", "none", "--format", "json")
-    assert json.loads(done.output)["kind"] == "spark-prof ab"

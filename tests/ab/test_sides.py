@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from spark_prof.ab.sides import BACKENDS, OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.errors import CommandError
-from spark_prof.swaps.spec import SLOTS, Swap
+from spark_prof.swaps.spec import SLOTS, Swap, format_swaps
 from tests.rows import each_row
 
 KERNEL = "def build(layer):\n    return None\n"
@@ -22,40 +23,37 @@ def kernel(tmp_path: Path) -> Path:
     return path
 
 
-@each_row("text", ["", "stock", " stock , ", "stock stock"])
-def test_nothing_is_stock(text: str) -> None:
+MIXED = ["moe=spark_prof", "VLLM_X=1", "lm_head=mxfp4", "--kv-cache-dtype", "fp8"]
+
+
+@each_row(
+    ("text", "swaps", "options", "environment"),
+    [
+        *((text, "", "", ()) for text in ("", "stock", " stock , ", "stock stock")),
+        *((by.join(MIXED), "moe=spark_prof,lm_head=mxfp4", "--kv-cache-dtype fp8",
+           (("VLLM_X", "1"),)) for by in (" ", ",", ", ", "  ,\n")),
+        *((f"{slot}={own}", f"{slot}={own}", "", ()) for slot in SLOTS for own in OWN_KERNELS),
+        *((f"moe={each}", "", f"--moe-backend {each}", ()) for each in BACKENDS["--moe-backend"]),
+        *((f"{slot}=cutlass", "", "--linear-backend cutlass", ())
+          for slot in ("qkv", "o", "mlp", "lm_head")),
+        ("--enforce-eager moe=spark_prof", "moe=spark_prof", "--enforce-eager", ()),
+        ("-tp 2 -1", "", "-tp 2 -1", ()),
+        ("--sizes 1 2 4 A=1", "", "--sizes 1 2 4", (("A", "1"),)),
+        ("--linear-backend=marlin", "", "--linear-backend=marlin", ()),
+        ('--x \'{"a": 1, "b": 2}\'', "", '--x \'{"a": 1, "b": 2}\'', ()),
+    ],
+)  # fmt: skip
+def test_words_of_every_kind(
+    text: str, swaps: str, options: str, environment: tuple[tuple[str, str], ...]
+) -> None:
     side = parse_side(text)
-    assert (side.swaps, side.options, side.environment, side.name) == ((), (), (), "stock")
-
-
-@each_row("separator", [" ", ",", ", ", "  ,\n"])
-def test_words_of_every_kind(separator: str) -> None:
-    words = ["moe=spark_prof", "VLLM_X=1", "lm_head=mxfp4", "--kv-cache-dtype", "fp8"]
-    side = parse_side(separator.join(words))
-    assert side.swaps == (Swap("moe", "spark_prof"), Swap("lm_head", "mxfp4"))
-    assert side.environment == (("VLLM_X", "1"),)
-    assert side.options == ("--kv-cache-dtype", "fp8")
-
-
-@each_row("slot", SLOTS)
-@each_row("kernel", OWN_KERNELS)
-def test_own_kernels_are_swaps(slot: str, kernel: str) -> None:
-    assert parse_side(f"{slot}={kernel}").swaps == (Swap(slot, kernel),)
-
-
-@each_row("backend", BACKENDS["--moe-backend"])
-def test_backends_of_experts_are_an_option(backend: str) -> None:
-    side = parse_side(f"moe={backend}")
-    assert (side.swaps, side.options) == ((), ("--moe-backend", backend))
-
-
-@each_row("slot", ["qkv", "o", "mlp", "lm_head"])
-def test_backends_of_linear_layers_are_one_option(slot: str) -> None:
-    side = parse_side(f"{slot}=cutlass")
-    assert side.options == ("--linear-backend", "cutlass")
-    assert side.notes == (
-        f"{slot}=cutlass is vLLM's --linear-backend cutlass, for all linear layers at once",
-    )
+    assert format_swaps(side.swaps) == swaps
+    assert side.options == tuple(shlex.split(options))
+    assert side.environment == environment
+    assert (side.name == "stock") == (not (swaps or options or environment))
+    linear = options == "--linear-backend cutlass"
+    told = (f"{text} is vLLM's --linear-backend cutlass, for all linear layers at once",)
+    assert side.notes == (told if linear else ())
 
 
 def test_backends_are_those_of_vllm() -> None:
@@ -69,30 +67,16 @@ def test_backends_are_those_of_vllm() -> None:
     assert set(get_args(kernel.LinearBackend)) <= set(BACKENDS["--linear-backend"])
 
 
-@each_row(
-    ("text", "options", "rest"),
-    [
-        ("--enforce-eager moe=spark_prof", ("--enforce-eager",), "moe=spark_prof"),
-        ("-tp 2 -1", ("-tp", "2", "-1"), ""),
-        ("--sizes 1 2 4 A=1", ("--sizes", "1", "2", "4"), ""),
-        ("--linear-backend=marlin", ("--linear-backend=marlin",), ""),
-        ('--x \'{"a": 1, "b": 2}\'', ("--x", '{"a": 1, "b": 2}'), ""),
-    ],
-)
-def test_options_take_the_words_behind_them(text: str, options: tuple[str, ...], rest: str) -> None:
-    side = parse_side(text)
-    assert side.options == options
-    assert ",".join(f"{swap.slot}={swap.kernel}" for swap in side.swaps) == rest
-
-
-def test_files_are_named_whole(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_named_whole_and_not_executed(
+    kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.write_text("raise SystemExit\n" + KERNEL)
     monkeypatch.chdir(kernel.parent)
     assert parse_side("norm=my_kernel.py:build").swaps == (Swap("norm", f"{kernel}:build"),)
-
-
-def test_a_file_is_not_executed(kernel: Path) -> None:
-    kernel.write_text("raise SystemExit\n" + KERNEL)
-    assert parse_side(f"norm={kernel}:build").swaps
+    for content, function in ((KERNEL, "other"), (KERNEL, ""), ("def (", "build"), ("\0", "build")):
+        kernel.write_text(content)
+        with pytest.raises(CommandError, match=str(kernel)):
+            parse_side(f"norm={kernel}:{function}")
 
 
 @each_row(
@@ -115,15 +99,6 @@ def test_other_words_are_refused_in_one_line(text: str, words: str) -> None:
     with pytest.raises(CommandError, match=re.escape(words)) as raised:
         parse_side(text)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "function"), [(KERNEL, "other"), (KERNEL, ""), ("def (", "build"), ("\0", "build")]
-)
-def test_files_without_the_function_are_refused(kernel: Path, content: str, function: str) -> None:
-    kernel.write_text(content)
-    with pytest.raises(CommandError, match=str(kernel)):
-        parse_side(f"norm={kernel}:{function}")
 
 
 def test_secrets_are_hidden_in_a_name() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_prof.ab.accuracy_gate import Bounds, Figures, LayerError, Verdict
-from spark_prof.ab.outcome import with_detectable
 from spark_prof.ab.result import (
     AARun,
     Gate,
@@ -22,6 +21,7 @@ from spark_prof.ab.result import (
     SideCosts,
     SideFacts,
     SwappedModule,
+    with_detectable,
 )
 from spark_prof.ab.statistics import AATest, Estimate, Interval
 from spark_prof.ab.steps import Dropped

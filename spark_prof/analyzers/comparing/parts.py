@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part
-from spark_prof.analyzers.comparing.kernel_time import KernelTime
+from spark_prof.analyzers.comparing.kernel_time import KernelTime, SizedSteps, figures
 from spark_prof.analyzers.comparing.noise import (
     CALL_FLOOR_US,
     GAP_FLOOR,
@@ -19,7 +19,6 @@ from spark_prof.analyzers.comparing.noise import (
     Figure,
     change,
 )
-from spark_prof.analyzers.comparing.typical_step import SizedSteps, figures
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.vocabulary import COMPONENTS

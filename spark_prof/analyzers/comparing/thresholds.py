@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, PhaseComparison, Side
 from spark_prof.analyzers.comparing.kernel_time import stable_name
-from spark_prof.analyzers.comparing.matching_steps import like_change, matched
 from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
+from spark_prof.analyzers.comparing.phases import matched_change, matching_steps
 from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
@@ -81,37 +81,46 @@ def _short(phase: PhaseComparison, statistic: str = "median") -> str:
     )
 
 
-def _steps(name: str) -> Callable[[Comparison, tuple[str, ...]], Reading]:
-    """Reads a statistic of the times of steps of a phase."""
+def _steps(
+    name: str, what: str, us_of: Callable[[Side], Floats]
+) -> Callable[[Comparison, tuple[str, ...]], Reading]:
+    """Reads a statistic of a time of the steps of a phase."""
 
     def reader(found: Comparison, rest: tuple[str, ...]) -> Reading:
-        statistic = _one_of(rest, FEWEST, f"{name} statistic", "median")
+        statistic = _one_of(rest, FEWEST, f"{what} statistic", "median")
         phase = _phase(found, name)
-        by_token = phase.unit == "prompt token"
-
-        def length(side: Side) -> Floats:
-            us = side.steps["step_us"].to_numpy(np.float64)
-            tokens = side.steps["prefill_tokens"].to_numpy(np.float64)
-            return np.asarray(us / np.maximum(tokens, 1.0) if by_token else us)
-
-        change = _like(found, name, length, statistic)
+        us = _per_prompt_token if phase.unit == "prompt token" else us_of
+        steps = matching_steps(found.sides, name)
+        assert steps is not None
+        change = matched_change(steps, found.sides, us, statistic)
         return Reading("time", change, short=_short(phase, statistic))
 
     return reader
 
 
-def _tpot(found: Comparison, rest: tuple[str, ...]) -> Reading:
-    statistic = _one_of(rest, FEWEST, "tpot_us statistic", "median")
-    phase = _phase(found, "decode")
-    change = _like(found, "decode", _token_us, statistic)
-    return Reading("time", change, short=_short(phase, statistic))
+def _step_us(side: Side) -> Floats:
+    return side.steps["step_us"].to_numpy(np.float64)
+
+
+def _per_prompt_token(side: Side) -> Floats:
+    tokens = side.steps["prefill_tokens"].to_numpy(np.float64)
+    return np.asarray(_step_us(side) / np.maximum(tokens, 1.0))
+
+
+def _token_us(side: Side) -> Floats:
+    per_sequence = tokens_per_sequence(side.steps).to_numpy(np.float64)
+    return np.asarray(_step_us(side) / np.where(per_sequence > 0, per_sequence, 1.0))
+
+
+_tpot = _steps("decode", "tpot_us", _token_us)
 
 
 def _rate(found: Comparison, rest: tuple[str, ...]) -> Reading:
-    _nothing_after("tokens_per_s", rest)
-    us = _tpot(found, ("median",)).change
-    rates = _of_figures(us.figures, _a_second)
-    return Reading("rate", rates, short=_short(_phase(found, "decode")))
+    if rest:
+        part = ".".join(rest)
+        raise CommandError(f"--fail-on tokens_per_s has no part {part!r}; leave it out")
+    us = _tpot(found, ())
+    return Reading("rate", _combined([us.change], _a_second), short=us.short)
 
 
 def _a_second(figure: Figure) -> Figure:
@@ -123,9 +132,7 @@ def _a_second(figure: Figure) -> Figure:
 
 
 def _components(found: Comparison, rest: tuple[str, ...]) -> Reading:
-    phase = _typical(found)
-    name = _one_of(rest, COMPONENTS, "component")
-    return _part(phase, name)
+    return _part(_typical(found), _one_of(rest, COMPONENTS, "component"))
 
 
 def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
@@ -136,33 +143,29 @@ def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
     change = _sum([part.change for part in phase.parts if part.name in (LAUNCH_GAPS, HOST)])
     if what == "share":
         others = [each.change for each in phase.parts if each.name in COMPONENTS]
-        return Reading("share", _shares(change, _sum(others)), short=_short(phase))
+        return _share_of(phase, change, _sum(others))
     return Reading("time", change, short=_short(phase))
 
 
 def _conversions(found: Comparison, rest: tuple[str, ...]) -> Reading:
     phase = _typical(found)
-    what = _one_of(rest, ("us", "share"), "part of conversions", "us")
-    if what == "share":
-        others = _rest(phase.conversions, phase.typical)
-        return Reading("share", _shares(phase.conversions, others), short=_short(phase))
-    return Reading("time", phase.conversions, phase.conversions.b > 0, _short(phase))
+    if _one_of(rest, ("us", "share"), "part of conversions", "us") == "share":
+        others = _combined([phase.conversions, phase.typical], _left, phase.typical)
+        return _share_of(phase, phase.conversions, others)
+    return _time(phase, phase.conversions)
 
 
 def _layers(found: Comparison, rest: tuple[str, ...]) -> Reading:
     phase = _typical(found)
     if not 1 <= len(rest) <= 2:
         raise CommandError("--fail-on layers needs a layer, such as layers.3 or layers.3.experts")
-    known = {str(row.layer): row for row in phase.layers}
+    known = {str(row.layer): row.change for row in phase.layers}
     layer = _one_of(rest[:1], known, "layer")
     if len(rest) == 1:
-        change = known[layer].change
-        return Reading("time", change, change.b > 0, _short(phase))
+        return _time(phase, known[layer])
     name = _one_of(rest[1:], COMPONENTS, "component")
-    for row in phase.layer_parts:
-        if str(row.layer) == layer and row.component == name:
-            return Reading("time", row.change, row.change.b > 0, _short(phase))
-    return Reading("time", _point(0.0, 0.0), there=False)
+    cells = {(str(row.layer), row.component): row.change for row in phase.layer_parts}
+    return _time(phase, cells.get((layer, name)))
 
 
 def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
@@ -171,7 +174,7 @@ def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
         raise CommandError('--fail-on kernels needs a name in quotes, as in kernels."marlin"')
     rows = _named(phase.kernels, rest[0])
     if not rows:
-        return Reading("time", _point(0.0, 0.0), there=False)
+        return _time(phase, None)
     change = _sum([row.change for row in rows])
     return Reading("time", change, any(row.calls_b for row in rows), _short(phase))
 
@@ -198,9 +201,9 @@ def _findings(found: Comparison, rest: tuple[str, ...]) -> Reading:
 
 METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], Reading]] = MappingProxyType(
     {
-        "decode_us": _steps("decode"),
-        "prefill_us": _steps("prefill"),
-        "step_us": _steps("unknown"),
+        "decode_us": _steps("decode", "decode", _step_us),
+        "prefill_us": _steps("prefill", "prefill", _step_us),
+        "step_us": _steps("unknown", "unknown", _step_us),
         "tpot_us": _tpot,
         "tokens_per_s": _rate,
         "components": _components,
@@ -215,23 +218,15 @@ METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], Reading]] = Mappin
 """The first word of every metric, and what reads it."""
 
 
-def _token_us(side: Side) -> Floats:
-    per_sequence = tokens_per_sequence(side.steps).to_numpy(np.float64)
-    known = np.where(per_sequence > 0, per_sequence, 1.0)
-    return np.asarray(side.steps["step_us"].to_numpy(np.float64) / known, np.float64)
-
-
-def _like(found: Comparison, phase: str, us_of: Callable[[Side], Floats], statistic: str) -> Change:
-    steps = matched(found.sides, phase)
-    assert steps is not None
-    return like_change(steps, found.sides, us_of, statistic)
+def _time(phase: PhaseComparison, change: Change | None) -> Reading:
+    """What a part of a typical step takes; None for a part that neither side has."""
+    if change is None:
+        return Reading("time", _point(0.0, 0.0), there=False)
+    return Reading("time", change, change.b > 0, _short(phase))
 
 
 def _part(phase: PhaseComparison, name: str) -> Reading:
-    for part in phase.parts:
-        if part.name == name:
-            return Reading("time", part.change, part.change.b > 0, _short(phase))
-    return Reading("time", _point(0.0, 0.0), there=False)
+    return _time(phase, {part.name: part.change for part in phase.parts}.get(name))
 
 
 def _named(kernels: Iterable[KernelPart], name: str) -> list[KernelPart]:
@@ -241,41 +236,40 @@ def _named(kernels: Iterable[KernelPart], name: str) -> list[KernelPart]:
     return exact or [row for row in rows if name in row.name]
 
 
+def _combined(
+    changes: Sequence[Change], of: Callable[..., Figure], otherwise: Change | None = None
+) -> Change:
+    """A figure of each recording's figures; a change without any is `otherwise`."""
+    a, b = (
+        [of(*figures) for figures in zip(*(each.figures[side] for each in changes), strict=True)]
+        for side in (0, 1)
+    )
+    return change_of(a, b) if a and b else otherwise or _point(0.0, 0.0)
+
+
 def _sum(changes: Sequence[Change]) -> Change:
     """Several changes as one; within a recording their errors are taken to go together."""
-    a, b = (
-        [
-            Figure(
-                sum(each.value for each in figures),
-                sum(each.error for each in figures),
-                min(each.free for each in figures),
-                math.sqrt(sum(each.floor**2 for each in figures)),
-                sum(each.start for each in figures),
-            )
-            for figures in zip(*(each.figures[side] for each in changes), strict=True)
-        ]
-        for side in (0, 1)
-    )
-    if a and b:
-        return change_of(a, b)
-    return _point(sum(each.a for each in changes), sum(each.b for each in changes))
+
+    def of(*figures: Figure) -> Figure:
+        return Figure(
+            sum(each.value for each in figures),
+            sum(each.error for each in figures),
+            min(each.free for each in figures),
+            math.sqrt(sum(each.floor**2 for each in figures)),
+            sum(each.start for each in figures),
+        )
+
+    exact = _point(sum(each.a for each in changes), sum(each.b for each in changes))
+    return _combined(changes, of, exact)
 
 
-def _shares(part: Change, rest: Change) -> Change:
+def _share_of(phase: PhaseComparison, part: Change, rest: Change) -> Reading:
     """A part's share of it and the rest; that all of a recording is slower changes no share."""
-    a, b = (
-        [
-            _share(one, other)
-            for one, other in zip(part.figures[side], rest.figures[side], strict=True)
-            if one.value + other.value > 0
-        ]
-        for side in (0, 1)
-    )
-    return change_of(a, b) if a and b else _point(0.0, 0.0)
+    return Reading("share", _combined([part, rest], _share), short=_short(phase))
 
 
 def _share(part: Figure, rest: Figure) -> Figure:
-    whole = part.value + rest.value
+    whole = max(part.value + rest.value, 1e-9)
     own, others = rest.value / whole**2, part.value / whole**2
     return Figure(
         part.value / whole,
@@ -285,22 +279,9 @@ def _share(part: Figure, rest: Figure) -> Figure:
     )
 
 
-def _rest(part: Change, whole: Change) -> Change:
+def _left(part: Figure, whole: Figure) -> Figure:
     """The whole without the part, whose error is small beside it."""
-    a, b = (
-        [
-            replace(all_, value=all_.value - one.value, start=0.0)
-            for one, all_ in zip(part.figures[side], whole.figures[side], strict=True)
-        ]
-        for side in (0, 1)
-    )
-    return change_of(a, b) if a and b else whole
-
-
-def _of_figures(
-    figures: tuple[Sequence[Figure], Sequence[Figure]], each: Callable[[Figure], Figure]
-) -> Change:
-    return change_of(*([each(figure) for figure in side] for side in figures))
+    return replace(whole, value=whole.value - part.value, start=0.0)
 
 
 def _point(a: float, b: float) -> Change:
@@ -312,11 +293,6 @@ def _one_of(rest: tuple[str, ...], known: Iterable[str], what: str, default: str
     if word not in known:
         raise _unknown(word, known, what)
     return word
-
-
-def _nothing_after(metric: str, rest: tuple[str, ...]) -> None:
-    if rest:
-        raise CommandError(f"--fail-on {metric} has no part {'.'.join(rest)!r}; leave it out")
 
 
 def _unknown(word: str, known: Iterable[str], what: str) -> CommandError:

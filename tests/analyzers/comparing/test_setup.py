@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from spark_prof.analyzers.comparing.compare_sides import setup_differences
 from spark_prof.analyzers.comparing.comparison import Side
-from spark_prof.analyzers.comparing.setup import setup_differences
 from spark_prof.datasets.compared import read_side
 
 DATA = Path(__file__).parents[2] / "data"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import random
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,11 +22,11 @@ from spark_prof.analyzers.comparing.swap_attribution import (
     Swapped,
     Untraced,
 )
-from spark_prof.analyzers.comparing.swapped_steps import SwappedSteps
+from spark_prof.analyzers.comparing.swapped_steps import SwappedSteps, tracing_cost, without_tracing
 from spark_prof.errors import CommandError
 from tests.rows import each_row
 
-from .recordings import (
+from .swapped_recordings import (
     COST,
     GAP,
     GEMM,
@@ -132,21 +132,16 @@ def test_the_residual_is_said_and_not_fitted(tmp_path: Path, off: float, adds_up
     assert found.b.corrected_us == pytest.approx(untraced_ns(b) / 1e3)
 
 
-def test_a_component_that_moved_is_found(tmp_path: Path) -> None:
-    b = changed(with_experts(stock()), "self_attn.attn", ns=13_500)
+@each_row(("ns", "moved"), [(13_500, [("attention", -1.5 * LAYERS)]), (12_500, [])])
+def test_a_component_that_moved_by_a_hundredth_of_the_step_is_found(
+    tmp_path: Path, ns: int, moved: list[tuple[str, float]]
+) -> None:
+    b = changed(with_experts(stock()), "self_attn.attn", ns=ns)
     found = attribute(tmp_path, stock(), b)
-    assert [(row.component, round(row.saved_us, 6)) for row in found.moved] == [
-        ("attention", -1.5 * LAYERS)
-    ]
-    assert not found.nothing_else_moved
+    assert [(row.component, round(row.saved_us, 6)) for row in found.moved] == moved
+    assert found.nothing_else_moved is not bool(moved)
+    assert by_component(found)["attention"].saved_us == pytest.approx(LAYERS * (12_000 - ns) / 1e3)
     assert found.adds_up
-
-
-def test_what_moved_less_than_a_hundredth_of_the_step_has_not(tmp_path: Path) -> None:
-    b = changed(with_experts(stock()), "self_attn.attn", ns=12_500)
-    found = attribute(tmp_path, stock(), b)
-    assert by_component(found)["attention"].saved_us == pytest.approx(-0.5 * LAYERS)
-    assert found.moved == ()
 
 
 def test_what_scatters_more_than_it_moved_has_not(tmp_path: Path) -> None:
@@ -173,12 +168,10 @@ def test_kernels_that_come_and_go_elsewhere_are_named(tmp_path: Path) -> None:
     assert found.nothing_else_moved
 
 
-def test_a_kernel_of_few_steps_is_not_called_new(tmp_path: Path) -> None:
-    """A kernel of no time in every second step would be; one that comes once is not."""
+def test_equal_sides_share_nothing_out(tmp_path: Path) -> None:
     found = attribute(tmp_path, stock(), stock(), [])
     assert found.appeared == found.vanished == ()
-    assert found.residual_share is None
-    assert found.adds_up is None
+    assert found.residual_share is found.adds_up is None
 
 
 def test_layers_and_kernels_say_where(tmp_path: Path) -> None:
@@ -237,29 +230,22 @@ def test_the_batch_size_can_be_chosen(tmp_path: Path) -> None:
     assert summarize(*bundles, []).batch_size == 8
     with pytest.raises(CommandError, match="no two decode steps of 4 requests"):
         summarize(*bundles, [], batch_size=4)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [
-        (lambda path: record(path, stock(), phases=dict.fromkeys(range(STEPS), "prefill")),
-         "no decode step"),
-        (lambda path: record(path, stock(), steps=1), "no two decode steps"),
-        (lambda path: record(path, stock(), watched=0), "no decode step"),
-    ],
-)  # fmt: skip
-def test_without_steps_there_is_one_line(
-    tmp_path: Path, spoil: Callable[[Path], object], says: str
-) -> None:
-    bundle = spoil(tmp_path / "a")
-    with pytest.raises(CommandError, match=says):
-        summarize(bundle, record(tmp_path / "b", stock()), [])  # type: ignore[arg-type]
-
-
-def test_a_rank_that_is_not_there(tmp_path: Path) -> None:
-    bundle = record(tmp_path / "a", stock())
     with pytest.raises(CommandError, match="has no rank 3; it has 0"):
-        summarize(bundle, bundle, [], rank=3)
+        summarize(*bundles, [], rank=3)
+
+
+@each_row(
+    ("spoilt", "says"),
+    [
+        ({"phases": dict.fromkeys(range(STEPS), "prefill")}, "no decode step"),
+        ({"steps": 1}, "no two decode steps"),
+        ({"watched": 0}, "no decode step"),
+    ],
+)
+def test_without_steps_there_is_one_line(tmp_path: Path, spoilt: dict[str, Any], says: str) -> None:
+    bundle = record(tmp_path / "a", stock(), **spoilt)
+    with pytest.raises(CommandError, match=says):
+        summarize(bundle, record(tmp_path / "b", stock()), [])
 
 
 def test_without_untraced_times_there_is_no_residual(tmp_path: Path) -> None:
@@ -316,47 +302,63 @@ def test_it_can_be_written_and_read_as_json(tmp_path: Path) -> None:
     assert msgspec.json.decode(text.encode(), type=Attribution) == found
 
 
-@pytest.mark.parametrize("waits", [0, 40])
+@each_row("more", [0, 40])
+@each_row("host_ahead", [False, True])
 def test_waits_for_the_host_are_what_is_left_of_the_measured_step(
-    tmp_path: Path, waits: int
+    tmp_path: Path, more: int, host_ahead: bool
 ) -> None:
-    """The host is slowed by the recording, and waited for on side b without it, too."""
+    """The host is slowed by the recording, and waited for on side b without it, too.
+
+    Where it was seen to be ahead, what is measured beyond the device's own time is a residual.
+    """
     a, b = stock(), with_experts(stock())
     late = [changed(rows, ".0.self_attn.o_proj", gap=90_000) for rows in (a, b)]
     bundles = [record(tmp_path / name, rows) for name, rows in zip("ab", late, strict=True)]
     # The host's gap takes the place of a device's on both sides.
-    measured = [untraced_ns(rows) / 1e3 - 0.3 for rows in (a, b)]
-    found = summarize(
-        *bundles,
-        swaps("moe", "model.layers.{}.mlp.experts"),
-        Untraced(measured[0], measured[1] + waits),
-    )
+    a_us, b_us = (untraced_ns(rows) / 1e3 - 0.3 for rows in (a, b))
+    untraced = Untraced(a_us, b_us + more, host_ahead)
+    found = summarize(*bundles, swaps("moe", "model.layers.{}.mlp.experts"), untraced)
     row = by_component(found)[FOR_THE_HOST]
+    if host_ahead:
+        assert (row.a_us, row.b_us, row.saved_us) == (0.0, 0.0, 0.0)
+        assert found.residual_us == pytest.approx(-more, abs=3)
+        assert found.adds_up is (more == 0)
+        assert "the host was seen to be ahead" in found.notes[0]
+        return
     # Up to 2 us between steps are not told apart from what tracing costs.
     assert row.a_us == pytest.approx(1.0, abs=1.1)
-    assert row.b_us == pytest.approx(1.0 + waits, abs=2.1)
+    assert row.b_us == pytest.approx(1.0 + more, abs=2.1)
     assert by_component(found)["experts"].saved_us == pytest.approx(LAYERS * (32.9 - 17.0), abs=2)
     assert found.explained_us == pytest.approx(found.gain_us)
     assert (found.residual_us, found.adds_up) == (None, None)
     assert "The host is the slower one" in found.notes[0]
 
 
-@pytest.mark.parametrize("slower", [0, 40])
-def test_where_the_host_was_ahead_recorded_waits_are_left_out_and_the_rest_is_checked(
-    tmp_path: Path, slower: int
-) -> None:
-    """What is measured beyond the device's own time is then a residual, and no wait."""
-    a, b = stock(), with_experts(stock())
-    late = [changed(rows, ".0.self_attn.o_proj", gap=90_000) for rows in (a, b)]
-    bundles = [record(tmp_path / name, rows) for name, rows in zip("ab", late, strict=True)]
-    measured = [untraced_ns(rows) / 1e3 - 0.3 for rows in (a, b)]
-    found = summarize(
-        *bundles,
-        swaps("moe", "model.layers.{}.mlp.experts"),
-        Untraced(measured[0], measured[1] + slower, host_ahead=True),
-    )
-    row = by_component(found)[FOR_THE_HOST]
-    assert (row.a_us, row.b_us, row.saved_us) == (0.0, 0.0, 0.0)
-    assert found.residual_us == pytest.approx(-slower, abs=3)
-    assert found.adds_up is (slower == 0)
-    assert "the host was seen to be ahead" in found.notes[0]
+@each_row(
+    ("gaps", "excess", "cost"),
+    [
+        ([500] * 10, 4000, 400),
+        ([500] * 10 + [0] * 90, 4000, 400),
+        ([100, 900], 1000, 900),
+        ([100, 900], 999, 899),
+        ([100, 900], 300, 200),
+        ([100, 900], 50, 25),
+        ([100, 900], 5000, 900),
+        ([100, 900], 0, 0),
+        ([100, 900], -20, 0),
+        ([0, 0], 100, 0),
+        ([], 100, 0),
+    ],
+)
+def test_the_cost_of(gaps: list[int], excess: float, cost: float) -> None:
+    assert tracing_cost(np.array(gaps, np.int64), excess) == pytest.approx(cost)
+
+
+@each_row("seed", range(50))
+def test_what_is_taken_off_is_the_excess(seed: int) -> None:
+    chosen = random.Random(seed)
+    gaps = np.array([chosen.randrange(2000) for _ in range(chosen.randrange(1, 200))], np.int64)
+    excess = chosen.uniform(0, 1.2 * float(gaps.sum()))
+    left = without_tracing(gaps, tracing_cost(gaps, excess))
+    assert (left >= 0).all()
+    assert float(gaps.sum() - left.sum()) == pytest.approx(min(excess, gaps.sum()), abs=1e-6)
