@@ -13,69 +13,45 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class Shape:
-    """A secret that is known by its look.
-
-    Attributes:
-        pattern: matched where no letter or digit stands before.
-        example: a text that is hidden as a whole.
-        ordinary: one that looks alike and stays.
-    """
+    """A secret that is known by its look."""
 
     name: str
-    pattern: str
-    example: str
-    ordinary: str
+    pattern: str  # matched where no letter or digit stands before
+    example: str  # a text that is hidden as a whole
+    ordinary: str  # one that looks alike and stays
     source: str
 
 
 @dataclass(frozen=True)
 class Name:
-    """What options, variables, keys and headers that hold secrets are called.
+    """What options, variables, keys and headers that hold secrets are called."""
 
-    Attributes:
-        pattern: matched against the end of the name in lower case with underscores, as api_key of
-            ``--api-key`` and ``apiKey``.
-        ordinary: names that look alike and hold no secret.
-        weak: the same name is also used for what is none: numbers and markup are shown.
-        where: any; variable (in capitals); or query (of a URL).
-    """
-
+    # Matched against the end of the name in lower case with underscores, as api_key of ``--api-
+    # key`` and ``apiKey``.
     pattern: str
     examples: tuple[str, ...]
-    ordinary: tuple[str, ...]
-    weak: bool = False
-    where: str = "any"
+    ordinary: tuple[str, ...]  # names that look alike and hold no secret
+    weak: bool = False  # the same name is also used for what is none: numbers and markup are shown
+    where: str = "any"  # any; variable (in capitals); or query (of a URL)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program that takes a secret without a name.
-
-    Attributes:
-        option: after which the secret stands, or to which it is joined; empty for an argument.
-        kind: value; joined (``-pSECRET``); login (``user:SECRET``); or argument after that word.
-        example: a command line with the secret s3cr3t-value.
-    """
+    """A program that takes a secret without a name."""
 
     program: str
-    option: str
-    kind: str
-    example: str
+    option: str  # after which the secret stands, or to which it is joined; empty for an argument
+    kind: str  # value; joined (``-pSECRET``); login (``user:SECRET``); or argument after that word
+    example: str  # a command line with the secret s3cr3t-value
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """Words between which a secret stands.
+    """Words between which a secret stands."""
 
-    Attributes:
-        pattern: what stays is its groups `before` and `after`.
-        example: a text with the secret s3cr3t-value.
-        ordinary: one that looks alike and stays.
-    """
-
-    pattern: str
-    example: str
-    ordinary: str
+    pattern: str  # what stays is its groups `before` and `after`
+    example: str  # a text with the secret s3cr3t-value
+    ordinary: str  # one that looks alike and stays
 
 
 _D = "detect-secrets"

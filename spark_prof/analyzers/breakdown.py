@@ -40,28 +40,17 @@ class Coverage:
 
     The last four add up to 1. What has a component that belongs to a layer, but no layer, is
     unknown there unless it is a guess. See vocabulary.BASIS_CLASSES.
-
-    Attributes:
-        layer: in a decoder layer, or in what belongs to none by its nature; no guess counts.
-        component: in a component other than `other`; no guess counts.
-        engine: on an engine other than `unknown`.
-        unplaced_us: kernel time with neither a layer nor a named component.
-        placed: as `layer`, guesses included.
-        proven: the kernel reads its owner's weight, cache or state, or its module was open.
-        derived: it shares data with a kernel whose owner is proven.
-        guessed: its place in a layer or its name tells, or another trace.
-        unknown: nothing tells.
     """
 
-    layer: float
-    component: float
-    engine: float
-    unplaced_us: float
-    placed: float
-    proven: float
-    derived: float
-    guessed: float
-    unknown: float
+    layer: float  # in a decoder layer, or in what belongs to none by its nature; no guess counts
+    component: float  # in a component other than `other`; no guess counts
+    engine: float  # on an engine other than `unknown`
+    unplaced_us: float  # kernel time with neither a layer nor a named component
+    placed: float  # as `layer`, guesses included
+    proven: float  # the kernel reads its owner's weight, cache or state, or its module was open
+    derived: float  # it shares data with a kernel whose owner is proven
+    guessed: float  # its place in a layer or its name tells, or another trace
+    unknown: float  # nothing tells
 
 
 @dataclass(frozen=True)
@@ -87,8 +76,7 @@ class LayerRow:
     component: str
     us: float
     kernels: int
-    basis: str = "none"
-    """On what the owners of most of its time stand; see vocabulary.BASES."""
+    basis: str = "none"  # on what the owners of most of its time stand; see vocabulary.BASES
 
 
 @dataclass(frozen=True)
@@ -106,12 +94,9 @@ class KernelRow:
     conversion: str | None
     weights: str | None = None
     """Format in which its weights are stored, where that is not what it computes in."""
-    decode_us: float = 0.0
-    """What of its time belongs to decode steps."""
-    basis: str = "none"
-    """On what the owners of most of its time stand; see vocabulary.BASES."""
-    roles: tuple[str, ...] = ()
-    """The known roles of its calls, that with the most time first."""
+    decode_us: float = 0.0  # what of its time belongs to decode steps
+    basis: str = "none"  # on what the owners of most of its time stand; see vocabulary.BASES
+    roles: tuple[str, ...] = ()  # the known roles of its calls, that with the most time first
 
 
 @dataclass(frozen=True)
@@ -119,12 +104,10 @@ class CopyRow:
     """All copies or memsets of one name."""
 
     name: str
-    kind: str
-    """memcpy or memset."""
+    kind: str  # memcpy or memset
     calls: int
     us: float
-    bytes: int
-    """What they moved or set, 0 where unknown."""
+    bytes: int  # what they moved or set, 0 where unknown
 
 
 @dataclass(frozen=True)

@@ -11,25 +11,17 @@ from spark_prof.analyzers.step_time import Ledger
 
 @dataclass(frozen=True)
 class ClientToken:
-    """One client's time per token or chunk beside a ledger's, in us.
-
-    Attributes:
-        quantity: output_token or chunk.
-        statistic: mean or median: what `client_us` is.
-        client_us: what the client waited.
-        batch_size: of the ledger; None for decode steps of any size.
-        ledger_us: time per token, beside a chunk the length of a step.
-        beyond_us: what the client waited longer: its share of requests that queue, of steps that
-            also read prompts, of tokenizing and HTTP.
-    """
+    """One client's time per token or chunk beside a ledger's, in us."""
 
     tool: str
     label: str
-    quantity: str
-    statistic: str
-    client_us: float
-    batch_size: int | None
-    ledger_us: float
+    quantity: str  # output_token or chunk
+    statistic: str  # mean or median: what `client_us` is
+    client_us: float  # what the client waited
+    batch_size: int | None  # of the ledger; None for decode steps of any size
+    ledger_us: float  # time per token, beside a chunk the length of a step
+    # What the client waited longer: its share of requests that queue, of steps that also read
+    # prompts, of tokenizing and HTTP.
     beyond_us: float
 
 

@@ -30,38 +30,23 @@ _BLOCK = 1 << 17
 
 @dataclass(frozen=True)
 class Work:
-    """Everything that ran, in order of start.
+    """Everything that ran, in order of start."""
 
-    Attributes:
-        start: ns.
-        end: ns; one before its start counts as that.
-        kind: what work each is, from 0.
-        kernel: whether it is a kernel: a copy does not tell when a step's kernels begin.
-    """
-
-    start: Int64s
-    end: Int64s
-    kind: npt.NDArray[np.integer[Any]]
-    kernel: Flags
+    start: Int64s  # ns
+    end: Int64s  # ns; one before its start counts as that
+    kind: npt.NDArray[np.integer[Any]]  # what work each is, from 0
+    kernel: Flags  # whether it is a kernel: a copy does not tell when a step's kernels begin
 
 
 @dataclass(frozen=True)
 class Attributed:
-    """Times in ns: one row each window, in the first three one column each kind of work.
+    """Times in ns: one row each window, in the first three one column each kind of work."""
 
-    Attributes:
-        kernel_time: how long the work ran in the window, overlaps counted in full.
-        attributed: its part of the window.
-        exclusive: how long it ran while nothing else did.
-        between: how long nothing ran between the window's first and last kernel.
-        outside: how long nothing ran before the first or after the last.
-    """
-
-    kernel_time: Floats
-    attributed: Floats
-    exclusive: Floats
-    between: Floats
-    outside: Floats
+    kernel_time: Floats  # how long the work ran in the window, overlaps counted in full
+    attributed: Floats  # its part of the window
+    exclusive: Floats  # how long it ran while nothing else did
+    between: Floats  # how long nothing ran between the window's first and last kernel
+    outside: Floats  # how long nothing ran before the first or after the last
 
 
 def attribute(work: Work, begin: Int64s, finish: Int64s, kinds: int) -> Attributed:

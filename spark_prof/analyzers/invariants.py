@@ -44,33 +44,25 @@ _LOOKED_AT = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What the checks look at.
-
-    Attributes:
-        kernels: start_ns and end_ns of the kernels of the analyzed steps by start, copies left out.
-        layers: the sums of the report's kernels, in all layers that were found, and the model's.
-    """
+    """What the checks look at."""
 
     report: Report
+    # Start_ns and end_ns of the kernels of the analyzed steps by start, copies left out.
     kernels: pd.DataFrame
+    # The sums of the report's kernels, in all layers that were found, and the model's.
     layers: LayerTables
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must hold.
-
-    Attributes:
-        holds: what must hold.
-        criterion: what is compared with what, tolerance included.
-        broken: where it does not; None where there is nothing to look at.
-        without: the report without the figures of those keys.
-    """
+    """One thing that must hold."""
 
     id: str
-    holds: str
-    criterion: str
+    holds: str  # what must hold
+    criterion: str  # what is compared with what, tolerance included
+    # Where it does not; None where there is nothing to look at.
     broken: Callable[[Facts], list[Broken] | None]
+    # The report without the figures of those keys.
     without: Callable[[Report, Sequence[tuple[object, ...]]], Report]
 
 
@@ -97,20 +89,13 @@ def checked(facts: Facts) -> Report:
 
 @dataclass(frozen=True)
 class Whole:
-    """A time and what it consists of, in us.
+    """A time and what it consists of, in us."""
 
-    Attributes:
-        where: its name in the report.
-        key: the table of the report, and which row of it.
-        terms: what adds up to it.
-        times: everything in it that is a time, by name.
-    """
-
-    where: str
-    key: tuple[object, ...]
+    where: str  # its name in the report
+    key: tuple[object, ...]  # the table of the report, and which row of it
     us: float
-    terms: Sequence[float]
-    times: Mapping[str, float]
+    terms: Sequence[float]  # what adds up to it
+    times: Mapping[str, float]  # everything in it that is a time, by name
 
     @property
     def adds_up(self) -> bool:

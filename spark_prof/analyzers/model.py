@@ -38,10 +38,8 @@ class ModuleRow:
     weight_dtype: str
     shape: str
     count: int
-    bytes: int
-    """Bytes of all of them."""
-    format: str = ""
-    """Of the largest weight, where it is a narrow one, such as nvfp4."""
+    bytes: int  # bytes of all of them
+    format: str = ""  # of the largest weight, where it is a narrow one, such as nvfp4
 
 
 @dataclass(frozen=True)
@@ -50,14 +48,12 @@ class RankRow:
 
     rank: int
     steps: int
-    step_us: float | None
-    """None where the kernels have no times, as `gap_us`."""
+    step_us: float | None  # none where the kernels have no times, as `gap_us`
     kernels_us: float
     gap_us: float | None
     wait_us: float | None = None
     """In collectives, until the last rank had come; None where none could be matched."""
-    transfer_us: float | None = None
-    """In collectives, from then on."""
+    transfer_us: float | None = None  # in collectives, from then on
     slowest_steps: int | None = None
     """Steps in which the others of its tensor-parallel group waited for this rank the longest."""
     held_up_us: float | None = None
@@ -70,16 +66,12 @@ class ClockRow:
 
     rank: int
     reference: int
-    same_host: bool
-    """Whether both read the same clock; the offset then is a check and is not used."""
-    offset_us: float | None
-    """Positive where the rank's clock is ahead; None where nothing tells."""
+    same_host: bool  # whether both read the same clock; the offset then is a check and is not used
+    offset_us: float | None  # positive where the rank's clock is ahead; None where nothing tells
     drift_ppm: float | None
     uncertainty_us: float | None
-    events: int
-    """Collectives or steps that the offset stands on, or that contradict each other."""
-    basis: str
-    """collectives, scheduler or none."""
+    events: int  # collectives or steps that the offset stands on, or that contradict each other
+    basis: str  # collectives, scheduler or none
 
 
 @dataclass(frozen=True)
@@ -87,8 +79,7 @@ class CollectiveRow:
     """The matched collectives of one kind after one component of a layer; means over the ranks."""
 
     kind: str
-    after: str
-    """Component of the kernel that ran before; empty where it is the first of its step."""
+    after: str  # component of the kernel that ran before; empty where it is the first of its step
     layer: int | None
     calls: int
     wait_us: float
@@ -99,105 +90,71 @@ class CollectiveRow:
 class SlowStep:
     """One step of one tensor-parallel group."""
 
-    step: int
-    """Its number on the group's lowest rank."""
-    stage: int
-    """The group's pipeline stage."""
-    replica: int
-    """The group's data-parallel replica."""
+    step: int  # its number on the group's lowest rank
+    stage: int  # the group's pipeline stage
+    replica: int  # the group's data-parallel replica
     slowest: int | None
     """The rank that the others waited for the longest; None where the clocks cannot tell."""
-    held_up_us: float
-    """How long the others waited for it on average."""
-    wait_us: float
-    """All waits in the step's collectives, as mean over the ranks."""
+    held_up_us: float  # how long the others waited for it on average
+    wait_us: float  # all waits in the step's collectives, as mean over the ranks
 
 
 @dataclass(frozen=True)
 class Collectives:
     """What the ranks of a parallel run did to each other."""
 
-    matched: int = 0
-    """Collectives that were found on all ranks of their group, each counted once."""
-    unmatched: int = 0
-    """Calls on single ranks that were not."""
-    steps: int = 0
-    """Steps that all ranks of their group have."""
+    matched: int = 0  # collectives that were found on all ranks of their group, each counted once
+    unmatched: int = 0  # calls on single ranks that were not
+    steps: int = 0  # steps that all ranks of their group have
     steps_left_out: int = 0
     """Steps of which a rank has none, or in which the ranks ran different numbers of them."""
-    wait_us: float = 0.0
-    """Mean over the ranks."""
+    wait_us: float = 0.0  # mean over the ranks
     transfer_us: float = 0.0
     clocks: tuple[ClockRow, ...] = ()
     items: tuple[CollectiveRow, ...] = ()
     slow_steps: tuple[SlowStep, ...] = ()
-    notes: tuple[str, ...] = ()
-    """What is missing here, and why."""
+    notes: tuple[str, ...] = ()  # what is missing here, and why
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run says to one of the questions.
+    """What a run says to one of the questions."""
 
-    Attributes:
-        id: a word for the question.
-        text: the answer with its figures.
-        evidence: what it stands on, and how much of the time that covers.
-    """
-
-    id: str
+    id: str  # a word for the question
     question: str
-    text: str
-    evidence: str
+    text: str  # the answer with its figures
+    evidence: str  # what it stands on, and how much of the time that covers
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something worth changing.
+    """Something worth changing."""
 
-    Attributes:
-        id: of the rule that found it.
-        ms_per_token: what the fix should bring in each token's time, at most; None where unknown.
-        text: what was found, with its figures.
-        evidence: what it stands on, one sentence each.
-    """
-
-    id: str
+    id: str  # of the rule that found it
+    # What the fix should bring in each token's time, at most; None where unknown.
     ms_per_token: float | None
-    text: str
+    text: str  # what was found, with its figures
     fix: str
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()  # what it stands on, one sentence each
 
 
 @dataclass(frozen=True)
 class Invariant:
-    """One thing that must hold in every report, as `analyzers.invariants` found it.
-
-    Attributes:
-        ok: whether it holds; None where there was nothing to look at.
-        text: what must hold, or what does not.
-        where: the part of the report that fails; empty where none does.
-    """
+    """One thing that must hold in every report, as `analyzers.invariants` found it."""
 
     id: str
-    ok: bool | None
-    text: str
-    where: str
+    ok: bool | None  # whether it holds; None where there was nothing to look at
+    text: str  # what must hold, or what does not
+    where: str  # the part of the report that fails; empty where none does
 
 
 @dataclass(frozen=True)
 class Broken:
-    """One place where a check fails.
+    """One place where a check fails."""
 
-    Attributes:
-        text: what is wrong, in a sentence.
-        where: the part of the report, in the words of its JSON.
-        key: the same for what leaves the figure out of the report.
-    """
-
-    text: str
-    where: str
-    key: tuple[object, ...] = ()
+    text: str  # what is wrong, in a sentence
+    where: str  # the part of the report, in the words of its JSON
+    key: tuple[object, ...] = ()  # the same for what leaves the figure out of the report
 
 
 @dataclass(frozen=True)
@@ -223,14 +180,12 @@ class Report:
     notes: tuple[str, ...]
     """What the recording lost and what the reader must know before believing a figure."""
     copies: Copies = field(default_factory=Copies)
-    collectives: Collectives = Collectives()
-    """Of a run with several ranks; empty for one rank."""
+    collectives: Collectives = Collectives()  # of a run with several ranks; empty for one rank
     overhead: tuple[Overhead, ...] = ()
     """What watching cost, one row a batch size; empty without stretches."""
     counters: Counters | None = None
     """What the hardware counters say; None where they were not sampled."""
-    markers: tuple[MarkerRow, ...] = ()
-    """The recorded NVTX ranges that took the longest."""
+    markers: tuple[MarkerRow, ...] = ()  # the recorded NVTX ranges that took the longest
     clients: tuple[ClientRow, ...] = ()
     """What load generators saw of the same server, beside the steps."""
     machine_code: tuple[CodeRow, ...] = ()
@@ -241,10 +196,8 @@ class Report:
     """How far kernels are from their floor; None where nothing tells what they need."""
     shapes: Shapes | None = None
     """How the kernels of decode steps were launched; None where nothing tells their shapes."""
-    tokens: tuple[Ledger, ...] = ()
-    """Where the time of a step and a token goes; none without times."""
-    answers: tuple[Answer, ...] = ()
-    """What the run says to the questions that people ask first."""
+    tokens: tuple[Ledger, ...] = ()  # where the time of a step and a token goes; none without times
+    answers: tuple[Answer, ...] = ()  # what the run says to the questions that people ask first
     audit: Audit | None = None
     """Which kernels were chosen for which layers, and why; None where nothing tells."""
     invariants: tuple[Invariant, ...] = ()

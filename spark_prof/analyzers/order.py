@@ -231,12 +231,6 @@ def _templates(
     the last: a component in the layer of the anchor before it (`<`), of the one after it (`>`), or
     in none.
 
-    Args:
-        kinds: the anchors before and after each stretch: 1 attention, 2 experts, 0 none.
-        further: how many layers the second one is further.
-        count: the products in each stretch.
-        products: those of a layer.
-
     Returns:
         Where the template of each stretch begins, 0 for one that none fits; and of all templates'
         entries the component and the side that its layer is of, the first one for no place.

@@ -23,25 +23,16 @@ _FEWEST = 3
 
 @dataclass(frozen=True)
 class Overhead:
-    """What watching cost at one batch size, by turns of watched and merely timed steps.
+    """What watching cost at one batch size, by turns of watched and merely timed steps."""
 
-    Attributes:
-        batch_size: requests that decode.
-        ratio: time of a watched step over that of a timed one, median over the stretches.
-        lowest: the smallest ratio of a stretch.
-        stretches: watched stretches that lie between two timed ones.
-        watched_us: median time of a watched step.
-        run_ratio: the whole run, switches and writing included, over as many timed steps.
-    """
-
-    batch_size: int
-    ratio: float
-    lowest: float
+    batch_size: int  # requests that decode
+    ratio: float  # time of a watched step over that of a timed one, median over the stretches
+    lowest: float  # the smallest ratio of a stretch
     highest: float
-    stretches: int
-    watched_us: float
+    stretches: int  # watched stretches that lie between two timed ones
+    watched_us: float  # median time of a watched step
     timed_us: float
-    run_ratio: float
+    run_ratio: float  # the whole run, switches and writing included, over as many timed steps
 
 
 def overhead_of(bundle: Bundle, rank: int) -> tuple[Overhead, ...]:

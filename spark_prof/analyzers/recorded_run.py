@@ -31,26 +31,18 @@ class Run:
     torch: str
     backend: str
     recorded_at: str
-    execution: str
-    """How the model ran, such as "eager" or "torch.compile, CUDA graphs"."""
-    state: str
-    """complete, interrupted or salvaged."""
-    units: str
-    """What one row of the kernels table is on this engine: "kernel" or "op"."""
+    execution: str  # how the model ran, such as "eager" or "torch.compile, CUDA graphs"
+    state: str  # complete, interrupted or salvaged
+    units: str  # what one row of the kernels table is on this engine: "kernel" or "op"
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The GPU's clock when the last recorded step had ended, as its driver told it.
+    """The GPU's clock when the last recorded step had ended, as its driver told it."""
 
-    Attributes:
-        sm_mhz: of the multiprocessors.
-        highest_mhz: what they may reach; None where the driver does not tell.
-        throttled: what held the clocks down; empty where nothing did or nothing tells.
-    """
-
-    sm_mhz: int
-    highest_mhz: int | None
+    sm_mhz: int  # of the multiprocessors
+    highest_mhz: int | None  # what they may reach; None where the driver does not tell
+    # What held the clocks down; empty where nothing did or nothing tells.
     throttled: tuple[str, ...]
 
 
@@ -59,28 +51,19 @@ class Gpu:
     """The GPU that was recorded; the processor's name and None for a CPU engine."""
 
     name: str
-    compute_capability: str | None
-    """What its vendor calls its architecture, such as 9.0 or gfx942."""
-    vendor: str | None = None
-    """NVIDIA or AMD; None where nothing tells."""
-    clocks: Clocks | None = None
-    """None where the recording did not look at them."""
+    compute_capability: str | None  # what its vendor calls its architecture, such as 9.0 or gfx942
+    vendor: str | None = None  # NVIDIA or AMD; None where nothing tells
+    clocks: Clocks | None = None  # none where the recording did not look at them
 
 
 @dataclass(frozen=True)
 class MarkerRow:
-    """The NVTX ranges of one name.
-
-    Attributes:
-        domain: who set them; empty for the default domain.
-        calls: how many, marks included.
-        us: time from begin to end on the host, ranges inside them included.
-    """
+    """The NVTX ranges of one name."""
 
     name: str
-    domain: str
-    calls: int
-    us: float
+    domain: str  # who set them; empty for the default domain
+    calls: int  # how many, marks included
+    us: float  # time from begin to end on the host, ranges inside them included
 
 
 def run_of(bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame) -> Run:

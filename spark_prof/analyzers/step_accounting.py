@@ -44,11 +44,9 @@ class Books:
     steps: int
     step_us: float
     kernels_us: float
-    union_us: float
-    """Time in which at least one kernel ran, copies left out."""
+    union_us: float  # time in which at least one kernel ran, copies left out
     copies_us: float
-    overlap_us: float
-    """What of the kernels and copies ran at the same time."""
+    overlap_us: float  # what of the kernels and copies ran at the same time
     gap_us: float
     residual_us: float
     engine_us: float | None
@@ -73,23 +71,18 @@ class Steps:
     prefill: int
     decode: int
     mixed: int
-    tokens: int
-    """Tokens that the requests received."""
-    scheduled_tokens: int
-    """Tokens that the steps computed: prompts, generated tokens and drafts."""
+    tokens: int  # tokens that the requests received
+    scheduled_tokens: int  # tokens that the steps computed: prompts, generated tokens and drafts
     prompt_tokens: int
     decode_us: Spread | None
     prefill_us: Spread | None
     mixed_us: Spread | None
-    tpot_us: Spread | None
-    """Decode step time over tokens accepted per sequence."""
+    tpot_us: Spread | None  # decode step time over tokens accepted per sequence
     host_gap_us: Spread | None
     """Time inside a decode step in which nothing ran (any step, where no step decodes)."""
-    unknown: int = 0
-    """Steps of which nothing tells what they worked on."""
+    unknown: int = 0  # steps of which nothing tells what they worked on
     unknown_us: Spread | None = None
-    left_out: int = 0
-    """Recorded steps that count nowhere, because a clock was set while they ran."""
+    left_out: int = 0  # recorded steps that count nowhere, because a clock was set while they ran
 
 
 def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

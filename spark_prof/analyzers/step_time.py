@@ -50,53 +50,34 @@ class StepSpread:
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One part of a typical step.
+    """One part of a typical step."""
 
-    Attributes:
-        name: a component, `memcpy` with all copies and memsets, or LAUNCH_GAPS or HOST.
-        summed_us: kernel time in the step's window, overlaps counted in full.
-        charged_us: what is attributed to it: these parts of all rows add up to the step.
-        alone_us: how long it ran while nothing else did.
-        share: `charged_us` over the step.
-        ms_per_token: its part of the time per token of a sequence; None where nothing tells how
-            many tokens a step yields.
-        layers: decoder layers in which it ran, 0 for none.
-        per_layer_us: `charged_us` over `layers`; None without layers.
-        spread: of what is attributed to it over all steps, as they are.
-    """
-
-    name: str
-    summed_us: float
-    charged_us: float
-    alone_us: float
-    share: float
+    name: str  # a component, `memcpy` with all copies and memsets, or LAUNCH_GAPS or HOST
+    summed_us: float  # kernel time in the step's window, overlaps counted in full
+    charged_us: float  # what is attributed to it: these parts of all rows add up to the step
+    alone_us: float  # how long it ran while nothing else did
+    share: float  # `charged_us` over the step
+    # Its part of the time per token of a sequence; None where nothing tells how many tokens a step
+    # yields.
     ms_per_token: float | None
-    layers: int
-    per_layer_us: float | None
-    spread: StepSpread
+    layers: int  # decoder layers in which it ran, 0 for none
+    per_layer_us: float | None  # `charged_us` over `layers`; None without layers
+    spread: StepSpread  # of what is attributed to it over all steps, as they are
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The typical step of one kind, taken apart.
+    """The typical step of one kind, taken apart."""
 
-    Attributes:
-        phase: prefill, decode, mixed or unknown.
-        batch_size: requests that decode in each of the steps; None for steps of any size.
-        steps: how many there are.
-        step: their length; the typical step has the median.
-        ms_per_token: median time per token of a sequence: the step, or less where a step gives a
-            sequence several tokens. None where nothing tells, and outside decode.
-        overlap_us: what the kernel times count more than once.
-        rows: components in the order in which a decoder runs them, then the gaps.
-    """
-
-    phase: str
-    batch_size: int | None
-    steps: int
-    step: StepSpread
+    phase: str  # prefill, decode, mixed or unknown
+    batch_size: int | None  # requests that decode in each of the steps; None for steps of any size
+    steps: int  # how many there are
+    step: StepSpread  # their length; the typical step has the median
+    # Median time per token of a sequence: the step, or less where a step gives a sequence several
+    # tokens. None where nothing tells, and outside decode.
     ms_per_token: float | None
-    overlap_us: float
+    overlap_us: float  # what the kernel times count more than once
+    # Components in the order in which a decoder runs them, then the gaps.
     rows: tuple[LedgerRow, ...]
 
     @property

@@ -54,19 +54,15 @@ _LATE = 5
 
 @dataclass(frozen=True)
 class Summary:
-    """A report, and the rows that it sums up.
-
-    Attributes:
-        kernels: what `place_kernels` returned, `stream` among it, without the layers whose kernels
-            are not known.
-        steps: what `step_books` returned; of kernels without times what `step_windows` did.
-        timed: whether it is known when the kernels ran.
-    """
+    """A report, and the rows that it sums up."""
 
     report: Report
+    # What `place_kernels` returned, `stream` among it, without the layers whose kernels are not
+    # known.
     kernels: pd.DataFrame
+    # What `step_books` returned; of kernels without times what `step_windows` did.
     steps: pd.DataFrame
-    timed: bool
+    timed: bool  # whether it is known when the kernels ran
 
 
 def summarize(

@@ -48,16 +48,11 @@ _MOST_PIECES = 100
 
 @dataclass(frozen=True, eq=False)
 class Believed:
-    """The steps whose times can be believed.
+    """The steps whose times can be believed."""
 
-    Attributes:
-        kept: of each step whether it can.
-        breaks: of each step whether one before it was left out, so that it follows none.
-        notes: what was left out and why, one line each; empty where all is sound.
-    """
-
-    kept: Flags
-    breaks: Flags
+    kept: Flags  # of each step whether it can
+    breaks: Flags  # of each step whether one before it was left out, so that it follows none
+    # What was left out and why, one line each; empty where all is sound.
     notes: tuple[str, ...] = ()
 
 
@@ -223,17 +218,11 @@ _PAUSE_NS = 50_000_000
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The windows of a rank's steps, and which steps have none.
+    """The windows of a rank's steps, and which steps have none."""
 
-    Attributes:
-        steps: what `step_windows` returns.
-        left_out: numbers of the watched steps whose times cannot be believed.
-        notes: why, one line each.
-    """
-
-    steps: pd.DataFrame
-    left_out: npt.NDArray[np.int64]
-    notes: tuple[str, ...]
+    steps: pd.DataFrame  # what `step_windows` returns
+    left_out: npt.NDArray[np.int64]  # numbers of the watched steps whose times cannot be believed
+    notes: tuple[str, ...]  # why, one line each
 
 
 def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFrame:

@@ -44,15 +44,7 @@ class Quantity(NamedTuple):
         missing: str | None = None,
         longest: int | None = None,
     ) -> Column:
-        """A column of this quantity.
-
-        Args:
-            title: above the column.
-            show: what of each record; None has no cell.
-            optional: may be left out where the page is narrow.
-            missing: stands for None and an empty text; a dash beside figures, nothing beside texts.
-            longest: characters from which on a text is shortened in its middle.
-        """
+        """A column of this quantity."""
         value = _of_attribute(show) if isinstance(show, str) else show
         nothing = missing if missing is not None else MISSING if self.kind == "number" else ""
 

@@ -27,15 +27,11 @@ _WIDEST = 0.2
 
 @dataclass(frozen=True)
 class Cell:
-    """One component in one layer.
-
-    Attributes:
-        value: microseconds, or by which share it is above its like.
-    """
+    """One component in one layer."""
 
     layer: int
     component: str
-    value: float
+    value: float  # microseconds, or by which share it is above its like
     text: str
 
 

@@ -31,17 +31,12 @@ _QUANTITIES = {
 class Diagnosis:
     """Everything that one run of the doctor found; None for what it was not asked."""
 
-    subject: str
-    """What was looked at, in words."""
+    subject: str  # what was looked at, in words
     findings: tuple[Finding, ...] = ()
-    audit: Audit | None = None
-    """Of a recording or log."""
-    machine: Machine | None = None
-    """What is installed here."""
-    ceilings: Ceilings | None = None
-    """Of a model's folder."""
-    measured: Measured | None = None
-    """What this machine was measured to reach."""
+    audit: Audit | None = None  # of a recording or log
+    machine: Machine | None = None  # what is installed here
+    ceilings: Ceilings | None = None  # of a model's folder
+    measured: Measured | None = None  # what this machine was measured to reach
 
 
 def render_diagnosis(found: Diagnosis, kind: str, width: int = 100, color: bool = False) -> str:

@@ -126,14 +126,10 @@ def _listed(kernel: ReplacementKernel, runs: Iterable[Run]) -> dict[str, Any]:
 class Checked:
     """One run of the checks."""
 
-    kernels: tuple[ReplacementKernel, ...]
-    """What was asked for."""
-    where: str
-    """On what it ran, in words."""
-    device: str
-    """The type: cpu or cuda."""
-    verdicts: tuple[Verdict, ...]
-    """One a case."""
+    kernels: tuple[ReplacementKernel, ...]  # what was asked for
+    where: str  # on what it ran, in words
+    device: str  # the type: cpu or cuda
+    verdicts: tuple[Verdict, ...]  # one a case
 
     def number(self, status: str, check: str | None = None) -> int:
         """How many cases ended like that, of all kernels or those of one name in `check`."""

@@ -27,10 +27,8 @@ class Column:
     title: str
     kind: Kind = "text"
     """What the cells are; a name may be shortened in its middle, prose may be wrapped."""
-    optional: bool = False
-    """May be left out where the page is narrow."""
-    cell: Callable[[Any], Cell] = str
-    """Makes the cell of a record."""
+    optional: bool = False  # may be left out where the page is narrow
+    cell: Callable[[Any], Cell] = str  # makes the cell of a record
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,7 @@ class Document:
     headline: tuple[tuple[str, str], ...]
     """The few figures that a reader wants first: what each is called, and its value."""
     sections: tuple[Section, ...]
-    caveats: tuple[str, ...] = ()
-    """What does not hold, a sentence each, beside the headline."""
+    caveats: tuple[str, ...] = ()  # what does not hold, a sentence each, beside the headline
 
 
 def table(

@@ -31,23 +31,19 @@ _NEED_TIMES = ("step_us", "union_us", "overlap_us", "gap_us", "residual_us", "en
 
 @dataclass(frozen=True)
 class Prepared:
-    """One rank of a source.
-
-    Attributes:
-        steps: the rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us ...
-        live: whether the source was still being recorded.
-        timed: whether anything tells when the kernels ran; where nothing does, as in a table of
-            sums, they lie end to end, and steps have no times.
-    """
+    """One rank of a source."""
 
     source: str
     rank: int
     ranks: tuple[int, ...]
     report: Report
     kernels: KernelColumns = field(repr=False, compare=False)
+    # The rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us .
     steps: pd.DataFrame = field(repr=False, compare=False)
     layers: pd.DataFrame = field(repr=False, compare=False)
-    live: bool = False
+    live: bool = False  # whether the source was still being recorded
+    # Whether anything tells when the kernels ran; where nothing does, as in a table of sums, they
+    # lie end to end, and steps have no times.
     timed: bool = True
 
 

@@ -33,13 +33,9 @@ _WRITTEN = "result.parquet"
 
 @dataclass(frozen=True)
 class Result:
-    """What a query finds; it runs when its rows are asked for.
+    """What a query finds; it runs when its rows are asked for."""
 
-    Attributes:
-        columns: their names, no two the same.
-    """
-
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # their names, no two the same
     _database: duckdb.DuckDBPyConnection
     _sql: str
     _folder: Path

@@ -213,15 +213,11 @@ def _entries(names: tuple[str, ...]) -> tuple[Entry, ...]:
 
 @dataclass(frozen=True)
 class _View:
-    """What is looked at, on whichever page.
-
-    Attributes:
-        ranks: that can be chosen, all if empty.
-    """
+    """What is looked at, on whichever page."""
 
     entries: Sequence[Entry]
     place: int
-    ranks: Sequence[int]
+    ranks: Sequence[int]  # that can be chosen, all if empty
     below: DeltaGenerator
     clients: tuple[Path, ...] = ()
 

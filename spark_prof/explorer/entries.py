@@ -22,18 +22,12 @@ _NEWEST = 8
 
 @dataclass(frozen=True)
 class Entry:
-    """One source to look at.
-
-    Attributes:
-        label: short and another for each; not to be drawn unescaped.
-        result: the file of a result of `spark-prof ab`, None for a recording.
-        fault: why it cannot be opened, one line; empty where it may be.
-    """
+    """One source to look at."""
 
     source: str
-    label: str
-    result: Path | None = None
-    fault: str = ""
+    label: str  # short and another for each; not to be drawn unescaped
+    result: Path | None = None  # the file of a result of `spark-prof ab`, None for a recording
+    fault: str = ""  # why it cannot be opened, one line; empty where it may be
 
 
 def find_entries(sources: Sequence[str]) -> tuple[Entry, ...]:

@@ -121,15 +121,10 @@ def _spans(trace: RankTrace, kind: str, track: int, word: Int64s, words: Sequenc
 
 @dataclass(frozen=True)
 class Calls:
-    """What ran on a rank's host threads, each row with the `track` that it is written to.
+    """What ran on a rank's host threads, each row with the `track` that it is written to."""
 
-    Attributes:
-        launches: selected rows of the `host` table.
-        ranges: selected rows of the `ranges` table with `path`, a category, and `layer`.
-    """
-
-    launches: pd.DataFrame
-    ranges: pd.DataFrame
+    launches: pd.DataFrame  # selected rows of the `host` table
+    ranges: pd.DataFrame  # selected rows of the `ranges` table with `path`, a category, and `layer`
 
 
 def find_calls(trace: RankTrace, bundle: Bundle, selection: Selection) -> Calls:

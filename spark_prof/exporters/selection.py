@@ -17,17 +17,11 @@ _STEPS = re.compile(r"([0-9]{0,9}):([0-9]{0,9})")
 
 @dataclass(frozen=True)
 class Selection:
-    """A part of a bundle; by default all of it.
+    """A part of a bundle; by default all of it."""
 
-    Attributes:
-        ranks: the ranks, None for all.
-        first: the first step, None for no limit.
-        stop: the step after the last one, None for no limit.
-    """
-
-    ranks: tuple[int, ...] | None = None
-    first: int | None = None
-    stop: int | None = None
+    ranks: tuple[int, ...] | None = None  # the ranks, None for all
+    first: int | None = None  # the first step, None for no limit
+    stop: int | None = None  # the step after the last one, None for no limit
 
     @property
     def all_steps(self) -> bool:

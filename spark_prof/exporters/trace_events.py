@@ -147,17 +147,12 @@ def lanes(start: Int64s, end: Int64s, *, nested: bool = False) -> Int64s:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One rank and the trace that it is written to.
-
-    Attributes:
-        kernels: those that are exported, in order of start, as `analyzers.labels.label_kernels`
-            returns them.
-        origin: what every time is relative to, in ns.
-    """
+    """One rank and the trace that it is written to."""
 
     rank: int
+    # Those that are exported, in order of start, as `analyzers.labels.label_kernels` returns them.
     kernels: pd.DataFrame
-    origin: int
+    origin: int  # what every time is relative to, in ns
     tracks: Tracks
     out: BinaryIO
 

@@ -36,16 +36,11 @@ _WORK = ("launchkernel", "memcpy", "memset")
 
 @dataclass(frozen=True)
 class Capture:
-    """One captured graph of the whole model.
-
-    Attributes:
-        tokens: tokens of the batch that it was captured for.
-        components: for each launch the number of its component in COMPONENTS, -1 where nothing
-            tells it.
-    """
+    """One captured graph of the whole model."""
 
     source: str
-    tokens: int
+    tokens: int  # tokens of the batch that it was captured for
+    # For each launch the number of its component in COMPONENTS, -1 where nothing tells it.
     components: Int64s
 
 

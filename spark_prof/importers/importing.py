@@ -34,18 +34,13 @@ _ALONE = "ncu"
 
 @dataclass(frozen=True)
 class Import:
-    """What is to become one bundle.
+    """What is to become one bundle."""
 
-    Attributes:
-        source: what the user named, for the report.
-        lost: what is missing before anything is read.
-    """
-
-    source: str
+    source: str  # what the user named, for the report
     traces: Iterable[Foreign]
     results: Sequence[BenchmarkResult] = ()
     layers: Layers = field(default_factory=Layers)
-    lost: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()  # what is missing before anything is read
 
 
 def write_import(wanted: Import, out: Path | Claim) -> Bundle:

@@ -38,15 +38,11 @@ class Placed:
 
 @dataclass(frozen=True)
 class Layers:
-    """What tells the layers where no range does.
+    """What tells the layers where no range does."""
 
-    Attributes:
-        references: traces of the same model whose layers are known, by rank; the entry None serves
-            all ranks.
-        captures: captured graphs, by rank; the entry None serves all ranks.
-    """
-
+    # Traces of the same model whose layers are known, by rank; the entry None serves all ranks.
     references: dict[int | None, Reference] = field(default_factory=dict)
+    # Captured graphs, by rank; the entry None serves all ranks.
     captures: dict[int | None, list[Capture]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:

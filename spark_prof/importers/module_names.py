@@ -15,16 +15,11 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class ModuleName:
-    """What a range's name says about a module.
+    """What a range's name says about a module."""
 
-    Attributes:
-        path: its path in the model, empty where only the class is known.
-        number: the class's running number, -1 without one.
-    """
-
-    path: str = ""
+    path: str = ""  # its path in the model, empty where only the class is known
     type: str = ""
-    number: int = -1
+    number: int = -1  # the class's running number, -1 without one
 
 
 @dataclass(frozen=True)

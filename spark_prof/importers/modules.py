@@ -37,16 +37,11 @@ _CORE = frozenset({"attention", "experts", "mlp", "ssm"})
 
 @dataclass(frozen=True)
 class Modules:
-    """The modules of one process.
-
-    Attributes:
-        of_scope: the module of each scope; the last entry stands for no scope.
-        layer_of_scope: the decoder layer that each scope lies in, -1 for none; as `of_scope`.
-    """
+    """The modules of one process."""
 
     frame: pd.DataFrame
-    of_scope: Int64s
-    layer_of_scope: Int64s
+    of_scope: Int64s  # the module of each scope; the last entry stands for no scope
+    layer_of_scope: Int64s  # the decoder layer that each scope lies in, -1 for none; as `of_scope`
 
 
 @dataclass(frozen=True)

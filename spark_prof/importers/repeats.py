@@ -49,15 +49,10 @@ _OUTSIDE = tuple(CODES[name] for name in ("embedding", "lm_head", "sampler", "me
 
 @dataclass(frozen=True)
 class Repeats:
-    """What was guessed.
+    """What was guessed."""
 
-    Attributes:
-        component: a number of COMPONENTS for each kernel, -1 for none.
-        layer: its layer, -1 for none.
-    """
-
-    component: Int64s
-    layer: Int64s
+    component: Int64s  # a number of COMPONENTS for each kernel, -1 for none
+    layer: Int64s  # its layer, -1 for none
     notes: tuple[str, ...] = ()
 
 

@@ -38,23 +38,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepRule:
-    """Ranges whose whole name matches are steps.
-
-    Attributes:
-        pattern: for the whole name. Its groups `prefill_requests`, `prefill_tokens`,
-            `decode_requests`, `decode_tokens`, `prefill_context` and `decode_context` are numbers,
-            `mode` is a word of `modes`.
-        examples: names with the batch that they stand for; None for one that is no step.
-        runs_on: whether what is launched after the range belongs to it as well, up to the next
-            step: vLLM's and SGLang's ranges end before the tokens are sampled.
-        modes: the phase that a mode stands for.
-    """
+    """Ranges whose whole name matches are steps."""
 
     source: str
+    # For the whole name. Its groups `prefill_requests`, `prefill_tokens`, `decode_requests`,
+    # `decode_tokens`, `prefill_context` and `decode_context` are numbers, `mode` is a word of
+    # `modes`.
     pattern: str
+    # Names with the batch that they stand for; None for one that is no step.
     examples: tuple[tuple[str, Batch | None], ...]
+    # Whether what is launched after the range belongs to it as well, up to the next step: vLLM's
+    # and SGLang's ranges end before the tokens are sampled.
     runs_on: bool = False
-    modes: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[str, str] = field(default_factory=dict)  # the phase that a mode stands for
 
 
 RULES: tuple[StepRule, ...] = (

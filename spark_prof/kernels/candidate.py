@@ -27,79 +27,48 @@ Bits = Literal["kept", "changed"]
 
 @dataclass(frozen=True, eq=False)
 class LinearLayer:
-    """A matrix of this rank: slots qkv, o, mlp, lm_head, and router for the one before a choice.
+    """A matrix of this rank: slots qkv, o, mlp, lm_head, and router for the one before a choice."""
 
-    Attributes:
-        name: the module's path, such as ``model.layers.3.self_attn.qkv_proj``.
-        slot: which it is.
-        weight: [N, K], the checkpoint's bits before vLLM lays them out anew; bfloat16 where it is
-            not quantized. Fused matrices (qkv, gate and up) are one, in vLLM's order of rows.
-    """
-
-    name: str
-    slot: str
+    name: str  # the module's path, such as ``model.layers.3.self_attn.qkv_proj``
+    slot: str  # which it is
+    # [N, K], the checkpoint's bits before vLLM lays them out anew; bfloat16 where it is not
+    # quantized. Fused matrices (qkv, gate and up) are one, in vLLM's order of rows.
     weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor
 
 
 @dataclass(frozen=True)
 class RouterLayer:
-    """How tokens choose their experts by the router's logits: slot router.
+    """How tokens choose their experts by the router's logits: slot router."""
 
-    Attributes:
-        name: the module's path.
-        experts: E.
-        top_k: experts of a token.
-        renormalize: the weights of a token are divided by their sum.
-        scoring: what becomes of a logit.
-        correction: float32 [E] added to the scores for the choice only, or None.
-        scale: what all weights are multiplied with.
-    """
-
-    name: str
-    experts: int
-    top_k: int
-    renormalize: bool
-    scoring: Scoring
-    correction: torch.Tensor | None
-    scale: float
+    name: str  # the module's path
+    experts: int  # E
+    top_k: int  # experts of a token
+    renormalize: bool  # the weights of a token are divided by their sum
+    scoring: Scoring  # what becomes of a logit
+    correction: torch.Tensor | None  # float32 [E] added to the scores for the choice only, or None
+    scale: float  # what all weights are multiplied with
 
 
 @dataclass(frozen=True, eq=False)
 class ExpertsLayer:
-    """The experts of this rank, with the router's choice: slot moe.
+    """The experts of this rank, with the router's choice: slot moe."""
 
-    Attributes:
-        name: the module's path.
-        gate_up: [E, 2I, H], the rows of gate before those of up.
-        down: [E, H, I].
-        gate_up_bias: bfloat16 [E, 2I] in the same order, or None.
-        down_bias: bfloat16 [E, H], or None.
-        activation: what joins gate and up.
-        router: how tokens choose.
-    """
-
-    name: str
-    gate_up: NvFp4 | MxFp4 | torch.Tensor
-    down: NvFp4 | MxFp4 | torch.Tensor
-    gate_up_bias: torch.Tensor | None
-    down_bias: torch.Tensor | None
-    activation: Activation
-    router: RouterLayer
+    name: str  # the module's path
+    gate_up: NvFp4 | MxFp4 | torch.Tensor  # [E, 2I, H], the rows of gate before those of up
+    down: NvFp4 | MxFp4 | torch.Tensor  # [E, H, I]
+    gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2I] in the same order, or None
+    down_bias: torch.Tensor | None  # bfloat16 [E, H], or None
+    activation: Activation  # what joins gate and up
+    router: RouterLayer  # how tokens choose
 
 
 @dataclass(frozen=True, eq=False)
 class NormLayer:
-    """An RMS norm: slot norm.
+    """An RMS norm: slot norm."""
 
-    Attributes:
-        name: the module's path.
-        weight: [H].
-        epsilon: added to the mean of squares.
-    """
-
-    name: str
-    weight: torch.Tensor
-    epsilon: float
+    name: str  # the module's path
+    weight: torch.Tensor  # [H]
+    epsilon: float  # added to the mean of squares
 
 
 Layer = LinearLayer | ExpertsLayer | RouterLayer | NormLayer
@@ -118,21 +87,14 @@ class Replacement:
 
     It is called while a CUDA graph is captured: no synchronisation, no allocation that outlives
     the call, the current stream.
-
-    Attributes:
-        run: the call.
-        tokens: the largest M that it takes, 0 for any; vLLM's kernel runs beyond.
-        bits: whether the weights keep their bits.
-        bytes: of memory that it holds beside vLLM's own weights.
-        line: one line for the log and the report, such as what quantizing lost.
-        fits: whether it shall run for M tokens; None for all up to `tokens`.
     """
 
-    run: Callable[..., Any]
-    tokens: int
-    bits: Bits
-    bytes: int = 0
-    line: str = ""
+    run: Callable[..., Any]  # the call
+    tokens: int  # the largest M that it takes, 0 for any; vLLM's kernel runs beyond
+    bits: Bits  # whether the weights keep their bits
+    bytes: int = 0  # of memory that it holds beside vLLM's own weights
+    line: str = ""  # one line for the log and the report, such as what quantizing lost
+    # Whether it shall run for M tokens; None for all up to `tokens`.
     fits: Callable[[int], bool] | None = None
 
     def takes(self, tokens: int) -> bool:
@@ -155,22 +117,16 @@ class WrongResult(Exception):  # noqa: N818 - it names what is wrong, not an err
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A kernel that is checked and timed.
+    """A kernel that is checked and timed."""
 
-    Attributes:
-        name: what results call it.
-        slot: qkv, o, mlp, lm_head (a matrix), router, moe or norm.
-        builder: packs a layer. Somebody's own returns new tensors and may abstain from layers. The
-            package's have `out` as the last argument of `run`, and refuse operands that do not fit.
-        formats: of the weights that it is checked with; somebody's own with all.
-        own: whether it is somebody's own.
-    """
-
-    name: str
-    slot: str
+    name: str  # what results call it
+    slot: str  # qkv, o, mlp, lm_head (a matrix), router, moe or norm
+    # Packs a layer. Somebody's own returns new tensors and may abstain from layers. The package's
+    # have `out` as the last argument of `run`, and refuse operands that do not fit.
     builder: Builder
+    # Of the weights that it is checked with; somebody's own with all.
     formats: tuple[Format, ...] = ()
-    own: bool = True
+    own: bool = True  # whether it is somebody's own
 
     def build(self, layer: Layer) -> Replacement:
         """The replacement for a layer.

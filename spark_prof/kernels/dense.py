@@ -22,22 +22,15 @@ from spark_prof.kernels.runtime.launch import launch
 
 @dataclass(frozen=True)
 class LinearConfig:
-    """How `dense.cu` shares out its work; which is best depends on the shape and the GPU.
-
-    Attributes:
-        split: warps that share the columns of the same 16 rows; divides `warps`.
-        depth: units of 128 columns that a warp has in flight.
-        x_ahead: 1 to have their activations in flight too.
-        min_blocks: blocks of a multiprocessor that registers must be left for.
-        blocks: blocks for each multiprocessor, which then go through the rows; 0 for as many as
-            there are rows.
-    """
+    """How `dense.cu` shares out its work; which is best depends on the shape and the GPU."""
 
     warps: int
-    split: int
-    depth: int
-    x_ahead: int
-    min_blocks: int
+    split: int  # warps that share the columns of the same 16 rows; divides `warps`
+    depth: int  # units of 128 columns that a warp has in flight
+    x_ahead: int  # 1 to have their activations in flight too
+    min_blocks: int  # blocks of a multiprocessor that registers must be left for
+    # Blocks for each multiprocessor, which then go through the rows; 0 for as many as there are
+    # rows.
     blocks: int = 0
 
 

@@ -34,13 +34,10 @@ FARTHEST = 2.0
 
 @dataclass(frozen=True)
 class Choice:
-    """What to run.
+    """What to run."""
 
-    Attributes:
-        config: of the kernel, such as the fields of `dense.LinearConfig`; empty for its default,
-            None to run the fallback.
-    """
-
+    # Of the kernel, such as the fields of `dense.LinearConfig`; empty for its default, None to run
+    # the fallback.
     config: Mapping[str, int] | None
     why: str
 
@@ -148,12 +145,9 @@ _UNIT = 128
 
 @dataclass(frozen=True)
 class Chosen(Generic[Config]):
-    """What to run.
+    """What to run."""
 
-    Attributes:
-        config: for `linear` or `moe`; None where another kernel is as fast or nothing is known.
-    """
-
+    # For `linear` or `moe`; None where another kernel is as fast or nothing is known.
     config: Config | None
     why: str
 

@@ -26,13 +26,10 @@ from spark_prof.kernels.runtime.launch import launch
 
 @dataclass(frozen=True)
 class Activation:
-    """What joins gate and up.
+    """What joins gate and up."""
 
-    Attributes:
-        name: `silu`: gate * sigmoid(gate) * up. `swiglu`, of gpt-oss: gate is at most `limit`, up
-            lies within it, and the result is gate * sigmoid(alpha * gate) * (up + 1).
-    """
-
+    # `silu`: gate * sigmoid(gate) * up. `swiglu`, of gpt-oss: gate is at most `limit`, up lies
+    # within it, and the result is gate * sigmoid(alpha * gate) * (up + 1).
     name: Literal["silu", "swiglu"]
     alpha: float = 1.702
     limit: float = 7.0
@@ -40,22 +37,16 @@ class Activation:
 
 @dataclass(frozen=True, eq=False)
 class PackedExperts:
-    """Experts ready for `moe`.
-
-    Attributes:
-        gate_up: E matrices of 2I x H; eight rows of gate and eight of up take turns.
-        gate_up_bias: bfloat16 [E, 2I] in the order of the packed rows, or None.
-        down_bias: bfloat16 [E, H], or None.
-    """
+    """Experts ready for `moe`."""
 
     count: int
     hidden: int
     intermediate: int
     activation: Activation
-    gate_up: PackedLinear
+    gate_up: PackedLinear  # E matrices of 2I x H; eight rows of gate and eight of up take turns
     down: PackedLinear
-    gate_up_bias: torch.Tensor | None
-    down_bias: torch.Tensor | None
+    gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2I] in the order of the packed rows, or None
+    down_bias: torch.Tensor | None  # bfloat16 [E, H], or None
 
 
 def pack_experts(
@@ -119,20 +110,13 @@ def _by_turns(rows: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class MoeConfig:
-    """How `gate_up.cu` and `down.cu` share out their work; see `dense.LinearConfig`.
-
-    Attributes:
-        split: warps that share the columns of the same 16 rows.
-        depth: units of 128 columns that a warp has in flight.
-        min_blocks: blocks of a multiprocessor that registers must be left for.
-        down_warps: of a block of down, which makes 16 rows.
-    """
+    """How `gate_up.cu` and `down.cu` share out their work; see `dense.LinearConfig`."""
 
     warps: int
-    split: int
-    depth: int
-    min_blocks: int
-    down_warps: int
+    split: int  # warps that share the columns of the same 16 rows
+    depth: int  # units of 128 columns that a warp has in flight
+    min_blocks: int  # blocks of a multiprocessor that registers must be left for
+    down_warps: int  # of a block of down, which makes 16 rows
     down_depth: int
     down_min_blocks: int
 

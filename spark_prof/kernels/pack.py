@@ -108,21 +108,14 @@ _CHUNK = 1 << 23  # bytes of codes that are packed at a time
 
 @dataclass(frozen=True, eq=False)
 class PackedLinear:
-    """A weight matrix ready for `linear`, or several of the same shape one behind the other.
-
-    Attributes:
-        rows: N, the features that come out, of one matrix.
-        weights: uint8, the codes.
-        scales: uint8, the block scales; empty for fp8 and bf16.
-        row_scale: float32 [matrices * N rounded up to 16]; empty for bf16.
-    """
+    """A weight matrix ready for `linear`, or several of the same shape one behind the other."""
 
     format: str
-    rows: int
+    rows: int  # N, the features that come out, of one matrix
     columns: int
-    weights: torch.Tensor
-    scales: torch.Tensor
-    row_scale: torch.Tensor
+    weights: torch.Tensor  # uint8, the codes
+    scales: torch.Tensor  # uint8, the block scales; empty for fp8 and bf16
+    row_scale: torch.Tensor  # float32 [matrices * N rounded up to 16]; empty for bf16
 
     @property
     def bytes(self) -> int:
@@ -242,14 +235,10 @@ def _fp8_words(codes: torch.Tensor, tables: _Tables) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Tables:
-    """Where the bits of a code go in a word, so that `expand_*` of weights.cuh finds them.
+    """Where the bits of a code go in a word, so that `expand_*` of weights.cuh finds them."""
 
-    Attributes:
-        e2m1: int32 [4, 256]: of a pair of codes, for each of the four pairs of a word.
-        e4m3: int32 [2, 256]: of one code in the low half, for each of the two pairs of a word.
-    """
-
-    e2m1: torch.Tensor
+    e2m1: torch.Tensor  # int32 [4, 256]: of a pair of codes, for each of the four pairs of a word
+    # Int32 [2, 256]: of one code in the low half, for each of the two pairs of a word.
     e4m3: torch.Tensor
 
 

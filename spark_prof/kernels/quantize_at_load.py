@@ -19,17 +19,12 @@ from spark_prof.kernels.formats import Fp8Rows, MxFp4, MxRecipe, quantize_fp8_ro
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far quantized values are from those that they stand for.
+    """How far quantized values are from those that they stand for."""
 
-    Attributes:
-        relative_l2: the L2 norm of the differences over that of the values.
-        snr_db: signal to noise, -20 log10 of `relative_l2`; infinite without an error.
-    """
-
-    relative_l2: float
+    relative_l2: float  # the L2 norm of the differences over that of the values
     worst: float
     worst_at: tuple[int, int]
-    snr_db: float
+    snr_db: float  # signal to noise, -20 log10 of `relative_l2`; infinite without an error
 
     def __str__(self) -> str:
         """For a line of a report."""
@@ -78,21 +73,17 @@ _ROWS_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class QuantizedLinear:
-    """A layer's weight after quantization.
-
-    Attributes:
-        bytes_before: of the BF16 weight.
-        output_error: of the layer's result for the activations given, without the rounding of the
-            kernel; None if none were given.
-    """
+    """A layer's weight after quantization."""
 
     slot: str
     format: LoadFormat
     recipe: str
     weight: MxFp4 | Fp8Rows
-    bytes_before: int
+    bytes_before: int  # of the BF16 weight
     bytes_after: int
     error: Deviation
+    # Of the layer's result for the activations given, without the rounding of the kernel; None if
+    # none were given.
     output_error: Deviation | None
 
     @property

@@ -23,10 +23,8 @@ RowFormat = Literal["nvfp4", "mxfp8"]
 
 @dataclass(frozen=True)
 class _Layout:
-    define: int
-    """What block_quantize.cuh calls the format."""
-    block: int
-    """Values that share a scale."""
+    define: int  # what block_quantize.cuh calls the format
+    block: int  # values that share a scale
     codes: torch.dtype
     codes_per_byte: int
     scales: torch.dtype
@@ -40,19 +38,15 @@ ROW_FORMATS: dict[RowFormat, _Layout] = {
 
 @dataclass(frozen=True, eq=False)
 class QuantizedRows:
-    """Rows in NVFP4 or MXFP8, as the matrix product after them reads them.
-
-    Attributes:
-        codes: uint8 [M, K / 2], the even column in the low nibble; MXFP8 float8_e4m3fn [M, K].
-        scales: E4M3 for each 16, or E8M0 in uint8 for each 32, of a row: [M, K / 16 or K / 32]; in
-            the order 128x4 (formats/block_scales.py) padded to multiples of 128 and 4.
-        swizzled: whether the scales are in the order 128x4.
-    """
+    """Rows in NVFP4 or MXFP8, as the matrix product after them reads them."""
 
     format: RowFormat
+    # Uint8 [M, K / 2], the even column in the low nibble; MXFP8 float8_e4m3fn [M, K].
     codes: torch.Tensor
+    # E4M3 for each 16, or E8M0 in uint8 for each 32, of a row: [M, K / 16 or K / 32]; in the order
+    # 128x4 (formats/block_scales.py) padded to multiples of 128 and 4.
     scales: torch.Tensor
-    swizzled: bool
+    swizzled: bool  # whether the scales are in the order 128x4
 
     @property
     def columns(self) -> int:

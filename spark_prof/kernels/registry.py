@@ -24,13 +24,9 @@ ARCHITECTURES = ("sm_90a", "sm_100f", "sm_120f", "sm_121a")
 
 @dataclass(frozen=True)
 class Late:
-    """A function that is imported when it is called: torch takes seconds, and need not be there.
+    """A function that is imported when it is called: torch takes seconds, and need not be there."""
 
-    Attributes:
-        path: its module and its name, such as `spark_prof.kernels.dense:linear`.
-    """
-
-    path: str
+    path: str  # its module and its name, such as `spark_prof.kernels.dense:linear`
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Calls the function."""
@@ -45,47 +41,35 @@ class Late:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one call has to read and write at least, everything once.
+    """What one call has to read and write at least, everything once."""
 
-    Attributes:
-        formula: in words of the documentation: M tokens, N rows, K columns, and so on.
-    """
-
-    formula: str
+    formula: str  # in words of the documentation: M tokens, N rows, K columns, and so on
     of: Callable[[Work], int]
 
 
 @dataclass(frozen=True)
 class ReplacementKernel:
-    """One kernel in one slot.
+    """One kernel in one slot."""
 
-    Attributes:
-        name: what `spark-prof kernels check NAME` takes.
-        formats: of the weights that it reads, or of what it writes where it quantizes.
-        tokens: the fewest and the most rows of activations.
-        architectures: what it is compiled for and looked at; other GPUs from compute capability 8.0
-            on may run it too.
-        reference: the same in float64, or bit by bit, in plain PyTorch.
-        tolerance: how far a result may be from the reference.
-        check: the name of its cases in `check`; kernels with the same name share them.
-        bench: what `spark-prof kernels bench` times for it; None if that has nothing to compare.
-        tuned_as: the name of its measurements in tuned.json, empty if there is nothing to choose.
-    """
-
-    name: str
+    name: str  # what `spark-prof kernels check NAME` takes
     slot: Slot
     does: str
+    # Of the weights that it reads, or of what it writes where it quantizes.
     formats: tuple[str, ...]
-    tokens: tuple[int, int]
+    tokens: tuple[int, int]  # the fewest and the most rows of activations
     shapes: str
     operation: Late
-    reference: Late
+    reference: Late  # the same in float64, or bit by bit, in plain PyTorch
     codes: Late
     bytes: Traffic
-    tolerance: str
-    check: str
+    tolerance: str  # how far a result may be from the reference
+    check: str  # the name of its cases in `check`; kernels with the same name share them
+    # What `spark-prof kernels bench` times for it; None if that has nothing to compare.
     bench: Literal["dense", "moe", "fused"] | None = None
+    # The name of its measurements in tuned.json, empty if there is nothing to choose.
     tuned_as: str = ""
+    # What it is compiled for and looked at; other GPUs from compute capability 8.0 on may run it
+    # too.
     architectures: tuple[str, ...] = ARCHITECTURES
 
 

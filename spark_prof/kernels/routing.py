@@ -24,19 +24,13 @@ _PLAN = 1 + _ENTRIES + (_ENTRIES + 1) + _ENTRIES  # the ints of `Plan` in routin
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """What a router decided.
+    """What a router decided."""
 
-    Attributes:
-        experts: int32 [M, k], each token's experts, the best first.
-        weights: float32 [M, k], what each expert's output is multiplied with.
-        plan: int32, the active experts and their tokens, as `Plan` in `cuda/routing.cuh`.
-        among: E, the experts that there were to choose from.
-    """
-
-    experts: torch.Tensor
-    weights: torch.Tensor
+    experts: torch.Tensor  # int32 [M, k], each token's experts, the best first
+    weights: torch.Tensor  # float32 [M, k], what each expert's output is multiplied with
+    # Int32, the active experts and their tokens, as `Plan` in `cuda/routing.cuh`.
     plan: torch.Tensor
-    among: int
+    among: int  # E, the experts that there were to choose from
 
     @property
     def active(self) -> torch.Tensor:

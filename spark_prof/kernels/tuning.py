@@ -56,41 +56,27 @@ Configuration = Annotated[
 
 @dataclass(frozen=True)
 class Work:
-    """What one call computes: the key of a measurement.
-
-    Attributes:
-        format: of the weights, such as nvfp4.
-        rows: of the weight, N; of experts those of gate and up together.
-        experts: how many there are; 1 for a dense layer.
-        top_k: experts a token; 1 for a dense layer.
-    """
+    """What one call computes: the key of a measurement."""
 
     kernel: Text
-    format: Text
-    rows: Size
+    format: Text  # of the weights, such as nvfp4
+    rows: Size  # of the weight, N; of experts those of gate and up together
     columns: Size
     tokens: Size
-    experts: Size = 1
-    top_k: Size = 1
+    experts: Size = 1  # how many there are; 1 for a dense layer
+    top_k: Size = 1  # experts a token; 1 for a dense layer
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best configuration found for one piece of work, and what it has to beat.
-
-    Attributes:
-        config: of the kernel, by name, such as the fields of `dense.LinearConfig`; empty for its
-            default.
-        us: median time of a call in microseconds, inside a CUDA graph with a cold L2.
-        fallback: the fastest other kernel of the same run, empty if none ran.
-        fallback_us: its median time, None if none ran.
-    """
+    """The best configuration found for one piece of work, and what it has to beat."""
 
     work: Work
+    # Of the kernel, by name, such as the fields of `dense.LinearConfig`; empty for its default.
     config: Configuration
-    us: Microseconds
-    fallback: Text = ""
-    fallback_us: Microseconds | None = None
+    us: Microseconds  # median time of a call in microseconds, inside a CUDA graph with a cold L2
+    fallback: Text = ""  # the fastest other kernel of the same run, empty if none ran
+    fallback_us: Microseconds | None = None  # its median time, None if none ran
 
     @property
     def wins(self) -> bool:
@@ -100,18 +86,12 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that one run of the benchmark measured, on one machine.
+    """Everything that one run of the benchmark measured, on one machine."""
 
-    Attributes:
-        architecture: what the kernels were compiled for, such as sm_90a.
-        date: when, ISO 8601 in UTC.
-        driver: its version, empty where unknown.
-    """
-
-    architecture: Text
+    architecture: Text  # what the kernels were compiled for, such as sm_90a
     machine: Text
-    date: Text
-    driver: Text
+    date: Text  # when, ISO 8601 in UTC
+    driver: Text  # its version, empty where unknown
     versions: dict[Text, Text]
     rows: tuple[Tuned, ...]
 

@@ -126,19 +126,12 @@ _EVERY_SO_MANY_NS, _KEEP_OLDEST = 1, 0
 
 @dataclass(frozen=True)
 class Samples:
-    """What one read gave.
+    """What one read gave."""
 
-    Attributes:
-        start_ns: when each interval began, in CUPTI's clock.
-        end_ns: when it ended.
-        values: one row an interval, one column a metric.
-        overflowed: the hardware's buffer was full, which loses what was in it.
-    """
-
-    start_ns: Times
-    end_ns: Times
-    values: Values
-    overflowed: bool
+    start_ns: Times  # when each interval began, in CUPTI's clock
+    end_ns: Times  # when it ended
+    values: Values  # one row an interval, one column a metric
+    overflowed: bool  # the hardware's buffer was full, which loses what was in it
 
 
 class PmSampling:

@@ -47,19 +47,13 @@ _SMALLEST_DISK = 128 << 20
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited for what, in seconds, once the recording was told to end.
+    """How long is waited for what, in seconds, once the recording was told to end."""
 
-    Attributes:
-        flush_s: for the last piece of the workers.
-        engine_s: for the last rows of the scheduler.
-        signals: what the command is sent, and how long each may take; then it is killed.
-        family_s: for what the command has left behind.
-    """
-
-    flush_s: float
-    engine_s: float
+    flush_s: float  # for the last piece of the workers
+    engine_s: float  # for the last rows of the scheduler
+    # What the command is sent, and how long each may take; then it is killed.
     signals: tuple[tuple[signal.Signals, float], ...]
-    family_s: float
+    family_s: float  # for what the command has left behind
 
 
 PATIENT = Patience(30.0, 5.0, ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0)), 60.0)

@@ -26,39 +26,27 @@ DEFAULT_STEPS = 500
 
 @dataclass(frozen=True)
 class Settings:
-    """One recording.
+    """One recording."""
 
-    Attributes:
-        bundle: the bundle's folder, as the recorded process sees it.
-        steps: steps to record; 0 for all of them.
-        warmup_steps: steps to let pass first.
-        decode_only: record only steps in which every request generates.
-        backend: what watches the kernels: cupti, torch, nsys, none for steps and ranges only, or
-            auto for cupti on an NVIDIA GPU and torch elsewhere.
-        steady: record the steady state only: decode steps of each batch size, once settled.
-        batch_sizes: the batch sizes to wait for in the steady state; none for any.
-        stretch: steps of a turn that are watched, the rest is only timed; 0 watches all.
-        period: steps of a turn.
-        steps_per_piece: recorded steps after which a piece is flushed.
-        faults: hooks that shall fail when first called; how the tests prove the fences.
-        counters: also sample the GPU's hardware counters.
-        nvtx: also record the NVTX ranges of the recorded program.
-        run: the same for all processes of one recording, on every host; tells recordings apart.
-    """
-
-    bundle: str
-    steps: int = DEFAULT_STEPS
-    warmup_steps: int = 0
-    decode_only: bool = False
+    bundle: str  # the bundle's folder, as the recorded process sees it
+    steps: int = DEFAULT_STEPS  # steps to record; 0 for all of them
+    warmup_steps: int = 0  # steps to let pass first
+    decode_only: bool = False  # record only steps in which every request generates
+    # What watches the kernels: cupti, torch, nsys, none for steps and ranges only, or auto for
+    # cupti on an NVIDIA GPU and torch elsewhere.
     backend: str = "auto"
+    # Record the steady state only: decode steps of each batch size, once settled.
     steady: bool = False
+    # The batch sizes to wait for in the steady state; none for any.
     batch_sizes: tuple[int, ...] = ()
-    stretch: int = 0
-    period: int = 0
-    steps_per_piece: int = 256
+    stretch: int = 0  # steps of a turn that are watched, the rest is only timed; 0 watches all
+    period: int = 0  # steps of a turn
+    steps_per_piece: int = 256  # recorded steps after which a piece is flushed
+    # Hooks that shall fail when first called; how the tests prove the fences.
     faults: tuple[str, ...] = ()
-    counters: bool = False
-    nvtx: bool = False
+    counters: bool = False  # also sample the GPU's hardware counters
+    nvtx: bool = False  # also record the NVTX ranges of the recorded program
+    # The same for all processes of one recording, on every host; tells recordings apart.
     run: str = ""
 
     @property

@@ -110,16 +110,7 @@ def _gpu(
     teraops: Mapping[str, float],
     read: Figure | None = None,
 ) -> Gpu:
-    """A row of the table.
-
-    Args:
-        named: name, short name, pattern, compute capability.
-        source: of the figures.
-        memory: its size in 10^9 bytes, its bandwidth in 10^9 bytes per second.
-        sizes: multiprocessors, level-2 cache in MiB, boost clock in MHz.
-        teraops: peaks in 10^12 operations per second.
-        read: what a kernel that only reads reached.
-    """
+    """A row of the table."""
     size, bandwidth = memory
     multiprocessors, l2, clock = sizes
     return Gpu(

@@ -77,14 +77,11 @@ _MARGIN = 512 << 20  # bytes of a GPU that must stay free beside the second copi
 
 @dataclass(frozen=True, eq=False)
 class Swapped:
-    """One place of the model and what was built for it.
-
-    Attributes:
-        choices: what each side got; sides that ask for the same kernel share it.
-    """
+    """One place of the model and what was built for it."""
 
     point: SwapPoint
     swaps: dict[str, Swap] = field(default_factory=dict)
+    # What each side got; sides that ask for the same kernel share it.
     choices: dict[str, Guarded] = field(default_factory=dict)
 
 

@@ -115,22 +115,16 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One step of the plan as it was measured.
-
-    Attributes:
-        duration_ns: from its start to the next step's start, on the device's clock.
-        end_epoch_ns: when the host began the next step, which may be one step before the GPU did.
-        context_tokens: tokens that its requests had computed before.
-        ahead: whether the device was still at the step before when the host had launched this one,
-            so that it did not wait; None where host and device are one.
-    """
+    """One step of the plan as it was measured."""
 
     planned: PlannedStep
-    duration_ns: int
-    end_epoch_ns: int
+    duration_ns: int  # from its start to the next step's start, on the device's clock
+    end_epoch_ns: int  # when the host began the next step, which may be one step before the GPU did
     prefill_tokens: int
     decode_requests: int
-    context_tokens: int
+    context_tokens: int  # tokens that its requests had computed before
+    # Whether the device was still at the step before when the host had launched this one, so that
+    # it did not wait; None where host and device are one.
     ahead: bool | None
 
     def row(self) -> list[int | str | bool | None]:

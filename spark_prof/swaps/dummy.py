@@ -34,11 +34,7 @@ class Fill:
     """Writes random weights with one sequence of random numbers."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
-        """Starts a sequence.
-
-        Args:
-            seed: from 0 to 2^63 - 1; another device has other numbers for it.
-        """
+        """Starts a sequence."""
         self._numbers = torch.Generator(device=device)
         self._numbers.manual_seed(seed)
 

@@ -36,23 +36,15 @@ logger = logging.getLogger("vllm.spark_prof")
 
 @dataclass(frozen=True)
 class LayerError:
-    """How far a replacement's result is from that of vLLM's own kernel, for the same tokens.
+    """How far a replacement's result is from that of vLLM's own kernel, for the same tokens."""
 
-    Attributes:
-        relative_l2: the L2 norm of a row's difference over that of vLLM's row.
-        scale: the root mean square of vLLM's result.
-        row: the one that is furthest off, which `relative_l2` is of.
-        tokens: the call in words: `2 rows (large tokens)`.
-        beyond: that row, or one element of it, is further off than is allowed.
-    """
-
-    relative_l2: float
+    relative_l2: float  # the L2 norm of a row's difference over that of vLLM's row
     worst: float
-    scale: float
+    scale: float  # the root mean square of vLLM's result
     rows: int = 0
-    row: int = 0
-    tokens: str = ""
-    beyond: bool = False
+    row: int = 0  # the one that is furthest off, which `relative_l2` is of
+    tokens: str = ""  # the call in words: `2 rows (large tokens)`
+    beyond: bool = False  # that row, or one element of it, is further off than is allowed
 
 
 class Guarded:

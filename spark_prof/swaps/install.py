@@ -25,8 +25,6 @@ class Installed:
 
     Attributes:
         seconds: what building and each side's capture took.
-        filled: whether dummy weights were given random values.
-        fault: what of this package failed, empty if nothing did.
     """
 
     settings: SwapSettings
@@ -34,8 +32,8 @@ class Installed:
     build_seconds: float = 0.0
     trial_seconds: float = 0.0
     capture_seconds: dict[str, float] = field(default_factory=dict)
-    filled: bool = False
-    fault: str = ""
+    filled: bool = False  # whether dummy weights were given random values
+    fault: str = ""  # what of this package failed, empty if nothing did
 
     def fence(self, step: Callable[[], None]) -> None:
         """Runs a step; where it fails vLLM goes on with its own kernels, and a line says so."""

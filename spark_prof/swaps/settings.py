@@ -20,14 +20,10 @@ TWIN = "a2"
 
 @dataclass
 class Sides:
-    """The sides that are live in this process.
-
-    Attributes:
-        names: all of them; the first is what vLLM warms up with.
-    """
+    """The sides that are live in this process."""
 
     active: str = "a"
-    names: tuple[str, ...] = ("a",)
+    names: tuple[str, ...] = ("a",)  # all of them; the first is what vLLM warms up with
 
     def switch(self, side: str) -> None:
         """Makes a side the active one.
@@ -55,20 +51,14 @@ SWAPS_ENVIRONMENT = "SPARK_PROF_SWAPS"
 
 @dataclass(frozen=True)
 class SwapSettings:
-    """What one engine shall swap.
+    """What one engine shall swap."""
 
-    Attributes:
-        sides: the swaps of each side. Side a alone is what `ab --apply` asks for.
-        twin: side a has a twin, with CUDA graphs of its own.
-        fill: give dummy weights random values that a model can compute with.
-        hang_seconds: how long a kernel may take on trial before the process is ended.
-        serve: the engine serves and no gate follows: a kernel that is wrong on trial does not run.
-    """
-
+    # The swaps of each side. Side a alone is what `ab --apply` asks for.
     sides: Mapping[str, tuple[Swap, ...]]
-    twin: bool = False
-    fill: bool = False
-    hang_seconds: float = 120.0
+    twin: bool = False  # side a has a twin, with CUDA graphs of its own
+    fill: bool = False  # give dummy weights random values that a model can compute with
+    hang_seconds: float = 120.0  # how long a kernel may take on trial before the process is ended
+    # The engine serves and no gate follows: a kernel that is wrong on trial does not run.
     serve: bool = False
 
     @property

@@ -19,15 +19,12 @@ normally distributed weights, to FP8 0.026 (docs/kernels.md)."""
 
 @dataclass(frozen=True)
 class Swap:
-    """One slot and what runs in it.
-
-    Attributes:
-        kernel: ``spark_prof`` (the package's own, the weights keep their bits), ``mxfp4`` or
-            ``fp8`` (a BF16 weight is quantized at load), ``path/to/file.py:function``, or the
-            name of an entry point of the group ``spark_prof.kernels``.
-    """
+    """One slot and what runs in it."""
 
     slot: str
+    # ``spark_prof`` (the package's own, the weights keep their bits), ``mxfp4`` or ``fp8`` (a BF16
+    # weight is quantized at load), ``path/to/file.py:function``, or the name of an entry point of
+    # the group ``spark_prof.kernels``.
     kernel: str
 
 

@@ -28,21 +28,14 @@ _FORCED = 1e4
 
 @dataclass(frozen=True)
 class Difference:
-    """One row of logits on both sides. A number that is not finite says that a side's are not.
+    """One row of logits on both sides. A number that is not finite says that a side's are not."""
 
-    Attributes:
-        token_a: the largest logit's token on side a.
-        margin_a: how far side a's largest logit lies above its second.
-        kl_nats: Kullback-Leibler divergence of b's distribution from a's, in nats.
-        scale: the standard deviation of side a's logits, to see `worst` against.
-    """
-
-    token_a: int
+    token_a: int  # the largest logit's token on side a
     token_b: int
-    margin_a: float
-    kl_nats: float
+    margin_a: float  # how far side a's largest logit lies above its second
+    kl_nats: float  # Kullback-Leibler divergence of b's distribution from a's, in nats
     worst: float
-    scale: float
+    scale: float  # the standard deviation of side a's logits, to see `worst` against
 
 
 def compare_logits(a: torch.Tensor, b: torch.Tensor) -> list[Difference]:
@@ -97,20 +90,13 @@ _BITS = {"bfloat16": "<i2", "float16": "<i2", "float32": "<i4"}
 
 @dataclass(frozen=True, eq=False)
 class TappedRow:
-    """The logits of one sampled token.
+    """The logits of one sampled token."""
 
-    Attributes:
-        request: which of the requests since the tap was turned on, from 0.
-        step: which token of its answer, from 0.
-        prompt: CRC-32 of the prompt's tokens.
-        logits: [V], on the CPU.
-    """
-
-    request: int
-    step: int
+    request: int  # which of the requests since the tap was turned on, from 0
+    step: int  # which token of its answer, from 0
     token: int
-    prompt: int
-    logits: torch.Tensor
+    prompt: int  # CRC-32 of the prompt's tokens
+    logits: torch.Tensor  # [V], on the CPU
 
 
 def write_logits(path: Path, rows: Sequence[TappedRow]) -> None:
@@ -206,16 +192,11 @@ def _bits(logits: torch.Tensor) -> npt.NDArray[np.integer[Any]]:
 
 @dataclass(slots=True)
 class TappedRequest:
-    """A request that has come since the tap was turned on.
+    """A request that has come since the tap was turned on."""
 
-    Attributes:
-        number: in the order of arrival, from 0.
-        prompt: CRC-32 of the prompt's tokens.
-    """
-
-    number: int
+    number: int  # in the order of arrival, from 0
     prompt_tokens: int
-    prompt: int
+    prompt: int  # CRC-32 of the prompt's tokens
     sampled: int = 0
 
 

@@ -130,17 +130,13 @@ class _Wrong(Exception):  # noqa: N818 - ends a trial, whose result is kept
 
 @dataclass(frozen=True)
 class _Reference:
-    """Tokens of a kind, and what is to become of each.
-
-    Attributes:
-        own: whether vLLM's kernel computed them, and not the replacement.
-    """
+    """Tokens of a kind, and what is to become of each."""
 
     kind: str
     rows: Rows
     expected: list[torch.Tensor]
     floors: list[float]
-    own: bool
+    own: bool  # whether vLLM's kernel computed them, and not the replacement
 
 
 class _Trial:
@@ -260,9 +256,6 @@ class _Trial:
 
     def _replaced(self, arguments: tuple[Any, ...], again: bool = False) -> list[torch.Tensor]:
         """What the replacement returns.
-
-        Args:
-            again: it ran with as many rows before, so that nothing is compiled any more.
 
         Raises:
             _Wrong: it failed or is slow, and is off.

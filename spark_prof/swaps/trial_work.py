@@ -84,20 +84,13 @@ class Fenced:
 
 @dataclass(frozen=True)
 class RowError:
-    """The row of a call that is furthest from what it should be.
+    """The row of a call that is furthest from what it should be."""
 
-    Attributes:
-        row: its number, from 0.
-        relative: the L2 norm of its difference over that of the right row.
-        scale: the root mean square of the right rows.
-        beyond: the row is further off than its bound, or one of its elements is.
-    """
-
-    row: int
-    relative: float
+    row: int  # its number, from 0
+    relative: float  # the L2 norm of its difference over that of the right row
     worst: float
-    scale: float
-    beyond: bool
+    scale: float  # the root mean square of the right rows
+    beyond: bool  # the row is further off than its bound, or one of its elements is
 
 
 def row_floors(expected: Sequence[torch.Tensor]) -> list[float]:
@@ -204,25 +197,17 @@ so near to each other that each has a say, under a softmax and as sigmoids."""
 
 @dataclass(frozen=True)
 class Work:
-    """How one place is tried.
+    """How one place is tried."""
 
-    Attributes:
-        shape: tells places of the same work from others.
-        rows: of a kind of tokens that many: the arguments with a row for each.
-        fixed: the arguments behind them, the same in each call.
-        own: what vLLM's kernel makes of all arguments.
-        kinds: of tokens, besides `PLAIN` and `MIXED`.
-        results: what a call returned, as matrices with a row for each token.
-        needed: plain tokens after which every expert has had one.
-    """
-
-    shape: tuple[Any, ...]
+    shape: tuple[Any, ...]  # tells places of the same work from others
+    # Of a kind of tokens that many: the arguments with a row for each.
     rows: Callable[[int, str], Rows]
-    fixed: tuple[torch.Tensor | None, ...]
-    own: Callable[..., Any]
-    kinds: tuple[str, ...] = (ZEROS, _LARGE, _ALIKE)
+    fixed: tuple[torch.Tensor | None, ...]  # the arguments behind them, the same in each call
+    own: Callable[..., Any]  # what vLLM's kernel makes of all arguments
+    kinds: tuple[str, ...] = (ZEROS, _LARGE, _ALIKE)  # of tokens, besides `PLAIN` and `MIXED`
+    # What a call returned, as matrices with a row for each token.
     results: Callable[[Any], list[torch.Tensor]] = lambda value: _tensors(value)
-    needed: int = 1
+    needed: int = 1  # plain tokens after which every expert has had one
 
 
 def works_of(point: SwapPoint) -> tuple[Work, ...]:

@@ -132,17 +132,12 @@ _REFUSED_EXPERTS = (
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of the parameters of experts is theirs; vLLM pads them for some kernels.
-
-    Attributes:
-        halves: 2 with a gate, else 1.
-        turns: whether rows of gate and of up take turns, as in gpt-oss's checkpoints.
-    """
+    """How much of the parameters of experts is theirs; vLLM pads them for some kernels."""
 
     hidden: int
     intermediate: int
-    halves: int
-    turns: bool
+    halves: int  # 2 with a gate, else 1
+    turns: bool  # whether rows of gate and of up take turns, as in gpt-oss's checkpoints
 
 
 def extent_of(module: Any, stored: StoredAs) -> Extent:

@@ -24,22 +24,15 @@ Format = Literal["plain", "nvfp4", "mxfp4", "fp8"]
 
 @dataclass(frozen=True)
 class StoredAs:
-    """The parameters of a layer. Those of experts have `w13_` or `w2_` before their names.
+    """The parameters of a layer. Those of experts have `w13_` or `w2_` before their names."""
 
-    Attributes:
-        method: the class that registers them, behind a `/` that it hands its work to.
-        scale: the scales of its blocks, rows or shards.
-        global_scale: those of its shards, above the scales of its blocks.
-        convention: which way round `global_scale` is.
-        input_scale: of activations; weights that are multiplied with BF16 have no use for it.
-    """
-
-    method: str
+    method: str  # the class that registers them, behind a `/` that it hands its work to
     format: Format
     weight: str = "weight"
-    scale: str = "weight_scale"
-    global_scale: str = ""
-    convention: Convention = "multiplies"
+    scale: str = "weight_scale"  # the scales of its blocks, rows or shards
+    global_scale: str = ""  # those of its shards, above the scales of its blocks
+    convention: Convention = "multiplies"  # which way round `global_scale` is
+    # Of activations; weights that are multiplied with BF16 have no use for it.
     input_scale: str = ""
 
 

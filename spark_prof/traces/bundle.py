@@ -54,26 +54,21 @@ class OtherSchemaError(CommandError):
 
 @dataclass(frozen=True)
 class Meta:
-    """What a bundle says about itself.
-
-    Attributes:
-        state: complete; interrupted, when somebody ended the recording early; or salvaged, when
-            the recorded process died and this is what it had written.
-        created: when the recording ended, ISO 8601 in UTC.
-        facts: for each recorded process its versions, model, configuration, GPU and clocks.
-        tables: rows of each table file.
-    """
+    """What a bundle says about itself."""
 
     schema: int
     spark_prof: str
+    # Complete; interrupted, when somebody ended the recording early; or salvaged, when the recorded
+    # process died and this is what it had written.
     state: str
     command: tuple[str, ...]
-    created: str
+    created: str  # when the recording ended, ISO 8601 in UTC
     backend: str
     settings: dict[str, Any] = field(default_factory=dict)
+    # For each recorded process its versions, model, configuration, GPU and clocks.
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
-    tables: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, int] = field(default_factory=dict)  # rows of each table file
 
     def write(self, folder: Path) -> None:
         """Writes meta.json, whole or not at all; a power cut cannot take it afterwards.

@@ -23,20 +23,14 @@ _MISTRAL = "params.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a model's folder says without its weights being read.
-
-    Attributes:
-        config: config.json, else Mistral's params.json; empty where there is none.
-        quantization: quantization_config of config.json, else what hf_quant_config.json says.
-        tensors: of the safetensors files, empty where there are none.
-        lost: what could not be read and what that means, a line each.
-    """
+    """What a model's folder says without its weights being read."""
 
     folder: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  # config.json, else Mistral's params.json; empty where there is none
+    # Quantization_config of config.json, else what hf_quant_config.json says.
     quantization: Mapping[str, Any]
-    tensors: tuple[Tensor, ...]
-    lost: tuple[str, ...] = ()
+    tensors: tuple[Tensor, ...]  # of the safetensors files, empty where there are none
+    lost: tuple[str, ...] = ()  # what could not be read and what that means, a line each
 
 
 @dataclass

@@ -25,16 +25,12 @@ from spark_prof.traces.readers.cubin import read_code, read_functions
 
 @dataclass(frozen=True)
 class LibraryCode:
-    """What a library holds.
+    """What a library holds."""
 
-    Attributes:
-        cubins: how many there are of each architecture, such as sm_90a; of the generation that was
-            asked for a family build is told from a plain one.
-        ptx: architectures of its PTX.
-    """
-
+    # How many there are of each architecture, such as sm_90a; of the generation that was asked for
+    # a family build is told from a plain one.
     cubins: tuple[tuple[str, int], ...]
-    ptx: tuple[str, ...]
+    ptx: tuple[str, ...]  # architectures of its PTX
 
 
 def library_code(library: Path, generation: int, seconds: float) -> LibraryCode:
@@ -84,17 +80,13 @@ _ARCHITECTURE = re.compile(r"(?:sm_?|compute_?)?(\d{1,3})(?:\.(\d))?([af]?)")
 
 @dataclass
 class CodeFiles:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        cubins: the cubins, and which of their functions count, all if None.
-        compiled_by_driver: functions of which there is only PTX, with its architecture.
-        remarks: what the reader should know, one line each.
-    """
-
+    # The cubins, and which of their functions count, all if None.
     cubins: dict[Path, set[str] | None] = field(default_factory=dict)
+    # Functions of which there is only PTX, with its architecture.
     compiled_by_driver: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # what the reader should know, one line each
 
 
 def holds_machine_code(path: Path) -> bool:

@@ -22,23 +22,19 @@ from spark_prof.traces.tables import empty_frame
 
 @dataclass(frozen=True)
 class Trace:
-    """One trace as frames with the columns of the bundle's tables.
+    """One trace as frames with the columns of the bundle's tables."""
 
-    Attributes:
-        gpu: kernels, copies and memsets: the `kernels` table up to `bytes`, without what the join
-            adds (part, step, module, layer).
-        launches: the API calls that started them, the `host` table.
-        operators: the stretches of CPU operators with their `thread`; empty on a GPU.
-        overhead: what the profiler itself cost, the `overhead` table.
-        markers: the NVTX ranges and marks, the `markers` table without its `step`.
-    """
-
+    # Kernels, copies and memsets: the `kernels` table up to `bytes`, without what the join adds
+    # (part, step, module, layer).
     gpu: pd.DataFrame
-    launches: pd.DataFrame
+    launches: pd.DataFrame  # the API calls that started them, the `host` table
+    # The stretches of CPU operators with their `thread`; empty on a GPU.
     operators: pd.DataFrame = field(
         default_factory=lambda: empty_frame("overhead").assign(part=0, thread=0)
     )
+    # What the profiler itself cost, the `overhead` table.
     overhead: pd.DataFrame = field(default_factory=lambda: empty_frame("overhead"))
+    # The NVTX ranges and marks, the `markers` table without its `step`.
     markers: pd.DataFrame = field(default_factory=lambda: empty_frame("markers"))
     lost: tuple[str, ...] = ()
 
@@ -51,47 +47,37 @@ NamesModule = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a foreign trace: a rank.
+    """One process of a foreign trace: a rank."""
 
-    Attributes:
-        rank: its rank where the trace or the file's name tells it, else None.
-        facts: what is known, with the keys of Meta.facts: gpu {name, compute_capability, vendor},
-            torch, cuda, pid, host, world_size...
-        scopes: what its launches were made for; filled while the windows are read.
-        nodes: its CUDA graph nodes: `node`, `original`, `graph`, `created_ns`, and `scope`.
-        metrics: what Nsight Compute measured of its kernels, the `metrics` table.
-    """
-
-    rank: int | None
+    rank: int | None  # its rank where the trace or the file's name tells it, else None
+    # What is known, with the keys of Meta.facts: gpu {name, compute_capability, vendor}, torch,
+    # cuda, pid, host, world_size.
     facts: dict[str, Any]
+    # What its launches were made for; filled while the windows are read.
     scopes: Scopes = field(default_factory=Scopes)
+    # Its CUDA graph nodes: `node`, `original`, `graph`, `created_ns`, and `scope`.
     nodes: pd.DataFrame = field(
         default_factory=lambda: pd.DataFrame(
             columns=["node", "original", "graph", "created_ns", "scope"], dtype=np.int64
         )
     )
+    # What Nsight Compute measured of its kernels, the `metrics` table.
     metrics: pd.DataFrame = field(default_factory=lambda: empty_frame("metrics"))
 
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of one process.
+    """A stretch of one process."""
 
-    Attributes:
-        process: index into Foreign.processes.
-        trace: what ran and what launched it. Names of `gpu`, `launches` and `markers` are
-            categories. Every range is a marker, those that name modules too.
-        launch_ns: when each row of `trace.gpu` was launched, -1 where nothing tells.
-        thread: the thread that launched it, -1 where nothing tells.
-        scope: its scope, NO_SCOPE for none; of a kernel in a graph the scope of the graph's launch.
-        calls: `scope`, `start_ns`, `end_ns`, `thread` of each call of a range that names a module.
-    """
-
-    process: int
+    process: int  # index into Foreign.processes
+    # What ran and what launched it. Names of `gpu`, `launches` and `markers` are categories. Every
+    # range is a marker, those that name modules too.
     trace: Trace
-    launch_ns: Int64s
-    thread: Int64s
+    launch_ns: Int64s  # when each row of `trace.gpu` was launched, -1 where nothing tells
+    thread: Int64s  # the thread that launched it, -1 where nothing tells
+    # Its scope, NO_SCOPE for none; of a kernel in a graph the scope of the graph's launch.
     scope: Int64s
+    # `scope`, `start_ns`, `end_ns`, `thread` of each call of a range that names a module.
     calls: pd.DataFrame
 
     def in_graphs(self) -> npt.NDArray[np.bool_]:
@@ -108,20 +94,15 @@ class Window:
 
 @dataclass(frozen=True)
 class Foreign:
-    """A foreign trace that is being read.
+    """A foreign trace that is being read."""
 
-    Attributes:
-        format: kineto, nsys, proton, cupti...
-        windows: the stretches, in order of time within a process; they can be read once.
-        lost: what the trace lacks, one line each; complete when the windows have been read.
-        refusal: why nothing of it can be analyzed, empty where something can.
-    """
-
-    format: str
+    format: str  # kineto, nsys, proton, cupti
     processes: list[Process]
+    # The stretches, in order of time within a process; they can be read once.
     windows: Iterator[Window]
+    # What the trace lacks, one line each; complete when the windows have been read.
     lost: list[str] = field(default_factory=list)
-    refusal: str = ""
+    refusal: str = ""  # why nothing of it can be analyzed, empty where something can
 
 
 CALL_COLUMNS = ["scope", "start_ns", "end_ns", "thread"]
@@ -146,11 +127,7 @@ _LATEST_NS = 1 << 62
 
 @dataclass(frozen=True)
 class KernelSum:
-    """A kernel of which only the sum is known.
-
-    Attributes:
-        scope: what all of them were launched for.
-    """
+    """A kernel of which only the sum is known."""
 
     name: str
     instances: int
@@ -158,7 +135,7 @@ class KernelSum:
     device: int = 0
     grid: str = ""
     block: str = ""
-    scope: int = NO_SCOPE
+    scope: int = NO_SCOPE  # what all of them were launched for
 
 
 def gpu_frame(**known: Any) -> pd.DataFrame:

@@ -67,24 +67,20 @@ class Head:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A format of files.
-
-    Attributes:
-        example: the shortest content that is recognised.
-        reader: module and function below `spark_prof.traces.readers`; empty where another step,
-            such as unpacking, comes first.
-        scoped: whether the reader takes a function that finds the ranges that name modules.
-        endings: of names by which a file in a folder is taken for one without a look.
-        loose_endings: other usual ones, which are cut off too where a bundle is named after a file.
-    """
+    """A format of files."""
 
     name: str
     meaning: str
     shows: Callable[[Head], bool]
-    example: bytes
+    example: bytes  # the shortest content that is recognised
+    # Module and function below `spark_prof.traces.readers`; empty where another step, such as
+    # unpacking, comes first.
     reader: str = ""
+    # Whether the reader takes a function that finds the ranges that name modules.
     scoped: bool = True
+    # Of names by which a file in a folder is taken for one without a look.
     endings: tuple[str, ...] = ()
+    # Other usual ones, which are cut off too where a bundle is named after a file.
     loose_endings: tuple[str, ...] = ()
 
 

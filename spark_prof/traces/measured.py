@@ -26,23 +26,17 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured ceiling.
+    """One measured ceiling."""
 
-    Attributes:
-        quantity: read, write or copy (bytes/s), a precision of spark_prof.vocabulary (dense
-            operations/s of a matrix product), launch_graph or launch_eager (s).
-        value: the median of the repeats, in `unit`.
-        unit: B/s, op/s or s.
-        how: what ran.
-    """
-
+    # Read, write or copy (bytes/s), a precision of spark_prof.vocabulary (dense operations/s of a
+    # matrix product), launch_graph or launch_eager (s).
     quantity: str
-    value: float
-    unit: str
+    value: float  # the median of the repeats, in `unit`
+    unit: str  # B/s, op/s or s
     lowest: float
     highest: float
     repeats: int
-    how: str
+    how: str  # what ran
 
 
 @dataclass(frozen=True)
@@ -53,8 +47,7 @@ class DeviceState:
     memory_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
-    throttled: tuple[str, ...] = ()
-    """Reasons for which the clocks are held down."""
+    throttled: tuple[str, ...] = ()  # reasons for which the clocks are held down
 
     @property
     def words(self) -> str:
@@ -71,27 +64,18 @@ class DeviceState:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a machine reached when it was measured.
+    """What a machine reached when it was measured."""
 
-    Attributes:
-        device: name of the GPU as its driver tells it, or of the processor.
-        taken: when, ISO 8601 in UTC.
-        measurements: one a quantity.
-        uuid: of the GPU, empty for a processor.
-        compute_capability: None for a processor.
-        notes: what was not measured, and why.
-    """
-
-    device: str
-    taken: str
-    measurements: tuple[Measurement, ...]
+    device: str  # name of the GPU as its driver tells it, or of the processor
+    taken: str  # when, ISO 8601 in UTC
+    measurements: tuple[Measurement, ...]  # one a quantity
     before: DeviceState = DeviceState()
     after: DeviceState = DeviceState()
-    uuid: str = ""
-    compute_capability: str | None = None
+    uuid: str = ""  # of the GPU, empty for a processor
+    compute_capability: str | None = None  # None for a processor
     driver: str = ""
     torch: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was not measured, and why
     schema: int = _SCHEMA
 
     def value(self, quantity: str) -> float | None:

@@ -28,25 +28,16 @@ _UNSET = 0
 
 @dataclass(frozen=True)
 class Shift:
-    """A clock against the reference clock, in ns: positive where it is ahead.
-
-    Attributes:
-        offset_ns: the offset at `at_ns`, a time by the moved clock.
-        drift: by how much it grows, in ns per ns.
-        uncertainty_ns: the true offset is no further away.
-        basis: what it stands on: collectives or scheduler.
-        events: how many of them.
-        applied: whether the times were moved; an offset below its uncertainty moves nothing.
-    """
+    """A clock against the reference clock, in ns: positive where it is ahead."""
 
     reference_rank: int
-    offset_ns: float
-    drift: float
+    offset_ns: float  # the offset at `at_ns`, a time by the moved clock
+    drift: float  # by how much it grows, in ns per ns
     at_ns: int
-    uncertainty_ns: float
-    basis: str
-    events: int
-    applied: bool
+    uncertainty_ns: float  # the true offset is no further away
+    basis: str  # what it stands on: collectives or scheduler
+    events: int  # how many of them
+    applied: bool  # whether the times were moved; an offset below its uncertainty moves nothing
 
     def to_json(self) -> dict[str, Any]:
         """The fields as meta.json keeps them."""

@@ -42,14 +42,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Nsys:
-    """An nsys that can be used.
-
-    Attributes:
-        version: year, release, and what follows.
-    """
+    """An nsys that can be used."""
 
     path: Path
-    version: tuple[int, ...]
+    version: tuple[int, ...]  # year, release, and what follows
 
     def stop(self, session: str, say: Say) -> bool:
         """Ends a recording and waits for its report; False where nothing is recorded any more."""

@@ -51,13 +51,9 @@ class NoMembersError(CommandError):
 
 @dataclass(frozen=True)
 class Member:
-    """One recording of a dataset.
+    """One recording of a dataset."""
 
-    Attributes:
-        name: its path below the dataset's folder, with / between the parts.
-    """
-
-    name: str
+    name: str  # its path below the dataset's folder, with / between the parts
     source: str
 
 

@@ -100,33 +100,23 @@ def _newest(pieces: Path, process: str, numbers: Sequence[int], most_bytes: int)
 
 @dataclass(frozen=True)
 class KeptRank:
-    """What is in the bundle of one rank, in rows.
-
-    Attributes:
-        pieces: flushed pieces that hold steps.
-        missing: what it lacks, one line each.
-    """
+    """What is in the bundle of one rank, in rows."""
 
     rank: int
-    pieces: int
+    pieces: int  # flushed pieces that hold steps
     steps: int
     kernels: int
-    missing: tuple[str, ...]
+    missing: tuple[str, ...]  # what it lacks, one line each
 
 
 @dataclass(frozen=True)
 class Salvage:
-    """What a folder holds after it was salvaged.
-
-    Attributes:
-        made: whether it was made just now; else it had been whole before.
-        missing: what lacks and belongs to no rank that left anything.
-    """
+    """What a folder holds after it was salvaged."""
 
     bundle: Bundle
-    made: bool
+    made: bool  # whether it was made just now; else it had been whole before
     ranks: tuple[KeptRank, ...]
-    missing: tuple[str, ...]
+    missing: tuple[str, ...]  # what lacks and belongs to no rank that left anything
 
 
 def salvage(folder: Path, *, progress: Callable[[int, int], None] | None = None) -> Salvage:

@@ -43,25 +43,16 @@ _GET_FLAGS, _SET_FLAGS, _NO_COPY_ON_WRITE = 0x80086601, 0x40086602, 0x00800000
 
 @dataclass(frozen=True)
 class StepCounts:
-    """What the file of one process says.
-
-    Attributes:
-        pid: its number, in its own namespace.
-        begun: steps of the recording that began; one more than `recorded` while a step runs.
-        recorded: steps (of a scheduler: iterations) that were recorded.
-        failed: whether the recording ended itself because one of its hooks failed.
-        unlogged: lines that could not be written into the log.
-        exact: whether nothing can be newer: it was written under the kernel that runs now.
-    """
+    """What the file of one process says."""
 
     process: str
     run: str
-    pid: int
-    begun: int
-    recorded: int
-    failed: bool
-    unlogged: int
-    exact: bool
+    pid: int  # its number, in its own namespace
+    begun: int  # steps of the recording that began; one more than `recorded` while a step runs
+    recorded: int  # steps (of a scheduler: iterations) that were recorded
+    failed: bool  # whether the recording ended itself because one of its hooks failed
+    unlogged: int  # lines that could not be written into the log
+    exact: bool  # whether nothing can be newer: it was written under the kernel that runs now
 
 
 class StepCounter:

@@ -121,13 +121,9 @@ _LONGEST_CHAIN = 16
 
 @dataclass(frozen=True)
 class GraphNodes:
-    """The placed nodes of one rank, in order of their number.
+    """The placed nodes of one rank, in order of their number."""
 
-    Attributes:
-        frame: rows of the `graph_nodes` table.
-    """
-
-    frame: pd.DataFrame
+    frame: pd.DataFrame  # rows of the `graph_nodes` table
 
     def find(self, nodes: Int64s) -> Int64s:
         """The row of each node, -1 for a node that nobody saw created."""

@@ -246,12 +246,7 @@ def _by_flow(
     rows: pd.DataFrame, named: Integers, product: Flags, launch: Integers, found: Evidence,
     links: pd.DataFrame, of_module: Integers,
 ) -> None:  # fmt: skip
-    """Settles launches by what they share with others, in place.
-
-    Args:
-        of_module: for each role its module's: what only shares data with a part of a module is no
-            such part.
-    """
+    """Settles launches by what they share with others, in place."""
     if found.settled.all() or rows.empty:
         return
     names = rows["name"].cat

@@ -112,19 +112,12 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Schemes:
-    """Which formats a checkpoint uses.
+    """Which formats a checkpoint uses."""
 
-    Attributes:
-        schemes: the first one that fits a module counts.
-        kept: modules that stay as they are, as globs.
-        bits: of integer weights packed into words.
-        lost: what could not be understood.
-    """
-
-    schemes: tuple[Scheme, ...] = ()
-    kept: tuple[str, ...] = ()
-    bits: int = 4
-    lost: tuple[str, ...] = ()
+    schemes: tuple[Scheme, ...] = ()  # the first one that fits a module counts
+    kept: tuple[str, ...] = ()  # modules that stay as they are, as globs
+    bits: int = 4  # of integer weights packed into words
+    lost: tuple[str, ...] = ()  # what could not be understood
 
     def format_of(self, path: str) -> str | None:
         """The format of the module at that path, None where it stays as the model is."""

@@ -23,16 +23,13 @@ class Change:
     """Matrices of some components in another format.
 
     The router stays as it is: it decides, it is small, and vLLM does not quantize it.
-
-    Attributes:
-        widens: whether narrower weights are widened too; else only wider ones change.
     """
 
     id: str
     title: str
     components: frozenset[str]
     format: str
-    widens: bool = False
+    widens: bool = False  # whether narrower weights are widened too; else only wider ones change
 
 
 CHANGES: tuple[Change, ...] = (

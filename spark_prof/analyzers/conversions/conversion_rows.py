@@ -93,8 +93,7 @@ class Conversions:
     """In the time of one token of a sequence; None where nothing tells it."""
     charged: tuple[AttributedConversion, ...] = ()
     """The same time by what it was spent for, the most expensive in decode steps first."""
-    layers: tuple[LayerConversions, ...] = ()
-    """The same time by layer."""
+    layers: tuple[LayerConversions, ...] = ()  # the same time by layer
     padding: tuple[AttributedConversion, ...] = ()
     """PyTorch's pads: fills and copies that only their order gives away; in none of the sums."""
     fused: tuple[FusedConversion, ...] = ()

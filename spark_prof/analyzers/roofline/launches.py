@@ -30,25 +30,17 @@ _MOST_SHARERS = 64
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel of a step.
-
-    Attributes:
-        component: what it works for.
-        layer: its decoder layer, -1 for none.
-        basis: on what its owner stands, of the vocabulary.
-        role: of the module that it works for; empty where that is not known.
-        path: of the module that was open when it was launched; empty where that is not known.
-        reads: rows of the `tensors` table that its arguments point to.
-    """
+    """One kernel of a step."""
 
     name: str
-    component: str
-    layer: int
+    component: str  # what it works for
+    layer: int  # its decoder layer, -1 for none
     ns: int
-    basis: str = "range"
-    role: str = ""
+    basis: str = "range"  # on what its owner stands, of the vocabulary
+    role: str = ""  # of the module that it works for; empty where that is not known
+    # Of the module that was open when it was launched; empty where that is not known.
     path: str = ""
-    reads: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()  # rows of the `tensors` table that its arguments point to
 
     @property
     def proven(self) -> bool:
@@ -63,18 +55,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class Charge:
-    """A share of a piece of work that falls to the kernels of one place.
-
-    Attributes:
-        work: what it does.
-        share: how much of it, 1 for all.
-        basis: how it was found to do it.
-    """
+    """A share of a piece of work that falls to the kernels of one place."""
 
     place: Place
-    work: Work
-    share: float
-    basis: str
+    work: Work  # what it does
+    share: float  # how much of it, 1 for all
+    basis: str  # how it was found to do it
 
 
 def charges_of(launches: Iterable[Launch], works: Iterable[Work]) -> list[Charge]:
@@ -194,16 +180,11 @@ _MOST_LAUNCHES = 100_000
 
 @dataclass(frozen=True)
 class Group:
-    """Steps of one phase with about as many tokens.
+    """Steps of one phase with about as many tokens."""
 
-    Attributes:
-        step: the one that stands for them, a step from their middle.
-        share: how many of the phase's steps they are.
-    """
-
-    step: int
+    step: int  # the one that stands for them, a step from their middle
     load: Load
-    share: float
+    share: float  # how many of the phase's steps they are
 
 
 def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:

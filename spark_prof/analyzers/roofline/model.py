@@ -24,28 +24,21 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the GPU allows.
+    """What the GPU allows."""
 
-    Attributes:
-        gpu: its name.
-        data_sheet: memory bandwidth of the data sheet, None where the GPU is not known.
-        reached: what a kernel that only reads reached: measured on this machine, else measured or
-            reported for such a GPU; None where unknown.
-        peaks: operations per second by precision, what was measured before what is printed.
-        peak_source: whose peaks those are.
-        clocks: how the clocks stood when it was measured, empty where it was not.
-        smallest_kernel_us: what an empty kernel takes in a CUDA graph, where it was measured.
-        l2_bytes: size of its level-2 cache, None where unknown.
-    """
-
-    gpu: str
+    gpu: str  # its name
+    # Memory bandwidth of the data sheet, None where the GPU is not known.
     data_sheet: Bandwidth | None = None
+    # What a kernel that only reads reached: measured on this machine, else measured or reported for
+    # such a GPU; None where unknown.
     reached: Bandwidth | None = None
+    # Operations per second by precision, what was measured before what is printed.
     peaks: tuple[tuple[str, float], ...] = ()
-    peak_source: str = ""
-    clocks: str = ""
+    peak_source: str = ""  # whose peaks those are
+    clocks: str = ""  # how the clocks stood when it was measured, empty where it was not
+    # What an empty kernel takes in a CUDA graph, where it was measured.
     smallest_kernel_us: float | None = None
-    l2_bytes: int | None = None
+    l2_bytes: int | None = None  # size of its level-2 cache, None where unknown
 
     @property
     def bandwidth(self) -> Bandwidth | None:
@@ -66,40 +59,29 @@ class RooflineRow:
 
     name: str
     component: str
-    calls: float
-    """Calls in a step."""
-    us: float
-    """Time of one call."""
+    calls: float  # calls in a step
+    us: float  # time of one call
     needed_bytes: float | None
     """Bytes that one call has to move: weights, KV cache and activations, each once."""
-    streamed_bytes: float
-    """What of it must come from memory: weights and KV cache."""
-    operations: float
-    """Arithmetic operations of one call, a multiply-add counted as two."""
-    what: str
-    """What it moves, such as "w13: at least 4 of 32 experts"."""
-    basis: str
-    """How that was found to be this kernel's work; empty where nothing was."""
+    streamed_bytes: float  # what of it must come from memory: weights and KV cache
+    operations: float  # arithmetic operations of one call, a multiply-add counted as two
+    what: str  # what it moves, such as "w13: at least 4 of 32 experts"
+    basis: str  # how that was found to be this kernel's work; empty where nothing was
     expected: bool
     """Whether more bytes are to be expected: those of experts that nobody saw being chosen."""
-    bandwidth: float | None
-    """Needed bytes over time."""
-    of_data_sheet: float | None
-    """Share of the data sheet's bandwidth."""
-    of_reached: float | None
-    """Share of the measured read bandwidth."""
+    bandwidth: float | None  # needed bytes over time
+    of_data_sheet: float | None  # share of the data sheet's bandwidth
+    of_reached: float | None  # share of the measured read bandwidth
     floor_us: float | None
     """The lower bound of one call: its bytes or its operations at the roofline."""
     limiter: str | None
     """memory or arithmetic, whichever takes longer, or latency where both take less than the
     smallest kernel does."""
-    left_us: float | None
-    """Time above the lower bound, of all calls of a step."""
+    left_us: float | None  # time above the lower bound, of all calls of a step
     left_ms_per_token: float | None
     read_bytes: float | None = None
     """Bytes that one call really read from memory, by hardware counters."""
-    read_by: str = ""
-    """Which counters: PM sampling or Nsight Compute."""
+    read_by: str = ""  # which counters: PM sampling or Nsight Compute
     amplification: float | None = None
     """Bytes really read over those that had to be, in the steps that were counted."""
     role: str = ""
@@ -129,28 +111,21 @@ ENOUGH_KNOWN = 0.5
 class RooflinePhase:
     """The steps of one phase."""
 
-    phase: str
-    """decode or prefill."""
+    phase: str  # decode or prefill
     steps: int
-    tokens: float
-    """Mean of the tokens of a step."""
-    step_us: float | None
-    """Median step; None where the kernels have no times."""
-    kernels_us: float
-    """Kernel time of a mean step."""
-    placed_us: float
-    """What of it is in kernels whose needs are known."""
+    tokens: float  # mean of the tokens of a step
+    step_us: float | None  # median step; None where the kernels have no times
+    kernels_us: float  # kernel time of a mean step
+    placed_us: float  # what of it is in kernels whose needs are known
     floor_us: float | None
     """Sum of the lower bounds of a step; None where none is known, or where it cannot hold."""
-    needed_bytes: float
-    """Of a step."""
+    needed_bytes: float  # of a step
     streamed_bytes: float
     operations: float
     rows: tuple[RooflineRow, ...]
     unplaced: tuple[UnplacedFloor, ...] = ()
     """In the sum of the lower bounds, but in none of the rows."""
-    notes: tuple[str, ...] = ()
-    """What could not be said about these steps, and why."""
+    notes: tuple[str, ...] = ()  # what could not be said about these steps, and why
 
     @property
     def known_us(self) -> float:
@@ -182,14 +157,10 @@ class StreamedWeights:
     component: str
     dtype: str
     """Format of the largest weight, such as nvfp4; where nothing tells, its type in torch."""
-    quantized: bool
-    """Whether it holds fewer bits than BF16 does."""
-    bytes: float
-    """In a step."""
-    share: float
-    """Of all bytes that a step streams, the KV cache among them."""
-    part: str
-    """Which of its weights, such as "4 of 32 experts"; empty for all."""
+    quantized: bool  # whether it holds fewer bits than BF16 does
+    bytes: float  # in a step
+    share: float  # of all bytes that a step streams, the KV cache among them
+    part: str  # which of its weights, such as "4 of 32 experts"; empty for all
 
 
 @dataclass(frozen=True)
@@ -199,8 +170,7 @@ class Roofline:
     ceilings: Ceilings
     phases: tuple[RooflinePhase, ...]
     weights: tuple[StreamedWeights, ...]
-    notes: tuple[str, ...] = ()
-    """What could not be said of any phase, and why."""
+    notes: tuple[str, ...] = ()  # what could not be said of any phase, and why
 
     @property
     def decode(self) -> RooflinePhase | None:

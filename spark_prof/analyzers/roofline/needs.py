@@ -13,43 +13,27 @@ _LOGIT_BYTES = 4
 
 @dataclass(frozen=True)
 class Load:
-    """What a step works on; means where several steps are alike.
+    """What a step works on; means where several steps are alike."""
 
-    Attributes:
-        tokens: tokens that go through the layers, drafts included.
-        requests: sequences that they belong to.
-        sampled: tokens whose logits are computed.
-        context: tokens in the KV cache before the step, of one request.
-    """
-
-    tokens: float
-    requests: float
-    sampled: float
-    context: float
+    tokens: float  # tokens that go through the layers, drafts included
+    requests: float  # sequences that they belong to
+    sampled: float  # tokens whose logits are computed
+    context: float  # tokens in the KV cache before the step, of one request
 
 
 @dataclass(frozen=True)
 class Work:
-    """One piece of work in one layer of a step.
+    """One piece of work in one layer of a step."""
 
-    Attributes:
-        component: of the kernels that do it.
-        layer: its decoder layer, -1 for none.
-        kind: product, attention, kv_write, state (recurrent, read and written), small (weights
-            that are no factor) or elementwise (activations).
-        what: its name in a report.
-        weights: what it reads of the model, None for nothing.
-        window: tokens that an attention looks back, 0 for all.
-        width: elements of a token that a small kernel reads.
-    """
-
-    component: str
-    layer: int
+    component: str  # of the kernels that do it
+    layer: int  # its decoder layer, -1 for none
+    # Product, attention, kv_write, state (recurrent, read and written), small (weights that are no
+    # factor) or elementwise (activations).
     kind: str
-    what: str
-    weights: Weights | None = None
-    window: int = 0
-    width: int = 0
+    what: str  # its name in a report
+    weights: Weights | None = None  # what it reads of the model, None for nothing
+    window: int = 0  # tokens that an attention looks back, 0 for all
+    width: int = 0  # elements of a token that a small kernel reads
 
     @property
     def order(self) -> int:
@@ -59,20 +43,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Need:
-    """What a piece of work moves and calculates in one step at the least.
+    """What a piece of work moves and calculates in one step at the least."""
 
-    Attributes:
-        streamed: bytes of weights and KV cache that it reads.
-        other: bytes of activations, and what it writes.
-        operations: a multiply-add counts as two.
-        part: which of the weights, such as "4 of 32 experts"; empty for all.
-        expected: whether more is to be expected, as nobody recorded what the router chose.
-    """
-
-    streamed: float
-    other: float
-    operations: float
-    part: str = ""
+    streamed: float  # bytes of weights and KV cache that it reads
+    other: float  # bytes of activations, and what it writes
+    operations: float  # a multiply-add counts as two
+    part: str = ""  # which of the weights, such as "4 of 32 experts"; empty for all
+    # Whether more is to be expected, as nobody recorded what the router chose.
     expected: bool = False
 
 

@@ -15,37 +15,22 @@ _MOST_RANKS = 1 << 16
 
 @dataclass(frozen=True)
 class Shape:
-    """Numbers of a model as one rank has it; 0 where the configuration does not tell.
+    """Numbers of a model as one rank has it; 0 where the configuration does not tell."""
 
-    Attributes:
-        hidden: width of the residual stream.
-        heads: query heads of this rank.
-        kv_heads: key and value heads of this rank; each rank has at least one.
-        head_dim: elements of a head.
-        latent: elements that multi-head latent attention keeps a token, in place of heads.
-        state_bytes: of the recurrent state of a sequence in one layer, on this rank.
-        experts: routed experts of all ranks.
-        chosen: how many of them each token is sent to.
-        expert_ranks: ranks among which whole experts are dealt out; 1 where each has a part of all.
-        windows: by layer, the tokens that its attention looks back; 0 for all.
-        activation_bytes: of one element between two kernels.
-        kv_bytes: of one element of the KV cache.
-        tied: whether lm_head is the embedding.
-    """
-
-    hidden: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
-    latent: int = 0
-    state_bytes: float = 0.0
-    experts: int = 0
-    chosen: int = 0
+    hidden: int = 0  # width of the residual stream
+    heads: int = 0  # query heads of this rank
+    kv_heads: int = 0  # key and value heads of this rank; each rank has at least one
+    head_dim: int = 0  # elements of a head
+    latent: int = 0  # elements that multi-head latent attention keeps a token, in place of heads
+    state_bytes: float = 0.0  # of the recurrent state of a sequence in one layer, on this rank
+    experts: int = 0  # routed experts of all ranks
+    chosen: int = 0  # how many of them each token is sent to
+    # Ranks among which whole experts are dealt out; 1 where each has a part of all.
     expert_ranks: int = 1
-    windows: tuple[int, ...] = ()
-    activation_bytes: int = 2
-    kv_bytes: int = 2
-    tied: bool = False
+    windows: tuple[int, ...] = ()  # by layer, the tokens that its attention looks back; 0 for all
+    activation_bytes: int = 2  # of one element between two kernels
+    kv_bytes: int = 2  # of one element of the KV cache
+    tied: bool = False  # whether lm_head is the embedding
 
     @property
     def kv_elements(self) -> int:

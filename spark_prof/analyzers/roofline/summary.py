@@ -56,18 +56,14 @@ _SMALL_KERNELS = ("norm", "rope", "embedding")
 
 @dataclass
 class Wanted:
-    """What the steps of a phase need.
+    """What the steps of a phase need."""
 
-    Attributes:
-        sums: of each kernel, in a mean step.
-        streamed: by tokens of a step, what each kernel streams in such a step.
-        nobody: by component, bytes of a mean step for which no kernel was found.
-        expected: whether more is to be expected, as nobody recorded what the router chose.
-    """
-
-    sums: dict[Place, Sum] = field(default_factory=dict)
+    sums: dict[Place, Sum] = field(default_factory=dict)  # of each kernel, in a mean step
+    # By tokens of a step, what each kernel streams in such a step.
     streamed: dict[int, dict[Place, float]] = field(default_factory=dict)
+    # By component, bytes of a mean step for which no kernel was found.
     nobody: Counter[str] = field(default_factory=Counter)
+    # Whether more is to be expected, as nobody recorded what the router chose.
     expected: bool = False
 
     def notes(self, phase: str) -> list[str]:
@@ -185,17 +181,11 @@ def _works(weights: Sequence[Weights], launches: Sequence[Launch], shape: Shape)
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded of a rank.
+    """What was recorded of a rank."""
 
-    Attributes:
-        kernels: what `launches_of` takes.
-        steps: the watched steps, indexed by step.
-        sums: what analyzers.breakdown.sums_of says of the kernels.
-    """
-
-    kernels: pd.DataFrame
-    steps: pd.DataFrame
-    sums: pd.DataFrame
+    kernels: pd.DataFrame  # what `launches_of` takes
+    steps: pd.DataFrame  # the watched steps, indexed by step
+    sums: pd.DataFrame  # what analyzers.breakdown.sums_of says of the kernels
     layers: pd.DataFrame
     metrics: pd.DataFrame
     facts: Mapping[str, Any]

@@ -50,33 +50,19 @@ _EIGHT_BITS = re.compile(r"(?i)fp8|int8|w8a")
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights that one module, or one of the two products of a mixture of experts, has.
+    """Weights that one module, or one of the two products of a mixture of experts, has."""
 
-    Attributes:
-        component: whose they are.
-        layer: its decoder layer, -1 for none.
-        what: the module's last name, or w13 or w2.
-        bytes: of all its tensors on this rank, scales and biases included.
-        elements: numbers in the factor of its product, 0 where it is no product.
-        among_experts: whether a step needs only those of the experts that its tokens hit.
-        dtype: storage type of the largest tensor.
-        quantized: whether an element takes fewer bits than in BF16.
-        order: place among the products of its layer and component: 0, 1 or 2.
-        path: of its module; empty where it stands for several.
-        tensor: its row of the `tensors` table, -1 where there is none.
-    """
-
-    component: str
-    layer: int
-    what: str
-    bytes: int
-    elements: int
-    among_experts: bool
-    dtype: str
-    quantized: bool
-    order: int = 0
-    path: str = ""
-    tensor: int = -1
+    component: str  # whose they are
+    layer: int  # its decoder layer, -1 for none
+    what: str  # the module's last name, or w13 or w2
+    bytes: int  # of all its tensors on this rank, scales and biases included
+    elements: int  # numbers in the factor of its product, 0 where it is no product
+    among_experts: bool  # whether a step needs only those of the experts that its tokens hit
+    dtype: str  # storage type of the largest tensor
+    quantized: bool  # whether an element takes fewer bits than in BF16
+    order: int = 0  # place among the products of its layer and component: 0, 1 or 2
+    path: str = ""  # of its module; empty where it stands for several
+    tensor: int = -1  # its row of the `tensors` table, -1 where there is none
 
     @property
     def is_product(self) -> bool:

@@ -22,29 +22,19 @@ from spark_prof.vocabulary import COMPONENTS
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """One kernel and component.
+    """One kernel and component."""
 
-    Attributes:
-        place: of its name in the kernels' names, -1 where they do not have it.
-        calls: in a mean step.
-        floor: what the roofline says of a mean call; None where it says nothing.
-    """
-
-    place: int
+    place: int  # of its name in the kernels' names, -1 where they do not have it
     row: KernelRow
-    calls: float
-    floor: RooflineRow | None
+    calls: float  # in a mean step
+    floor: RooflineRow | None  # what the roofline says of a mean call; None where it says nothing
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which kernels are looked for; what is empty does not matter.
+    """Which kernels are looked for; what is empty does not matter."""
 
-    Attributes:
-        text: words that all stand in name, component, roles or conversion, in any case.
-    """
-
-    text: str = ""
+    text: str = ""  # words that all stand in name, component, roles or conversion, in any case
     engine: str = ""
     precision: str = ""
     component: str = ""
@@ -102,21 +92,15 @@ other widths would hold one more of these times than their neighbours, and stand
 
 @dataclass(frozen=True)
 class KernelCalls:
-    """The calls of one kernel in the analyzed steps, in order of start.
-
-    Attributes:
-        took_ns: of those that are looked at: all, or evenly spread ones of very many.
-        step: place of their step in the steps' table.
-        component: place in `vocabulary.COMPONENTS`.
-        launch: place in the kernels' launches.
-    """
+    """The calls of one kernel in the analyzed steps, in order of start."""
 
     all: int
+    # Of those that are looked at: all, or evenly spread ones of very many.
     took_ns: npt.NDArray[np.int64]
-    step: npt.NDArray[np.int32]
+    step: npt.NDArray[np.int32]  # place of their step in the steps' table
     layer: npt.NDArray[np.int16]
-    component: npt.NDArray[np.uint8]
-    launch: npt.NDArray[np.int32]
+    component: npt.NDArray[np.uint8]  # place in `vocabulary.COMPONENTS`
+    launch: npt.NDArray[np.int32]  # place in the kernels' launches
 
     def __len__(self) -> int:
         return len(self.took_ns)
@@ -145,12 +129,9 @@ class LayerUse:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many calls took how long, in microseconds.
+    """How many calls took how long, in microseconds."""
 
-    Attributes:
-        edges_us: of the bars, one more than there are bars; the last bar holds what took longer.
-    """
-
+    # Of the bars, one more than there are bars; the last bar holds what took longer.
     edges_us: npt.NDArray[np.float64]
     counts: npt.NDArray[np.int64]
     least_us: float
@@ -162,20 +143,13 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Series:
-    """The kernel's calls in the course of the recording, in microseconds; the arrays are alike.
+    """The kernel's calls in the course of the recording, in microseconds; the arrays are alike."""
 
-    Attributes:
-        step: number of the first step of each stretch.
-        steps: how many steps make a stretch.
-        low_us: the 10th percentile.
-        high_us: the 90th percentile.
-    """
-
-    step: npt.NDArray[np.int64]
-    steps: int
+    step: npt.NDArray[np.int64]  # number of the first step of each stretch
+    steps: int  # how many steps make a stretch
     median_us: npt.NDArray[np.float64]
-    low_us: npt.NDArray[np.float64]
-    high_us: npt.NDArray[np.float64]
+    low_us: npt.NDArray[np.float64]  # the 10th percentile
+    high_us: npt.NDArray[np.float64]  # the 90th percentile
 
 
 def calls_of(kernels: KernelColumns, steps: pd.DataFrame, name: int) -> KernelCalls:

@@ -15,18 +15,12 @@ from spark_prof.analyzers.placement import COPIES
 
 @dataclass(frozen=True)
 class Launch:
-    """One shape in which kernels were launched.
+    """One shape in which kernels were launched."""
 
-    Attributes:
-        grid: blocks in x, y and z, as the bundle writes them; empty where unknown.
-        registers: of a thread, 0 where unknown.
-        shared_bytes: of a block, static and dynamic, 0 where unknown.
-    """
-
-    grid: str
+    grid: str  # blocks in x, y and z, as the bundle writes them; empty where unknown
     block: str
-    registers: int
-    shared_bytes: int
+    registers: int  # of a thread, 0 where unknown
+    shared_bytes: int  # of a block, static and dynamic, 0 where unknown
 
 
 @dataclass(frozen=True)
@@ -36,29 +30,22 @@ class KernelColumns:
     The arrays are not to be written to: all who look share them. Where nothing tells when kernels
     ran (`Prepared.timed`), each instance has its mean duration, and begins where the one before
     it ends: then only `end_ns - start_ns` means something.
-
-    Attributes:
-        step: its step, -1 outside of the analyzed ones.
-        layer: its decoder layer, -1 for none, or for one beyond any model's.
-        component: place in `vocabulary.COMPONENTS`.
-        stream: place in `streams`; of very many the last one stands for all that are left.
-        names: as the trace wrote them; not to be drawn unescaped.
-        copies: of each name, whether it is a copy or a memset, which no sum of kernels contains.
-        streams: device and stream of each lane, such as "0/7".
     """
 
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
-    step: npt.NDArray[np.int32]
-    layer: npt.NDArray[np.int16]
-    component: npt.NDArray[np.uint8]
+    step: npt.NDArray[np.int32]  # its step, -1 outside of the analyzed ones
+    layer: npt.NDArray[np.int16]  # its decoder layer, -1 for none, or for one beyond any model's
+    component: npt.NDArray[np.uint8]  # place in `vocabulary.COMPONENTS`
     name: npt.NDArray[np.int32]
     launch: npt.NDArray[np.int32]
+    # Place in `streams`; of very many the last one stands for all that are left.
     stream: npt.NDArray[np.uint16]
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # as the trace wrote them; not to be drawn unescaped
+    # Of each name, whether it is a copy or a memset, which no sum of kernels contains.
     copies: tuple[bool, ...]
     launches: tuple[Launch, ...]
-    streams: tuple[str, ...]
+    streams: tuple[str, ...]  # device and stream of each lane, such as "0/7"
 
     def __len__(self) -> int:
         return len(self.start_ns)

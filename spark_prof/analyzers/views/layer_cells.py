@@ -22,15 +22,10 @@ _MOST_SIZES = 12
 
 @dataclass(frozen=True)
 class StepKind:
-    """Some of the analyzed steps.
+    """Some of the analyzed steps."""
 
-    Attributes:
-        phase: of `vocabulary.PHASES`, or all.
-        batch: how many requests decode in them, None for any number.
-    """
-
-    phase: str
-    batch: int | None
+    phase: str  # of `vocabulary.PHASES`, or all
+    batch: int | None  # how many requests decode in them, None for any number
     steps: int
 
     @property
@@ -102,39 +97,30 @@ _MOST_ENTRIES = 1 << 25
 
 @dataclass(frozen=True)
 class StepCells:
-    """The time of each cell in each step. A cell is a component in a layer, or in none.
+    """The time of each cell in each step. A cell is a component in a layer, or in none."""
 
-    Attributes:
-        layer: of each cell, ascending, -1 for none.
-        component: of each cell, its place in `vocabulary.COMPONENTS`, ascending in a layer.
-        steps: rows of the steps' table that were kept: all, or every n-th of very many.
-        ns: a row a cell, a column a kept step.
-    """
-
-    layer: npt.NDArray[np.int16]
+    layer: npt.NDArray[np.int16]  # of each cell, ascending, -1 for none
+    # Of each cell, its place in `vocabulary.COMPONENTS`, ascending in a layer.
     component: npt.NDArray[np.uint8]
     total_ns: npt.NDArray[np.int64]
     kernels: npt.NDArray[np.int64]
+    # Rows of the steps' table that were kept: all, or every n-th of very many.
     steps: npt.NDArray[np.int64]
-    ns: npt.NDArray[np.float64]
+    ns: npt.NDArray[np.float64]  # a row a cell, a column a kept step
 
 
 @dataclass(frozen=True)
 class CellTimes:
-    """The cells that some steps have, and how long one such step spends in each, in microseconds.
-
-    Attributes:
-        mean_us: over the steps; these add up to the kernel time of a mean step.
-        spread_us: from the 10th to the 90th percentile over the steps.
-    """
+    """The cells that some steps have, and how long one such step spends in each, in microseconds."""
 
     steps: int
     layer: tuple[int, ...]
     component: tuple[str, ...]
+    # Over the steps; these add up to the kernel time of a mean step.
     mean_us: npt.NDArray[np.float64]
     median_us: npt.NDArray[np.float64]
     p99_us: npt.NDArray[np.float64]
-    spread_us: npt.NDArray[np.float64]
+    spread_us: npt.NDArray[np.float64]  # from the 10th to the 90th percentile over the steps
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -254,16 +240,11 @@ def _blocks(rows: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class CellKernel:
-    """One kernel of a cell.
-
-    Attributes:
-        calls: in a mean step.
-        us: in a mean step, in microseconds.
-    """
+    """One kernel of a cell."""
 
     name: int
-    calls: float
-    us: float
+    calls: float  # in a mean step
+    us: float  # in a mean step, in microseconds
     share: float
     median_us: float
     p99_us: float

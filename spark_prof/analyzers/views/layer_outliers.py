@@ -147,18 +147,13 @@ class Group:
 
 @dataclass(frozen=True)
 class OddCell:
-    """A layer that takes another time in a component than its like.
-
-    Attributes:
-        scale: by how many times the expected scatter it is away, below 0 where it is faster.
-        other_kernels: whether it runs other kernels than they, or runs them more or less often.
-    """
+    """A layer that takes another time in a component than its like."""
 
     layer: int
     us: float
     like: Group
-    scale: float
-    other_kernels: bool
+    scale: float  # by how many times the expected scatter it is away, below 0 where it is faster
+    other_kernels: bool  # whether it runs other kernels than they, or runs them more or less often
 
     @property
     def component(self) -> str:
@@ -173,21 +168,14 @@ class OddCell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What comparing the layers found.
+    """What comparing the layers found."""
 
-    Attributes:
-        odd: those that take the most time more or less first.
-        untested: cells that were not, as they have too few like them.
-        threshold: of `OddCell.scale` in the largest group.
-        steps: that were looked at; too few where nothing could be tested.
-    """
-
-    odd: tuple[OddCell, ...]
+    odd: tuple[OddCell, ...]  # those that take the most time more or less first
     groups: tuple[Group, ...]
     tested: int
-    untested: int
-    threshold: float
-    steps: int
+    untested: int  # cells that were not, as they have too few like them
+    threshold: float  # of `OddCell.scale` in the largest group
+    steps: int  # that were looked at; too few where nothing could be tested
     enough_steps: bool
 
 
@@ -301,18 +289,14 @@ _SAME_CALLS = 0.1
 
 @dataclass(frozen=True)
 class Cause:
-    """The kernel with the largest part of an odd layer's difference, in mean steps.
-
-    Attributes:
-        kind: other where only one side calls it; calls where one side calls it more often; time
-            where its calls take another time.
-        like_us: in a step of its like, median over them.
-    """
+    """The kernel with the largest part of an odd layer's difference, in mean steps."""
 
     name: int
+    # Other where only one side calls it; calls where one side calls it more often; time where its
+    # calls take another time.
     kind: Literal["other", "calls", "time"]
     us: float
-    like_us: float
+    like_us: float  # in a step of its like, median over them
     calls: float
     like_calls: float
 

@@ -52,22 +52,17 @@ _FEWEST = 8
 
 @dataclass(frozen=True)
 class Steps:
-    """One entry a step, in order of begin; the arrays have one length.
-
-    Attributes:
-        phase: place in vocabulary.PHASES.
-        begin_s: seconds since the first step began.
-        context: tokens in the KV cache before it, of a mean request; -1 where unknown.
-        slow: whether it took 1.5 times the median of steps of its phase and size.
-    """
+    """One entry a step, in order of begin; the arrays have one length."""
 
     step: npt.NDArray[np.int64]
-    phase: npt.NDArray[np.int8]
-    begin_s: npt.NDArray[np.float64]
+    phase: npt.NDArray[np.int8]  # place in vocabulary.PHASES
+    begin_s: npt.NDArray[np.float64]  # seconds since the first step began
     us: npt.NDArray[np.float64]
     requests: npt.NDArray[np.int64]
     prompt_tokens: npt.NDArray[np.int64]
+    # Tokens in the KV cache before it, of a mean request; -1 where unknown.
     context: npt.NDArray[np.float64]
+    # Whether it took 1.5 times the median of steps of its phase and size.
     slow: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -163,24 +158,18 @@ _MOST_SIZES = 8
 
 @dataclass(frozen=True)
 class ContextFit:
-    """A line through the decode steps of one size; slow steps are left out.
-
-    Attributes:
-        shortest: tokens of context of a mean request in the step with the fewest.
-        slope_us: of a step for 1,000 tokens more of each request; None where that is not known.
-        within_us: half of the slope's 95 % interval; None without a slope.
-        at_shortest_us: what the line says for the shortest context; None without a slope.
-        why_not: why there is no slope; empty where there is one.
-    """
+    """A line through the decode steps of one size; slow steps are left out."""
 
     requests: int
     steps: int
-    shortest: float
+    shortest: float  # tokens of context of a mean request in the step with the fewest
     longest: float
+    # Of a step for 1,000 tokens more of each request; None where that is not known.
     slope_us: float | None = None
-    within_us: float | None = None
+    within_us: float | None = None  # half of the slope's 95 % interval; None without a slope
+    # What the line says for the shortest context; None without a slope.
     at_shortest_us: float | None = None
-    why_not: str = ""
+    why_not: str = ""  # why there is no slope; empty where there is one
 
     def us_at(self, context: float) -> float | None:
         """What the line says for that context."""
@@ -243,23 +232,19 @@ def _abstained(fit: ContextFit, why: str) -> ContextFit:
 
 @dataclass(frozen=True)
 class HeldUp:
-    """How long the others waited for each rank, in groups of neighbouring steps.
-
-    Attributes:
-        leads: of each the lowest rank of its team, whose numbers the steps have: neighbouring
-            ranks are a team.
-        us: mean over the steps of a group, one row a rank and one column a group. The team's
-            others waited so long on average for a rank in the steps in which it came last.
-        last: in how many steps of the group the rank came last.
-        worst: of each cell the step in which the others waited the longest, -1 for none.
-    """
+    """How long the others waited for each rank, in groups of neighbouring steps."""
 
     ranks: tuple[int, ...]
+    # Of each the lowest rank of its team, whose numbers the steps have: neighbouring ranks are a
+    # team.
     leads: tuple[int, ...]
+    # Mean over the steps of a group, one row a rank and one column a group. The team's others
+    # waited so long on average for a rank in the steps in which it came last.
     us: npt.NDArray[np.float64]
-    last: npt.NDArray[np.int64]
+    last: npt.NDArray[np.int64]  # in how many steps of the group the rank came last
     first_step: npt.NDArray[np.int64]
     last_step: npt.NDArray[np.int64]
+    # Of each cell the step in which the others waited the longest, -1 for none.
     worst: npt.NDArray[np.int64]
 
 

@@ -32,43 +32,28 @@ _COPIES = "memcpy"
 
 @dataclass(frozen=True)
 class Part:
-    """One step of the waterfall.
+    """One step of the waterfall."""
 
-    Attributes:
-        kind: floor; component (what kernels of one component take above their floor), components
-            (of several with little each), small, conversion or collective (of kernels of that
-            kind); copies, rest, launch_gaps or host.
-        component: of a part of kind component, else empty.
-        calls: kernels in a step, 0 where nothing counts them.
-    """
-
+    # Floor; component (what kernels of one component take above their floor), components (of
+    # several with little each), small, conversion or collective (of kernels of that kind); copies,
+    # rest, launch_gaps or host.
     kind: str
     us: float
-    component: str = ""
-    calls: float = 0.0
+    component: str = ""  # of a part of kind component, else empty
+    calls: float = 0.0  # kernels in a step, 0 where nothing counts them
 
 
 @dataclass(frozen=True)
 class Waterfall:
-    """The parts of a token, a step or a run, in the order in which they are read.
+    """The parts of a token, a step or a run, in the order in which they are read."""
 
-    Attributes:
-        of: token, step or run: what the whole is.
-        phase: of the steps, as in a ledger; empty of a run.
-        steps: how many it stands on, 0 of a run.
-        us: the whole; the parts add up to it.
-        parts: the floor first, where it is known.
-        no_floor: why there is none; empty where there is one.
-        known: share of the kernel time of which is known what it needs.
-    """
-
-    of: str
-    phase: str
-    steps: int
-    us: float
-    parts: tuple[Part, ...]
-    no_floor: str
-    known: float
+    of: str  # token, step or run: what the whole is
+    phase: str  # of the steps, as in a ledger; empty of a run
+    steps: int  # how many it stands on, 0 of a run
+    us: float  # the whole; the parts add up to it
+    parts: tuple[Part, ...]  # the floor first, where it is known
+    no_floor: str  # why there is none; empty where there is one
+    known: float  # share of the kernel time of which is known what it needs
 
     @property
     def floor_us(self) -> float | None:
@@ -78,20 +63,14 @@ class Waterfall:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """All calls of one kernel for one component in a typical step, or in a run.
-
-    Attributes:
-        us: what is attributed to it.
-        is_small: whether a call is shorter than SMALL_US.
-        floor_us: the lower bound of all calls; None where unknown.
-    """
+    """All calls of one kernel for one component in a typical step, or in a run."""
 
     name: str
     component: str
     calls: float
-    us: float
-    is_small: bool = False
-    floor_us: float | None = None
+    us: float  # what is attributed to it
+    is_small: bool = False  # whether a call is shorter than SMALL_US
+    floor_us: float | None = None  # the lower bound of all calls; None where unknown
 
 
 def waterfall_of(report: Report) -> Waterfall:

@@ -39,17 +39,11 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class PassTask:
-    """One pass with one number of tokens.
+    """One pass with one number of tokens."""
 
-    Attributes:
-        contestants: each by its name; their outputs are codes and scales.
-        before: writes the inputs of the call of a number.
-        expected: the right codes and scales of the call of a number.
-    """
-
-    contestants: dict[str, Call]
-    before: Callable[[int], None]
-    expected: Callable[[int], NvFp4 | MxFp8]
+    contestants: dict[str, Call]  # each by its name; their outputs are codes and scales
+    before: Callable[[int], None]  # writes the inputs of the call of a number
+    expected: Callable[[int], NvFp4 | MxFp8]  # the right codes and scales of the call of a number
 
 
 @dataclass(frozen=True)
@@ -222,18 +216,12 @@ a hundred over a midpoint; wrong scales, rows or halves change most of them."""
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over rows.
+    """One pass over rows."""
 
-    Attributes:
-        name: what it does before it quantizes: norm, activation or expand.
-        columns: of the quantized rows.
-        experts: to which tokens are expanded, 1 for none.
-    """
-
-    name: str
-    columns: int
+    name: str  # what it does before it quantizes: norm, activation or expand
+    columns: int  # of the quantized rows
     models: tuple[str, ...]
-    experts: int = 1
+    experts: int = 1  # to which tokens are expanded, 1 for none
     top_k: int = 1
 
 

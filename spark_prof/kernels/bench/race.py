@@ -133,26 +133,18 @@ _MOST_CALLS = 512
 
 @dataclass(frozen=True)
 class Contestant:
-    """Somebody who can do the work.
-
-    Attributes:
-        call: does the call of a number, from 0 to the plan's calls - 1.
-    """
+    """Somebody who can do the work."""
 
     name: str
-    call: Call
+    call: Call  # does the call of a number, from 0 to the plan's calls - 1
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all contestants of a race do, and where.
-
-    Attributes:
-        before: writes the activations of the call of a number.
-    """
+    """What all contestants of a race do, and where."""
 
     calls: int
-    before: Callable[[int], None]
+    before: Callable[[int], None]  # writes the activations of the call of a number
     error: Error
     tolerance: float
     device: torch.device

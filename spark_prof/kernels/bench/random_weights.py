@@ -95,20 +95,13 @@ def _integers(low: int, high: int, size: tuple[int, ...], dice: torch.Generator)
 
 @dataclass(frozen=True)
 class ExpertWeights:
-    """All experts of a layer.
-
-    Attributes:
-        gate_up: [E, 2 I, H], all rows of the gate before those of up.
-        down: [E, H, I].
-        gate_up_bias: BF16 [E, 2 I] or None.
-        down_bias: BF16 [E, H] or None.
-    """
+    """All experts of a layer."""
 
     shape: ExpertsShape
-    gate_up: NvFp4 | MxFp4
-    down: NvFp4 | MxFp4
-    gate_up_bias: torch.Tensor | None
-    down_bias: torch.Tensor | None
+    gate_up: NvFp4 | MxFp4  # [E, 2 I, H], all rows of the gate before those of up
+    down: NvFp4 | MxFp4  # [E, H, I]
+    gate_up_bias: torch.Tensor | None  # BF16 [E, 2 I] or None
+    down_bias: torch.Tensor | None  # BF16 [E, H] or None
 
     @property
     def activation(self) -> Activation:

@@ -38,38 +38,28 @@ class Spread:
 
 @dataclass(frozen=True)
 class Result:
-    """How one contestant did at one piece of work.
-
-    Attributes:
-        us: microseconds a call, None if it failed.
-        error: how far its output is from the reference, None if it was not computed: the
-            relative L2 distance, or the share of wrong bytes where every byte must agree.
-        failed: why there is no time, one line; empty if there is one.
-    """
+    """How one contestant did at one piece of work."""
 
     contestant: str
-    us: Spread | None
+    us: Spread | None  # microseconds a call, None if it failed
+    # How far its output is from the reference, None if it was not computed: the relative L2
+    # distance, or the share of wrong bytes where every byte must agree.
     error: float | None
-    failed: str = ""
+    failed: str = ""  # why there is no time, one line; empty if there is one
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One piece of work and how every contestant did at it.
-
-    Attributes:
-        weight_bytes: what must be read of weights and their scales in one call.
-        bytes: that and the activations that are read and written.
-        config: of this project's kernel, by name; empty where it has none.
-    """
+    """One piece of work and how every contestant did at it."""
 
     kind: Kind
     work: Work
     label: str
-    weight_bytes: int
-    bytes: int
+    weight_bytes: int  # what must be read of weights and their scales in one call
+    bytes: int  # that and the activations that are read and written
     is_lm_head: bool
     results: tuple[Result, ...]
+    # Of this project's kernel, by name; empty where it has none.
     config: dict[str, int] = field(default_factory=dict)
     subject: str = OURS
 
@@ -101,17 +91,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the machine reaches, measured in the same run.
+    """What the machine reaches, measured in the same run."""
 
-    Attributes:
-        read: bytes a second that a kernel reads which does nothing else.
-        copy: bytes a second, read and written, of a copy.
-        launch_us: microseconds of an empty kernel among others in a CUDA graph.
-    """
-
-    read: Spread
-    copy: Spread
-    launch_us: Spread
+    read: Spread  # bytes a second that a kernel reads which does nothing else
+    copy: Spread  # bytes a second, read and written, of a copy
+    launch_us: Spread  # microseconds of an empty kernel among others in a CUDA graph
     read_by: str
     copied_by: str
     launched: str
@@ -150,25 +134,15 @@ _NVML = ("pynvml", "vllm.third_party.pynvml")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a figure must be read with.
+    """What a figure must be read with."""
 
-    Attributes:
-        name: of the GPU as its driver tells it, or of the processor.
-        architecture: what kernels are compiled for there, such as sm_90a; cpu for a processor.
-        driver: its version, empty where nothing tells it.
-        cuda: the CUDA version that torch was built with, empty for a build without.
-        cache_bytes: of the last cache before the memory.
-        date: of the measurement, ISO 8601 in UTC.
-        versions: of what took part and is installed, by package.
-    """
-
-    name: str
-    architecture: str
-    driver: str
-    cuda: str
-    cache_bytes: int
-    date: str
-    versions: dict[str, str]
+    name: str  # of the GPU as its driver tells it, or of the processor
+    architecture: str  # what kernels are compiled for there, such as sm_90a; cpu for a processor
+    driver: str  # its version, empty where nothing tells it
+    cuda: str  # the CUDA version that torch was built with, empty for a build without
+    cache_bytes: int  # of the last cache before the memory
+    date: str  # of the measurement, ISO 8601 in UTC
+    versions: dict[str, str]  # of what took part and is installed, by package
 
 
 def machine_of(device: torch.device) -> Machine:

@@ -117,23 +117,18 @@ _OWN_FORMATS: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4", "bf16")
 
 @dataclass(frozen=True)
 class Request:
-    """What to time.
-
-    Attributes:
-        models: parts of model names, all models if empty.
-        contestants: parts of contestants' names, all of them if empty.
-        own: somebody's own kernel, for a matrix or experts, which the others are held against; the
-            kinds and formats are then those of its slot.
-    """
+    """What to time."""
 
     only: Sequence[Kind] = KINDS
-    models: Sequence[str] = ()
+    models: Sequence[str] = ()  # parts of model names, all models if empty
     tokens: Sequence[int] = TOKENS
     formats: Sequence[WeightFormat] = FP4
-    contestants: Sequence[str] = ()
+    contestants: Sequence[str] = ()  # parts of contestants' names, all of them if empty
     seconds: float = 240.0
     seconds_each: float = 0.2
     tune: bool = False
+    # Somebody's own kernel, for a matrix or experts, which the others are held against; the kinds
+    # and formats are then those of its slot.
     own: Candidate | None = None
 
     def names(self, kind: Kind) -> list[str]:
@@ -203,14 +198,11 @@ def _broken(device: torch.device) -> str:
 
 @dataclass(frozen=True)
 class _Ours:
-    """The package's kernel at one piece of work: its configurations, and the calls of one.
-
-    Attributes:
-        tried: all that a search tries; None where it goes from neighbour to neighbour.
-    """
+    """The package's kernel at one piece of work: its configurations, and the calls of one."""
 
     default: Any
     call_of: Callable[[Any], Call]
+    # All that a search tries; None where it goes from neighbour to neighbour.
     tried: Iterator[Any] | None = None
 
 

@@ -50,21 +50,15 @@ class DenseShape:
 
 @dataclass(frozen=True)
 class ExpertsShape:
-    """The routed experts of a model, in the format that it is published in.
-
-    Attributes:
-        hidden: columns of gate and up, rows of down.
-        intermediate: rows of gate and of up, columns of down.
-        activation: silu, or gpt-oss's swiglu with its limit.
-    """
+    """The routed experts of a model, in the format that it is published in."""
 
     model: str
     format: Literal["nvfp4", "mxfp4"]
     experts: int
     top_k: int
-    hidden: int
-    intermediate: int
-    activation: Literal["silu", "swiglu"]
+    hidden: int  # columns of gate and up, rows of down
+    intermediate: int  # rows of gate and of up, columns of down
+    activation: Literal["silu", "swiglu"]  # silu, or gpt-oss's swiglu with its limit
     bias: bool
 
 

@@ -250,16 +250,12 @@ SMALL_EXPERTS = Sizes(8, 3, 192, 96)
 
 @dataclass(frozen=True)
 class MoeCase:
-    """What the experts do.
-
-    Attributes:
-        activation: `silu` without biases, or `swiglu` with them.
-    """
+    """What the experts do."""
 
     format: Format
     sizes: Sizes
     tokens: int
-    activation: Literal["silu", "swiglu"] = "silu"
+    activation: Literal["silu", "swiglu"] = "silu"  # `silu` without biases, or `swiglu` with them
     logits: Logits = "plain"
     recipe: Recipe = "plain"
     x: Tokens = "plain"

@@ -33,11 +33,7 @@ _ODD = 0.7390851
 
 @dataclass(frozen=True)
 class FusedCase:
-    """What a pass does.
-
-    Attributes:
-        scale: factor on the global scale, NVFP4 only.
-    """
+    """What a pass does."""
 
     does: Pass
     format: RowFormat
@@ -45,7 +41,7 @@ class FusedCase:
     columns: int
     x: Tokens = "plain"
     layout: Layout = "contiguous"
-    scale: float = 1.0
+    scale: float = 1.0  # factor on the global scale, NVFP4 only
 
     @property
     def label(self) -> str:
@@ -57,21 +53,16 @@ class FusedCase:
 
 @dataclass(frozen=True)
 class FusedWork:
-    """What a case computes.
+    """What a case computes."""
 
-    Attributes:
-        run: does it; what it changes in place it first sets back.
-        global_scale: NVFP4 only.
-        groups: rows of codes that have a swizzled matrix of scales of their own, one behind the
-            other: the first and the number.
-        changed: what is changed in place, and what it must become; None if nothing is.
-    """
-
-    run: Callable[[QuantizedRows], object]
+    run: Callable[[QuantizedRows], object]  # does it; what it changes in place it first sets back
     expected: Expected
-    global_scale: GlobalScale | None
+    global_scale: GlobalScale | None  # NVFP4 only
+    # Rows of codes that have a swizzled matrix of scales of their own, one behind the other: the
+    # first and the number.
     groups: tuple[tuple[int, int], ...]
     scale_rows: int
+    # What is changed in place, and what it must become; None if nothing is.
     changed: tuple[torch.Tensor, torch.Tensor] | None = None
 
 

@@ -91,13 +91,9 @@ def _laid_out(values: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Bf16:
-    """A matrix or a stack of matrices that is not quantized.
+    """A matrix or a stack of matrices that is not quantized."""
 
-    Attributes:
-        values: bfloat16 [..., N, K].
-    """
-
-    values: torch.Tensor
+    values: torch.Tensor  # bfloat16 [..., N, K]
 
     @property
     def shape(self) -> torch.Size:
@@ -313,20 +309,13 @@ def make_logits(
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer's experts, as a checkpoint has them.
+    """A layer's experts, as a checkpoint has them."""
 
-    Attributes:
-        gate_up: [E, 2 I, H], gate rows before up rows.
-        down: [E, H, I].
-        gate_up_bias: bfloat16 [E, 2 I] or None.
-        down_bias: bfloat16 [E, H] or None.
-        activation: `silu`, or `swiglu` of gpt-oss with alpha 1.702 and limit 7.
-    """
-
-    gate_up: NvFp4 | MxFp4 | Bf16
-    down: NvFp4 | MxFp4 | Bf16
-    gate_up_bias: torch.Tensor | None
-    down_bias: torch.Tensor | None
+    gate_up: NvFp4 | MxFp4 | Bf16  # [E, 2 I, H], gate rows before up rows
+    down: NvFp4 | MxFp4 | Bf16  # [E, H, I]
+    gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2 I] or None
+    down_bias: torch.Tensor | None  # bfloat16 [E, H] or None
+    # `silu`, or `swiglu` of gpt-oss with alpha 1.702 and limit 7.
     activation: Literal["silu", "swiglu"]
     top_k: int = 1
 

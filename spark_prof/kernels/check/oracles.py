@@ -89,16 +89,11 @@ def linear_oracle(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 @dataclass(frozen=True)
 class RoutingRule:
-    """How experts are chosen and weighed.
+    """How experts are chosen and weighed."""
 
-    Attributes:
-        sigmoid: scores are sigmoids of the logits, each by itself, else a softmax.
-        renormalize: the weights of a token's experts are divided by their sum.
-        correction: float32 [E] or None, added to the scores for the choice alone.
-    """
-
-    sigmoid: bool = False
-    renormalize: bool = True
+    sigmoid: bool = False  # scores are sigmoids of the logits, each by itself, else a softmax
+    renormalize: bool = True  # the weights of a token's experts are divided by their sum
+    # Float32 [E] or None, added to the scores for the choice alone.
     correction: torch.Tensor | None = None
     scale: float = 1.0
 
@@ -151,21 +146,14 @@ def routing_weights(logits: torch.Tensor, experts: torch.Tensor, rule: RoutingRu
 
 @dataclass(frozen=True)
 class ExactExperts:
-    """The experts of a layer, decoded.
+    """The experts of a layer, decoded."""
 
-    Attributes:
-        gate_up: the [2 I, H] float64 weight of an expert by its number, gate rows before up rows.
-        down: its [H, I] weight.
-        gate_up_bias: [E, 2 I] or None.
-        down_bias: [E, H] or None.
-        alpha: of the activation, with `limit` and `shift`: see `bound.activated`.
-    """
-
+    # The [2 I, H] float64 weight of an expert by its number, gate rows before up rows.
     gate_up: Callable[[int], torch.Tensor]
-    down: Callable[[int], torch.Tensor]
-    gate_up_bias: torch.Tensor | None
-    down_bias: torch.Tensor | None
-    alpha: float
+    down: Callable[[int], torch.Tensor]  # its [H, I] weight
+    gate_up_bias: torch.Tensor | None  # [E, 2 I] or None
+    down_bias: torch.Tensor | None  # [E, H] or None
+    alpha: float  # of the activation, with `limit` and `shift`: see `bound.activated`
     limit: float
     shift: float
 

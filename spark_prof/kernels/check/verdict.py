@@ -19,24 +19,17 @@ Status = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one case showed of one kernel.
+    """What one case showed of one kernel."""
 
-    Attributes:
-        kernel: a name of `runner.CHECKS`, such as `w4a16`.
-        case: what was tried, in a few words, such as `nvfp4, 3 tokens, 48 x 2880`.
-        device: `cpu`, where the kernel's source ran on the emulator, or `cuda`.
-        used: the largest share of the allowed error that an element used, 1 being all of it, and 0
-            if all are the exact results rounded once; None where bits must be equal, or where
-            nothing was computed.
-        detail: what went wrong, or why the case was skipped; empty if it passed.
-    """
-
-    kernel: str
-    case: str
-    device: str
+    kernel: str  # a name of `runner.CHECKS`, such as `w4a16`
+    case: str  # what was tried, in a few words, such as `nvfp4, 3 tokens, 48 x 2880`
+    device: str  # `cpu`, where the kernel's source ran on the emulator, or `cuda`
     status: Status
+    # The largest share of the allowed error that an element used, 1 being all of it, and 0 if all
+    # are the exact results rounded once; None where bits must be equal, or where nothing was
+    # computed.
     used: float | None = None
-    detail: str = ""
+    detail: str = ""  # what went wrong, or why the case was skipped; empty if it passed
 
 
 @dataclass(frozen=True)

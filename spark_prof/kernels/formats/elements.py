@@ -153,15 +153,10 @@ def unpack_nibbles(packed: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Fp8Rows:
-    """A matrix in E4M3 with a scale for each row.
+    """A matrix in E4M3 with a scale for each row."""
 
-    Attributes:
-        values: float8_e4m3fn [N, K].
-        scales: float32 [N]; value = element * scale.
-    """
-
-    values: torch.Tensor
-    scales: torch.Tensor
+    values: torch.Tensor  # float8_e4m3fn [N, K]
+    scales: torch.Tensor  # float32 [N]; value = element * scale
 
     def __post_init__(self) -> None:
         if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):

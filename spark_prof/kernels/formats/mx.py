@@ -30,15 +30,10 @@ from spark_prof.kernels.formats.elements import (
 
 @dataclass(frozen=True, eq=False)
 class MxFp4:
-    """A matrix or a stack of matrices in MXFP4.
+    """A matrix or a stack of matrices in MXFP4."""
 
-    Attributes:
-        packed: uint8 [..., N, K / 2], the even column in the low nibble.
-        scales: uint8 [..., N, K / 32], E8M0, not swizzled.
-    """
-
-    packed: torch.Tensor
-    scales: torch.Tensor
+    packed: torch.Tensor  # uint8 [..., N, K / 2], the even column in the low nibble
+    scales: torch.Tensor  # uint8 [..., N, K / 32], E8M0, not swizzled
 
     def __post_init__(self) -> None:
         types = (torch.uint8, torch.uint8)
@@ -60,15 +55,10 @@ class MxFp4:
 
 @dataclass(frozen=True, eq=False)
 class MxFp8:
-    """A matrix or a stack of matrices in MXFP8.
+    """A matrix or a stack of matrices in MXFP8."""
 
-    Attributes:
-        values: float8_e4m3fn [..., N, K].
-        scales: uint8 [..., N, K / 32], E8M0, not swizzled.
-    """
-
-    values: torch.Tensor
-    scales: torch.Tensor
+    values: torch.Tensor  # float8_e4m3fn [..., N, K]
+    scales: torch.Tensor  # uint8 [..., N, K / 32], E8M0, not swizzled
 
     def __post_init__(self) -> None:
         types = (torch.float8_e4m3fn, torch.uint8)

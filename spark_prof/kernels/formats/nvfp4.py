@@ -35,17 +35,14 @@ _FLOAT32 = torch.finfo(torch.float32)
 
 @dataclass(frozen=True, eq=False)
 class GlobalScale:
-    """A scale over the block scales, and what is done with it to get values back.
+    """A scale over the block scales, and what is done with it to get values back."""
 
-    Attributes:
-        value: float32: of no dimension, of one element, or with a last dimension of 1 that
-            broadcasts against the rows, as [N, 1] for one a row or [E, 1, 1] for one an expert.
-        convention: `divides` if value = code * block scale / global scale, as compressed-tensors
-            stores it (`weight_global_scale`, 2688 / amax); `multiplies` if value = code * block
-            scale * global scale, as ModelOpt does (`weight_scale_2`, amax / 2688).
-    """
-
+    # Float32: of no dimension, of one element, or with a last dimension of 1 that broadcasts
+    # against the rows, as [N, 1] for one a row or [E, 1, 1] for one an expert.
     value: torch.Tensor
+    # `divides` if value = code * block scale / global scale, as compressed-tensors stores it
+    # (`weight_global_scale`, 2688 / amax); `multiplies` if value = code * block scale * global
+    # scale, as ModelOpt does (`weight_scale_2`, amax / 2688).
     convention: Convention
 
     def __post_init__(self) -> None:
@@ -116,15 +113,10 @@ a value over a midpoint, a scale likewise.
 
 @dataclass(frozen=True, eq=False)
 class NvFp4:
-    """A matrix or a stack of matrices in NVFP4.
+    """A matrix or a stack of matrices in NVFP4."""
 
-    Attributes:
-        packed: uint8 [..., N, K / 2], the even column in the low nibble.
-        scales: float8_e4m3fn [..., N, K / 16], not swizzled.
-    """
-
-    packed: torch.Tensor
-    scales: torch.Tensor
+    packed: torch.Tensor  # uint8 [..., N, K / 2], the even column in the low nibble
+    scales: torch.Tensor  # float8_e4m3fn [..., N, K / 16], not swizzled
     global_scale: GlobalScale
 
     def __post_init__(self) -> None:

@@ -14,16 +14,11 @@ SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 
 @dataclass(frozen=True)
 class KernelCode:
-    """One kernel as it is compiled.
+    """One kernel as it is compiled."""
 
-    Attributes:
-        source: a file of the folder `cuda`, such as `dense.cu`.
-        entry: the name of its `KERNEL`.
-        defines: constants of the compilation, as (name, value) in a fixed order.
-    """
-
-    source: str
-    entry: str
+    source: str  # a file of the folder `cuda`, such as `dense.cu`
+    entry: str  # the name of its `KERNEL`
+    # Constants of the compilation, as (name, value) in a fixed order.
     defines: tuple[tuple[str, int], ...] = ()
 
     @property

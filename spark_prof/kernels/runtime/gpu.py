@@ -113,8 +113,7 @@ class _Loaded:
     function: Any
     context: Any
     signature: Signature
-    shared_limit: int
-    """Bytes of dynamic shared memory that a launch may ask for."""
+    shared_limit: int  # bytes of dynamic shared memory that a launch may ask for
 
 
 class _Thread(threading.local):

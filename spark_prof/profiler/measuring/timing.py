@@ -127,18 +127,12 @@ _USUAL_CACHE = 64 << 20
 
 @dataclass(frozen=True)
 class Room:
-    """What may be taken.
+    """What may be taken."""
 
-    Attributes:
-        free_bytes: what is free, of memory that GPU and processor share the smaller account.
-        cache_bytes: size of the last cache before the memory.
-        limit_bytes: how much may be taken at a time.
-        buffer_bytes: how large one buffer may be, a multiple of 1 MiB; 0 where too little is free.
-    """
-
-    free_bytes: int
-    cache_bytes: int
-    limit_bytes: int
+    free_bytes: int  # what is free, of memory that GPU and processor share the smaller account
+    cache_bytes: int  # size of the last cache before the memory
+    limit_bytes: int  # how much may be taken at a time
+    # How large one buffer may be, a multiple of 1 MiB; 0 where too little is free.
     buffer_bytes: int
 
 

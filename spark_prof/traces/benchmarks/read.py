@@ -20,34 +20,23 @@ _TEXTS = ("tool", "model", "label", "notes")
 
 @dataclass(frozen=True)
 class JsonDialect:
-    """One result format in JSON.
-
-    Attributes:
-        signs: regular expressions of keys that all stand near its begin.
-        example: the shortest file that is recognised.
-        refusal: why it is not read, instead of a reader.
-    """
+    """One result format in JSON."""
 
     name: str
-    signs: tuple[str, ...]
+    signs: tuple[str, ...]  # regular expressions of keys that all stand near its begin
     read: Callable[[Sequence[Document]], list[BenchmarkRun]] | None
-    example: str
-    refusal: str = ""
+    example: str  # the shortest file that is recognised
+    refusal: str = ""  # why it is not read, instead of a reader
 
 
 @dataclass(frozen=True)
 class TextDialect:
-    """One printed format; a text can hold several, and anything else.
-
-    Attributes:
-        sign: a regular expression that finds it.
-        example: the shortest text that is recognised.
-    """
+    """One printed format; a text can hold several, and anything else."""
 
     name: str
-    sign: str
+    sign: str  # a regular expression that finds it
     read: Callable[[str], list[BenchmarkRun]]
-    example: str
+    example: str  # the shortest text that is recognised
 
 
 JSON_DIALECTS = (

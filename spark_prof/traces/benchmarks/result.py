@@ -29,17 +29,14 @@ CLOCKS = ("epoch", "monotonic", "none")
 
 @dataclass(frozen=True)
 class Latency:
-    """Statistics of one latency, in us.
-
-    Attributes:
-        derived: how it was calculated from other figures; empty where the tool gives it itself.
-    """
+    """Statistics of one latency, in us."""
 
     mean: float | None = None
     median: float | None = None
     p90: float | None = None
     p99: float | None = None
     std: float | None = None
+    # How it was calculated from other figures; empty where the tool gives it itself.
     derived: str = ""
 
     @property
@@ -55,22 +52,16 @@ class Latency:
 
 @dataclass(frozen=True)
 class Request:
-    """One request as its client saw it.
+    """One request as its client saw it."""
 
-    Attributes:
-        start_ns: when it was sent, by the run's clock.
-        chunks: pieces of the stream that brought tokens.
-        failed: whether it ended in an error; its times then say nothing.
-    """
-
-    start_ns: int | None = None
+    start_ns: int | None = None  # when it was sent, by the run's clock
     ttft_us: float | None = None
     e2e_us: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
-    chunks: int | None = None
+    chunks: int | None = None  # pieces of the stream that brought tokens
     gaps_us: tuple[float, ...] = ()
-    failed: bool = False
+    failed: bool = False  # whether it ended in an error; its times then say nothing
 
     @property
     def tpot_us(self) -> float | None:
@@ -82,32 +73,19 @@ class Request:
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """One run of a load generator: one concurrency, request rate or point of a sweep.
+    """One run of a load generator: one concurrency, request rate or point of a sweep."""
 
-    Attributes:
-        tool: what measured, such as "vllm bench serve".
-        label: what tells it from the other runs of its file.
-        concurrency: the most requests in flight at a time, as it was asked for.
-        mean_concurrency: requests in flight on average, as the tool measured it.
-        request_rate: requests per second, as it was asked for; None for as fast as they go.
-        clock: one of CLOCKS.
-        local_end_ns: its end as the client's wall clock showed it, in a time zone that nobody
-            wrote down, as if it were UTC.
-        total_throughput: prompt and generated tokens per second.
-        tokens_per_chunk: generated tokens over chunks of the stream.
-        itl_per_token: whether `itl` shares the time of a chunk out among its tokens.
-        acceptance_length: tokens that a step of speculative decoding yields for a request.
-        notes: what to know before comparing its figures, one sentence each.
-    """
-
-    tool: str
+    tool: str  # what measured, such as "vllm bench serve"
     model: str = ""
-    label: str = ""
-    concurrency: int | None = None
-    mean_concurrency: float | None = None
+    label: str = ""  # what tells it from the other runs of its file
+    concurrency: int | None = None  # the most requests in flight at a time, as it was asked for
+    mean_concurrency: float | None = None  # requests in flight on average, as the tool measured it
+    # Requests per second, as it was asked for; None for as fast as they go.
     request_rate: float | None = None
     start_ns: int | None = None
-    clock: str = "none"
+    clock: str = "none"  # one of CLOCKS
+    # Its end as the client's wall clock showed it, in a time zone that nobody wrote down, as if it
+    # were UTC.
     local_end_ns: int | None = None
     duration_s: float | None = None
     completed: int | None = None
@@ -116,29 +94,26 @@ class BenchmarkRun:
     output_tokens: int | None = None
     request_throughput: float | None = None
     output_throughput: float | None = None
-    total_throughput: float | None = None
+    total_throughput: float | None = None  # prompt and generated tokens per second
     ttft: Latency = Latency()
     tpot: Latency = Latency()
     itl: Latency = Latency()
     e2e: Latency = Latency()
-    tokens_per_chunk: float | None = None
-    itl_per_token: bool = False
+    tokens_per_chunk: float | None = None  # generated tokens over chunks of the stream
+    itl_per_token: bool = False  # whether `itl` shares the time of a chunk out among its tokens
+    # Tokens that a step of speculative decoding yields for a request.
     acceptance_length: float | None = None
     requests: tuple[Request, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what to know before comparing its figures, one sentence each
 
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """What one file of a load generator holds.
-
-    Attributes:
-        lost: what the format does not tell, one line each.
-    """
+    """What one file of a load generator holds."""
 
     source: str
     runs: tuple[BenchmarkRun, ...]
-    lost: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()  # what the format does not tell, one line each
 
 
 def given_latency(figures: Iterable[float | None]) -> Latency:

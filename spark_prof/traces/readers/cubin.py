@@ -126,18 +126,13 @@ class Function:
 
 @dataclass(frozen=True)
 class Code:
-    """The code of one function.
-
-    Attributes:
-        registers: per thread, 0 where unknown.
-        architecture: such as sm_121, empty where the file names none.
-        suffix: what it was built for beyond that: a (this architecture only), f (its family),
-            plain, or empty where nothing tells.
-    """
+    """The code of one function."""
 
     symbol: str
-    registers: int
-    architecture: str
+    registers: int  # per thread, 0 where unknown
+    architecture: str  # such as sm_121, empty where the file names none
+    # What it was built for beyond that: a (this architecture only), f (its family), plain, or empty
+    # where nothing tells.
     suffix: str
     instructions: bytes
 

@@ -42,17 +42,11 @@ _FIRST_GUESS, _MOST = 64, 1 << 17
 
 @dataclass(frozen=True)
 class Found:
-    """Some records of a buffer.
+    """Some records of a buffer."""
 
-    Attributes:
-        places: for each kind where its records begin, in bytes.
-        end: where the record after them begins, in bytes.
-        problem: why the walk stopped here, empty where it did not.
-    """
-
-    places: dict[int, Places]
-    end: int
-    problem: str = ""
+    places: dict[int, Places]  # for each kind where its records begin, in bytes
+    end: int  # where the record after them begins, in bytes
+    problem: str = ""  # why the walk stopped here, empty where it did not
 
     def rows(self, data: npt.NDArray[np.uint8], kind: int, dtype: np.dtype[Any]) -> Any:
         """The records of that kind as an array of that dtype, without a copy if evenly spaced."""

@@ -33,15 +33,11 @@ _ROWS_OF_FACTS = ("modules", "layers")
 
 @dataclass(frozen=True)
 class Piece:
-    """A file of buffers.
-
-    Attributes:
-        rank: its rank, None where the file's name does not tell.
-    """
+    """A file of buffers."""
 
     path: Path
     process: str
-    rank: int | None
+    rank: int | None  # its rank, None where the file's name does not tell
     number: int
 
 

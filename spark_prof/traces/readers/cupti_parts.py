@@ -97,16 +97,11 @@ _CALLS = {kind: np.array(list(calls), np.int64) for kind, calls in CALLS.items()
 
 @dataclass(frozen=True)
 class Part:
-    """Records of one kind as columns.
-
-    Attributes:
-        columns: by the name of the table's column.
-        names: what tells their names apart; of kernels also grid, block and shared memory.
-    """
+    """Records of one kind as columns."""
 
     kind: int
-    columns: dict[str, npt.NDArray[Any]]
-    names: Distinct
+    columns: dict[str, npt.NDArray[Any]]  # by the name of the table's column
+    names: Distinct  # what tells their names apart; of kernels also grid, block and shared memory
     timeless: int
 
 
@@ -195,16 +190,11 @@ _MOST_SHARED = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Distinct:
-    """What tells some rows apart.
+    """What tells some rows apart."""
 
-    Attributes:
-        codes: for each row which of the keys it has.
-        rows: for each key a record that has it; None where the key says everything.
-    """
-
-    codes: npt.NDArray[np.int64]
+    codes: npt.NDArray[np.int64]  # for each row which of the keys it has
     keys: list[int]
-    rows: Any = None
+    rows: Any = None  # for each key a record that has it; None where the key says everything
 
 
 def distinct(values: npt.NDArray[Any]) -> Distinct:

@@ -30,18 +30,14 @@ _ESCAPES = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-9;?]*[A-Za-z]")
 
 @dataclass
 class LogText:
-    """The lines of one log; what was found out about it stands here once they have been read.
-
-    Attributes:
-        cut: how many of them were longer than 64 KiB; of those only the first part is looked at.
-        foreign: lines among the given ones that are not valid in it.
-    """
+    """The lines of one log; what was found out about it stands here once they have been read."""
 
     path: Path
     lines: int = 0
+    # How many of them were longer than 64 KiB; of those only the first part is looked at.
     cut: int = 0
     encoding: str = "utf-8"
-    foreign: int = 0
+    foreign: int = 0  # lines among the given ones that are not valid in it
 
     def holding(self, words: Sequence[bytes]) -> Iterator[tuple[int, str]]:
         """The number from 1 and the text of each line in which one of the ASCII words stands.
@@ -161,21 +157,14 @@ _MOST_REMEMBERED = 10_000
 
 @dataclass(frozen=True)
 class Statement:
-    """What the lines say that match one rule alike.
-
-    Attributes:
-        value: the kernel, backend, variable or size that they name.
-        format: the weights' format, lower case, such as nvfp4; empty where they do not tell.
-        layer: linear, moe or another kind; empty where they do not tell.
-        line: number of the first such line, from 1.
-    """
+    """What the lines say that match one rule alike."""
 
     rule: LineRule
-    value: str
-    format: str
-    layer: str
+    value: str  # the kernel, backend, variable or size that they name
+    format: str  # the weights' format, lower case, such as nvfp4; empty where they do not tell
+    layer: str  # linear, moe or another kind; empty where they do not tell
     detail: str
-    line: int
+    line: int  # number of the first such line, from 1
     count: int
     text: str
 

@@ -49,28 +49,19 @@ _LATEST_NS = 1 << 61
 
 @dataclass
 class Collected:
-    """The events of one trace by what they are.
+    """The events of one trace by what they are."""
 
-    Attributes:
-        names: the names and categories that rows give the number of.
-        texts: what the numbers of names stand for.
-        base_ns: what times count from, ns since the epoch.
-        around: what the trace says beside its events.
-        bare: whether it is a list of events with nothing around it.
-        unmatched: begins without an end, and ends without a begin.
-        repaired: whether the file is not strictly JSON.
-    """
-
+    # The names and categories that rows give the number of.
     names: Numbered = field(default_factory=Numbered)
     threads: Numbered = field(default_factory=Numbered)
-    texts: list[str] = field(default_factory=list)
-    base_ns: int = 0
-    around: dict[str, Any] = field(default_factory=dict)
-    bare: bool = False
+    texts: list[str] = field(default_factory=list)  # what the numbers of names stand for
+    base_ns: int = 0  # what times count from, ns since the epoch
+    around: dict[str, Any] = field(default_factory=dict)  # what the trace says beside its events
+    bare: bool = False  # whether it is a list of events with nothing around it
     categories: set[str] = field(default_factory=set)
-    unmatched: int = 0
+    unmatched: int = 0  # begins without an end, and ends without a begin
     damaged: int = 0
-    repaired: bool = False
+    repaired: bool = False  # whether the file is not strictly JSON
 
     def __post_init__(self) -> None:
         self.gpu = GpuRows(self.names, self.threads)

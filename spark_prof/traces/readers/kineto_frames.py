@@ -43,18 +43,12 @@ _WORDS = ("launch", "memcpy", "memset")
 
 @dataclass(frozen=True)
 class Launches:
-    """The launches among the API calls of a trace.
-
-    Attributes:
-        of_gpu: the API call that launched each row of the GPU, -1 for none.
-        idle: how many launches of kernels have none.
-        shared: how many correlation numbers belong to several launches.
-    """
+    """The launches among the API calls of a trace."""
 
     rows: Int64s
-    of_gpu: Int64s
-    idle: int
-    shared: int
+    of_gpu: Int64s  # the API call that launched each row of the GPU, -1 for none
+    idle: int  # how many launches of kernels have none
+    shared: int  # how many correlation numbers belong to several launches
 
 
 def find_launches(found: Collected) -> Launches:
@@ -115,14 +109,10 @@ def _latest_before(numbers: Int64s, times: Int64s, wanted: Int64s, moments: Int6
 
 @dataclass(frozen=True)
 class Stretches:
-    """Stretches of operators, none of which overlap within a thread.
-
-    Attributes:
-        part: 0 for its first stretch, then 1, 2...
-    """
+    """Stretches of operators, none of which overlap within a thread."""
 
     operator: Int64s
-    part: Int64s
+    part: Int64s  # 0 for its first stretch, then 1, 2
     start_ns: Int64s
     end_ns: Int64s
 

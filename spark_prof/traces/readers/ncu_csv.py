@@ -46,14 +46,10 @@ def is_raw_page(head: Sequence[str]) -> bool:
 
 @dataclass
 class Measured:
-    """A kernel that was measured.
+    """A kernel that was measured."""
 
-    Attributes:
-        about: the cells of the columns `_ABOUT`.
-        metrics: value and unit as printed, by name.
-    """
-
-    about: list[str]
+    about: list[str]  # the cells of the columns `_ABOUT`
+    # Value and unit as printed, by name.
     metrics: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def duration_ns(self) -> int | None:

@@ -34,17 +34,11 @@ _LATEST_NS = 1 << 62
 
 @dataclass(frozen=True)
 class Clock:
-    """Offsets between an export's time and the epoch's.
+    """Offsets between an export's time and the epoch's."""
 
-    Attributes:
-        times: moments in the export's time at which the offset was measured, ascending.
-        offsets: ns to add then.
-        marked: whether marks measured it; else it is the session's start alone.
-    """
-
-    times: Int64s
-    offsets: Int64s
-    marked: bool
+    times: Int64s  # moments in the export's time at which the offset was measured, ascending
+    offsets: Int64s  # ns to add then
+    marked: bool  # whether marks measured it; else it is the session's start alone
 
     def to_epoch(self, times: Int64s) -> Int64s:
         """Times of the export as ns since the epoch."""

@@ -29,14 +29,10 @@ _MOST_NAMES = 1 << 20
 
 @dataclass(frozen=True)
 class RangeTexts:
-    """The texts of some ranges.
-
-    Attributes:
-        texts: all texts, each once.
-    """
+    """The texts of some ranges."""
 
     codes: Int64s
-    texts: pa.StringArray
+    texts: pa.StringArray  # all texts, each once
 
     def category(self, rows: Int64s) -> pd.Categorical:
         """The texts of some of the ranges."""
@@ -126,19 +122,13 @@ _LIBRARIES = (
 
 @dataclass(frozen=True)
 class RangeRows:
-    """NVTX ranges and marks of one process in order of their start, times as in the export.
-
-    Attributes:
-        end: OPEN where it had not ended.
-        module: the number of the module that it names, -1 for none.
-        nested: whether it is a push/pop range.
-    """
+    """NVTX ranges and marks of one process in order of their start, times as in the export."""
 
     start: Int64s
-    end: Int64s
+    end: Int64s  # OPEN where it had not ended
     thread: Int64s
-    module: Int64s
-    nested: npt.NDArray[np.bool_]
+    module: Int64s  # the number of the module that it names, -1 for none
+    nested: npt.NDArray[np.bool_]  # whether it is a push/pop range
     name: pd.Categorical
     domain: pd.Categorical
 
@@ -160,17 +150,14 @@ class RangeRows:
 
 @dataclass(frozen=True)
 class Events:
-    """An export whose events lie in buckets.
-
-    Attributes:
-        numbers: the number of each process in the trace, by its global id; the events of others
-            are passed over.
-    """
+    """An export whose events lie in buckets."""
 
     export: NsysFile
     scan: Scan
     buckets: Buckets
     names: ModuleNames
+    # The number of each process in the trace, by its global id; the events of others are passed
+    # over.
     numbers: Mapping[int, int]
 
     def begin(self, bucket: int) -> int:

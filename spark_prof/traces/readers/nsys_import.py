@@ -47,16 +47,11 @@ _LAUNCH_WORDS = "launch|memcpy|memset"
 
 @dataclass
 class Unplaced:
-    """What could not be joined, over all windows.
+    """What could not be joined, over all windows."""
 
-    Attributes:
-        work: kernels and copies whose launch is not in the export.
-        idle: those of them that have none.
-    """
-
-    work: int = 0
+    work: int = 0  # kernels and copies whose launch is not in the export
     launches: int = 0
-    idle: int = 0
+    idle: int = 0  # those of them that have none
 
 
 def windows(

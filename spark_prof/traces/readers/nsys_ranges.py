@@ -24,19 +24,14 @@ _QUEUE_NS = 5_000_000_000
 
 @dataclass(frozen=True)
 class Launched:
-    """API calls of one process.
-
-    Attributes:
-        launches: whether such a call launches work.
-        graph: whether it launches a CUDA graph, which is work of many kernels.
-    """
+    """API calls of one process."""
 
     correlation: Int64s
     start: Int64s
     thread: Int64s
     scope: Int64s
-    launches: Bools
-    graph: Bools
+    launches: Bools  # whether such a call launches work
+    graph: Bools  # whether it launches a CUDA graph, which is work of many kernels
 
     def take(self, rows: Int64s) -> Launched:
         """Some of them."""
@@ -109,17 +104,12 @@ _DEEPEST = 256
 
 @dataclass(frozen=True)
 class ModuleRanges:
-    """Ranges of one process that name modules, in order of their start.
+    """Ranges of one process that name modules, in order of their start."""
 
-    Attributes:
-        start: ns.
-        name: the number of its name in the list that the walk was given.
-    """
-
-    start: Int64s
+    start: Int64s  # ns
     end: Int64s
     thread: Int64s
-    name: Int64s
+    name: Int64s  # the number of its name in the list that the walk was given
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,10 @@ _SAMPLES = 512
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some rows of one table.
-
-    Attributes:
-        rows: about how many.
-    """
+    """Some rows of one table."""
 
     table: str
-    rows: int
+    rows: int  # about how many
     sql: str
 
 
@@ -167,25 +163,21 @@ _WORK = (KERNEL, MEMCPY, MEMSET, GRAPH)
 
 @dataclass
 class Scan:
-    """What one reading found; processes are global ids without their thread.
+    """What one reading found; processes are global ids without their thread."""
 
-    Attributes:
-        devices: the GPUs that each process used, by process.
-        domains: the text of each NVTX domain, by process and number.
-        domain_ids: its number in the table of strings where it has no text of its own.
-        impossible: how many events had times that cannot be, by table.
-        endless: ranges that had not ended.
-    """
-
+    # The GPUs that each process used, by process.
     devices: dict[int, set[int]] = field(default_factory=dict)
     callers: set[int] = field(default_factory=set)
+    # The text of each NVTX domain, by process and number.
     domains: dict[tuple[int, int], str] = field(default_factory=dict)
+    # Its number in the table of strings where it has no text of its own.
     domain_ids: dict[tuple[int, int], int] = field(default_factory=dict)
     marks: int = 0
     last_ns: int = -OPEN
     rows: dict[str, int] = field(default_factory=dict)
+    # How many events had times that cannot be, by table.
     impossible: dict[str, int] = field(default_factory=dict)
-    endless: int = 0
+    endless: int = 0  # ranges that had not ended
 
     def join(self, other: Scan) -> Scan:
         """Both together; what is said twice counts as this one says it."""

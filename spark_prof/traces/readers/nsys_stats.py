@@ -223,18 +223,12 @@ _MOST_SUMS = 1 << 20
 
 @dataclass(frozen=True)
 class Report:
-    """A report of nsys stats that can be read.
-
-    Attributes:
-        columns: those, without their units, that tell it from every other report.
-        absent: columns of other reports that have all these as well.
-        example: its head, as a version of nsys writes it.
-    """
+    """A report of nsys stats that can be read."""
 
     name: str
-    columns: frozenset[str]
-    absent: frozenset[str]
-    example: str
+    columns: frozenset[str]  # those, without their units, that tell it from every other report
+    absent: frozenset[str]  # columns of other reports that have all these as well
+    example: str  # its head, as a version of nsys writes it
     read: Callable[[PrintedTable], Foreign]
 
 

@@ -39,34 +39,22 @@ class HeaderError(Exception):
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor as its header describes it.
-
-    Attributes:
-        dtype: the format's name of its type, such as BF16 or F8_E4M3.
-        shape: of what is stored; of packed weights that is not the matrix's shape.
-        bytes: what it takes in the file.
-    """
+    """One tensor as its header describes it."""
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
+    dtype: str  # the format's name of its type, such as BF16 or F8_E4M3
+    shape: tuple[int, ...]  # of what is stored; of packed weights that is not the matrix's shape
+    bytes: int  # what it takes in the file
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of its tensors.
-
-    Attributes:
-        refused: entries that cannot be true, such as a negative size.
-        missing_bytes: how much shorter the file is than its header says.
-        overlapping: whether tensors share data.
-    """
+    """What a file says of its tensors."""
 
     tensors: tuple[Tensor, ...]
-    refused: int
-    missing_bytes: int
-    overlapping: bool
+    refused: int  # entries that cannot be true, such as a negative size
+    missing_bytes: int  # how much shorter the file is than its header says
+    overlapping: bool  # whether tensors share data
 
 
 class _Entry(msgspec.Struct):
